@@ -3,17 +3,19 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-# Of `make soak`: how long each target is fuzzed (or --inputs 2000000), and how long everything fails in turn.
+# Of `make soak`: how long each target is fuzzed (or --inputs 2000000), how long everything fails in turn, and
+# how many members of cooperative groups are killed.
 FUZZ ?= --seconds 300
 MINUTES ?= 60
+KILLS ?= 1000
 # The tests of one file run in one process, since they share a broker. Those with brokers mostly wait.
 PYTEST := $(BIN)/pytest -q --dist loadfile
 
 .DEFAULT_GOAL := help
-.PHONY: help check test lint programs demo demo-link clients soak bench clean
+.PHONY: help check test lint programs demo demo-link demo-cooperative clients soak bench clean
 
 help:  ## show the targets
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
 
 $(STAMP): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "fetchgate needs Python 3.11 or later; set PYTHON=/path/to/python3"; exit 1; }
@@ -44,6 +46,9 @@ demo: $(STAMP)  ## a real broker, a real client, direct and through the gateway
 demo-link: $(STAMP)  ## a client, two gateways in a row, a broker without sessions
 	$(BIN)/python -m tools.demo_link
 
+demo-cooperative: $(STAMP)  ## four consumers on one partition, as a plain group and cooperative
+	$(BIN)/python -m tools.demo_cooperative
+
 clients: $(STAMP)  ## tests with clients in Java, Go and JavaScript
 	$(BIN)/pytest -q -m clients
 
@@ -51,6 +56,7 @@ soak: $(STAMP)  ## fuzzers, an hour of faults, and the tests that take long
 	$(BIN)/python -m pip install -q --disable-pip-version-check --only-binary atheris -e '.[fuzz]' || echo "no atheris for this machine: inputs are mutated seeds"
 	$(BIN)/python -m tools.fuzz $(FUZZ)
 	$(BIN)/python -m tools.soak --minutes $(MINUTES)
+	$(BIN)/python -m tools.soak.groups --kills $(KILLS)
 	$(BIN)/pytest -q -m soak
 	CONNECTIONS_SECONDS=300 $(BIN)/pytest -q --timeout 900 -m integration -k connections_leave tests/integration/test_drain.py
 	TRANSPARENT_LINK_RECORDS=50000 $(BIN)/pytest -q --timeout 900 -m integration -k slow_link tests/integration/test_transparent_live.py

@@ -8,6 +8,7 @@ a flag counts before the environment, the environment before the file, the file 
 # ruff: noqa: RUF009 - `option` declares a field, as dataclasses.field does, which it calls
 
 import difflib
+import json
 import sys
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
@@ -15,9 +16,12 @@ from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from proxy.addresses import Address, BrokerPorts
+
+if TYPE_CHECKING:
+    from proxy.cooperative.named import NamedLane
 
 MIB = 1_048_576
 MIN_INTERVAL = 0.1
@@ -46,6 +50,8 @@ class Option:
     default: str | None
     """As an operator would write it; None: the option must be given."""
     help: str
+    table: bool = False
+    """In the file it is a table; its text elsewhere is the same in JSON."""
     live: bool = False
     """SIGHUP, or a change of the file, applies it; other options need a restart."""
     needs: str = ""
@@ -128,6 +134,15 @@ def _groups(text: str) -> frozenset[str]:
     return groups
 
 
+def _lanes(text: str) -> "Mapping[str, NamedLane]":
+    if not text:
+        return {}
+    # It needs numpy, which takes long to load.
+    from proxy.cooperative.named import named_lanes  # noqa: PLC0415
+
+    return named_lanes(text)
+
+
 def _by_client(text: str) -> dict[str, int]:
     """Read ``BYTES`` and ``ID=BYTES`` as numbers by client id; "" stands for all others."""
     found: dict[str, int] = {}
@@ -149,6 +164,15 @@ def _bootstrap(text: str) -> tuple[Address, ...]:
 
 def _admin(text: str) -> Address | None:
     return None if text == "off" else Address.parse(text, lowest_port=0)
+
+
+def _admin_names(text: str) -> tuple[str, ...]:
+    for name in (names := tuple(_list(text))):
+        if ":" in name or "/" in name:
+            raise ValueError(
+                f"{name!r} is no host name; write it without a port, as in fetchgate.example.com"
+            )
+    return names
 
 
 def _asked_admin(text: str) -> Address:
@@ -293,6 +317,14 @@ class Config:
         help="the address of the admin endpoint, which serves /livez, /readyz, /metrics and /state",
     )
     """None: ``off``."""
+    admin_names: tuple[str, ...] = option(
+        metavar="NAME[,NAME]",
+        parse=_admin_names,
+        default="",
+        help="names by which others may ask for the admin endpoint, beside localhost, IP addresses and the "
+        "host of --admin; requests for any other name are refused, since a web page in a browser could "
+        "send them (DNS rebinding)",
+    )
     sessions: bool = option(
         metavar="on|off",
         parse=_switch,
@@ -372,9 +404,21 @@ class Config:
         default="",
         help="consumer groups whose members may share a partition, each with the records of its key ranges, "
         "and commit for these (docs/cooperative.md): each has a client.id of its own that begins with the "
-        "group's name and a dot; needs the packages of fetchgate[cooperative]",
+        "group's name and a dot; needs the packages of '.[cooperative]'",
     )
     """Empty: a client.id means nothing to the gateway."""
+    cooperative_lanes: "Mapping[str, NamedLane]" = option(
+        metavar="JSON",
+        parse=_lanes,
+        default="",
+        help="lanes with names, for clients whose client.id ends with .lane-NAME: the key ranges of each "
+        'partition, as in {"billing": {"blue": {"orders": {"0": [[0, 2147483647]]}}}} for the group billing; '
+        "better written as tables in the file of --config (docs/cooperative.md)",
+        needs="cooperative",
+        table=True,
+        live=True,
+    )
+    """By name."""
     max_connections: int = option(
         metavar="N",
         parse=_whole(1),
@@ -554,14 +598,15 @@ def load(flags: Mapping[str, str | None], environ: Mapping[str, str], file: str 
         raise ConfigError(f"--admin and --listen are both {config.listen}; give one of them another port")
     if config.workers > 1 and config.capture is not None:
         raise ConfigError("--capture works with one process only; leave out --workers, or set it to 1")
-    if config.workers > 1 and config.cooperative:
-        raise ConfigError("--cooperative works with one process only; leave out --workers, or set it to 1")
     if config.cooperative and (missing := [name for name in _READ_RECORDS if find_spec(name) is None]):
         raise ConfigError(
             f"--cooperative needs {', '.join(missing)}, not installed; in fetchgate's source folder: "
             f"{sys.executable} -m pip install '.[cooperative]'"
         )
     _check_needs(config)
+    for name, lane in config.cooperative_lanes.items():
+        if (group := lane.group.decode()) not in config.cooperative:
+            raise ConfigError(f"lane {name} is of group {group}, which --cooperative does not name")
     return config
 
 
@@ -658,6 +703,8 @@ def _read_toml(file: str) -> dict[str, str]:
 def _toml_text(file: str, key: str, value: object) -> str:
     """Convert a TOML value to what the command line would have."""
     names = [option.name for option in (*OPTIONS, *TOP_OPTIONS)]
+    if isinstance(value, dict) and any(option.name == key and option.table for option in OPTIONS):
+        return json.dumps(value, default=str)
     if key not in names and isinstance(value, dict):
         raise ConfigError(f"[{key}] in {file}: tables are not allowed; write options without [{key}]")
     if key not in names:

@@ -3,4 +3,4 @@
 from importlib.metadata import version
 from typing import Final
 
-VERSION: Final = version("fetchgate")
+VERSION: Final = version("kafka-fetchgate")

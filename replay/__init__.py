@@ -14,8 +14,8 @@ socket and no file, and ask no clock.
   captured ones.
 - **report** (sans-IO): the report object, and its forms: text for a terminal, HTML, CSV.
 - **measure**: ``fetchgate replay measure``. It writes one row for each exchange, adds the rows up, and makes
-  the report object of the sums. Its modules are sans-IO, except ``command`` and ``measure/spark``. Only
-  ``measure/spark`` and ``source`` import pyspark.
+  the report object of the sums. Its modules are sans-IO, except ``command``, ``here`` and ``measure/spark``.
+  Only ``measure/spark`` and ``source`` import pyspark.
 - **source**: the data source ``kafka-pcap`` of Spark: exchanges as a table for questions in SQL.
 - **inspect**: ``fetchgate replay inspect``. It counts what is in captures, without Spark.
 - **drive**: ``fetchgate replay drive``. It sends captured requests to a running gateway or broker.

@@ -1,3 +1,4 @@
+import re
 from dataclasses import fields
 from pathlib import Path
 
@@ -34,6 +35,7 @@ def test_the_defaults_are_those_of_the_design() -> None:
         broker_tls_cert=None,
         broker_tls_key=None,
         admin=Address("127.0.0.1", 9464),
+        admin_names=(),
         sessions=True,
         sessions_off_for=frozenset(),
         keep_order=False,
@@ -44,6 +46,7 @@ def test_the_defaults_are_those_of_the_design() -> None:
         min_incremental_fetch_session_eviction_ms=120_000,
         follow_leader="off",
         cooperative=frozenset(),
+        cooperative_lanes={},
         max_connections=5000,
         workers=1,
         idle_timeout=600.0,
@@ -246,3 +249,46 @@ def test_a_reload_knows_what_applies_and_what_needs_a_restart() -> None:
     counts = with_live(before, after)
     assert changes(before, counts) == (["sessions", "max_sessions", "log_level"], [])
     assert changes(counts, after) == ([], ["listen"])
+
+
+# Lanes with names
+
+
+def test_lanes_are_tables_of_the_file_or_json(tmp_path: Path) -> None:
+    file = tmp_path / "gate.toml"
+    file.write_text(
+        'bootstrap = "a:1"\ncooperative = "billing"\n[cooperative_lanes.billing.blue."orders.eu"]\n'
+        "0 = [[0x00000000, 0x3fffffff]]\n1 = []\n"
+    )
+    config = load({}, {}, str(file))
+    lane = config.cooperative_lanes["blue"]
+    assert lane.group == b"billing"
+    assert lane.ranges == {
+        (b"orders.eu", 0): ((0, 0x3FFF_FFFF),),
+        (b"orders.eu", 1): ((0, 0xFFFF_FFFF),),
+    }
+    text = '{"billing": {"blue": {"orders.eu": {"0": [[0, 1073741823]], "1": []}}}}'
+    flags = {"bootstrap": "a:1", "cooperative": "billing", "cooperative_lanes": text}
+    assert load(flags, {}, None) == config
+    other = load(flags | {"cooperative_lanes": None}, {}, None)
+    assert changes(config, other) == (["cooperative_lanes"], [])
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        ({}, "--cooperative-lanes has no effect alone: give --cooperative GROUP[,GROUP] as well"),
+        ({"cooperative": "audit"}, "lane blue is of group billing, which --cooperative does not name"),
+    ],
+)
+def test_lanes_of_other_groups_are_a_mistake(flags: dict[str, str | None], told: str) -> None:
+    lanes = '{"billing": {"blue": {"orders": {"0": []}}}}'
+    with pytest.raises(ConfigError, match=re.escape(told)):
+        load({"bootstrap": "a:1", "cooperative_lanes": lanes, **flags}, {}, None)
+
+
+def test_lanes_that_overlap_are_a_mistake() -> None:
+    lanes = '{"g": {"blue": {"t": {"0": []}}, "red": {"t": {"0": [[5, 9]]}}}}'
+    told = "--cooperative-lanes: lanes blue, red on t-0: the range 5-9 overlaps"
+    with pytest.raises(ConfigError, match=told):
+        load({"bootstrap": "a:1", "cooperative": "g", "cooperative_lanes": lanes}, {}, None)

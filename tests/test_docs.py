@@ -72,3 +72,26 @@ def test_each_name_of_the_code_on_the_page_for_contributors_is_there() -> None:
     known = set(re.findall(r"\w+", code))
     for name in NAME.findall((ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")):
         assert name.endswith(FILES) or set(name.split(".")) <= known, name
+
+
+NOT_OURS: Final = re.compile(
+    r"(?:pip|pipx|uv)3? (?:tool )?(?:install|inject|upgrade|add)\b[^\n`'\"]*(?<![\w.@/-])fetchgate\b(?!-)"
+    r"|(?<![\w-])fetchgate\[",
+)
+TEXTS: Final = frozenset({".md", ".py", ".toml", ".sh", ".yaml", ".yml", ".ipynb", ".service"})
+OTHER_TEXTS: Final = frozenset({"Makefile", "Containerfile"})
+
+
+def test_no_text_names_another_projects_distribution() -> None:
+    """The public index has a `fetchgate` that is not ours; ours is `kafka-fetchgate`."""
+    files = [*ROOT.glob("*"), *(path for name in (*FOLDERS, *CODE) for path in (ROOT / name).rglob("*"))]
+    texts = [path for path in files if path.suffix in TEXTS or path.name in OTHER_TEXTS]
+    found = {path for path in texts if NOT_OURS.search(path.read_text(encoding="utf-8"))}
+    assert found <= {Path(__file__)}
+
+
+@pytest.mark.parametrize(
+    "text", ["pip install fetchgate", "pip install -U 'fetchgate[replay]'", "pipx inject fetchgate x"]
+)
+def test_such_a_text_would_be_found(text: str) -> None:
+    assert NOT_OURS.search(text)

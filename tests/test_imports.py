@@ -11,8 +11,8 @@ import replay
 ROOT = Path(__file__).parents[1]
 FLOORS = (
     ("proxy.addresses", "proxy.logger", "proxy.reasons", "proxy.version", "proxy.protocol"),
-    ("proxy.config", "proxy.session", "proxy.fetch_manager", "proxy.capture", "proxy.cooperative"),
-    ("proxy.core",),
+    ("proxy.session", "proxy.fetch_manager", "proxy.capture", "proxy.cooperative"),
+    ("proxy.config", "proxy.core"),
     ("proxy.net", "proxy.exits"),
     ("proxy.telemetry",),
     ("proxy.server", "proxy.dashboard"),

@@ -29,7 +29,7 @@ try:
     from tools import capture_clients as clients
     from tools.demo import DemoError, Steps
 except ImportError as error:
-    raise SystemExit(f"captures: {error}; install fetchgate[dev,kafka]") from None
+    raise SystemExit(f"captures: {error}; install '.[dev,kafka]'") from None
 
 from proxy.version import VERSION
 from tools.gateway import GatewayProcess

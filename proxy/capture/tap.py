@@ -65,9 +65,9 @@ class Files:
         self._most_files = most_files
         self._name = f"fetchgate-{strftime('%Y%m%dT%H%M%SZ', gmtime())}-{os.getpid()}"
         self._number = 0
-        self._size = 0
         directory.mkdir(parents=True, exist_ok=True)
-        self._file = self._next()
+        self._begin()
+        self._append(file_header())
 
     def write(self, records: bytes) -> None:
         """Write whole records.
@@ -76,21 +76,21 @@ class Files:
             OSError: they could not be written. The file ends with the records before them.
         """
         if self._size + len(records) > self._most_bytes and self._size > len(file_header()):
-            os.close(self._file)
-            self._file = self._next()
+            done = self._file
+            self._begin()  # where it fails, `done` stays the last one: `close` closes no descriptor twice
+            os.close(done)
+            self._append(file_header())
         self._append(records)
 
     def close(self) -> None:
         """Close the last file."""
         os.close(self._file)
 
-    def _next(self) -> int:
+    def _begin(self) -> None:
         old = sorted(self._directory.glob(PATTERN), key=_written_at)
         for path in old[: max(len(old) + 1 - self._most_files, 0)]:
             path.unlink(missing_ok=True)
         self._file, self._size = self._create(), 0
-        self._append(file_header())
-        return self._file
 
     def _create(self) -> int:
         while True:

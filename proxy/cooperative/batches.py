@@ -14,7 +14,7 @@ import google_crc32c
 from proxy.cooperative.codecs import CodecError, compress, decompress
 from proxy.cooperative.key_hash import offset_hash
 from proxy.cooperative.ranges import Split
-from proxy.protocol.primitives import Buffer
+from proxy.protocol.primitives import Buffer, encode_uvarint
 
 HEADER_BYTES: Final = 61
 LENGTH_END: Final = 12
@@ -31,6 +31,9 @@ _COUNT_AT: Final = 57
 CODEC: Final = 0x07
 """The bits of the attributes that have it."""
 _CONTROL: Final = 0x20
+_COMMITTED: Final = bytes((8, 0, 0, 0, 1, 12, 0, 0, 0, 0, 0, 0))
+"""ControlRecordTypeSchema (version 0, type COMMIT) and EndTxnMarker (version 0, coordinator epoch 0), each
+with its length as a varint."""
 
 
 class BatchError(ValueError):
@@ -137,8 +140,12 @@ def split_batch(
     return found
 
 
-def empty_batch(first: int, last: int, like: Header) -> bytes:
-    """Make a batch without records that tells a client that it has got as far as offset `last`.
+def placeholder(first: int, last: int, like: Header) -> bytes:
+    """Make a batch that tells a client that it has got as far as offset `last`.
+
+    It has one record, at that offset: the end of a transaction that was committed. Clients pass over it.
+    librdkafka takes a response without any record for one that is cut. It asks for twice as much each time,
+    and at last tells the application that a message may be too large.
 
     Args:
         first: the first offset without a record for this client.
@@ -146,8 +153,13 @@ def empty_batch(first: int, last: int, like: Header) -> bytes:
         like: a batch there, whose timestamps and leader epoch it gets.
     """
     first = max(first, last - 0x7FFF_FFFF)
-    tail = Struct(">hiqqqhii").pack(0, last - first, like.base_timestamp, like.max_timestamp, -1, -1, -1, 0)
-    head = Struct(">qiib").pack(first, HEADER_BYTES - LENGTH_END, like.leader_epoch, _MAGIC)
+    # Its attributes, the time since the first record, its offset, and its key and value with their lengths.
+    record = bytes(2) + encode_uvarint(2 * (last - first)) + _COMMITTED + bytes(1)
+    body = encode_uvarint(2 * len(record)) + record
+    times = like.base_timestamp, like.max_timestamp
+    tail = Struct(">hiqqqhii").pack(_CONTROL, last - first, *times, -1, -1, -1, 1) + body
+    length = HEADER_BYTES - LENGTH_END + len(body)
+    head = Struct(">qiib").pack(first, length, like.leader_epoch, _MAGIC)
     return b"".join((head, google_crc32c.value(tail).to_bytes(4), tail))
 
 

@@ -10,11 +10,12 @@ The broker gets the client's own id, without the suffix: quotas and logs go by i
 import re
 from typing import Final, NamedTuple
 
+from proxy.cooperative.named import NAME
 from proxy.cooperative.ranges import KeyRanges, RangeError, check_ranges
 
 _SUFFIX: Final = re.compile(rb"\.(kr|lane)-([A-Za-z0-9._-]*)$")
 _RANGES: Final = re.compile(rb"[0-9a-f]{1,8}-[0-9a-f]{1,8}(-[0-9a-f]{1,8}-[0-9a-f]{1,8})*")
-_NAME: Final = re.compile(rb"[A-Za-z0-9_-]{1,64}")
+_NAME: Final = re.compile(NAME.encode())
 
 
 class Declared(NamedTuple):

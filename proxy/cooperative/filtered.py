@@ -1,7 +1,7 @@
 """The records of one partition in a Fetch response, for each lane of the partition."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from proxy.cooperative.batches import (
@@ -56,6 +56,10 @@ class Filtered:
     alone: bytes = b""
     """The header of a batch that was cut and is alone. A client sees by it that its limit is too small."""
 
+    def of(self, lane: LaneRecords) -> "Filtered":
+        """Return the same for one lane alone."""
+        return replace(self, lanes=[lane])
+
 
 def split_records(
     records: Buffer, split: Split, least: Sequence[int], *, recompress: bool = True
@@ -105,6 +109,21 @@ def split_records(
     if found.end < 0 and size:
         found.alone = bytes(records[:HEADER_BYTES])
     return found
+
+
+def end_of(records: Buffer) -> int:
+    """Return the offset after the last whole batch, -1 without one. It is read from the headers alone."""
+    at, size, end = 0, len(records), -1
+    while at + HEADER_BYTES <= size:
+        try:
+            header = read_header(records, at)
+        except BatchError:
+            break
+        if at + header.size > size:
+            break
+        end = header.last_offset + 1
+        at += header.size
+    return end
 
 
 def work_of(records: Buffer) -> int:

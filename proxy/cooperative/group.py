@@ -27,7 +27,7 @@ class Group:
         name: its group.id.
     """
 
-    __slots__ = ("_holder", "_waiting", "members", "name", "positions")
+    __slots__ = ("_generation", "_holder", "_synced", "_waiting", "exclusive", "members", "name", "positions")
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -35,6 +35,12 @@ class Group:
         """What Kafka has of each partition, as far as it is known here."""
         self.members = WeakSet[Member]()
         """Those that have asked for the group's offsets, or committed some."""
+        self._synced = WeakSet[Member]()
+        """Those that have joined it and got their lanes."""
+        self._generation = -1
+        """That of the last one of these."""
+        self.exclusive = ""
+        """Why it shares nothing in its generation (`proxy.cooperative.tally.GroupSeen.exclusive`)."""
         self._holder: object = None
         """Whose commit is under way."""
         self._waiting: deque[tuple[object, Goes]] = deque()
@@ -67,6 +73,27 @@ class Group:
             self._holder, go = self._waiting.popleft()
             go(now)
 
+    # Who has which lanes
+
+    def enters(self, member: Member, generation: int, now: float) -> bool:
+        """Note that a member gets its lanes of a generation; return False if the group is beyond that.
+
+        Those that have not come along are frozen: others may have their lanes. A client that was stopped, or
+        cut off, does not know that yet.
+        """
+        others = [other for other in self._synced if other is not member]
+        if any(other.generation > generation and other.lives(now) for other in others):
+            return False
+        for other in others:
+            if other.generation != generation and not other.frozen:
+                other.freeze()
+        if generation != self._generation:
+            self._generation = generation
+            self.positions.clear()  # members from elsewhere may have committed meanwhile
+        member.generation = generation
+        self._synced.add(member)
+        return True
+
     # What is known
 
     def joined(self, member: Member) -> None:
@@ -79,7 +106,12 @@ class Group:
 
     def shares(self, member: Member, commit: Commit) -> bool:
         """Whether a member commits for key ranges of some partition."""
-        return any(member.ranges((entry.topic, entry.partition)) is not None for entry in commit.entries)
+        return any(member.commits((entry.topic, entry.partition)) is not None for entry in commit.entries)
+
+    def strange(self, member: Member, commit: Commit) -> bool:
+        """Whether a member commits for some partition of which it has nothing: that would be for all keys."""
+        places = {(entry.topic, entry.partition) for entry in commit.entries}
+        return any(not member.has(place) and member.commits(place) is None for place in places)
 
     def learn(self, entries: Iterable[Entry]) -> int:
         """Note what Kafka has of partitions; return the first error among them, 0 if there is none."""
@@ -110,7 +142,7 @@ class Group:
         found: dict[Place, Positions] = {}
         for entry in commit.entries:
             place = entry.topic, entry.partition
-            ranges = member.ranges(place)
+            ranges = member.commits(place)
             if ranges is None:
                 continue
             before = found.get(place) or self.positions[place]
@@ -174,7 +206,7 @@ def own_offset(member: Member, entry: Entry) -> Entry:
 def _idle(member: Member, place: Place, positions: Positions) -> Positions:
     """Move a member that has done all it got behind what holds nothing for it, or it would hold the base."""
     ranges = member.ranges(place)
-    if ranges is None:
+    if ranges is None or member.frozen:
         return positions
     at = positions.lowest(ranges)
     if at <= member.delivered.get(place, NO_OFFSET) or positions.highest(ranges) != at:

@@ -3,6 +3,7 @@
 The coordinator stays the only truth: what is known here can be made anew by joining again.
 """
 
+from collections import Counter
 from typing import Final
 
 from proxy.cooperative.member import Member
@@ -19,15 +20,21 @@ from proxy.cooperative.membership import (
     read_joined,
     read_lanes,
     read_offer,
+    read_owned,
     read_synced,
     with_lanes,
+    without_owned,
 )
-from proxy.cooperative.plan import at_once, plan
+from proxy.cooperative.plan import Lanes, at_once, plan
+from proxy.cooperative.positions import Place
+from proxy.cooperative.ranges import FULL
 from proxy.protocol.primitives import ProtocolError
 
 _GONE: Final = frozenset({22, 25, 82})
 """ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID and FENCED_INSTANCE_ID: the group goes on without the member."""
 _BETWEEN: Final = b"\0"
+_NOWHERE: Final[Place] = b"", 0
+"""Is planned for a member that is to join again."""
 
 
 class Joining:
@@ -38,13 +45,28 @@ class Joining:
         host: the client's.
     """
 
-    __slots__ = ("_given", "_host", "_join", "_members", "_offers", "_sharing", "client_id")
+    __slots__ = (
+        "__weakref__",
+        "_given",
+        "_host",
+        "_join",
+        "_members",
+        "_offers",
+        "_owned",
+        "_sharing",
+        "client_id",
+        "member_id",
+    )
 
     def __init__(self, members: Members, host: str) -> None:
         self._members = members
         self._host = host
         self.client_id = b""
+        self.member_id = b""
+        """In the group that it joins; empty: it is in none."""
         self._join: Join | None = None
+        self._owned: frozenset[Place] = frozenset()
+        """What the client had when it joined (`plan.Joined.owned`)."""
         self._offers: dict[bytes, Offer] = {}
         """Of the leader's: what each member offers, by member id."""
         self._given = b""
@@ -61,14 +83,18 @@ class Joining:
         """Return the JoinGroup request that the broker gets."""
         self._join, self._sharing = join, False
         self._offers = {}
+        own = join.protocols[0][1]
+        self._owned = read_owned(own)[0]
+        self.member_id = join.member_id
         member = self._member
         unknown = member is not None and member.unknown and join.member_id not in {b"", self._given}
         if member is not None:
-            member.joins(join.session_ms / 1e3)
-        binding = self._host.encode() + _BETWEEN + self.client_id
+            member.joins(join.group, join.session_ms / 1e3)
+        doubtful = self._members.joins(self._host, self)
+        binding = b"" if doubtful else self._host.encode() + _BETWEEN + self.client_id
         planned = {place: ranges[0][0] for place, ranges in member.planned.items()} if member else {}
         held = member.lanes if member is not None else {}
-        offer = Offer(self._members.gateway, binding, planned, held, unknown, join.protocols[0][1])
+        offer = Offer(self._members.gateway, binding, planned, held, unknown, own)
         return join.with_offer(offer.encoded())
 
     def joined(self, frame: bytes) -> bytes:
@@ -84,13 +110,17 @@ class Joining:
         if said.error_code:
             self._given = said.member_id
             return frame
+        self.member_id = said.member_id
         if said.protocol != PROTOCOL:
+            self._members.noted(join.group, "outsider")
             return frame  # a member from outside: a plain group
         self._sharing = True
-        members = []
-        for member_id, instance, metadata in said.members:
-            offer = self._offers[member_id] = read_offer(metadata)
-            members.append((member_id, instance, offer.own))
+        offers = [(member_id, instance, read_offer(data)) for member_id, instance, data in said.members]
+        self._offers = {member_id: offer for member_id, _, offer in offers}
+        # Its assignor knows of no partition that several members have.
+        owners = Counter(place for _, _, offer in offers for place in read_owned(offer.own)[0])
+        several = [place for place, number in owners.items() if number > 1]
+        members = [(member_id, who, without_owned(offer.own, several)) for member_id, who, offer in offers]
         return said.renamed(join.protocols[0][0], members)
 
     def sync(self, sync: Sync) -> bytes:
@@ -103,11 +133,14 @@ class Joining:
             members = [joined(member_id, offer) for member_id, offer in self._offers.items()]
             assigned = {member_id: read_assignment(data)[0] for member_id, data in sync.assignments}
         except ProtocolError:  # another kind of assignor: its assignment stays
+            self._members.noted(sync.group, "assignor")
             return sync.with_assignments(sync.assignments)
-        lanes = plan(members, assigned, shares=not self._exclusive())
+        exclusive = self._exclusive()
+        self._members.noted(sync.group, exclusive)
+        lanes = plan(members, assigned, shares=not exclusive)
         return sync.with_assignments(
             [
-                (member.member_id, with_lanes(at_once(member, mine), mine))
+                (member.member_id, with_lanes(at_once(member, mine, members), mine))
                 for member in members
                 for mine in [lanes[member.member_id]]
             ]
@@ -138,27 +171,64 @@ class Joining:
             plain = not (said.assignment or self._sharing)
         except ProtocolError:  # a plain assignment
             lanes, planned, plain = {}, {}, True
+        given = said.assignment
         if member is not None:
-            member.synced(None if plain else lanes, planned, now)
+            if plain:
+                lanes, planned, given = self._plain(member, given)
+            group = self._members.group(sync.group)
+            if group is not None and not group.enters(member, sync.generation, now):
+                lanes, planned, given = {}, planned or {_NOWHERE: FULL}, assignment(())
+            member.member_id = sync.member_id
+            member.synced(None if plain else lanes, planned, now, self._owned)
         if not plain:
-            return said.renamed(sync.protocol, assignment(sorted(lanes)) if said.assignment else b"")
-        return said.renamed(sync.protocol, said.assignment) if said.protocol == PROTOCOL else frame
+            return said.renamed(sync.protocol, assignment(sorted(lanes)) if given else b"")
+        if said.protocol == PROTOCOL:
+            return said.renamed(sync.protocol, given)
+        return frame if given == said.assignment else said.renamed(said.protocol, given)
 
-    def beat(self, error_code: int, now: float) -> None:
-        """Note what the coordinator says to a heartbeat."""
+    @staticmethod
+    def _plain(member: Member, given: bytes) -> tuple[Lanes, Lanes, bytes]:
+        """Return what a member has at once and is to have in a plain group, and the assignment for it.
+
+        It may keep its position in a partition of which it had a part (`plan.at_once`). So it gets that when
+        it has joined again.
+
+        Raises:
+            ProtocolError: the assignment is none of a consumer.
+        """
+        places, user_data = read_assignment(given)
+        again = [place for place in places if member.lanes.get(place, FULL) != FULL]
+        if again:
+            given = assignment([place for place in places if place not in again], user_data or None)
+        return {}, dict.fromkeys(again, FULL), given
+
+    def beat(self, member_id: bytes, error_code: int, sent: float) -> None:
+        """Note what the coordinator said to a heartbeat.
+
+        Args:
+            member_id: whose it was: another client with the same client.id may have joined meanwhile.
+            error_code: what it said.
+            sent: when the heartbeat was sent, in seconds.
+        """
         member = self._member
-        if member is None:
+        if member is None or member_id != member.member_id:
             return
         if error_code in _GONE:
             member.freeze()
         else:
-            member.beats(now)
+            member.beats(sent)
 
     def leave(self) -> None:
         """Note that the client leaves its group."""
         self._sharing = False
-        if (member := self._member) is not None:
+        member = self._member
+        if member is not None and member.member_id in {b"", self.member_id}:
             member.freeze()
+        self.member_id = b""
+
+    def end(self) -> None:
+        """Note that the connection has ended."""
+        self._members.left(self._host, self)
 
     @property
     def _member(self) -> Member | None:

@@ -1,42 +1,20 @@
 """The hash that decides which lane a record belongs to: murmur2 of its key, as Kafka's partitioner has it."""
 
 from collections.abc import Collection
-from struct import unpack_from
 from typing import Final
 
 import numpy as np
 
-SPACE: Final = 1 << 32
-"""Hashes are from 0 to one less."""
-_MASK: Final = SPACE - 1
-_SEED: Final = 0x9747B28C
-_M: Final = 0x5BD1E995
+from proxy.cooperative.murmur2 import MASK, SEED, SPACE, M, murmur2
+
+__all__ = ["SPACE", "murmur2", "murmur2_of", "offset_hash"]
+
 _SPREAD: Final = 0x9E3779B1
 """2^32 divided by the golden ratio: multiples of it spread any run of offsets evenly."""
 _MANY: Final = 64
 """From so many keys on, the fixed cost of arrays is worth it."""
 _SHORT: Final = 64
 """Bytes of a key that goes into an array: all rows there are as long as the longest."""
-
-
-def murmur2(key: bytes) -> int:
-    """Return murmur2 of a key: all 32 bits, unsigned.
-
-    Kafka's default partitioner takes it modulo the number of partitions, so within one partition the low bits
-    are nearly the same for all keys. Ranges are of the whole number, where the high bits decide.
-
-    Source: org.apache.kafka.common.utils.Utils.murmur2.
-    """
-    size = len(key)
-    whole = size >> 2
-    hashed = _SEED ^ size
-    for word in unpack_from(f"<{whole}I", key):
-        mixed = word * _M & _MASK
-        hashed = (hashed * _M ^ (mixed ^ mixed >> 24) * _M) & _MASK
-    if rest := key[whole << 2 :]:
-        hashed = (hashed ^ int.from_bytes(rest, "little")) * _M & _MASK
-    hashed = (hashed ^ hashed >> 13) * _M & _MASK
-    return hashed ^ hashed >> 15
 
 
 def murmur2_of(keys: Collection[bytes]) -> dict[bytes, int]:
@@ -50,16 +28,16 @@ def murmur2_of(keys: Collection[bytes]) -> dict[bytes, int]:
     width = int(whole.max()) + 1
     padded = b"".join([key.ljust(4 * width, b"\0") for key in short])
     words = np.ascontiguousarray(np.frombuffer(padded, "<u4").reshape(-1, width).T)
-    hashed = sizes ^ _SEED
+    hashed = sizes ^ SEED
     for place in range(width):
-        mixed = words[place] * _M
-        hashed = np.where(place < whole, hashed * _M ^ (mixed ^ mixed >> 24) * _M, hashed)
-    hashed = np.where(rest, (hashed ^ words[whole, np.arange(len(short))]) * _M, hashed)
-    hashed = (hashed ^ hashed >> 13) * _M
+        mixed = words[place] * M
+        hashed = np.where(place < whole, hashed * M ^ (mixed ^ mixed >> 24) * M, hashed)
+    hashed = np.where(rest, (hashed ^ words[whole, np.arange(len(short))]) * M, hashed)
+    hashed = (hashed ^ hashed >> 13) * M
     hashes.update(zip(short, (hashed ^ hashed >> 15).tolist(), strict=True))
     return hashes
 
 
 def offset_hash(offset: int) -> int:
     """Return the hash of a record without a key. It has no order to keep; each time one lane reads it."""
-    return offset * _SPREAD & _MASK
+    return offset * _SPREAD & MASK

@@ -3,7 +3,7 @@
 Fetch v4 to v12. Later versions name topics by id; they are not offered to a client with a lane.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
 from operator import itemgetter
 from typing import Any, Final, TypeAlias
@@ -12,14 +12,24 @@ import numpy as np
 import numpy.typing as npt
 
 from proxy.cooperative.batches import BatchError
-from proxy.cooperative.filtered import split_records
+from proxy.cooperative.filtered import Filtered, LaneRecords, split_records
 from proxy.cooperative.member import Member
+from proxy.cooperative.positions import Place
+from proxy.cooperative.ranges import Split
+from proxy.cooperative.reader import Rider, Share, Want, Wants
 from proxy.cooperative.scan import Scan
+from proxy.cooperative.tally import FilterTally
 from proxy.protocol.api import LENGTH_BYTES, REQUEST_CORRELATION_ID, ErrorCode
-from proxy.protocol.fetch_layout import ERROR_CODE, SESSION_VERSION
+from proxy.protocol.fetch_layout import (
+    ABORTED_BYTES,
+    ERROR_CODE,
+    HIGH_WATERMARK,
+    SESSION_VERSION,
+    FetchLayout,
+)
 from proxy.protocol.fetch_request import SESSIONLESS_EPOCH, FetchRequest, Topics, parse_fetch_request
 from proxy.protocol.fetch_response import FetchResponseWalk, PartitionResponse, response_head
-from proxy.protocol.primitives import NO_TAGS, Buffer, Malformed, encode_uvarint
+from proxy.protocol.primitives import NO_TAGS, Buffer, Malformed, encode_uvarint, read_count, read_uvarint
 
 MAX_VERSION: Final = 12
 """KIP-516: from v13 on topics are named by id."""
@@ -28,6 +38,12 @@ _PLACEHOLDERS_SINCE: Final = 12
 _SCANNED_LIMITS: Final = 8
 """So many times max_bytes are scanned for a lane without a record, then the member gets an empty response."""
 _LOG_STARTS_SINCE: Final = 5
+_EPOCHS_SINCE: Final = 9
+_REPLICAS_SINCE: Final = 11
+_NOWHERE: Final = (-1).to_bytes(8, signed=True)
+HELD_SECONDS: Final = 0.25
+"""An error of the gateway's own is held for so long at least: fewer than five fetches a second, of clients
+that wait for records less than that as well."""
 _UNSPLIT: Final = 44
 """POLICY_VIOLATION: a batch can't be split, and must not pass."""
 
@@ -58,6 +74,7 @@ class LaneFetch:
         body: offset of the body.
         member: whose it is.
         now: in seconds.
+        rider: its connection, for what it shares with other members.
 
     Raises:
         ProtocolError: it is no fetch of this version.
@@ -74,19 +91,26 @@ class LaneFetch:
         "_offsets",
         "_own",
         "_refused",
+        "_rider",
         "_scanned",
+        "refuse_at",
         "wait_until",
     )
 
-    def __init__(self, frame: bytes, version: int, body: int, member: Member, now: float) -> None:
+    def __init__(
+        self, frame: bytes, version: int, body: int, member: Member, now: float, rider: Rider
+    ) -> None:
         self._fetch = fetch = parse_fetch_request(frame, version, body)
         if fetch.not_plain:
             raise Malformed(f"a fetch that is not a plain consumer's: {fetch.not_plain}")
         self._member = member
+        self._rider = rider
         self._began = now
         self._epoch = member.epoch
         self.wait_until = now + max(fetch.max_wait_ms, 0) / 1e3
         """When the member is to have a response at the latest, in seconds."""
+        self.refuse_at = max(self.wait_until, now + HELD_SECONDS)
+        """When it is to have an error of the gateway's own."""
         self._scanned = 0
         """Bytes of records that came for this fetch."""
         self._offsets: dict[bytes, dict[int, int]] = {}
@@ -109,6 +133,37 @@ class LaneFetch:
     def in_session(self) -> bool:
         """Whether the client names a session of its own. It was given none here."""
         return self._fetch.session_id != 0
+
+    @property
+    def places(self) -> Iterator[Place]:
+        """The partitions that it asks for."""
+        return ((topic, partition) for topic, offsets in self._offsets.items() for partition in offsets)
+
+    def refusal(self, code: int) -> bytes:
+        """Return the response that has an error for each partition."""
+        return refusal(self._fetch, code)
+
+    def wants(self) -> Wants | None:
+        """Return what the broker would be asked for; None if nobody else would ask it so."""
+        fetch = self._fetch
+        if self._own:
+            return None
+        found: dict[Place, Want] = {}
+        for topic, entries in _elements(fetch.topics, fetch.frame):
+            known = fetch.layout.version >= _EPOCHS_SINCE
+            epochs = entries["epoch"].tolist() if known else [-1] * len(entries)
+            columns = [entries[name].tolist() for name in ("partition", "offset", "max_bytes")]
+            for partition, offset, limit, epoch in zip(*columns, epochs, strict=True):
+                place = topic, partition
+                found[place] = Want(self._member.skips(place, offset), epoch, limit)
+        if len(found) < fetch.partitions:
+            return None
+        return Wants(found, (fetch.min_bytes, fetch.max_bytes, fetch.isolation_level), self.wait_until)
+
+    def find(self, now: float) -> dict[Place, Share] | None:
+        """Look for what other members have left for this fetch: see `Rider.find`."""
+        gets = self._member.gets(self._epoch, now)  # else the broker is asked, and the response has nothing
+        return self._rider.find(self._member, self.wants() if gets else None, now)
 
     def request(self, now: float) -> bytes:
         """Return the fetch for the broker: without a session, behind what is known to hold nothing."""
@@ -158,6 +213,7 @@ class LaneFetch:
             return (Verdict.SEND if last else Verdict.GO_ON), []
         self._scanned += walk.record_bytes
         tally.upstream_bytes += walk.record_bytes
+        self._note(walk)
         self._kept, self._refused = last, False
         edits = [*self._filtered(frame, walk, now), *self._placeholders(walk)]
         edits.sort(key=itemgetter(0))
@@ -181,16 +237,17 @@ class LaneFetch:
             start, end = next(spans)
             begin = start - len(self._length(end - start))
             offset, place = self._offset(entry), (entry.key, entry.partition)
-            if not gets:
+            if not gets or not member.has(place):
                 self._refused = True
                 yield begin, end, [self._length(0)]
                 continue
+            member.ends[place] = int.from_bytes(entry.fixed[HIGH_WATERMARK], signed=True)
             split = member.lane(place, offset)
             if split is None:
                 self._kept = True
                 continue
             try:
-                found = split_records(view[start:end], *split)
+                found = self._split(frame, entry, view[start:end], split, now)
             except BatchError:
                 self._refused = True
                 member.tally.refused[_UNSPLIT] += 1
@@ -198,18 +255,105 @@ class LaneFetch:
                 yield at, at + 2, [_UNSPLIT.to_bytes(2)]
                 yield begin, end, [self._length(0)]
                 continue
-            lane = found.lanes[0]
-            scan = member.scan(entry.key, entry.partition)
-            scan.learn(offset, found, lane)
-            member.tally.count(found, lane)
-            if lane.last_kept >= 0:
-                member.delivered[place] = lane.last_kept
-            batches = [*lane.batches, found.alone] if found.alone else lane.batches
-            self._kept = self._kept or bool(batches)
+            batches = self._batches(place, offset, found)
             self._refused = self._refused or place in self._own  # it would only be asked for again
-            if empty := self._placeholder(scan, max(offset, lane.last_kept + 1)):
-                batches = [*batches, empty]
             yield begin, end, [self._length(sum(map(len, batches))), *batches]
+
+    def _split(
+        self,
+        frame: bytes,
+        entry: PartitionResponse,
+        records: Buffer,
+        split: tuple[Split, list[int]],
+        now: float,
+    ) -> Filtered:
+        """Split the records of an entry, for all members that share them.
+
+        Raises:
+            BatchError: a batch can't be split.
+        """
+        member, place = self._member, (entry.key, entry.partition)
+        aborted = _aborted(frame, entry, self._fetch.layout) if self._fetch.isolation_level else ()
+        found = self._rider.split(member, place, records, self._offset(entry), aborted, now)
+        return split_records(records, *split) if found is None else found
+
+    def _batches(self, place: Place, offset: int, found: Filtered) -> list[bytes]:
+        """Return what the member gets of a partition's records, and note it."""
+        member, lane = self._member, found.lanes[0]
+        scan = member.scan(*place)
+        scan.learn(offset, found, lane)
+        _count(member.tally, found, lane)
+        if lane.last_kept >= 0:
+            member.delivered[place] = lane.last_kept
+        batches = [*lane.batches, found.alone] if found.alone else lane.batches
+        self._kept = self._kept or bool(batches)
+        if empty := self._placeholder(scan, max(offset, lane.last_kept + 1)):
+            batches = [*batches, empty]
+        return batches
+
+    def _note(self, walk: FetchResponseWalk) -> None:
+        """Note for all members what a response says of the partitions that they share."""
+        shared = set(self._rider.places)
+        if not shared:
+            return
+        layout = self._fetch.layout
+        state = slice(HIGH_WATERMARK.start, layout.aborted)
+        for entry in walk.entries:
+            if not entry.error_code and not entry.redirects:
+                self._rider.note((entry.key, entry.partition), entry.fixed[state])
+        for run in walk.runs:
+            numbers = run.entries.view(layout.response_fields)["partition"].tolist()
+            for number, item in zip(numbers, run.entries.tolist(), strict=True):
+                if (run.key, number) in shared:
+                    self._rider.note((run.key, number), item[state])
+
+    def served(self, shares: Mapping[Place, Share], now: float) -> tuple[Verdict, list[Buffer]]:
+        """Return what becomes of a fetch for which something is there, and what the member gets of it.
+
+        Args:
+            shares: what there is, by partition.
+            now: in seconds.
+        """
+        fetch, layout, member = self._fetch, self._fetch.layout, self._member
+        self._kept = self._refused = False
+        end = NO_TAGS if layout.flexible else b""
+        elements = list(_elements(fetch.topics, fetch.frame))
+        content: list[Buffer] = [response_head(layout, fetch.frame[REQUEST_CORRELATION_ID], 0)]
+        content.append(layout.count(len(elements)))
+        for topic, entries in elements:
+            content.append(layout.prefix(topic, len(entries)))
+            for partition in entries["partition"].tolist():
+                place = topic, partition
+                offset, share = self._offsets[topic][partition], shares.get(place)
+                if share is not None:
+                    batches = self._batches(place, offset, share.found)
+                    self._scanned += share.fetched
+                else:
+                    empty = self._placeholder(member.scan(topic, partition), offset)
+                    batches = [empty] if empty else []
+                aborted = () if share is None else share.aborted
+                content += [partition.to_bytes(4), bytes(2), self._state(place), self._aborted(aborted)]
+                content += [self._length(sum(map(len, batches))), *batches, end]
+            content.append(end)
+        content.append(end)
+        verdict = Verdict.SEND
+        if not (self._kept or now >= self.wait_until or self._scanned_enough):
+            verdict = Verdict.GO_ON
+        return verdict, [sum(map(len, content)).to_bytes(4), *content]
+
+    def _state(self, place: Place) -> bytes:
+        """Return what a response says of a partition, as this version has it."""
+        size = self._fetch.layout.aborted - HIGH_WATERMARK.start
+        return (self._rider.state(place) + _NOWHERE)[:size]
+
+    def _aborted(self, aborted: Sequence[bytes]) -> bytes:
+        """Return aborted_transactions and preferred_read_replica."""
+        layout = self._fetch.layout
+        tags = NO_TAGS if layout.flexible else b""
+        replica = b"\xff\xff\xff\xff" if layout.version >= _REPLICAS_SINCE else b""
+        if not self._fetch.isolation_level:
+            return (b"\x00" if layout.flexible else b"\xff\xff\xff\xff") + replica
+        return b"".join((layout.count(len(aborted)), *(each + tags for each in aborted), replica))
 
     def _placeholders(self, walk: FetchResponseWalk) -> Iterator[_Edit]:
         """Yield the placeholders of entries without records whose scan is ahead of the member."""
@@ -242,9 +386,11 @@ class LaneFetch:
             return Verdict.SEND
         if self._refused:
             return Verdict.WAIT
-        if self._scanned >= _SCANNED_LIMITS * max(self._fetch.max_bytes, 1):
-            return Verdict.SEND
-        return Verdict.GO_ON if walk.record_bytes else Verdict.SEND
+        return Verdict.GO_ON if walk.record_bytes and not self._scanned_enough else Verdict.SEND
+
+    @property
+    def _scanned_enough(self) -> bool:
+        return self._scanned >= _SCANNED_LIMITS * max(self._fetch.max_bytes, 1)
 
     def no_session(self) -> bytes:
         """Return the response that tells the client that its session does not exist."""
@@ -265,6 +411,7 @@ class LaneFetch:
         for entry in entries:
             if entry.error_code or entry.redirects:
                 self._member.forget(entry.key, entry.partition)
+                self._rider.forget((entry.key, entry.partition))
                 if (entry.key, entry.partition) in self._asked:
                     self._own.add((entry.key, entry.partition))
                     due = True
@@ -284,8 +431,7 @@ class LaneFetch:
 def refusal(fetch: FetchRequest, code: int) -> bytes:
     """Return the response that has an error for each partition that a fetch asks for."""
     layout = fetch.layout
-    nowhere = (-1).to_bytes(8, signed=True)
-    fixed = code.to_bytes(2) + nowhere * (3 if layout.version >= _LOG_STARTS_SINCE else 2)
+    fixed = code.to_bytes(2) + _NOWHERE * (3 if layout.version >= _LOG_STARTS_SINCE else 2)
     fixed += layout.empty_ends[0]
     end = NO_TAGS if layout.flexible else b""
     elements = list(_elements(fetch.topics, fetch.frame))
@@ -297,6 +443,18 @@ def refusal(fetch: FetchRequest, code: int) -> bytes:
     content.append(end)
     body = b"".join(content)
     return len(body).to_bytes(4) + body
+
+
+def _aborted(frame: bytes, entry: PartitionResponse, layout: FetchLayout) -> list[bytes]:
+    """Return the aborted transactions of an entry, each as on the wire without its tags."""
+    at = entry.start + layout.aborted
+    if layout.flexible:
+        count, at = read_uvarint(frame, at)
+        count, size = max(count - 1, 0), ABORTED_BYTES + 1
+    else:
+        listed, at = read_count(frame, at)
+        count, size = listed or 0, ABORTED_BYTES
+    return [frame[place : place + ABORTED_BYTES] for place in range(at, at + count * size, size)]
 
 
 def _elements(topics: Topics, frame: Buffer) -> Iterator[tuple[bytes, npt.NDArray[Any]]]:
@@ -317,3 +475,13 @@ def _elements(topics: Topics, frame: Buffer) -> Iterator[tuple[bytes, npt.NDArra
             at, some = next(blocks)
             yield key, np.frombuffer(frame, fields, some, at)
             left -= some
+
+
+def _count(tally: FilterTally, found: Filtered, lane: LaneRecords) -> None:
+    """Count what a lane got of the records of a partition."""
+    tally.records["kept"] += lane.records
+    tally.records["filtered"] += found.records - lane.records
+    tally.batches["untouched"] += lane.untouched
+    tally.batches["thinned"] += len(lane.batches) - lane.untouched
+    tally.batches["dropped"] += found.batches - len(lane.batches)
+    tally.client_bytes += sum(map(len, lane.batches))

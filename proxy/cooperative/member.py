@@ -1,42 +1,14 @@
 """What is known of a member of a cooperative group: its lane, how far it was scanned, and what it got."""
 
-from collections import Counter
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
 
-from proxy.cooperative.filtered import Filtered, LaneRecords
-from proxy.cooperative.plan import FULL, Lanes
+from proxy.cooperative.plan import Lanes
 from proxy.cooperative.positions import Place, Positions
-from proxy.cooperative.ranges import KeyRanges, Split
+from proxy.cooperative.ranges import FULL, KeyRanges, Split
 from proxy.cooperative.scan import Scan
+from proxy.cooperative.tally import FilterTally, LaneSeen
 from proxy.protocol.fetch_request import MAX_PARTITIONS
 from proxy.protocol.primitives import TooMany
-
-
-@dataclass(slots=True)
-class FilterTally:
-    """What the filter has counted, for all members."""
-
-    records: Counter[str] = field(default_factory=Counter)
-    """``kept`` and ``filtered``."""
-    batches: Counter[str] = field(default_factory=Counter)
-    """``untouched``, ``thinned``, ``dropped`` and ``placeholder``."""
-    upstream_bytes: int = 0
-    """Bytes of records that came from brokers."""
-    client_bytes: int = 0
-    """Bytes of records that went to members."""
-    skipped_offsets: int = 0
-    """Offsets that were not fetched again, as nothing there was for the lane."""
-    refused: Counter[int] = field(default_factory=Counter)
-    """Partitions that were answered with an error of the gateway's own, by Kafka's number."""
-
-    def count(self, found: Filtered, lane: LaneRecords) -> None:
-        """Count what a lane got of the records of a partition."""
-        self.records["kept"] += lane.records
-        self.records["filtered"] += found.records - lane.records
-        self.batches["untouched"] += lane.untouched
-        self.batches["thinned"] += len(lane.batches) - lane.untouched
-        self.batches["dropped"] += found.batches - len(lane.batches)
-        self.client_bytes += sum(map(len, lane.batches))
 
 
 class Member:
@@ -44,7 +16,8 @@ class Member:
 
     Args:
         tally: that of the process.
-        declared: its key ranges on every partition that it fetches; None: it is a member of a group.
+        declared: its key ranges on every partition that it fetches; (): it declares a lane by name; None: it
+            is a member of a group.
     """
 
     __slots__ = (
@@ -52,13 +25,18 @@ class Member:
         "_splits",
         "declared",
         "delivered",
+        "ends",
         "epoch",
         "expires_at",
         "first",
         "frozen",
+        "generation",
+        "group",
         "lanes",
+        "member_id",
         "plain",
         "planned",
+        "released",
         "scans",
         "session_seconds",
         "started",
@@ -67,10 +45,18 @@ class Member:
 
     def __init__(self, tally: FilterTally, declared: KeyRanges | None = None) -> None:
         self.declared = declared
+        self.group = b""
+        """The group that it has joined, or whose lane it declares, as far as that is known: by its client.id,
+        or by the first group for which it asks for offsets, or commits some."""
         self.lanes: Lanes = {}
-        """Of its group, since it has synced."""
+        """Of its group, since it has synced; or those of the lane that it names."""
         self.planned: Lanes = {}
         """Those that its group has for it; for some it has to join again (`plan.at_once`)."""
+        self.released: Lanes = {}
+        """What it had before and may still commit: its client gives it up after the rebalance, not before."""
+        self.member_id = b""
+        self.generation = -1
+        """As it has synced last."""
         self.epoch = 0
         """Changes with the lanes: what was asked for before is for nobody."""
         self.frozen = declared is None
@@ -85,6 +71,8 @@ class Member:
         """The lowest offset that was fetched of each partition."""
         self.delivered: dict[Place, int] = {}
         """The offset of the last record that went to the member."""
+        self.ends: dict[Place, int] = {}
+        """The high watermarks, as responses with records for it told them."""
         self.started: dict[Place, Positions] = {}
         """How far each hash was done when the member was told its offset. What lies before was another
         member's, which may have got further than this one begins."""
@@ -97,8 +85,9 @@ class Member:
 
     # Its group
 
-    def joins(self, session_seconds: float) -> None:
+    def joins(self, group: bytes, session_seconds: float) -> None:
         """Note that it joins: until it has synced it gets nothing."""
+        self.group = group
         self.session_seconds = session_seconds
         self.freeze()
 
@@ -117,18 +106,46 @@ class Member:
         """Whether it is to join its group again."""
         return self.unknown or (not self.frozen and self.lanes.keys() != self.planned.keys())
 
-    def synced(self, lanes: Lanes | None, planned: Lanes, now: float) -> None:
-        """Give it lanes; None: its group shares nothing."""
-        self.lanes, self.plain, self.planned = lanes or {}, lanes is None, planned
+    def synced(
+        self, lanes: Lanes | None, planned: Lanes, now: float, owned: Collection[Place] = frozenset()
+    ) -> None:
+        """Give it lanes.
+
+        Args:
+            lanes: those that it has now; None: its group shares nothing.
+            planned: those that it is to have.
+            now: in seconds.
+            owned: the partitions of which its client goes on where it is, or has more to commit.
+        """
+        before, self.lanes = self.lanes, lanes or {}
+        self.plain, self.planned = lanes is None, planned
+        kept = {place for place in owned if before.get(place, ()) == self.lanes.get(place)}
+        self.released = {place: before[place] for place in owned if place in before and place not in kept}
         self.frozen = False
         self.epoch += 1
-        for known in (self.scans, self.first, self.delivered, self.started, self._splits):
-            known.clear()
+        self.first = {place: each for place, each in self.first.items() if place in kept}
+        self.delivered = {place: each for place, each in self.delivered.items() if place in kept}
+        self.ends = {place: each for place, each in self.ends.items() if place in kept}
+        self.started = {
+            place: each for place, each in self.started.items() if place in kept or place in self.released
+        }
+        self._splits = {place: each for place, each in self._splits.items() if place in kept}
+        for topic, scans in self.scans.items():
+            self.scans[topic] = {each: scan for each, scan in scans.items() if (topic, each) in kept}
         self.beats(now)
 
+    def assigned(self, now: float) -> None:
+        """Note that a broker assigns it whole partitions."""
+        if self.frozen or not self.plain:
+            self.synced(None, {}, now)
+
     def beats(self, now: float) -> None:
-        """Note that the group knows it."""
-        self.expires_at = now + self.session_seconds
+        """Note that the group knew it at a time."""
+        self.expires_at = max(self.expires_at, now + self.session_seconds)
+
+    def lives(self, now: float) -> bool:
+        """Whether its group knows it, as far as can be told."""
+        return not self.frozen and now <= self.expires_at
 
     def gets(self, epoch: int, now: float) -> bool:
         """Whether it gets what it asked for when its lanes were those of `epoch`."""
@@ -136,7 +153,41 @@ class Member:
             return False  # others may have its lanes already
         return not self.frozen and epoch == self.epoch
 
+    def seen(
+        self, positions: Mapping[Place, Positions], ends: Mapping[Place, int]
+    ) -> tuple[str, list[LaneSeen]]:
+        """Return its state (`MemberSeen.state`) and what it has.
+
+        Args:
+            positions: what is known of its group's.
+            ends: the high watermarks that are known.
+        """
+        places = self.lanes or dict.fromkeys(self.first, self.declared or ())
+        lanes: list[LaneSeen] = []
+        for place, ranges in sorted(places.items()):
+            if not ranges:
+                continue
+            position = positions[place].lowest(ranges) if place in positions else None
+            lag = None
+            if position is not None and place in ends:
+                lag = max(ends[place] - self.skips(place, position), 0)
+            topic = place[0].decode(errors="replace")
+            lanes.append(LaneSeen(topic=topic, partition=place[1], ranges=ranges, position=position, lag=lag))
+        if self.member_id or (self.declared is None and self.frozen):
+            state = "frozen" if self.frozen else "plain" if self.plain else "shares"
+        else:
+            state = "declared"
+        return state, [] if self.frozen or self.plain else lanes
+
     # Its lanes
+
+    def has(self, place: Place) -> bool:
+        """Whether a partition is its, in whole or in part, or is none of its group's business."""
+        return self.declared is not None or self.plain or place in self.lanes
+
+    def commits(self, place: Place) -> KeyRanges | None:
+        """Return the key ranges of a partition that it commits for; None: for all."""
+        return self.released.get(place) or self.ranges(place)
 
     def ranges(self, place: Place) -> KeyRanges | None:
         """Return its key ranges of a partition; None: all records are its own business."""
@@ -178,7 +229,7 @@ class Member:
         ranges, started = self.ranges(place), self.started.get(place)
         if ranges is None or (ranges == FULL and started is None):
             return None
-        key = place if self.declared is None or started is not None else None
+        key = None if self.declared and started is None else place
         split = self._splits.get(key)
         if split is None:
             split = self._splits[key] = Split([ranges], cuts=() if started is None else started.starts)

@@ -1,20 +1,61 @@
 """The members of cooperative groups that the clients of a process are, and their groups.
 
-A member is known by the host of its client and by its client.id, on whatever connections it comes.
+A member is known by the host of its client and by its client.id, on whatever connections it comes. Where a
+gateway is several processes (``--workers``), each group has one process that serves its members.
 """
 
 from collections import OrderedDict
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final, NamedTuple, Protocol
+from weakref import WeakSet
+from zlib import crc32
 
+from proxy.cooperative.claims import Claims, Client
 from proxy.cooperative.declared import Declared, declared
 from proxy.cooperative.group import Group
-from proxy.cooperative.member import FilterTally, Member
-from proxy.cooperative.ranges import RangeError
+from proxy.cooperative.member import Member
+from proxy.cooperative.named import NamedLane
+from proxy.cooperative.positions import Place
+from proxy.cooperative.ranges import KeyRanges, RangeError
+from proxy.cooperative.reader import Readers
+from proxy.cooperative.tally import Cooperative, FilterTally, GroupSeen, MemberSeen
 
 MAX_MEMBERS: Final = 4096
 """Members that are known. With more, the one that was not seen for longest is forgotten: it has to join its
 group again, or what it has declared is scanned again."""
+INVALID_RANGES: Final = 42
+"""INVALID_REQUEST: the ranges can't be read, there is no such lane, or the partition is not in it."""
+OVERLAPS: Final = 44
+"""POLICY_VIOLATION: another client has some of the key ranges, or the lane is of another group."""
+
+
+EXCLUSIVE: Final = {
+    "outsider": "a member is not behind this gateway, or does not assign partitions as consumers do",
+    "instances": "its members are behind several gateways",
+    "client_id": "a client.id does not begin with the group's name and a dot, or two members share one",
+    "assignor": "its assignor gives out something else than partitions",
+}
+"""Why a group shares nothing, in words."""
+
+
+class Joins(Protocol):
+    """A client that joins a group, at its connection to the coordinator."""
+
+    client_id: bytes
+    member_id: bytes
+    """In its group; empty: it is in none."""
+
+    def __hash__(self) -> int:
+        """Return a hash: two connections are never equal."""
+
+
+class Denial(NamedTuple):
+    """Why a client does not get the lane that it declares."""
+
+    code: int
+    """Kafka's number of the error that it gets."""
+    reason: str
+    """In words."""
 
 
 class Members:
@@ -23,15 +64,48 @@ class Members:
     Args:
         groups: the names of the groups whose members commit for themselves.
         gateway: tells this process from all others.
+        tell: is given the reason, in words, when a client is denied its lane.
+        number: that of this process among those of the gateway, from 1.
+        processes: how many these are.
     """
 
-    __slots__ = ("_groups", "_members", "gateway", "tally")
+    __slots__ = (
+        "_groups",
+        "_joining",
+        "_members",
+        "_owners",
+        "claims",
+        "gateway",
+        "lanes",
+        "number",
+        "readers",
+        "tally",
+        "tell",
+    )
 
-    def __init__(self, groups: Iterable[str], gateway: bytes = b"") -> None:
-        self._groups = {name.encode(): Group(name) for name in groups}
-        self._members: OrderedDict[tuple[str, bytes], Member] = OrderedDict()
+    def __init__(
+        self,
+        groups: Iterable[str],
+        gateway: bytes = b"",
+        tell: Callable[[str], None] = lambda _: None,
+        *,
+        number: int = 1,
+        processes: int = 1,
+    ) -> None:
+        self._groups = {name.encode(): Group(name) for name in sorted(groups)}
+        self._owners = {name: crc32(name) % processes + 1 for name in self._groups}
+        self.number = number
+        self._members: OrderedDict[Client, Member] = OrderedDict()
+        self._joining: dict[Client, WeakSet[Joins]] = {}
+        """The clients of each client.id that have joined a group, on connections that are open."""
         self.tally = FilterTally()
+        self.readers = Readers()
         self.gateway = gateway
+        self.tell = tell
+        self.lanes: Mapping[str, NamedLane] = {}
+        """Those with names. A client that has one keeps it as it was until its last connection is closed: who
+        has it then may claim it, and so nobody gets records that another client may still work on."""
+        self.claims = Claims()
 
     def __repr__(self) -> str:
         return f"<Members {len(self._members)}>"
@@ -39,9 +113,79 @@ class Members:
     def __len__(self) -> int:
         return len(self._members)
 
+    def seen(self, now: float) -> Cooperative:
+        """Return what this process tells of the groups that it owns.
+
+        Args:
+            now: in seconds. A member whose session timeout is over is not told any more.
+        """
+        ends: dict[Place, int] = {}
+        for member in self._members.values():
+            for place, end in member.ends.items():
+                ends[place] = max(ends.get(place, 0), end)
+        by_group: dict[bytes, list[MemberSeen]] = {name: [] for name in self._groups if self.owns(name)}
+        for client, member in self._members.items():
+            host, client_id = client
+            named = member.group or self._named_by(client_id)
+            connected = self.claims.connected(client) or client in self._joining
+            if named not in by_group or not (connected or member.lives(now)):
+                continue
+            state, lanes = member.seen(self._groups[named].positions, ends)
+            by_group[named].append(
+                MemberSeen(client_id=client_id.decode(errors="replace"), host=host, state=state, lanes=lanes)
+            )
+        groups = [
+            GroupSeen(
+                name=name.decode(),
+                exclusive=self._groups[name].exclusive,
+                members=sorted(members, key=lambda each: (each.client_id, each.host)),
+            )
+            for name, members in by_group.items()
+        ]
+        return Cooperative(
+            tally=self.tally,
+            reader_fetches=self.readers.fetches,
+            buffered_bytes=self.readers.buffered,
+            detached=self.readers.detached,
+            groups=groups,
+        )
+
+    def noted(self, name: bytes, exclusive: str) -> None:
+        """Note why a group shares nothing in its generation, or that it may; see `GroupSeen.exclusive`."""
+        group = self._groups.get(name)
+        if group is None:
+            return
+        if exclusive and group.exclusive != exclusive:
+            self.tally.exclusive[exclusive] += 1
+            self.tell(f"group {group.name} shares no partition: {EXCLUSIVE[exclusive]}")
+        group.exclusive = exclusive
+
     def group(self, name: bytes) -> Group | None:
         """Return a group, None if its members do not commit for themselves."""
         return self._groups.get(name)
+
+    def owner(self, client_id: bytes) -> int:
+        """Return the number of the process that serves a client: the one that owns its group.
+
+        A client that declares ranges, and whose client.id begins with no group's name, is served by the owner
+        of the first group. Clients of no group are served where they are, and so are those that are refused.
+        """
+        try:
+            found = declared(client_id)
+        except RangeError:
+            return self.number
+        if found is not None and found.lane:
+            lane = self.lanes.get(found.lane)
+            return self.number if lane is None else self._owners.get(lane.group, self.number)
+        if found is None:
+            return self._owners[self._named_by(client_id)] if self.is_bound(client_id) else self.number
+        return self._owners.get(self._named_by(found.own_id)) or next(
+            iter(self._owners.values()), self.number
+        )
+
+    def owns(self, group: bytes) -> bool:
+        """Tell whether this process owns a group."""
+        return self._owners.get(group) == self.number
 
     def declared(self, host: str, client_id: bytes) -> tuple[Declared, Member] | None:
         """Return what a client.id declares, and the member that it names; None if it declares nothing.
@@ -56,14 +200,69 @@ class Members:
         found = declared(client_id)
         if found is None:
             return None
-        if found.lane:
-            raise RangeError(f"no lane has the name {found.lane}")
         key = host, client_id
         member = self._members.get(key)
+        if found.lane and not self.claims.connected(key):
+            member = None  # the lane may be another one by now
         if member is None:
-            member = self._new(key, Member(self.tally, found.ranges))
+            member = self._new(key, self._lane(found))
         self._members.move_to_end(key)
         return found, member
+
+    def _lane(self, found: Declared) -> Member:
+        """Return a member with the lane that it declares.
+
+        Raises:
+            RangeError: nobody has named the lane.
+        """
+        member = Member(self.tally, found.ranges)
+        if not found.lane:
+            member.group = self._named_by(found.own_id)
+            return member
+        lane = self.lanes.get(found.lane)
+        if lane is None or lane.group not in self._groups:
+            raise RangeError(f"no lane has the name {found.lane}")
+        member.group = lane.group
+        member.lanes.update(lane.ranges)
+        return member
+
+    def denied(
+        self, client: Client, member: Member, places: Iterable[Place], *, claims: bool
+    ) -> Denial | None:
+        """Return why a client can't have its lane of partitions; None: it has it.
+
+        Without a group there is nobody to share with, and nothing to compare.
+
+        Args:
+            client: whose lane it is.
+            member: that it is.
+            places: the partitions.
+            claims: it has the lane from now on, until its last connection is closed.
+        """
+        if not member.group:
+            return None
+        lanes: list[tuple[Place, KeyRanges]] = []
+        for place in places:
+            ranges = member.ranges(place)
+            if ranges is None:
+                return Denial(INVALID_RANGES, f"{_shown(client)}: its lane has nothing of {_place(place)}")
+            lanes.append((place, ranges))
+        found = self.claims.overlap(client, member.group, lanes)
+        if found is not None:
+            group = member.group.decode(errors="replace")
+            where = f"{_place(found.place)} of group {group}"
+            return Denial(
+                OVERLAPS,
+                f"{_shown(client)} overlaps {_shown(found.holder)} on {where}; who came first keeps the lane",
+            )
+        if claims:
+            self.claims.claim(client, member.group, lanes)
+        return None
+
+    def _named_by(self, own_id: bytes) -> bytes:
+        """Return the group whose name is a client's own id, or that it begins with; b"" without one."""
+        names = (name for name in self._groups if own_id == name or own_id.startswith(name + b"."))
+        return max(names, key=len, default=b"")
 
     def is_bound(self, client_id: bytes) -> bool:
         """Whether a client.id is that of a member of a cooperative group: it begins with the group's name.
@@ -79,6 +278,27 @@ class Members:
         self._members.move_to_end(key)
         return member
 
+    def joins(self, host: str, client: Joins) -> bool:
+        """Note that a client joins a group; return whether another one with its client.id did so, and lives.
+
+        Args:
+            host: the client's.
+            client: it, at its connection.
+        """
+        known = self._joining.setdefault((host, client.client_id), WeakSet())
+        known.add(client)
+        return any(
+            other is not client and other.member_id and other.member_id != client.member_id for other in known
+        )
+
+    def left(self, host: str, client: Joins) -> None:
+        """Note that a client's connection has ended."""
+        key = host, client.client_id
+        if (known := self._joining.get(key)) is not None:
+            known.discard(client)
+            if not known:
+                del self._joining[key]
+
     def _new(self, key: tuple[str, bytes], member: Member) -> Member:
         self._members[key] = member
         if len(self._members) > MAX_MEMBERS:
@@ -86,3 +306,11 @@ class Members:
             if oldest.declared is None:
                 oldest.freeze()  # it is asked to join again
         return member
+
+
+def _shown(client: Client) -> str:
+    return f"client.id {client[1].decode(errors='replace')} at {client[0]}"
+
+
+def _place(place: Place) -> str:
+    return f"{place[0].decode(errors='replace')}-{place[1]}"

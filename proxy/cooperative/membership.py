@@ -5,7 +5,7 @@ all members have. So a group shares partitions if all its members are behind the
 group.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from struct import Struct
 from typing import Final
@@ -27,6 +27,8 @@ CONSUMER: Final = b"consumer"
 _JOIN, _SYNC = int(ApiKey.JOIN_GROUP), int(ApiKey.SYNC_GROUP)
 _THROTTLED_HEARTBEAT: Final = 1
 _REBALANCING: Final = 27
+_OWNED_SINCE: Final = 1
+"""Subscriptions of this version and later name the partitions that their client has."""
 _OFFER: Final = b"fgj1"
 _LANES: Final = b"fgk1"
 _RANGE: Final = Struct(">II")
@@ -287,6 +289,19 @@ def read_synced(frame: bytes, version: int) -> Synced:
 # Heartbeat
 
 
+def heartbeat_member(frame: bytes) -> bytes:
+    """Return the member id in a Heartbeat request.
+
+    Raises:
+        ProtocolError: it is none.
+    """
+    _, version, _, _, body = request_header(frame, LENGTH_BYTES)
+    reader = Reader(frame, body, int(ApiKey.HEARTBEAT), version)
+    reader.string()  # group_id
+    reader.int32()  # generation_id
+    return reader.string()
+
+
 def heartbeat_error(frame: bytes, version: int) -> int:
     """Return the error code of a Heartbeat response.
 
@@ -374,8 +389,8 @@ def read_offer(data: bytes) -> Offer:
     gateway, binding = reader.string(), reader.string()
     planned: dict[Place, int] = {}
     for _ in range(reader.count() or 0):
-        topic = reader.string()
-        planned[topic, reader.int32()] = reader.int32() & 0xFFFF_FFFF
+        place = reader.string(), reader.int32()
+        planned[place] = reader.int32() & 0xFFFF_FFFF
     held, unknown = _read_lanes(reader), bool(reader.count())
     return Offer(gateway, binding, planned, held, unknown, data[reader.at :])
 
@@ -388,7 +403,61 @@ def joined(member_id: bytes, offer: Offer) -> Joined:
     """
     reader = Reader(offer.own, 2, _JOIN, 0)
     topics = frozenset(reader.string() for _ in range(reader.count() or 0))
-    return Joined(member_id, topics, offer.planned, offer.held, offer.unknown)
+    return Joined(member_id, topics, offer.planned, offer.held, read_owned(offer.own)[0], offer.unknown)
+
+
+def read_owned(own: bytes) -> tuple[frozenset[Place], int, int]:
+    """Return the partitions that a client says it has, and where they begin and end in what it offers.
+
+    It does so with incremental rebalancing (KIP-429, v1 of a subscription). Else it has given up all.
+    kafka-go says v1, but leaves them out.
+
+    Raises:
+        ProtocolError: what it offers is no subscription of a consumer.
+    """
+    if int.from_bytes(own[:2]) < _OWNED_SINCE:
+        return frozenset(), len(own), len(own)
+    reader = Reader(own, 2, _JOIN, 0)
+    for _ in range(reader.count() or 0):
+        reader.string()
+    reader.data()
+    begin = reader.at
+    places = _read_places(reader) if begin < len(own) else []
+    return frozenset(places), begin, reader.at
+
+
+def without_owned(own: bytes, places: Collection[Place]) -> bytes:
+    """Return what a client offers, but for partitions that it has.
+
+    Raises:
+        ProtocolError: what it offers is no subscription of a consumer.
+    """
+    owned, begin, end = read_owned(own)
+    if owned.isdisjoint(places):
+        return own
+    writer = Writer(_JOIN, 0)
+    _write_places(writer, sorted(owned.difference(places)))
+    return own[:begin] + bytes(writer.content) + own[end:]
+
+
+def _read_places(reader: Reader) -> list[Place]:
+    places: list[Place] = []
+    for _ in range(reader.count() or 0):
+        topic = reader.string()
+        places += [(topic, reader.int32()) for _ in range(reader.count() or 0)]
+    return places
+
+
+def _write_places(writer: Writer, places: Sequence[Place]) -> None:
+    topics: dict[bytes, list[int]] = {}
+    for topic, partition in places:
+        topics.setdefault(topic, []).append(partition)
+    writer.count(len(topics))
+    for topic, partitions in topics.items():
+        writer.string(topic)
+        writer.count(len(partitions))
+        for partition in partitions:
+            writer.number(partition)
 
 
 def read_assignment(data: bytes) -> tuple[list[Place], bytes]:
@@ -400,26 +469,15 @@ def read_assignment(data: bytes) -> tuple[list[Place], bytes]:
     if not data:
         return [], b""
     reader = Reader(data, 2, _JOIN, 0)
-    places: list[Place] = []
-    for _ in range(reader.count() or 0):
-        topic = reader.string()
-        places += [(topic, reader.int32()) for _ in range(reader.count() or 0)]
+    places = _read_places(reader)
     return places, reader.data() or b""
 
 
 def assignment(places: Sequence[Place], user_data: bytes | None = None) -> bytes:
     """Return an assignment of v0."""
-    topics: dict[bytes, list[int]] = {}
-    for topic, partition in places:
-        topics.setdefault(topic, []).append(partition)
     writer = Writer(_JOIN, 0)
     writer.content += bytes(2)
-    writer.count(len(topics))
-    for topic, partitions in topics.items():
-        writer.string(topic)
-        writer.count(len(partitions))
-        for partition in partitions:
-            writer.number(partition)
+    _write_places(writer, places)
     writer.data(user_data)
     return bytes(writer.content)
 

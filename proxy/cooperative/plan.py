@@ -8,13 +8,12 @@ and its hashes are cut into equal parts, in the order in which they held them.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 from proxy.cooperative.key_hash import SPACE
 from proxy.cooperative.positions import Place
-from proxy.cooperative.ranges import KeyRange, KeyRanges
+from proxy.cooperative.ranges import FULL, KeyRange, KeyRanges, overlap
 
-FULL: Final[KeyRanges] = ((0, SPACE - 1),)
 Lanes: TypeAlias = dict[Place, KeyRanges]
 """What one member has."""
 
@@ -30,6 +29,8 @@ class Joined:
     """The first hash of what it was to have of partitions in the last plan."""
     held: Mapping[Place, KeyRanges] = field(default_factory=dict)
     """What it has: its client may go on from where it is."""
+    owned: frozenset[Place] = frozenset()
+    """What its client goes on to process while the group rebalances (incremental rebalancing)."""
     unknown: bool = False
     """It may have anything: this process does not know."""
 
@@ -41,14 +42,15 @@ def plan(
 
     Args:
         members: all that have joined.
-        assigned: what the leading client has assigned to each: no partition to two members.
+        assigned: what the leading client has assigned to each: no partition to two members. With incremental
+            rebalancing it leaves out what some member still has and another one is to get.
         shares: partitions may be shared; otherwise the assignment stays as it is.
     """
     lanes: dict[bytes, Lanes] = {member.member_id: {} for member in members}
-    partitions: dict[bytes, list[int]] = {}
-    for places in assigned.values():
+    partitions: dict[bytes, set[int]] = {}
+    for places in (*assigned.values(), *(member.owned for member in members)):
         for topic, partition in places:
-            partitions.setdefault(topic, []).append(partition)
+            partitions.setdefault(topic, set()).add(partition)
     shared = {
         topic: numbers
         for topic, numbers in partitions.items()
@@ -66,20 +68,33 @@ def plan(
     return lanes
 
 
-def at_once(member: Joined, lanes: Lanes) -> Lanes:
-    """Return the lanes that a member gets at once.
+def at_once(member: Joined, lanes: Lanes, members: Sequence[Joined]) -> Lanes:
+    """Return the lanes that a member gets at once; it joins again for the others.
 
     A client may keep its position in a partition that it had and gets again (incremental rebalancing; some do
     always). It would never read what lies before that of ranges that are new to it. So it first gets nothing
-    of such a partition, joins again, and then begins from the committed offset.
+    of such a partition, and then begins from the committed offset. With incremental rebalancing it also goes
+    on with records of ranges that are not its own any more, and does not commit them before. So it keeps a
+    partition only with the same ranges, and nobody gets what another one still has.
     """
     if member.unknown:
         return {}
     return {
         place: ranges
         for place, ranges in lanes.items()
-        if place not in member.held or _within(ranges, member.held[place])
+        if _goes_on(member, place, ranges)
+        and not any(
+            other is not member and place in other.owned and overlap(ranges, other.held.get(place, FULL))
+            for other in members
+        )
     }
+
+
+def _goes_on(member: Joined, place: Place, ranges: KeyRanges) -> bool:
+    """Whether a client may have these ranges, wherever it is in the partition."""
+    if place in member.owned:
+        return ranges == member.held.get(place, FULL)
+    return place not in member.held or _within(ranges, member.held[place])
 
 
 def _within(ranges: KeyRanges, others: KeyRanges) -> bool:

@@ -13,6 +13,7 @@ from proxy.cooperative.key_hash import SPACE, murmur2_of
 KeyRange: TypeAlias = tuple[int, int]
 KeyRanges: TypeAlias = tuple[KeyRange, ...]
 """Not empty here: no range means all records, which is no matter of a split."""
+FULL: Final[KeyRanges] = ((0, SPACE - 1),)
 NOBODY: Final = -1
 _CACHED_BYTES: Final = 1 << 20
 """A member has a split of each partition, and may have a thousand of these."""
@@ -97,6 +98,11 @@ def check_ranges(ranges: KeyRanges) -> None:
     """
     for _ in _steps([ranges]):
         pass
+
+
+def overlap(one: KeyRanges, other: KeyRanges) -> bool:
+    """Whether some hash is within both."""
+    return any(low <= end and start <= high for low, high in one for start, end in other)
 
 
 def _steps(lanes: Sequence[KeyRanges]) -> Iterator[tuple[int, int]]:

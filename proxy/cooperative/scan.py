@@ -6,7 +6,7 @@ the gateway asks the broker for what comes after.
 
 from dataclasses import dataclass
 
-from proxy.cooperative.batches import Header, empty_batch
+from proxy.cooperative.batches import Header, placeholder
 from proxy.cooperative.filtered import Filtered, LaneRecords
 
 
@@ -49,10 +49,10 @@ class Scan:
         self.dropped = None
 
     def placeholder(self, offset: int) -> bytes:
-        """Return a batch without records that moves a client from an offset to `high`; b"" where none is due.
+        """Return a batch that moves a client from an offset to `high`, without data; b"" where none is due.
 
         Clients of Fetch v12 and later take it. So their lag and the end of the partition are right.
         """
         if self.dropped is None or not self.low <= offset < self.high:
             return b""
-        return empty_batch(offset, self.high - 1, self.dropped)
+        return placeholder(offset, self.high - 1, self.dropped)

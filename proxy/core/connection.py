@@ -16,7 +16,7 @@ from proxy.core.client_sessions import ClientSessions
 from proxy.core.client_side import ClientSide
 from proxy.core.connection_state import ConnectionState, Stage, Stream
 from proxy.core.eligibility import SessionLimits
-from proxy.core.events import Event, Fault, Tally
+from proxy.core.events import Event, Fault, MemberElsewhere, Tally
 from proxy.core.fetch_responses import FetchResponses
 from proxy.core.fetches import Fetches
 from proxy.core.follow import Following
@@ -38,7 +38,7 @@ if TYPE_CHECKING:  # it reads records, for which a gateway without cooperative g
     from proxy.core.member_side import MemberSide
 
 MakeMemberSide: TypeAlias = Callable[
-    [str, Callable[[bytes, float], None], Callable[[str, str], None], int], "MemberSide"
+    [str, Callable[[bytes, float], None], Callable[[str, str], None], int, str], "MemberSide"
 ]
 MAX_REQUEST_BYTES: Final = 104_857_600
 """Kafka's default for socket.request.max.bytes."""
@@ -153,7 +153,7 @@ class Connection:
         self._member_side: MemberSide | None = None
         """None: the client has no lane. It has to be asked until its first request has come."""
         if member_side is not None:
-            self._member_side = member_side(host, self._forward, state.fail, max_request_bytes)
+            self._member_side = member_side(host, self._forward, state.fail, max_request_bytes, broker)
         self._sharing = False
         """The member's side is at work; it must not be called again meanwhile."""
         responses = FetchResponses(state, fetches, sessions, resolve, leaders)
@@ -317,6 +317,10 @@ class Connection:
         self._state.tally.broker.bytes_out += len(due[0]) if len(due) == 1 else sum(map(len, due))
         return due
 
+    def hand_over(self) -> bytes:
+        """Hand over all that came from a client that another worker is to serve (`MemberElsewhere`)."""
+        return b"" if self._member_side is None else self._member_side.drain()
+
     def drain_events(self) -> list[Event]:
         """Hand over what has happened since the last call."""
         if not self.events:
@@ -443,6 +447,9 @@ class Connection:
         if side.is_member is False:
             self._member_side = None
             self._client_side.receive(side.drain(), now)
+            return
+        if side.elsewhere:  # it is counted there
+            self.events.append(MemberElsewhere(worker=side.elsewhere))
             return
         self._state.tally.client.bytes_in += len(data)
         if side.is_member and not self._rewriting.member:

@@ -183,6 +183,14 @@ class BrokersAwaited:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MemberElsewhere:
+    """The client belongs to a cooperative group that another worker owns; see `Connection.hand_over`."""
+
+    worker: int
+    """Its number, from 1."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
     """A peer violated the protocol. The connection ends."""
 
@@ -199,5 +207,6 @@ Event: TypeAlias = (
     | SessionClosed
     | Passthrough
     | BrokersAwaited
+    | MemberElsewhere
     | Fault
 )

@@ -9,17 +9,24 @@ perhaps. What a client without a lane sends passes, but for what it says to join
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from math import inf
 from typing import Final
 
 from proxy.cooperative.group import Group, own_offset, with_positions
 from proxy.cooperative.joining import Joining
-from proxy.cooperative.lane_fetch import LaneFetch, Verdict, refusal
+from proxy.cooperative.lane_fetch import HELD_SECONDS, LaneFetch, Verdict, refusal
 from proxy.cooperative.member import Member
-from proxy.cooperative.members import Members
-from proxy.cooperative.membership import Sync, heartbeat_error, read_join, read_sync, rejoin
+from proxy.cooperative.members import INVALID_RANGES, OVERLAPS, Members
+from proxy.cooperative.membership import (
+    Sync,
+    heartbeat_error,
+    heartbeat_member,
+    read_join,
+    read_sync,
+    rejoin,
+)
 from proxy.cooperative.offsets import (
     ASKS,
     FLEXIBLE_ASKS,
@@ -34,6 +41,7 @@ from proxy.cooperative.offsets import (
 )
 from proxy.cooperative.positions import Place, Positions
 from proxy.cooperative.ranges import RangeError
+from proxy.cooperative.reader import Rider
 from proxy.core.requests import describe_length
 from proxy.protocol.api import (
     LENGTH_BYTES,
@@ -54,8 +62,6 @@ MAX_HELD: Final = 1 << 16
 """With so many bytes that wait for the response to a fetch, no more is read from the client."""
 _NAME_BYTES: Final = 2
 """The length of a client.id, which stands behind the correlation id."""
-_INVALID_RANGES: Final = 42
-"""INVALID_REQUEST: the ranges can't be read, or there is no such lane."""
 _NOT_ALLOWED: Final = 35
 """UNSUPPORTED_VERSION: commits for key ranges are off for the group (allow.individual.commit)."""
 _SHARED: Final = 44
@@ -73,10 +79,13 @@ _OF_LANES: Final = frozenset(
     }
 )
 """What is read of a client that has a lane."""
+_AUTHENTICATE: Final = frozenset({int(ApiKey.SASL_HANDSHAKE), int(ApiKey.SASL_AUTHENTICATE)})
 _OF_GROUPS: Final = frozenset(
     {int(ApiKey.JOIN_GROUP), int(ApiKey.SYNC_GROUP), int(ApiKey.HEARTBEAT), int(ApiKey.LEAVE_GROUP)}
 )
 """What is read of any client."""
+_ASSIGNED_BY_BROKERS: Final = frozenset({68, 88})
+"""ConsumerGroupHeartbeat (KIP-848) and StreamsGroupHeartbeat (KIP-1071): brokers assign whole partitions."""
 
 
 class _Own:
@@ -121,10 +130,12 @@ class _Syncs:
 class _Beats:
     """It tells its group that it lives."""
 
-    __slots__ = ("version",)
+    __slots__ = ("member_id", "sent", "version")
 
-    def __init__(self, version: int) -> None:
-        self.version = version
+    def __init__(self, version: int, member_id: bytes, sent: float) -> None:
+        self.version, self.member_id = version, member_id
+        self.sent = sent
+        """When, in seconds."""
 
 
 class _Offsets:
@@ -149,10 +160,12 @@ class MemberSide:
         forward: takes bytes as those of a client without a lane.
         fail: ends the connection with a fault of one side, for a reason in words.
         max_request_bytes: the longest frame taken from the client.
+        broker: identifies the broker; empty, or several: it is not known which one it is.
     """
 
     __slots__ = (
         "_alarm",
+        "_alarmed_at",
         "_bound",
         "_client_id",
         "_closing",
@@ -168,11 +181,15 @@ class MemberSide:
         "_max_request_bytes",
         "_members",
         "_own_id",
+        "_parked",
         "_passing",
         "_queues",
         "_refused",
+        "_rider",
+        "_told",
         "_turn",
         "_wake",
+        "elsewhere",
         "is_member",
         "to_client",
     )
@@ -184,6 +201,7 @@ class MemberSide:
         forward: Callable[[bytes, float], None],
         fail: Callable[[str, str], None],
         max_request_bytes: int,
+        broker: str = "",
     ) -> None:
         self._members = members
         self._host = host
@@ -192,6 +210,8 @@ class MemberSide:
         self._max_request_bytes = max_request_bytes
         self.is_member: bool | None = None
         """Whether the client has a lane, or wants one that it can't have; None: it has not said yet."""
+        self.elsewhere = 0
+        """The number of the process that is to serve the client; 0: this one."""
         self.to_client: list[Buffer] = []
         """Bytes that are due to the client."""
         self._data = bytearray()
@@ -204,6 +224,8 @@ class MemberSide:
         """It is a member of a group, as its client.id says."""
         self._refused = ""
         """Why what it declares can't be, in words."""
+        self._told = False
+        """It was told why the client is denied its lane."""
         self._joining = Joining(members, host)
         self._passing = 0
         """Bytes to come of a request that passes as it comes."""
@@ -222,6 +244,11 @@ class MemberSide:
         """The group whose next commit is this member's, or that it waits for."""
         self._queues = False
         """It waits."""
+        self._rider = Rider(members.readers, broker, self._go_on)
+        self._parked: LaneFetch | None = None
+        """The fetch that waits for the response to another member's. What the client sends then waits."""
+        self._alarmed_at = inf
+        """When `tick` is called for it, in seconds."""
         self._alarm: Callable[[float], None] = _nothing
         self._wake: Callable[[float], None] = _nothing
 
@@ -229,8 +256,8 @@ class MemberSide:
         """Have a shell see to this connection.
 
         Args:
-            wake: is called when the member can go on that has waited for another one's commit; takes the
-                time in seconds. `tick` is to be called then.
+            wake: is called when the member can go on that has waited for another one's commit, or for
+                another one's fetch; takes the time in seconds. `tick` is to be called then.
             alarm: is given a time, in seconds, at which `tick` is to be called.
         """
         self._wake, self._alarm = wake, alarm
@@ -246,7 +273,7 @@ class MemberSide:
     @property
     def busy(self) -> bool:
         """Whether the client waits for a response."""
-        return bool(self._expected) or self._queues
+        return bool(self._expected) or self._queues or self._parked is not None
 
     @property
     def buffered(self) -> int:
@@ -269,7 +296,7 @@ class MemberSide:
         self._read(now)
 
     def drain(self) -> bytes:
-        """Hand over what came of a client that has no lane."""
+        """Hand over what came of a client that has no lane, or is served by another process."""
         data = bytes(self._data)
         self._data.clear()
         return data
@@ -281,14 +308,23 @@ class MemberSide:
         self._send_own(inf)
         if self._queues:
             self._leave(now)
+        if (parked := self._parked) is not None:
+            self._parked = None
+            self._rider.goes(now)
+            self._send_fetch(parked, now, parked.wait_until)  # the broker is not to wait
 
     def end(self, now: float) -> None:
         """Note that the connection has ended: others need not wait for it."""
         self._wake = self._alarm = _nothing
+        self._joining.end()
         for each in self._expected:
             if isinstance(each, _Committing):
                 each.group.forget(each.commit)
         self._leave(now)
+        if self._declared is not None:
+            self._members.claims.closed((self._host, self._client_id))
+            self._declared = None
+        self._rider.end(now)
 
     def _leave(self, now: float) -> None:
         """Let the next member of the group commit."""
@@ -298,13 +334,19 @@ class MemberSide:
 
     def tick(self, now: float) -> None:
         """Do what is due."""
+        if now >= self._alarmed_at:
+            self._alarmed_at = inf
         self._send_own(now)
+        if (parked := self._parked) is not None:
+            self._parked = None
+            self._ask(parked, now)
         self._read(now)
 
     @property
     def _waits(self) -> bool:
         """Whether what the client sends has to wait."""
-        return self._queues or (bool(self._expected) and self._expected[-1] is not None)
+        behind = bool(self._expected) and self._expected[-1] is not None
+        return behind or self._queues or self._parked is not None
 
     def _read(self, now: float) -> None:
         while self._data and not self._waits and not self._closing:
@@ -341,6 +383,13 @@ class MemberSide:
             if self._declared is not None or self._refused:
                 self._fail("client", "another client.id than before, on a connection with a lane")
                 return len(data)
+            owner = self._members.owner(client_id)
+            if owner != self._members.number:
+                if self.is_member is None:
+                    self.elsewhere = owner
+                    return 0
+                self._fail("client", "another client.id than before: one of a group that another worker owns")
+                return len(data)
             self.is_member = True
             self._named(client_id)
         _, api_key, version, _ = REQUEST_START.unpack_from(data)
@@ -353,10 +402,12 @@ class MemberSide:
             found = self._members.declared(self._host, client_id)
         except RangeError as error:
             self._refused = str(error)
+            self._members.tell(f"{self._refused}, at {self._host}")
             return
         if found is not None:
             what, self._declared = found
             self._own_id = what.own_id
+            self._members.claims.opened((self._host, client_id))
         self._bound = found is None and self._members.is_bound(client_id)
 
     @property
@@ -367,6 +418,8 @@ class MemberSide:
         """Process a request; return how many bytes were used, 0 if more are needed."""
         data = self._data
         has_lane = self._refused or self._member is not None
+        if api_key in _AUTHENTICATE:
+            self._rider.alone()
         if has_lane and api_key == ApiKey.SASL_HANDSHAKE and version == 0:
             self._fail("client", "SASL without Kafka's framing, by a client with a lane")
             return len(data)
@@ -386,6 +439,8 @@ class MemberSide:
                 self._fail("client", f"{ApiKey(api_key).name} v{version} that is not understood: {error}")
                 return len(data)
             return size
+        if api_key in _ASSIGNED_BY_BROKERS and self._bound:
+            self._members.bound(self._host, self._client_id).assigned(now)
         answered = True
         if api_key == ApiKey.PRODUCE:
             wants = wants_response(bytes(data[:READ_WITHIN]), size)
@@ -452,7 +507,7 @@ class MemberSide:
                 self._answer([rejoin(frame)], now)
                 return
             else:
-                self._expected.append(_Beats(version))
+                self._expected.append(_Beats(version, heartbeat_member(frame), now))
                 self._forward(frame, now)
                 return
         self._expected.append(None)
@@ -463,24 +518,42 @@ class MemberSide:
         member = self._member
         if member is None:
             fetch = parse_fetch_request(frame, version, body)
-            self._members.tally.refused[_INVALID_RANGES] += fetch.partitions
+            self._members.tally.refused[INVALID_RANGES] += fetch.partitions
             # franz-go and aiokafka ask again at once, hundreds of times a second (cooperative.md).
-            self._answer([refusal(fetch, _INVALID_RANGES)], now, now + max(fetch.max_wait_ms, 0) / 1e3)
+            held = max(fetch.max_wait_ms / 1e3, HELD_SECONDS)
+            self._answer([refusal(fetch, INVALID_RANGES)], now, now + held)
             return
-        lane = LaneFetch(frame, version, body, member, now)
+        lane = LaneFetch(frame, version, body, member, now, self._rider)
         if lane.in_session:
             self._answer([lane.no_session()], now)
+        elif code := self._denied(lane.places, claims=True):
+            self._members.tally.refused[code] += sum(1 for _ in lane.places)
+            self._answer([lane.refusal(code)], now, lane.refuse_at)
         else:
             self._ask(lane, now)
+
+    def _denied(self, places: Iterable[Place], *, claims: bool) -> int:
+        """Return the error that a member gets for a lane which it declares and can't have; 0: it has it."""
+        if self._declared is None:
+            return 0
+        found = self._members.denied((self._host, self._client_id), self._declared, places, claims=claims)
+        if found is not None and not self._told:
+            self._members.tell(found.reason)
+        self._told = found is not None
+        return 0 if found is None else found.code
 
     def _commit(self, commit: Commit, now: float) -> bool:
         """Process a commit; return False if it has to wait for another member's."""
         group, member = self._members.group(commit.group), self._member
         if member is None:
-            self._refuse(commit, _INVALID_RANGES, now)
-        elif group is None and self._declared is not None:
+            self._refuse(commit, INVALID_RANGES, now)
+        elif self._declared is not None and not self._members.owns(commit.group):
             self._refuse(commit, _NOT_ALLOWED, now)
-        elif group is not None and member.unknown:
+        elif not self._is_of(commit.group):
+            self._refuse(commit, OVERLAPS, now)
+        elif code := self._denied([(each.topic, each.partition) for each in commit.entries], claims=False):
+            self._refuse(commit, code, now)
+        elif group is not None and (member.unknown or group.strange(member, commit)):
             self._refuse(commit, _REBALANCING, now)
         elif group is None or not group.shares(member, commit):
             self._expected.append(None)
@@ -502,6 +575,14 @@ class MemberSide:
                 self._send_commit(committing, member, now)
         return True
 
+    def _is_of(self, group: bytes) -> bool:
+        """Whether a lane that is declared is of a cooperative group: of the first one, if none was known."""
+        member = self._declared
+        if member is None or self._members.group(group) is None:
+            return True
+        member.group = member.group or group
+        return member.group == group
+
     def _refuse(self, commit: Commit, code: int, now: float) -> None:
         self._members.tally.refused[code] += len(commit.entries)
         self._answer([commit.response([code] * len(commit.entries))], now)
@@ -518,8 +599,27 @@ class MemberSide:
         self._forward(with_positions(committing.commit, committing.moved, maps=committing.maps), now)
 
     def _ask(self, fetch: LaneFetch, now: float) -> None:
+        """Give the member what is there for its fetch, or have it wait for it, or ask the broker."""
+        while (shares := fetch.find(now)) is not None:
+            if not shares:
+                self._parked = fetch
+                if fetch.wait_until < self._alarmed_at:
+                    self._alarmed_at = fetch.wait_until
+                    self._alarm(fetch.wait_until)
+                return
+            verdict, pieces = fetch.served(shares, now)
+            if verdict is Verdict.SEND:
+                self._answer(pieces, now)
+                return
+        self._send_fetch(fetch, now, now)
+
+    def _send_fetch(self, fetch: LaneFetch, now: float, as_at: float) -> None:
         self._expected.append(fetch)
-        self._forward(fetch.request(now), now)
+        self._forward(fetch.request(as_at), now)
+
+    def _go_on(self, now: float) -> None:
+        """Go on with the fetch that waits."""
+        self._wake(now)
 
     def _answer(self, pieces: list[Buffer], now: float, due_at: float = 0.0) -> None:
         """Send a response of the gateway's own, behind those that are to come, and not before a time."""
@@ -588,7 +688,7 @@ class MemberSide:
             elif isinstance(what, _Syncs):
                 self._answer([self._joining.synced(frame, what.request, now)], now)
             elif isinstance(what, _Beats):
-                self._joining.beat(heartbeat_error(frame, what.version), now)
+                self._joining.beat(what.member_id, heartbeat_error(frame, what.version), what.sent)
                 self._answer([frame], now)
         except ProtocolError as error:
             self._fail("broker", f"a response to a client with a lane that is not understood: {error}")
@@ -597,10 +697,13 @@ class MemberSide:
 
     def _fetched(self, fetch: LaneFetch, frame: bytes, now: float) -> None:
         verdict, pieces = fetch.response(frame, now, last=self._closing)
+        waiting = self._rider.arrived()
         if verdict is Verdict.GO_ON:
             self._ask(fetch, now)
         else:
-            self._answer(pieces, now, fetch.wait_until if verdict is Verdict.WAIT else 0.0)
+            self._answer(pieces, now, fetch.refuse_at if verdict is Verdict.WAIT else 0.0)
+        for rider in waiting:
+            rider.wake(now)
 
     def _committed(self, committing: _Committing, frame: bytes, now: float) -> None:
         """Process what the broker says to a commit, or before it of what it has."""
@@ -622,6 +725,7 @@ class MemberSide:
             errors = {
                 (entry.topic, entry.partition): entry.error_code for entry in read_answered(frame, commit)
             }
+            self._members.tally.commits["error" if any(errors.values()) else "ok"] += 1
             if committing.maps and _TOO_LARGE in errors.values():
                 committing.maps = False
                 self._send_commit(committing, member, now)
@@ -642,7 +746,7 @@ class MemberSide:
         groups: list[FetchedGroup] = []
         for name, each in zip(names, said.groups, strict=True):
             group = self._members.group(name)
-            if group is None:
+            if group is None or not self._is_of(name):
                 groups.append(each)
                 continue
             group.joined(member)

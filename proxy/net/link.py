@@ -160,6 +160,7 @@ class Link:
         "opened_at",
         "outbound",
         "phase",
+        "reached_at",
         "server_name",
     )
 
@@ -178,6 +179,8 @@ class Link:
         """The broker's address until its first bytes come: only they show that it accepts the connection."""
         self.server_name = ""
         """The server name that the client sent in its TLS handshake (SNI), or nothing."""
+        self.reached_at = ""
+        """The gateway's address that the client connected to."""
         self.core: Connection
         self._steady: Steady
         self.node_id = node_id
@@ -212,10 +215,11 @@ class Link:
         # uvloop starts to read after this callback even if it is paused here; the core keeps what comes
         # before the pause takes effect.
         self._host.loop.call_soon(self._pause_until_connected)
-        self.client_address = _name(transport.get_extra_info("peername"))
-        self.server_name = server_name_of(transport)
-        own = _host_of(transport.get_extra_info("sockname"))
-        self.core = self._host.opened(self, transport.get_extra_info("socket"), own)
+        if not self.client_address:  # else another process has accepted the client
+            self.client_address = _name(transport.get_extra_info("peername"))
+            self.server_name = server_name_of(transport)
+            self.reached_at = _host_of(transport.get_extra_info("sockname"))
+        self.core = self._host.opened(self, transport.get_extra_info("socket"), self.reached_at)
         self._steady = self.core.steady
         self.core.attach(self._wake, self._alarm)
         self._host.spawn(self._connect())
@@ -268,6 +272,17 @@ class Link:
         self.broker.release(PEER_FULL)
         self.close_session("client closed")
         self._finish_closed()
+
+    def give_away(self) -> asyncio.Transport | None:
+        """Give away the client's connection, of which nothing was answered, and close the link.
+
+        Returns:
+            The connection; None if the client has left.
+        """
+        client, self.client.transport = self.client.transport, None
+        self.finish()
+        self._finish_closed()
+        return client
 
     def client_full(self, full: bool) -> None:
         """Process that the client's write buffer is above its high-water mark, or below it again."""

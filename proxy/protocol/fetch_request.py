@@ -154,6 +154,12 @@ class FetchRequest:
     _listing: Listing | None = None
 
     @property
+    def min_bytes(self) -> int:
+        """The bytes of records for which the broker is to wait."""
+        at = self.body + self.layout.request_limits + _MIN_BYTES_AT
+        return int.from_bytes(self.frame[at : at + 4], signed=True)
+
+    @property
     def max_bytes(self) -> int:
         """The most bytes of records that it asks for."""
         at = self.body + self.layout.request_limits + _MAX_BYTES_AT

@@ -9,8 +9,10 @@ import socket
 import struct
 from array import array
 from collections.abc import Callable
-from typing import Any, Final, cast
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, cast
 
+from proxy.addresses import Address
 from proxy.telemetry.totals import NodeId
 
 RESPONSE_SECONDS: Final = 5.0
@@ -20,6 +22,7 @@ _LISTENER: Final = struct.Struct("<q")
 _BOOTSTRAP: Final = -(2**40)
 """Stands for None, the bootstrap, among the ids of listeners."""
 _MAX_QUESTION: Final = 65_536
+_MAX_PACKET: Final = 4096
 
 
 class Channel(asyncio.Protocol):
@@ -118,38 +121,65 @@ def respond(end: socket.socket, find: Callable[..., object]) -> None:
     end.send(pickle.dumps((number, find(*what))))
 
 
-def send_connection(end: socket.socket, client: socket.socket, node_id: NodeId) -> None:
-    """Send a connection to a worker.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandedOver:
+    """A client that one worker has accepted and another one is to serve."""
+
+    worker: int
+    """The number of the one that is to serve it."""
+    client_address: str
+    server_name: str
+    reached_at: str
+    broker_address: Address | None
+    """For all four see `proxy.net.link.Link`."""
+
+
+class Received(NamedTuple):
+    """A connection from another process of the gateway."""
+
+    node_id: NodeId
+    """The broker that it is for: that of its listener; None: the bootstrap's."""
+    client: socket.socket | None
+    """The connection; None: it was lost, because this process has no descriptor left."""
+    handed: HandedOver | None
+    """None: it is a client's own socket. Else a stream on which a worker forwards the client's bytes."""
+
+
+def send_connection(
+    end: socket.socket, client: socket.socket, node_id: NodeId, handed: HandedOver | None = None
+) -> None:
+    """Send a connection to another process of the gateway.
 
     Args:
         end: one end of a pair of sequenced packets that does not block.
-        client: the connection; this process may close its own descriptor afterwards.
-        node_id: the broker whose listener it came to; None: the bootstrap's.
+        client: see `Received`; this process may close its own descriptor afterwards.
+        node_id: see `Received`.
+        handed: see `Received`.
 
     Raises:
-        OSError: the worker has ended, or has not received what was sent before.
+        OSError: the process has ended, or has not received what was sent before.
     """
-    listener = _LISTENER.pack(_BOOTSTRAP if node_id is None else node_id)
-    end.sendmsg([listener], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", [client.fileno()]))])
+    packet = _LISTENER.pack(_BOOTSTRAP if node_id is None else node_id)
+    if handed is not None:
+        packet += pickle.dumps(handed)
+    end.sendmsg([packet], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", [client.fileno()]))])
 
 
-def receive_connection(end: socket.socket) -> tuple[NodeId, socket.socket | None] | None:
-    """Receive a connection that was sent by `send_connection`.
-
-    Returns:
-        The broker whose listener the client connected to, and the connection. The connection is None when it
-        was lost because this process has no descriptor left. None alone: the supervisor has ended.
+def receive_connection(end: socket.socket) -> Received | None:
+    """Receive a connection that was sent by `send_connection`; None: the other process has ended.
 
     Raises:
         BlockingIOError: none was sent.
     """
-    listener, descriptors, _, _ = socket.recv_fds(end, _LISTENER.size, 1)
-    if not listener:
+    packet, descriptors, _, _ = socket.recv_fds(end, _MAX_PACKET, 1)
+    if not packet:
         return None
-    (number,) = _LISTENER.unpack(listener)
+    (number,) = _LISTENER.unpack_from(packet)
     node_id = None if number == _BOOTSTRAP else number
+    more = packet[_LISTENER.size :]
+    handed = pickle.loads(more) if more else None  # noqa: S301 - of our own process
     if not descriptors:
-        return node_id, None
+        return Received(node_id, None, handed)
     client = socket.socket(fileno=descriptors[0])
     client.setblocking(False)
-    return node_id, client
+    return Received(node_id, client, handed)

@@ -102,7 +102,7 @@ async def _serve(config: Config, arguments: dict[str, Any]) -> int:
     except OSError as error:
         return _unbound("--listen", config.listen, error)
     sys.unraisablehook = logs.ignored
-    admin = Admin(gateway)
+    admin = Admin(gateway, [*config.admin_names, *([config.admin.host] if config.admin else [])])
     try:
         capture = _capture(config, gateway)
     except OSError as error:

@@ -4,7 +4,7 @@ import asyncio
 import os
 import random
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from socket import socket
 from time import monotonic, process_time
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakValueDictionary
 
 from proxy.addresses import BY_NAME, LOOPED, Address
@@ -43,6 +43,9 @@ from proxy.server.process import give_back
 from proxy.telemetry.history import describe, write_event
 from proxy.telemetry.status import Account, Counts, Health, Process, Status, WithBroker, health_of
 from proxy.telemetry.totals import NodeId
+
+if TYPE_CHECKING:
+    from proxy.cooperative.members import Members
 
 TICK_SECONDS: Final = 5.0
 """How often the gateway looks for stalled connections, changed files and what to forget."""
@@ -109,7 +112,9 @@ class Server(Service):
         self._peers = (
             None if config.follow_leader == "off" else Peers(produces=config.follow_leader == "idempotent")
         )
-        self._member_side = _member_side(config)
+        self._members: Members | None
+        self._member_side: MakeMemberSide | None
+        self._members, self._member_side = _cooperative(config, self.shared.number, self._deny)
         self._descriptors = Descriptors(log, self.note)
         self._all_closed = asyncio.Event()
         self._broker_tls = BrokerTls(config)
@@ -234,6 +239,11 @@ class Server(Service):
             self.log.warning("client refused", reason=reason)
             self.note("refused", f"a client is refused: {reason}", warning=True)
         return LOOPED
+
+    def _deny(self, reason: str) -> None:
+        """Tell why a client does not get the lane that it declares."""
+        self.log.warning("client refused", reason=reason)
+        self.note("refused", f"a client is refused: {reason}", warning=True)
 
     def broker_tls_args(self, link: Link, address: Address) -> Mapping[str, Any]:
         """Return asyncio's arguments for TLS to an address; none for plain text.
@@ -405,6 +415,7 @@ class Server(Service):
             links=by_broker,
             paused=paused,
             processes=[process],
+            cooperative=self._members.seen(monotonic()) if self._members is not None else None,
         )
 
     def account(self) -> Account:
@@ -421,6 +432,8 @@ class Server(Service):
         """
         self.config = with_live(self.config, config)
         self._apply_limits()
+        if self._members is not None:
+            self._members.lanes = self.config.cooperative_lanes
         self.budget.settle()
         self.sessions.crowded = self.budget.over
 
@@ -560,15 +573,25 @@ def _own_host(sock: Any) -> str:
     return str(sock.getsockname()[0])
 
 
-def _member_side(config: Config) -> MakeMemberSide | None:
-    """Return what makes the sides of clients that may have lanes of cooperative groups, None if none has."""
+def _cooperative(
+    config: Config, number: int, tell: Callable[[str], None]
+) -> "tuple[Members, MakeMemberSide] | tuple[None, None]":
+    """Return the members of cooperative groups and what makes the sides of their clients; None if none are.
+
+    Args:
+        config: the options.
+        number: that of this process, from 1.
+        tell: is given the reason when a client is denied its lane.
+    """
     if not config.cooperative:
-        return None
+        return None, None
     # They read records; a gateway without cooperative groups may lack the libraries for that.
     from proxy.cooperative.members import Members  # noqa: PLC0415
     from proxy.core.member_side import MemberSide  # noqa: PLC0415
 
-    return partial(MemberSide, Members(config.cooperative, os.urandom(16)))
+    members = Members(config.cooperative, os.urandom(16), tell, number=number, processes=config.workers)
+    members.lanes = config.cooperative_lanes
+    return members, partial(MemberSide, members)
 
 
 def _manager(config: Config) -> FetchManager | None:

@@ -23,6 +23,7 @@ from proxy.net.tls import BrokerTls, ClientTls
 from proxy.net.transparent import Destinations
 from proxy.reasons import reason_of
 from proxy.server.base import Service
+from proxy.server.ipc import HandedOver
 from proxy.server.listeners import Brokers, ClusterListeners
 from proxy.server.server import ACCEPT_AGAIN_SECONDS, ACCEPTED_AT_ONCE, DRAINING, LIMIT
 from proxy.server.worker import shared_bytes, shared_memory
@@ -35,6 +36,9 @@ START_AGAIN_SECONDS: Final = (1.0, 30.0)
 """The first and the longest wait before an ended worker is restarted; each wait doubles."""
 ASSIGN_AGAIN_SECONDS: Final = 0.01
 """The wait before an accepted client is offered to the workers again."""
+HAND_OVER_SECONDS: Final = 5.0
+"""How long a client waits for the worker that is to serve it, which may have to start again."""
+HAND_OVER_AGAIN_SECONDS: Final = 0.05
 TOGETHER_SECONDS: Final = 5.0
 """How long the first worker that is up waits for the others."""
 LISTED_SECONDS: Final = 4.0
@@ -247,6 +251,25 @@ class Supervisor(Service):
         if what == "destination" and isinstance(brokers, Destinations):
             return brokers.number(*more)
         return brokers.known.get(*more)
+
+    def hand_over(self, stream: socket.socket, node_id: NodeId, handed: HandedOver) -> None:
+        """Send a client that a worker has accepted to the one that is to serve it."""
+        self.spawn(self._hand_over(stream, node_id, handed))
+
+    async def _hand_over(self, stream: socket.socket, node_id: NodeId, handed: HandedOver) -> None:
+        """Do so as soon as that worker serves; without `stream` the other worker closes the client."""
+        end = monotonic() + HAND_OVER_SECONDS
+        with stream:
+            while not self._draining and monotonic() < end:
+                worker = self._workers.get(handed.worker)
+                if worker is not None and worker.up and worker.send_handed_over(stream, node_id, handed):
+                    return
+                await asyncio.sleep(HAND_OVER_AGAIN_SECONDS)
+        self.log.warning(
+            "connection closed: the worker of its group does not serve",
+            client=handed.client_address,
+            worker=handed.worker,
+        )
 
     def learned(self, named: dict[int, Address]) -> None:
         """Record the addresses of brokers that responses to a worker named; all workers are told."""

@@ -12,10 +12,13 @@ from typing import Any
 
 from proxy.addresses import BY_NAME, OTHERS, Address, Broker
 from proxy.config import Config, ConfigError
+from proxy.core.connection import Connection
+from proxy.core.events import Event, MemberElsewhere
 from proxy.net.link import Link
+from proxy.net.relay import Relay
 from proxy.net.sockets import ClientProtocol
 from proxy.net.transparent import MAX_DESTINATIONS, Destinations, OutboundPorts
-from proxy.server.ipc import Channel, Question, receive_connection
+from proxy.server.ipc import Channel, HandedOver, Question, Received, receive_connection, send_connection
 from proxy.server.listeners import MAX_BROKERS, Directory
 from proxy.server.process import keep_freed, new_event_loop
 from proxy.server.server import ACCEPTED_AT_ONCE, Server, Shared
@@ -109,6 +112,7 @@ class Worker(Server):
         shared: what the processes share.
         ask: asks the supervisor.
         channel: to the supervisor.
+        clients: connections from and to the supervisor.
     """
 
     def __init__(
@@ -121,6 +125,7 @@ class Worker(Server):
         shared: Shared,
         ask: Question,
         channel: Channel,
+        clients: socket.socket,
     ) -> None:
         super().__init__(config, loop, logs.logger().bind(worker=shared.number), shared=shared)
         self.listen, self.bound = listen, bound
@@ -132,52 +137,108 @@ class Worker(Server):
         self.reach.unreachable_brokers = Unreachable()
         self._ask = ask
         self._channel = channel
-        self._listener_of: dict[Link, NodeId] = {}
+        self._clients = clients
+        self._listener_of: dict[Link | Relay, NodeId] = {}
+        """The listeners of the clients whose sockets this process has, be they served here or elsewhere."""
+        self._relays: set[Relay] = set()
+        self._none_relayed = asyncio.Event()
 
-    def receive_clients(self, end: socket.socket) -> None:
+    def receive_clients(self) -> None:
         """Receive the connections that the supervisor sent, and serve them."""
         with suppress(BlockingIOError):
             for _ in range(ACCEPTED_AT_ONCE):
-                received = receive_connection(end)
+                received = receive_connection(self._clients)
                 if received is None:
-                    self.loop.remove_reader(end.fileno())
+                    self.loop.remove_reader(self._clients.fileno())
                     return
-                node_id, client = received
-                if client is None:
-                    self.out_of_descriptors()
-                    self._channel.send("full", node_id)
-                else:
-                    self.spawn(self._serve(node_id, client))
+                if received.client is not None:
+                    self.spawn(self._serve(received, received.client))
+                    continue
+                self.out_of_descriptors()
+                if received.handed is None:
+                    self._channel.send("full", received.node_id)
 
-    async def _serve(self, node_id: NodeId, client: socket.socket) -> None:
-        link = Link(self, node_id)
-        self._listener_of[link] = node_id
+    async def _serve(self, received: Received, client: socket.socket) -> None:
+        link = Link(self, received.node_id)
+        tls: dict[str, Any] = {}
+        if (handed := received.handed) is None:
+            self._listener_of[link] = received.node_id
+            tls = self._client_tls.accept_args
+        else:
+            link.client_address, link.server_name = handed.client_address, handed.server_name
+            link.reached_at, link.broker_address = handed.reached_at, handed.broker_address
         try:
-            await self.loop.connect_accepted_socket(
-                lambda: ClientProtocol(link), client, **self._client_tls.accept_args
-            )
+            await self.loop.connect_accepted_socket(lambda: ClientProtocol(link), client, **tls)
         except OSError:
             client.close()  # it left, or its handshake failed, which ClientTls reports
         if link not in self.links:
             self._left(link)
+
+    def opened(self, link: Link, sock: Any, reached_at: str) -> Connection:
+        """Count a new connection, find its broker, and make its core; see `Server.opened`."""
+        core = super().opened(link, sock, reached_at)
+        if link not in self._listener_of:
+            self.accepted -= 1  # the worker that accepted it has counted it
+        return core
 
     def closed(self, link: Link) -> None:
         """Remove a link, and report to the supervisor that the client has left."""
         super().closed(link)
         self._left(link)
 
-    def _left(self, link: Link) -> None:
+    def _left(self, client: Link | Relay) -> None:
         with suppress(KeyError):
-            self._channel.send("left", self._listener_of.pop(link))
+            self._channel.send("left", self._listener_of.pop(client))
+
+    # -- clients of groups that another worker owns --------------------------------------------------------
+
+    def report(self, event: Event, link: Link) -> None:
+        """Log an event of a connection; have a client served by the worker that owns its group."""
+        super().report(event, link)
+        if isinstance(event, MemberElsewhere):
+            self._hand_over(link, event.worker)
+
+    def _hand_over(self, link: Link, number: int) -> None:
+        node_id = self._listener_of.pop(link)
+        data, client = link.core.hand_over(), link.give_away()
+        if client is None:
+            self._channel.send("left", node_id)
+            return
+        relay = Relay(self.loop, client, self._relay_ended)
+        self._listener_of[relay] = node_id
+        self._relays.add(relay)
+        handed = HandedOver(
+            worker=number,
+            client_address=link.client_address,
+            server_name=link.server_name,
+            reached_at=link.reached_at,
+            broker_address=link.broker_address,
+        )
+        try:
+            ours, theirs = socket.socketpair()
+            with theirs:
+                send_connection(self._clients, theirs, link.node_id, handed)
+        except OSError:
+            relay.abort()
+            return
+        ours.setblocking(False)
+        self.spawn(relay.begin(data, ours))
+
+    def _relay_ended(self, relay: Relay) -> None:
+        self._left(relay)
+        self._relays.discard(relay)
+        if not self._relays:
+            self._none_relayed.set()
 
     def broker_for(self, link: Link, sock: Any) -> int | None:
         """Return the broker that a new connection is for; see `Server.broker_for`.
 
-        A client of a new listener may come before the message that names its broker.
+        A client of a new listener may come before the message that names its broker. For a client that was
+        handed over, the worker that accepted it has found it.
         """
         if link.node_id not in {None, BY_NAME}:
             self.knows(link.node_id)
-        return super().broker_for(link, sock)
+        return super().broker_for(link, sock) if link in self._listener_of else link.node_id
 
     def knows(self, node_id: int) -> bool:
         """Tell whether a broker is known, here or to the supervisor."""
@@ -206,8 +267,14 @@ class Worker(Server):
         self._channel.send("response", number, result)
 
     async def leave(self, within: float) -> None:
-        """Drain, and report the final counts."""
+        """Drain, and report the final counts. Clients that other workers serve are finished by these."""
+        end = self.loop.time() + within
         cut_off = await self.drain(within)
+        if self._relays:
+            self._none_relayed.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(end):
+                    await self._none_relayed.wait()
         self._channel.send("drained", cut_off, self.counts())
 
 
@@ -261,7 +328,14 @@ class _Process:
         logs.configure(style=config.log_format, level=config.log_level)
         try:
             worker = Worker(
-                config, listen, bound, self._loop, shared=self._shared, ask=self._ask, channel=self._channel
+                config,
+                listen,
+                bound,
+                self._loop,
+                shared=self._shared,
+                ask=self._ask,
+                channel=self._channel,
+                clients=self._clients,
             )
         except ConfigError as error:  # a file has changed since the supervisor read it
             logs.logger().error("worker can't start", worker=self._shared.number, reason=str(error))
@@ -271,7 +345,7 @@ class _Process:
         worker.set_brokers(known)
         worker.begin()
         self._worker = worker
-        self._loop.add_reader(self._clients.fileno(), worker.receive_clients, self._clients)
+        self._loop.add_reader(self._clients.fileno(), worker.receive_clients)
         self._channel.send("up")
 
 

@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol
 
 from proxy.addresses import Address
 from proxy.config import Config
-from proxy.server.ipc import Channel, respond, send_connection
+from proxy.server.ipc import Channel, HandedOver, receive_connection, respond, send_connection
 from proxy.telemetry.history import INTERVAL_SECONDS
 from proxy.telemetry.status import Counts
 from proxy.telemetry.totals import NodeId
@@ -41,6 +41,9 @@ class WorkerOwner(Protocol):
 
     def respond(self, what: str, *more: Any) -> object:
         """Return the response to a worker's blocking question."""
+
+    def hand_over(self, stream: socket.socket, node_id: NodeId, handed: HandedOver) -> None:
+        """Send a client that a worker has accepted to the one that is to serve it."""
 
     def learned(self, named: dict[int, Address]) -> None:
         """Record the addresses of brokers that responses to a worker named."""
@@ -122,6 +125,7 @@ class WorkerHandle:
         """Send it what to serve with, and listen to its messages."""
         gateway = self._gateway
         gateway.loop.add_reader(self._asks.fileno(), self._respond)
+        gateway.loop.add_reader(self._clients.fileno(), self._hand_over)
         await self._channel.connect(gateway.loop, self._messages)
         self.send("begin", *gateway.worker_arguments())
 
@@ -155,6 +159,14 @@ class WorkerHandle:
         self.open[node_id] += 1
         return True
 
+    def send_handed_over(self, stream: socket.socket, node_id: NodeId, handed: HandedOver) -> bool:
+        """Send it a client that another worker has accepted; tell whether it could be sent."""
+        try:
+            send_connection(self._clients, stream, node_id, handed)
+        except OSError:
+            return False
+        return True
+
     async def drain(self, within: float) -> int:
         """Have it drain; return the number of connections that it cut off."""
         if not self.up:
@@ -173,6 +185,7 @@ class WorkerHandle:
         if self._asks.fileno() < 0:
             return
         self._gateway.loop.remove_reader(self._asks.fileno())
+        self._gateway.loop.remove_reader(self._clients.fileno())
         self._channel.close()
         for sock in (self._clients, self._asks):
             sock.close()
@@ -216,6 +229,19 @@ class WorkerHandle:
             return
         except OSError:
             self._gateway.loop.remove_reader(self._asks.fileno())
+
+    def _hand_over(self) -> None:
+        """Receive a client that it hands over to another worker."""
+        try:
+            received = receive_connection(self._clients)
+        except BlockingIOError:
+            return
+        except OSError:
+            received = None
+        if received is None:
+            self._gateway.loop.remove_reader(self._clients.fileno())
+        elif received.client is not None and received.handed is not None:
+            self._gateway.hand_over(received.client, received.node_id, received.handed)
 
     def _lost(self) -> None:
         if self._drained is not None and not self._drained.done():

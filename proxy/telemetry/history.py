@@ -10,6 +10,7 @@ from proxy.core.events import (
     ClientNamed,
     Event,
     Fault,
+    MemberElsewhere,
     Passthrough,
     SessionClosed,
     SessionLost,
@@ -158,6 +159,8 @@ def _words(event: Event, client: str, broker: str) -> str:
             words = f"{client} is forwarded unchanged: {event.reason}"
         case BrokersAwaited():
             words = f"a response to {client} waits for listeners"
+        case MemberElsewhere():
+            words = f"{client} was handed over to worker {event.worker}"
         case Fault():
             closed = f"the connection of {client} to {broker} was closed"
             words = f"{closed}, fault of the {event.side}: {event.reason}"
@@ -207,6 +210,8 @@ def write_event(log: Logger, event: Event, **who: object) -> None:
             log.debug("forwarded unchanged", **who, reason=event.reason)
         case BrokersAwaited():
             log.debug("response waits for listeners", **who, brokers=sorted(event.node_ids))
+        case MemberElsewhere():
+            log.debug("client handed over", **who, to=event.worker)
         case Fault():
             log.warning("connection fault", **who, side=event.side, reason=event.reason)
         case _:

@@ -13,6 +13,8 @@ from prometheus_client import CollectorRegistry, GCCollector, ProcessCollector, 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from proxy.cooperative.tally import BATCHES, COMMITS, DETACHED, REASONS, RECORDS, Cooperative
+from proxy.cooperative.tally import STATES as STATES_OF_MEMBERS
 from proxy.core.events import FetchKind, Refusal, SideTally, Tally
 from proxy.core.histograms import Distribution, Measured
 from proxy.protocol.api import ErrorCode
@@ -65,6 +67,8 @@ class _AccountCollector(Collector):
         yield from _distributions(counts.all_measured(), counts.loop_lag)
         yield from _workers(counts.processes)
         yield from _client_facing_half(status)
+        if counts.cooperative is not None:
+            yield from _cooperative(counts.cooperative)
 
 
 def _connections(counts: Counts) -> Iterator[Metric]:
@@ -358,6 +362,90 @@ def _client_facing_half(status: Status) -> Iterator[Metric]:
     for privileged, count in status.client_session_evictions.items():
         evictions.add_metric([str(privileged).lower()], count)
     yield evictions
+
+
+def _cooperative(found: Cooperative) -> Iterator[Metric]:
+    """Metrics of cooperative groups; there are as many groups as ``--cooperative`` names."""
+    tally = found.tally
+    for name, text, label, counted in (
+        (
+            "records",
+            "Records in fetches of members, by what became of them.",
+            "outcome",
+            (tally.records, RECORDS),
+        ),
+        ("batches", "Batches in these.", "outcome", (tally.batches, BATCHES)),
+        ("commits", "Commits for key ranges that went to the broker.", "result", (tally.commits, COMMITS)),
+        ("exclusive", "Times that a group began to share nothing.", "reason", (tally.exclusive, REASONS)),
+    ):
+        family = CounterMetricFamily(f"fetchgate_coop_{name}", text, labels=[label])
+        counts, values = counted
+        for value in values:
+            family.add_metric([value], counts[value])
+        yield family
+    moved = CounterMetricFamily("fetchgate_coop_bytes", "Bytes of records for members.", labels=["stage"])
+    moved.add_metric(["upstream"], tally.upstream_bytes)
+    moved.add_metric(["client"], tally.client_bytes)
+    yield moved
+    yield CounterMetricFamily(
+        "fetchgate_coop_scan_skipped_offsets",
+        "Offsets that were not fetched again, as nothing there was for the lane.",
+        value=tally.skipped_offsets,
+    )
+    yield CounterMetricFamily(
+        "fetchgate_coop_reader_fetches",
+        "Fetches for several members that went upstream, by partition.",
+        value=found.reader_fetches,
+    )
+    yield GaugeMetricFamily(
+        "fetchgate_coop_buffer_bytes", "What is put aside for members.", value=found.buffered_bytes
+    )
+    detached = CounterMetricFamily(
+        "fetchgate_coop_detached",
+        "Members that went on to fetch for themselves: no room (full), or they did not ask (wait).",
+        labels=["reason"],
+    )
+    for reason in DETACHED:
+        detached.add_metric([reason], found.detached[reason])
+    yield detached
+    refused = CounterMetricFamily(
+        "fetchgate_coop_refused",
+        "Partitions of members that got an error of the gateway's own.",
+        labels=["code"],
+    )
+    for code, count in bounded(Counter({str(code): count for code, count in tally.refused.items()})):
+        refused.add_metric([code], count)
+    yield refused
+    yield GaugeMetricFamily("fetchgate_coop_groups", "Cooperative groups.", value=len(found.groups))
+    members = GaugeMetricFamily("fetchgate_coop_members", "Members.", labels=["group", "state"])
+    lanes = GaugeMetricFamily(
+        "fetchgate_coop_lanes", "Partitions of which members have a part, or all.", labels=["group"]
+    )
+    unowned = GaugeMetricFamily(
+        "fetchgate_coop_unowned_ranges",
+        "Gaps that the members' key ranges leave: nobody reads these records.",
+        labels=["group"],
+    )
+    lag = GaugeMetricFamily(
+        "fetchgate_coop_range_lag",
+        "Records from the committed position of a lane to the end, for the foremost and the last lane.",
+        labels=["group", "quantile"],
+    )
+    exclusive = GaugeMetricFamily(
+        "fetchgate_coop_exclusive", "1 while the group shares nothing, by reason.", labels=["group", "reason"]
+    )
+    for group in found.groups:
+        states = Counter(member.state for member in group.members)
+        for state in STATES_OF_MEMBERS:
+            members.add_metric([group.name, state], states[state])
+        lanes.add_metric([group.name], sum(len(member.lanes) for member in group.members))
+        unowned.add_metric([group.name], group.unowned())
+        if lags := group.lags():
+            lag.add_metric([group.name, "0"], min(lags))
+            lag.add_metric([group.name, "1"], max(lags))
+        for reason in REASONS:
+            exclusive.add_metric([group.name, reason], int(group.exclusive == reason))
+    yield from (members, lanes, unowned, lag, exclusive)
 
 
 def bounded(counts: Counter[str]) -> list[tuple[str, int]]:

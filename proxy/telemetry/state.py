@@ -8,6 +8,7 @@ from math import isinf
 from time import monotonic, time
 from typing import Any, Final, Protocol, TypeAlias
 
+from proxy.cooperative.tally import BATCHES, COMMITS, DETACHED, RECORDS, Cooperative, MemberSeen
 from proxy.core.events import FetchKind, SideTally, Tally
 from proxy.core.histograms import Distribution, Measured
 from proxy.net.link import HOLDS, Link
@@ -130,6 +131,51 @@ def overview(account: Account) -> dict[str, Any]:
         "connections_max": config.max_connections,
         "connections_turned_away": counts.turned_away,
         "leaders_updated": counts.leaders_updated,
+        **({} if counts.cooperative is None else {"cooperative": cooperative(counts.cooperative)}),
+    }
+
+
+def cooperative(found: Cooperative) -> dict[str, Any]:
+    """Describe the cooperative groups."""
+    tally = found.tally
+    return {
+        "records": {outcome: tally.records[outcome] for outcome in RECORDS},
+        "batches": {outcome: tally.batches[outcome] for outcome in BATCHES},
+        "upstream_bytes": tally.upstream_bytes,
+        "client_bytes": tally.client_bytes,
+        "skipped_offsets": tally.skipped_offsets,
+        "reader_fetches": found.reader_fetches,
+        "buffered_bytes": found.buffered_bytes,
+        "detached": {reason: found.detached[reason] for reason in DETACHED},
+        "commits": {result: tally.commits[result] for result in COMMITS},
+        "refused": {str(code): count for code, count in sorted(tally.refused.items())},
+        "groups": [
+            {
+                "group": group.name,
+                "exclusive": group.exclusive,
+                "unowned_ranges": group.unowned(),
+                "members": [_member(member) for member in group.members],
+            }
+            for group in found.groups
+        ],
+    }
+
+
+def _member(member: MemberSeen) -> dict[str, Any]:
+    return {
+        "client_id": member.client_id,
+        "client_host": member.host,
+        "state": member.state,
+        "lanes": [
+            {
+                "topic": lane.topic,
+                "partition": lane.partition,
+                "ranges": [[f"{low:08x}", f"{high:08x}"] for low, high in lane.ranges],
+                "position": lane.position,
+                "lag": lane.lag,
+            }
+            for lane in member.lanes
+        ],
     }
 
 

@@ -11,6 +11,7 @@ from typing import Final
 
 from proxy.addresses import LOOPED, Address, Broker
 from proxy.config import Config
+from proxy.cooperative.tally import Cooperative
 from proxy.core.events import Tally
 from proxy.core.histograms import ADDED_SECONDS, Distribution, Measured
 from proxy.telemetry.history import History, RecentEvents
@@ -241,6 +242,8 @@ class Counts:
     paused: Counter[tuple[str, str]] = field(default_factory=Counter)
     """The connections of which a side is not read, by side and reason."""
     processes: list[Process] = field(default_factory=list)
+    cooperative: Cooperative | None = None
+    """None: ``--cooperative`` names no group."""
 
     def add(self, other: "Counts") -> None:
         """Add what another process has counted; `other` does not change."""
@@ -258,6 +261,9 @@ class Counts:
             self.links.setdefault(node_id, WithBroker()).add(links)
         self.paused.update(other.paused)
         self.processes += other.processes
+        if other.cooperative is not None:
+            self.cooperative = self.cooperative or Cooperative()
+            self.cooperative.add(other.cooperative)
 
     def total(self) -> Tally:
         """Add up all brokers."""
@@ -278,6 +284,8 @@ class Counts:
         self.links.clear()
         self.paused.clear()
         self.processes.clear()
+        if self.cooperative is not None:
+            self.cooperative.groups.clear()
 
 
 @dataclass(slots=True, kw_only=True)

@@ -31,7 +31,7 @@ from replay.drive.side import TargetSide, playable
 from replay.drive.target import Place, look
 from replay.drive.wire import TargetError
 
-VERSION: Final = version("fetchgate")
+VERSION: Final = version("kafka-fetchgate")
 TARGET: Final = "target"
 AGAINST: Final = "against"
 PROGRESS_SECONDS: Final = 0.25

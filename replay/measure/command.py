@@ -1,4 +1,7 @@
-"""``fetchgate replay measure``: what fetch sessions would have saved, computed from captures on Spark."""
+"""``fetchgate replay measure``: what fetch sessions would have saved, computed from captures.
+
+Small captures are measured in this process, all else on Spark.
+"""
 
 import argparse
 import dataclasses
@@ -9,6 +12,7 @@ import signal
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, version
@@ -22,14 +26,15 @@ from replay.capture.files.sources import InputError, Source, expand, is_table, s
 from replay.capture.packets.tcp import Filter
 from replay.exits import EXIT_FAILED, EXIT_PARTLY, EXIT_TERMINATED, EXIT_USAGE
 from replay.measure.collected import Collected
+from replay.measure.here import MOST, measure_here
 from replay.measure.report import About, report
 from replay.measure.rows import RowFilter
-from replay.measure.spark.java import NoJavaError
-from replay.measure.spark.run import Work, run_on_spark
-from replay.measure.spark.session import SparkFailedError
+from replay.measure.spark.errors import SparkFailedError
+from replay.measure.spark.java import SUBMITTED, NoJavaError
+from replay.measure.work import Work
 from replay.report import anonymize, csv, html, terminal
 from replay.report.model import Filters, Report
-from replay.report.wording import printable, shown, untold
+from replay.report.wording import printable, shown, size, untold
 
 _EXAMPLES: Final = """\
 examples:
@@ -117,7 +122,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--master",
         metavar="URL",
-        help="the URL of the Spark master (default: that of spark-submit, else local[*])",
+        help="the URL of the Spark master (default: that of spark-submit, else local[*]; captures of at most "
+        f"{MOST >> 20} MiB need no Spark)",
     )
     add(
         "--conf",
@@ -125,7 +131,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         type=_setting,
         metavar="KEY=VALUE",
-        help="a setting of Spark, such as spark.executor.memory=2g (repeatable)",
+        help="a setting of Spark, such as spark.executor.memory=2g (repeatable); then small captures are "
+        "measured on Spark, too",
     )
     add(
         "--keylog",
@@ -213,7 +220,12 @@ def _run(arguments: argparse.Namespace, console: Console) -> int:
 
 def _measured(arguments: argparse.Namespace, console: Console, scratch: str) -> Report:
     work = _work(arguments, scratch)
-    found = run_on_spark(work, arguments.master, dict(arguments.conf), console)
+    wanted = arguments.master or arguments.conf or SUBMITTED in os.environ
+    found = None if wanted else _here(work, console)
+    if found is None:
+        from replay.measure.spark.run import run_on_spark  # noqa: PLC0415 - slow to import, for large captures
+
+        found = run_on_spark(work, arguments.master, dict(arguments.conf), console)
     about = About(
         version=_version(),
         policy=arguments.policy,
@@ -230,6 +242,18 @@ def _measured(arguments: argparse.Namespace, console: Console, scratch: str) -> 
     for line in _absent(found, result):
         sys.stderr.write(f"fetchgate replay measure: {line}\n")
     return result
+
+
+def _here(work: Work, console: Console) -> Collected | None:
+    """Measure in this process what is small enough."""
+    began = time.monotonic()
+    with console.status(f"measuring {size(work.size)}" if work.size else "measuring"):
+        found = measure_here(work)
+    if found is not None:
+        seconds = time.monotonic() - began
+        rate = f", {size(round(work.size / seconds))}/s" if work.size else ""
+        console.print(f"Measured in {seconds:.1f} s{rate}", style="dim", highlight=False)
+    return found
 
 
 def _absent(found: Collected, result: Report) -> Iterator[str]:
@@ -360,7 +384,7 @@ def _fail(error: Exception | str, code: int) -> int:
 
 def _version() -> str:
     with suppress(PackageNotFoundError):
-        return version("fetchgate")
+        return version("kafka-fetchgate")
     return "unknown"
 
 

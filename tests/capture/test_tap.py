@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import os
+import shutil
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -106,6 +107,20 @@ def test_a_file_is_as_full_as_it_may_be(tmp_path: Path) -> None:
     files.close()
 
     assert _sizes(tmp_path) == [HEADER + 10, HEADER + 1, HEADER + 100, HEADER + 1]
+
+
+def test_no_descriptor_is_closed_twice_where_the_next_file_can_not_be_made(tmp_path: Path) -> None:
+    files = _files(tmp_path / "gone", most_bytes=HEADER + 10)
+    files.write(bytes(10))
+    shutil.rmtree(tmp_path / "gone")
+    with pytest.raises(FileNotFoundError):
+        files.write(bytes(10))
+
+    of_others = [os.open(os.devnull, os.O_RDONLY) for _ in range(3)]  # the lowest numbers that are free
+    files.close()
+
+    for each in of_others:
+        os.close(each)  # it would be closed already
 
 
 def test_files_of_earlier_runs_count_and_others_are_left_alone(tmp_path: Path) -> None:

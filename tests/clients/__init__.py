@@ -4,7 +4,7 @@ All programs take the same command line and print the same JSON lines, so that a
 and one through the gateway can be compared line by line:
 
     --bootstrap HOST:PORT --assign TOPIC:PARTITIONS[,...]           every partition, from its beginning
-    --bootstrap HOST:PORT --subscribe TOPIC[,...] --group GROUP     a member of a consumer group (Python only)
+    --bootstrap HOST:PORT --subscribe TOPIC[,...] --group GROUP     a member of a consumer group
     --isolation read_uncommitted|read_committed
 
 A line is one JSON object and its ``kind`` says what it is:

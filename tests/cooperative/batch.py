@@ -69,8 +69,19 @@ def read(records: bytes) -> list[Record]:
         one = batches.next_batch()
         assert one is not None
         assert one.validate_crc()
+        if one.is_control_batch:
+            continue
         found += [
             Record(record.offset, record.key, record.value, tuple(record.headers), record.timestamp)
             for record in one
         ]
     return found
+
+
+def control_key(control: bytes) -> bytes | None:
+    """Read the key of a control batch's record."""
+    one = MemoryRecords(control).next_batch()
+    assert one is not None
+    assert one.is_control_batch
+    key: bytes | None = next(iter(one)).key
+    return key

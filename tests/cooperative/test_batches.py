@@ -9,10 +9,11 @@ from contextlib import contextmanager, suppress
 import lz4.frame
 import pytest
 import zstandard
+from aiokafka.record.memory_records import MemoryRecords  # type: ignore[import-untyped]  # it has no types
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.cooperative.batches import BatchError, empty_batch, read_header, split_batch
+from proxy.cooperative.batches import BatchError, placeholder, read_header, split_batch
 from proxy.cooperative.codecs import GZIP, LZ4, MOST_BYTES, SNAPPY, ZSTD, CodecError, compress, decompress
 from proxy.cooperative.key_hash import SPACE, murmur2, offset_hash
 from proxy.cooperative.ranges import KeyRanges, Split
@@ -38,8 +39,8 @@ WITHOUT_KEY = bytes.fromhex(
     "ffffffffff000000010c000404010100"
 )
 PLACEHOLDER = bytes.fromhex(
-    "00000000000003e8000000310000000702df7602290000000000030000018bcfe568000000018bcfe56803ffffffffffffffffff"
-    "ffffffffff00000000"
+    "00000000000003e8000000420000000702060c52050020000000030000018bcfe568000000018bcfe56803ffffffffffffffffff"
+    "ffffffffff000000012000000608000000010c00000000000000"
 )
 TALKATIVE = [
     Record(100, b"a", b"x" * 300),
@@ -90,13 +91,21 @@ def test_vectors(hashed: int, least: int, expected: bytes) -> None:
     assert split(VECTOR, only(hashed), least=least) == [expected]
 
 
-def test_the_vector_of_a_batch_without_records() -> None:
-    """Case 2."""
-    assert empty_batch(1000, 1003, read_header(VECTOR, 0)) == PLACEHOLDER
+def test_the_vector_of_a_placeholder() -> None:
+    """Case 2, but for the marker in it."""
+    assert placeholder(1000, 1003, read_header(VECTOR, 0)) == PLACEHOLDER
 
 
-def test_an_empty_batch_reaches_as_far_as_its_field() -> None:
-    header = read_header(empty_batch(0, 1 << 40, read_header(VECTOR, 0)), 0)
+def test_other_libraries_read_a_placeholder_as_the_end_of_a_transaction() -> None:
+    found = MemoryRecords(placeholder(1000, 1003, read_header(VECTOR, 0))).next_batch()
+    assert (found.is_control_batch, found.is_transactional, found.next_offset) == (True, False, 1004)
+    assert found.validate_crc()
+    (record,) = found
+    assert (record.offset, record.key, record.value) == (1003, bytes((0, 0, 0, 1)), bytes(6))
+
+
+def test_a_placeholder_reaches_as_far_as_its_field() -> None:
+    header = read_header(placeholder(0, 1 << 40, read_header(VECTOR, 0)), 0)
     assert (header.base_offset, header.last_offset) == ((1 << 40) - (1 << 31) + 1, 1 << 40)
 
 

@@ -137,7 +137,7 @@ def test_a_placeholder_stands_for_what_was_dropped_last(
         assert made == b""
     else:
         header = read_header(made, 0)
-        assert (header.base_offset, header.last_offset, header.records) == (first, last, 0)
+        assert (header.base_offset, header.last_offset, header.records) == (first, last, 1)
         assert read(made) == []
 
 

@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.cooperative.key_hash import SPACE
-from proxy.cooperative.plan import FULL, Joined, Lanes, at_once, cut, plan
+from proxy.cooperative.plan import Joined, Lanes, at_once, cut, plan
 from proxy.cooperative.positions import Place
+from proxy.cooperative.ranges import FULL
 
 TOPIC = b"orders"
 A, B, C, D = (Joined(name, frozenset({TOPIC})) for name in (b"a", b"b", b"c", b"d"))
@@ -87,7 +88,7 @@ def test_each_hash_has_one_owner_and_members_stay_where_they_were(
         if gone == set() and not coming and len(members) > partitions:
             assert lanes == before
             for member in members:
-                assert at_once(member, lanes[member.member_id]) == lanes[member.member_id]
+                assert at_once(member, lanes[member.member_id], members) == lanes[member.member_id]
     check(lanes, partitions)
 
 
@@ -112,11 +113,44 @@ def test_ranges_that_are_new_to_a_member_come_after_it_has_given_up_its_position
     place = (TOPIC, 0)
     low, high = cut(2)
     shrinks = Joined(b"a", frozenset({TOPIC}), held={place: FULL})
-    assert at_once(shrinks, {place: (low,)}) == {place: (low,)}
+    assert at_once(shrinks, {place: (low,)}, [shrinks]) == {place: (low,)}
     grows = Joined(b"a", frozenset({TOPIC}), held={place: (low,)})
-    assert at_once(grows, {place: FULL}) == {}
-    assert at_once(grows, {place: (high,)}) == {}
+    assert at_once(grows, {place: FULL}, [grows]) == {}
+    assert at_once(grows, {place: (high,)}, [grows]) == {}
     begins = Joined(b"a", frozenset({TOPIC}), held={(TOPIC, 1): FULL})
-    assert at_once(begins, {place: (high,)}) == {place: (high,)}
+    assert at_once(begins, {place: (high,)}, [begins]) == {place: (high,)}
     unknown = Joined(b"a", frozenset({TOPIC}), unknown=True)
-    assert at_once(unknown, {place: (high,)}) == {}
+    assert at_once(unknown, {place: (high,)}, [unknown]) == {}
+
+
+def test_who_goes_on_while_the_group_rebalances_gives_up_what_changes() -> None:
+    """Its client still has records of all that it had, and has not committed them."""
+    place = (TOPIC, 0)
+    low, high = cut(2)
+    begins = Joined(b"b", frozenset({TOPIC}))
+    has = Joined(b"a", frozenset({TOPIC}), held={place: FULL}, owned=frozenset({place}))
+    assert at_once(has, {place: (low,)}, [has, begins]) == {}
+    assert at_once(begins, {place: (high,)}, [has, begins]) == {}
+    gave_up = Joined(b"a", frozenset({TOPIC}))
+    assert at_once(gave_up, {place: (low,)}, [gave_up, begins]) == {place: (low,)}
+    assert at_once(begins, {place: (high,)}, [gave_up, begins]) == {place: (high,)}
+    keeps = Joined(b"a", frozenset({TOPIC}), held={place: (low,)}, owned=frozenset({place}))
+    assert at_once(keeps, {place: (low,)}, [keeps, begins]) == {place: (low,)}
+    assert at_once(begins, {place: (high,)}, [keeps, begins]) == {place: (high,)}
+
+
+def test_a_partition_that_the_leader_leaves_out_until_it_is_given_up_is_shared_nevertheless() -> None:
+    members = [Joined(b"a", frozenset({TOPIC}), owned=frozenset({(TOPIC, 0), (TOPIC, 1)})), B, C]
+    lanes = plan(members, {b"a": [(TOPIC, 0)], b"b": [], b"c": []}, shares=True)
+    check(lanes, 2)
+    few = plan(members[:2], {b"a": [(TOPIC, 0)], b"b": []}, shares=True)
+    assert few == {b"a": {(TOPIC, 0): FULL}, b"b": {}}
+
+
+def test_who_had_all_of_a_partition_in_a_plain_group_still_has_it() -> None:
+    place = (TOPIC, 0)
+    low, high = cut(2)
+    had = Joined(b"a", frozenset({TOPIC}), owned=frozenset({place}))
+    begins = Joined(b"b", frozenset({TOPIC}))
+    assert at_once(had, {place: (low,)}, [had, begins]) == {}
+    assert at_once(begins, {place: (high,)}, [had, begins]) == {}

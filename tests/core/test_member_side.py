@@ -6,6 +6,7 @@ from functools import partial
 import pytest
 
 from proxy.cooperative.members import Members
+from proxy.cooperative.named import NamedLane
 from proxy.cooperative.offsets import (
     Entry,
     read_answered,
@@ -14,9 +15,12 @@ from proxy.cooperative.offsets import (
     read_offset_fetch,
 )
 from proxy.cooperative.positions import read_committed
+from proxy.cooperative.ranges import FULL
 from proxy.core.connection import Connection
 from proxy.core.eligibility import SessionLimits
+from proxy.core.events import MemberElsewhere
 from proxy.core.member_side import MAX_HELD, MAX_READ, MemberSide
+from proxy.protocol.primitives import Buffer
 from tests.cooperative.batch import Record, batch
 from tests.model.broker import ModelBroker
 from tests.model.gate import Gate, framed, unframed
@@ -39,14 +43,15 @@ class Shared:
     """Connections of one gateway."""
 
     def __init__(self) -> None:
-        self.members = Members(["billing"])
+        self.told: list[str] = []
+        self.members = Members(["billing", "audit"], tell=self.told.append)
         self.woken: list[float] = []
 
-    def connection(self) -> Connection:
+    def connection(self, host: str = "h") -> Connection:
         made = Connection(
             sessions=SessionLimits(max_sessions=0),
             resolve=None,
-            host="h",
+            host=host,
             member_side=partial(MemberSide, self.members),
         )
         self.alarms: list[float] = []
@@ -139,6 +144,18 @@ def test_a_client_without_ranges_is_none_of_its_business(shared: Shared) -> None
     assert one.client_id == "plain"
 
 
+@pytest.mark.parametrize("cut", [1, 7, 1 << 20])
+def test_without_the_option_nothing_is_read_of_it(cut: int) -> None:
+    """Case 46: a client.id means nothing, and what members say passes as it came."""
+    one = Connection(sessions=SessionLimits(max_sessions=0), resolve=None)
+    frames = fetch("billing.kr-9-1") + commit(LOW, 5) + framed(header(11, 2, LOW) + b"whatever") + fetch(LOW)
+    passed: list[Buffer] = []
+    for at in range(0, len(frames), cut):
+        one.receive_client(frames[at : at + cut], 1.0)
+        passed += one.drain_broker()
+    assert b"".join(passed) == frames
+
+
 def test_bytes_of_another_protocol_are_passed_on() -> None:
     one = Connection(
         sessions=SessionLimits(max_sessions=0),
@@ -183,6 +200,7 @@ def test_what_is_too_large_to_be_read_does_not_pass(shared: Shared) -> None:
 
 
 def test_api_versions_offers_what_is_read(shared: Shared) -> None:
+    """Case 33."""
     one = shared.connection()
     one.receive_client(framed(header(18, 0, LOW)), 1.0)
     (request,) = sent(one)
@@ -394,3 +412,237 @@ def test_the_member_is_told_its_own_offset(shared: Shared) -> None:
         (response,) = got(asks)
         ((said,),) = [each.entries for each in read_fetched_offsets(response, 2).groups]
         assert (said.offset, said.metadata) == (own, b"")
+
+
+# Lanes that overlap
+
+LOW_OF_BILLING, FULL_OF_BILLING = "billing.a.kr-0-7fffffff", "billing.b.kr-0-ffffffff"
+
+
+def refused(connection: Connection) -> int:
+    """The error of the one partition of a fetch or commit; 0: the broker is asked."""
+    if connection.drain_broker():
+        return 0
+    connection.tick(1.5)
+    (response,) = got(connection)
+    return decode_response(response[4:], 11).topics[0].partitions[0].error_code
+
+
+def commit_error(connection: Connection, request: bytes) -> int:
+    connection.receive_client(request, 1.0)
+    (response,) = got(connection)
+    (each,) = read_answered(response, read_commit(request))
+    return each.error_code
+
+
+def test_who_came_first_keeps_its_lane(shared: Shared) -> None:
+    first, second = shared.connection("one"), shared.connection("two")
+    first.receive_client(fetch(LOW_OF_BILLING), 1.0)
+    assert refused(first) == 0
+    second.receive_client(fetch(FULL_OF_BILLING), 1.0)
+    assert second.drain_client() == []  # it waits as long as it would for records
+    assert refused(second) == 44
+    second.receive_client(fetch(FULL_OF_BILLING), 2.0)
+    assert len(shared.told) == 1
+    assert shared.told[0] == (
+        "client.id billing.b.kr-0-ffffffff at two overlaps client.id billing.a.kr-0-7fffffff at one "
+        "on orders-0 of group billing; who came first keeps the lane"
+    )
+    assert shared.members.tally.refused == {44: 2}
+    third = shared.connection("two")
+    assert commit_error(third, commit(FULL_OF_BILLING, 5)) == 44
+
+
+def test_a_lane_is_free_when_the_last_connection_of_its_client_is_closed(shared: Shared) -> None:
+    first, again, second = shared.connection("one"), shared.connection("one"), shared.connection("two")
+    first.receive_client(fetch(LOW_OF_BILLING), 1.0)
+    again.receive_client(fetch(LOW_OF_BILLING), 1.0)
+    assert (refused(first), refused(again)) == (0, 0)
+    first.ended()
+    second.receive_client(fetch(FULL_OF_BILLING), 1.0)
+    assert refused(second) == 44
+    again.ended()
+    second.receive_client(fetch(FULL_OF_BILLING), 1.0)
+    assert refused(second) == 0
+
+
+@pytest.mark.parametrize(
+    "other", ["audit.a.kr-0-7fffffff", "x.kr-0-7fffffff", "billing.a.kr-80000000-ffffffff"]
+)
+def test_what_does_not_overlap_passes(shared: Shared, other: str) -> None:
+    """Another group's, nobody's, and another half."""
+    first, second = shared.connection("one"), shared.connection("two")
+    first.receive_client(fetch(LOW_OF_BILLING), 1.0)
+    second.receive_client(fetch(other), 1.0)
+    assert (refused(first), refused(second)) == (0, 0)
+
+
+def test_the_group_is_known_by_what_is_committed_as_well(shared: Shared) -> None:
+    first, second = shared.connection("one"), shared.connection("two")
+    for each in (first, second):
+        each.receive_client(commit(LOW, 5), 1.0)
+        each.drain_broker()
+        each.ended()
+    first, second = shared.connection("one"), shared.connection("two")
+    first.receive_client(fetch(LOW), 1.0)
+    second.receive_client(fetch(LOW), 1.0)
+    assert (refused(first), refused(second)) == (0, 44)
+
+
+def test_a_lane_of_another_group_is_refused(shared: Shared) -> None:
+    one = shared.connection()
+    assert commit_error(one, commit(LOW_OF_BILLING, 5, b"audit")) == 44
+    body = string(b"audit") + (1).to_bytes(4) + string(TOPIC) + (1).to_bytes(4) + bytes(4)
+    one.receive_client(framed(header(9, 2, LOW_OF_BILLING) + body), 1.0)
+    (request,) = sent(one)
+    metadata = string(b"fg1:whatever")
+    answer = (1).to_bytes(4) + string(TOPIC) + (1).to_bytes(4) + bytes(4)
+    answer += (30).to_bytes(8) + metadata + bytes(2) + bytes(2)
+    one.receive_broker(framed(request[8:12] + answer), 1.0)
+    assert got(one) == [framed(request[8:12] + answer)]
+
+
+def test_a_lane_that_can_not_be_read_is_told(shared: Shared) -> None:
+    shared.connection("one").receive_client(fetch("x.kr-9-1"), 1.0)
+    assert shared.told == ["client.id x.kr-9-1: the range 9-1 is not within 0-ffffffff, at one"]
+
+
+# Lanes with names
+
+
+@pytest.fixture
+def named(shared: Shared) -> Shared:
+    shared.members.lanes = {
+        "low": NamedLane(b"billing", {(TOPIC, 0): ((0, 0x7FFF_FFFF),)}),
+        "elsewhere": NamedLane(b"billing", {(TOPIC, 1): FULL}),
+        "of-no-group": NamedLane(b"unknown", {(TOPIC, 0): FULL}),
+    }
+    return shared
+
+
+def test_a_named_lane_gets_its_records(named: Shared, broker: ModelBroker) -> None:
+    data = batch([Record(0, b"21"), Record(1, b"foobar"), Record(2, b"d")])
+    broker.topics[TOPIC.decode()].partitions[0].append(data, count=3)
+    responses = []
+    for client_id in ("x.lane-low", "x.kr-0-7fffffff"):
+        one = named.connection()
+        one.receive_client(fetch(client_id), 1.0)
+        Gate(one, broker)._response(1.0)
+        one.tick(1.5)
+        responses += got(one)
+        one.ended()
+    assert responses[0] == responses[1]
+    assert b"foobar" not in responses[0]
+
+
+@pytest.mark.parametrize(
+    ("lane", "told"),
+    [
+        ("unknown", "no lane has the name unknown, at one"),
+        ("of-no-group", "no lane has the name of-no-group, at one"),
+        ("elsewhere", "client.id x.lane-elsewhere at one: its lane has nothing of orders-0"),
+    ],
+)
+def test_what_a_named_lane_has_not_is_refused(named: Shared, lane: str, told: str) -> None:
+    one = named.connection("one")
+    one.receive_client(fetch(f"x.lane-{lane}"), 1.0)
+    assert refused(one) == 42
+    assert commit_error(one, commit(f"x.lane-{lane}", 5)) == 42
+    assert named.told == [told]
+
+
+def test_a_named_lane_is_of_its_group_alone(named: Shared) -> None:
+    one = named.connection()
+    assert commit_error(one, commit("x.lane-low", 5, b"audit")) == 44
+
+
+def test_a_named_lane_overlaps_like_any_other(named: Shared) -> None:
+    first, second = named.connection("one"), named.connection("two")
+    first.receive_client(fetch("x.lane-low"), 1.0)
+    second.receive_client(fetch("y.lane-low"), 1.0)
+    assert (refused(first), refused(second)) == (0, 44)
+
+
+def test_a_client_keeps_its_named_lane_as_it_was_until_it_has_left(named: Shared) -> None:
+    first, again, second = named.connection("one"), named.connection("one"), named.connection("two")
+    first.receive_client(fetch("x.lane-low"), 1.0)
+    named.members.lanes = {
+        "low": NamedLane(b"billing", {(TOPIC, 0): ((0, 0x3FFF_FFFF),)}),
+        "high": NamedLane(b"billing", {(TOPIC, 0): ((0x4000_0000, 0xFFFF_FFFF),)}),
+    }
+    again.receive_client(fetch("x.lane-low"), 1.0)
+    second.receive_client(fetch("x.lane-high"), 1.0)
+    assert (refused(first), refused(again), refused(second)) == (0, 0, 44)
+    first.ended()
+    again.ended()
+    first = named.connection("one")
+    second.receive_client(fetch("x.lane-high"), 1.0)
+    first.receive_client(fetch("x.lane-low"), 1.0)
+    assert (refused(first), refused(second)) == (0, 0)
+
+
+# Where the gateway is several processes
+
+
+OWNER, OTHER = 1, 2
+"""Of three processes the first one owns the group "billing"."""
+
+
+@pytest.fixture
+def elsewhere() -> Shared:
+    """A process that does not own the group."""
+    shared = Shared()
+    shared.members = Members(["billing"], number=OTHER, processes=3)
+    return shared
+
+
+@pytest.mark.parametrize("client_id", ["billing.x", "billing.kr-0-ff", "x.kr-0-ff"])
+@pytest.mark.parametrize("cut", [1, 9, 20, 10_000])
+def test_a_client_of_a_group_is_for_the_process_that_owns_it(
+    elsewhere: Shared, client_id: str, cut: int
+) -> None:
+    one = elsewhere.connection()
+    frames = fetch(client_id) + fetch(client_id)
+    for at in range(0, len(frames), cut):
+        one.receive_client(frames[at : at + cut], 1.0)
+        if events := one.drain_events():
+            assert events == [MemberElsewhere(worker=OWNER)]
+            assert one.hand_over() == frames[: at + cut]
+            break
+    else:
+        pytest.fail("nothing was said of it")
+    assert not one.drain_broker()
+    assert not one.drain_client()
+    assert one.fault is None
+
+
+def test_the_process_that_owns_a_group_keeps_its_clients(shared: Shared) -> None:
+    shared.members = Members(["billing"], number=OWNER, processes=3)
+    one = shared.connection()
+    one.receive_client(fetch("billing.x"), 1.0)
+    assert not one.drain_events()
+    assert len(sent(one)) == 1
+
+
+def test_a_client_that_becomes_one_of_a_group_elsewhere_has_to_come_again(elsewhere: Shared) -> None:
+    one = elsewhere.connection()
+    one.receive_client(fetch("plain"), 1.0)
+    assert len(sent(one)) == 1
+    one.receive_client(fetch("billing.x"), 1.0)
+    assert not sent(one)
+    assert one.fault is not None
+    assert one.fault.side == "client"
+    assert "another worker" in one.fault.reason
+
+
+def test_a_lane_commits_for_a_group_where_that_is_owned(shared: Shared) -> None:
+    """The first process of three owns "billing", the third one "orders"."""
+    shared.members = Members(["billing", "orders"], number=1, processes=3)
+    one = shared.connection()
+    request = commit(LOW, 3, group=b"orders")
+    one.receive_client(request, 1.0)
+    assert not sent(one)
+    (response,) = got(one)
+    assert [each.error_code for each in read_answered(response, read_commit(request))] == [35]
+    one.receive_client(commit(LOW, 3), 1.0)
+    assert len(sent(one)) == 1

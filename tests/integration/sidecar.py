@@ -11,7 +11,7 @@ from typing import Final
 from tools.gateway import GatewayProcess
 from tools.netns import Namespace
 
-USER: Final = 65532
+USER: Final = 61092
 """The gateway's own, whose connections the rules leave alone."""
 
 

@@ -1,4 +1,4 @@
-"""`make demo` and `make demo-link` as a stranger runs them, only shorter."""
+"""`make demo`, `make demo-link` and `make demo-cooperative` as a stranger runs them, only shorter."""
 
 import os
 import re
@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 ROOT = Path(__file__).parents[2]
-DEMO, LINK = "tools.demo", "tools.demo_link"
+DEMO, LINK, COOPERATIVE = "tools.demo", "tools.demo_link", "tools.demo_cooperative"
 
 
 def run(*options: str, module: str = DEMO, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -64,11 +64,37 @@ def test_a_short_demo_of_the_link_reads_the_same_and_takes_what_a_native_session
     assert all(int(cell) > 0 for cell in table["fetches that were counted"][:3])
 
 
-def test_help_of_the_link_has_examples_and_exit_codes() -> None:
-    done = run("--help", module=LINK)
+def test_a_short_demo_of_a_cooperative_group_keeps_what_it_promises() -> None:
+    """A busy machine may be slower: the exit code must follow the figure."""
+    done = run("--records", "1500", module=COOPERATIVE, NO_COLOR="1", COLUMNS="120")
+    assert done.stderr == "", done.stdout + done.stderr
+    assert "\x1b" not in done.stdout
+    rows = [line.split("│")[1:-1] for line in done.stdout.splitlines() if line.startswith("│")]
+    table = {name.strip(): [cell.strip() for cell in cells] for name, *cells in rows}
+    assert table["members at work until then"] == ["1 of 4", "4 of 4"]
+    for name in ("records lost", "out of order within their key", "again: without need"):
+        assert table[name] == ["0", "0"], done.stdout
+    times = re.search(r"was ([\d.]+) times as fast", done.stdout)
+    assert times is not None
+    assert done.returncode == (float(times[1]) < 3)
+    assert ("FAILED" in done.stdout) is bool(done.returncode)
+    assert "Try next:" in done.stdout
+
+
+@pytest.mark.parametrize("module", [LINK, COOPERATIVE])
+def test_help_has_examples_and_exit_codes(module: str) -> None:
+    done = run("--help", module=module)
     assert (done.returncode, done.stderr) == (0, "")
-    assert "examples:\n  make demo-link " in done.stdout
+    assert f"examples:\n  make {module.removeprefix('tools.').replace('_', '-')} " in done.stdout
     assert "exit codes: 0: " in done.stdout
+
+
+def test_a_wrong_number_of_records_is_refused_in_one_line() -> None:
+    done = run("--records", "10", module=COOPERATIVE)
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1] == (
+        "python -m tools.demo_cooperative: error: argument --records: 10 is not between 1000 and 1000000"
+    )
 
 
 @pytest.mark.parametrize("module", [DEMO, LINK])
@@ -82,7 +108,11 @@ def test_wrong_seconds_are_refused_in_one_line_before_anything_starts(module: st
 
 @pytest.mark.parametrize(
     ("module", "step"),
-    [(DEMO, "Kafka 4.3.0: starting"), (LINK, "Kafka 4.3.0, with 0 slots for sessions: starting")],
+    [
+        (DEMO, "Kafka 4.3.0: starting"),
+        (LINK, "Kafka 4.3.0, with 0 slots for sessions: starting"),
+        (COOPERATIVE, "Kafka 4.3.0: starting"),
+    ],
 )
 def test_a_broker_that_does_not_start_is_told_with_its_remedy(tmp_path: Path, module: str, step: str) -> None:
     done = run(module=module, TMPDIR=str(tmp_path), FETCHGATE_CACHE=str(_broken_cache(tmp_path)))
@@ -105,12 +135,16 @@ def heed_ctrl_c() -> None:
 
 
 @pytest.mark.parametrize(
-    ("module", "step", "gateways"),
-    [(DEMO, "Reading for 60 s", 2), (LINK, "Writing and reading for 30 s", 3)],
+    ("module", "length", "step", "started"),
+    [
+        (DEMO, ("--seconds", "60"), "Reading for 60 s", 2),
+        (LINK, ("--seconds", "60"), "Writing and reading for 30 s", 3),
+        (COOPERATIVE, (), "orders-plain: 6,000 records", 5),
+    ],
 )
-def test_ctrl_c_leaves_nothing_behind(module: str, step: str, gateways: int) -> None:
+def test_ctrl_c_leaves_nothing_behind(module: str, length: tuple[str, ...], step: str, started: int) -> None:
     process = subprocess.Popen(
-        [sys.executable, "-m", module, "--seconds", "60"],
+        [sys.executable, "-m", module, *length],
         cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -125,7 +159,7 @@ def test_ctrl_c_leaves_nothing_behind(module: str, step: str, gateways: int) -> 
                 break
         time.sleep(2)
         children = psutil.Process(process.pid).children(recursive=True)
-        assert len(children) >= 1 + gateways  # and a broker
+        assert len(children) >= 1 + started  # and a broker
         process.send_signal(signal.SIGINT)
         rest = process.communicate(timeout=60)[0]
     finally:

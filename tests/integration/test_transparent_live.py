@@ -239,6 +239,13 @@ def test_who_comes_to_the_listener_itself_is_refused_and_told_why(place: Place, 
             assert client.recv(1) == b""
 
 
+@pytest.mark.parametrize("family", HOSTS)
+@pytest.mark.parametrize("mode", MODES)
+def test_clients_are_refused_at_once_while_no_gateway_listens(place: Place, mode: str, family: str) -> None:
+    with place.rules(mode), pytest.raises(ConnectionRefusedError):
+        connect(place.near, HOSTS[family], PORT).close()
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_rules_leave_standing_connections_alone(place: Place, mode: str) -> None:
     with place.sidecar(mode) as sidecar, ExitStack() as stack:

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from proxy.server.ipc import Channel, Question, receive_connection, respond, send_connection
+from proxy.addresses import Address
+from proxy.server.ipc import Channel, HandedOver, Question, receive_connection, respond, send_connection
 from tests.shell import WAIT_SECONDS, run, until
 
 
@@ -89,9 +90,19 @@ def test_a_response_that_is_late_is_none_to_the_next_question(
     assert ask("second") == "in time"
 
 
+HANDED = HandedOver(
+    worker=3,
+    client_address="[2001:db8::1]:40000",
+    server_name="b1.gate.example",
+    reached_at="2001:db8::2",
+    broker_address=Address("192.0.2.1", 9092),
+)
+
+
 @pytest.mark.parametrize("node_id", [None, 0, 7, -1, -3, 2**31 - 1])
-def test_a_connection_is_handed_over(
-    packets: tuple[socket.socket, socket.socket], node_id: int | None
+@pytest.mark.parametrize("handed", [None, HANDED], ids=["accepted", "handed over"])
+def test_a_connection_is_sent(
+    packets: tuple[socket.socket, socket.socket], node_id: int | None, handed: HandedOver | None
 ) -> None:
     ours, theirs = packets
     theirs.setblocking(False)
@@ -100,12 +111,12 @@ def test_a_connection_is_handed_over(
         with pytest.raises(BlockingIOError):
             receive_connection(theirs)
         with client:
-            send_connection(ours, client, node_id)
+            send_connection(ours, client, node_id, handed)
         taken = receive_connection(theirs)
         assert taken is not None
-        assert taken[1] is not None
-        with taken[1] as sock:
-            assert taken[0] == node_id
+        assert taken.client is not None
+        with taken.client as sock:
+            assert (taken.node_id, taken.handed) == (node_id, handed)
             sock.send(b"hello")
             assert peer.recv(10) == b"hello"
         ours.close()

@@ -1,5 +1,6 @@
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from http import HTTPStatus
@@ -20,7 +21,7 @@ from tests.shell import client, gateway, run, stub_broker, stub_cluster, until
 @asynccontextmanager
 async def admin_of(gate: Gateway) -> AsyncIterator[tuple[int, Admin]]:
     sockets = Binding().bind(Address("127.0.0.1", 0))
-    endpoint = Admin(gate)
+    endpoint = Admin(gate, ["Gateway.example"])
     await endpoint.start(sockets)
     try:
         yield sockets[0].getsockname()[1], endpoint
@@ -33,6 +34,7 @@ async def send(port: int, request: bytes) -> tuple[int, dict[str, str], bytes]:
     async with client(port) as (reader, writer):
         writer.write(request)
         head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+    assert head, "closed without a response"
     first, *lines = head.decode().split("\r\n")
     headers = dict(line.split(": ", 1) for line in lines)
     assert int(headers["Content-Length"]) == len(body)
@@ -41,7 +43,7 @@ async def send(port: int, request: bytes) -> tuple[int, dict[str, str], bytes]:
 
 
 async def get(port: int, path: str) -> tuple[int, Any]:
-    status, headers, body = await send(port, f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+    status, headers, body = await send(port, f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1:9464\r\n\r\n".encode())
     return status, json.loads(body) if headers["Content-Type"] == "application/json" else body.decode()
 
 
@@ -104,7 +106,57 @@ def test_what_is_no_request_for_it_is_refused(request_: bytes, status: int) -> N
         async with stub_broker() as broker, gateway(broker.address) as gate, admin_of(gate) as (port, _):
             got, headers, _ = await send(port, request_)
             assert got == status
-            assert headers.get("Allow") == ("GET" if status == 405 else None)
+            assert headers.get("Allow") == ("GET, HEAD" if status == 405 else None)
+
+    run(scene())
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("", 200),  # HTTP/1.0
+        ("Host: localhost", 200),
+        ("host:LOCALHOST:9464", 200),
+        ("Host: 127.0.0.1:9464", 200),
+        ("Host: 10.1.2.3", 200),  # of a pod, as the kubelet and Prometheus ask
+        ("Host: [::1]:9464", 200),
+        ("Host: gateway.example", 200),
+        ("Host: Gateway.Example.:9464", 200),
+        ("Host: evil.example", 421),
+        ("Host: evil.example:9464", 421),
+        ("Host: localhost.evil.example", 421),
+        ("Host: 127.0.0.1.evil.example", 421),
+        ("Host: [evil.example]", 421),
+        ("Host:", 421),
+    ],
+)
+@pytest.mark.parametrize("path", ["/livez", "/metrics", "/state"])
+def test_a_web_page_can_not_ask_by_a_name_of_its_own(path: str, host: str, status: int) -> None:
+    """DNS rebinding: the page's name leads to the gateway, and stands in Host."""
+
+    async def scene() -> None:
+        async with stub_broker() as broker, gateway(broker.address) as gate, admin_of(gate) as (port, _):
+            request = "\r\n".join([f"GET {path} HTTP/1.1", *filter(None, [host]), "", ""])
+            got, _, body = await send(port, request.encode())
+            assert got == status
+            assert (b"--admin-names" in body) == (status == 421)
+
+    run(scene())
+
+
+@pytest.mark.parametrize("path", ["/livez", "/readyz", "/metrics", "/state", "/nothing"])
+def test_head_has_the_fields_of_get_without_its_body(path: str) -> None:
+    async def scene() -> None:
+        async with stub_broker() as broker, gateway(broker.address) as gate, admin_of(gate) as (port, _):
+            heads = []
+            for method in ("GET", "HEAD"):
+                async with client(port) as (reader, writer):
+                    writer.write(f"{method} {path} HTTP/1.1\r\n\r\n".encode())
+                    head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+                heads.append(re.sub(rb"Content-Length: \d+", b"", head))
+                assert bool(body) == (method == "GET")
+            assert heads[0] == heads[1]
+            assert b"Content-Type" in heads[1]
 
     run(scene())
 
@@ -182,6 +234,26 @@ def test_the_listing_can_be_short() -> None:
             assert (await get(port, "/state?connections=-1"))[0] == 400
             assert (await get(port, "/state?connections=1e3"))[0] == 400
             assert (await get(port, f"/state?connections={'9' * 5000}"))[0] == 400
+
+    run(scene())
+
+
+def test_cooperative_groups_are_told_where_there_are_some() -> None:
+    async def scene() -> None:
+        async with stub_broker() as broker, gateway(broker.address) as gate, admin_of(gate) as (port, _):
+            assert await get(port, "/cooperative") == (404, "Not Found\n")
+            assert "cooperative" not in (await get(port, "/state"))[1]
+            assert "fetchgate_coop" not in (await get(port, "/metrics"))[1]
+        async with (
+            stub_broker() as broker,
+            gateway(broker.address, cooperative="billing,audit") as gate,
+            admin_of(gate) as (port, _),
+        ):
+            status, said = await get(port, "/cooperative")
+            assert (status, [group["group"] for group in said["groups"]]) == (200, ["audit", "billing"])
+            assert said["records"] == {"kept": 0, "filtered": 0}
+            assert (await get(port, "/state"))[1]["cooperative"] == said
+            assert 'fetchgate_coop_unowned_ranges{group="billing"} 0.0' in (await get(port, "/metrics"))[1]
 
     run(scene())
 

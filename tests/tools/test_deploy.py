@@ -28,7 +28,7 @@ UNITS: Final = DEPLOY / "systemd"
 SETTINGS: Final = UNITS / "fetchgate.toml"
 DOCS: Final = ROOT / "docs" / "deploy.md"
 MODES: Final = ("explicit", "redirect", "tproxy")
-UP: Final = ("up", "--mode", "redirect", "--ports", "9092,9094-9096", "--to", "19092", "--user", "65532")
+UP: Final = ("up", "--mode", "redirect", "--ports", "9092,9094-9096", "--to", "19092", "--user", "61092")
 LACKING: Final = missing("nft")
 
 
@@ -103,7 +103,7 @@ def test_a_dry_run_needs_no_right_and_prints_what_would_be_done() -> None:
     done = transparent(*UP, "--dry-run", PATH=os.environ["PATH"])
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("nft -f - <<END\ntable inet fetchgate\ndelete table inet fetchgate\n")
-    assert "meta skuid 65532 return" in done.stdout
+    assert "meta skuid 61092 return" in done.stdout
     assert done.stdout.count("tcp dport { 9092,9094-9096 }") == 2
     assert done.stdout.count("redirect to :19092") == 2
     assert "ip rule" not in done.stdout
@@ -519,7 +519,7 @@ def test_the_image_is_pinned_slim_and_not_of_root() -> None:
             stages[list(stages)[-1]].append((word, rest))
     assert list(stages) == ["build", "rules", "gateway"]  # the last is what is built without --target
     words = dict(stages["gateway"])
-    assert words["USER"] == "65532:65532"
+    assert words["USER"] == "61092:61092"
     assert words["ENTRYPOINT"] == '["fetchgate"]'
     variables = re.findall(r"FETCHGATE_\w+", words["ENV"])
     assert set(variables) <= {option.variable for option in OPTIONS}

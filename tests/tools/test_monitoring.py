@@ -13,6 +13,8 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
+from proxy.cooperative.ranges import FULL
+from proxy.cooperative.tally import LaneSeen, MemberSeen
 from proxy.core.events import NotFollowed
 from proxy.telemetry.metrics import exposition
 from tests.shell import gateway, run, stub_broker
@@ -29,6 +31,12 @@ OF_PROMETHEUS: Final = frozenset({"job", "instance"})
 METRIC = re.compile(r"\b(?:fetchgate|process)_[a-z_]+")
 
 
+MEMBER: Final = MemberSeen(
+    client_id="billing.a",
+    host="h",
+    state="shares",
+    lanes=[LaneSeen(topic="t", partition=0, ranges=FULL, position=1, lag=2)],
+)
 Series = dict[str, dict[str, set[str]]]
 
 
@@ -38,14 +46,18 @@ def series() -> Series:
     found: Series = {"up": {}}
 
     async def scene() -> None:
-        async with stub_broker() as broker, gateway(broker.address) as gate:
+        async with stub_broker() as broker, gateway(broker.address, cooperative="billing") as gate:
             gate.totals.closed_tallies.clear()
             (tally := gate.counts().total()).session_errors[70] = 1
             tally.passthrough["one partition"] = 1
             tally.not_followed[NotFollowed.BUSY] = 1
             gate.totals.closed(1, tally)
             await asyncio.sleep(0)
-            text = exposition(gate.account()).decode()
+            account = gate.account()
+            assert account.counts.cooperative is not None
+            account.counts.cooperative.tally.refused[44] = 1
+            account.counts.cooperative.groups[0].members.append(MEMBER)
+            text = exposition(account).decode()
             for family in text_string_to_metric_families(text):
                 for sample in family.samples:
                     labels = found.setdefault(sample.name, {})

@@ -14,6 +14,7 @@ from rich.console import Console
 from tools import debian
 from tools.bench import (
     bulk,
+    cooperative,
     drain,
     floor,
     idle,
@@ -55,6 +56,7 @@ PARTS: Final[dict[str, Callable[[Stage], list[Table]]]] = {
     "transparent": transparent.run,
     "workers": workers.run,
     "filter": key_ranges.run,
+    "cooperative": cooperative.run,
     "replay": replay.run,
 }
 SECONDS: Final = 20.0

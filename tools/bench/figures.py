@@ -19,13 +19,18 @@ FOLLOW: Final = "follow"
 EXPLICIT: Final = "explicit"
 TRANSPARENT: Final = ("redirect", "tproxy")
 ONE_WORKER, TWO_WORKERS = "1 worker", "2 workers"
+ONE_MEMBER, FOUR_MEMBERS, PARALLEL, SHARE = "1 member", "4 members", "parallel-consumer", "share group"
+"""The columns of cooperative consuming and of what it is compared with."""
+MEMBER: Final = "member"
+"""The column of a client that has a lane."""
 COLUMNS: Final = (
     *(DIRECT, "Java", FLOOR, HAPROXY),
     *(GATEWAY, FOLLOW, EXPLICIT, *TRANSPARENT, ONE_WORKER, TWO_WORKERS),
     *(TSHARK, REPLAY),
+    *(MEMBER, ONE_MEMBER, FOUR_MEMBERS, PARALLEL, SHARE),
 )
 """Routes, in the order in which they are shown."""
-JUDGED: Final = (GATEWAY, FOLLOW, *TRANSPARENT, TWO_WORKERS, REPLAY)
+JUDGED: Final = (GATEWAY, FOLLOW, *TRANSPARENT, TWO_WORKERS, REPLAY, MEMBER, FOUR_MEMBERS)
 """Fetchgate's own columns. The others are for comparison."""
 
 

@@ -28,7 +28,8 @@ Result = dict[str, Any]
 
 def produce(options: argparse.Namespace) -> Result:
     """Produce at a constant rate with linger 0, for some seconds or until stopped."""
-    producer = Producer({"bootstrap.servers": options.bootstrap, "linger.ms": 0, "log_level": ERRORS})
+    settings = {"linger.ms": 0, **_given(options)}
+    producer = Producer({"bootstrap.servers": options.bootstrap, "log_level": ERRORS, **settings})
     chance = random.Random(options.partitions)  # noqa: S311 - the same order on every run
     filler = bytes(options.bytes - STAMP.size)
     _print_ready()
@@ -41,7 +42,8 @@ def produce(options: argparse.Namespace) -> Result:
         window = options.window if due - began >= options.warm_up else WARM_UP
         partition = chance.randrange(options.partitions)
         value = STAMP.pack(time.monotonic_ns(), window) + filler
-        producer.produce(options.topics[made % len(options.topics)], value, partition=partition)
+        key = b"%d" % chance.randrange(options.keys) if options.keys else None
+        producer.produce(options.topics[made % len(options.topics)], value, key=key, partition=partition)
         producer.poll(0)
         made += 1
     producer.flush()
@@ -50,16 +52,23 @@ def produce(options: argparse.Namespace) -> Result:
 
 def fill(options: argparse.Namespace) -> Result:
     """Produce a number of records as fast as possible, in large batches, evenly over partitions."""
-    settings = {"linger.ms": 20, "batch.size": 1_000_000, "queue.buffering.max.kbytes": 262_144}
+    settings: dict[str, Any] = {
+        "linger.ms": 20,
+        "batch.size": 1_000_000,
+        "queue.buffering.max.kbytes": 262_144,
+        **_given(options),
+    }
     producer = Producer({"bootstrap.servers": options.bootstrap, "log_level": ERRORS, **settings})
-    value = random.Random(1).randbytes(options.bytes)  # noqa: S311 - filler that does not compress
+    chance = random.Random(1)  # noqa: S311 - the same records on every run
+    value = chance.randbytes(options.bytes)  # does not compress
     topic = options.topics[0]
     _print_ready()
     for number in range(options.records):
         while True:
             try:
                 # 500 records in a row go to one partition, so that batches are full.
-                producer.produce(topic, value, partition=number // 500 % options.partitions)
+                key = b"%d" % chance.randrange(options.keys) if options.keys else None
+                producer.produce(topic, value, key=key, partition=number // 500 % options.partitions)
                 break
             except BufferError:
                 producer.poll(POLL)
@@ -164,14 +173,18 @@ def drain(options: argparse.Namespace) -> Result:
 
 
 def _settings(options: argparse.Namespace) -> dict[str, Any]:
-    pairs = (pair.split("=", 1) for pair in options.set)
     own = {
         "group.id": "bench",
         "enable.auto.commit": False,
         "auto.offset.reset": "earliest",
         "log_level": ERRORS,
     }
-    return {"bootstrap.servers": options.bootstrap, **own, **dict(pairs)}
+    return {"bootstrap.servers": options.bootstrap, **own, **_given(options)}
+
+
+def _given(options: argparse.Namespace) -> dict[str, str]:
+    """Return the settings of the command line."""
+    return dict(pair.split("=", 1) for pair in options.set)
 
 
 def _consumer(options: argparse.Namespace) -> Consumer:
@@ -222,6 +235,7 @@ def main() -> None:
     parser.add_argument("--partitions", type=int, default=1)
     parser.add_argument("--rate", type=float, default=50.0)
     parser.add_argument("--bytes", type=int, default=200)
+    parser.add_argument("--keys", type=int, default=0, help="records have one of so many keys; 0: none")
     parser.add_argument("--seconds", type=float, default=float("inf"))
     parser.add_argument("--warm-up", type=float, default=0.0)
     parser.add_argument("--window", type=int, default=0)

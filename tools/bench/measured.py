@@ -19,8 +19,9 @@ from replay.capture.files.sources import expand
 from replay.capture.packets.tcp import Filter
 from replay.measure.report import About, report
 from replay.measure.rows import RowFilter
-from replay.measure.spark.run import Work, measure
+from replay.measure.spark.run import measure
 from replay.measure.spark.session import session
+from replay.measure.work import Work
 from replay.report.model import Filters
 
 

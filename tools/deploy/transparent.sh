@@ -31,7 +31,7 @@ gateway must run as a user of its own), and those that are forwarded through it;
 It needs CAP_NET_ADMIN in this network namespace, and nft; tproxy needs ip (iproute2) as well.
 
 examples:
-  $ME up --mode redirect --ports 9092,9093 --to 19092 --user 65532
+  $ME up --mode redirect --ports 9092,9093 --to 19092 --user 61092
   $ME down
 END
 }
@@ -124,6 +124,11 @@ rules_redirect() {
 END
 }
 
+# Without it a client hangs while no gateway listens (IPv4: the kernel has no route for a reset of its own).
+refuse_unheard() {
+    refuse="tcp dport { $ports } ct mark $MARK counter reject with tcp reset comment \"no gateway listens\""
+}
+
 rules_tproxy() {
     cat <<END
     chain outgoing {
@@ -138,6 +143,7 @@ rules_tproxy() {
         meta mark != $MARK tcp dport { $ports } tcp flags & (syn | ack) == syn counter ct mark set $MARK
         meta nfproto ipv4 tcp dport { $ports } ct mark $MARK tproxy ip to :$to meta mark set $MARK accept
         meta nfproto ipv6 tcp dport { $ports } ct mark $MARK tproxy ip6 to :$to meta mark set $MARK accept
+        $refuse
     }
 END
 }
@@ -190,6 +196,7 @@ up() {
     [ -n "$user" ] || wrong "--user is missing: without it the gateway's own connections would come back to it"
     check_ports
     check_user
+    refuse_unheard
     if [ "$dry_run" = yes ]; then
         [ "$mode" = redirect ] || add_routes
         echo "nft -f - <<END"
@@ -199,6 +206,12 @@ up() {
         return
     fi
     check_rights "$mode"
+    if [ "$mode" = tproxy ] && ! rules | nft -c -f - 2>/dev/null; then
+        refuse='' # Linux before 5.9 refuses nothing at this hook
+        if rules | nft -c -f - 2>/dev/null; then
+            echo "$ME: this kernel (before 5.9) can't refuse clients while no gateway listens: they wait until they give up" >&2
+        fi
+    fi
     problem=$(rules | nft -c -f - 2>&1) ||
         failed "nft does not take the rules, nothing is changed; is nf_tables in this kernel, with $mode? ($(echo "$problem" | head -n 1))"
     [ "$mode" = redirect ] || add_routes
@@ -233,7 +246,7 @@ down() {
     drop_routes
 }
 
-mode='' ports='' to='' user='' dry_run=no
+mode='' ports='' to='' user='' refuse='' dry_run=no
 command=${1:-}
 case $command in
 -h | --help | help)

@@ -5,7 +5,6 @@ messages, their order, and where reads and packets cut them. Bytes of the input 
 """
 
 import asyncio
-import logging
 import pickle
 import socket
 import struct
@@ -18,7 +17,7 @@ import structlog
 
 from proxy.config import load
 from proxy.server.gateway import Gateway
-from proxy.server.ipc import Channel, Question, receive_connection, respond, send_connection
+from proxy.server.ipc import Channel, HandedOver, Question, receive_connection, respond, send_connection
 from proxy.telemetry import logs
 from proxy.telemetry.admin import Admin
 from proxy.telemetry.state import Described
@@ -107,13 +106,21 @@ def _packets(data: bytes) -> None:
     if pickle.loads(asks.recv(65_536)) != (number, data[1]):  # noqa: S301 - of this function
         raise AssertionError("another response than the one found")
     node_id = int.from_bytes(data[:2], signed=True) if data[0] & 4 else None
-    send_connection(sends, asks, node_id)
+    handed = None
+    if data[0] & 8:
+        name = data.decode("latin-1")[:255]
+        handed = HandedOver(
+            worker=data[1], client_address=name, server_name=name, reached_at=name, broker_address=None
+        )
+    send_connection(sends, asks, node_id, handed)
     received = receive_connection(receives)
-    if received is None or received[0] != node_id or received[1] is None:
+    if received is None or received.client is None:
         raise AssertionError(f"{received} was received")
-    received[1].close()
+    received.client.close()
+    if (received.node_id, received.handed) != (node_id, handed):
+        raise AssertionError(f"{received} was received")
     sends.send(struct.pack("<q", data[1]))  # its descriptor was lost
-    if receive_connection(receives) != (data[1], None):
+    if receive_connection(receives) != (data[1], None, None):
         raise AssertionError("a connection whose descriptor was lost")
     with suppress(BlockingIOError):
         receive_connection(receives)
@@ -184,7 +191,6 @@ class _Log:
 @cache
 def _stage() -> tuple[asyncio.AbstractEventLoop, Admin]:
     loop = asyncio.new_event_loop()
-    logging.getLogger("asyncio").setLevel(logging.CRITICAL)
 
     async def begin() -> Admin:
         gate = Gateway(load(_FLAGS, {}, None), loop, structlog.get_logger())
@@ -193,15 +199,14 @@ def _stage() -> tuple[asyncio.AbstractEventLoop, Admin]:
         gate.close()
         return Admin(still)
 
-    admin = loop.run_until_complete(begin())
-    patch.object(logs, "logger", _Log).start()
-    return loop, admin
+    return loop, loop.run_until_complete(begin())
 
 
 def _admin(data: bytes) -> None:
     """A request in pieces: the first byte says how long each of them is."""
     loop, admin = _stage()
-    loop.run_until_complete(_ask(admin, data[:1], data[1:]))
+    with patch.object(logs, "logger", _Log):  # for this input alone: other tests run in this process
+        loop.run_until_complete(_ask(admin, data[:1], data[1:]))
 
 
 async def _ask(admin: Admin, cut: bytes, data: bytes) -> None:
@@ -220,14 +225,22 @@ async def _ask(admin: Admin, cut: bytes, data: bytes) -> None:
         raise AssertionError("no response")
     if writer.written:
         head, _, body = bytes(writer.written).partition(b"\r\n\r\n")
-        if f"\r\nContent-Length: {len(body)}\r\n".encode() not in head:
+        if data.split(b"\r\n")[0].split(b" ")[0] == b"HEAD" and not head.startswith(b"HTTP/1.1 431 "):
+            if body:
+                raise AssertionError("a body for HEAD")
+        elif f"\r\nContent-Length: {len(body)}\r\n".encode() not in head:
             raise AssertionError("a response of another length")
 
 
 def _admin_seeds() -> list[bytes]:
     lines = [
-        f"{method} {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode()
-        for method in ("GET", "POST", "HEAD")
+        f"{method} {path} HTTP/1.1\r\nHost: {host}\r\n\r\n".encode()
+        for method, host in (
+            ("GET", "127.0.0.1"),
+            ("GET", "x"),
+            ("POST", "[::1]:9464"),
+            ("HEAD", "localhost"),
+        )
         for path in (
             "/livez",
             "/readyz",

@@ -36,18 +36,31 @@ def classpath(version: str, *, tools: bool = False) -> str:
 
 
 def fetch(version: str, *, tools: bool = False) -> Path:
-    """Return the folder of a release's jars. Two processes at once download them only once.
+    """Return the folder of a release's jars.
 
     Raises:
         RuntimeError: the jars could not be fetched. The message gives the errors and what can be done.
     """
-    folder = cache_folder() / (f"{version}-tools" if tools else version)
+    return fetch_as(f"{version}-tools" if tools else version, coordinates(version, tools=tools))
+
+
+def fetch_as(name: str, wanted: Sequence[str]) -> Path:
+    """Return the folder of artifacts and what they need. Two processes at once download them only once.
+
+    Args:
+        name: of the folder.
+        wanted: each as `group:artifact:version`.
+
+    Raises:
+        RuntimeError: the jars could not be fetched. The message gives the errors and what can be done.
+    """
+    folder = cache_folder() / name
     if folder.is_dir():
         return folder
     folder.parent.mkdir(parents=True, exist_ok=True)
     with _locked(folder.with_name(f"{folder.name}.lock")):
         if not folder.is_dir():
-            _fill(folder, coordinates(version, tools=tools))
+            _fill(folder, wanted)
     return folder
 
 

@@ -11,6 +11,8 @@ from typing import Final
 
 OLDEST: Final = 17
 """Spark 4 needs at least this version."""
+SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"
+"""spark-submit sets this variable for the program that it runs, which has Java then."""
 _SHIM: Final = """\
 #!/bin/sh
 # Spark adds a module that this small runtime does not have. Spark only uses it to be faster.

@@ -4,32 +4,28 @@ One shuffle and one sort bring the segments of each connection together, in orde
 memory as a whole.
 """
 
-import ipaddress
-import json
 import pickle
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from itertools import chain, groupby
-from operator import itemgetter
 from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from replay.capture.files.sources import Share, check_seen
-from replay.capture.kafka.exchanges import Event, read_exchanges
 from replay.capture.packets import segments
 from replay.capture.packets.segments import connection_key
 from replay.capture.packets.tcp import Filter
 from replay.capture.tls.keylog import Secrets
+from replay.measure import steps
 from replay.measure.collected import GROUPED, SUMMED, Collected, collect_part
-from replay.measure.rows import RowFilter, file_rows, rows
-from replay.measure.strip_records import STRIPPED, restore_records, strip_records
-from replay.measure.table import EXCHANGES, EXCHANGES_RAW, exchanges
+from replay.measure.rows import RowFilter
+from replay.measure.steps import BEFORE, Batches, table_schema
+from replay.measure.strip_records import STRIPPED, strip_records
+from replay.measure.table import EXCHANGES_RAW
 from replay.simulate.session_cache import simulate
 
 _EVENTS: Final = ("broker", "time", "act", "name", "size")
@@ -46,10 +42,7 @@ _IDS: Final = pa.schema([("id", pa.binary())])
 _MOST_PARTS: Final = 200
 """The driver gets what so many tasks have collected."""
 _MOST_EVENTS: Final = 10_000
-_BEFORE: Final = -1
-"""The `order` of rows of `uses_of_ports`: before that of any segment."""
 
-Batches: TypeAlias = Iterator[pa.RecordBatch]
 Key: TypeAlias = tuple[pa.Scalar, ...]
 
 
@@ -80,7 +73,7 @@ def from_captures(
     if uses is not None:
         found = found.union(uses)
     spread = found.repartition(partitions, "connection").sortWithinPartitions("connection", "order")
-    return _mapped(spread, partial(_measure, keep.ports, choice, secrets), choice)
+    return _mapped(spread, partial(steps.measure, keep.ports, choice, secrets), choice)
 
 
 def uses_of_ports(table: DataFrame) -> DataFrame:
@@ -97,7 +90,7 @@ def from_table(table: DataFrame, keep: Filter, choice: RowFilter, partitions: in
     """Make a table again, from one that has the raw columns, with another filter."""
     spread = table.select(*EXCHANGES_RAW.names).repartition(partitions, "connection")
     spread = spread.sortWithinPartitions("connection", "place")
-    return _mapped(spread, partial(_measure_again, keep, choice), choice)
+    return _mapped(spread, partial(steps.measure_again, keep, choice), choice)
 
 
 def collected(table: DataFrame, partitions: int) -> Collected:
@@ -142,23 +135,7 @@ def _spread(spark: SparkSession, shares: list[Share]) -> DataFrame:
 
 
 def _mapped(spread: DataFrame, function: Callable[[Batches], Batches], choice: RowFilter) -> DataFrame:
-    schema = EXCHANGES_RAW if choice.raw else EXCHANGES
-    return spread.mapInArrow(function, from_arrow_schema(schema))
-
-
-def _connections(batches: Batches) -> Iterator[tuple[Any, Batches]]:
-    """Yield each connection and its batches, as views. What Spark groups itself takes 4 ms of CPU a group."""
-    for key, runs in groupby(_runs(batches), key=itemgetter(0)):
-        yield key, (run for _, run in runs)
-
-
-def _runs(batches: Batches) -> Iterator[tuple[Any, pa.RecordBatch]]:
-    for batch in batches:
-        runs = pc.run_end_encode(batch.column("connection"))
-        begin = 0
-        for key, end in zip(runs.values.to_pylist(), runs.run_ends.to_pylist(), strict=True):
-            yield key, batch.slice(begin, end - begin)
-            begin = end
+    return spread.mapInArrow(function, from_arrow_schema(table_schema(choice)))
 
 
 def _read(keep: Filter, elsewhere: bool, batches: Batches) -> Batches:
@@ -171,67 +148,14 @@ def _read(keep: Filter, elsewhere: bool, batches: Batches) -> Batches:
                 yield strip_records(found)
 
 
-def _measure(ports: frozenset[int], choice: RowFilter, secrets: Secrets | None, batches: Batches) -> Batches:
-    def events(_: bytes, own: Batches) -> Iterable[Event]:
-        uses, rest = _used(own)
-        return read_exchanges(rest, ports=ports, uses=uses, secrets=secrets)
-
-    return _rows(choice, _restored(batches), "payload", events)
-
-
-def _restored(batches: Batches) -> Batches:
-    """Yield batches with zeros where contents of records were cut.
-
-    Zeros may be many times as long as what is left. So where there are any, connections come one by one.
-    """
-    for batch in batches:
-        if pc.sum(pc.binary_length(batch.column("cuts"))).as_py():
-            yield from (restore_records(run) for _, run in _runs(iter([batch])))
-        elif batch.num_rows:
-            yield restore_records(batch)
-
-
 def _uses(batches: Batches) -> Batches:
     for batch in batches:
         ends, uses = (column.to_pylist() for column in batch.columns)
         keys = [connection_key(*text.split(" > ")) for text in ends]
         empty: dict[pa.DataType, Any] = {pa.binary(): b"", pa.bool_(): False}
         columns = {one.name: [empty.get(one.type, 0)] * len(keys) for one in STRIPPED}
-        columns |= {"connection": keys, "order": [_BEFORE] * len(keys), "sequence": uses}
+        columns |= {"connection": keys, "order": [BEFORE] * len(keys), "sequence": uses}
         yield pa.record_batch([pa.array(columns[one.name], one.type) for one in STRIPPED], schema=STRIPPED)
-
-
-def _used(own: Batches) -> tuple[int, Batches]:
-    """Take the row of `uses_of_ports` from a connection's rows. Return its number, 0 if there is none."""
-    first = next(own)
-    if first.column("order")[0].as_py() != _BEFORE:
-        return 0, chain((first,), own)
-    return first.column("sequence")[0].as_py(), chain((first.slice(1),), own)
-
-
-def _measure_again(keep: Filter, choice: RowFilter, batches: Batches) -> Batches:
-    def events(connection: str, own: Batches) -> Iterable[Event]:
-        return (event for run in own for event in exchanges(run)) if _wanted(keep, connection) else ()
-
-    return _rows(choice, batches, "detail", events)
-
-
-def _rows(
-    choice: RowFilter, batches: Batches, of_files: str, events_of: Callable[[Any, Batches], Iterable[Event]]
-) -> Batches:
-    """Yield the rows of connections, and those of files, which have their counts in the column `of_files`."""
-    files: list[str] = []
-
-    def events() -> Iterator[Event]:
-        for key, own in _connections(batches):
-            if key:
-                yield from events_of(key, own)
-            else:
-                for run in own:
-                    files.extend(run.column(of_files).cast(pa.string()).to_pylist())
-
-    yield from rows(events(), choice)
-    yield file_rows(files, choice)
 
 
 def _collect(batches: Iterable[pa.RecordBatch]) -> Batches:
@@ -260,16 +184,5 @@ def _simulated(key: Key, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Recor
 
 def _ids(topics: frozenset[str], batches: Iterable[pa.RecordBatch]) -> Batches:
     for batch in batches:
-        ends = (json.loads(detail)["end"] for detail in batch.column(0).to_pylist())
-        ids = {topic_id for end in ends for topic_id, name in end["topics"].items() if name in topics}
-        yield pa.record_batch([pa.array(map(bytes.fromhex, ids), pa.binary())], schema=_IDS)
-
-
-def _wanted(keep: Filter, connection: str) -> bool:
-    """Whether a filter keeps a connection (see `Filter`)."""
-    ends = [end.rpartition(":") for end in connection.rpartition(" #")[0].split(" > ")]
-    hosts = [ipaddress.ip_address(host.strip("[]")) for host, _, _ in ends]
-    networks = [ipaddress.ip_network(host, strict=False) for host in keep.hosts]
-    return (not keep.ports or any(int(port) in keep.ports for _, _, port in ends)) and (
-        not networks or any(host in network for host in hosts for network in networks)
-    )
+        ids = steps.topic_ids(topics, batch.column(0).to_pylist())
+        yield pa.record_batch([pa.array(ids, pa.binary())], schema=_IDS)

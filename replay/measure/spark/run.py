@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Final
 
 from py4j.protocol import Py4JError
@@ -24,14 +24,13 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 
-from replay.capture.files.sources import InputError, Source, plan
-from replay.capture.packets.tcp import Filter
-from replay.capture.tls.keylog import Secrets
+from replay.capture.files.sources import InputError, plan
 from replay.measure.collected import Collected
-from replay.measure.rows import RowFilter
+from replay.measure.spark.errors import SparkFailedError
 from replay.measure.spark.jobs import collected, from_captures, from_table, topic_ids, uses_of_ports
-from replay.measure.spark.session import SparkFailedError, interrupted, is_local, session
+from replay.measure.spark.session import interrupted, is_local, session
 from replay.measure.spark.stored import earlier, read_stored, sole_writer, write_stored
+from replay.measure.work import Work
 from replay.report.wording import size
 
 _LEAST_SHARE: Final = 16 << 20
@@ -53,28 +52,6 @@ _NO_EXECUTOR: Final = (
 )
 _EXCEPTION: Final = re.compile(r"(?!org\.apache|java\.|py4j|scala)[\w.]*(Error|Exception)\b")
 """The line of a Python traceback that names the exception."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
-    """What to measure, and how."""
-
-    keep: Filter
-    choice: RowFilter
-    topics: frozenset[str]
-    """Names. Their ids, which requests may have instead, are found in the table."""
-    sources: tuple[Source, ...] = field(default=())
-    table: str | None = None
-    """A directory with a table, instead of sources."""
-    secrets: Secrets | None = None
-    """With which TLS connections are decrypted."""
-    parquet: str | None = None
-    """Where to write the table, or the table to which captures are added."""
-
-    @property
-    def size(self) -> int:
-        """Bytes of the captures; those of unknown size count as 0."""
-        return sum(max(source.size, 0) for source in self.sources)
 
 
 def run_on_spark(work: Work, master: str | None, settings: Mapping[str, str], console: Console) -> Collected:

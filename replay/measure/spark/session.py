@@ -26,7 +26,8 @@ from pyspark.errors import PySparkException
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
-from replay.measure.spark.java import java_home
+from replay.measure.spark.errors import SparkFailedError
+from replay.measure.spark.java import SUBMITTED, java_home
 
 BATCH_BYTES: Final = 4 << 20
 """A worker has a few Arrow batches of this size in memory, however large the capture is."""
@@ -45,10 +46,6 @@ _ANSWER_SECONDS: Final = 10.0
 """A master that takes longer to accept a connection can't be reached. Spark itself tries for a minute."""
 _STOP_SECONDS: Final = 30
 _NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
-
-
-class SparkFailedError(Exception):
-    """Spark could not be started, or failed. The message is one line."""
 
 
 @contextmanager
@@ -215,8 +212,6 @@ def interrupted(error: BaseException | None) -> bool:
     return error is not None
 
 
-SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"
-"""spark-submit sets this variable for the program that it runs."""
 _JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
 _SETTINGS: Final = {
     "spark.app.name": "fetchgate replay measure",

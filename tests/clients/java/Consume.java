@@ -20,6 +20,7 @@ import org.apache.kafka.common.utils.AppInfoParser;
  */
 public final class Consume {
     private static final int FETCH_MAX_WAIT_MS = 100;
+    private static final int COMMIT_INTERVAL_MS = 1000;
 
     private Consume() {
     }
@@ -31,9 +32,13 @@ public final class Consume {
         }
         System.out.printf("{\"kind\": \"start\", \"client\": \"Java\", \"version\": \"%s\"}%n", AppInfoParser.getVersion());
         try (KafkaConsumer<byte[], byte[]> consumer = new KafkaConsumer<>(settings(given))) {
-            List<TopicPartition> partitions = partitions(given.get("assign"));
-            consumer.assign(partitions);
-            consumer.seekToBeginning(partitions);
+            if (given.containsKey("subscribe")) {
+                consumer.subscribe(List.of(given.get("subscribe").split(",")));
+            } else {
+                List<TopicPartition> partitions = partitions(given.get("assign"));
+                consumer.assign(partitions);
+                consumer.seekToBeginning(partitions);
+            }
             read(consumer);
         }
         System.out.println("{\"kind\": \"end\"}");
@@ -44,6 +49,11 @@ public final class Consume {
         settings.put("bootstrap.servers", given.get("bootstrap"));
         settings.put("client.id", "java" + given.getOrDefault("suffix", ""));
         settings.put("isolation.level", given.get("isolation"));
+        if (given.containsKey("group")) {
+            settings.put("group.id", given.get("group"));
+            settings.put("auto.offset.reset", "earliest");
+            settings.put("auto.commit.interval.ms", COMMIT_INTERVAL_MS);
+        }
         settings.put("fetch.max.wait.ms", FETCH_MAX_WAIT_MS);
         settings.put("key.deserializer", ByteArrayDeserializer.class);
         settings.put("value.deserializer", ByteArrayDeserializer.class);

@@ -16,6 +16,8 @@ const { values: given } = parseArgs({
   options: {
     bootstrap: { type: 'string' },
     assign: { type: 'string' },
+    subscribe: { type: 'string' },
+    group: { type: 'string' },
     isolation: { type: 'string', default: 'read_uncommitted' },
     suffix: { type: 'string', default: '' },
   },
@@ -51,7 +53,7 @@ const kafka = new Kafka({
   logLevel: logLevel.ERROR,
 })
 const consumer = kafka.consumer({
-  groupId: `kafkajs-${randomUUID()}`,
+  groupId: given.group ?? `kafkajs-${randomUUID()}`,
   maxWaitTimeInMs: FETCH_MAX_WAIT_MS,
   readUncommitted: given.isolation !== 'read_committed',
 })
@@ -60,10 +62,11 @@ consumer.on(consumer.events.CRASH, ({ payload }) =>
   emit('error', { code: payload.error.name, text: payload.error.message }),
 )
 await consumer.connect()
-const topics = given.assign.split(',').map((item) => item.split(':')[0])
+const topics = given.subscribe?.split(',') ?? given.assign.split(',').map((item) => item.split(':')[0])
 await consumer.subscribe({ topics, fromBeginning: true })
 await consumer.run({
-  autoCommit: false,
+  autoCommit: given.group !== undefined,
+  autoCommitInterval: 1000,
   eachBatchAutoResolve: true,
   eachBatch: async ({ batch }) => {
     for (const message of batch.messages) emitRecord(batch.topic, batch.partition, message)

@@ -1,6 +1,7 @@
 """The consumer program of confluent-kafka (librdkafka)."""
 
-from typing import Any
+import os
+from typing import Any, Final
 
 import confluent_kafka
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
@@ -16,6 +17,9 @@ from tests.clients.python.program import (
     options,
     serve,
 )
+
+TLS_CA: Final = "CONSUME_TLS_CA"
+"""The environment variable with the file of the CA to trust; without it there is no TLS."""
 
 
 class Librdkafka:
@@ -38,6 +42,7 @@ class Librdkafka:
                 "error_cb": _tell_error,
                 "throttle_cb": _tell_throttled,
             }
+            | _tls()
         )
         if given.assign:
             self._consumer.assign([TopicPartition(*pair, OFFSET_BEGINNING) for pair in given.assign])
@@ -79,6 +84,11 @@ class Librdkafka:
 
     def close(self) -> None:
         self._consumer.close()
+
+
+def _tls() -> dict[str, str]:
+    ca = os.environ.get(TLS_CA)
+    return {"security.protocol": "SSL", "ssl.ca.location": ca} if ca else {}
 
 
 def _tell_record(message: Any) -> None:

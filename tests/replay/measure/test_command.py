@@ -126,7 +126,7 @@ def test_without_java_it_fails_in_one_line(
 ) -> None:
     monkeypatch.setenv("JAVA_HOME", "/nowhere")
 
-    assert cli.main(["measure", CAPTURE]) == 1
+    assert cli.main(["measure", CAPTURE, "--master", "local[1]"]) == 1
     assert capsys.readouterr().err == (
         "Starting Spark ...\n"
         "fetchgate replay measure: JAVA_HOME is /nowhere, but /nowhere/bin/java does not run: "

@@ -22,13 +22,23 @@ func main() {
 	if options.Committed {
 		isolation = kgo.ReadCommitted()
 	}
-	client, err := kgo.NewClient(
+	settings := []kgo.Opt{
 		kgo.SeedBrokers(options.Bootstrap...),
 		kgo.ClientID("franz-go" + options.Suffix),
-		kgo.ConsumePartitions(offsets),
 		kgo.FetchIsolationLevel(isolation),
 		kgo.FetchMaxWait(program.FetchMaxWait),
-	)
+	}
+	if options.Group == "" {
+		settings = append(settings, kgo.ConsumePartitions(offsets))
+	} else {
+		settings = append(settings,
+			kgo.ConsumerGroup(options.Group),
+			kgo.ConsumeTopics(options.Subscribe...),
+			kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
+			kgo.AutoCommitInterval(program.CommitInterval),
+		)
+	}
+	client, err := kgo.NewClient(settings...)
 	program.Check(err)
 
 	records, errors := make(chan program.Record), make(chan error)

@@ -17,6 +17,23 @@ func main() {
 	}
 	records, errors := make(chan program.Record), make(chan error)
 	context, cancel := context.WithCancel(context.Background())
+	if options.Group != "" {
+		reader := kafka.NewReader(kafka.ReaderConfig{
+			Brokers:        options.Bootstrap,
+			GroupID:        options.Group,
+			GroupTopics:    options.Subscribe,
+			MinBytes:       1,
+			MaxBytes:       10_000_000,
+			MaxWait:        program.FetchMaxWait,
+			CommitInterval: program.CommitInterval,
+			StartOffset:    kafka.FirstOffset,
+			Dialer:         &kafka.Dialer{ClientID: "kafka-go" + options.Suffix},
+		})
+		go read(context, reader, records, errors)
+		close := func() { cancel(); program.Check(reader.Close()) }
+		program.Print("kafka-go", "github.com/segmentio/kafka-go", records, errors, close)
+		return
+	}
 	for _, place := range options.Assign {
 		reader := kafka.NewReader(kafka.ReaderConfig{
 			Brokers:        options.Bootstrap,

@@ -19,6 +19,9 @@ import (
 // FetchMaxWait is short, so that a consumer at the end of its partitions makes many fetches in a test of seconds.
 const FetchMaxWait = 100 * time.Millisecond
 
+// CommitInterval is that of a member of a group.
+const CommitInterval = time.Second
+
 // flushEvery bounds how long a line stays in the buffer.
 const flushEvery = 50 * time.Millisecond
 
@@ -26,6 +29,9 @@ const flushEvery = 50 * time.Millisecond
 type Options struct {
 	Bootstrap []string
 	Assign    []Place
+	// Subscribe has the topics of a member of Group.
+	Subscribe []string
+	Group     string
 	Committed bool
 	// Suffix ends the client id: it declares a lane.
 	Suffix string
@@ -58,6 +64,8 @@ type Record struct {
 func Parse() Options {
 	bootstrap := flag.String("bootstrap", "", "HOST:PORT[,...]")
 	assign := flag.String("assign", "", "TOPIC:PARTITIONS[,...]")
+	subscribe := flag.String("subscribe", "", "TOPIC[,...], as a member of a group")
+	group := flag.String("group", "", "the consumer group")
 	isolation := flag.String("isolation", "read_uncommitted", "read_uncommitted or read_committed")
 	suffix := flag.String("suffix", "", "of the client id")
 	flag.Parse()
@@ -65,6 +73,11 @@ func Parse() Options {
 		Bootstrap: strings.Split(*bootstrap, ","),
 		Committed: *isolation == "read_committed",
 		Suffix:    *suffix,
+		Group:     *group,
+	}
+	if *subscribe != "" {
+		options.Subscribe = strings.Split(*subscribe, ",")
+		return options
 	}
 	for _, item := range strings.Split(*assign, ",") {
 		topic, number, _ := strings.Cut(item, ":")

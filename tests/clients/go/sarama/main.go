@@ -2,6 +2,8 @@
 package main
 
 import (
+	"context"
+
 	"github.com/IBM/sarama"
 
 	"fetchgate/tests/clients/program"
@@ -17,10 +19,19 @@ func main() {
 	if options.Committed {
 		config.Consumer.IsolationLevel = sarama.ReadCommitted
 	}
+	records, errors := make(chan program.Record), make(chan error)
+	if options.Group != "" {
+		config.Consumer.Offsets.Initial = sarama.OffsetOldest
+		config.Consumer.Offsets.AutoCommit.Interval = program.CommitInterval
+		group, err := sarama.NewConsumerGroup(options.Bootstrap, options.Group, config)
+		program.Check(err)
+		go join(group, options.Subscribe, member{records}, errors)
+		program.Print("Sarama", "github.com/IBM/sarama", records, errors, func() { program.Check(group.Close()) })
+		return
+	}
 	consumer, err := sarama.NewConsumer(options.Bootstrap, config)
 	program.Check(err)
 
-	records, errors := make(chan program.Record), make(chan error)
 	for _, place := range options.Assign {
 		partition, err := consumer.ConsumePartition(place.Topic, int32(place.Partition), sarama.OffsetOldest)
 		program.Check(err)
@@ -28,6 +39,49 @@ func main() {
 	}
 	// Its consumer waits for partition consumers that nobody reads any more: the process ends without it.
 	program.Print("Sarama", "github.com/IBM/sarama", records, errors, func() {})
+}
+
+type member struct {
+	records chan<- program.Record
+}
+
+func (member) Setup(sarama.ConsumerGroupSession) error   { return nil }
+func (member) Cleanup(sarama.ConsumerGroupSession) error { return nil }
+
+func (m member) ConsumeClaim(session sarama.ConsumerGroupSession, claim sarama.ConsumerGroupClaim) error {
+	for {
+		select {
+		case message, more := <-claim.Messages():
+			if !more {
+				return nil
+			}
+			select {
+			case m.records <- convert(message):
+				session.MarkMessage(message, "")
+			case <-session.Context().Done():
+				return nil
+			}
+		case <-session.Context().Done():
+			return nil
+		}
+	}
+}
+
+func join(group sarama.ConsumerGroup, topics []string, handler member, errors chan<- error) {
+	go func() {
+		for err := range group.Errors() {
+			errors <- err
+		}
+	}()
+	for {
+		err := group.Consume(context.Background(), topics, handler)
+		if err == sarama.ErrClosedConsumerGroup {
+			return
+		}
+		if err != nil {
+			errors <- err
+		}
+	}
 }
 
 func forward(partition sarama.PartitionConsumer, records chan<- program.Record, errors chan<- error) {

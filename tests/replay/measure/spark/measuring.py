@@ -10,7 +10,8 @@ from replay.capture.packets.tcp import Filter
 from replay.measure.collected import Collected
 from replay.measure.report import About, report
 from replay.measure.rows import RowFilter
-from replay.measure.spark.run import Work, measure
+from replay.measure.spark.run import measure
+from replay.measure.work import Work
 from replay.report.model import Filters, Report
 from replay.simulate.engine import Policy
 

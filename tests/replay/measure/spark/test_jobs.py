@@ -13,7 +13,7 @@ from replay.capture.files.sources import expand, plan
 from replay.capture.kafka.exchanges import payloads
 from replay.capture.packets import segments
 from replay.capture.packets.tcp import Filter
-from replay.measure.spark.jobs import _restored
+from replay.measure.steps import restored
 from replay.measure.strip_records import strip_records
 from replay.report.model import Report
 from tests.replay.capture.crafting import RAW, pcap
@@ -58,11 +58,11 @@ def test_records_are_put_back_for_one_connection_at_a_time(tmp_path: Path) -> No
     [share] = plan(expand([str(tmp_path / "made.pcap")]), 1 << 30)
     found = list(segments.read(share))
 
-    restored = list(_restored(map(strip_records, found)))
+    put_back = list(restored(map(strip_records, found)))
 
-    assert sum(batch.num_rows for batch in restored) == sum(batch.num_rows for batch in found)
-    assert all(len(batch.column("connection").unique()) == 1 for batch in restored)
-    assert sum(len(payload) for batch in restored for payload in payloads(batch)) == sum(
+    assert sum(batch.num_rows for batch in put_back) == sum(batch.num_rows for batch in found)
+    assert all(len(batch.column("connection").unique()) == 1 for batch in put_back)
+    assert sum(len(payload) for batch in put_back for payload in payloads(batch)) == sum(
         len(payload) for batch in found for payload in payloads(batch)
     )
 

@@ -18,8 +18,9 @@ from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from replay.measure.spark import java, run, session
+from replay.measure.spark.errors import SparkFailedError
 from replay.measure.spark.java import NoJavaError, java_home, release
-from replay.measure.spark.session import SparkFailedError, is_local
+from replay.measure.spark.session import is_local
 from tests.replay.measure.spark.measuring import measured, work
 
 ROOT = Path(__file__).parents[4]
@@ -178,7 +179,7 @@ def test_a_master_without_an_address_is_left_to_spark(master: str) -> None:
 @pytest.mark.integration
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_signal_ends_it_without_a_trace(tmp_path: Path, number: int, code: int) -> None:
-    command = [sys.executable, "-c", CODE, "measure", str(CAPTURE), "--json"]
+    command = [sys.executable, "-c", CODE, "measure", str(CAPTURE), "--json", "--master", "local[2]"]
     pipe = subprocess.PIPE
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
     with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, cwd=ROOT, env=environment) as running:

@@ -1,0 +1,79 @@
+"""Which clients have which key ranges of a group at the moment, so that no two of them get the same records.
+
+A client claims its ranges of a partition with its first fetch of it, and has them until its last connection
+is closed: what it got it may still work on, while it fetches nothing. Who came first keeps them. A client is
+known by its host and client.id, on whatever connections it comes (one to each broker, as a rule): so it is
+not in its own way when it connects again.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import NamedTuple, TypeAlias
+
+from proxy.cooperative.positions import Place
+from proxy.cooperative.ranges import KeyRanges, overlap
+
+Client: TypeAlias = tuple[str, bytes]
+"""Its host, and its client.id with what that declares."""
+
+
+class Overlap(NamedTuple):
+    """Why a client can't have its ranges."""
+
+    holder: Client
+    """Who has some of them."""
+    place: Place
+
+
+class Claims:
+    """The key ranges that connected clients have declared, by group and partition."""
+
+    __slots__ = ("_by_client", "_by_place", "_connections")
+
+    def __init__(self) -> None:
+        self._connections = Counter[Client]()
+        self._by_place: dict[tuple[bytes, Place], dict[Client, KeyRanges]] = {}
+        self._by_client: dict[Client, set[tuple[bytes, Place]]] = {}
+
+    def __repr__(self) -> str:
+        return f"<Claims clients={len(self._by_client)} partitions={len(self._by_place)}>"
+
+    def connected(self, client: Client) -> bool:
+        """Whether a client has a connection."""
+        return client in self._connections
+
+    def opened(self, client: Client) -> None:
+        """Note one more connection of a client."""
+        self._connections[client] += 1
+
+    def closed(self, client: Client) -> None:
+        """Note one connection less; with the last one a client has nothing any more."""
+        self._connections[client] -= 1
+        if self._connections[client] > 0:
+            return
+        del self._connections[client]
+        for key in self._by_client.pop(client, ()):
+            del self._by_place[key][client]
+            if not self._by_place[key]:
+                del self._by_place[key]
+
+    def overlap(
+        self, client: Client, group: bytes, lanes: Iterable[tuple[Place, KeyRanges]]
+    ) -> Overlap | None:
+        """Return who has some of a client's ranges; None: nobody."""
+        mine = self._by_client.get(client, ())
+        for place, ranges in lanes:
+            if (group, place) in mine:
+                continue
+            for other, theirs in self._by_place.get((group, place), {}).items():
+                if other != client and overlap(ranges, theirs):
+                    return Overlap(other, place)
+        return None
+
+    def claim(self, client: Client, group: bytes, lanes: Iterable[tuple[Place, KeyRanges]]) -> None:
+        """Give a client its ranges, which overlap with nobody's."""
+        mine = self._by_client.setdefault(client, set())
+        for place, ranges in lanes:
+            if (key := (group, place)) not in mine:
+                mine.add(key)
+                self._by_place.setdefault(key, {})[client] = ranges

@@ -1,0 +1,59 @@
+"""For applications: the client.id of a consumer that shares partitions with others by hand.
+
+    from confluent_kafka import Consumer
+    from proxy.cooperative.client_ids import client_id
+
+    consumer = Consumer({"client.id": client_id("billing.host-7", member=0, members=4), ...})
+    consumer.assign([...])
+
+The gateway must be started with ``--cooperative billing``. A broker, or a gateway without that option, takes
+the whole id for a name, and each consumer then gets all records.
+
+It needs nothing but the standard library.
+"""
+
+import re
+from typing import Final
+
+from proxy.cooperative.murmur2 import SPACE, murmur2
+
+_OWN_ID: Final = re.compile(r"[A-Za-z0-9._-]+")
+
+
+def client_id(own_id: str, member: int, members: int) -> str:
+    """Return the client.id of one of several consumers, with which it gets an equal part of all keys.
+
+    Args:
+        own_id: begins with the name of the group, and a dot.
+        member: its number, from 0 on.
+        members: how many there are.
+
+    Raises:
+        ValueError: there is no such member, or the id has characters that libraries refuse.
+    """
+    if not _OWN_ID.fullmatch(own_id):
+        raise ValueError(f"{own_id!r}: a client.id has the characters A-Z a-z 0-9 . _ - only")
+    low, high = range_of(member, members)
+    return f"{own_id}.kr-{low:08x}-{high:08x}"
+
+
+def range_of(member: int, members: int) -> tuple[int, int]:
+    """Return the lowest and the highest hash of a member.
+
+    Raises:
+        ValueError: there is no such member.
+    """
+    if not 0 <= member < members <= SPACE:
+        raise ValueError(f"member {member} of {members}: members are numbered from 0 on")
+    return member * SPACE // members, (member + 1) * SPACE // members - 1
+
+
+def member_of(key: bytes, members: int) -> int:
+    """Return which of so many members gets the records with a key.
+
+    Raises:
+        ValueError: there is no member.
+    """
+    if not 0 < members <= SPACE:
+        raise ValueError(f"{members} members")
+    return ((murmur2(key) + 1) * members - 1) // SPACE

@@ -1,0 +1,30 @@
+"""murmur2 of one key, with the standard library alone: applications use it as well (`client_ids`)."""
+
+from struct import unpack_from
+from typing import Final
+
+SPACE: Final = 1 << 32
+"""Hashes are from 0 to one less."""
+MASK: Final = SPACE - 1
+SEED: Final = 0x9747B28C
+M: Final = 0x5BD1E995
+
+
+def murmur2(key: bytes) -> int:
+    """Return murmur2 of a key: all 32 bits, unsigned.
+
+    Kafka's default partitioner takes it modulo the number of partitions, so within one partition the low bits
+    are nearly the same for all keys. Ranges are of the whole number, where the high bits decide.
+
+    Source: org.apache.kafka.common.utils.Utils.murmur2.
+    """
+    size = len(key)
+    whole = size >> 2
+    hashed = SEED ^ size
+    for word in unpack_from(f"<{whole}I", key):
+        mixed = word * M & MASK
+        hashed = (hashed * M ^ (mixed ^ mixed >> 24) * M) & MASK
+    if rest := key[whole << 2 :]:
+        hashed = (hashed ^ int.from_bytes(rest, "little")) * M & MASK
+    hashed = (hashed ^ hashed >> 13) * M & MASK
+    return hashed ^ hashed >> 15

@@ -1,0 +1,177 @@
+"""A client that another worker serves: its bytes pass between its socket and a stream to that worker.
+
+A TLS connection can't be given to another process, so the process that accepted the client keeps its socket.
+"""
+
+import asyncio
+import select
+import socket
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final, cast
+
+from proxy.net.endpoint import WRITE_HIGH_WATER
+
+CUT_OFF_SECONDS: Final = 10.0
+"""The longest time without progress of a peer that still has to read its last bytes."""
+
+
+class Relay:
+    """Forwards all that comes from either side, and its end.
+
+    Args:
+        loop: the event loop.
+        client: the client's connection.
+        closed: called when both sides are closed.
+    """
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, client: asyncio.Transport, closed: Callable[["Relay"], None]
+    ) -> None:
+        self._loop = loop
+        self._closed = closed
+        self._client, self._worker = _Side(self), _Side(self)
+        self._client.peer, self._worker.peer = self._worker, self._client
+        client.pause_reading()
+        client.set_protocol(self._client)
+        self._client.transport = client
+
+    def __repr__(self) -> str:
+        return f"<Relay client={self._client.transport!r} worker={self._worker.transport!r}>"
+
+    async def begin(self, data: bytes, stream: socket.socket) -> None:
+        """Connect to the worker.
+
+        Args:
+            data: what came from the client so far.
+            stream: one end of a pair; the worker has the other one, or is about to.
+        """
+        try:
+            await self._loop.create_unix_connection(lambda: self._worker, sock=stream)
+        except OSError:
+            stream.close()
+            self.abort()
+            return
+        client, worker = self._client.transport, self._worker.transport
+        if client is None or client.is_closing() or worker is None:  # one has left meanwhile
+            self.abort()
+            return
+        worker.set_write_buffer_limits(high=WRITE_HIGH_WATER)
+        worker.write(data)
+        client.resume_reading()
+
+    def abort(self) -> None:
+        """Close both sides at once; what is unsent is lost."""
+        for side in (self._client, self._worker):
+            if side.transport is not None:
+                side.transport.abort()
+
+    def ended(self) -> None:
+        """Close both sides, once they have read what is left for them, if neither sends any more.
+
+        A worker that sends no more is about to close: the client gets time for its last bytes, no more.
+        """
+        if self._client.ended and self._worker.ended:
+            self._close(self._client)
+            self._close(self._worker)
+        elif self._worker.ended:
+            self.watch(self._client)
+
+    def lost(self, side: "_Side") -> None:
+        """Close the other side, too, once it has read what is left for it."""
+        if side.peer.transport is None:
+            self._closed(self)
+        else:
+            self._close(side.peer)
+
+    def _close(self, side: "_Side") -> None:
+        if side.transport is not None:
+            side.transport.close()
+            self.watch(side)
+
+    def watch(self, side: "_Side") -> None:
+        """Watch a side that does not take what is due to it, until it does."""
+        if side.transport is not None and not side.watched:
+            side.watched = True
+            left = side.transport.get_write_buffer_size()
+            self._loop.call_later(CUT_OFF_SECONDS, self._look_after, side, left)
+
+    def _look_after(self, side: "_Side", left: int) -> None:
+        """Close both sides if one takes nothing more, and the other one has ended.
+
+        A side that is not read, since the other one is full, ends unnoticed.
+        """
+        side.watched = False
+        transport = side.transport
+        if transport is None:
+            return
+        last = transport.is_closing() or (side is self._client and self._worker.ended)
+        if not (last or side.full):
+            return
+        stuck = transport.get_write_buffer_size() >= left
+        if stuck and (last or _has_ended(side.peer.transport)):
+            self.abort()
+        else:
+            self.watch(side)
+
+
+class _Side(asyncio.Protocol):
+    """One of the two sides."""
+
+    peer: "_Side"
+
+    def __init__(self, relay: Relay) -> None:
+        self._relay = relay
+        self.transport: asyncio.Transport | None = None
+        """None before it is connected and after it is closed."""
+        self.ended = False
+        """It sends no more."""
+        self.full = False
+        """It does not take what is due to it: the other side is not read."""
+        self.watched = False
+        """A timer is set for it."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast("asyncio.Transport", transport)
+
+    def data_received(self, data: bytes) -> None:
+        to = self.peer.transport
+        if to is not None and not to.is_closing():
+            to.write(data)
+
+    def eof_received(self) -> bool:
+        """Forward the end; the other direction stays open, but for TLS, which can't close one."""
+        own, to = self.transport, self.peer.transport
+        self.ended = True
+        if to is not None and not to.is_closing():
+            if not to.can_write_eof():
+                to.close()
+            else:
+                with suppress(OSError):  # its peer has reset it, which the event loop reports
+                    to.write_eof()
+        self._relay.ended()
+        return own is not None and own.can_write_eof()
+
+    def pause_writing(self) -> None:
+        self.full = True
+        self._relay.watch(self)
+        if (source := self.peer.transport) is not None and not source.is_closing():
+            source.pause_reading()
+
+    def resume_writing(self) -> None:
+        self.full = False
+        if (source := self.peer.transport) is not None and not source.is_closing():
+            source.resume_reading()
+
+    def connection_lost(self, _exc: Exception | None) -> None:
+        self.transport = None
+        self._relay.lost(self)
+
+
+def _has_ended(transport: asyncio.Transport | None) -> bool:
+    """Tell whether the peer of a stream between processes has closed it, which is not seen by not reading."""
+    if transport is None:
+        return True
+    poll = select.poll()
+    poll.register(transport.get_extra_info("socket").fileno(), 0)  # POLLHUP is always told
+    return bool(poll.poll(0))

@@ -1,0 +1,103 @@
+"""Measures a small capture in this process: Spark takes longer to start than all of it takes.
+
+The steps are those of Spark's tasks (``steps``), and so is the report. It needs no Java.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Final
+
+import pyarrow as pa
+
+from replay.capture.files.sources import plan
+from replay.capture.packets import segments
+from replay.measure import steps
+from replay.measure.collected import GROUPED, SUMMED, Collected, Group, collect_part
+from replay.measure.strip_records import STRIPPED, strip_records
+from replay.measure.table import EXCHANGES_RAW
+from replay.measure.work import Work
+from replay.simulate.session_cache import Event, simulate
+
+MOST: Final = 64 << 20
+"""With more bytes, Spark is faster and takes less memory."""
+_ROWS: Final = 10_000
+"""The most rows of a batch, as Spark's own default."""
+_EVENTS: Final = 10_000
+
+
+def measure_here(work: Work) -> Collected | None:
+    """Measure what has at most `MOST` bytes, also once it is expanded.
+
+    Returns:
+        what the report shows; None: it is more, a table, or to be written as one, which is Spark's.
+
+    Raises:
+        OSError: a file can't be read any more.
+    """
+    if work.table or work.parquet or work.size > MOST:
+        return None
+    found = _stripped(work)
+    if found is None:
+        return None
+    choice = replace(work.choice, raw=bool(work.topics))
+    batches = _sorted(found, STRIPPED, "order")
+    rows = list(steps.measure(work.keep.ports, choice, work.secrets, batches))
+    if work.topics:
+        ends = (one for batch in rows for one in _details(batch))
+        choice = replace(choice, topics=work.topics | steps.topic_ids(work.topics, ends))
+        rows = list(steps.measure_again(work.keep, choice, _sorted(rows, EXCHANGES_RAW, "place")))
+    return _collected(pa.Table.from_batches(rows, steps.table_schema(choice)))
+
+
+def _stripped(work: Work) -> list[pa.RecordBatch] | None:
+    """Read the segments without contents of records; None: they are more than `MOST` bytes."""
+    found, size = [], 0
+    for share in plan(work.sources, MOST):
+        for batch in segments.read(share, work.keep):
+            size += batch.nbytes
+            if size > MOST:
+                return None
+            found.append(strip_records(batch))
+    return found
+
+
+def _sorted(batches: list[pa.RecordBatch], schema: pa.Schema, within: str) -> Iterator[pa.RecordBatch]:
+    """Bring the rows of each connection together, in order."""
+    keys = [("connection", "ascending"), (within, "ascending")]
+    table = pa.Table.from_batches(batches, schema).sort_by(keys).combine_chunks()
+    yield from table.to_batches(max_chunksize=_ROWS)
+
+
+def _details(batch: pa.RecordBatch) -> Iterator[str]:
+    """Yield what the rows of connections tell."""
+    columns = (batch.column(name).to_pylist() for name in ("row", "detail"))
+    return (detail for row, detail in zip(*columns, strict=True) if row == "connection")
+
+
+def _collected(table: pa.Table) -> Collected:
+    """Collect what the report shows, as Spark's job of this name does."""
+    sums = [(name, "sum") for name in SUMMED]
+    found = table.group_by(list(GROUPED), use_threads=False).aggregate(
+        [("detail", "list"), ([], "count_all"), *sums]
+    )
+    whole = Collected()
+    sessions: defaultdict[str, list[Event]] = defaultdict(list)
+    for part in collect_part(_groups(found.sort_by("connection")), _EVENTS):
+        if isinstance(part, Collected):
+            whole.merge(part)
+        else:
+            for broker, event in part:
+                sessions[broker].append(event)
+    whole.fit()
+    whole.slots.update((broker, simulate(events)) for broker, events in sessions.items())
+    return whole
+
+
+def _groups(found: pa.Table) -> Iterable[Group]:
+    """Yield groups as Spark gives them: sums of nothing are 0, and details have no nulls."""
+    for batch in found.to_batches():
+        for row in batch.to_pylist():
+            details = [detail for detail in row["detail_list"] if detail is not None]
+            group = {name: row[name] for name in GROUPED} | {"count": row["count_all"], "details": details}
+            yield group | {name: row[f"{name}_sum"] or 0 for name in SUMMED}

@@ -1,0 +1,155 @@
+"""Clients in other languages as members of cooperative groups."""
+
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from itertools import count
+from typing import Final, Self
+
+import confluent_kafka
+import pytest
+
+from tests.clients.programs import PROGRAMS
+from tests.clients.runner import Program, Run, python_programs
+from tools.gateway import GatewayProcess
+from tools.kafka import Broker
+from tools.kafka.admin import Admin
+
+pytestmark = [pytest.mark.clients, pytest.mark.timeout(300)]
+
+RECORDS: Final = 2_000
+KEYS: Final = 101
+SETTLED_SECONDS: Final = 6.0
+"""Two heartbeats of three seconds: who has to join again has heard of it."""
+PATIENCE: Final = 90.0
+ALL: Final = (*PROGRAMS, "kafka-python-2.0.2")
+_numbers = count()
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Broker]:
+    with Broker() as broker:
+        yield broker
+
+
+def program_of(name: str) -> Program:
+    return PROGRAMS[name]() if name in PROGRAMS else python_programs()[name]
+
+
+class Group:
+    """Members of a group on one partition."""
+
+    def __init__(self, broker: Broker, programs: list[Program]) -> None:
+        self.programs = programs
+        place = f".{next(_numbers)}"
+        # A program's client.id begins with its own name, so each is a group's name here.
+        self._names = [program.client_id + place for program in programs]
+        self.name, self._place = self._names[0], place
+        self.topic = f"orders-{self.name}"
+        self._broker = broker
+        self._stack = ExitStack()
+        self.runs: list[Run] = []
+
+    def __enter__(self) -> Self:
+        with Admin(self._broker.address) as admin:
+            admin.create_topic(self.topic, partitions=1)
+        self.gateway = self._stack.enter_context(
+            GatewayProcess(self._broker.address, "--cooperative", ",".join({*self._names}))
+        )
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def join(self, program: Program) -> Run:
+        """Start a member."""
+        suffix = f"{self._place}.{len(self.runs)}"
+        run = Run(program, self.gateway.address, subscribe=[self.topic], group=self.name, suffix=suffix)
+        self.runs.append(self._stack.enter_context(run))
+        return run
+
+    def produce(self, first: int, number: int) -> None:
+        """Produce some records with keys."""
+        producer = confluent_kafka.Producer({"bootstrap.servers": self._broker.address, "linger.ms": 5})
+        for each in range(first, first + number):
+            producer.produce(self.topic, key=b"key-%d" % (each % KEYS), value=b"%d" % each)
+        assert producer.flush(30) == 0
+
+    def wait_shared(self) -> int:
+        """Produce until each member has got something, and no more for a while; return how many records."""
+        number = 0
+        deadline = time.monotonic() + PATIENCE
+        while min(len(run.of("record")) for run in self.runs) == 0:
+            told = [
+                (run.program.name, len(run.of("record")), run.told_on_stderr()[-800:]) for run in self.runs
+            ]
+            assert time.monotonic() < deadline, told
+            self.produce(number, KEYS)
+            number += KEYS
+            time.sleep(1)
+        time.sleep(SETTLED_SECONDS)
+        return number
+
+    def _told(self) -> list[tuple[str, int, str]]:
+        """What each member has said so far."""
+        return [(run.program.name, len(run.of("record")), run.told_on_stderr()[-800:]) for run in self.runs]
+
+    def wait(self, number: int) -> None:
+        """Wait until so many offsets were delivered."""
+        deadline = time.monotonic() + PATIENCE
+        while len({line["offset"] for run in self.runs for line in run.of("record")}) < number:
+            told = [
+                (run.program.name, len(run.of("record")), run.told_on_stderr()[-800:]) for run in self.runs
+            ]
+            assert time.monotonic() < deadline, told
+            time.sleep(0.2)
+
+    def check(self, first: int, number: int) -> None:
+        """Check that from an offset on each record went to one member, each key to one, in order."""
+        offsets: list[int] = []
+        owners: list[set[str]] = []
+        for run in self.runs:
+            lines = [line for line in run.of("record") if line["offset"] >= first]
+            for key in {line["key"] for line in lines}:
+                mine = [line["offset"] for line in lines if line["key"] == key]
+                assert mine == sorted(set(mine)), (run.program.name, key)
+            owners.append({line["key"] for line in lines})
+            offsets += [line["offset"] for line in lines]
+        assert sorted(offsets) == list(range(first, number))
+        assert len(set.union(*owners)) == sum(map(len, owners))
+        assert all(owners)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_two_members_share_a_partition(name: str, broker: Broker) -> None:
+    """Case 34."""
+    program = program_of(name)
+    with Group(broker, [program]) as group:
+        group.join(program)
+        group.join(program)
+        first = group.wait_shared()
+        group.produce(first, RECORDS)
+        group.wait(first + RECORDS)
+        group.check(first, first + RECORDS)
+
+
+def test_many_libraries_share_a_partition(broker: Broker) -> None:
+    """Case 35: they have no assignor in common."""
+    names = [
+        "java",
+        "sarama",
+        "franz-go",
+        "kafka-go",
+        "kafkajs",
+        "confluent-kafka",
+        "aiokafka",
+        "kafka-python",
+    ]
+    programs = [program_of(name) for name in names]
+    with Group(broker, programs) as group:
+        for program in programs:
+            group.join(program)
+        first = group.wait_shared()
+        group.produce(first, RECORDS)
+        group.wait(first + RECORDS)
+        group.check(first, first + RECORDS)

@@ -1,0 +1,198 @@
+"""A coordinator of one group, and clients that join it through connections of a gateway. Sans-IO."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from proxy.cooperative.fields import Reader, Writer
+from proxy.cooperative.membership import (
+    PROTOCOL,
+    assignment,
+    heartbeat_error,
+    read_assignment,
+    read_join,
+    read_joined,
+    read_sync,
+    read_synced,
+)
+from proxy.cooperative.positions import Place
+from proxy.core.connection import Connection
+from tests.model.gate import framed, unframed
+
+GROUP, OWN = b"billing", b"range"
+JOIN_GROUP, HEARTBEAT, LEAVE_GROUP, SYNC_GROUP = 11, 12, 13, 14
+
+
+def sent(connection: Connection) -> list[bytes]:
+    """What the broker gets, whole frames with their lengths."""
+    return list(map(framed, unframed(b"".join(connection.drain_broker()))))
+
+
+def got(connection: Connection) -> list[bytes]:
+    """What the client gets."""
+    return list(map(framed, unframed(b"".join(connection.drain_client()))))
+
+
+def request(key: int, version: int, client_id: str, body: bytes | bytearray) -> bytes:
+    """Write a request, whole."""
+    name = client_id.encode()
+    head = key.to_bytes(2) + version.to_bytes(2) + (7).to_bytes(4) + len(name).to_bytes(2) + name
+    return framed(head + body)
+
+
+def subscription(topic: bytes, owned: Sequence[Place] = ()) -> bytes:
+    """A subscription (ConsumerProtocolSubscription v1)."""
+    writer = Writer(JOIN_GROUP, 0)
+    writer.content += (1).to_bytes(2)
+    writer.count(1)
+    writer.string(topic)
+    writer.data(None)
+    return bytes(writer.content) + assignment(owned)[2:-4]
+
+
+@dataclass(eq=False)
+class Client:
+    """A client that joins."""
+
+    connection: Connection
+    client_id: str
+    member_id: bytes
+    topic: bytes = b"orders"
+    owned: Sequence[Place] = ()
+    """What it says it has."""
+    session_ms: int = 6_000
+    joined: bool = False
+    """It was given its member id."""
+    protocol: bytes = b""
+    """As it is told."""
+    leads: list[bytes] = field(default_factory=list)
+    """The metadata of all members, if it leads."""
+    places: list[Place] = field(default_factory=list)
+    """Its assignment."""
+
+    def ask(self, key: int, version: int, body: bytes | bytearray, now: float = 1.0) -> list[bytes]:
+        """Send a request; return what the broker gets."""
+        self.connection.receive_client(request(key, version, self.client_id, body), now)
+        return sent(self.connection)
+
+    def answered(self, frame: bytes, now: float = 1.0) -> bytes:
+        """Have the broker respond; return what the client gets."""
+        self.connection.receive_broker(frame, now)
+        (found,) = got(self.connection)
+        return found
+
+
+class Coordinator:
+    """The group's coordinator."""
+
+    def __init__(self) -> None:
+        self.generation = 0
+
+    def rebalance(
+        self, clients: Sequence[Client], partitions: int = 1, now: float = 1.0, outsider: bool = False
+    ) -> None:
+        """Have all join and sync; the first leads, and has all partitions dealt out in turn.
+
+        Args:
+            clients: all members.
+            partitions: of the topic.
+            now: in seconds.
+            outsider: there is one more, not behind a gateway.
+        """
+        self.join(clients, now, outsider)
+        places = [(clients[0].topic, number) for number in range(partitions)]
+        dealt = {each.member_id: places[at :: len(clients)] for at, each in enumerate(clients)}
+        self.sync(clients, dealt, now)
+
+    def join(self, clients: Sequence[Client], now: float = 1.0, outsider: bool = False) -> None:
+        """Have all join."""
+        self.generation += 1
+        offers: list[tuple[bytes, dict[bytes, bytes]]] = []
+        for each in clients:
+            body = Writer(JOIN_GROUP, 5)
+            body.string(GROUP)
+            body.number(each.session_ms)
+            body.number(60_000)
+            body.string(each.member_id if each.joined else b"")
+            each.joined = True
+            body.string(None)
+            body.string(b"consumer")
+            body.count(1)
+            body.string(OWN)
+            body.data(subscription(each.topic, each.owned))
+            (frame,) = each.ask(JOIN_GROUP, 5, body.content, now)
+            offers.append((each.member_id, dict(read_join(frame).protocols)))
+        protocol = OWN if outsider or not all(PROTOCOL in offer for _, offer in offers) else PROTOCOL
+        for each in clients:
+            leads = each is clients[0]
+            said = Writer(JOIN_GROUP, 5)
+            said.content += (7).to_bytes(4) + bytes(4) + bytes(2) + self.generation.to_bytes(4)
+            said.string(protocol)
+            said.string(clients[0].member_id)
+            said.string(each.member_id)
+            said.count(len(offers) if leads else 0)
+            for member_id, offer in offers if leads else ():
+                said.string(member_id)
+                said.string(None)
+                said.data(offer[protocol])
+            joined = read_joined(each.answered(framed(bytes(said.content)), now), 5)
+            each.protocol, each.leads = joined.protocol, [metadata for _, _, metadata in joined.members]
+
+    def sync(
+        self, clients: Sequence[Client], dealt: dict[bytes, list[Place]], now: float = 1.0
+    ) -> dict[bytes, bytes]:
+        """Have all sync; return what the broker got from the leader."""
+        made: dict[bytes, bytes] = {}
+        for each in clients:
+            body = self.sync_body(each)
+            mine = dealt if each is clients[0] else {}
+            body.count(len(mine))
+            for member_id, places in mine.items():
+                body.string(member_id)
+                body.data(assignment(places))
+            (frame,) = each.ask(SYNC_GROUP, 3, body.content, now)
+            made |= dict(read_sync(frame).assignments)
+            self.synced(each, made.get(each.member_id, b""), now)
+        return made
+
+    def sync_body(self, client: Client) -> Writer:
+        """The beginning of a SyncGroup request."""
+        body = Writer(SYNC_GROUP, 3)
+        body.string(GROUP)
+        body.number(self.generation)
+        body.string(client.member_id)
+        body.string(None)
+        return body
+
+    @staticmethod
+    def synced(client: Client, given: bytes, now: float = 1.0) -> None:
+        """Respond to a SyncGroup request."""
+        said = Writer(SYNC_GROUP, 3)
+        said.content += (7).to_bytes(4) + bytes(4) + bytes(2)
+        said.data(given)
+        found = read_synced(client.answered(framed(bytes(said.content)), now), 3)
+        client.places = read_assignment(found.assignment)[0]
+
+    def beat(self, client: Client, error: int = 0, now: float = 1.0) -> int:
+        """Have a client send a heartbeat; return the error that it is told."""
+        body = Writer(HEARTBEAT, 3)
+        body.string(GROUP)
+        body.number(self.generation)
+        body.string(client.member_id)
+        body.string(None)
+        if client.ask(HEARTBEAT, 3, body.content, now):
+            said = client.answered(framed((7).to_bytes(4) + bytes(4) + error.to_bytes(2)), now)
+        else:
+            (said,) = got(client.connection)
+        return heartbeat_error(said, 3)
+
+
+def owned_of(metadata: Iterable[bytes]) -> list[list[Place]]:
+    """Return what each member says it has, of their subscriptions."""
+    found = []
+    for data in metadata:
+        reader = Reader(data, 2, JOIN_GROUP, 0)
+        for _ in range(reader.count() or 0):
+            reader.string()
+        reader.data()
+        found.append(read_assignment(bytes(2) + data[reader.at :] + bytes(4))[0])
+    return found

@@ -1,0 +1,56 @@
+"""What processes tell of cooperative groups, and how that is added up."""
+
+import pytest
+
+from proxy.cooperative.ranges import FULL, KeyRanges
+from proxy.cooperative.tally import Cooperative, FilterTally, GroupSeen, LaneSeen, MemberSeen
+
+
+def group(*ranges: KeyRanges, name: str = "g", partition: int = 0) -> GroupSeen:
+    return GroupSeen(
+        name=name,
+        exclusive="",
+        members=[
+            MemberSeen(
+                client_id=f"g.{number}",
+                host="h",
+                state="shares",
+                lanes=[LaneSeen(topic="t", partition=partition, ranges=each, position=None, lag=None)],
+            )
+            for number, each in enumerate(ranges)
+        ],
+    )
+
+
+@pytest.mark.parametrize(
+    ("ranges", "gaps"),
+    [
+        ([], 0),
+        ([FULL], 0),
+        ([((0, 9),), ((10, 0xFFFF_FFFF),)], 0),
+        ([((10, 0xFFFF_FFFF),), ((0, 9),)], 0),
+        ([((1, 0xFFFF_FFFF),)], 1),
+        ([((0, 0xFFFF_FFFE),)], 1),
+        ([((5, 9), (20, 30))], 3),
+    ],
+)
+def test_gaps_between_lanes_are_counted(ranges: list[KeyRanges], gaps: int) -> None:
+    assert group(*ranges).unowned() == gaps
+
+
+def test_processes_are_added_up() -> None:
+    one = Cooperative(groups=[group(FULL, name="b")])
+    one.tally.records["kept"] = 2
+    one.tally.upstream_bytes = 10
+    other = Cooperative(groups=[group(name="a")])
+    other.tally.records.update(kept=3, filtered=1)
+    other.tally.refused[44] = 1
+    total = Cooperative()
+    total.add(one)
+    total.add(other)
+    assert [each.name for each in total.groups] == ["a", "b"]
+    assert total.tally == FilterTally(
+        records=total.tally.records, upstream_bytes=10, refused=other.tally.refused
+    )
+    assert total.tally.records == {"kept": 5, "filtered": 1}
+    assert one.tally.records == {"kept": 2}

@@ -1,0 +1,328 @@
+"""Members of a cooperative group, as its gateway sees them: who gets what, and whose commits pass."""
+
+import pytest
+
+from proxy.cooperative.key_hash import SPACE, murmur2
+from proxy.cooperative.membership import read_owned, without_owned
+from proxy.cooperative.offsets import read_answered, read_commit
+from proxy.cooperative.positions import read_committed
+from proxy.cooperative.ranges import FULL, KeyRanges
+from tests.cooperative.batch import Record, batch, read
+from tests.cooperative.coordinator import Client, Coordinator, got, owned_of, sent, subscription
+from tests.core.test_member_side import Shared, commit, committed, fetch, offsets
+from tests.model.broker import ModelBroker
+from tests.model.gate import Gate
+from tests.model.wire import decode_response
+
+PLACE = (b"orders", 0)
+LOW: KeyRanges = ((0, SPACE // 2 - 1),)
+HIGH: KeyRanges = ((SPACE // 2, SPACE - 1),)
+RECORDS = [Record(at, b"%d" % at) for at in range(40)]
+REBALANCING = 27
+
+
+@pytest.fixture
+def shared() -> Shared:
+    return Shared()
+
+
+@pytest.fixture
+def coordinator() -> Coordinator:
+    return Coordinator()
+
+
+@pytest.fixture
+def broker() -> ModelBroker:
+    broker = ModelBroker(release="4.3.0", slots=100, seed=1)
+    broker.create_topic("orders", 1)
+    broker.topics["orders"].partitions[0].append(batch(RECORDS), count=len(RECORDS))
+    return broker
+
+
+def client(shared: Shared, name: str = "a") -> Client:
+    return Client(shared.connection(), f"billing.{name}", name.encode())
+
+
+def of(ranges: KeyRanges) -> list[int]:
+    """The offsets of what is in some ranges."""
+    hashes = [murmur2(record.key or b"") for record in RECORDS]
+    return [at for at, each in enumerate(hashes) if any(low <= each <= high for low, high in ranges)]
+
+
+def fetched(shared: Shared, client: Client, broker: ModelBroker, offset: int = 0) -> list[int]:
+    """The offsets that a client gets on a connection of its own."""
+    one = shared.connection()
+    one.receive_client(fetch(client.client_id, offset=offset), 1.0)
+    gate = Gate(one, broker)
+    gate._response(1.0)
+    one.tick(100.0)
+    (response,) = got(one)
+    (entry,) = decode_response(response[4:], 11).topics[0].partitions
+    return [record.offset for record in read(entry.records or b"")]
+
+
+def commits(client: Client, offset: int) -> list[bytes]:
+    """Have a client commit; return what the broker gets."""
+    client.connection.receive_client(commit(client.client_id, offset), 1.0)
+    return sent(client.connection)
+
+
+def refused(client: Client, offset: int) -> int:
+    """Return the error that a client gets for a commit that the broker never sees."""
+    assert commits(client, offset) == []
+    (said,) = got(client.connection)
+    (entry,) = read_answered(said, read_commit(commit(client.client_id, offset)))
+    return entry.error_code
+
+
+def test_each_member_gets_its_own(shared: Shared, coordinator: Coordinator, broker: ModelBroker) -> None:
+    one, two = client(shared), client(shared, "b")
+    coordinator.rebalance([one, two])
+    assert one.places == two.places == [PLACE]
+    assert fetched(shared, one, broker) == of(LOW)
+    assert fetched(shared, two, broker) == of(HIGH)
+
+
+def test_a_member_gets_nothing_of_a_partition_that_it_does_not_have(
+    shared: Shared, coordinator: Coordinator, broker: ModelBroker
+) -> None:
+    """With incremental rebalancing a client goes on with what it had, until it has heard of the next."""
+    one, two = client(shared), client(shared, "b")
+    coordinator.rebalance([one])
+    assert fetched(shared, one, broker) == of(FULL)
+    one.owned = [PLACE]
+    coordinator.rebalance([one, two])
+    assert one.places == two.places == []
+    assert fetched(shared, one, broker) == fetched(shared, two, broker) == []
+    assert coordinator.beat(one) == coordinator.beat(two) == REBALANCING
+    one.owned = []
+    coordinator.rebalance([one, two])
+    assert fetched(shared, one, broker) == of(LOW)
+    assert fetched(shared, two, broker) == of(HIGH)
+    assert coordinator.beat(one) == coordinator.beat(two) == 0
+
+
+def test_what_a_client_gives_up_after_a_rebalance_it_commits_for_what_it_had(
+    shared: Shared, coordinator: Coordinator
+) -> None:
+    one, two, three = (client(shared, name) for name in "abc")
+    coordinator.rebalance([one, two])
+    one.owned = two.owned = [PLACE]
+    coordinator.rebalance([one, two, three])
+    assert one.places == two.places == three.places == []
+    (asked,) = commits(one, 30)
+    one.connection.receive_broker(offsets(asked, 10), 1.0)
+    (request,) = sent(one.connection)
+    (entry,) = read_commit(request).entries
+    assert entry.offset == 10
+    positions = read_committed(10, (entry.metadata or b"").decode()).positions
+    assert (positions.lowest(LOW), positions.highest(LOW)) == (30, 30)
+    assert positions.highest(HIGH) == 10
+    one.connection.receive_broker(committed(request), 1.0)
+
+
+def test_a_commit_for_what_a_member_does_not_have_is_refused(
+    shared: Shared, coordinator: Coordinator
+) -> None:
+    """It would be for all keys, and the positions of the others were lost."""
+    one, two = client(shared), client(shared, "b")
+    coordinator.rebalance([one, two])
+    two.topic = b"other"
+    coordinator.rebalance([two, one])
+    assert PLACE not in two.places
+    assert refused(two, 30) == REBALANCING
+
+
+def test_a_commit_of_a_client_that_is_joining_for_the_first_time_here_is_refused(
+    shared: Shared, coordinator: Coordinator
+) -> None:
+    """A broker takes it, as the group waits for the others, and it would be for all keys."""
+    one = client(shared)
+    coordinator.join([one])
+    assert refused(one, 30) == REBALANCING
+
+
+def test_who_has_not_come_along_gets_nothing_more(
+    shared: Shared, coordinator: Coordinator, broker: ModelBroker
+) -> None:
+    """Case 42: its client was stopped, and does not know yet. No clock is asked."""
+    one, two = client(shared), client(shared, "b")
+    coordinator.rebalance([one, two])
+    coordinator.rebalance([one])
+    assert fetched(shared, two, broker) == []
+    assert fetched(shared, one, broker) == []  # it first gives up its position
+    coordinator.rebalance([one])
+    assert fetched(shared, one, broker) == of(FULL)
+    assert fetched(shared, two, broker) == []
+
+
+def test_who_is_late_gets_nothing_until_it_has_joined_again(
+    shared: Shared, coordinator: Coordinator, broker: ModelBroker
+) -> None:
+    """The response to its SyncGroup comes when the group has gone on without it."""
+    one, two = client(shared), client(shared, "b")
+    coordinator.join([one, two])
+    body = coordinator.sync_body(two)
+    body.count(0)
+    two.ask(14, 3, body.content)
+    made = coordinator.sync([one], {b"a": [PLACE], b"b": []})
+    coordinator.rebalance([one])
+    coordinator.rebalance([one])
+    coordinator.synced(two, made[b"b"])
+    assert two.places == []
+    assert fetched(shared, two, broker) == []
+    assert fetched(shared, one, broker) == of(FULL)
+    assert coordinator.beat(two) == REBALANCING
+
+
+def test_a_group_that_was_deleted_begins_anew(
+    shared: Shared, coordinator: Coordinator, broker: ModelBroker
+) -> None:
+    """Its generations count from 1 again."""
+    one, two = client(shared), client(shared, "b")
+    for _ in range(5):
+        coordinator.rebalance([one])
+    coordinator.beat(one, 25)
+    coordinator.generation = 0
+    coordinator.rebalance([two])
+    assert fetched(shared, two, broker) == of(FULL)
+
+
+def test_a_heartbeat_of_another_client_with_the_same_id_freezes_nobody(
+    shared: Shared, coordinator: Coordinator, broker: ModelBroker
+) -> None:
+    """A static member that was stopped, and replaced, is fenced (error 82)."""
+    old, new = client(shared), client(shared)
+    coordinator.rebalance([old])
+    new.member_id = b"a-2"
+    coordinator.rebalance([new])
+    coordinator.rebalance([new])
+    assert coordinator.beat(old, 82) == 82
+    assert fetched(shared, new, broker) == of(FULL)
+
+
+def test_while_another_client_with_the_same_id_lives_nothing_is_shared(
+    shared: Shared, coordinator: Coordinator, broker: ModelBroker
+) -> None:
+    """Case 39: fetches of one can't be told from those of the other, even if the group knows one alone."""
+    old, other, new = client(shared), client(shared, "b"), client(shared)
+    coordinator.rebalance([old, other])
+    new.member_id = b"a-2"
+    for _ in range(2):
+        coordinator.rebalance([new, other])
+    assert (new.places, other.places) == ([PLACE], [])
+    old.connection.ended()
+    for _ in range(2):
+        coordinator.rebalance([new, other])
+    assert new.places == other.places == [PLACE]
+
+
+def test_a_heartbeat_counts_from_when_it_was_sent(
+    shared: Shared, coordinator: Coordinator, broker: ModelBroker
+) -> None:
+    """The response may have waited for the gateway."""
+    one = client(shared)
+    coordinator.rebalance([one], now=1.0)
+    member = shared.members.bound("h", b"billing.a")
+    assert member.expires_at == 7.0
+    assert coordinator.beat(one, now=3.0) == 0
+    assert member.expires_at == 9.0
+
+
+def test_in_a_plain_group_a_client_first_gives_up_the_part_that_it_had(
+    shared: Shared, coordinator: Coordinator, broker: ModelBroker
+) -> None:
+    """Some clients keep their position: others were not that far."""
+    one, two = client(shared), client(shared, "b")
+    coordinator.rebalance([one, two])
+    coordinator.rebalance([one, two], outsider=True)
+    assert (one.places, two.places) == ([], [])
+    assert coordinator.beat(one) == REBALANCING
+    coordinator.rebalance([one, two], outsider=True)
+    assert (one.places, two.places) == ([PLACE], [])
+    assert fetched(shared, one, broker) == of(FULL)
+    (request,) = commits(one, 30)
+    assert request == commit(one.client_id, 30)
+
+
+def test_the_leaders_assignor_hears_of_no_partition_that_several_have(
+    shared: Shared, coordinator: Coordinator
+) -> None:
+    one, two = client(shared), client(shared, "b")
+    one.owned, two.owned = [PLACE, (b"orders", 1)], [PLACE]
+    coordinator.join([one, two])
+    assert owned_of(one.leads) == [[(b"orders", 1)], []]
+
+
+@pytest.mark.parametrize("heartbeat", [68, 88])
+def test_a_member_of_a_group_that_brokers_assign_gets_all(
+    shared: Shared, broker: ModelBroker, heartbeat: int
+) -> None:
+    """Case 45: nothing is shared in a group of KIP-848 or KIP-1071, whatever its name."""
+    one = client(shared)
+    assert fetched(shared, one, broker) == []
+    (asked,) = one.ask(heartbeat, 0, b"what is in it passes unread")
+    assert asked.endswith(b"what is in it passes unread")
+    assert fetched(shared, one, broker) == of(FULL)
+    (request,) = commits(client(shared), 30)
+    assert request == commit(one.client_id, 30)
+
+
+def test_a_subscription_may_end_before_what_its_client_has() -> None:
+    """That of kafka-go says v1, and ends as v0 does."""
+    own = (1).to_bytes(2) + subscription(b"orders")[2:-4]
+    assert read_owned(own) == (frozenset(), len(own), len(own))
+    assert without_owned(own, [PLACE]) == own
+
+
+# What the process tells of it
+
+
+def test_members_are_seen_with_their_lanes_and_positions(
+    shared: Shared, coordinator: Coordinator, broker: ModelBroker
+) -> None:
+    one, two = client(shared), client(shared, "b")
+    coordinator.rebalance([one, two])
+    (asked,) = commits(one, 30)
+    one.connection.receive_broker(offsets(asked, 10), 1.0)
+    (request,) = sent(one.connection)
+    one.connection.receive_broker(committed(request), 1.0)
+    seen = shared.members.seen(1.0)
+    (group,) = (group for group in seen.groups if group.name == "billing")
+    assert (group.exclusive, group.unowned()) == ("", 0)
+    assert [(member.client_id, member.state) for member in group.members] == [
+        ("billing.a", "shares"),
+        ("billing.b", "shares"),
+    ]
+    lanes = [lane for member in group.members for lane in member.lanes]
+    assert [(lane.topic, lane.partition, lane.ranges, lane.position, lane.lag) for lane in lanes] == [
+        ("orders", 0, LOW, 30, None),
+        ("orders", 0, HIGH, 10, None),
+    ]
+    assert fetched(shared, one, broker, 39) == [at for at in of(LOW) if at >= 39]
+    fetched(shared, two, broker)
+    (group,) = (group for group in shared.members.seen(1.0).groups if group.name == "billing")
+    # The second one's records begin later than its position, and end before the log does.
+    assert group.lags() == [10, 30]
+    assert seen.tally.commits == {"ok": 1}
+
+
+def test_a_key_range_without_a_member_is_seen(shared: Shared, coordinator: Coordinator) -> None:
+    one, two = client(shared), client(shared, "b")
+    coordinator.rebalance([one, two])
+    two.connection.ended()
+    later = shared.members.seen(1e9)
+    assert [member.client_id for group in later.groups for member in group.members] == ["billing.a"]
+    assert [group.unowned() for group in later.groups if group.name == "billing"] == [1]
+
+
+def test_why_a_group_shares_nothing_is_told_once(shared: Shared, coordinator: Coordinator) -> None:
+    old, other, new = client(shared), client(shared, "b"), client(shared)
+    coordinator.rebalance([old, other])
+    new.member_id = b"a-2"
+    for _ in range(2):
+        coordinator.rebalance([new, other])
+    (group,) = (group for group in shared.members.seen(1.0).groups if group.name == "billing")
+    assert group.exclusive == "client_id"
+    assert shared.members.tally.exclusive == {"client_id": 1}
+    assert len([line for line in shared.told if "shares no partition" in line]) == 1

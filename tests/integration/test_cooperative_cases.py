@@ -1,0 +1,120 @@
+"""Cases of members that come, go, stop, and stand beside others, through a real broker."""
+
+import time
+from collections.abc import Iterator
+from typing import Final
+
+import pytest
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+
+from proxy.cooperative.key_hash import murmur2
+from tools.gateway import GatewayProcess
+from tools.kafka import Broker
+from tools.kafka.admin import Admin
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
+
+DOUBLINGS: Final = 10
+"""So often librdkafka doubles what it asks for, from its default, before it gives up."""
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Broker]:
+    with Broker(properties={"group.min.session.timeout.ms": 500}) as broker:
+        yield broker
+
+
+def test_an_idle_lane_is_no_error(broker: Broker) -> None:
+    """librdkafka takes responses without a record for cut ones, asks for more, and complains at last."""
+    with Admin(broker.address) as admin:
+        admin.create_topic("idle", partitions=1)
+    low = murmur2(b"busy")
+    lane = f"billing.kr-{low + 1:08x}-{low + 1:08x}"
+    with GatewayProcess(broker.address, "--cooperative", "billing") as gateway:
+        consumer = Consumer(
+            {
+                "bootstrap.servers": gateway.address,
+                "group.id": "unused",
+                "client.id": lane,
+                "enable.partition.eof": True,
+                "fetch.wait.max.ms": 50,
+            }
+        )
+        consumer.assign([TopicPartition("idle", 0, 0)])
+        producer = Producer({"bootstrap.servers": broker.address})
+        number = 2 * DOUBLINGS
+        for at in range(number):
+            producer.produce("idle", key=b"busy", value=b"%d" % at)
+            assert producer.flush(30) == 0
+            ended = False
+            deadline = time.monotonic() + 20
+            while not ended and time.monotonic() < deadline:
+                message = consumer.poll(0.5)
+                error = message and message.error()
+                assert message is None or (error and error.code() == KafkaError._PARTITION_EOF), error
+                ended = message is not None and message.offset() == at + 1
+            assert ended
+        consumer.close()
+
+
+def test_a_static_member_that_comes_back_has_its_lane(broker: Broker) -> None:
+    """Case 40: and the other one notices nothing (KIP-345)."""
+    with Admin(broker.address) as admin:
+        admin.create_topic("static", partitions=1)
+    producer = Producer({"bootstrap.servers": broker.address})
+    rebalances: list[str] = []
+
+    def member(name: str) -> Consumer:
+        consumer = Consumer(
+            {
+                "bootstrap.servers": gateway.address,
+                "group.id": "billing",
+                "client.id": f"billing.{name}",
+                "group.instance.id": name,
+                "auto.offset.reset": "earliest",
+                "session.timeout.ms": 20_000,
+                "heartbeat.interval.ms": 500,
+            }
+        )
+        consumer.subscribe(["static"], on_assign=lambda *_: rebalances.append(name))
+        return consumer
+
+    def read(members: list[Consumer], end: int) -> list[set[bytes]]:
+        """Read all that is to come up to an offset; return the keys of each member."""
+        keys: list[set[bytes]] = [set() for _ in members]
+        got = 0
+        deadline = time.monotonic() + 40
+        while got < end and time.monotonic() < deadline:
+            for each, of_member in zip(members, keys, strict=True):
+                for message in each.consume(200, 0.1):
+                    assert message.error() is None
+                    of_member.add(message.key() or b"")
+                    got += 1
+        assert got == end
+        return keys
+
+    def produce() -> None:
+        for at in range(400):
+            producer.produce("static", key=b"key-%d" % (at % 50), value=b"")
+        assert producer.flush(30) == 0
+
+    with GatewayProcess(broker.address, "--cooperative", "billing") as gateway:
+        one, two = member("one"), member("two")
+        settled = 0.0
+        while not (settled and time.monotonic() > settled + 4):
+            for each in (one, two):
+                each.poll(0.2)
+            both = bool(one.assignment()) and bool(two.assignment())
+            settled = (settled or time.monotonic()) if both else 0.0
+        produce()
+        before = read([one, two], 400)
+        assert before[0].isdisjoint(before[1])
+        assert all(before)
+        one.close()  # a static member does not leave
+        rebalances.clear()
+        one = member("one")
+        produce()
+        assert read([one, two], 400) == before
+        assert rebalances == ["one"]
+        for each in (one, two):
+            each.close()

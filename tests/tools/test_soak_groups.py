@@ -1,0 +1,101 @@
+"""How a chaos run of groups judges what members did."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from tools.soak.groups.history import Life, read
+from tools.soak.groups.judge import (
+    BEYOND,
+    EXCUSED,
+    FENCED,
+    IN_HAND,
+    LOST,
+    PROBLEMS,
+    TWICE,
+    TWICE_COMMITTED,
+    UNORDERED,
+    WRONG,
+    Verdict,
+    judge,
+)
+
+LOG = {(0, offset): "k" for offset in range(4)}
+
+
+def life(name: str, *lines: str, killed_at: int = 0) -> Life:
+    did, errors = read(lines)
+    return Life(name, did, errors, killed_at)
+
+
+def judged(*lives: Life, gateway_killed: Sequence[int] = ()) -> dict[str, int]:
+    """What was found, but for what is counted of each run."""
+    verdict = Verdict()
+    judge(LOG, lives, gateway_killed, verdict)
+    assert bool(verdict.problems) == any(verdict.counts[each] for each in PROBLEMS)
+    return {
+        name: verdict.counts[name] for name in (*PROBLEMS, EXCUSED, FENCED, IN_HAND) if verdict.counts[name]
+    }
+
+
+def records(first: int, *offsets: int) -> list[str]:
+    return [f"record {first + at} 0 {offset} k" for at, offset in enumerate(offsets)]
+
+
+def test_one_member_after_the_other() -> None:
+    one = life("a", "assigned 1 0", *records(2, 0, 1), "committed 8 0 2", "revoked 9 0", "left 10")
+    assert judged(one, life("b", "assigned 11 0", *records(12, 2, 3))) == {}
+
+
+def test_what_nobody_processed_is_lost() -> None:
+    assert judged(life("a", "assigned 1 0", *records(2, 0, 1, 3))) == {LOST: 1}
+
+
+def test_a_key_that_goes_to_and_fro_went_to_a_wrong_member() -> None:
+    one = life("a", "assigned 1 0", *records(2, 0), *records(6, 2, 3))
+    assert judged(one, life("b", "assigned 1 0", *records(4, 1))) == {WRONG: 1}
+
+
+def test_a_key_that_comes_back_with_an_assignment_did_not() -> None:
+    one = life("a", "assigned 1 0", *records(2, 0), "committed 3 0 1", "revoked 4 0", "assigned 8 0")
+    two = life("b", "assigned 5 0", *records(6, 1), "committed 7 0 2", "revoked 8 0")
+    one.did += read(records(9, 2, 3))[0]
+    assert judged(one, two) == {}
+
+
+def test_a_record_behind_a_later_one_is_out_of_order() -> None:
+    one = life("a", "assigned 1 0", *records(2, 0, 2), "committed 5 0 3", "revoked 6 0")
+    assert judged(one, life("b", "assigned 7 0", *records(8, 1, 3))) == {UNORDERED: 1}
+    assert judged(life("a", "assigned 1 0", *records(2, 0, 2, 1, 3))) == {UNORDERED: 2}
+
+
+@pytest.mark.parametrize("killed", [0, 5])
+def test_what_was_committed_does_not_come_again(killed: int) -> None:
+    one = life("a", "assigned 1 0", *records(2, 0, 1), "committed 4 0 2", killed_at=killed)
+    assert judged(one, life("b", "assigned 6 0", *records(7, 1, 2, 3))) == {TWICE_COMMITTED: 1}
+
+
+def test_what_was_not_committed_comes_again_after_a_kill_alone() -> None:
+    lines = ("assigned 1 0", *records(2, 0, 1), "committed 4 0 1")
+    two = life("b", "assigned 6 0", *records(7, 1, 2, 3))
+    assert judged(life("a", *lines, killed_at=5), two) == {EXCUSED: 1}
+    assert judged(life("a", *lines), two, gateway_killed=[5]) == {EXCUSED: 1}
+    assert judged(life("a", *lines), two) == {TWICE: 1}
+    assert judged(life("a", *lines, "fenced 5"), two) == {FENCED: 1}
+
+
+def test_what_a_zombie_had_in_hand_is_its_own_concern() -> None:
+    lines = ("assigned 1 0", *records(2, 0), "committed 3 0 1", *records(20, 1), "lost 22 0")
+    one = life("a", *lines)
+    one.stopped = [(4, 18, {0: 2})]
+    two = life("b", "assigned 10 0", *records(11, 1, 2, 3))
+    assert judged(one, two) == {IN_HAND: 1}
+    one.did.insert(-1, read(records(21, 2))[0][0])
+    assert judged(one, two) == {IN_HAND: 2, BEYOND: 1}
+
+
+def test_a_stop_that_the_group_did_not_notice_excuses_nothing() -> None:
+    lines = (*records(2, 0), "committed 3 0 1", *records(8, 1), *records(10, 3), "revoked 12 0")
+    one = life("a", "assigned 1 0", *lines)
+    one.stopped = [(4, 7, {0: 4})]
+    assert judged(one, life("b", "assigned 1 0", *records(9, 2))) == {WRONG: 1}

@@ -1,0 +1,373 @@
+"""Four consumers on one partition: a cooperative group beside what else shares a partition.
+
+The others are one member alone, Confluent's parallel-consumer (four threads of one process, in order by key),
+and a share group (KIP-932) of four Java consumers. All read the same records from the same broker, in turns.
+"""
+
+import shutil
+import subprocess
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from statistics import median
+from typing import Final, TypeAlias
+
+import numpy as np
+
+from tools.bench.figures import FOUR_MEMBERS, ONE_MEMBER, PARALLEL, SHARE, Row, Table
+from tools.bench.member_latency import latency
+from tools.bench.processes import Load
+from tools.bench.stage import Stage
+from tools.bench.windows import turned
+from tools.kafka import LATEST
+from tools.kafka.jars import fetch, fetch_as
+from tools.kafka.java import java
+from tools.work_log import handled, rate, records, rewound
+from tools.worker import Worker, group_member, wait_steady
+
+CONSUMERS: Final = 4
+KEYS: Final = 5_000
+BYTES: Final = 200
+WORK_MS: Final = 1
+TIMES: Final = 3.8
+"""Least times of one member that four have, with work."""
+SHARE_OF_WINDOW, LEAST_SECONDS = 0.5, 4.0
+"""The length of windows in that of other parts."""
+IDLE_RATE: Final = 150_000
+"""Records without work for each second of a window."""
+BUSY_RATE: Final = 4_500
+"""Records with work for each second: more than four consumers do. The rest is for the kill."""
+WARM_UP: Final = 5.0
+"""Seconds that are not counted of consumers in Java: the runtime compiles what they do often."""
+BATCH: Final = (f"--set=batch.size={16 << 10}", "--set=linger.ms=5")
+"""As the Java producer's default. A share group gives a batch to one consumer."""
+NEARLY_ALL: Final = 0.95
+"""The window ends if so many of the records are done: then some consumers have none."""
+STEADY_SECONDS, JOIN_SECONDS = 2.0, 60.0
+"""So long after the last rebalance members are at rest; it must come so soon."""
+BEGIN_SECONDS: Final = 20.0
+"""A consumer that has no record after so many seconds gets none."""
+MISSED_SECONDS: Final = 60.0
+"""Without any record for so long after a kill, the rest does not come. A share group lets 30 s pass."""
+PARALLEL_CONSUMER: Final = "0.5.3.2"
+PARALLEL_JARS: Final = (
+    f"io.confluent.parallelconsumer:parallel-consumer-core:{PARALLEL_CONSUMER}",
+    "org.slf4j:slf4j-simple:2.0.13",
+)
+JVM: Final = ("-Xmx512m", "-Dorg.slf4j.simpleLogger.defaultLogLevel=error")
+_SOURCES: Final = Path(__file__).with_name("java")
+_groups = count()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Topic:
+    """What is read."""
+
+    name: str
+    records: int
+    work_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Killed:
+    """What came of it that a consumer was killed in the middle."""
+
+    disordered: int
+    """Records that came behind a later one of their key, or while another one of it was in work."""
+    again: int
+    lost: int
+    seconds: float
+    """From the kill to the last record."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ran:
+    """One group's turn."""
+
+    rate: float
+    """Records a second."""
+    disordered: int
+    cpu: float
+    """Of the gateway, in percent of a core; 0 without one."""
+    killed: Killed | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where consumers start."""
+
+    broker: str
+    gateway: str
+    topic: Topic
+    group: str
+    folder: Path
+
+    @property
+    def entries(self) -> int:
+        """How many entries a log needs: all records, and some that come again."""
+        return 2 * self.topic.records + 1_000
+
+
+Start: TypeAlias = Callable[[Place, int], Worker]
+"""Returns a consumer of a group by its number, not started yet."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """A kind of group."""
+
+    consumers: int
+    start: Start
+    alone: bool = False
+    """One member, of which nobody takes over."""
+    warm_up: float = 0.0
+    """Seconds that are not counted. 0: its consumers wait for each other before they begin."""
+
+
+def run(stage: Stage) -> list[Table]:
+    """Measure all groups in turn, with and without work, and then by how much later a member gets records."""
+    seconds = max(SHARE_OF_WINDOW * stage.seconds, LEAST_SECONDS)
+    rounds = stage.rounds(quick=1, usual=2, long=3)
+    ran: defaultdict[tuple[int, str], list[Ran]] = defaultdict(list)
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fetchgate-")))
+        kinds, missing = _kinds(folder)
+        for work_ms, each_second in ((WORK_MS, BUSY_RATE), (0, IDLE_RATE)):
+            name = stack.enter_context(stage.topic(1))
+            topic = Topic(name=name, records=round((seconds + WARM_UP) * each_second), work_ms=work_ms)
+            stage.report(f"cooperative: writing {topic.records:,} records with {KEYS:,} keys ...")
+            _fill(stage, topic)
+            for number in range(rounds):
+                for kind in turned(list(kinds), number):
+                    stage.report(
+                        f"cooperative: {work_ms} ms of work, {kind}, round {number + 1} of {rounds} ..."
+                    )
+                    ran[work_ms, kind].append(_ran(stage, topic, kinds[kind], seconds, folder))
+    return [table(ran, list(kinds), seconds=seconds, rounds=rounds, missing=missing), latency(stage)]
+
+
+def _kinds(folder: Path) -> tuple[dict[str, Kind], list[str]]:
+    """Return the kinds of groups by their columns, and what is missing, in words."""
+    own = {
+        ONE_MEMBER: Kind(consumers=1, start=_member, alone=True),
+        FOUR_MEMBERS: Kind(consumers=CONSUMERS, start=_member),
+    }
+    compiler = shutil.which("javac")
+    if compiler is None:
+        return own, ["No Java compiler (javac) on this machine: the Java consumers were not run."]
+    jars = fetch_as(f"parallel-consumer-{PARALLEL_CONSUMER}", PARALLEL_JARS)
+    parallel = _compiled(compiler, folder, jars, "ParallelWork")
+    share = _compiled(compiler, folder, fetch(LATEST), "ShareWork")
+    return own | {
+        PARALLEL: Kind(
+            consumers=1,
+            start=lambda place, number: _java(place, parallel, number, threads=CONSUMERS),
+            warm_up=WARM_UP,
+        ),
+        SHARE: Kind(
+            consumers=CONSUMERS, start=lambda place, number: _java(place, share, number), warm_up=WARM_UP
+        ),
+    }, []
+
+
+def _compiled(compiler: str, folder: Path, jars: Path, name: str) -> list[str]:
+    """Compile a program. Return its command line."""
+    classes = folder / name
+    sources = [str(_SOURCES / f"{each}.java") for each in ("WorkLog", name)]
+    subprocess.run(
+        [compiler, "--release", "17", "-cp", f"{jars}/*", "-d", str(classes), *sources], check=True
+    )
+    return [str(java()), *JVM, "-cp", f"{classes}:{jars}/*", name]
+
+
+def _member(place: Place, number: int) -> Worker:
+    return group_member(
+        place.gateway,
+        place.topic.name,
+        place.group,
+        number,
+        place.folder,
+        work_ms=place.topic.work_ms,
+        gate=True,
+        entries=place.entries,
+    )
+
+
+def _java(place: Place, program: Sequence[str], number: int, *, threads: int = 0) -> Worker:
+    command = [*program, place.broker, place.topic.name, place.group, *([str(threads)] if threads else [])]
+    options = (str(place.topic.work_ms), str(place.entries))
+    return Worker(command, place.folder / f"{place.group}.{number}", *options)
+
+
+def _fill(stage: Stage, topic: Topic) -> None:
+    size = [f"--records={topic.records}", f"--bytes={BYTES}", f"--keys={KEYS}", *BATCH]
+    with Load("tools.bench.load", "fill", stage.broker.address, topic.name, *size) as load:
+        load.ready().result()
+
+
+def _ran(stage: Stage, topic: Topic, kind: Kind, seconds: float, folder: Path) -> Ran:
+    """Let a group of one kind read a topic for so long. With work, kill a consumer; the others finish."""
+    group = f"billing-{next(_groups)}"
+    with ExitStack() as stack:
+        gateway = stack.enter_context(stage.gateway("--cooperative", group)).ready()
+        place = Place(
+            broker=stage.broker.address, gateway=gateway.address, topic=topic, group=group, folder=folder
+        )
+        workers = [stack.enter_context(kind.start(place, number)) for number in range(kind.consumers)]
+        if not kind.warm_up:
+            wait_steady(workers, STEADY_SECONDS, at_most=JOIN_SECONDS)
+            for worker in workers:
+                worker.go()
+        _begin(workers)
+        time.sleep(kind.warm_up)
+        before, at = gateway.meter.cpu, time.monotonic()
+        time.sleep(seconds)
+        cpu = 100 * (gateway.meter.cpu - before) / (time.monotonic() - at)
+        killed = None
+        if topic.work_ms and not kind.alone:
+            killed = _kill(stack, workers, kind, place)
+        logs = [records(worker.entries) for worker in workers]
+    for log in folder.glob(f"{group}.*"):
+        log.unlink()
+    logs = [log for log in logs if len(log)]
+    first = max(int(log["began"][0]) for log in logs[: kind.consumers]) + round(kind.warm_up * 1e9)
+    ended = np.sort(np.concatenate([log["ended"] for log in logs]))
+    nearly = int(ended[min(int(NEARLY_ALL * topic.records), len(ended) - 1)])
+    found = handled(logs)
+    return Ran(
+        rate=rate(logs, first, min(first + round(seconds * 1e9), nearly)),
+        disordered=found.disordered + found.together,
+        cpu=cpu,
+        killed=killed,
+    )
+
+
+def _begin(workers: Sequence[Worker]) -> None:
+    """Wait until each consumer has a record."""
+    deadline = time.monotonic() + BEGIN_SECONDS
+    while not all(worker.done for worker in workers) and time.monotonic() < deadline:
+        time.sleep(0.2)
+
+
+def _kill(stack: ExitStack, workers: list[Worker], kind: Kind, place: Place) -> Killed:
+    """Kill the busiest consumer. Wait until all records are done, or no more come."""
+    busiest = max(workers, key=lambda worker: worker.done)
+    at = busiest.kill()
+    if kind.consumers == 1:
+        workers.append(stack.enter_context(kind.start(place, 1)))
+    done, since = -1, time.monotonic()
+    while done < place.topic.records and time.monotonic() - since < MISSED_SECONDS:
+        time.sleep(0.5)
+        now = handled([worker.entries for worker in workers]).records
+        if now > done:
+            done, since = now, time.monotonic()
+    logs = [records(worker.entries) for worker in workers]
+    found = handled(logs)
+    last = max(int(log["ended"].max()) for log in logs if len(log))
+    return Killed(
+        disordered=found.disordered + found.together + sum(map(rewound, logs)),
+        again=len(found.again),
+        lost=place.topic.records - found.records,
+        seconds=(last - at) / 1e9,
+    )
+
+
+def table(
+    ran: Mapping[tuple[int, str], Sequence[Ran]],
+    kinds: Sequence[str],
+    *,
+    seconds: float,
+    rounds: int,
+    missing: Sequence[str],
+) -> Table:
+    """Make the table.
+
+    Args:
+        ran: the turns of each kind of group, by ms of work and kind.
+        kinds: those that were run.
+        seconds: of a window.
+        rounds: of windows.
+        missing: what was not run, in words.
+    """
+    rows = []
+    for work_ms in (WORK_MS, 0):
+        of = {kind: ran[work_ms, kind] for kind in kinds}
+        what = f"{work_ms} ms of work"
+        rows += [
+            Row(name=what, unit="records/s", values=_medians(of, lambda each: each.rate)),
+            Row(
+                name=f"{what}, beside 1 member",
+                unit="times",
+                values=_beside(of, ONE_MEMBER),
+                limit=TIMES if work_ms else None,
+                least=True,
+            ),
+        ]
+        if PARALLEL in of:
+            values = {FOUR_MEMBERS: _beside(of, PARALLEL)[FOUR_MEMBERS]}
+            rows.append(
+                Row(
+                    name=f"{what}, beside parallel-consumer",
+                    unit="times",
+                    values=values,
+                    limit=1.0,
+                    least=True,
+                )
+            )
+        own = {kind: each for kind, each in of.items() if kind in {ONE_MEMBER, FOUR_MEMBERS}}
+        rows += [
+            Row(
+                name=f"{what}, CPU of the gateway",
+                unit="% of a core",
+                values=_medians(own, lambda each: each.cpu),
+            ),
+            Row(
+                name=f"{what}, out of order by key",
+                unit="records",
+                values={kind: max(each.disordered for each in found) for kind, found in of.items()},
+                limit=0,
+            ),
+        ]
+    kills = {kind: [each.killed for each in ran[WORK_MS, kind] if each.killed] for kind in kinds}
+    for name, unit, of_kill, limit in _OF_A_KILL:
+        values = {kind: max(map(of_kill, found)) for kind, found in kills.items() if found}
+        rows.append(Row(name=f"one is killed: {name}", unit=unit, values=values, limit=limit))
+    notes = [
+        f"Medians of {rounds} rounds of {seconds:g} s; of a kill the worst.",
+        f"One partition, records of {BYTES} bytes in batches of 16 kB, {KEYS:,} keys by chance.",
+        "Rates are counted while all consumers of a group have records, so without their start;",
+        f"of those in Java after {WARM_UP:g} s more.",
+        "Members: confluent-kafka, a process each, through the gateway; with work, one record at a time.",
+        "Members and parallel-consumer commit every 0.5 s.",
+        f"parallel-consumer {PARALLEL_CONSUMER}: KEY order, {CONSUMERS} threads, initialLoadFactor 100.",
+        "After a kill it is started again.",
+        f"Share group: Java consumers {LATEST}, a process each, with their defaults.",
+        *missing,
+    ]
+    return Table(part="cooperative", title="Four consumers on one partition", rows=rows, notes=notes)
+
+
+_OF_A_KILL: Final[tuple[tuple[str, str, Callable[[Killed], float], float | None], ...]] = (
+    ("lost", "records", lambda each: each.lost, 0),
+    ("out of order by key", "records", lambda each: each.disordered, 0),
+    ("seen again", "records", lambda each: each.again, None),
+    ("until all were done", "s", lambda each: each.seconds, None),
+)
+
+
+def _medians(of: Mapping[str, Sequence[Ran]], what: Callable[[Ran], float]) -> dict[str, float]:
+    return {kind: median(map(what, found)) for kind, found in of.items()}
+
+
+def _beside(of: Mapping[str, Sequence[Ran]], other: str) -> dict[str, float]:
+    """Return the median of how many times the rate of another kind each one has, in the same round."""
+    return {
+        kind: median(own.rate / its.rate for own, its in zip(found, of[other], strict=True))
+        for kind, found in of.items()
+        if kind != other
+    }

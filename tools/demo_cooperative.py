@@ -1,0 +1,215 @@
+"""`make demo-cooperative`: four members on one partition, once as a plain group and once cooperative.
+
+A producer writes records with keys into a topic of one partition. Four consumers of confluent-kafka work for
+5 ms on each record. Both groups read the same records, each from a topic of its own, through one gateway
+that is told the name of the second group alone. When half of the records are done, the busiest member is
+killed (SIGKILL). Each member logs each record, so at the end all of them are checked.
+"""
+
+import argparse
+import random
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final
+
+from confluent_kafka import Producer
+from rich.console import Console
+
+from tools.demo import BROKER_REMEDY, Step, Steps, perform
+from tools.demo_cooperative_report import CooperativeOutcome, GroupOutcome, cooperative_table
+from tools.gateway import GatewayProcess
+from tools.kafka import LATEST, Broker
+from tools.kafka.admin import Admin
+from tools.kafka.jars import classpath
+from tools.work_log import handled
+from tools.worker import Worker, group_member, wait_steady
+
+PLAIN: Final = "orders-plain"
+COOPERATIVE: Final = "orders"
+MEMBERS: Final = 4
+KEYS: Final = 500
+RECORDS: Final = 6_000
+WORK_MS: Final = 5.0
+VALUE_BYTES: Final = 200
+STEADY_SECONDS: Final = 2.0
+"""So long after the last rebalance the group is at rest. Members hear of one within half a second."""
+JOIN_SECONDS: Final = 60.0
+ERRORS: Final = 3
+"""librdkafka's log level. Below it, librdkafka warns of what it tries again."""
+STALLED_SECONDS: Final = 45.0
+"""Without any record for so long, the rest does not come. A killed member is missed after 6 s."""
+EXAMPLES: Final = """\
+examples:
+  make demo-cooperative                                      takes about a minute and a half
+  .venv/bin/python -m tools.demo_cooperative --records 20000
+
+exit codes: 0: nothing lost, nothing out of order, and four members at least 3 times as fast; 1: something
+failed; 2: wrong options; 130: interrupted
+"""
+NEXT: Final = """\
+Try next:
+  docs/cooperative.md      for whom this is, for whom not; a drill to type: add two members, kill one,
+                           take the gateway out
+  .venv/bin/fetchgate proxy --bootstrap YOUR-BROKER:9092 --cooperative YOUR-GROUP
+      then start its consumers with bootstrap.servers=127.0.0.1:19092, and client.id=YOUR-GROUP.1 for
+      the first, YOUR-GROUP.2 for the second, and so on
+"""
+
+
+def produce(bootstrap: str, topic: str, count: int) -> None:
+    """Write so many records, each with one of the keys by chance; the same ones on every run.
+
+    Raises:
+        RuntimeError: the broker did not take all of them.
+    """
+    settings = {"linger.ms": 5, "enable.idempotence": True, "log_level": ERRORS}
+    producer = Producer({"bootstrap.servers": bootstrap, **settings})
+    chance = random.Random(1)  # noqa: S311 - no secret
+    for number in range(count):
+        value = b"%d" % number
+        producer.produce(topic, value.ljust(VALUE_BYTES, b"."), key=b"%d" % chance.randrange(KEYS))
+        producer.poll(0)
+    if left := producer.flush(30):
+        raise RuntimeError(f"the broker did not take {left} records")
+
+
+def watch(workers: Sequence[Worker], until: int, step: Step) -> None:
+    """Wait until so many different records are handled, or until nothing more comes.
+
+    Raises:
+        RuntimeError: a member failed.
+    """
+    done, since = -1, time.monotonic()
+    while done < until and time.monotonic() - since < STALLED_SECONDS:
+        time.sleep(0.1)
+        now = handled([worker.entries for worker in workers]).records
+        if now > done:
+            done, since = now, time.monotonic()
+        each = ", ".join(f"{worker.done:,}" for worker in workers)
+        step.reached(done, f"{done:,} records ({each})")
+
+
+def work(bootstrap: str, gateway: str, group: str, count: int, folder: Path, steps: Steps) -> GroupOutcome:
+    """Let four members of a group work on all records, and kill one on half of the way.
+
+    Args:
+        bootstrap: address of the broker, to write to.
+        gateway: address for the members.
+        group: its name, which is the topic's as well.
+        count: of records.
+        folder: for the members' logs.
+        steps: shows the progress.
+
+    Raises:
+        DemoError: a member failed, or the broker did.
+    """
+    workers = [
+        group_member(gateway, group, group, number, folder, work_ms=WORK_MS, entries=2 * count + 1_000)
+        for number in range(MEMBERS)
+    ]
+    with ExitStack() as stack:
+        with steps.step(f"{MEMBERS} members of {group}"):
+            for worker in workers:
+                stack.enter_context(worker)
+            wait_steady(workers, STEADY_SECONDS, at_most=JOIN_SECONDS)
+        with steps.step(f"{group}: {count:,} records, {WORK_MS:g} ms of work each", total=count) as step:
+            produce(bootstrap, group, count)
+            watch(workers, count // 2, step)
+            killed = max(range(MEMBERS), key=lambda number: workers[number].done)
+            at = workers[killed].kill()
+            watch(workers, count, step)
+            logs = [worker.entries for worker in workers]
+        with steps.step(f"{group}: the members leave"):
+            left = [worker for number, worker in enumerate(workers) if number != killed]
+            for worker in left:
+                worker.leave()
+            for worker in left:
+                worker.wait()
+    return GroupOutcome.of(logs, killed=killed, killed_at=at, produced=count)
+
+
+def run(count: int, steps: Steps) -> CooperativeOutcome:
+    """Start everything, let both groups work, and stop everything.
+
+    Raises:
+        DemoError: something did not start, or failed.
+    """
+    with steps.step(f"Kafka {LATEST}: jars"):
+        classpath(LATEST)
+    with ExitStack() as stack:
+        with steps.step(f"Kafka {LATEST}: starting a broker", remedy=BROKER_REMEDY):
+            broker = stack.enter_context(Broker(LATEST))
+        with steps.step(f"Two topics of one partition; a gateway with --cooperative {COOPERATIVE}"):
+            with Admin(broker.address) as admin:
+                for group in (PLAIN, COOPERATIVE):
+                    admin.create_topic(group, partitions=1)
+            gateway = stack.enter_context(GatewayProcess(broker.address, "--cooperative", COOPERATIVE))
+        folder = Path(stack.enter_context(TemporaryDirectory(prefix="fetchgate-")))
+        plain, cooperative = (
+            work(broker.address, gateway.address, group, count, folder, steps)
+            for group in (PLAIN, COOPERATIVE)
+        )
+    return CooperativeOutcome(plain=plain, cooperative=cooperative)
+
+
+def show(count: int, outcome: CooperativeOutcome, console: Console) -> None:
+    """Print the result."""
+    console.print()
+    console.print(cooperative_table(outcome))
+    console.print(
+        f"{count:,} records with {KEYS} keys, {WORK_MS:g} ms of work on each; the same for both groups, "
+        "through one gateway. When half were done, the busiest member was killed. A broker misses a member "
+        "after its session timeout, here 6 s.",
+        highlight=False,
+    )
+    console.print(
+        "Each record was checked: whether it was handled, behind which ones of its key, and if twice, "
+        "whether the killed member had not committed it.",
+        highlight=False,
+    )
+    console.print(f"The cooperative group was {outcome.times:.2f} times as fast.", highlight=False)
+    for complaint in outcome.complaints:
+        console.print(f"FAILED: {complaint}", style="red", highlight=False, markup=False)
+    console.print()
+    console.print(NEXT, end="", highlight=False, soft_wrap=True)
+
+
+def _count(text: str) -> int:
+    """Read the option --records.
+
+    Raises:
+        argparse.ArgumentTypeError: it is out of range.
+    """
+    value = int(text)
+    if not 1_000 <= value <= 1_000_000:
+        raise argparse.ArgumentTypeError(f"{text} is not between 1000 and 1000000")
+    return value
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the demo. The exit code is 0 if the records are as promised and the group is fast, else 1."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tools.demo_cooperative",
+        description="Four members on one partition: as a plain group, and as a cooperative one.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--records", type=_count, default=RECORDS, metavar="N", help=f"for each group (default: {RECORDS})"
+    )
+    arguments = parser.parse_args(argv)
+
+    def act(console: Console) -> bool:
+        outcome = run(arguments.records, Steps(console))
+        show(arguments.records, outcome, console)
+        return not outcome.complaints
+
+    return perform(act)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

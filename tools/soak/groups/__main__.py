@@ -1,0 +1,35 @@
+"""The command line: see `tools.soak.groups`."""
+
+import argparse
+import random
+import sys
+from pathlib import Path
+
+import tools.soak.groups
+from tools.soak.groups.chaos import chaos, told
+
+
+def main() -> int:
+    """Run from the command line. The exit code is 0 if there was no problem."""
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(
+        "python -m tools.soak.groups", description=tools.soak.groups.__doc__, formatter_class=raw
+    )
+    parser.add_argument("--kills", type=int, default=1000, help="members to kill (default: 1000)")
+    parser.add_argument("--groups", type=int, default=6, help="groups side by side (default: 6)")
+    parser.add_argument("--seed", type=int, help="of all choices (default: another one each time)")
+    parser.add_argument("--keep", type=Path, help="an existing folder for what the members write")
+    given = parser.parse_args()
+    seed = random.randrange(1_000_000) if given.seed is None else given.seed  # noqa: S311 - not a secret
+    print(f"seed {seed}")
+    outcome = chaos(given.kills, given.groups, seed, lambda line: print(line, flush=True), given.keep)
+    for line in told(outcome):
+        print(line)
+    for problem in outcome.problems:
+        print(problem)
+    print(f"{outcome.seconds:.0f} s in all, seed {seed}")
+    return 1 if outcome.problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,46 @@
+"""What members did, read from their lines."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Did:
+    """One thing that a member did."""
+
+    at: int
+    """In nanoseconds."""
+    kind: str
+    partition: int = -1
+    offset: int = -1
+    key: str = ""
+
+
+@dataclass(slots=True)
+class Life:
+    """One process of a member, from its start to its end."""
+
+    name: str
+    did: list[Did] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+    killed_at: int = 0
+    """In nanoseconds; 0: it was not killed."""
+    stopped: list[tuple[int, int, dict[int, int]]] = field(default_factory=list)
+    """When it was stopped and went on, and where the log's partitions ended when it was stopped."""
+
+
+def read(lines: Iterable[str]) -> tuple[list[Did], list[str]]:
+    """Read what a member wrote: what it did, and what it was told of errors."""
+    did: list[Did] = []
+    errors: list[str] = []
+    for line in lines:
+        kind, at, *words = line.split()
+        if kind == "error":
+            errors.append(" ".join(words))
+        elif kind == "record":
+            did.append(Did(int(at), kind, int(words[0]), int(words[1]), words[2]))
+        elif kind == "committed":
+            did.append(Did(int(at), kind, int(words[0]), int(words[1])))
+        else:
+            did.append(Did(int(at), kind))
+    return did, errors

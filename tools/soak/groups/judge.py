@@ -1,0 +1,191 @@
+"""What came out of a run: what was lost, came twice, out of order, or to a member not its owner."""
+
+from bisect import bisect_left
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from tools.soak.groups.history import Did, Life
+
+EXAMPLES: Final = 5
+
+Log = Mapping[tuple[int, int], str]
+"""The keys of the records of a topic, by partition and offset."""
+
+
+@dataclass(slots=True)
+class Verdict:
+    """Counts over some groups, and examples of what must not be."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    problems: list[str] = field(default_factory=list)
+
+    def wrong(self, what: str, example: str) -> None:
+        """Count what must not be."""
+        self.counts[what] += 1
+        if self.counts[what] <= EXAMPLES:
+            self.problems.append(f"{what}: {example}")
+
+
+@dataclass(slots=True)
+class _Processed:
+    """A record that a member processed."""
+
+    did: Did
+    life: Life
+    assignment: int
+    """Counts the assignments of the process."""
+    in_hand: bool
+    """The group may have gone on without the member, and what it still had is no concern of the group."""
+
+
+LOST: Final = "lost"
+WRONG: Final = "to a wrong member"
+UNORDERED: Final = "out of order"
+TWICE_COMMITTED: Final = "twice, though committed"
+TWICE: Final = "twice without a crash"
+BEYOND: Final = "fetched by a zombie"
+PROBLEMS: Final = (LOST, WRONG, UNORDERED, TWICE_COMMITTED, TWICE, BEYOND)
+EXCUSED: Final = "twice after a crash"
+FENCED: Final = "twice after a fenced commit"
+"""The client was in another generation by then, as without a gateway: its member could not commit."""
+IN_HAND: Final = "in hand of a zombie"
+
+
+def judge(log: Log, lives: Sequence[Life], gateway_killed: Sequence[int], verdict: Verdict) -> None:
+    """Judge what the members of one group did with one topic.
+
+    Args:
+        log: what is in the topic.
+        lives: all processes of members.
+        gateway_killed: when the gateway was killed, in nanoseconds.
+        verdict: takes what comes out.
+    """
+    processed = [each for life in lives for each in _processed(life, gateway_killed, verdict)]
+    processed.sort(key=lambda each: each.did.at)
+    commits = {id(life): _commits(life) for life in lives}
+    crashes = {id(life): _crashes(life, gateway_killed) for life in lives}
+    seen = {(each.did.partition, each.did.offset) for each in processed}
+    verdict.counts["records"] += len(log)
+    verdict.counts["processed"] += len(processed)
+    for place in sorted(log.keys() - seen):
+        verdict.wrong(LOST, f"partition {place[0]} offset {place[1]} key {log[place]}")
+    by_key: dict[tuple[int, str], list[_Processed]] = defaultdict(list)
+    for each in processed:
+        if log.get((each.did.partition, each.did.offset)) != each.did.key:
+            verdict.wrong("invented", f"{each.did} of {each.life.name}")
+        by_key[each.did.partition, each.did.key].append(each)
+    for events in by_key.values():
+        _judge_key(events, commits, crashes, verdict)
+
+
+def _judge_key(
+    events: list[_Processed],
+    commits: Mapping[int, Mapping[int, list[Did]]],
+    crashes: Mapping[int, list[int]],
+    verdict: Verdict,
+) -> None:
+    first: dict[int, _Processed] = {}
+    highest = -1
+    owners: list[tuple[int, int]] = []
+    last: dict[tuple[int, int], int] = {}
+    for each in events:
+        did, life = each.did, each.life
+        told = f"partition {did.partition} offset {did.offset} key {did.key} "
+        told += f"by {life.name} at {did.at / 1e9:.3f}"
+        if each.in_hand:
+            verdict.counts[IN_HAND] += 1
+            continue
+        owner = id(life), each.assignment
+        if not owners or owners[-1] != owner:
+            if owner in owners:
+                verdict.wrong(WRONG, f"{told}, which goes on after another one had the key")
+            owners.append(owner)
+        if did.offset <= last.get(owner, -1):
+            verdict.wrong(UNORDERED, f"{told}, which had {last[owner]} before")
+        last[owner] = did.offset
+        before = first.get(did.offset)
+        if before is None:
+            first[did.offset] = each
+            if did.offset < highest:
+                verdict.wrong(UNORDERED, f"{told}: {highest} was processed before it")
+            highest = max(highest, did.offset)
+            continue
+        told += f", before by {before.life.name} at {before.did.at / 1e9:.3f}"
+        done = commits[id(before.life)].get(did.partition, [])
+        if any(
+            before.did.at < commit.at < did.at and commit.offset > did.offset
+            for commit in done
+            if _of_same(before, commit)
+        ):
+            verdict.wrong(TWICE_COMMITTED, told)
+        elif _between(crashes[id(before.life)], before.did.at, did.at):
+            verdict.counts[EXCUSED] += 1
+        elif any(before.did.at < each.at < did.at for each in before.life.did if each.kind == "fenced"):
+            verdict.counts[FENCED] += 1
+        else:
+            verdict.wrong(TWICE, told)
+        first[did.offset] = each
+
+
+def _of_same(before: _Processed, commit: Did) -> bool:
+    """Whether a commit is of the assignment in which a record was processed."""
+    ends = [each.at for each in before.life.did if each.kind == "assigned" and each.at > before.did.at]
+    return not ends or commit.at < ends[0]
+
+
+def _between(times: Sequence[int], low: int, high: int) -> bool:
+    place = bisect_left(times, low)
+    return place < len(times) and times[place] <= high
+
+
+def _commits(life: Life) -> dict[int, list[Did]]:
+    found: dict[int, list[Did]] = defaultdict(list)
+    for did in life.did:
+        if did.kind == "committed":
+            found[did.partition].append(did)
+    return found
+
+
+def _crashes(life: Life, gateway_killed: Iterable[int]) -> list[int]:
+    """Return when a member was cut off from what it had not committed."""
+    lost = [did.at for did in life.did if did.kind == "lost"]
+    killed = [life.killed_at] if life.killed_at else []
+    return sorted([*killed, *lost, *gateway_killed, *(at for at, _, _ in life.stopped)])
+
+
+def _processed(life: Life, gateway_killed: Sequence[int], verdict: Verdict) -> Iterable[_Processed]:
+    """Yield what a process of a member processed."""
+    for number, assignment in enumerate(_assignments(life.did)):
+        verdict.counts["assignments"] += bool(number)
+        began, ended = assignment[0].at, assignment[-1].at
+        lost = assignment[-1].kind == "lost"
+        verdict.counts["assignments lost"] += lost
+        known = max((did.at for did in assignment if did.kind == "committed"), default=began)
+        stops = [each for each in life.stopped if began < each[1] and each[0] <= ended]
+        doubts = [*(at for at, _, _ in stops), *(at for at in gateway_killed if began < at)]
+        if lost:
+            doubtful = known
+        elif life.killed_at and assignment[-1].kind not in {"revoked", "left"} and doubts:
+            doubtful = max(known, min(doubts))
+        else:
+            doubtful = ended
+        for did in assignment:
+            if did.kind != "record":
+                continue
+            for _, went_on, ends in stops:
+                if lost and went_on <= did.at and did.offset >= ends.get(did.partition, did.offset + 1):
+                    verdict.wrong(BEYOND, f"{did} of {life.name}, when the log ended at {ends}")
+            yield _Processed(did, life, number, did.at > doubtful)
+
+
+def _assignments(all_did: Iterable[Did]) -> list[list[Did]]:
+    """Return what was done in each assignment; before the first one there is nothing but its beginning."""
+    found: list[list[Did]] = [[Did(0, "started")]]
+    for did in all_did:
+        if did.kind == "assigned":
+            found.append([did])
+        elif found[-1][-1].kind not in {"revoked", "lost"}:
+            found[-1].append(did)
+    return found

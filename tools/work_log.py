@@ -1,0 +1,119 @@
+"""What members of a group have handled, in files that outlive a member that is killed; and what they tell.
+
+A log is a file that is mapped into memory. It has an entry for each record, of four numbers of 64 bits in the
+byte order of the machine: the offset, the key, and when work on the record began and ended (ns of the
+monotonic clock, which all processes of a machine share). The key is a number; records have it in decimal
+digits. An entry with a negative key is none of a record: `COMMITTED`, `ASSIGNED`.
+"""
+
+import mmap
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+_ENTRY: Final = struct.Struct("=4q")
+_DTYPE: Final = np.dtype([("offset", "i8"), ("key", "i8"), ("began", "i8"), ("ended", "i8")])
+COMMITTED: Final = -1
+"""The broker has taken a commit of `offset`."""
+ASSIGNED: Final = -2
+"""The member has `offset` partitions, or parts of them."""
+Entries: TypeAlias = npt.NDArray[Any]
+
+
+class WorkLog:
+    """A log that is written.
+
+    Args:
+        path: of the file, which is made.
+        entries: how many it can have.
+    """
+
+    def __init__(self, path: Path, entries: int) -> None:
+        with path.open("wb") as file:
+            file.truncate(entries * _ENTRY.size)
+        with path.open("r+b") as file:
+            self._map = mmap.mmap(file.fileno(), 0)
+        self._at = 0
+
+    def add(self, offset: int, key: int, began: int, ended: int) -> None:
+        """Add an entry."""
+        _ENTRY.pack_into(self._map, self._at, offset, key, began, ended)
+        self._at += _ENTRY.size
+
+
+def read(path: Path) -> Entries:
+    """Return the entries of a log so far, also while it is written."""
+    if not path.exists() or not path.stat().st_size:
+        return np.empty(0, _DTYPE)
+    entries = np.fromfile(path, _DTYPE)
+    written: Entries = entries[entries["ended"] != 0]
+    return written
+
+
+def records(entries: Entries) -> Entries:
+    """Return the entries that are of records."""
+    return entries[entries["key"] >= 0]
+
+
+def last(entries: Entries, kind: int) -> int | None:
+    """Return the offset of the last entry of a kind: `COMMITTED` or `ASSIGNED`."""
+    found = entries[entries["key"] == kind]
+    return int(found["offset"][-1]) if len(found) else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Handled:
+    """What all members of a group have done."""
+
+    records: int
+    """Different records that were handled."""
+    again: tuple[int, ...]
+    """Offsets of records that were handled again, once for each time."""
+    disordered: int
+    """Records that were handled first after a later one of their key."""
+    together: int
+    """Records that were begun while another one of their key was in work."""
+
+
+def handled(members: Sequence[Entries]) -> Handled:
+    """Look at each record that the members of a group have handled, beside those of its key before it."""
+    every = np.concatenate([records(each) for each in members])
+    every = every[np.argsort(every["began"], kind="stable")]
+    first = np.zeros(len(every), bool)
+    first[np.unique(every["offset"], return_index=True)[1]] = True
+    by_key = every[np.argsort(every["key"], kind="stable")]
+    same = by_key["key"][1:] == by_key["key"][:-1]
+    return Handled(
+        records=int(first.sum()),
+        again=tuple(sorted(every["offset"][~first].tolist())),
+        disordered=_disordered(every[first]),
+        together=int((same & (by_key["began"][1:] < by_key["ended"][:-1])).sum()),
+    )
+
+
+def _disordered(first: Entries) -> int:
+    """Count the records, by time, that come behind a later one of their key."""
+    by_key = first[np.argsort(first["key"], kind="stable")]
+    starts = np.flatnonzero(np.r_[True, by_key["key"][1:] != by_key["key"][:-1]])
+    return sum(
+        int((offsets < np.maximum.accumulate(offsets)).sum())
+        for offsets in np.split(by_key["offset"], starts[1:])
+    )
+
+
+def rewound(entries: Entries) -> int:
+    """Count the records that one member handled after a later one of their key."""
+    return _disordered(records(entries))
+
+
+def rate(members: Sequence[Entries], began: int, ended: int) -> float:
+    """Return how many records a second were finished from one time to another (ns)."""
+    done = sum(
+        int(((each["ended"] > began) & (each["ended"] <= ended)).sum()) for each in map(records, members)
+    )
+    return done / (ended - began) * 1e9

@@ -1,0 +1,151 @@
+"""A process that works on records and logs it: `tools.group_member`, or a program in another language."""
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final, Self
+
+from tools.kafka import reaper
+from tools.work_log import ASSIGNED, Entries, last, read, records
+
+_LEAVE_SECONDS: Final = 30.0
+
+
+class Worker:
+    """A process with a log. `with` starts it and ends it. It leaves when its stdin is closed.
+
+    Args:
+        command: its command line. The path of its log is added.
+        log: the file.
+        options: more of the command line, behind the log.
+    """
+
+    def __init__(self, command: Sequence[str], log: Path, *options: str) -> None:
+        self._command = [*command, str(log), *options]
+        self._log = log
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        with self._log.with_suffix(".stderr").open("wb") as stderr:
+            self._process = subprocess.Popen(
+                self._command, stdin=subprocess.PIPE, stdout=stderr, stderr=stderr, start_new_session=True
+            )
+        reaper.watch(self._process.pid)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+        process = self._started()
+        if process.stdin is not None:
+            process.stdin.close()
+
+    @property
+    def entries(self) -> Entries:
+        """Its log so far.
+
+        Raises:
+            RuntimeError: it has failed. The message has what it wrote.
+        """
+        if self._started().poll() not in {None, 0, -signal.SIGKILL}:
+            raise RuntimeError(f"a consumer failed:\n{self._log.with_suffix('.stderr').read_text()}")
+        return read(self._log)
+
+    @property
+    def done(self) -> int:
+        """How many records it has handled."""
+        return len(records(self.entries))
+
+    @property
+    def partitions(self) -> int | None:
+        """How many partitions it has, or parts of them; None: it was not told."""
+        return last(self.entries, ASSIGNED)
+
+    def go(self) -> None:
+        """Let it begin, if it waits for that."""
+        stdin = self._started().stdin
+        if stdin is not None:
+            stdin.write(b"go\n")
+            stdin.flush()
+
+    def leave(self) -> None:
+        """Let it leave in good order."""
+        process = self._started()
+        if process.stdin is not None:
+            process.stdin.close()
+
+    def wait(self) -> None:
+        """Wait until it has left.
+
+        Raises:
+            RuntimeError: it failed, or it stays.
+        """
+        process = self._started()
+        try:
+            process.wait(_LEAVE_SECONDS)
+        except subprocess.TimeoutExpired:
+            raise RuntimeError(f"{self._command[:4]} does not end") from None
+        _ = self.entries
+
+    def kill(self) -> int:
+        """Kill it. Return when that was (monotonic, ns)."""
+        process = self._started()
+        at = time.monotonic_ns()
+        process.kill()
+        process.wait()
+        reaper.forget(process.pid)
+        return at
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        if self._process is None:
+            raise RuntimeError("it was not started")
+        return self._process
+
+
+def group_member(
+    address: str,
+    topic: str,
+    group: str,
+    number: int,
+    folder: Path,
+    *,
+    work_ms: float,
+    gate: bool = False,
+    entries: int,
+) -> Worker:
+    """Return a member of confluent-kafka, that is not started yet.
+
+    Args:
+        address: for bootstrap.servers.
+        topic: it subscribes to.
+        group: its group. Its client.id begins with that, and is one of its own.
+        number: which member of the group it is.
+        folder: for its log.
+        work_ms: on each record.
+        gate: it gets no records before `go`.
+        entries: that its log can have.
+    """
+    name = f"{group}.{number}"
+    command = [sys.executable, "-m", "tools.group_member", address, topic, group, name]
+    options = [f"--work={work_ms}", f"--entries={entries}", *(["--gate"] if gate else [])]
+    return Worker(command, folder / name, *options)
+
+
+def wait_steady(workers: Sequence[Worker], seconds: float, *, at_most: float) -> None:
+    """Wait until each worker was told what it has, and none was told anything new for so many seconds.
+
+    Raises:
+        RuntimeError: one has failed, or it takes longer than `at_most` seconds.
+    """
+    deadline = time.monotonic() + at_most
+    told: list[int] = []
+    since = time.monotonic()
+    while None in told or not told or time.monotonic() - since < seconds:
+        now = [int((worker.entries["key"] == ASSIGNED).sum()) for worker in workers]
+        if now != told or 0 in now or not any(worker.partitions for worker in workers):
+            told, since = now, time.monotonic()
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"the members did not come to rest in {at_most:.0f} s")
+        time.sleep(0.05)
