@@ -417,7 +417,7 @@ def bound(world: World, name: str, lane: KeyRange) -> tuple[Client, Member]:
 
 @pytest.mark.parametrize("when", ["waits", "has something put aside", "is silent"])
 def test_a_member_that_its_group_has_left_behind_gets_nothing(world: World, when: str) -> None:
-    """Section 5.5: a zombie."""
+    """A zombie."""
     (one, _), (two, left) = bound(world, "1", HALVES[0]), bound(world, "2", HALVES[1])
     one.ask(0)
     two.ask(0)
