@@ -18,7 +18,7 @@ from proxy.cooperative.named import NamedLane
 from proxy.cooperative.positions import Place
 from proxy.cooperative.ranges import KeyRanges, RangeError
 from proxy.cooperative.reader import Readers
-from proxy.cooperative.tally import Cooperative, FilterTally, GroupSeen, MemberSeen
+from proxy.cooperative.tally import EXCLUSIVE, Cooperative, FilterTally, GroupSeen, MemberSeen
 
 MAX_MEMBERS: Final = 4096
 """Members that are known. With more, the one that was not seen for longest is forgotten: it has to join its
@@ -27,15 +27,6 @@ INVALID_RANGES: Final = 42
 """INVALID_REQUEST: the ranges can't be read, there is no such lane, or the partition is not in it."""
 OVERLAPS: Final = 44
 """POLICY_VIOLATION: another client has some of the key ranges, or the lane is of another group."""
-
-
-EXCLUSIVE: Final = {
-    "outsider": "a member is not behind this gateway, or does not assign partitions as consumers do",
-    "instances": "its members are behind several gateways",
-    "client_id": "a client.id does not begin with the group's name and a dot, or two members share one",
-    "assignor": "its assignor gives out something else than partitions",
-}
-"""Why a group shares nothing, in words."""
 
 
 class Joins(Protocol):

@@ -16,8 +16,13 @@ RECORDS: Final = ("kept", "filtered")
 BATCHES: Final = ("untouched", "thinned", "dropped", "placeholder")
 COMMITS: Final = ("ok", "error")
 DETACHED: Final = ("full", "wait")
-REASONS: Final = ("outsider", "instances", "client_id", "assignor")
-"""Why a group shares nothing (`GroupSeen.exclusive`)."""
+EXCLUSIVE: Final = {
+    "outsider": "a member is not behind this gateway, or does not assign partitions as consumers do",
+    "instances": "its members are behind several gateways",
+    "client_id": "a client.id does not begin with the group's name and a dot, or two members share one",
+    "assignor": "its assignor gives out something else than partitions",
+}
+"""Why a group shares nothing (`GroupSeen.exclusive`), in words."""
 
 
 @dataclass(slots=True)

@@ -44,6 +44,8 @@ class Selection:
     """Keys are now letters of the filter."""
     paused: bool = False
     help: bool = False
+    groups: bool = False
+    """The page of cooperative groups, in place of clients and brokers."""
     quit: bool = False
 
     @property
@@ -60,6 +62,8 @@ def press(choice: Selection, key: str) -> Selection:
         return _typed(choice, key)
     if choice.help and key == ESCAPE:
         return replace(choice, help=False)
+    if choice.groups and key == ESCAPE:
+        return replace(choice, groups=False)
     action = _KEYS.get(key)
     return action(choice) if action is not None else choice
 
@@ -109,6 +113,7 @@ _KEYS: Final[dict[str, Callable[[Selection], Selection]]] = {
     ESCAPE: lambda choice: replace(choice, filter=""),
     "p": lambda choice: replace(choice, paused=not choice.paused),
     " ": lambda choice: replace(choice, paused=not choice.paused),
+    "g": lambda choice: replace(choice, groups=not choice.groups),
     "h": lambda choice: replace(choice, help=not choice.help),
     "?": lambda choice: replace(choice, help=not choice.help),
     "q": lambda choice: replace(choice, quit=True),

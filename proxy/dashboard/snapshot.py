@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from proxy.cooperative.murmur2 import SPACE
+
 KINDS: Final = ("full", "incremental", "sessionless", "close")
 NOW_SECONDS: Final = 10.0
 """Rates of "now" are means over so many seconds."""
@@ -105,6 +107,40 @@ class BrokerFigures:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LaneFigures:
+    """What a member of a cooperative group has of a partition."""
+
+    topic: str
+    partition: int
+    ranges: tuple[tuple[int, int], ...]
+    """Hashes of keys, from the first to the last of each range."""
+    lag: int | None
+    """Offsets; None: not known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberFigures:
+    """A member of a cooperative group."""
+
+    client_id: str
+    host: str
+    state: str
+    lanes: tuple[LaneFigures, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupFigures:
+    """A cooperative group."""
+
+    name: str
+    exclusive: str
+    """Why it shares nothing; empty: it may."""
+    unowned: int
+    """Ranges of keys that no member has."""
+    members: tuple[MemberFigures, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PastEvent:
     """A recent event."""
 
@@ -150,6 +186,14 @@ class Snapshot:
     brokers: tuple[BrokerFigures, ...]
     events: tuple[PastEvent, ...]
     """The latest last."""
+    groups: tuple[GroupFigures, ...]
+    """The cooperative groups that have members."""
+    records_kept: int
+    """Records in responses for their members."""
+    records_filtered: int
+    """Those that were left out of them, as another member's."""
+    detached: int
+    """Members that went on to fetch for themselves, so many times."""
 
     @property
     def saved(self) -> int:
@@ -171,7 +215,8 @@ def parse(document: Any) -> Snapshot:
 
 def _snapshot(document: Mapping[str, Any]) -> Snapshot:
     totals, sessions, kept = document["totals"], document["sessions"], document.get("client_sessions", {})
-    added = document.get("added", {})
+    added, shared = document.get("added", {}), document.get("cooperative", {})
+    records = shared.get("records", {})
     return Snapshot(
         version=_shown(document["version"]),
         uptime=_number(document["uptime_seconds"]),
@@ -200,6 +245,10 @@ def _snapshot(document: Mapping[str, Any]) -> Snapshot:
         events=tuple(
             _event(one, _number(document.get("time", 0))) for one in _list(document.get("events", []))
         ),
+        groups=tuple(_group(one) for one in _list(shared.get("groups", []))),
+        records_kept=_count(records.get("kept", 0)),
+        records_filtered=_count(records.get("filtered", 0)),
+        detached=sum(_count(times) for times in shared.get("detached", {}).values()),
     )
 
 
@@ -276,6 +325,40 @@ def _broker(name: str, address: str, document: Mapping[str, Any]) -> BrokerFigur
         saved=_count(document.get("saved_bytes", 0)),
         problem=_shown(document["problem"]),
     )
+
+
+def _group(document: Mapping[str, Any]) -> GroupFigures:
+    return GroupFigures(
+        name=_shown(document["group"]),
+        exclusive=_shown(document["exclusive"]),
+        unowned=_count(document.get("unowned_ranges", 0)),
+        members=tuple(
+            MemberFigures(
+                client_id=_shown(member["client_id"]),
+                host=_shown(member["client_host"]),
+                state=_shown(member["state"]),
+                lanes=tuple(_lane(lane) for lane in _list(member["lanes"])),
+            )
+            for member in _list(document["members"])
+        ),
+    )
+
+
+def _lane(document: Mapping[str, Any]) -> LaneFigures:
+    lag = _number_or_none(document.get("lag"))
+    return LaneFigures(
+        topic=_shown(document["topic"]),
+        partition=_count(document["partition"]),
+        ranges=tuple((_hash(low), _hash(high)) for low, high in _list(document["ranges"])),
+        lag=None if lag is None else int(lag),
+    )
+
+
+def _hash(text: Any) -> int:
+    value = int(text, 16)
+    if not 0 <= value < SPACE:
+        raise ValueError(text)
+    return value
 
 
 def _event(document: Mapping[str, Any], now: float) -> PastEvent:

@@ -13,6 +13,7 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
+from proxy.dashboard import groups
 from proxy.dashboard.choice import SORTS, Selection, picked
 from proxy.dashboard.figures import NOTHING, moment, scaled, share, span, sparkline, volume
 from proxy.dashboard.snapshot import BOOTSTRAP, BrokerFigures, Client, PastEvent, Recent, Snapshot
@@ -29,6 +30,7 @@ _SHORT: Final = {"incremental": "incr"}
 _WARNING: Final = "bold red"
 _LABEL: Final = "bold"
 _KEYS: Final = "s sort  r reverse  / filter  p pause  h help  q quit"
+_GROUP_KEYS: Final = "g clients and brokers  p pause  h help  q quit"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +74,8 @@ def frame(
     else:
         lines = _screen(snapshot, choice, size, room=_room(size, keys=keys))
     if keys:
-        lines.append(_footer(choice, size))
+        has_groups = isinstance(snapshot, Snapshot) and bool(snapshot.groups)
+        lines.append(_footer(choice, size, has_groups=has_groups))
     return _Plain(Group(*lines)) if size.plain else Group(*lines)
 
 
@@ -93,6 +96,12 @@ def _room(size: Size, *, keys: bool) -> int | None:
 
 def _screen(snapshot: Snapshot, choice: Selection, size: Size, *, room: int | None) -> list[RenderableType]:
     reasons = _reasons(snapshot, whole=room is None)
+    if choice.groups:
+        return [
+            _title(snapshot, choice),
+            *reasons,
+            *_groups(snapshot, size, room=room, above=1 + len(reasons)),
+        ]
     clients = picked(snapshot.clients, choice)
     besides = _besides(snapshot)
     # Two tables have a title and their columns' names each.
@@ -113,7 +122,18 @@ def _screen(snapshot: Snapshot, choice: Selection, size: Size, *, room: int | No
         _brokers_title(snapshot, rows.brokers),
         _brokers(brokers[: rows.brokers], size),
         *_events(snapshot.events, rows.events),
+        *(_groups(snapshot, size, room=None, above=0) if room is None and snapshot.groups else ()),
     ]
+
+
+def _groups(snapshot: Snapshot, size: Size, *, room: int | None, above: int) -> list[Text]:
+    if not snapshot.groups:
+        return [_line("No member of a cooperative group is connected (--cooperative).")]
+    lines = groups.lines(snapshot, size.width, wide=size.width >= WIDE, plain=size.plain)
+    if room is None or len(lines) <= room - above:
+        return lines
+    shown = max(room - above - 1, 0)
+    return [*lines[:shown], _line(f"and {len(lines) - shown} more lines; fetchgate top --once shows all")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -392,13 +412,15 @@ def _unreachable(snapshot: Unreachable) -> Iterable[Text]:
         )
 
 
-def _footer(choice: Selection, size: Size) -> Text:
+def _footer(choice: Selection, size: Size, *, has_groups: bool) -> Text:
     if choice.typing:
         text = f"filter: {choice.filter}_   Enter keeps it, Esc clears it"
     elif choice.help:
         text = "h back  q quit"
+    elif choice.groups:
+        text = _GROUP_KEYS
     else:
-        text = _KEYS
+        text = f"{_KEYS}{'  g groups' * has_groups}"
     return Text(text.ljust(size.width)[: size.width], style="reverse", no_wrap=True, end="")
 
 
@@ -408,6 +430,7 @@ _HELP: Final = (
     ("r", "reverse the order"),
     ("/", "only clients with this text in id, software, address or broker"),
     ("p", "pause: freezes the screen, not the gateway"),
+    ("g", "cooperative groups: members, their keys (low to high), lag"),
     ("q", "quit"),
     ("Clients, a line for each connection", ""),
     ("v", "version of its last fetch"),

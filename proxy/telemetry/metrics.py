@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry, GCCollector, ProcessCollector, 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from proxy.cooperative.tally import BATCHES, COMMITS, DETACHED, REASONS, RECORDS, Cooperative
+from proxy.cooperative.tally import BATCHES, COMMITS, DETACHED, EXCLUSIVE, RECORDS, Cooperative
 from proxy.cooperative.tally import STATES as STATES_OF_MEMBERS
 from proxy.core.events import FetchKind, Refusal, SideTally, Tally
 from proxy.core.histograms import Distribution, Measured
@@ -376,7 +376,7 @@ def _cooperative(found: Cooperative) -> Iterator[Metric]:
         ),
         ("batches", "Batches in these.", "outcome", (tally.batches, BATCHES)),
         ("commits", "Commits for key ranges that went to the broker.", "result", (tally.commits, COMMITS)),
-        ("exclusive", "Times that a group began to share nothing.", "reason", (tally.exclusive, REASONS)),
+        ("exclusive", "Times that a group began to share nothing.", "reason", (tally.exclusive, EXCLUSIVE)),
     ):
         family = CounterMetricFamily(f"fetchgate_coop_{name}", text, labels=[label])
         counts, values = counted
@@ -443,7 +443,7 @@ def _cooperative(found: Cooperative) -> Iterator[Metric]:
         if lags := group.lags():
             lag.add_metric([group.name, "0"], min(lags))
             lag.add_metric([group.name, "1"], max(lags))
-        for reason in REASONS:
+        for reason in EXCLUSIVE:
             exclusive.add_metric([group.name, reason], int(group.exclusive == reason))
     yield from (members, lanes, unowned, lag, exclusive)
 

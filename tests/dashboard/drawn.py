@@ -16,6 +16,10 @@ SIZES: Final = ((80, 24), (200, 60))
 NAMED: Final = {
     **{f"{name}-{width}x{height}": (name, "", width, height) for name in SCENES for width, height in SIZES},
     **{f"unreachable-{width}x{height}": ("unreachable", "", width, height) for width, height in SIZES},
+    **{
+        f"cooperative-groups-{w}x{h}": ("cooperative", "groups", w, h)
+        for w, h in ((80, 24), (80, 10), (200, 60))
+    },
     **{f"busy-{choice}-80x24": ("busy", choice, 80, 24) for choice in CHOICES},
 }
 """Scene, choice, width and height of each frame that is kept."""

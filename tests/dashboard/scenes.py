@@ -98,6 +98,52 @@ def _crowded() -> Any:
     return document
 
 
+def _cooperative() -> Any:
+    document = live()
+
+    def member(name: str, *lanes: tuple[str, int, int, int, int | None], state: str = "shares") -> Any:
+        told = [
+            {
+                "topic": topic,
+                "partition": partition,
+                "ranges": [[f"{low:08x}", f"{high - 1:08x}"]],
+                "position": 5,
+                "lag": lag,
+            }
+            for topic, partition, low, high, lag in lanes
+        ]
+        return {"client_id": name, "client_host": "10.0.0.7", "state": state, "lanes": told}
+
+    space, long = 1 << 32, "orders.of.a.shop.with.a.long.name"
+    document["cooperative"] = {
+        "records": {"kept": 40_000, "filtered": 120_000},
+        "detached": {"full": 1, "wait": 2},
+        "groups": [
+            {
+                "group": "billing",
+                "exclusive": "",
+                "unowned_ranges": 1,
+                "members": [
+                    member("billing.host-2", ("orders", 0, space // 4, space // 2, 1234)),
+                    member(
+                        "billing.host-1",
+                        ("orders", 0, 0, space // 4, 7),
+                        (long, 11, space // 3, space, None),
+                    ),
+                    member("billing.host-3", state="frozen"),
+                ],
+            },
+            {
+                "group": "shipping",
+                "exclusive": "outsider",
+                "unowned_ranges": 0,
+                "members": [member("shipping.host-1", state="plain")],
+            },
+        ],
+    }
+    return document
+
+
 SCENES: Final = {
     "starting": _starting,
     "idle": _idle,
@@ -107,6 +153,7 @@ SCENES: Final = {
     "off": _off,
     "crowded": _crowded,
     "serving": _serving,
+    "cooperative": _cooperative,
 }
 
 
@@ -124,4 +171,5 @@ CHOICES: Final = {
     "filtered": Selection(filter="aiokafka"),
     "by-client": Selection(sort="client"),
     "help": Selection(help=True),
+    "groups": Selection(groups=True),
 }

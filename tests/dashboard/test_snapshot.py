@@ -74,6 +74,27 @@ def test_what_a_gateway_is_to_clients_is_read() -> None:
     assert (newer.leaders_updated, newer.max_fetch_bytes) == (41, 10_000_000)
 
 
+def test_cooperative_groups_are_read() -> None:
+    older, newer = parse(_first_release()), parse(SCENES["cooperative"]())
+    assert (older.groups, older.records_kept, older.detached) == ((), 0, 0)
+    assert (newer.records_kept, newer.records_filtered, newer.detached) == (40_000, 120_000, 3)
+    billing, shipping = newer.groups
+    assert (billing.unowned, billing.exclusive, shipping.exclusive) == (1, "", "outsider")
+    (lane,) = billing.members[0].lanes
+    assert (lane.topic, lane.partition, lane.lag) == ("orders", 0, 1234)
+    assert lane.ranges == ((1 << 30, (1 << 31) - 1),)
+
+
+@pytest.mark.parametrize(
+    "ranges", [[["100000000", "0"]], [["-1", "0"]], [["0"]], [[0, 1]], "00", [["x", "0"]]]
+)
+def test_ranges_that_no_gateway_has_are_refused(ranges: object) -> None:
+    document = SCENES["cooperative"]()
+    document["cooperative"]["groups"][0]["members"][0]["lanes"][0]["ranges"] = ranges
+    with pytest.raises(NotAGatewayError):
+        parse(document)
+
+
 def test_what_a_later_gateway_tells_besides_is_left_alone() -> None:
     assert parse(_first_release() | {"weather": "fine"}) == parse(_first_release())
 

@@ -32,13 +32,14 @@ def test_no_frame_is_kept_that_nothing_draws() -> None:
     height=st.integers(14, 90),
     sort=st.sampled_from(list(SORTS)),
     looked_for=st.sampled_from(["", "orders", "nobody"]),
+    groups=st.booleans(),
     plain=st.booleans(),
 )
 @examples(60)
 def test_a_frame_fits_and_fills_its_terminal(
-    *, scene: str, width: int, height: int, sort: str, looked_for: str, plain: bool
+    *, scene: str, width: int, height: int, sort: str, looked_for: str, groups: bool, plain: bool
 ) -> None:
-    choice = Selection(sort=sort, filter=looked_for)
+    choice = Selection(sort=sort, filter=looked_for, groups=groups)
     lines = draw(seen(scene), choice, width, height, plain=plain).split("\n")
     assert len(lines) <= height, "the last line has no end: a terminal would scroll"
     assert max(map(cell_len, lines)) <= width
@@ -112,6 +113,12 @@ def test_one_picture_for_a_script_has_all_clients_and_no_keys() -> None:
     lines = draw(seen("crowded"), Selection(), 100, None, keys=False).splitlines()
     assert sum(line.startswith("client-") for line in lines) == 500
     assert "quit" not in lines[-1]
+
+
+def test_one_picture_for_a_script_has_the_cooperative_groups() -> None:
+    drawn = draw(seen("cooperative"), Selection(), 100, None, keys=False)
+    assert "billing.host-2" in drawn
+    assert "Cooperative groups" not in draw(seen("busy"), Selection(), 100, None, keys=False)
 
 
 def test_one_picture_for_a_script_has_every_reason_whole() -> None:

@@ -1,0 +1,134 @@
+"""The page of cooperative groups: who has which keys of which partition, and how far they are. Pure.
+
+A line tells one member's part of one partition. Its picture stands for all hashes of keys, from the lowest to
+the highest.
+"""
+
+from collections.abc import Iterator
+from itertools import pairwise
+from textwrap import wrap
+from typing import Final
+
+from rich.cells import cell_len, set_cell_size
+from rich.text import Text
+
+from proxy.cooperative.murmur2 import SPACE
+from proxy.cooperative.tally import EXCLUSIVE
+from proxy.dashboard.figures import NOTHING, scaled, share
+from proxy.dashboard.snapshot import GroupFigures, LaneFigures, Snapshot
+
+_PICTURE: Final = 16
+"""Cells of a picture; twice as many on a wide terminal."""
+_CELLS: Final = ("·▒█", ".+#")
+"""A cell of which the member has nothing, a part, all; and the same in ASCII."""
+_STATE, _PARTITION, _SHARE, _LAG = 8, 18, 6, 8
+_WIDE_PARTITION, _HOST = 40, 24
+_LABEL: Final = "bold"
+_WARNING: Final = "bold red"
+
+
+def lines(snapshot: Snapshot, width: int, *, wide: bool, plain: bool) -> list[Text]:
+    """Draw the cooperative groups: a title, the names of the columns, and a line for each group and lane.
+
+    Args:
+        snapshot: what is shown.
+        width: the columns of the screen.
+        wide: there is room for long names of topics, and for the hosts of members.
+        plain: only ASCII characters.
+    """
+    groups = snapshot.groups
+    records = snapshot.records_kept + snapshot.records_filtered
+    title = [f"{sum(not group.exclusive for group in groups)} of {len(groups)} share"]
+    if records:
+        title.append(f"{share(snapshot.records_filtered, records)} of all records filtered")
+    if snapshot.detached:
+        title.append(f"{scaled(snapshot.detached)} times detached")
+    layout = _Layout(width, wide=wide)
+    drawn = [_line((" Cooperative groups ", "bold reverse"), "  ", ", ".join(title))]
+    drawn.append(
+        Text(layout.row("member", "state", "partition", "keys", "share", "lag", "host"), style=_LABEL)
+    )
+    for group in groups:
+        drawn += _head(group, width)
+        drawn += _lanes(group, layout, plain=plain)
+    return drawn
+
+
+class _Layout:
+    """Where the columns stand: the members' names get what is left over."""
+
+    def __init__(self, width: int, *, wide: bool) -> None:
+        self.picture = _PICTURE * (1 + wide)
+        self._partition = _WIDE_PARTITION if wide else _PARTITION
+        self._host = _HOST if wide else 0
+        others = (_STATE, self._partition, self.picture, _SHARE, _LAG, *((self._host,) if wide else ()))
+        self._member = max(1, width - sum(others) - len(others))
+
+    def place(self, lane: LaneFigures) -> str:
+        """Name a partition; of a topic with a long name the beginning."""
+        number = f"/{lane.partition}"
+        room = self._partition - len(number)
+        return (lane.topic if cell_len(lane.topic) <= room else f"{lane.topic[: room - 1]}~") + number
+
+    def row(self, member: str, state: str, partition: str, keys: str, part: str, lag: str, host: str) -> str:
+        cells = [
+            set_cell_size(member, self._member),
+            set_cell_size(state, _STATE),
+            set_cell_size(partition, self._partition),
+            set_cell_size(keys, self.picture),
+            part.rjust(_SHARE),
+            lag.rjust(_LAG),
+        ]
+        return " ".join([*cells, host[: self._host]] if self._host else cells)
+
+
+def _head(group: GroupFigures, width: int) -> list[Text]:
+    if group.exclusive:
+        lines = wrap(f"shares nothing: {_why(group.exclusive)}", width - 2)
+        return [_line((group.name, _LABEL)), *(_line("  ", (line, _WARNING)) for line in lines)]
+    members = len(group.members)
+    lags = [lane.lag for member in group.members for lane in member.lanes if lane.lag is not None]
+    told = f"  {members} member{'s' * (members != 1)}"
+    if lags:
+        told += (
+            f", lag {scaled(min(lags))} to {scaled(max(lags))}"
+            if len(lags) > 1
+            else f", lag {scaled(lags[0])}"
+        )
+    if not group.unowned:
+        return [_line((group.name, _LABEL), told)]
+    gaps = "1 range of keys has" if group.unowned == 1 else f"{group.unowned} ranges of keys have"
+    return [_line((group.name, _LABEL), told, "  ", (f"{gaps} no member", _WARNING))]
+
+
+def _why(exclusive: str) -> str:
+    return EXCLUSIVE.get(exclusive, exclusive)  # a later gateway may have other reasons
+
+
+def _lanes(group: GroupFigures, layout: _Layout, *, plain: bool) -> Iterator[Text]:
+    for member in sorted(group.members, key=lambda member: (member.client_id, member.host)):
+        name, state, host = f" {member.client_id or NOTHING}", member.state, member.host
+        style = _WARNING if state == "frozen" else ""
+        if not member.lanes:
+            yield Text(layout.row(name, state, NOTHING, "", "", "", host), style=style)
+        for lane in sorted(member.lanes, key=lambda lane: (lane.topic, lane.partition)):
+            keys = _picture(lane, layout.picture, plain=plain)
+            part = f"{round(100 * _owned(lane, 0, SPACE) / SPACE)} %"
+            lag = NOTHING if lane.lag is None else scaled(lane.lag)
+            yield Text(layout.row(name, state, layout.place(lane), keys, part, lag, host), style=style)
+
+
+def _picture(lane: LaneFigures, cells: int, *, plain: bool) -> str:
+    nothing, some, all_ = _CELLS[plain]
+    edges = [SPACE * number // cells for number in range(cells + 1)]
+    owned = (_owned(lane, low, high) / (high - low) for low, high in pairwise(edges))
+    return "".join(nothing if not part else all_ if part >= 1 else some for part in owned)
+
+
+def _owned(lane: LaneFigures, low: int, high: int) -> int:
+    """Return how many of the hashes from `low` to below `high` the lane has."""
+    return sum(max(0, min(high, last + 1) - max(low, first)) for first, last in lane.ranges)
+
+
+def _line(*parts: str | tuple[str, str]) -> Text:
+    return Text.assemble(*parts, no_wrap=True, overflow="ellipsis")
