@@ -2,10 +2,8 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
 
 from proxy.cooperative.batches import (
-    CODEC,
     HEADER_BYTES,
     MAGIC_AT,
     BatchError,
@@ -17,13 +15,6 @@ from proxy.cooperative.batches import (
 )
 from proxy.cooperative.ranges import Split
 from proxy.protocol.primitives import Buffer
-
-THREAD_FROM: Final = 256 << 10
-"""From so much work on, `split_records` takes more than about a millisecond: run it beside the event loop."""
-_RECORD: Final = 200
-"""A record takes as long as so many bytes, however short it is."""
-_EXPANDS: Final = 4
-"""Times that records usually expand to at most. Few codecs tell; and many records count by their number."""
 
 
 @dataclass(slots=True)
@@ -124,20 +115,3 @@ def end_of(records: Buffer) -> int:
         end = header.last_offset + 1
         at += header.size
     return end
-
-
-def work_of(records: Buffer) -> int:
-    """Return how much work it is to split the records of a partition: about their bytes without compression.
-
-    It is an estimate by the headers; nothing is decompressed for it.
-    """
-    work = at = 0
-    while at + HEADER_BYTES <= len(records):
-        try:
-            header = read_header(records, at)
-        except BatchError:
-            break  # it is as quickly refused
-        compressed = header.attributes & CODEC
-        work += max(header.records * _RECORD, header.size * (_EXPANDS if compressed else 1))
-        at += header.size
-    return work

@@ -1,7 +1,5 @@
 """The records of a response for each lane, and what is skipped after it."""
 
-import random
-
 import pytest
 from aiokafka.record.legacy_records import (  # type: ignore[import-untyped]  # it has no types
     LegacyRecordBatchBuilder,
@@ -10,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.cooperative.batches import BatchError, read_header
-from proxy.cooperative.filtered import Filtered, LaneRecords, split_records, work_of
+from proxy.cooperative.filtered import Filtered, LaneRecords, split_records
 from proxy.cooperative.key_hash import SPACE, murmur2
 from proxy.cooperative.ranges import Split
 from proxy.cooperative.scan import Scan
@@ -53,24 +51,6 @@ def test_a_batch_that_is_cut_and_alone_shows_its_header() -> None:
         lane, found = shares(data[:cut])
         assert (lane.batches, found.end) == ([], -1)
         assert found.alone == data[: min(cut, 61)]
-
-
-def test_the_work_is_told_by_the_headers() -> None:
-    many = of(*[MINE] * 100, base=0)
-    large = batch([Record(100, MINE, b"v" * 100_000)])
-    compressed = batch([Record(101, MINE, random.Random(1).randbytes(1000))], codec=4)
-    assert len(many) < 2_000
-    assert work_of(many) == 100 * 200
-    assert work_of(large) == len(large)
-    assert work_of(compressed) == 4 * len(compressed)
-    assert work_of(many + large + compressed) == 20_000 + len(large) + 4 * len(compressed)
-    assert work_of(memoryview(many + large)[:-1]) == 20_000 + len(large)  # cut
-
-
-def test_what_can_not_be_split_is_no_work() -> None:
-    old = bytearray(of(MINE, base=0))
-    old[16] = 1
-    assert work_of(b"") == work_of(bytes(60)) == work_of(old) == 0
 
 
 def test_what_can_not_be_split_is_told_with_its_offset() -> None:
