@@ -28,10 +28,10 @@ def life(name: str, *lines: str, killed_at: int = 0) -> Life:
     return Life(name, did, errors, killed_at)
 
 
-def judged(*lives: Life, gateway_killed: Sequence[int] = ()) -> dict[str, int]:
+def judged(*lives: Life, gateway_down: Sequence[tuple[int, int]] = ()) -> dict[str, int]:
     """What was found, but for what is counted of each run."""
     verdict = Verdict()
-    judge(LOG, lives, gateway_killed, verdict)
+    judge(LOG, lives, gateway_down, verdict)
     assert bool(verdict.problems) == any(verdict.counts[each] for each in PROBLEMS)
     return {
         name: verdict.counts[name] for name in (*PROBLEMS, EXCUSED, FENCED, IN_HAND) if verdict.counts[name]
@@ -79,7 +79,7 @@ def test_what_was_not_committed_comes_again_after_a_kill_alone() -> None:
     lines = ("assigned 1 0", *records(2, 0, 1), "committed 4 0 1")
     two = life("b", "assigned 6 0", *records(7, 1, 2, 3))
     assert judged(life("a", *lines, killed_at=5), two) == {EXCUSED: 1}
-    assert judged(life("a", *lines), two, gateway_killed=[5]) == {EXCUSED: 1}
+    assert judged(life("a", *lines), two, gateway_down=[(5, 5)]) == {EXCUSED: 1}
     assert judged(life("a", *lines), two) == {TWICE: 1}
     assert judged(life("a", *lines, "fenced 5"), two) == {FENCED: 1}
 
@@ -92,6 +92,26 @@ def test_what_a_zombie_had_in_hand_is_its_own_concern() -> None:
     assert judged(one, two) == {IN_HAND: 1}
     one.did.insert(-1, read(records(21, 2))[0][0])
     assert judged(one, two) == {IN_HAND: 2, BEYOND: 1}
+
+
+def test_what_is_processed_while_the_gateway_is_away_can_not_be_committed() -> None:
+    one = life("a", "assigned 1 0", *records(12, 0), "assigned 20 0", *records(21, 0, 1, 2, 3))
+    assert judged(one, gateway_down=[(10, 15)]) == {EXCUSED: 1}
+    assert judged(one, gateway_down=[(5, 11)]) == {EXCUSED: 1}  # it has not joined again
+    assert judged(one, gateway_down=[(22, 25)]) == {TWICE: 1}
+    second = 10**9
+    late = life("a", "assigned 1 0", *records(12 * second, 0), f"assigned {13 * second} 0")
+    late.did += read(records(14 * second, 0, 1, 2, 3))[0]
+    assert judged(late, gateway_down=[(second // 2, second)]) == {TWICE: 1}  # much later
+
+
+def test_what_a_zombie_had_in_hand_when_it_was_told_to_leave_is_its_own_concern() -> None:
+    lines = ("assigned 1 0", *records(2, 0), "committed 3 0 1", *records(20, 1))
+    one, fenced = life("a", *lines, "left 22"), life("a", *lines, "fenced 21", "left 22")
+    one.stopped = fenced.stopped = [(4, 18, {0: 2})]
+    two = life("b", "assigned 10 0", *records(11, 1), "committed 12 0 2", *records(13, 2, 3))
+    assert judged(fenced, two) == {IN_HAND: 1}
+    assert judged(one, two)[WRONG] == 1
 
 
 def test_a_stop_that_the_group_did_not_notice_excuses_nothing() -> None:

@@ -318,7 +318,7 @@ class _Run:
         self._broker, self._gateway, self._members = broker, gateway, members
         self._random = random.Random(seed)  # noqa: S311 - not a secret
         self._say, self._outcome = say, outcome
-        self._gateway_killed: list[int] = []
+        self._gateway_down: list[tuple[int, int]] = []
         self._produced = 0
 
     def run(self, kills: int) -> None:
@@ -349,7 +349,7 @@ class _Run:
             each.leave()
         for each in self._members:
             lives = each.lives()
-            judge(each.log(), lives, self._gateway_killed, self._outcome.verdict)
+            judge(each.log(), lives, self._gateway_down, self._outcome.verdict)
             self._outcome.errors.update(error for life in lives for error in life.errors)
         self._outcome.verdict.problems += [
             line for line in self._gateway.log().splitlines() if any(word in line for word in DEFECTS)
@@ -366,9 +366,10 @@ class _Run:
             now = time.monotonic()
             if now - killed_at > pause:
                 self._gateway.kill()
-                self._gateway_killed.append(time.monotonic_ns())
+                gone_at = time.monotonic_ns()
                 time.sleep(self._random.uniform(*DOWN_SECONDS))
                 self._gateway.start()
+                self._gateway_down.append((gone_at, time.monotonic_ns()))
                 done["gateway killed"] += 1
                 killed_at, pause = time.monotonic(), self._random.uniform(10, 40)
             if now - said > SAY_SECONDS:

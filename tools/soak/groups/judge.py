@@ -1,6 +1,5 @@
 """What came out of a run: what was lost, came twice, out of order, or to a member not its owner."""
 
-from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,6 +8,11 @@ from typing import Final
 from tools.soak.groups.history import Did, Life
 
 EXAMPLES: Final = 5
+REJOINED_SECONDS: Final = 10
+"""After a gateway is back its members have joined again by then."""
+
+Span = tuple[int, int]
+"""When something began and ended, in nanoseconds."""
 
 Log = Mapping[tuple[int, int], str]
 """The keys of the records of a topic, by partition and offset."""
@@ -53,19 +57,19 @@ FENCED: Final = "twice after a fenced commit"
 IN_HAND: Final = "in hand of a zombie"
 
 
-def judge(log: Log, lives: Sequence[Life], gateway_killed: Sequence[int], verdict: Verdict) -> None:
+def judge(log: Log, lives: Sequence[Life], gateway_down: Sequence[Span], verdict: Verdict) -> None:
     """Judge what the members of one group did with one topic.
 
     Args:
         log: what is in the topic.
         lives: all processes of members.
-        gateway_killed: when the gateway was killed, in nanoseconds.
+        gateway_down: from when until when the gateway was not there, in nanoseconds.
         verdict: takes what comes out.
     """
-    processed = [each for life in lives for each in _processed(life, gateway_killed, verdict)]
+    processed = [each for life in lives for each in _processed(life, gateway_down, verdict)]
     processed.sort(key=lambda each: each.did.at)
     commits = {id(life): _commits(life) for life in lives}
-    crashes = {id(life): _crashes(life, gateway_killed) for life in lives}
+    crashes = {id(life): _crashes(life, gateway_down) for life in lives}
     seen = {(each.did.partition, each.did.offset) for each in processed}
     verdict.counts["records"] += len(log)
     verdict.counts["processed"] += len(processed)
@@ -83,7 +87,7 @@ def judge(log: Log, lives: Sequence[Life], gateway_killed: Sequence[int], verdic
 def _judge_key(
     events: list[_Processed],
     commits: Mapping[int, Mapping[int, list[Did]]],
-    crashes: Mapping[int, list[int]],
+    crashes: Mapping[int, list[Span]],
     verdict: Verdict,
 ) -> None:
     first: dict[int, _Processed] = {}
@@ -135,9 +139,8 @@ def _of_same(before: _Processed, commit: Did) -> bool:
     return not ends or commit.at < ends[0]
 
 
-def _between(times: Sequence[int], low: int, high: int) -> bool:
-    place = bisect_left(times, low)
-    return place < len(times) and times[place] <= high
+def _between(spans: Iterable[Span], low: int, high: int) -> bool:
+    return any(began <= high and ended >= low for began, ended in spans)
 
 
 def _commits(life: Life) -> dict[int, list[Did]]:
@@ -148,23 +151,33 @@ def _commits(life: Life) -> dict[int, list[Did]]:
     return found
 
 
-def _crashes(life: Life, gateway_killed: Iterable[int]) -> list[int]:
-    """Return when a member was cut off from what it had not committed."""
-    lost = [did.at for did in life.did if did.kind == "lost"]
-    killed = [life.killed_at] if life.killed_at else []
-    return sorted([*killed, *lost, *gateway_killed, *(at for at, _, _ in life.stopped)])
+def _crashes(life: Life, gateway_down: Iterable[Span]) -> list[Span]:
+    """Return when a member was cut off from what it had not committed.
+
+    A gateway that has just come back knows no member. It takes no commit of one that has not joined again.
+    """
+    points = [did.at for did in life.did if did.kind == "lost"]
+    points += [at for at, _, _ in life.stopped]
+    points += [life.killed_at] if life.killed_at else []
+    found = [(at, at) for at in points]
+    for killed, back in gateway_down:
+        joined = min((did.at for did in life.did if did.kind == "assigned" and did.at > back), default=back)
+        found.append((killed, min(joined, back + REJOINED_SECONDS * 10**9)))
+    return found
 
 
-def _processed(life: Life, gateway_killed: Sequence[int], verdict: Verdict) -> Iterable[_Processed]:
+def _processed(life: Life, gateway_down: Sequence[Span], verdict: Verdict) -> Iterable[_Processed]:
     """Yield what a process of a member processed."""
     for number, assignment in enumerate(_assignments(life.did)):
         verdict.counts["assignments"] += bool(number)
         began, ended = assignment[0].at, assignment[-1].at
-        lost = assignment[-1].kind == "lost"
-        verdict.counts["assignments lost"] += lost
+        ended_lost = assignment[-1].kind == "lost"
+        verdict.counts["assignments lost"] += ended_lost
         known = max((did.at for did in assignment if did.kind == "committed"), default=began)
         stops = [each for each in life.stopped if began < each[1] and each[0] <= ended]
-        doubts = [*(at for at, _, _ in stops), *(at for at in gateway_killed if began < at)]
+        doubts = [*(at for at, _, _ in stops), *(at for at, _ in gateway_down if began < at)]
+        # One that leaves before it hears that its group has gone on without it learns it by its last commit.
+        lost = ended_lost or (bool(stops) and any(did.kind == "fenced" for did in assignment))
         if lost:
             doubtful = known
         elif life.killed_at and assignment[-1].kind not in {"revoked", "left"} and doubts:
