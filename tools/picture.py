@@ -19,6 +19,7 @@ from rich.terminal_theme import SVG_EXPORT_THEME
 
 from proxy.addresses import Address
 from proxy.dashboard.choice import Selection
+from proxy.dashboard.rates import Rates
 from proxy.dashboard.snapshot import NotAGatewayError, Snapshot, parse
 from proxy.dashboard.top import UnreachableError, ask
 from proxy.dashboard.view import Size, frame
@@ -74,7 +75,9 @@ def picture(seen: Snapshot) -> str:
         highlight=False,
         _environ={},
     )
-    console.print(frame(seen, Selection(), Size(width=WIDTH, height=HEIGHT)))
+    rates = Rates()
+    rates.add(seen)
+    console.print(frame(seen, Selection(), Size(width=WIDTH, height=HEIGHT), rates))
     template = _FONT_FACES.sub("", CONSOLE_SVG_FORMAT).replace("Fira Code, monospace", _FONT)
     drawn = console.export_svg(
         title="fetchgate top", theme=SVG_EXPORT_THEME, code_format=template, unique_id="top"

@@ -1,89 +1,144 @@
 """What the user has selected, and how each key changes it. Sans-IO."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
-from proxy.dashboard.snapshot import Client
+from proxy.dashboard.rows import ASCENDING, OF_CLIENT, SORTS
 
-SORTS: Final[dict[str, Callable[[Client], str | float]]] = {
-    "client": lambda client: client.client_id,
-    "software": lambda client: client.software,
-    "v": lambda client: client.version,
-    "parts": lambda client: client.partitions,
-    "epoch": lambda client: client.epoch,
-    "incr": lambda client: client.incremental,
-    "left out": lambda client: client.left_out,
-    "saved": lambda client: client.saved,
-    "error": lambda client: client.last_error,
-}
-"""The columns by which clients can be sorted, in the order of the table."""
-_ASCENDING: Final = frozenset({"client", "software"})
 _MAX_FILTER: Final = 40
 ENTER: Final = frozenset("\r\n")
 ERASE: Final = frozenset("\x7f\x08")
 ESCAPE: Final = "\x1b"
 CONTROL_C: Final = "\x03"
 CONTROL_U: Final = "\x15"
-_SEQUENCE: Final = re.compile(r"\x1b[\[O][0-?]*[ -/]*[@-~]|(.)", re.DOTALL)
+_SEQUENCE: Final = re.compile(r"(\x1b[\[O][0-?]*[ -/]*[@-~])|(.)", re.DOTALL)
 """A control sequence, or one key."""
+_NAMED: Final = {
+    "\x1b[A": "up",
+    "\x1bOA": "up",
+    "\x1b[B": "down",
+    "\x1bOB": "down",
+    "\x1b[5~": "page up",
+    "\x1b[6~": "page down",
+    "\x1b[H": "home",
+    "\x1bOH": "home",
+    "\x1b[1~": "home",
+    "\x1b[F": "end",
+    "\x1bOF": "end",
+    "\x1b[4~": "end",
+}
+_WHEEL: Final = re.compile(r"\x1b\[<6([45]);\d+;\d+M")
+"""A turn of the mouse wheel: xterm's SGR mode (1006), buttons 64 and 65."""
+_TURN: Final = 3
+"""Lines of a turn."""
+_FAR: Final = 1 << 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
     """How the screen should look."""
 
-    sort: str = "saved"
+    sort: str = "bytes/s"
     reverse: bool = False
     """The opposite of the column's usual order."""
     filter: str = ""
     """Only clients whose id, software, address or broker contains this."""
+    cursor: str = ""
+    """The key of the row that is marked; empty, or of a row that is gone: the first one."""
+    brokers: bool = False
+    """The mark is in the table of brokers, not in that of clients."""
+    expanded: frozenset[str] = frozenset()
+    """Keys of the rows of clients whose connections have a row each."""
+    opened: str = ""
+    """The key of the client or broker whose page is shown; empty: none."""
+    groups: bool = False
+    """The page of cooperative groups is shown."""
+    first: int = 0
+    """The first line of a page that is longer than the screen."""
     typing: bool = False
     """Keys are now letters of the filter."""
     paused: bool = False
     help: bool = False
-    groups: bool = False
-    """The page of cooperative groups, in place of clients and brokers."""
     quit: bool = False
 
     @property
     def descending(self) -> bool:
         """Whether large values come first."""
-        return (self.sort not in _ASCENDING) != self.reverse
+        return (self.sort not in ASCENDING) != self.reverse
+
+    @property
+    def paged(self) -> bool:
+        """Whether a page of its own is shown, in place of the tables."""
+        return self.help or self.groups or bool(self.opened)
 
 
-def press(choice: Selection, key: str) -> Selection:
-    """Return the selection after a key; a key without a meaning changes nothing."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listed:
+    """What keys can move through."""
+
+    keys: Sequence[str] = ()
+    """Of the rows of the table with the mark."""
+    lines: int = 0
+    """Of the page that is shown."""
+    page: int = 1
+    """So many rows or lines are on the screen."""
+
+
+def press(choice: Selection, key: str, listed: Listed) -> Selection:
+    """Return the selection after a key; a key without a meaning changes nothing.
+
+    Args:
+        choice: what was selected.
+        key: one of `split_keys`.
+        listed: what is on the screen.
+    """
     if key == CONTROL_C:
         return replace(choice, quit=True)
     if choice.typing:
         return _typed(choice, key)
-    if choice.help and key == ESCAPE:
-        return replace(choice, help=False)
-    if choice.groups and key == ESCAPE:
-        return replace(choice, groups=False)
+    steps = _STEPS.get(key)
+    if steps is not None:
+        return _moved(choice, steps(max(listed.page, 1)), listed)
+    if key in ENTER and not choice.paged:
+        return replace(choice, opened=_marked(choice, listed), first=0)
+    if key == "x" and not choice.paged and (marked := _marked(choice, listed)).startswith(OF_CLIENT):
+        return replace(choice, expanded=choice.expanded ^ {marked})
     action = _KEYS.get(key)
     return action(choice) if action is not None else choice
 
 
 def split_keys(text: str) -> list[str]:
-    """Split a terminal's input into keys; arrows and the like are sequences without a meaning here."""
-    return [key for key in _SEQUENCE.split(text) if key]
+    """Split a terminal's input into keys: letters, and names such as `up`; other sequences mean nothing."""
+    keys: list[str] = []
+    for sequence, letter in _SEQUENCE.findall(text):
+        if letter:
+            keys.append(letter)
+        elif turned := _WHEEL.fullmatch(sequence):
+            keys += ["up" if turned[1] == "4" else "down"] * _TURN
+        elif sequence in _NAMED:
+            keys.append(_NAMED[sequence])
+    return keys
 
 
-def picked(clients: tuple[Client, ...], choice: Selection) -> list[Client]:
-    """Return the clients that match the filter, sorted; equal ones by id and address."""
-    wanted = choice.filter.casefold()
-    found = [
-        client
-        for client in clients
-        if wanted in f"{client.client_id}\n{client.software}\n{client.address}\n{client.broker}".casefold()
-    ]
-    found.sort(key=lambda client: (client.client_id, client.address))
-    found.sort(key=SORTS[choice.sort], reverse=choice.descending)
-    return found
+def place_of(choice: Selection, keys: Sequence[str]) -> int:
+    """Return the place of the marked row; 0 if it is gone."""
+    return keys.index(choice.cursor) if choice.cursor in keys else 0
+
+
+def _marked(choice: Selection, listed: Listed) -> str:
+    return listed.keys[place_of(choice, listed.keys)] if listed.keys else ""
+
+
+def _moved(choice: Selection, by: int, listed: Listed) -> Selection:
+    if choice.paged:
+        return replace(choice, first=max(0, min(choice.first + by, listed.lines - listed.page)))
+    if not listed.keys:
+        return choice
+    place = max(0, min(place_of(choice, listed.keys) + by, len(listed.keys) - 1))
+    return replace(choice, cursor=listed.keys[place])
 
 
 def _typed(choice: Selection, key: str) -> Selection:
@@ -95,7 +150,7 @@ def _typed(choice: Selection, key: str) -> Selection:
         return replace(choice, filter=choice.filter[:-1])
     if key == CONTROL_U:
         return replace(choice, filter="")
-    if key.isprintable() and len(choice.filter) < _MAX_FILTER:
+    if len(key) == 1 and key.isprintable() and len(choice.filter) < _MAX_FILTER:
         return replace(choice, filter=choice.filter + key)
     return choice
 
@@ -105,17 +160,38 @@ def _next_sort(choice: Selection, step: int) -> Selection:
     return replace(choice, sort=names[(names.index(choice.sort) + step) % len(names)], reverse=False)
 
 
+def _back(choice: Selection) -> Selection:
+    """Leave what was opened last, one thing at a time."""
+    if choice.help:
+        return replace(choice, help=False, first=0)
+    if choice.paged:
+        return replace(choice, opened="", groups=False, first=0)
+    return replace(choice, filter="")
+
+
+_STEPS: Final[dict[str, Callable[[int], int]]] = {
+    "up": lambda _: -1,
+    "k": lambda _: -1,
+    "down": lambda _: 1,
+    "j": lambda _: 1,
+    "page up": lambda page: -page,
+    "page down": lambda page: page,
+    "home": lambda _: -_FAR,
+    "end": lambda _: _FAR,
+}
+"""How far keys move, by the rows of a page."""
 _KEYS: Final[dict[str, Callable[[Selection], Selection]]] = {
     "s": lambda choice: _next_sort(choice, 1),
     "S": lambda choice: _next_sort(choice, -1),
     "r": lambda choice: replace(choice, reverse=not choice.reverse),
-    "/": lambda choice: replace(choice, typing=True, help=False),
-    ESCAPE: lambda choice: replace(choice, filter=""),
+    "/": lambda choice: replace(choice, typing=True, help=False, groups=False, opened="", first=0),
+    "\t": lambda choice: replace(choice, brokers=not choice.brokers, cursor=""),
+    ESCAPE: _back,
     "p": lambda choice: replace(choice, paused=not choice.paused),
     " ": lambda choice: replace(choice, paused=not choice.paused),
-    "g": lambda choice: replace(choice, groups=not choice.groups),
-    "h": lambda choice: replace(choice, help=not choice.help),
-    "?": lambda choice: replace(choice, help=not choice.help),
+    "g": lambda choice: replace(choice, groups=not choice.groups, opened="", help=False, first=0),
+    "h": lambda choice: replace(choice, help=not choice.help, first=0),
+    "?": lambda choice: replace(choice, help=not choice.help, first=0),
     "q": lambda choice: replace(choice, quit=True),
     **{str(place): partial(replace, sort=name, reverse=False) for place, name in enumerate(SORTS, 1)},
 }

@@ -68,6 +68,10 @@ class Recent:
 class Client:
     """One connection of a client."""
 
+    key: str
+    """Tells it from all others, also in the next snapshot."""
+    age: float
+    """Seconds since it was accepted."""
     client_id: str
     software: str
     """Name and version, if the client sent them."""
@@ -85,6 +89,17 @@ class Client:
     saved: int
     """Bytes."""
     fetches: int
+    client_bytes: int
+    """Of fetches, on the client's side."""
+    broker_bytes: int
+    reasons: Mapping[str, int]
+    """Fetches that went without a session, by reason."""
+    errors: Mapping[str, int]
+    """Errors of its session, by Kafka's number."""
+    phase: str
+    held: int
+    """Bytes of incomplete responses in memory."""
+    last_event: str
     last_error: str
 
 
@@ -156,6 +171,8 @@ class Snapshot:
     """A gateway at one point in time."""
 
     version: str
+    time: float
+    """Of the gateway's clock, in seconds."""
     uptime: float
     """Seconds."""
     state: str
@@ -181,7 +198,13 @@ class Snapshot:
     """The mean time in seconds that the gateway adds to a request."""
     added_response: float
     connections: int
+    connections_max: int
+    """0: not told."""
     accepted: int
+    cpu_seconds: float
+    """Of all its processes."""
+    memory: int
+    """Bytes of all its processes; 0: not told."""
     clients: tuple[Client, ...]
     brokers: tuple[BrokerFigures, ...]
     events: tuple[PastEvent, ...]
@@ -216,9 +239,10 @@ def parse(document: Any) -> Snapshot:
 def _snapshot(document: Mapping[str, Any]) -> Snapshot:
     totals, sessions, kept = document["totals"], document["sessions"], document.get("client_sessions", {})
     added, shared = document.get("added", {}), document.get("cooperative", {})
-    records = shared.get("records", {})
+    records, processes = shared.get("records", {}), _list(document.get("workers", []))
     return Snapshot(
         version=_shown(document["version"]),
+        time=_number(document.get("time", 0)),
         uptime=_number(document["uptime_seconds"]),
         state=_shown(document["state"]),
         reasons=tuple(_shown(reason) for reason in _list(document["reasons"])),
@@ -239,6 +263,9 @@ def _snapshot(document: Mapping[str, Any]) -> Snapshot:
         added_request=_number(added.get("request", {}).get("mean_seconds", 0)),
         added_response=_number(added.get("response", {}).get("mean_seconds", 0)),
         connections=_count(document["connections_open"]),
+        connections_max=_count(document.get("connections_max", 0)),
+        cpu_seconds=sum(_number(one.get("cpu_seconds", 0)) for one in processes),
+        memory=sum(_count(one.get("resident_bytes", 0)) for one in processes),
         accepted=_count(document["connections_accepted"]),
         clients=tuple(_client(one) for one in _list(document["connections"])),
         brokers=_brokers(document),
@@ -286,10 +313,13 @@ def _recent(document: Mapping[str, Any]) -> Recent:
 def _client(document: Mapping[str, Any]) -> Client:
     client, broker = _side(document["client"]), _side(document["broker"])
     software = f"{document['software_name']} {document['software_version']}"
+    address, broker_address = _shown(document["client_address"]), _shown(document.get("broker_address"))
     return Client(
+        key=f"{address} {broker_address}",
+        age=_number(document.get("age_seconds", 0)),
         client_id=_shown(document["client_id"]),
         software=_shown(software).strip(),
-        address=_shown(document["client_address"]),
+        address=address,
         broker=BOOTSTRAP if document["broker_id"] is None else _shown(document["broker_id"]),
         version=_count(document["fetch_version"]),
         partitions=_count(document["session_partitions"]),
@@ -298,6 +328,13 @@ def _client(document: Mapping[str, Any]) -> Client:
         left_out=client.partitions - broker.partitions,
         saved=_count(document["saved_bytes"]),
         fetches=client.all_fetches,
+        client_bytes=client.fetch_bytes,
+        broker_bytes=broker.fetch_bytes,
+        reasons=_counts(document.get("passthrough", {})),
+        errors=_counts(document.get("session_errors", {})),
+        phase=_shown(document.get("phase", "")),
+        held=_count(document.get("held_bytes", 0)),
+        last_event=_shown(document.get("last_event", "")),
         last_error=_shown(document.get("last_error", "")),
     )
 
@@ -385,6 +422,10 @@ def _number_or_none(value: Any) -> float | None:
 
 def _count(value: Any) -> int:
     return int(_number(value))
+
+
+def _counts(document: Mapping[Any, Any]) -> dict[str, int]:
+    return {_shown(name): _count(count) for name, count in document.items()}
 
 
 def _list(value: Any) -> list[Any]:

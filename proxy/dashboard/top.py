@@ -20,9 +20,10 @@ from rich.console import Console
 from rich.live import Live
 
 from proxy.addresses import LOOPBACK_OF, Address
-from proxy.dashboard.choice import Selection, press, split_keys
+from proxy.dashboard.choice import Listed, Selection, press, split_keys
+from proxy.dashboard.rates import Rates
 from proxy.dashboard.snapshot import NotAGatewayError, Snapshot, parse
-from proxy.dashboard.view import Size, Unreachable, frame
+from proxy.dashboard.view import Size, Unreachable, frame, listed
 from proxy.reasons import reason_of
 
 RESPONSE_SECONDS: Final = 3.0
@@ -84,7 +85,10 @@ def once(address: Address) -> int:
     except UnreachableError as error:
         sys.stderr.write(f"fetchgate top: no gateway at {address}: {error}; see --admin\n")
         return 1
-    console.print(frame(snapshot, Selection(), Size(width=console.width, plain=_plain(console)), keys=False))
+    rates = Rates()
+    rates.add(snapshot)
+    size = Size(width=console.width, plain=_plain(console))
+    console.print(frame(snapshot, Selection(), size, rates, keys=False))
     return 0
 
 
@@ -99,7 +103,7 @@ def watch(address: Address, interval: float) -> int:
     if not console.is_terminal or console.is_dumb_terminal:
         sys.stderr.write("fetchgate top: the output is not a terminal; give --once\n")
         return 2
-    with _keys(), Live(console=console, screen=True, auto_refresh=False) as live:
+    with _keys(), _wheel(console), Live(console=console, screen=True, auto_refresh=False) as live:
         asyncio.run(_Top(address, interval, live).run())
     return 0
 
@@ -127,6 +131,20 @@ def _keys() -> Iterator[None]:
         termios.tcsetattr(stdin, termios.TCSADRAIN, before)
 
 
+@contextmanager
+def _wheel(console: Console) -> Iterator[None]:
+    """Have the terminal report the mouse (xterm's modes 1000 and 1006), if it is one that can be asked."""
+    if not sys.stdin.isatty():
+        yield
+        return
+    console.file.write("\x1b[?1000h\x1b[?1006h")
+    try:
+        yield
+    finally:
+        console.file.write("\x1b[?1006l\x1b[?1000l")
+        console.file.flush()
+
+
 class _Top:
     """The live dashboard."""
 
@@ -135,6 +153,7 @@ class _Top:
         self._interval = interval
         self._live = live
         self._choice = Selection()
+        self._rates = Rates()
         self._state: Snapshot | Unreachable | None = None
         self._reached_at = monotonic()
         self._quit = asyncio.Event()
@@ -165,6 +184,7 @@ class _Top:
     async def _update(self) -> None:
         try:
             self._state = await ask(self._address)
+            self._rates.add(self._state)
         except UnreachableError as error:
             last = self._state.last if isinstance(self._state, Unreachable) else self._state
             since = monotonic() - self._reached_at
@@ -181,14 +201,20 @@ class _Top:
             self._quit.set()
             return
         for key in split_keys(self._decoder.decode(data)):
-            self._choice = press(self._choice, key)
+            self._choice = press(self._choice, key, self._listed())
         if self._choice.quit:
             self._quit.set()
         self._draw()
 
-    def _draw(self) -> None:
+    def _listed(self) -> Listed:
         if self._state is None:
-            return
+            return Listed()
+        return listed(self._state, self._choice, self._size(), self._rates)
+
+    def _size(self) -> Size:
         console = self._live.console
-        size = Size(width=console.width, height=console.height, plain=_plain(console))
-        self._live.update(frame(self._state, self._choice, size), refresh=True)
+        return Size(width=console.width, height=console.height, plain=_plain(console))
+
+    def _draw(self) -> None:
+        if self._state is not None:
+            self._live.update(frame(self._state, self._choice, self._size(), self._rates), refresh=True)

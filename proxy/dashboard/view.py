@@ -5,7 +5,7 @@ information.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
@@ -13,13 +13,14 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from proxy.dashboard import groups
-from proxy.dashboard.choice import SORTS, Selection, picked
-from proxy.dashboard.figures import NOTHING, moment, scaled, share, span, sparkline, volume
-from proxy.dashboard.snapshot import BOOTSTRAP, BrokerFigures, Client, PastEvent, Recent, Snapshot
+from proxy.dashboard import detail, groups, tables
+from proxy.dashboard.choice import Listed, Selection, place_of
+from proxy.dashboard.figures import moment, scaled, share, span, sparkline, volume
+from proxy.dashboard.rates import Rates
+from proxy.dashboard.rows import OF_CLIENT, Row, rows
+from proxy.dashboard.snapshot import PastEvent, Recent, Snapshot
+from proxy.dashboard.tables import WIDE, broker_key, per_second
 
-WIDE: Final = 160
-"""At this width or more, tables have more columns."""
 _MAX_REASONS: Final = 2
 _MAX_EVENTS: Final = 10
 _HEAD_LINES: Final = 6
@@ -29,8 +30,8 @@ _STATE_STYLES: Final = {"ready": "bold green", "starting": "bold cyan", "drainin
 _SHORT: Final = {"incremental": "incr"}
 _WARNING: Final = "bold red"
 _LABEL: Final = "bold"
-_KEYS: Final = "s sort  r reverse  / filter  p pause  h help  q quit"
-_GROUP_KEYS: Final = "g clients and brokers  p pause  h help  q quit"
+_KEYS: Final = "Enter open  x connections  Tab brokers  s sort  / filter  h help  q quit"
+_PAGE_KEYS: Final = "Esc back  p pause  h help  q quit"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +58,7 @@ class Unreachable:
 
 
 def frame(
-    snapshot: Snapshot | Unreachable, choice: Selection, size: Size, *, keys: bool = True
+    snapshot: Snapshot | Unreachable, choice: Selection, size: Size, rates: Rates, *, keys: bool = True
 ) -> RenderableType:
     """Draw one screen.
 
@@ -65,18 +66,71 @@ def frame(
         snapshot: what is shown.
         choice: how it is shown.
         size: the size of the screen.
+        rates: what moved lately; it has taken the snapshot.
         keys: show the line of keys.
     """
-    if choice.help:
-        lines: list[RenderableType] = [*_help()]
+    room = _room(size, keys=keys)
+    lines: list[RenderableType]
+    if choice.help or (isinstance(snapshot, Snapshot) and choice.paged):
+        lines = [*_window(_page(snapshot, choice, size, rates), choice, room)]
     elif isinstance(snapshot, Unreachable):
         lines = [*_unreachable(snapshot)]
     else:
-        lines = _screen(snapshot, choice, size, room=_room(size, keys=keys))
+        lines = _screen(snapshot, choice, size, rates, room=room)
     if keys:
-        has_groups = isinstance(snapshot, Snapshot) and bool(snapshot.groups)
-        lines.append(_footer(choice, size, has_groups=has_groups))
+        lines.append(_footer(snapshot, choice, size))
     return _Plain(Group(*lines)) if size.plain else Group(*lines)
+
+
+def listed(snapshot: Snapshot | Unreachable, choice: Selection, size: Size, rates: Rates) -> Listed:
+    """Return what keys can move through on a screen with a line of keys."""
+    room = _room(size, keys=True) or 1
+    if choice.help or (isinstance(snapshot, Snapshot) and choice.paged):
+        return Listed(lines=len(_page(snapshot, choice, size, rates)), page=room)
+    if isinstance(snapshot, Unreachable):
+        return Listed()
+    if choice.brokers:
+        return Listed(keys=[broker_key(broker) for broker in snapshot.brokers], page=max(room // 4, 1))
+    return Listed(keys=[row.key for row in _rows(snapshot, choice, rates)], page=max(room // 2, 1))
+
+
+def _page(snapshot: Snapshot | Unreachable, choice: Selection, size: Size, rates: Rates) -> list[Text]:
+    """Draw the page that is shown in place of the tables."""
+    if choice.help or not isinstance(snapshot, Snapshot):
+        return [*_help()]
+    title = [_title(snapshot, choice)]
+    if choice.groups:
+        return [*title, *_groups(snapshot, size)]
+    for broker in snapshot.brokers:
+        if broker_key(broker) == choice.opened:
+            return [*title, *detail.broker(broker, snapshot.clients, snapshot.events)]
+    every = {client.client_id: f"{OF_CLIENT}{client.client_id}" for client in snapshot.clients}
+    for row in _rows(snapshot, replace(choice, filter="", expanded=frozenset(every.values())), rates):
+        if row.key == choice.opened:
+            return [*title, *detail.client(row, rates, snapshot.events)]
+    return [*title, _line("It has left.")]
+
+
+def _rows(snapshot: Snapshot, choice: Selection, rates: Rates) -> list[Row]:
+    return rows(
+        snapshot.clients,
+        rates,
+        wanted=choice.filter,
+        sort=choice.sort,
+        descending=choice.descending,
+        expanded=choice.expanded,
+    )
+
+
+def _window(lines: Sequence[Text], choice: Selection, room: int | None) -> Sequence[Text]:
+    """Return the lines that fit; the last one tells of those that do not."""
+    if room is None or len(lines) <= room:
+        return lines
+    first = min(choice.first, len(lines) - room)
+    shown = list(lines[first : first + room])
+    if below := len(lines) - first - room:
+        shown[-1] = _line(f"{below + 1} more lines: arrow down, PgDn")
+    return shown
 
 
 class _Plain:
@@ -94,46 +148,52 @@ def _room(size: Size, *, keys: bool) -> int | None:
     return None if size.height is None else size.height - int(keys)
 
 
-def _screen(snapshot: Snapshot, choice: Selection, size: Size, *, room: int | None) -> list[RenderableType]:
+def _screen(
+    snapshot: Snapshot, choice: Selection, size: Size, rates: Rates, *, room: int | None
+) -> list[RenderableType]:
     reasons = _reasons(snapshot, whole=room is None)
-    if choice.groups:
-        return [
-            _title(snapshot, choice),
-            *reasons,
-            *_groups(snapshot, size, room=room, above=1 + len(reasons)),
-        ]
-    clients = picked(snapshot.clients, choice)
+    found = _rows(snapshot, choice, rates)
     besides = _besides(snapshot)
     # Two tables have a title and their columns' names each.
     fixed = _HEAD_LINES + len(reasons) + len(besides) + 4
-    rows = _share_out(None if room is None else room - fixed, snapshot, len(clients))
-    brokers = sorted(
-        snapshot.brokers, key=lambda broker: not broker.problem and rows.brokers < len(snapshot.brokers)
+    fit = _share_out(None if room is None else room - fixed, snapshot, len(found))
+    sick = sorted(
+        snapshot.brokers, key=lambda broker: not broker.problem and fit.brokers < len(snapshot.brokers)
     )
+    keys = [row.key for row in found], [broker_key(broker) for broker in sick]
+    place = place_of(choice, keys[choice.brokers])
+    mark = "" if room is None or not keys[choice.brokers] else keys[choice.brokers][place]
+    first, first_broker = (
+        (0, _first(place, fit.brokers)) if choice.brokers else (_first(place, fit.clients), 0)
+    )
+    clients = found[first : first + fit.clients]
     return [
         _title(snapshot, choice),
         *reasons,
         _bytes(snapshot, size),
         _fetches(snapshot.recent),
-        _connections(snapshot),
+        _connections(snapshot, rates),
         *besides,
-        _clients_title(snapshot, choice, len(clients), min(rows.clients, len(clients)), size),
-        _clients(clients[: rows.clients], choice, size),
-        _brokers_title(snapshot, rows.brokers),
-        _brokers(brokers[: rows.brokers], size),
-        *_events(snapshot.events, rows.events),
-        *(_groups(snapshot, size, room=None, above=0) if room is None and snapshot.groups else ()),
+        _clients_title(snapshot, choice, found, len(clients), size),
+        tables.clients_head(size.width, choice.sort),
+        *tables.clients(clients, mark, rates, size.width, plain=size.plain),
+        _brokers_title(snapshot, fit.brokers),
+        tables.brokers_head(size.width),
+        *tables.brokers(sick[first_broker : first_broker + fit.brokers], mark, size.width),
+        *_events(snapshot.events, fit.events),
+        *(_groups(snapshot, size) if room is None and snapshot.groups else ()),
     ]
 
 
-def _groups(snapshot: Snapshot, size: Size, *, room: int | None, above: int) -> list[Text]:
+def _first(place: int, rows: int) -> int:
+    """Return the first row to show, so that the marked one is seen."""
+    return max(0, place - rows + 1)
+
+
+def _groups(snapshot: Snapshot, size: Size) -> list[Text]:
     if not snapshot.groups:
         return [_line("No member of a cooperative group is connected (--cooperative).")]
-    lines = groups.lines(snapshot, size.width, wide=size.width >= WIDE, plain=size.plain)
-    if room is None or len(lines) <= room - above:
-        return lines
-    shown = max(room - above - 1, 0)
-    return [*lines[:shown], _line(f"and {len(lines) - shown} more lines; fetchgate top --once shows all")]
+    return groups.lines(snapshot, size.width, wide=size.width >= WIDE, plain=size.plain)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,14 +278,9 @@ def _saved_style(saved: float) -> str:
 def _fetches(recent: Recent) -> Text:
     """Draw the last line of the table of bytes, with the kinds of fetches in place of the other columns."""
     to_broker = sum(recent.now(column) for column in recent.broker_fetches.values())
-    rates = f"{_rate(recent.now(recent.client_fetches)):>11} {_rate(to_broker):>11}"
+    rates = f"{per_second(recent.now(recent.client_fetches)):>11} {per_second(to_broker):>11}"
     kinds = _kinds(recent)
     return _line(f"{'fetches/s':<11} {rates}{': ' if kinds else ''}{kinds}")
-
-
-def _rate(value: float) -> str:
-    tenths = round(value, 1)
-    return scaled(tenths) if abs(tenths) >= 10 or tenths == int(tenths) else str(tenths)
 
 
 def _kinds(recent: Recent) -> str:
@@ -233,21 +288,28 @@ def _kinds(recent: Recent) -> str:
     rates = sorted(
         ((recent.now(column), kind) for kind, column in recent.broker_fetches.items()), key=lambda it: -it[0]
     )
-    return " ".join(f"{_rate(rate)} {_SHORT.get(kind, kind)}" for rate, kind in rates if rate)
+    return " ".join(f"{per_second(rate)} {_SHORT.get(kind, kind)}" for rate, kind in rates if rate)
 
 
-def _connections(snapshot: Snapshot) -> Text:
-    slots = f"{snapshot.slots_used} of {snapshot.slots}" if snapshot.slots else str(snapshot.slots_used)
-    full = 0 < snapshot.slots <= snapshot.slots_used
+def _connections(snapshot: Snapshot, rates: Rates) -> Text:
+    cpu, memory = rates.cpu(), snapshot.memory
     return _line(
-        (str(snapshot.connections), _LABEL),
-        f" connections of {scaled(snapshot.accepted)}  ",
-        (slots, _WARNING if full else _LABEL),
+        *_of(snapshot.connections, snapshot.connections_max),
+        " connections  ",
+        *_of(snapshot.slots_used, snapshot.slots),
         " slots  ",
         (volume(snapshot.buffered_bytes), _LABEL),
         " buffered  adds ",
         (f"{moment(snapshot.added_request)} + {moment(snapshot.added_response)}", _LABEL),
+        *(() if cpu is None else ("  CPU ", (f"{100 * cpu:.0f} %", _LABEL))),
+        *(("  ", (volume(memory), _LABEL)) if memory else ()),
     )
+
+
+def _of(some: int, most: int) -> list[tuple[str, str]]:
+    """Draw how many there are of how many there may be; 0: no limit is known."""
+    full = 0 < most <= some
+    return [(f"{some} of {scaled(most)}" if most else str(some), _WARNING if full else _LABEL)]
 
 
 def _besides(snapshot: Snapshot) -> list[Text]:
@@ -268,7 +330,7 @@ def _besides(snapshot: Snapshot) -> list[Text]:
     return [_line(*parts)] if parts else []
 
 
-# -- the tables --------------------------------------------------------------------------------------------
+# -- the tables' titles ------------------------------------------------------------------------------------
 
 
 def _table() -> Table:
@@ -279,110 +341,23 @@ def _section(name: str, *parts: str | tuple[str, str]) -> Text:
     return _line((name, "bold reverse"), "  ", *parts)
 
 
-def _clients_title(snapshot: Snapshot, choice: Selection, found: int, shown: int, size: Size) -> Text:
+def _clients_title(
+    snapshot: Snapshot, choice: Selection, found: Sequence[Row], shown: int, size: Size
+) -> Text:
     arrow = ("v" if choice.descending else "^") if size.plain else ("▼" if choice.descending else "▲")
-    parts: list[str | tuple[str, str]] = [f"{shown} of {found}, by {choice.sort} {arrow}"]
+    clients = sum(not row.single for row in found)
+    some = f"{shown} of {len(found)} rows" if shown < len(found) else f"{clients}"
+    parts: list[str | tuple[str, str]] = [f"{some}, by {choice.sort} {arrow}"]
     if choice.filter or choice.typing:
         parts.append((f"  filter: {choice.filter}{'_' if choice.typing else ''}", _LABEL))
     if (unlisted := snapshot.connections - len(snapshot.clients)) > 0:
-        parts.append(f"  {unlisted} that moved least are not listed")
+        parts.append(f"  {unlisted} connections that moved least are not listed")
     return _section(" Clients ", *parts)
-
-
-def _clients(clients: Sequence[Client], choice: Selection, size: Size) -> Table:
-    wide = size.width >= WIDE
-    errors = wide or choice.sort == "error" or any(client.last_error for client in clients)
-    table = _table()
-    for name in SORTS:
-        style = "bold underline" if name == choice.sort else _LABEL
-        if name == "error" and wide:
-            _add(table, "broker", 9)
-            _add(table, "fetches", 8)
-            table.add_column("address", width=21, header_style=_LABEL, no_wrap=True)
-        if name in _CLIENT_WIDTHS:
-            _add(table, name, _CLIENT_WIDTHS[name], style)
-        elif name != "error" or errors:
-            width = _WIDE_NAMES.get(name) if wide else None
-            ratio = 2 if name == "software" and not errors else 1
-            table.add_column(
-                name, width=width, ratio=None if width else ratio, header_style=style, no_wrap=True
-            )
-    for client in clients:
-        cells = list(_client(client, wide=wide))
-        table.add_row(*cells, *([Text(client.last_error, style="red")] if errors else []))
-    return table
-
-
-_CLIENT_WIDTHS: Final = {"v": 2, "parts": 6, "epoch": 6, "incr": 5, "left out": 8, "saved": 8}
-_WIDE_NAMES: Final = {"client": 26, "software": 38}
-
-
-def _add(table: Table, name: str, width: int, style: str = _LABEL) -> None:
-    table.add_column(name, justify="right", width=width, header_style=style, no_wrap=True)
-
-
-def _client(client: Client, *, wide: bool) -> Iterable[Text]:
-    at = "" if wide or client.broker == BOOTSTRAP else f" @{client.broker}"
-    cells = [
-        f"{client.client_id or NOTHING}{at}",
-        client.software or NOTHING,
-        str(client.version) if client.version >= 0 else NOTHING,
-        scaled(client.partitions) if client.epoch else NOTHING,
-        scaled(client.epoch) if client.epoch else NOTHING,
-        f"{int(100 * client.incremental)} %" if client.fetches else NOTHING,
-        scaled(client.left_out),
-    ]
-    yield from (Text(cell) for cell in cells)
-    yield Text(volume(client.saved), style=_saved_style(client.saved) if client.saved else "")
-    if wide:
-        yield from (Text(cell) for cell in (client.broker, scaled(client.fetches), client.address))
 
 
 def _brokers_title(snapshot: Snapshot, shown: int) -> Text:
     more = f"{shown} of {len(snapshot.brokers)}  " if shown < len(snapshot.brokers) else ""
-    return _section(" Brokers ", f"{more}response time: recent mean; includes a fetch's own wait")
-
-
-def _brokers(brokers: Sequence[BrokerFigures], size: Size) -> Table:
-    wide = size.width >= WIDE
-    problems = wide or any(broker.problem for broker in brokers)
-    table = _table()
-    table.add_column("broker", width=9, header_style=_LABEL, no_wrap=True)
-    address = 44 if wide else None
-    table.add_column(
-        "address", width=address, ratio=None if address else 1, header_style=_LABEL, no_wrap=True
-    )
-    for name, width in (
-        ("conns", 5),
-        ("sessions", 8),
-        ("refused", 7),
-        ("evicted", 7),
-        ("fetch", 7),
-        ("other", 7),
-    ):
-        _add(table, name, width)
-    if wide:
-        _add(table, "parts", 8)
-        _add(table, "saved", 8)
-    if problems:
-        table.add_column("problem", ratio=1, header_style=_LABEL, no_wrap=True)
-    for broker in brokers:
-        table.add_row(*_broker(broker, wide=wide), *([Text(broker.problem, style="red")] if problems else []))
-    return table
-
-
-def _broker(broker: BrokerFigures, *, wide: bool) -> Iterable[Text]:
-    yield Text(broker.name)
-    yield Text(broker.address)
-    yield Text(scaled(broker.connections))
-    yield Text(scaled(broker.sessions))
-    for count in (broker.refusals, broker.evictions):
-        yield Text(scaled(count), style="red" if count else "")
-    yield Text(moment(broker.fetch_seconds))
-    yield Text(moment(broker.other_seconds))
-    if wide:
-        yield Text(scaled(broker.partitions))
-        yield Text(volume(broker.saved))
+    return _section(" Brokers ", f"{more}response time: mean of two minutes; a fetch's own wait is in it")
 
 
 def _events(events: Sequence[PastEvent], rows: int) -> list[Text]:
@@ -412,42 +387,49 @@ def _unreachable(snapshot: Unreachable) -> Iterable[Text]:
         )
 
 
-def _footer(choice: Selection, size: Size, *, has_groups: bool) -> Text:
+def _footer(snapshot: Snapshot | Unreachable, choice: Selection, size: Size) -> Text:
     if choice.typing:
         text = f"filter: {choice.filter}_   Enter keeps it, Esc clears it"
-    elif choice.help:
-        text = "h back  q quit"
-    elif choice.groups:
-        text = _GROUP_KEYS
+    elif choice.paged:
+        text = _PAGE_KEYS
+    elif isinstance(snapshot, Snapshot) and snapshot.groups:
+        text = f"g groups  {_KEYS}"
     else:
-        text = f"{_KEYS}{'  g groups' * has_groups}"
+        text = _KEYS
     return Text(text.ljust(size.width)[: size.width], style="reverse", no_wrap=True, end="")
 
 
 _HELP: Final = (
     ("Keys", ""),
+    ("arrows  j  k", "move the mark, or a page; PgUp, PgDn, Home, End, the mouse wheel"),
+    ("Enter", "open the marked client, connection or broker; Esc goes back"),
+    ("x", "show the connections of the marked client, or hide them"),
+    ("Tab", "go to the brokers, or back to the clients"),
     ("s  S  1-9", "sort clients by the next column, the previous one, or that column"),
     ("r", "reverse the order"),
     ("/", "only clients with this text in id, software, address or broker"),
-    ("p", "pause: freezes the screen, not the gateway"),
     ("g", "cooperative groups: members, their keys (low to high), lag"),
+    ("p", "pause: freezes the screen, not the gateway"),
     ("q", "quit"),
-    ("Clients, a line for each connection", ""),
-    ("v", "version of its last fetch"),
-    ("parts, epoch", "partitions and next epoch of its fetch session at the broker"),
-    ("incr", "share of its fetches that the broker got as incremental ones"),
-    ("left out", "partition entries that were not sent to or by the broker"),
-    ("saved", "bytes of fetches on the client's side less those on the broker's"),
+    ("Clients, a row for each client.id; rates are those of the last ten seconds", ""),
+    ("conns", "its connections"),
+    ("parts", "partitions in its fetch sessions at brokers"),
+    ("bytes/s", "of fetches on the client's side; to broker: on the brokers' side"),
+    ("saved", "bytes on the client's side less those on the brokers'"),
+    ("why not", "why it saves nothing now: the commonest reason of its fetches"),
+    ("incr", "share of its fetches that brokers got as incremental ones"),
     ("Brokers", ""),
     ("refused", "requests for a session for which there was no free slot"),
     ("evicted", "sessions evicted by the broker (error 70); clients notice nothing"),
     ("fetch, other", "mean time until responses began, over two minutes"),
     ("Head", ""),
+    ("N of M", "so many are open, of so many that may be"),
     ("buffered", "incomplete responses in memory (--max-inflight-bytes)"),
+    ("adds", "mean time that the gateway adds to a request + to a response"),
+    ("CPU", "of one core, over the last ten seconds; then the memory"),
     ("client sess.", "sessions of clients with the gateway itself (--client-sessions)"),
     ("newer leaders", "partitions of Metadata brought up to date"),
     ("limit", "the most bytes of records that fetches ask for (--max-fetch-bytes)"),
-    ("adds", "mean time that the gateway adds to a request + to a response"),
 )
 
 

@@ -7,12 +7,13 @@ from typing import Final
 from rich.console import Console
 
 from proxy.dashboard.choice import Selection
+from proxy.dashboard.rates import Rates
 from proxy.dashboard.snapshot import Snapshot
 from proxy.dashboard.view import Size, Unreachable, frame
 from tests.dashboard.scenes import CHOICES, SCENES, seen
 
 FOLDER: Final = Path(__file__).parent / "frames"
-SIZES: Final = ((80, 24), (200, 60))
+SIZES: Final = ((80, 24), (120, 40), (200, 60))
 NAMED: Final = {
     **{f"{name}-{width}x{height}": (name, "", width, height) for name in SCENES for width, height in SIZES},
     **{f"unreachable-{width}x{height}": ("unreachable", "", width, height) for width, height in SIZES},
@@ -47,7 +48,10 @@ def draw(
         legacy_windows=False,
         _environ={},
     )
-    console.print(frame(what, choice, Size(width=width, height=height, plain=plain), keys=keys))
+    rates = Rates()
+    if isinstance(what, Snapshot):
+        rates.add(what)
+    console.print(frame(what, choice, Size(width=width, height=height, plain=plain), rates, keys=keys))
     return file.getvalue()
 
 

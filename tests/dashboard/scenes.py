@@ -170,6 +170,12 @@ CHOICES: Final = {
     "typing": Selection(typing=True, filter="orders"),
     "filtered": Selection(filter="aiokafka"),
     "by-client": Selection(sort="client"),
+    "expanded": Selection(expanded=frozenset({"client orders-1"}), cursor="client orders-1"),
+    "brokers": Selection(brokers=True, cursor="broker 2"),
+    "client": Selection(opened="client orders-1"),
+    "broker": Selection(opened="broker 2"),
+    "left": Selection(opened="client gone"),
+    "help-below": Selection(help=True, first=99),
     "help": Selection(help=True),
     "groups": Selection(groups=True),
 }

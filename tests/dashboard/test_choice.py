@@ -2,48 +2,32 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.dashboard.choice import SORTS, Selection, picked, press, split_keys
-from proxy.dashboard.snapshot import Client, Snapshot
-from tests.dashboard.scenes import seen
+from proxy.dashboard.choice import Listed, Selection, press, split_keys
+from proxy.dashboard.rows import SORTS
+
+ROWS = Listed(keys=["client a", "client b", "client c", "10.0.0.1:5 x:9092"], lines=30, page=2)
 
 
-def typed(keys: str, choice: Selection | None = None) -> Selection:
+def typed(keys: str, choice: Selection | None = None, listed: Listed = ROWS) -> Selection:
     choice = choice or Selection()
     for key in split_keys(keys):
-        choice = press(choice, key)
+        choice = press(choice, key, listed)
     return choice
-
-
-def client(client_id: str, **more: object) -> Client:
-    nothing: dict[str, object] = {
-        "software": "",
-        "address": "",
-        "broker": "1",
-        "version": -1,
-        "partitions": 0,
-        "epoch": 0,
-        "incremental": 0.0,
-        "left_out": 0,
-        "saved": 0,
-        "fetches": 0,
-        "last_error": "",
-    }
-    return Client(client_id=client_id, **nothing | more)  # type: ignore[arg-type] # a test's shorthand
 
 
 @pytest.mark.parametrize(
     ("keys", "choice"),
     [
-        ("s", Selection(sort="error")),
-        ("ss", Selection(sort="client")),
-        ("S", Selection(sort="left out")),
+        ("s", Selection(sort="saved/s")),
+        ("ssss", Selection(sort="client")),
+        ("S", Selection(sort="fetch/s")),
         ("1", Selection(sort="client")),
         ("8", Selection(sort="saved")),
-        ("9", Selection(sort="error")),
+        ("9", Selection(sort="why not")),
         ("0", Selection()),
         ("r", Selection(reverse=True)),
         ("rr", Selection()),
-        ("rs", Selection(sort="error")),
+        ("rs", Selection(sort="saved/s")),
         ("p", Selection(paused=True)),
         (" ", Selection(paused=True)),
         ("pp", Selection()),
@@ -65,7 +49,34 @@ def client(client_id: str, **more: object) -> Client:
         ("/ab\x1b", Selection()),
         ("/ab\r\x1b", Selection()),
         ("/\t\x7f", Selection(typing=True)),
-        ("x\x1b[Ay", Selection()),
+        ("y\x1b[Cy", Selection()),
+        ("j", Selection(cursor="client b")),
+        ("jjk", Selection(cursor="client b")),
+        ("k", Selection(cursor="client a")),
+        ("\x1b[B\x1bOB\x1b[A", Selection(cursor="client b")),
+        ("\x1b[6~", Selection(cursor="client c")),
+        ("\x1b[6~\x1b[5~", Selection(cursor="client a")),
+        ("\x1b[F", Selection(cursor="10.0.0.1:5 x:9092")),
+        ("\x1b[F\x1b[H", Selection(cursor="client a")),
+        ("\x1b[<65;10;20M", Selection(cursor="10.0.0.1:5 x:9092")),
+        ("\x1b[F\x1b[<64;10;20M", Selection(cursor="client a")),
+        ("\r", Selection(opened="client a")),
+        ("j\r", Selection(cursor="client b", opened="client b")),
+        ("j\r\x1b", Selection(cursor="client b")),
+        ("\rjjj", Selection(opened="client a", first=3)),
+        ("\r\x1b[F", Selection(opened="client a", first=28)),
+        ("\r\x1b[Fh", Selection(opened="client a", help=True)),
+        ("\rh\x1b", Selection(opened="client a")),
+        ("\rx", Selection(opened="client a")),
+        ("\rg", Selection(groups=True)),
+        ("\r/", Selection(typing=True)),
+        ("x", Selection(expanded=frozenset({"client a"}))),
+        ("jx", Selection(cursor="client b", expanded=frozenset({"client b"}))),
+        ("xx", Selection()),
+        ("\x1b[Fx", Selection(cursor="10.0.0.1:5 x:9092")),
+        ("\t", Selection(brokers=True)),
+        ("j\t", Selection(brokers=True)),
+        ("\t\t", Selection()),
     ],
 )
 def test_what_keys_do(keys: str, choice: Selection) -> None:
@@ -80,36 +91,24 @@ def test_no_keys_break_anything(keys: str) -> None:
     assert choice.filter.isprintable()
 
 
-@pytest.mark.parametrize("arrow", ["\x1b[A", "\x1bOB", "\x1b[5~", "\x1b[1;5C", "\x1b[<0;10;20M"])
-def test_arrows_and_mice_mean_nothing(arrow: str) -> None:
-    assert split_keys(f"a{arrow}b") == ["a", "b"]
-    assert typed(arrow, Selection(filter="kept")) == Selection(filter="kept")
+@pytest.mark.parametrize(
+    "sequence", ["\x1b[C", "\x1b[1;5C", "\x1b[<0;10;20M", "\x1b[<64;10;20m", "\x1b[200~"]
+)
+def test_other_sequences_mean_nothing(sequence: str) -> None:
+    assert split_keys(f"a{sequence}b") == ["a", "b"]
+    assert typed(sequence, Selection(filter="kept")) == Selection(filter="kept")
 
 
-def test_clients_are_sorted_by_what_was_chosen() -> None:
-    clients = (client("b", saved=5, epoch=1), client("a", saved=7, epoch=9), client("c", saved=5, epoch=3))
-
-    def order(choice: Selection) -> str:
-        return "".join(one.client_id for one in picked(clients, choice))
-
-    assert order(Selection()) == "abc", "equal ones by id"
-    assert order(Selection(reverse=True)) == "bca"
-    assert order(Selection(sort="epoch")) == "acb"
-    assert order(Selection(sort="client")) == "abc"
-    assert order(Selection(sort="client", reverse=True)) == "cba"
+def test_no_arrow_is_typed_into_the_filter() -> None:
+    assert typed("/a\x1b[Bb") == Selection(typing=True, filter="ab")
 
 
-@pytest.mark.parametrize("sort", SORTS)
-def test_every_column_sorts_what_was_recorded(sort: str) -> None:
-    snapshot = seen("busy")
-    assert isinstance(snapshot, Snapshot)
-    values = [SORTS[sort](one) for one in picked(snapshot.clients, Selection(sort=sort))]
-    assert values == sorted(values, reverse=Selection(sort=sort).descending)
+@pytest.mark.parametrize("keys", ["j", "\r", "x", "\x1b[F", "\t\r"])
+def test_where_nothing_is_listed_keys_find_nothing(keys: str) -> None:
+    choice = typed(keys, listed=Listed())
+    assert (choice.cursor, choice.opened, choice.expanded) == ("", "", frozenset())
 
 
-@pytest.mark.parametrize("wanted", ["ORD", "librd", "10.1", "7", ""])
-def test_the_filter_looks_at_id_software_address_and_broker(wanted: str) -> None:
-    one = client("orders", software="librdkafka 2.16", address="10.1.2.3:40000", broker="7")
-    assert picked((one, client("x")), Selection(filter=wanted))[0] == one
-    assert len(picked((one, client("x")), Selection(filter=wanted))) == (1 if wanted else 2)
-    assert picked((one,), Selection(filter="no such")) == []
+def test_a_mark_on_a_row_that_is_gone_is_on_the_first_one() -> None:
+    assert typed("\r", Selection(cursor="client z")).opened == "client a"
+    assert typed("j", Selection(cursor="client z")).cursor == "client b"

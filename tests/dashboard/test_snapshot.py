@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.dashboard.choice import SORTS, Selection
+from proxy.dashboard.choice import Selection
+from proxy.dashboard.rows import SORTS
 from proxy.dashboard.snapshot import BOOTSTRAP, NotAGatewayError, Recent, parse
 from tests.dashboard.drawn import draw
 from tests.dashboard.scenes import SCENES, live

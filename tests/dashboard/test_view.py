@@ -1,13 +1,15 @@
 """Pictures of each state, compared with those in `frames/`, and what holds for all of them."""
 
 import re
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from proxy.dashboard.choice import SORTS, Selection
+from proxy.dashboard.choice import Selection
+from proxy.dashboard.rows import SORTS
 from proxy.dashboard.snapshot import parse
 from tests.dashboard.drawn import FOLDER, NAMED, draw, kept
 from tests.dashboard.scenes import CHOICES, SCENES, seen
@@ -33,13 +35,17 @@ def test_no_frame_is_kept_that_nothing_draws() -> None:
     sort=st.sampled_from(list(SORTS)),
     looked_for=st.sampled_from(["", "orders", "nobody"]),
     groups=st.booleans(),
+    opened=st.sampled_from(["", "", "client orders-1", "client nobody", "broker 2"]),
+    cursor=st.sampled_from(["", "client audit", "client client-7", "broker 29"]),
+    first=st.integers(0, 100),
+    brokers=st.booleans(),
     plain=st.booleans(),
 )
 @examples(60)
 def test_a_frame_fits_and_fills_its_terminal(
-    *, scene: str, width: int, height: int, sort: str, looked_for: str, groups: bool, plain: bool
+    *, scene: str, width: int, height: int, looked_for: str, plain: bool, **more: Any
 ) -> None:
-    choice = Selection(sort=sort, filter=looked_for, groups=groups)
+    choice = Selection(filter=looked_for, **more)
     lines = draw(seen(scene), choice, width, height, plain=plain).split("\n")
     assert len(lines) <= height, "the last line has no end: a terminal would scroll"
     assert max(map(cell_len, lines)) <= width
@@ -48,13 +54,13 @@ def test_a_frame_fits_and_fills_its_terminal(
 
 @pytest.mark.parametrize("scene", ["busy", pytest.param("crowded", marks=pytest.mark.slow)])
 def test_no_figure_is_cut_however_wide_the_terminal_is(scene: str) -> None:
-    figures = re.compile(r" v +parts +epoch +incr +left out +saved( |$)")
+    figures = re.compile(r" conns .*parts .*fetch/s +bytes/s .*saved/s .*why not")
     for width in range(80, 241, 8):
         lines = draw(seen(scene), Selection(), width, 40).splitlines()
         assert any(figures.search(line) for line in lines), f"{width} columns"
-        assert any(re.search(r" conns sessions refused evicted +fetch +other", line) for line in lines), (
-            f"{width}"
-        )
+        assert any(
+            re.search(r" address +conns sessions refused evicted +fetch +other", line) for line in lines
+        ), f"{width}"
 
 
 @pytest.mark.parametrize(
@@ -111,7 +117,7 @@ def test_nothing_is_told_by_colour_alone(scene: str) -> None:
 
 def test_one_picture_for_a_script_has_all_clients_and_no_keys() -> None:
     lines = draw(seen("crowded"), Selection(), 100, None, keys=False).splitlines()
-    assert sum(line.startswith("client-") for line in lines) == 500
+    assert sum(line.startswith(" client-") for line in lines) == 500
     assert "quit" not in lines[-1]
 
 

@@ -1,0 +1,122 @@
+"""The page of one client or one broker: all that the gateway tells of it. Pure."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
+
+from rich.text import Text
+
+from proxy.dashboard.figures import NOTHING, moment, scaled, share, span, volume
+from proxy.dashboard.rates import Rates
+from proxy.dashboard.rows import Row
+from proxy.dashboard.snapshot import BrokerFigures, Client, PastEvent
+from proxy.dashboard.tables import per_second
+
+_LABEL: Final = "bold"
+_BAD: Final = "red"
+_NAMES: Final = 16
+
+
+def client(row: Row, rates: Rates, events: Iterable[PastEvent]) -> list[Text]:
+    """Draw a client, or one of its connections.
+
+    Args:
+        row: the client.
+        rates: what its connections moved lately.
+        events: all recent ones, the latest last; those that name it are shown.
+    """
+    rate = row.rate
+    lines = [
+        _line((f" {row.name or NOTHING} ", "bold reverse"), f"  {row.software or 'software not told'}"),
+        *_pairs(
+            ("connections", str(len(row.connections))),
+            ("now", f"{per_second(rate.fetches)} fetches/s, {volume(rate.client)}/s with the client"),
+            ("", f"{volume(rate.broker)}/s with brokers, {volume(rate.saved)}/s saved"),
+            ("since accepted", f"{volume(row.saved)} saved in {scaled(row.fetches)} fetches"),
+            ("why not", row.why or "it saves"),
+        ),
+    ]
+    for connection in row.connections:
+        lines += [Text(), *_connection(connection, rates)]
+    told = [event for event in events if row.name and row.name in event.text]
+    return [*lines, *_events(told)]
+
+
+def broker(figures: BrokerFigures, clients: Iterable[Client], events: Iterable[PastEvent]) -> list[Text]:
+    """Draw a broker.
+
+    Args:
+        figures: the broker.
+        clients: all connections; those to it are listed.
+        events: all recent ones, the latest last; those that name it are shown.
+    """
+    lines = [
+        _line((f" broker {figures.name} ", "bold reverse"), f"  {figures.address}"),
+        *_pairs(
+            ("problem", figures.problem or "none"),
+            ("connections", scaled(figures.connections)),
+            ("sessions", f"{scaled(figures.sessions)} of {scaled(figures.partitions)} partitions"),
+            ("refused", f"{scaled(figures.refusals)} requests for a session: no free slot at the broker"),
+            ("evicted", f"{scaled(figures.evictions)} sessions (error 70); clients noticed nothing"),
+            (
+                "response time",
+                f"fetch {moment(figures.fetch_seconds)}, other {moment(figures.other_seconds)}",
+            ),
+            ("", "the mean of two minutes; a fetch's own wait is in it"),
+            ("saved", volume(figures.saved)),
+        ),
+        Text(),
+        _line((" Clients ", "bold reverse"), "  those that moved most"),
+    ]
+    for one in sorted(clients, key=lambda one: -one.client_bytes):
+        if one.broker == figures.name:
+            moved = f"{volume(one.client_bytes)}, {volume(one.saved)} saved"
+            lines.append(_line((one.client_id or NOTHING, _LABEL), f"  {one.address}  {moved}"))
+    told = [
+        event
+        for event in events
+        if f"broker {figures.name} " in f"{event.text} " or figures.address in event.text
+    ]
+    return [*lines, *_events(told)]
+
+
+def _connection(one: Client, rates: Rates) -> Iterator[Text]:
+    rate = rates.of(one)
+    session = f"{scaled(one.partitions)} partitions, next epoch {one.epoch}" if one.epoch else "none"
+    yield _line((one.address, _LABEL), f"  to broker {one.broker}, {one.phase or 'open'} for {span(one.age)}")
+    yield from _pairs(
+        ("session", session),
+        ("fetches", f"{scaled(one.fetches)} of v{one.version}" if one.fetches else "none"),
+        ("now", f"{per_second(rate.fetches)} fetches/s, {volume(rate.saved)}/s saved"),
+        ("incremental", share(one.incremental, 1) if one.fetches else NOTHING),
+        ("left out", f"{scaled(one.left_out)} partition entries"),
+        ("saved", volume(one.saved)),
+        ("buffered", volume(one.held)),
+        ("forwarded", _counted(one.reasons)),
+        ("session errors", _counted(one.errors)),
+        ("last event", one.last_event or NOTHING),
+    )
+    if one.last_error:
+        yield _line(f"  {'last error':<{_NAMES}}", (one.last_error, _BAD))
+
+
+def _counted(counts: Mapping[str, int]) -> str:
+    most = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    return ", ".join(f"{name} {scaled(count)}" for name, count in most if count) or "none"
+
+
+def _events(events: list[PastEvent]) -> Iterator[Text]:
+    if not events:
+        return
+    yield Text()
+    yield _line((" Events ", "bold reverse"), "  the newest first")
+    for event in reversed(events):
+        times = f" ({event.count} times)" if event.count > 1 else ""
+        yield _line(f"{span(event.ago):>12} ago  ", (f"{event.text}{times}", _BAD if event.warning else ""))
+
+
+def _pairs(*pairs: tuple[str, str]) -> Iterator[Text]:
+    return (_line(f"  {name:<{_NAMES}}", text) for name, text in pairs)
+
+
+def _line(*parts: str | tuple[str, str]) -> Text:
+    return Text.assemble(*parts, no_wrap=True, overflow="ellipsis")

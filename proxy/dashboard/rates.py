@@ -1,0 +1,112 @@
+"""What each connection moved lately: the difference of two snapshots. Sans-IO."""
+
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Final
+
+from proxy.dashboard.snapshot import NOW_SECONDS, Client, Snapshot
+
+_KEPT: Final = 32
+"""Snapshots that are kept: as many bars of a client can be drawn."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rate:
+    """What moved, by second."""
+
+    fetches: float = 0.0
+    client: float = 0.0
+    """Bytes of fetches on the client's side."""
+    broker: float = 0.0
+    """Bytes of fetches on the broker's side."""
+    reasons: Mapping[str, float] = field(default_factory=dict)
+    """Fetches that went without a session, by reason."""
+
+    @property
+    def saved(self) -> float:
+        """The bytes a second that were saved."""
+        return self.client - self.broker
+
+
+@dataclass(frozen=True, slots=True)
+class _Sample:
+    time: float
+    cpu_seconds: float
+    clients: Mapping[str, Client]
+    """By `Client.key`."""
+
+
+class Rates:
+    """The last snapshots."""
+
+    def __init__(self) -> None:
+        self._samples: deque[_Sample] = deque(maxlen=_KEPT)
+
+    def add(self, snapshot: Snapshot) -> None:
+        """Take the next snapshot."""
+        if self._samples and snapshot.time <= self._samples[-1].time:
+            self._samples.clear()  # another gateway, or its clock was set back
+        by_key = {client.key: client for client in snapshot.clients}
+        self._samples.append(_Sample(snapshot.time, snapshot.cpu_seconds, by_key))
+
+    def cpu(self) -> float | None:
+        """Return the share of a core that the gateway took over the last ten seconds; None: not known."""
+        last = self._samples[-1] if self._samples else None
+        before = next(
+            (one for one in self._samples if last is not None and last.time - one.time <= NOW_SECONDS), None
+        )
+        if last is None or before is None or before is last:
+            return None
+        return max(0.0, last.cpu_seconds - before.cpu_seconds) / (last.time - before.time)
+
+    def of(self, client: Client) -> Rate:
+        """Return the rate of a connection over the last ten seconds; of a new one since it was accepted."""
+        since = self._since(client)
+        if since is None:
+            return _rate(client, None, client.age)
+        return _rate(client, since.clients[client.key], self._samples[-1].time - since.time)
+
+    def saved(self, clients: Iterable[Client]) -> tuple[float, ...]:
+        """Return the bytes a second that these saved from each snapshot to the next, the latest last."""
+        keys = [client.key for client in clients]
+        samples = list(self._samples)
+        return tuple(
+            sum(
+                one.clients[key].saved - before.clients[key].saved
+                for key in keys
+                if key in one.clients and key in before.clients
+            )
+            / (one.time - before.time)
+            for before, one in pairwise(samples)
+        )
+
+    def _since(self, client: Client) -> _Sample | None:
+        """Return the sample that is ten seconds old, or the oldest one that has the connection."""
+        found = None
+        for sample in reversed(list(self._samples)[:-1]):
+            if client.key not in sample.clients or sample.clients[client.key].fetches > client.fetches:
+                break
+            found = sample
+            if self._samples[-1].time - sample.time >= NOW_SECONDS:
+                break
+        return found
+
+
+def _rate(client: Client, before: Client | None, seconds: float) -> Rate:
+    seconds = seconds or 1.0
+    reasons = Counter(client.reasons)
+    if before is None:
+        fetches, on_client, on_broker = client.fetches, client.client_bytes, client.broker_bytes
+    else:
+        fetches = client.fetches - before.fetches
+        on_client = client.client_bytes - before.client_bytes
+        on_broker = client.broker_bytes - before.broker_bytes
+        reasons.subtract(before.reasons)
+    return Rate(
+        fetches=fetches / seconds,
+        client=on_client / seconds,
+        broker=on_broker / seconds,
+        reasons={reason: count / seconds for reason, count in reasons.items() if count > 0},
+    )

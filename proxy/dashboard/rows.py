@@ -1,0 +1,166 @@
+"""The rows of the table of clients: one for a client.id, and one for each of its connections. Sans-IO."""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from proxy.dashboard.rates import Rate, Rates
+from proxy.dashboard.snapshot import Client
+
+_SHORT: Final = {
+    "no slot left": "no slot",
+    "sessions off": "off",
+    "broker without sessions": "old broker",
+    "delta not smaller": "not smaller",
+    "errors that a session forgets": "error 35 or 76",
+    "partitions listed twice or too sparse": "odd list",
+    "broker not known yet": "broker unknown",
+    "forgets without a session": "odd fetches",
+}
+"""Reasons for which a table has no room."""
+OF_CLIENT: Final = "client "
+"""The key of a client's row begins so."""
+NO_FETCHES: Final = "no fetches"
+IDLE: Final = "idle"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """What a table tells of one client: of all its connections, or of one."""
+
+    key: str
+    """`OF_CLIENT` and its name, or the connection's own."""
+    name: str
+    """Its client.id."""
+    connections: tuple[Client, ...]
+    """The one that moves most first."""
+    single: bool
+    """It is one connection, below its client."""
+    rate: Rate
+    why: str
+    """Why it saves nothing now, in a few words; empty where it saves."""
+
+    @property
+    def software(self) -> str:
+        """The client's name and version, if it sent them."""
+        return self.connections[0].software
+
+    @property
+    def version(self) -> int:
+        """The version of its last fetch."""
+        return max(client.version for client in self.connections)
+
+    @property
+    def partitions(self) -> int:
+        """The partitions in its sessions."""
+        return sum(client.partitions for client in self.connections if client.epoch)
+
+    @property
+    def incremental(self) -> float:
+        """The share of its fetches that went to brokers as incremental ones."""
+        fetches = sum(client.fetches for client in self.connections)
+        return sum(client.incremental * client.fetches for client in self.connections) / (fetches or 1)
+
+    @property
+    def fetches(self) -> int:
+        """All its fetches."""
+        return sum(client.fetches for client in self.connections)
+
+    @property
+    def saved(self) -> int:
+        """The bytes that it saved."""
+        return sum(client.saved for client in self.connections)
+
+    @property
+    def error(self) -> str:
+        """The last error of one of its connections."""
+        return next((client.last_error for client in self.connections if client.last_error), "")
+
+
+SORTS: Final[dict[str, Callable[[Row], str | float]]] = {
+    "client": lambda row: row.name,
+    "software": lambda row: row.software,
+    "conns": lambda row: len(row.connections),
+    "parts": lambda row: row.partitions,
+    "fetch/s": lambda row: row.rate.fetches,
+    "bytes/s": lambda row: row.rate.client,
+    "saved/s": lambda row: row.rate.saved,
+    "saved": lambda row: row.saved,
+    "why not": lambda row: row.why,
+}
+"""The columns by which rows can be sorted, in the order of the table."""
+ASCENDING: Final = frozenset({"client", "software"})
+
+
+def rows(
+    clients: Iterable[Client],
+    rates: Rates,
+    *,
+    wanted: str,
+    sort: str,
+    descending: bool,
+    expanded: frozenset[str],
+) -> list[Row]:
+    """Return the rows of the table.
+
+    Args:
+        clients: all connections.
+        rates: what they moved lately.
+        wanted: only clients whose id, software, address or broker contains this.
+        sort: the column to sort by; equal ones are sorted by name.
+        descending: large values first.
+        expanded: keys of rows whose connections have a row each.
+    """
+    by_name: dict[str, list[Client]] = defaultdict(list)
+    for client in clients:
+        if wanted.casefold() in _searched(client):
+            by_name[client.client_id].append(client)
+    found = [_row(name, members, rates, single=False) for name, members in by_name.items()]
+    listed: list[Row] = []
+    for row in _sorted(found, sort, descending=descending):
+        listed.append(row)
+        if row.key in expanded:
+            singles = [_row(row.name, [client], rates, single=True) for client in row.connections]
+            listed += _sorted(singles, sort, descending=descending)
+    return listed
+
+
+def _searched(client: Client) -> str:
+    return f"{client.client_id}\n{client.software}\n{client.address}\n{client.broker}".casefold()
+
+
+def _sorted(found: list[Row], sort: str, *, descending: bool) -> list[Row]:
+    found.sort(key=lambda row: row.key)
+    found.sort(key=SORTS[sort], reverse=descending)
+    return found
+
+
+def _row(name: str, members: Sequence[Client], rates: Rates, *, single: bool) -> Row:
+    of_each = {client.key: rates.of(client) for client in members}
+    reasons: Counter[str] = Counter()
+    for one in of_each.values():
+        reasons.update(one.reasons)
+    rate = Rate(
+        fetches=sum(one.fetches for one in of_each.values()),
+        client=sum(one.client for one in of_each.values()),
+        broker=sum(one.broker for one in of_each.values()),
+        reasons=reasons,
+    )
+    ordered = sorted(members, key=lambda client: (-of_each[client.key].client, client.key))
+    key = ordered[0].key if single else f"{OF_CLIENT}{name}"
+    return Row(
+        key=key, name=name, connections=tuple(ordered), single=single, rate=rate, why=_why(ordered, rate)
+    )
+
+
+def _why(clients: Sequence[Client], rate: Rate) -> str:
+    """Return why nothing is saved; empty where something is."""
+    if not any(client.fetches for client in clients):
+        return NO_FETCHES
+    if not rate.fetches:
+        return IDLE
+    if rate.saved > 0 or not rate.reasons:
+        return ""
+    reason = max(rate.reasons, key=lambda name: (rate.reasons[name], name))
+    return _SHORT.get(reason, reason)
