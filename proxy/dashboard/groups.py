@@ -18,7 +18,8 @@ from proxy.dashboard.figures import NOTHING, scaled, share
 from proxy.dashboard.snapshot import GroupFigures, LaneFigures, Snapshot
 
 _PICTURE: Final = 16
-"""Cells of a picture; twice as many on a wide terminal."""
+"""Cells of a picture; twice as many on a wide terminal, half of them on a narrow one."""
+_USUAL: Final = 80
 _CELLS: Final = ("·▒█", ".+#")
 """A cell of which the member has nothing, a part, all; and the same in ASCII."""
 _STATE, _PARTITION, _SHARE, _LAG = 8, 18, 6, 8
@@ -45,9 +46,8 @@ def lines(snapshot: Snapshot, width: int, *, wide: bool, plain: bool) -> list[Te
         title.append(f"{scaled(snapshot.detached)} times detached")
     layout = _Layout(width, wide=wide)
     drawn = [_line((" Cooperative groups ", "bold reverse"), "  ", ", ".join(title))]
-    drawn.append(
-        Text(layout.row("member", "state", "partition", "keys", "share", "lag", "host"), style=_LABEL)
-    )
+    names = layout.row("member", "state", "partition", "keys", "share", "lag", "host")
+    drawn.append(_line((names, _LABEL)))
     for group in groups:
         drawn += _head(group, width)
         drawn += _lanes(group, layout, plain=plain)
@@ -58,7 +58,7 @@ class _Layout:
     """Where the columns stand: the members' names get what is left over."""
 
     def __init__(self, width: int, *, wide: bool) -> None:
-        self.picture = _PICTURE * (1 + wide)
+        self.picture = _PICTURE * 2 if wide else _PICTURE if width >= _USUAL else _PICTURE // 2
         self._partition = _WIDE_PARTITION if wide else _PARTITION
         self._host = _HOST if wide else 0
         others = (_STATE, self._partition, self.picture, _SHARE, _LAG, *((self._host,) if wide else ()))
@@ -110,12 +110,12 @@ def _lanes(group: GroupFigures, layout: _Layout, *, plain: bool) -> Iterator[Tex
         name, state, host = f" {member.client_id or NOTHING}", member.state, member.host
         style = _WARNING if state == "frozen" else ""
         if not member.lanes:
-            yield Text(layout.row(name, state, NOTHING, "", "", "", host), style=style)
+            yield _line((layout.row(name, state, NOTHING, "", "", "", host), style))
         for lane in sorted(member.lanes, key=lambda lane: (lane.topic, lane.partition)):
             keys = _picture(lane, layout.picture, plain=plain)
             part = f"{round(100 * _owned(lane, 0, SPACE) / SPACE)} %"
             lag = NOTHING if lane.lag is None else scaled(lane.lag)
-            yield Text(layout.row(name, state, layout.place(lane), keys, part, lag, host), style=style)
+            yield _line((layout.row(name, state, layout.place(lane), keys, part, lag, host), style))
 
 
 def _picture(lane: LaneFigures, cells: int, *, plain: bool) -> str:

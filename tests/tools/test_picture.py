@@ -18,7 +18,7 @@ def test_it_is_an_image_that_asks_nobody_for_anything() -> None:
     root = ET.fromstring(drawn)
     assert root.tag == "{http://www.w3.org/2000/svg}svg"
     shown = "".join(root.itertext()).replace("\xa0", " ")
-    assert "by saved" in shown
+    assert "by bytes/s" in shown
     assert "orders-1" in shown
     others = set(re.findall(r"https?://[^\"' )<]+", drawn)) - {"http://www.w3.org/2000/svg"}
     assert others <= {"https://www.textualize.io"}, "the mark of what drew it"
