@@ -18,7 +18,7 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=1000, help="members to kill (default: 1000)")
     parser.add_argument("--groups", type=int, default=6, help="groups side by side (default: 6)")
     parser.add_argument("--seed", type=int, help="of all choices (default: another one each time)")
-    parser.add_argument("--keep", type=Path, help="an existing folder for what the members write")
+    parser.add_argument("--keep", type=Path, help="a folder for what the members write")
     given = parser.parse_args()
     seed = random.randrange(1_000_000) if given.seed is None else given.seed  # noqa: S311 - not a secret
     print(f"seed {seed}")

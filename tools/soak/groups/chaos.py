@@ -285,6 +285,7 @@ def chaos(kills: int, groups: int, seed: int, say: Say, folder: Path | None = No
     with ExitStack() as stack:
         if folder is None:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="groups-")))
+        folder.mkdir(parents=True, exist_ok=True)
         broker = stack.enter_context(Broker(properties={"group.min.session.timeout.ms": 500}))
         run_id = uuid.uuid4().hex[:6]
         kinds = {f"g{number}-{run_id}": KINDS[number % len(KINDS)] for number in range(groups)}
