@@ -33,6 +33,9 @@ from proxy.protocol.primitives import ProtocolError
 _GONE: Final = frozenset({22, 25, 82})
 """ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID and FENCED_INSTANCE_ID: the group goes on without the member."""
 _BETWEEN: Final = b"\0"
+_BEATS: Final = 2
+"""A client has no two heartbeats in flight. So with the second one it has read the response to the first, and
+all that came before it on this connection."""
 _NOWHERE: Final[Place] = b"", 0
 """Is planned for a member that is to join again."""
 
@@ -47,6 +50,7 @@ class Joining:
 
     __slots__ = (
         "__weakref__",
+        "_beats",
         "_given",
         "_host",
         "_join",
@@ -54,6 +58,8 @@ class Joining:
         "_offers",
         "_owned",
         "_sharing",
+        "_syncs",
+        "_unknown",
         "client_id",
         "member_id",
     )
@@ -70,7 +76,13 @@ class Joining:
         self._offers: dict[bytes, Offer] = {}
         """Of the leader's: what each member offers, by member id."""
         self._given = b""
-        """The member id that the coordinator gave to a client that had none (KIP-394)."""
+        """The member id that the coordinator gave to a client that had none, until it has its lanes."""
+        self._syncs = 0
+        """`Member.syncs` as this connection has brought it about."""
+        self._beats = 0
+        """Heartbeats since then."""
+        self._unknown = False
+        """`Joined.unknown` of the client, when it joined."""
         self._sharing = False
         """The coordinator has picked `PROTOCOL`."""
 
@@ -87,15 +99,25 @@ class Joining:
         self._owned = read_owned(own)[0]
         self.member_id = join.member_id
         member = self._member
-        unknown = member is not None and member.unknown and join.member_id not in {b"", self._given}
+        self._unknown = member is not None and not self._knows(member, join)
         if member is not None:
             member.joins(join.group, join.session_ms / 1e3)
         doubtful = self._members.joins(self._host, self)
         binding = b"" if doubtful else self._host.encode() + _BETWEEN + self.client_id
         planned = {place: ranges[0][0] for place, ranges in member.planned.items()} if member else {}
-        held = member.lanes if member is not None else {}
-        offer = Offer(self._members.gateway, binding, planned, held, unknown, own)
+        shared = member is not None and not member.plain
+        held = member.lanes if member is not None and shared else dict.fromkeys(self._owned, FULL)
+        offer = Offer(self._members.gateway, binding, planned, held, self._unknown, own)
         return join.with_offer(offer.encoded())
+
+    def _knows(self, member: Member, join: Join) -> bool:
+        """Whether this process knows where a client that joins may be: it has nothing, or what is known.
+
+        A response that gave it lanes, or took some, may be lost with its connection. Then it is where it was.
+        """
+        if join.member_id in {b"", self._given}:
+            return True
+        return 0 < member.syncs in {self._syncs, member.heard}
 
     def joined(self, frame: bytes) -> bytes:
         """Return the JoinGroup response that the client gets.
@@ -107,8 +129,9 @@ class Joining:
         if join is None:
             return frame
         said = read_joined(frame, join.version)
+        if not join.member_id:
+            self._given = said.member_id  # also with an error (KIP-394)
         if said.error_code:
-            self._given = said.member_id
             return frame
         self.member_id = said.member_id
         if said.protocol != PROTOCOL:
@@ -180,14 +203,14 @@ class Joining:
                 lanes, planned, given = {}, planned or {_NOWHERE: FULL}, assignment(())
             member.member_id = sync.member_id
             member.synced(None if plain else lanes, planned, now, self._owned)
+            self._syncs, self._beats, self._given = member.syncs, 0, b""
         if not plain:
             return said.renamed(sync.protocol, assignment(sorted(lanes)) if given else b"")
         if said.protocol == PROTOCOL:
             return said.renamed(sync.protocol, given)
         return frame if given == said.assignment else said.renamed(said.protocol, given)
 
-    @staticmethod
-    def _plain(member: Member, given: bytes) -> tuple[Lanes, Lanes, bytes]:
+    def _plain(self, member: Member, given: bytes) -> tuple[Lanes, Lanes, bytes]:
         """Return what a member has at once and is to have in a plain group, and the assignment for it.
 
         It may keep its position in a partition of which it had a part (`plan.at_once`). So it gets that when
@@ -197,10 +220,18 @@ class Joining:
             ProtocolError: the assignment is none of a consumer.
         """
         places, user_data = read_assignment(given)
-        again = [place for place in places if member.lanes.get(place, FULL) != FULL]
+        again = [place for place in places if self._unknown or member.lanes.get(place, FULL) != FULL]
         if again:
             given = assignment([place for place in places if place not in again], user_data or None)
         return {}, dict.fromkeys(again, FULL), given
+
+    def beats(self) -> None:
+        """Note that the client sends a heartbeat."""
+        member = self._member
+        if member is not None and member.syncs == self._syncs:
+            self._beats += 1
+            if self._beats >= _BEATS:
+                member.heard = member.syncs
 
     def beat(self, member_id: bytes, error_code: int, sent: float) -> None:
         """Note what the coordinator said to a heartbeat.

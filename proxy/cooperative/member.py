@@ -32,6 +32,7 @@ class Member:
         "frozen",
         "generation",
         "group",
+        "heard",
         "lanes",
         "member_id",
         "plain",
@@ -40,6 +41,7 @@ class Member:
         "scans",
         "session_seconds",
         "started",
+        "syncs",
         "tally",
     )
 
@@ -59,6 +61,10 @@ class Member:
         """As it has synced last."""
         self.epoch = 0
         """Changes with the lanes: what was asked for before is for nobody."""
+        self.syncs = 0
+        """How many times its group gave it lanes here."""
+        self.heard = 0
+        """The last of these of which its client is known to have heard."""
         self.frozen = declared is None
         """Its group has gone on without it, or may have: it gets nothing until it has synced."""
         self.plain = False
@@ -123,6 +129,7 @@ class Member:
         self.released = {place: before[place] for place in owned if place in before and place not in kept}
         self.frozen = False
         self.epoch += 1
+        self.syncs += 1
         self.first = {place: each for place, each in self.first.items() if place in kept}
         self.delivered = {place: each for place, each in self.delivered.items() if place in kept}
         self.ends = {place: each for place, each in self.ends.items() if place in kept}

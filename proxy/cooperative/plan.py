@@ -93,7 +93,7 @@ def at_once(member: Joined, lanes: Lanes, members: Sequence[Joined]) -> Lanes:
 def _goes_on(member: Joined, place: Place, ranges: KeyRanges) -> bool:
     """Whether a client may have these ranges, wherever it is in the partition."""
     if place in member.owned:
-        return ranges == member.held.get(place, FULL)
+        return ranges == member.held.get(place)
     return place not in member.held or _within(ranges, member.held[place])
 
 

@@ -504,9 +504,11 @@ class MemberSide:
             if api_key == ApiKey.LEAVE_GROUP:
                 joining.leave()
             elif member.joins_again:
+                joining.beats()
                 self._answer([rejoin(frame)], now)
                 return
             else:
+                joining.beats()
                 self._expected.append(_Beats(version, heartbeat_member(frame), now))
                 self._forward(frame, now)
                 return

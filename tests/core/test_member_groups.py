@@ -5,7 +5,7 @@ import pytest
 from proxy.cooperative.key_hash import SPACE, murmur2
 from proxy.cooperative.membership import read_owned, without_owned
 from proxy.cooperative.offsets import read_answered, read_commit
-from proxy.cooperative.positions import read_committed
+from proxy.cooperative.positions import Place, read_committed
 from proxy.cooperative.ranges import FULL, KeyRanges
 from tests.cooperative.batch import Record, batch, read
 from tests.cooperative.coordinator import Client, Coordinator, got, owned_of, sent, subscription
@@ -154,6 +154,51 @@ def test_who_has_not_come_along_gets_nothing_more(
     coordinator.rebalance([one])
     assert fetched(shared, one, broker) == of(FULL)
     assert fetched(shared, two, broker) == []
+
+
+@pytest.mark.parametrize("owned", [[PLACE], []], ids=["incremental", "eager"])
+def test_a_join_that_is_sent_twice_to_a_new_gateway_is_of_a_client_that_may_have_anything(
+    shared: Shared, coordinator: Coordinator, broker: ModelBroker, owned: list[Place]
+) -> None:
+    """The first one's response was cut off, or the next rebalance began: it keeps its position all the same."""
+    one = client(shared)
+    one.joined, one.owned = True, owned
+    coordinator.join([one])
+    coordinator.rebalance([one])
+    assert one.places == []
+    assert fetched(shared, one, broker) == []
+    one.owned = []
+    coordinator.rebalance([one])
+    assert fetched(shared, one, broker) == of(FULL)
+
+
+def test_a_new_client_that_has_to_join_twice_gets_its_partition_at_once(
+    shared: Shared, coordinator: Coordinator, broker: ModelBroker
+) -> None:
+    """It was given its member id by this rebalance: it has no position yet."""
+    one = client(shared)
+    coordinator.join([one])
+    coordinator.rebalance([one])
+    assert fetched(shared, one, broker) == of(FULL)
+
+
+@pytest.mark.parametrize(("beats", "knows"), [(0, False), (1, False), (2, True)])
+def test_a_client_that_may_not_have_got_its_assignment_may_be_where_it_was(
+    shared: Shared, coordinator: Coordinator, broker: ModelBroker, beats: int, knows: bool
+) -> None:
+    """The connection was cut behind the response to SyncGroup. A second heartbeat proves that it came."""
+    one, two = client(shared), client(shared, "b")
+    coordinator.rebalance([one, two])
+    coordinator.rebalance([one])
+    assert one.places == []  # it first gives up its position
+    for _ in range(beats):
+        coordinator.beat(one)
+    again = client(shared)
+    again.joined = True
+    coordinator.rebalance([again])
+    assert again.places == [PLACE] * knows
+    coordinator.rebalance([again])
+    assert fetched(shared, again, broker) == of(FULL)
 
 
 def test_who_is_late_gets_nothing_until_it_has_joined_again(

@@ -32,6 +32,8 @@ IN_FLIGHT_SECONDS: Final = 0.5
 PAUSE_SECONDS: Final = 2.0
 """Between two disturbances of one group, on average."""
 DOWN_SECONDS: Final = (0.1, 1.5)
+UP_SECONDS: Final = (10, 40)
+"""How long the gateway is left alone."""
 KEYS: Final = 60
 RATE: Final = 60.0
 """Records a second and group."""
@@ -361,7 +363,7 @@ class _Run:
         """Kill the gateway now and then, and tell how it goes."""
         said, killed_at = time.monotonic(), time.monotonic()
         done = self._outcome.done
-        pause = self._random.uniform(10, 40)
+        pause = self._random.uniform(*UP_SECONDS)
         while not all(each.done() for each in working):
             time.sleep(0.2)
             now = time.monotonic()
@@ -372,7 +374,7 @@ class _Run:
                 self._gateway.start()
                 self._gateway_down.append((gone_at, time.monotonic_ns()))
                 done["gateway killed"] += 1
-                killed_at, pause = time.monotonic(), self._random.uniform(10, 40)
+                killed_at, pause = time.monotonic(), self._random.uniform(*UP_SECONDS)
             if now - said > SAY_SECONDS:
                 said = now
                 told = ", ".join(f"{name} {count}" for name, count in sorted(done.items()))
