@@ -160,7 +160,7 @@ def test_who_has_not_come_along_gets_nothing_more(
 def test_a_join_that_is_sent_twice_to_a_new_gateway_is_of_a_client_that_may_have_anything(
     shared: Shared, coordinator: Coordinator, broker: ModelBroker, owned: list[Place]
 ) -> None:
-    """The first one's response was cut off, or the next rebalance began: it keeps its position all the same."""
+    """The first response was cut off, or the next rebalance began: it keeps its position all the same."""
     one = client(shared)
     one.joined, one.owned = True, owned
     coordinator.join([one])
