@@ -104,6 +104,9 @@ class Wire:
     buffered: int = 0
     completes_soon: bool = False
     longest_wait: float = 0.0
+    outstanding: int = 0
+    due_at: float | None = None
+    awaits_client: bool = False
     done: bool = False
     begun: bool = True
     busy: bool = False

@@ -12,10 +12,18 @@ from proxy.core.connection_state import ConnectionState, Stage, Stream
 from proxy.core.events import ClientNamed, Refusal
 from proxy.core.fetches import Fetches
 from proxy.core.follow import Following
+from proxy.core.histograms import NO_RESPONSE_TIME
 from proxy.core.in_flight import Disposition, InFlightRequest
 from proxy.core.peers import SASL
 from proxy.core.repeat import MAX_BYTES
-from proxy.core.requests import decisive, describe_length, printable, read_client_names
+from proxy.core.requests import (
+    GROUP_SECONDS,
+    decisive,
+    describe_length,
+    printable,
+    read_client_names,
+    read_wait,
+)
 from proxy.core.responses import Rewriting
 from proxy.protocol import api_versions
 from proxy.protocol.api import (
@@ -38,6 +46,8 @@ _MIN_LENGTH: Final = 10
 ControlledShutdown v0 has 8, and 4 bytes of body follow it. PostgreSQL asks for encryption with a length of 8.
 """
 _GSSAPI_TOKEN: Final = 0x60
+_OF_GROUPS: Final = (ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP)
+"""How long a broker delays their responses is read from each."""
 _FETCH: Final = int(ApiKey.FETCH)
 """A plain int, since every fetch is compared with it and members of an enum are looked up slowly."""
 
@@ -57,6 +67,7 @@ class ClientSide:
     __slots__ = (
         "_fetches",
         "_following",
+        "_group_wait",
         "_header",
         "_header_version",
         "_max_request_bytes",
@@ -83,9 +94,11 @@ class ClientSide:
         self._rewriting = rewriting
         self._sessions = sessions
         self._following = following
-        self._unlearnt = {_FETCH} if following is None else {_FETCH, *SASL}
+        self._unlearnt = {_FETCH, *_OF_GROUPS} if following is None else {_FETCH, *_OF_GROUPS, *SASL}
         """API keys of requests that are to be seen each time."""
         self._max_request_bytes = max_request_bytes
+        self._group_wait = GROUP_SECONDS
+        """How long the client's group waits for its members: the rebalance timeout, in seconds."""
         self._header = b""
         """The header of the last fetch, behind its correlation id."""
         self._header_version = -1
@@ -290,6 +303,8 @@ class ClientSide:
         )
         if produced is not None and self._following is not None and self._following.keep(produced):
             request.produced = produced
+        if api_key in NO_RESPONSE_TIME:
+            request.asked_wait = self._asked_wait(data, api_key)
         responses = state.responses
         if answered:
             if self._following is not None:
@@ -314,6 +329,19 @@ class ClientSide:
         if not state.forwarding_left:
             state.stage = Stage.OPEN
         return min(size, len(data))
+
+    def _asked_wait(self, data: bytes, api_key: int) -> float:
+        """Return how long a broker may wait that delays a response on purpose, in seconds.
+
+        A SyncGroup does not say it: the leader of the group has as much time for its own as for joining.
+        """
+        wait = self._group_wait
+        if api_key != ApiKey.SYNC_GROUP:
+            with suppress(ProtocolError):  # the part that says it may not have come yet
+                wait = read_wait(data)
+        if api_key == ApiKey.JOIN_GROUP:
+            self._group_wait = wait
+        return wait
 
     def _repeats(self, request: InFlightRequest) -> bool:
         """Whether the next request like this one may pass by the steady path."""

@@ -251,6 +251,34 @@ class Connection:
         return max((fetch.max_wait_ms for fetch in fetches), default=0) / 1e3
 
     @property
+    def outstanding(self) -> int:
+        """How many requests the broker has not answered, the gateway's own included."""
+        return len(self._responses.expected) + len(self.steady.in_flight)
+
+    @property
+    def due_at(self) -> float | None:
+        """When the broker is to respond at the latest, in seconds; None if it owes no response.
+
+        A broker answers one request after the other. So the first one counts, from the time when it was sent
+        or when the last bytes came, whichever is later. What its client lets the broker wait is added.
+        """
+        if self._responses.expected:
+            request = self._responses.expected[0]
+            sent_at, wait = request.sent_at, request.wait
+        elif self.steady.in_flight:
+            _, sent_at, form = self.steady.in_flight[0]
+            wait = form.wait
+        else:
+            return None
+        return max(sent_at, self.steady.began) + wait
+
+    @property
+    def awaits_client(self) -> bool:
+        """Whether the request that the broker is to answer next has not come whole from the client."""
+        state, expected = self._state, self._responses.expected
+        return bool(state.forwarding_left and expected) and expected[0] is state.forwarding
+
+    @property
     def buffered(self) -> int:
         """Bytes of responses kept until they are whole or their turn comes."""
         kept = self._responses.buffered

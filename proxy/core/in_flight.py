@@ -9,8 +9,10 @@ while a fetch is sent again: later responses then wait for it (fetch-semantics, 
 from collections import deque
 from collections.abc import Callable, Sequence
 from enum import Enum
+from typing import Final
 
 from proxy.fetch_manager.contexts import FetchContext, IncrementalFetchContext
+from proxy.protocol.api import ApiKey
 from proxy.protocol.fetch_layout import Rows
 from proxy.protocol.fetch_request import FetchRequest, Listing
 from proxy.protocol.fetch_response import FetchResponseWalk, PartitionResponse
@@ -18,6 +20,10 @@ from proxy.protocol.primitives import Buffer
 from proxy.protocol.produce import Produced
 from proxy.protocol.received import Received
 from proxy.protocol.versions import raise_listing
+
+UNREAD_SECONDS: Final = 30.0
+"""A fetch that is not read is taken to let the broker wait so long. Clients time out after as much
+(request.timeout.ms, 30 s by default), so none asks for more."""
 
 
 class Disposition(Enum):
@@ -42,6 +48,7 @@ class InFlightRequest:
         "_listing",
         "answered",
         "api_key",
+        "asked_wait",
         "attempts",
         "awaits_brokers",
         "buffered",
@@ -113,6 +120,8 @@ class InFlightRequest:
         """Size of the frame that went to the broker."""
         self.sent_at = 0.0
         """When it went there, in seconds."""
+        self.asked_wait = 0.0
+        """How many seconds it lets the broker wait, if it is no fetch; see `wait`."""
         self.sent_partitions = -1
         """How many partitions that frame lists; -1: that was not looked for."""
         self.attempts = 0
@@ -137,6 +146,14 @@ class InFlightRequest:
         if self._listing is None and self.fetch is not None and self.fetch.listing is not None:
             self._listing = raise_listing(self.fetch.listing)
         return self._listing
+
+    @property
+    def wait(self) -> float:
+        """How many seconds its client lets the broker wait before it responds."""
+        if self.fetch is not None:
+            return max(self.fetch.max_wait_ms, 0) / 1e3
+        unread = self.api_key == ApiKey.FETCH and self.disposition is not Disposition.OURS
+        return UNREAD_SECONDS if unread else self.asked_wait
 
     @property
     def is_incremental(self) -> bool:

@@ -3,12 +3,19 @@
 from typing import Final
 
 from proxy.protocol import produce
-from proxy.protocol.api import LENGTH_BYTES, REQUEST_START_BYTES, ApiKey, request_header
+from proxy.protocol.api import LENGTH_BYTES, REQUEST_START_BYTES, ApiKey, is_flexible, request_header
 from proxy.protocol.api_versions import ClientSoftware, read_client_software
+from proxy.protocol.primitives import read_compact_string, read_int32, read_string
 
 TLS_HANDSHAKE: Final = b"\x16\x03"
 _MAX_NAME: Final = 256
 """Bytes that are kept of a client's name."""
+GROUP_SECONDS: Final = 300.0
+"""How long a group is taken to wait for its members, unless a client said it: Kafka's default for
+max.poll.interval.ms, which clients send as the rebalance timeout."""
+_EPOCH_BYTES: Final = 4
+"""share_session_epoch of a ShareFetch."""
+_SESSION_TIMEOUT_BYTES: Final = 4
 
 
 def decisive(frame: bytes) -> bytes:
@@ -21,6 +28,30 @@ def decisive(frame: bytes) -> bytes:
     if api_key == ApiKey.PRODUCE:
         _, at = produce.read_acks(frame, version, at)
     return frame[REQUEST_START_BYTES:at]
+
+
+def read_wait(frame: bytes) -> float:
+    """Return how many seconds a JoinGroup or ShareFetch request lets the broker wait before it responds.
+
+    A JoinGroup is answered when all members have joined, or after the rebalance timeout (KIP-62). In v0 that
+    is the session timeout. A ShareFetch has max_wait_ms as a fetch has (KIP-932).
+
+    Args:
+        frame: the request, or its first bytes.
+
+    Raises:
+        ProtocolError: it can't be read.
+    """
+    api_key, version, _, _, at = request_header(frame, LENGTH_BYTES)
+    read_name = read_compact_string if is_flexible(api_key, version) else read_string
+    _, at = read_name(frame, at)  # group_id
+    if api_key == ApiKey.SHARE_FETCH:
+        _, at = read_name(frame, at)  # member_id
+        at += _EPOCH_BYTES
+    elif version > 0:
+        at += _SESSION_TIMEOUT_BYTES
+    milliseconds, _ = read_int32(frame, at)
+    return max(milliseconds, 0) / 1e3
 
 
 def describe_length(data: bytes, length: int, most: int) -> str:

@@ -87,6 +87,7 @@ class Form:
         disposition: what the core would do with the response.
         prefix: the bytes behind the correlation id that decided so.
         answered: a response will come.
+        wait: how many seconds it lets the broker wait.
     """
 
     __slots__ = (
@@ -99,6 +100,7 @@ class Form:
         "rewritten",
         "timed",
         "version",
+        "wait",
     )
 
     def __init__(
@@ -109,7 +111,9 @@ class Form:
         prefix: bytes,
         *,
         answered: bool = True,
+        wait: float = 0.0,
     ) -> None:
+        self.wait = wait
         self.api_key = api_key
         self.version = version
         self.key = key_of(api_key, version)
@@ -126,6 +130,7 @@ class Form:
         """Return such a request as the core keeps it."""
         request = InFlightRequest(self.api_key, self.version, correlation_id, self.disposition)
         request.sent_at = sent_at
+        request.asked_wait = self.wait
         return request
 
 
@@ -160,6 +165,7 @@ class FetchForm(Form):
         self._limits, self._on, self._off_for = limits, limits.on, limits.off_for
         self._max_fetch_bytes = limits.max_fetch_bytes
         self.request = request.with_frame(b"")
+        self.wait = max(request.max_wait_ms, 0) / 1e3
         self.reason = reason
         self.size = len(frame)
 
@@ -255,7 +261,8 @@ class Steady:
         self._part = b""
         """The beginning of a response that `join` keeps."""
         self.began = 0.0
-        """When the first byte of what `join` has returned was read, in seconds."""
+        """When the first byte of what `join` has returned was read, in seconds; the shell sets it to the time
+        at which the broker was connected."""
 
     # What passes
 
@@ -411,7 +418,14 @@ class Steady:
             decisive: what decided its disposition, behind the correlation id.
             answered: a response will come.
         """
-        form = Form(request.api_key, request.version, request.disposition, decisive, answered=answered)
+        form = Form(
+            request.api_key,
+            request.version,
+            request.disposition,
+            decisive,
+            answered=answered,
+            wait=request.asked_wait,
+        )
         if (known := self._forms.get(form.key)) is None or known.prefix != decisive:
             if len(self._forms) >= MAX_FORMS:
                 self._forms.clear()

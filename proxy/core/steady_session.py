@@ -63,6 +63,7 @@ class SteadySession:
         "_to_client",
         "altered",
         "partitions",
+        "wait",
     )
 
     def __init__(
@@ -77,6 +78,8 @@ class SteadySession:
         self._request = request
         self.partitions = request.partitions
         """How many the client's fetches list."""
+        self.wait = max(request.max_wait_ms, 0) / 1e3
+        """How many seconds they let the broker wait."""
         self._tagged = request.layout.flexible
         """Entries end with tags."""
         self._handler = handler

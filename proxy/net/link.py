@@ -329,6 +329,7 @@ class Link:
             transport.abort()
             return
         self.broker.connected(transport)
+        self._steady.began = monotonic()
         set_options_of(transport)
         self.pump()
         if self._client_ended:
@@ -579,6 +580,31 @@ class Link:
     def has_broker(self) -> bool:
         """Whether the broker is connected."""
         return self.broker.transport is not None
+
+    @property
+    def responded_at(self) -> float:
+        """When bytes last came from the broker, in seconds; 0 before the first."""
+        return self._steady.began if self._untested is None else 0.0
+
+    def late_since(self, now: float) -> float | None:
+        """Return when the broker's next response was due that has not come; None if none is late.
+
+        What the gateway itself does not read is not late, nor is a response to half a request.
+
+        Args:
+            now: in seconds.
+        """
+        broker, core = self.broker, self.core
+        if broker.transport is None or broker.holds or self.phase >= Phase.FINISHED:
+            return None
+        due_at = core.due_at
+        if due_at is None or due_at >= now:
+            return None
+        if core.awaits_client:
+            if not broker.transport.get_write_buffer_size():
+                return None
+            due_at = max(due_at, self.active_at)  # the broker does not read the rest
+        return None if unread(broker.transport) else due_at
 
     @property
     def client_holds(self) -> int:

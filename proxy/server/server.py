@@ -381,6 +381,7 @@ class Server(Service):
 
     def counts(self) -> Counts:
         """Return what was counted, and what is open now."""
+        now = monotonic()
         by_broker: dict[NodeId, WithBroker] = {}
         paused = Counter(
             dict.fromkeys((("client", "broker_full"), ("broker", "client_full"), ("broker", "budget")), 0)
@@ -392,6 +393,10 @@ class Server(Service):
             if link.core.session_id:
                 with_broker.sessions += 1
                 with_broker.session_partitions += link.core.session_partitions
+            if link.has_broker:
+                with_broker.outstanding += link.core.outstanding
+                late = now - (link.late_since(now) or now)
+                with_broker.oldest_seconds = max(with_broker.oldest_seconds, late)
             paused["client", "broker_full"] += link.client_holds & PEER_FULL != 0
             paused["broker", "client_full"] += link.broker_holds & PEER_FULL != 0
             paused["broker", "budget"] += link.broker_holds & BUDGET != 0
@@ -415,7 +420,7 @@ class Server(Service):
             links=by_broker,
             paused=paused,
             processes=[process],
-            cooperative=self._members.seen(monotonic()) if self._members is not None else None,
+            cooperative=self._members.seen(now) if self._members is not None else None,
         )
 
     def account(self) -> Account:

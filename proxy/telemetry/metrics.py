@@ -5,7 +5,7 @@ The number of label values is limited: two sides, four kinds, Kafka's error code
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Final
 
@@ -162,6 +162,7 @@ def _brokers(account: Account) -> Iterator[Metric]:
     names: dict[NodeId, str] = {id_: account.called(id_).removeprefix("broker ") for id_ in ids[:MAX_BROKERS]}
     names |= {None: "bootstrap"}
     reached = dict.fromkeys(names.values(), 0)
+    outstanding, oldest = reached.copy(), dict.fromkeys(reached, 0.0)
     unreachable, together = reached.copy(), {name: Tally() for name in reached}
     for id_ in (*ids, None):
         name = names.get(id_, "other")
@@ -170,9 +171,17 @@ def _brokers(account: Account) -> Iterator[Metric]:
     for id_, links in account.counts.links.items():
         name = names.get(id_, "other")
         reached[name] = reached.get(name, 0) + links.reached
+        outstanding[name] = outstanding.get(name, 0) + links.outstanding
+        oldest[name] = max(oldest.get(name, 0.0), links.oldest_seconds)
     yield _by_broker("connections", "Open connections to the broker.", reached)
     yield _by_broker(
         "unreachable", "1 if the last attempt to connect failed, in the last three minutes.", unreachable
+    )
+    yield _by_broker("outstanding_requests", "Requests that the broker has not answered.", outstanding)
+    yield _by_broker(
+        "oldest_request_seconds",
+        "How long the oldest of them is late, beyond what its client lets the broker wait; 0: none is.",
+        oldest,
     )
     saved = {name: saved_bytes(tally) for name, tally in together.items()}
     yield _by_broker(
@@ -188,7 +197,7 @@ def _brokers(account: Account) -> Iterator[Metric]:
     yield _counted_by_broker("session_evictions", "Sessions that the broker evicted (error 70).", evictions)
 
 
-def _by_broker(name: str, text: str, values: dict[str, int]) -> Metric:
+def _by_broker(name: str, text: str, values: Mapping[str, float]) -> Metric:
     family = GaugeMetricFamily(f"fetchgate_broker_{name}", text, labels=["broker"])
     for broker, value in values.items():
         family.add_metric([broker], value)

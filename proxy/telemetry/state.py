@@ -253,6 +253,8 @@ def _with_broker(account: Account, node_id: NodeId) -> dict[str, Any]:
         "connections": links.connections,
         "sessions": links.sessions,
         "session_partitions": links.session_partitions,
+        "outstanding_requests": links.outstanding,
+        "oldest_request_seconds": round(links.oldest_seconds, 3),
         "refusals": tally.refusals,
         "evictions": tally.session_errors[ErrorCode.FETCH_SESSION_ID_NOT_FOUND],
         "session_errors": {str(code): count for code, count in sorted(tally.session_errors.items())},

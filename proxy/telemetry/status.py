@@ -199,6 +199,10 @@ class WithBroker:
     """Those of them that are connected to the broker."""
     sessions: int = 0
     session_partitions: int = 0
+    outstanding: int = 0
+    """Requests that the broker has not answered."""
+    oldest_seconds: float = 0.0
+    """How long the oldest of them has been late: beyond what its client lets the broker wait; 0: none is."""
 
     def add(self, other: "WithBroker") -> None:
         """Add the figures of another process."""
@@ -206,6 +210,8 @@ class WithBroker:
         self.reached += other.reached
         self.sessions += other.sessions
         self.session_partitions += other.session_partitions
+        self.outstanding += other.outstanding
+        self.oldest_seconds = max(self.oldest_seconds, other.oldest_seconds)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

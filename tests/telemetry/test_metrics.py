@@ -1,4 +1,5 @@
 from collections import Counter
+from time import monotonic
 from typing import cast
 
 import pytest
@@ -83,7 +84,14 @@ def test_live_connections_are_counted_while_they_live() -> None:
                 core.session_id, core.session_partitions = 77, 100
                 link.client.holds, link.broker.holds = PEER_FULL, PEER_FULL | BUDGET
                 gate.budget.total = 4096
+                core.outstanding, core.due_at = 3, monotonic() - 60.0
                 samples = _scrape(gate)
+                assert _value(samples, "fetchgate_broker_outstanding_requests", broker="bootstrap") == 3
+                name = "fetchgate_broker_oldest_request_seconds"
+                assert _value(samples, name, broker="bootstrap") == 0, "the gateway does not read the broker"
+                link.broker.holds = 0
+                assert _value(_scrape(gate), name, broker="bootstrap") >= 60.0
+                link.broker.holds = PEER_FULL | BUDGET
                 assert _value(samples, "fetchgate_connections", side="client") == 1
                 assert _value(samples, "fetchgate_connections", side="broker") == 1
                 assert _value(samples, "fetchgate_fetch_sessions", side="broker") == 1

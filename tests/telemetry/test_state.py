@@ -47,6 +47,8 @@ def test_it_describes_brokers_and_connections() -> None:
                 "connections": 0,
                 "sessions": 0,
                 "session_partitions": 0,
+                "outstanding_requests": 0,
+                "oldest_request_seconds": 0.0,
                 "refusals": 0,
                 "evictions": 0,
                 "session_errors": {},

@@ -9,6 +9,17 @@ from proxy.telemetry.history import MAX_EVENTS, RecentEvents
 from proxy.telemetry.status import Counts, Process, Unreachable, WithBroker
 
 
+def _with_broker(size: int) -> WithBroker:
+    return WithBroker(
+        connections=2,
+        reached=1,
+        sessions=1,
+        session_partitions=size,
+        outstanding=3,
+        oldest_seconds=size / 10,
+    )
+
+
 def counts(node_id: int, size: int) -> Counts:
     measured = Measured()
     measured.requests.append(0.1)
@@ -19,7 +30,7 @@ def counts(node_id: int, size: int) -> Counts:
         accepted=1,
         turned_away=Counter(idle=size),
         faults=Counter(client=1),
-        links={node_id: WithBroker(connections=2, reached=1, sessions=1, session_partitions=size)},
+        links={node_id: _with_broker(size)},
         paused=Counter({("client", "broker_full"): 1}),
         processes=[Process(number=1, pid=2, connections=3, cpu_seconds=0.5, resident_bytes=6, open_fds=7)],
     )
@@ -33,7 +44,9 @@ def test_what_two_counted_is_added_and_neither_changes() -> None:
     total.add(counts(2, 1000))
     assert total.total().client.bytes_in == 1110
     assert {id_: tally.client.bytes_in for id_, tally in total.tallies.items()} == {1: 110, 2: 1000}
-    assert total.links[1] == WithBroker(connections=4, reached=2, sessions=2, session_partitions=110)
+    assert total.links[1] == WithBroker(
+        connections=4, reached=2, sessions=2, session_partitions=110, outstanding=6, oldest_seconds=10.0
+    )
     assert (total.accepted, total.turned_away["idle"], total.faults["client"]) == (3, 1110, 3)
     assert total.paused["client", "broker_full"] == 3
     assert total.all_measured().added_request.count == 3

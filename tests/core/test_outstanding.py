@@ -1,0 +1,156 @@
+"""How many requests a broker has not answered, and when it is to answer the first of them."""
+
+import pytest
+
+from proxy.core.connection import Connection
+from proxy.core.eligibility import SessionLimits
+from proxy.core.in_flight import UNREAD_SECONDS, Disposition, InFlightRequest
+from proxy.core.requests import GROUP_SECONDS, read_wait
+from proxy.protocol.primitives import ProtocolError, encode_compact_string, encode_string
+from tests.frames import Want, fetch, fetch_response
+from tests.playbook import SESSION_ID, Playbook, T, full, request, response
+from tests.twin import Twin
+
+PRODUCE, FETCH, JOIN, HEARTBEAT, SYNC, SHARE_FETCH = 0, 1, 11, 12, 14, 78
+
+
+class Line:
+    """A client and its broker, and what passes between them as a link passes it."""
+
+    def __init__(self) -> None:
+        self.twin = Twin(sessions=SessionLimits(max_sessions=10), resolve=None)
+
+    def client(self, frame: bytes, now: float) -> None:
+        self.twin.receive_client(frame, now)
+
+    def broker(self, frame: bytes, now: float) -> None:
+        for core in self.twin.cores:
+            assert core.steady.join(frame, now) == frame
+        self.twin.receive_broker(frame, now)
+
+    def owes(self) -> tuple[int, float | None]:
+        """What the broker owes, with and without the steady path."""
+        return owes(self.twin)
+
+
+def owes(twin: Twin) -> tuple[int, float | None]:
+    """What the broker of a connection owes; the steady path changes nothing of it."""
+    one, other = ((core.outstanding, core.due_at) for core in twin.cores)
+    assert one == other
+    return one
+
+
+def join(correlation: int, version: int, *timeouts_ms: int) -> bytes:
+    tags, name = (b"\0", encode_compact_string(b"g")) if version >= 6 else (b"", encode_string(b"g"))
+    body = b"".join(timeout.to_bytes(4) for timeout in timeouts_ms)
+    return request(JOIN, version, correlation, tags + name + body + bytes(4))
+
+
+def test_nothing_is_owed_before_the_first_request_and_after_its_response() -> None:
+    line = Line()
+    assert line.owes() == (0, None)
+    line.client(request(HEARTBEAT, 0, 1), 5.0)
+    assert line.owes() == (1, 5.0)
+    line.broker(response(1, b"\0\0"), 5.5)
+    assert line.owes() == (0, None)
+
+
+def test_the_first_one_counts_and_the_next_one_begins_when_it_is_answered() -> None:
+    line = Line()
+    for correlation in range(1, 4):  # the second and third may pass by the steady path
+        line.client(request(HEARTBEAT, 0, correlation), 5.0 + correlation)
+    assert line.owes() == (3, 6.0)
+    line.broker(response(1, b"\0\0"), 20.0)
+    assert line.owes() == (2, 20.0)
+    line.client(request(HEARTBEAT, 0, 4), 21.0)
+    assert line.owes() == (3, 20.0)
+    line.broker(response(2, b"\0\0") + response(3, b"\0\0"), 22.0)
+    assert line.owes() == (1, 22.0)
+
+
+def test_bytes_of_a_response_show_that_the_broker_works() -> None:
+    line = Line()
+    line.client(request(HEARTBEAT, 0, 1), 5.0)
+    line.broker(response(1, bytes(1 << 15))[:100], 9.0)
+    assert line.owes() == (1, 9.0)
+
+
+def test_a_fetch_is_due_when_it_has_waited_as_long_as_it_asks() -> None:
+    line = Line()
+    for at in range(5):  # the later ones pass by the steady path
+        line.client(fetch(11, T[0], correlation=at, max_wait_ms=30_000), at)
+        assert line.owes() == (1, at + 30.0)
+        line.broker(full(11, T[:1], correlation_id=at), at + 0.5)
+    assert line.twin.passed
+
+
+def test_so_is_a_fetch_of_a_session() -> None:
+    wants: list[Want] = [("t", 0), ("t", 1), ("t", 2)]
+    play = Playbook().established(11, wants)
+    passed = play.connection.passed
+    for at in range(10, 20):
+        play.now = at
+        turned = wants[at % 3 :] + wants[: at % 3]
+        play.client(fetch(11, *turned, correlation=at)).takes_broker()
+        assert owes(play.connection) == (1, at + 0.5)
+        play.broker(fetch_response(11, correlation_id=at, session_id=SESSION_ID)).takes_client()
+    assert play.connection.passed > passed
+
+
+def test_a_fetch_that_is_not_read_may_wait_as_long_as_any() -> None:
+    line = Line()
+    line.client(request(FETCH, 3, 1, bytes(24)), 1.0)
+    assert line.owes() == (1, 1.0 + UNREAD_SECONDS)
+    own = InFlightRequest(1, 11, b"", Disposition.OURS)
+    assert own.wait == 0, "the gateway's own fetch closes a session"
+
+
+def test_a_group_waits_for_its_members() -> None:
+    line = Line()
+    line.client(request(SYNC, 0, 1), 1.0)
+    assert line.owes() == (1, 1.0 + GROUP_SECONDS), "the client has not said how long"
+    line.broker(response(1), 2.0)
+    line.client(join(2, 2, 10_000, 60_000), 3.0)
+    assert line.owes() == (1, 63.0)
+    line.broker(response(2), 4.0)
+    for correlation in (3, 4):
+        line.client(request(SYNC, 0, correlation), 5.0)
+        assert line.owes() == (1, (5.0 if correlation == 3 else 6.0) + 60.0)
+        line.broker(response(correlation), 6.0)
+
+
+def test_a_produce_without_acks_is_never_outstanding() -> None:
+    line = Line()
+    for correlation in range(1, 4):
+        line.client(request(PRODUCE, 2, correlation, b"\0\0" + bytes(8)), 1.0)
+    assert line.owes() == (0, None)
+    line.client(request(PRODUCE, 2, 4, b"\xff\xff" + (30_000).to_bytes(4) + bytes(4)), 2.0)
+    assert line.owes() == (1, 2.0), "its timeout is no wait that it asks for"
+
+
+def test_a_request_that_has_not_come_whole_waits_for_the_client() -> None:
+    core = Connection(sessions=SessionLimits(max_sessions=0), resolve=None)
+    frame = request(PRODUCE, 2, 1, b"\0\1" + bytes(1000))
+    core.receive_client(frame[:100], 1.0)
+    assert core.outstanding == 1
+    assert core.awaits_client
+    core.receive_client(frame[100:], 7.0)
+    assert core.due_at == 7.0
+    awaits: bool = core.awaits_client
+    assert not awaits
+
+
+@pytest.mark.parametrize(
+    ("frame", "seconds"),
+    [
+        (join(1, 0, 45_000), 45.0),
+        (join(1, 1, 45_000, 300_000), 300.0),
+        (join(1, 9, 45_000, 300_000), 300.0),
+        (join(1, 1, 45_000, 0xFFFF_FFFF), 0.0),
+        (request(SHARE_FETCH, 1, 1, b"\0\2g\2m" + bytes(4) + (500).to_bytes(4)), 0.5),
+    ],
+)
+def test_how_long_a_request_lets_the_broker_wait(frame: bytes, seconds: float) -> None:
+    assert read_wait(frame) == seconds
+    with pytest.raises(ProtocolError):
+        read_wait(frame[: frame.index(b"g")])
