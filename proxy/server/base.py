@@ -12,7 +12,7 @@ from proxy.config import Config
 from proxy.logger import Logger
 from proxy.net.resolve import Resolver
 from proxy.net.transparent import Destinations
-from proxy.server.conditions import ConnectionLimit, Reachability
+from proxy.server.conditions import ConnectionLimit, HungBrokers, Reachability
 from proxy.server.listeners import Directory
 from proxy.telemetry.history import INTERVAL_SECONDS
 from proxy.telemetry.status import Account, Counts, Status, called
@@ -43,6 +43,7 @@ class Service(ABC):
         self.bound: tuple[Address, ...] = ()
         """The IPs, and the port, at which it is bound."""
         self.reach = Reachability(config.bootstrap, log, self.note, self.called)
+        self.hung_brokers = HungBrokers(log, self.note, self.called)
         self.resolver = Resolver()
         self.totals = Totals()
         self.started_at = monotonic()
@@ -77,7 +78,9 @@ class Service(ABC):
             listen=self.listen,
             bootstrap=self.reach.bootstrap,
             brokers=self.brokers.known,
+            at=monotonic(),
             unreachable_brokers=deepcopy(self.reach.unreachable_brokers),
+            unanswered=deepcopy(self.hung_brokers.unanswered),
             bootstrap_answered=self.reach.answered,
             draining=self._draining,
             problems=problems,

@@ -3,7 +3,7 @@
 Each class logs a condition once when it begins, not again for each client that it concerns.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from time import monotonic
 from typing import Final
 
@@ -12,6 +12,7 @@ from proxy.logger import Logger
 from proxy.telemetry.history import Note
 from proxy.telemetry.status import Unreachable, limit_reached
 from proxy.telemetry.totals import NodeId
+from proxy.telemetry.unanswered import Owed, Unanswered
 
 BELOW_LIMIT: Final = 0.9
 """The warning about --max-connections is repeated only after the number fell below this share of it ..."""
@@ -138,8 +139,7 @@ class Reachability:
         if node_id is None and not self.answered:
             return  # the gateway is not ready before the bootstrap has named its brokers
         if self.unreachable_brokers.reached(node_id, monotonic()):
-            who = "bootstrap" if node_id is None else node_id
-            self._log.info("broker reachable again", broker=who, address=str(address))
+            self._log.info("broker reachable again", broker=_name(node_id), address=str(address))
             self._note("reachable again", f"{self._called(node_id)} is reachable again at {address}")
 
     def unreachable(self, node_id: NodeId, reason: str) -> None:
@@ -167,3 +167,58 @@ class Reachability:
             self.unreachable_brokers.reached(None, monotonic())
         self.connected(None, address)
         return first
+
+
+class HungBrokers:
+    """Which brokers do not respond; logs once per trouble.
+
+    Args:
+        log: takes the changes.
+        note: adds them to the recent events.
+        called: names a broker as people read it.
+    """
+
+    def __init__(self, log: Logger, note: Note, called: Callable[[NodeId], str]) -> None:
+        self.unanswered = Unanswered()
+        self._log = log
+        self._note = note
+        self._called = called
+        self._told: dict[NodeId, float] = {}
+        """The brokers in trouble, and since when."""
+
+    def look(self, found: Mapping[NodeId, Owed], now: float) -> None:
+        """Take what all brokers owe at a time in seconds; those that are not in `found` owe nothing more."""
+        self.unanswered.look(found, now)
+        before, self._told = self._told, self.unanswered.hung(now)
+        for node_id, since in self._told.items():
+            if node_id not in before:
+                self._hangs(node_id, now - since)
+        for node_id, since in before.items():
+            if node_id not in self._told:
+                self._responds(node_id, now - since)
+
+    def _hangs(self, node_id: NodeId, seconds: float) -> None:
+        outstanding = self.unanswered.outstanding(node_id)
+        self._log.warning(
+            "broker does not respond, its clients wait",
+            broker=_name(node_id),
+            seconds=int(seconds),
+            outstanding=outstanding,
+        )
+        text = f"{self._called(node_id)} has not responded for {int(seconds)} s"
+        self._note("no response", f"{text} (outstanding requests: {outstanding})", warning=True)
+
+    def _responds(self, node_id: NodeId, seconds: float) -> None:
+        self._log.info("broker responds again", broker=_name(node_id), after_seconds=int(seconds))
+        self._note("responds again", f"{self._called(node_id)} responds again, after {int(seconds)} s")
+
+    def forget(self, now: float) -> None:
+        """Forget the brokers that nobody asks any more; `now` in seconds."""
+        self.unanswered.forget(now - UNTRIED_SECONDS)
+        for node_id in self._told.keys() - self.unanswered.hung(now).keys():
+            del self._told[node_id]
+            self._log.info("hung broker forgotten, no client asks it", broker=_name(node_id))
+
+
+def _name(node_id: NodeId) -> int | str:
+    return "bootstrap" if node_id is None else node_id

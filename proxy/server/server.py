@@ -40,9 +40,10 @@ from proxy.server.base import Service
 from proxy.server.conditions import Descriptors
 from proxy.server.listeners import Directory
 from proxy.server.process import give_back
-from proxy.telemetry.history import describe, write_event
+from proxy.telemetry.history import INTERVAL_SECONDS, describe, write_event
 from proxy.telemetry.status import Account, Counts, Health, Process, Status, WithBroker, health_of
 from proxy.telemetry.totals import NodeId
+from proxy.telemetry.unanswered import Owed
 
 if TYPE_CHECKING:
     from proxy.cooperative.members import Members
@@ -121,6 +122,9 @@ class Server(Service):
         self._client_tls = ClientTls(config, self._handshake_failed)
         self._expired = ""
         """Why clients refuse the gateway's certificate; empty while it is valid."""
+        self._closed_owed: dict[NodeId, Owed] = {}
+        """By broker: when it last responded on connections that have closed since the last look."""
+        self._looked_at = monotonic()
         self._looped_at = -LOOP_SECONDS
         self._refused = ""
         """Why the last client was refused that has no broker to go to."""
@@ -348,6 +352,7 @@ class Server(Service):
         if link.outbound is not None:
             self.shared.outbound_ports.discard(link.outbound)
         self.totals.closed(link.node_id, link.core.tally)
+        self._closed_owed.setdefault(link.node_id, Owed()).add(Owed(responded_at=link.responded_at))
         if not self.links:
             self._all_closed.set()
 
@@ -507,8 +512,25 @@ class Server(Service):
         self.log.warning("TLS handshake of a client failed", reason=reason)
 
     async def sample(self, now: float) -> None:
-        """Add the totals of all connections to the history."""
+        """Add the totals of all connections to the history, and notice brokers that do not respond."""
         self.totals.sample(now, ((link.node_id, link.core.tally) for link in self.links))
+        looked_at, self._looked_at = self._looked_at, now
+        # When the whole machine has stood still, brokers get a moment to respond.
+        if now - looked_at < 2 * INTERVAL_SECONDS:
+            self.hung_brokers.look(self._owed(now), now)
+
+    def _owed(self, now: float) -> dict[NodeId, Owed]:
+        """Return what each broker owes; `now` in seconds."""
+        owed, self._closed_owed = self._closed_owed, {}
+        for link in self.links:
+            each = owed.setdefault(link.node_id, Owed())
+            each.responded_at = max(each.responded_at, link.responded_at)
+            if link.has_broker and link.core.outstanding:
+                each.outstanding += link.core.outstanding
+                late_since = link.late_since(now)
+                if late_since is not None and late_since < (each.late_since or now):
+                    each.late_since = late_since
+        return owed
 
     async def _supervise_links(self) -> None:
         most = 0
@@ -517,6 +539,7 @@ class Server(Service):
             self.follow_files()
             self._close_overdue()
             self.reach.forget(monotonic())
+            self.hung_brokers.forget(monotonic())
             self._descriptors.update(left=_two_descriptors_free(), now=monotonic())
             buffered = self.budget.total
             if most - buffered > TRIM_BYTES:

@@ -113,7 +113,7 @@ def overview(account: Account) -> dict[str, Any]:
         "bootstrap": {
             "addresses": [str(address) for address in status.bootstrap],
             "listener": str(status.listen),
-            "problem": status.unreachable_brokers.of(None),
+            **_problem(status, None),
             **_with_broker(account, None),
         },
         "brokers": [
@@ -121,7 +121,7 @@ def overview(account: Account) -> dict[str, Any]:
                 "id": node_id,
                 "address": str(broker.address),
                 "listener": str(broker.listener) if broker.listener else None,
-                "problem": broker.problem or status.unreachable_brokers.of(node_id),
+                **_problem(status, node_id),
                 **_with_broker(account, node_id),
             }
             for node_id, broker in sorted(status.brokers.items())
@@ -242,6 +242,11 @@ def _recent(history: History) -> dict[str, Any]:
             for side, first in (("client", CLIENT_FETCHES), ("broker", BROKER_FETCHES))
         },
     }
+
+
+def _problem(status: Status, node_id: NodeId) -> dict[str, Any]:
+    problem, seconds = status.trouble_with(node_id)
+    return {"problem": problem, "problem_seconds": None if seconds is None else round(seconds, 3)}
 
 
 def _with_broker(account: Account, node_id: NodeId) -> dict[str, Any]:

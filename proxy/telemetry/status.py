@@ -7,6 +7,7 @@ process has its own; added up they are the gateway's.
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import inf
 from typing import Final
 
 from proxy.addresses import LOOPED, Address, Broker
@@ -16,6 +17,7 @@ from proxy.core.events import Tally
 from proxy.core.histograms import ADDED_SECONDS, Distribution, Measured
 from proxy.telemetry.history import History, RecentEvents
 from proxy.telemetry.totals import NodeId, add
+from proxy.telemetry.unanswered import Unanswered
 
 STATES: Final = ("starting", "ready", "degraded", "draining")
 
@@ -23,11 +25,13 @@ STATES: Final = ("starting", "ready", "degraded", "draining")
 class Unreachable:
     """Which brokers can't be reached, and why; the latest attempt counts, whichever process made it."""
 
-    __slots__ = ("attempts",)
+    __slots__ = ("attempts", "since")
 
     def __init__(self) -> None:
         self.attempts: dict[NodeId, tuple[float, str]] = {}
         """By broker: the time of the last attempt, in seconds, and why it failed, or nothing."""
+        self.since: dict[NodeId, float] = {}
+        """Of those that can't be reached: the time of the first attempt that failed."""
 
     def __repr__(self) -> str:
         return f"<Unreachable {self.now()}>"
@@ -36,12 +40,14 @@ class Unreachable:
         """Record that a broker was not reached; tell whether that, or the reason, is new."""
         before = self.of(node_id)
         self.attempts[node_id] = (now, reason)
+        self.since.setdefault(node_id, now)
         return before != reason
 
     def reached(self, node_id: NodeId, now: float) -> bool:
         """Record that a broker was reached; tell whether that is new."""
         before = self.of(node_id)
         self.attempts[node_id] = (now, "")
+        self.since.pop(node_id, None)
         return before != ""
 
     def forget(self, before: float) -> list[NodeId]:
@@ -55,7 +61,7 @@ class Unreachable:
             if reason and at < before and node_id is not None
         ]
         for node_id in old:
-            del self.attempts[node_id]
+            del self.attempts[node_id], self.since[node_id]
         return old
 
     def of(self, node_id: NodeId) -> str:
@@ -72,12 +78,18 @@ class Unreachable:
         for node_id, attempt in other.attempts.items():
             if node_id not in self.attempts or attempt[0] > self.attempts[node_id][0]:
                 self.attempts[node_id] = attempt
+            if not self.attempts[node_id][1]:
+                self.since.pop(node_id, None)
+            elif node_id in other.since:
+                self.since[node_id] = min(other.since[node_id], self.since.get(node_id, inf))
 
 
 @dataclass(slots=True, kw_only=True)
 class Status:
     """The status of a gateway: its options as they apply now, the brokers, how much of its limits is used."""
 
+    at: float
+    """When this was so, in seconds (`time.monotonic`, which is the same in all processes)."""
     config: Config
     listen: Address
     """With the port that was bound."""
@@ -85,6 +97,8 @@ class Status:
     brokers: dict[int, Broker]
     """The known brokers, by number."""
     unreachable_brokers: Unreachable
+    unanswered: Unanswered
+    """Which brokers owe responses."""
     bootstrap_answered: bool
     draining: bool
     problems: list[str]
@@ -109,6 +123,7 @@ class Status:
     def add(self, other: "Status") -> None:
         """Add the status of a worker; what all workers share stays as it is here."""
         self.unreachable_brokers.add(other.unreachable_brokers)
+        self.unanswered.add(other.unanswered)
         self.problems += [problem for problem in other.problems if problem not in self.problems]
         self.buffered_bytes += other.buffered_bytes
         self.over |= other.over
@@ -117,6 +132,22 @@ class Status:
         self.client_session_partitions += other.client_session_partitions
         for privileged, evictions in other.client_session_evictions.items():
             self.client_session_evictions[privileged] += evictions
+
+    def trouble_with(self, node_id: NodeId) -> tuple[str, float | None]:
+        """Return what is wrong with a broker, and for how many seconds, as far as that is known.
+
+        Returns:
+            The reason, empty if nothing is wrong; a broker that was not reached is not said to be silent.
+        """
+        broker = self.brokers.get(node_id) if node_id is not None else None
+        if broker is not None and broker.problem:
+            return broker.problem, None
+        if reason := self.unreachable_brokers.of(node_id):
+            return reason, self.at - self.unreachable_brokers.since[node_id]
+        since = self.unanswered.hung(self.at).get(node_id)
+        if since is None:
+            return "", None
+        return _silent(self.at - since), self.at - since
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,11 +168,14 @@ def health_of(status: Status) -> Health:
     """Tell whether clients can be served, and what is wrong."""
     known, unreachable_brokers = status.brokers.keys(), status.unreachable_brokers.now()
     reasons = [
-        reason for node_id, reason in unreachable_brokers.items() if node_id is None or node_id in known
+        f"{reason}{_for(status, node_id)}"
+        for node_id, reason in unreachable_brokers.items()
+        if node_id is None or node_id in known
     ]
     asked = set(known) if status.config.is_transparent else {None, *known}
     if asked and unreachable_brokers.keys() >= asked and status.bootstrap_answered:
         reasons.insert(0, "no broker is reachable")
+    reasons += _hung(status)
     reasons += status.problems
     reasons += _limits(status)
     if status.draining:
@@ -151,6 +185,30 @@ def health_of(status: Status) -> Health:
     else:
         state = "degraded" if reasons else "ready"
     return Health(state=state, reasons=reasons)
+
+
+def _for(status: Status, node_id: NodeId) -> str:
+    """Say for how long a broker has not been reached, once that is a second."""
+    seconds = int(status.at - status.unreachable_brokers.since[node_id])
+    return f" (for {seconds} s)" if seconds > 0 else ""
+
+
+def _silent(seconds: float) -> str:
+    return f"no response for {int(seconds)} s"
+
+
+def _hung(status: Status) -> list[str]:
+    """Return which brokers do not respond, in words."""
+    config, brokers, reasons = status.config, status.brokers, []
+    for node_id, since in status.unanswered.hung(status.at).items():
+        if status.unreachable_brokers.of(node_id):
+            continue
+        name = called(node_id, brokers, transparent=config.is_transparent)
+        if node_id is not None and node_id in brokers and not config.is_transparent:
+            name += f" at {brokers[node_id].address}"
+        outstanding = status.unanswered.outstanding(node_id)
+        reasons.append(f"{name}: {_silent(status.at - since)} (outstanding requests: {outstanding})")
+    return reasons
 
 
 def _limits(status: Status) -> list[str]:

@@ -74,9 +74,25 @@ def test_the_latest_word_on_a_broker_counts() -> None:
     two.reached(1, 12.0)
     one.add(two)
     assert one.now() == {}
+    assert one.since == {}
     assert one.failed(None, "x", 13.0)
     assert one.failed(1, "y", 13.0)
     assert list(one.now()) == [None, 1], "the bootstrap first"
+
+
+def test_a_trouble_began_when_any_process_first_saw_it() -> None:
+    one, two = Unreachable(), Unreachable()
+    one.failed(1, "refused", 10.0)
+    one.failed(1, "timed out", 30.0)
+    two.failed(1, "refused", 8.0)
+    two.failed(2, "refused", 9.0)
+    one.add(two)
+    assert one.since == {1: 10.0 - 2.0, 2: 9.0}
+    two.reached(1, 31.0)
+    one.add(two)
+    assert one.since == {2: 9.0}
+    assert one.forget(10.0) == [2]
+    assert one.since == {}
 
 
 def test_happenings_of_two_are_in_the_order_of_time() -> None:

@@ -1,0 +1,102 @@
+"""A broker that stands still: everything tells it within 13 seconds, and it is well at its next response."""
+
+import json
+import os
+import signal
+import urllib.request
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
+from typing import Any, Final
+
+import confluent_kafka
+import pytest
+
+from tests.integration.bystander import until
+from tools.gateway import GatewayProcess
+from tools.kafka import Broker
+from tools.kafka.admin import Admin
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
+
+TOPIC: Final = "hung"
+WITHIN: Final = 13.0
+"""Ten seconds until a response is too late, and a look every two."""
+OLDEST: Final = "fetchgate_broker_oldest_request_seconds"
+OUTSTANDING: Final = "fetchgate_broker_outstanding_requests"
+
+
+def _ready(gateway: GatewayProcess) -> dict[str, Any]:
+    with urllib.request.urlopen(f"http://{gateway.admin}/readyz", timeout=10) as response:
+        told: dict[str, Any] = json.loads(response.read())
+    return told
+
+
+def _is_degraded(gateway: GatewayProcess) -> bool:
+    return bool(_ready(gateway)["reasons"])
+
+
+def _is_well(gateway: GatewayProcess) -> bool:
+    return not _is_degraded(gateway)
+
+
+def _fetches(gateway: GatewayProcess) -> bool:
+    return gateway.metric("fetchgate_fetches_total", side="client", kind="sessionless") > 2
+
+
+def _logged(gateway: GatewayProcess, line: str) -> bool:
+    return line in gateway.log()
+
+
+def _brokers(gateway: GatewayProcess) -> list[dict[str, Any]]:
+    brokers: list[dict[str, Any]] = gateway.state()["brokers"]
+    return brokers
+
+
+def _consuming(address: str, stack: ExitStack) -> confluent_kafka.Consumer:
+    """A consumer that fetches by itself."""
+    consumer = confluent_kafka.Consumer({"bootstrap.servers": address, "group.id": "hung"})
+    stack.callback(consumer.close)
+    consumer.assign([confluent_kafka.TopicPartition(TOPIC, index, 0) for index in range(2)])
+    return consumer
+
+
+def test_a_broker_that_stands_still_is_told_of_and_well_when_it_goes_on(
+    broker: Broker, start_gateway: Callable[..., GatewayProcess]
+) -> None:
+    gateways = [start_gateway(broker.address), start_gateway(broker.address, "--workers", "2")]
+    with ExitStack() as stack:
+        stack.enter_context(Admin(broker.address)).create_topic(TOPIC, partitions=2)
+        consumers = [_consuming(gateway.address, stack) for gateway in gateways]
+        node = str(_brokers(gateways[0])[0]["id"])
+        for gateway in gateways:
+            until(partial(_fetches, gateway), "fetches")
+            assert gateway.metric(OLDEST, broker=node) == 0
+
+        os.kill(broker.pid, signal.SIGSTOP)
+        try:
+            for gateway in gateways:
+                until(partial(_is_degraded, gateway), "a reason", patience=WITHIN)
+                told = _ready(gateway)
+                assert told["state"] == "degraded"
+                assert any(f"broker {node} at " in reason for reason in told["reasons"]), told
+                assert any(": no response for 1" in reason for reason in told["reasons"]), told
+                of_node = next(each for each in _brokers(gateway) if str(each["id"]) == node)
+                assert of_node["problem"].startswith("no response for 1")
+                assert 10 < of_node["problem_seconds"] < WITHIN
+                assert gateway.metric(OUTSTANDING, broker=node) >= 1
+                assert gateway.metric(OLDEST, broker=node) > 10
+                until(partial(_logged, gateway, "broker does not respond"), "the line", patience=3)
+                (event,) = (each for each in gateway.state()["events"] if each["kind"] == "no response")
+                assert event["text"].startswith(f"broker {node} has not responded for 1")
+        finally:
+            os.kill(broker.pid, signal.SIGCONT)
+
+        for gateway in gateways:
+            until(partial(_is_well, gateway), "all to be well", patience=10)
+            assert {each["problem"] for each in _brokers(gateway)} == {""}
+            assert gateway.metric(OLDEST, broker=node) < 10
+            until(partial(_logged, gateway, "broker responds again"), "the line", patience=3)
+            for line in ("broker does not respond", "broker responds again"):
+                assert gateway.log().count(line) == 1, gateway.log()
+        assert all(consumer.poll(0) is None for consumer in consumers)
