@@ -594,13 +594,12 @@ class Link:
         Args:
             now: in seconds.
         """
-        broker, core = self.broker, self.core
-        if broker.transport is None or broker.holds or self.phase >= Phase.FINISHED:
-            return None
-        due_at = core.due_at
+        broker, due_at = self.broker, self.core.due_at
         if due_at is None or due_at >= now:
             return None
-        if core.awaits_client:
+        if broker.transport is None or broker.holds or self.phase >= Phase.FINISHED:
+            return None
+        if self.core.awaits_client:
             if not broker.transport.get_write_buffer_size():
                 return None
             due_at = max(due_at, self.active_at)  # the broker does not read the rest

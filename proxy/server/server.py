@@ -523,10 +523,12 @@ class Server(Service):
         """Return what each broker owes; `now` in seconds."""
         owed, self._closed_owed = self._closed_owed, {}
         for link in self.links:
-            each = owed.setdefault(link.node_id, Owed())
-            each.responded_at = max(each.responded_at, link.responded_at)
-            if link.has_broker and link.core.outstanding:
-                each.outstanding += link.core.outstanding
+            if (each := owed.get(link.node_id)) is None:
+                each = owed[link.node_id] = Owed()
+            if (responded_at := link.responded_at) > each.responded_at:
+                each.responded_at = responded_at
+            if link.has_broker and (outstanding := link.core.outstanding):
+                each.outstanding += outstanding
                 late_since = link.late_since(now)
                 if late_since is not None and late_since < (each.late_since or now):
                     each.late_since = late_since
