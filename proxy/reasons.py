@@ -7,7 +7,8 @@ from typing import Final
 
 CLOSED: Final = "closed in the TLS handshake: is this its TLS port? If it is not, leave out --broker-tls"
 """A broker's plaintext port closes the connection: it reads the first bytes of TLS as a length."""
-_NO_TLS: Final = frozenset({"HTTP_REQUEST", "WRONG_VERSION_NUMBER", "BAD_RECORD_TYPE"})
+_HTTP: Final = "HTTP_REQUEST"
+_NO_TLS: Final = frozenset({_HTTP, "WRONG_VERSION_NUMBER", "BAD_RECORD_TYPE"})
 _NOT_ASCII: Final = "CALLBACK_FAILED"
 """OpenSSL's reason when Python could not read the server name that a client sent."""
 _ALERT: Final = "ALERT"
@@ -28,9 +29,25 @@ def reason_of(error: Exception) -> str:
     return str(error) or "timed out"
 
 
+def is_tls(error: Exception) -> bool:
+    """Whether it is the TLS handshake with a broker that failed."""
+    return isinstance(error, ssl.SSLError) or (isinstance(error, ConnectionResetError) and not error.args)
+
+
+def refuses_certificate(error: Exception) -> bool:
+    """Whether a handshake failed because one side does not accept the other's certificate, or its lack."""
+    if not isinstance(error, ssl.SSLError):
+        return False
+    reason = error.reason or ""
+    refused = any(word in reason for word in ("CERTIFICATE", "UNKNOWN_CA", "ACCESS_DENIED"))
+    return isinstance(error, ssl.SSLCertVerificationError) or (_ALERT in reason and refused)
+
+
 def of_client(error: ssl.SSLError) -> str:
     """Return why a client's handshake failed, and what to do."""
     reason = error.reason or ""
+    if reason == _HTTP:
+        return "the client sends HTTP: this is a port of Kafka, with TLS"
     if reason in _NO_TLS:
         return "the client does not speak TLS: with --tls-cert its security.protocol must be SSL or SASL_SSL"
     if reason == _NOT_ASCII:

@@ -5,19 +5,30 @@ who makes the client's bytes of it: `FetchResponses`, `Rewriting`, or nobody. Th
 client's requests.
 """
 
+from contextlib import suppress
 from typing import Final
 
 from proxy.core.client_sessions import ClientSessions
 from proxy.core.connection_state import ConnectionState, Stream
+from proxy.core.events import LoginRefused
 from proxy.core.fetch_responses import FetchResponses
 from proxy.core.follow import Following
 from proxy.core.in_flight import Disposition, InFlightRequest
+from proxy.core.peers import SASL
 from proxy.core.responses import Rewriting
-from proxy.protocol.api import LENGTH_BYTES, RESPONSE_CORRELATION_ID, RESPONSE_START_BYTES, ApiKey
-from proxy.protocol.primitives import Buffer
+from proxy.protocol.api import (
+    LENGTH_BYTES,
+    RESPONSE_CORRELATION_ID,
+    RESPONSE_START_BYTES,
+    ApiKey,
+    response_header,
+)
+from proxy.protocol.primitives import Buffer, ProtocolError, read_int16
 
 _FETCH: Final = int(ApiKey.FETCH)
 """A plain int, since every response's is compared with it and members of an enum are looked up slowly."""
+
+_SASL: Final = frozenset(map(int, SASL))
 
 
 class BrokerSide:
@@ -131,6 +142,8 @@ class BrokerSide:
             pieces = [chunk]
             if request.produced is not None and self._following is not None:
                 pieces = self._following.receive_produced(request, request.produced, chunk, last=last)
+            if request.api_key in _SASL and request.received == len(chunk):
+                self._judge_login(request, chunk)
             if request.api_key == _FETCH:
                 tally.broker.fetch_response_bytes += len(chunk)
                 tally.client.fetch_response_bytes += len(chunk)
@@ -151,6 +164,14 @@ class BrokerSide:
             state.meter.note_other(request)
         elif last:
             self._end_response(request)
+
+    def _judge_login(self, request: InFlightRequest, chunk: bytes) -> None:
+        """Tell if the broker refuses a client; both responses of SASL begin with the error code."""
+        with suppress(ProtocolError):  # not even this much has come: it is not told
+            _, at = response_header(chunk, LENGTH_BYTES, request.api_key, request.version)
+            error_code, _ = read_int16(chunk, at)
+            if error_code:
+                self._state.events.append(LoginRefused(error_code=error_code))
 
     def _receive_ours(self, request: InFlightRequest, chunk: bytes, *, last: bool) -> None:
         """Take the response to what the gateway itself asked."""

@@ -46,8 +46,9 @@ _MIN_LENGTH: Final = 10
 ControlledShutdown v0 has 8, and 4 bytes of body follow it. PostgreSQL asks for encryption with a length of 8.
 """
 _GSSAPI_TOKEN: Final = 0x60
-_OF_GROUPS: Final = (ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP)
-"""How long a broker delays their responses is read from each."""
+_UNLEARNT: Final = frozenset(map(int, (ApiKey.FETCH, ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP, *SASL)))
+"""Requests that are seen each time: a JoinGroup says how long the broker may wait, and a broker may refuse
+what SASL says."""
 _FETCH: Final = int(ApiKey.FETCH)
 """A plain int, since every fetch is compared with it and members of an enum are looked up slowly."""
 
@@ -74,7 +75,6 @@ class ClientSide:
         "_rewriting",
         "_sessions",
         "_state",
-        "_unlearnt",
         "software_name",
         "software_version",
     )
@@ -94,8 +94,6 @@ class ClientSide:
         self._rewriting = rewriting
         self._sessions = sessions
         self._following = following
-        self._unlearnt = {_FETCH, *_OF_GROUPS} if following is None else {_FETCH, *_OF_GROUPS, *SASL}
-        """API keys of requests that are to be seen each time."""
         self._max_request_bytes = max_request_bytes
         self._group_wait = GROUP_SECONDS
         """How long the client's group waits for its members: the rebalance timeout, in seconds."""
@@ -347,7 +345,7 @@ class ClientSide:
         """Whether the next request like this one may pass by the steady path."""
         if request.api_key == ApiKey.PRODUCE:
             return self._following is None or not self._following.takes(request.version)
-        return request.disposition is _PASSED and request.api_key not in self._unlearnt
+        return request.disposition is _PASSED and request.api_key not in _UNLEARNT
 
     def _name(self, frame: bytes, version: int) -> None:
         """Note what the client says of itself (KIP-511)."""

@@ -191,6 +191,14 @@ class MemberElsewhere:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LoginRefused:
+    """The broker refused the client's SASL mechanism or credentials (KIP-152)."""
+
+    error_code: int
+    """Kafka's: 58 for the credentials, 33 for the mechanism."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
     """A peer violated the protocol. The connection ends."""
 
@@ -208,5 +216,6 @@ Event: TypeAlias = (
     | Passthrough
     | BrokersAwaited
     | MemberElsewhere
+    | LoginRefused
     | Fault
 )

@@ -117,8 +117,8 @@ class Host(Protocol):
     def connected(self, node_id: int | None, address: Address) -> None:
         """Record that an address responded."""
 
-    def unreachable(self, node_id: int | None, reason: str) -> None:
-        """Record that none did."""
+    def unreachable(self, node_id: int | None, reason: str, error: Exception | None = None) -> None:
+        """Record that none did; `error` is the last one."""
 
     def out_of_descriptors(self) -> None:
         """Record that no file descriptor was left to connect."""
@@ -298,7 +298,7 @@ class Link:
     # -- the broker's side ---------------------------------------------------------------------------------
 
     async def _connect(self) -> None:
-        reason = "no address is known"
+        reason, last_error = "no address is known", None
         for address in self._host.addresses_for(self):
             self.broker_address = self._untested = address  # all callbacks may run before this task continues
             try:
@@ -309,7 +309,7 @@ class Link:
                     self._host.out_of_descriptors()
                     reason = ""  # the broker is not to blame
                     break
-                reason = f"{address}: {reason_of(error)}"
+                reason, last_error = f"{address}: {reason_of(error)}", error
                 continue
             if self.phase < Phase.FINISHED:
                 self.client.release(CONNECTING)
@@ -317,7 +317,7 @@ class Link:
                 self.client_received(b"")
             return
         if reason:
-            self._host.unreachable(self.node_id, reason)
+            self._host.unreachable(self.node_id, reason, last_error)
         self.last_event = self.last_error = "broker unreachable" if reason else "no file descriptor"
         # To a client an accepted connection is a success: if it is closed at once, it reconnects at once.
         await asyncio.sleep(UNREACHABLE_SECONDS)
@@ -368,7 +368,7 @@ class Link:
         if self.phase < Phase.FINISHED:
             self._run_core(self.core.broker_ended)
         if self.phase is Phase.OPEN and isinstance(error, ssl.SSLError):
-            self._host.unreachable(self.node_id, f"{self.broker_address}: {reason_of(error)}")
+            self._host.unreachable(self.node_id, f"{self.broker_address}: {reason_of(error)}", error)
         if self.phase is Phase.OPEN:
             self.last_event = "broker closed"
         self.finish()

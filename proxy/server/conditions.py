@@ -3,6 +3,7 @@
 Each class logs a condition once when it begins, not again for each client that it concerns.
 """
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from time import monotonic
 from typing import Final
@@ -122,6 +123,8 @@ class Reachability:
         self.unreachable_brokers = Unreachable()
         self.answered = not bootstrap
         """The bootstrap has named its brokers, or there is no bootstrap."""
+        self.failures = Counter[NodeId]()
+        """By broker: how often it was not reached."""
         if bootstrap:
             self.unreachable_brokers.failed(None, NOT_ASKED, monotonic())
         self._log = log
@@ -144,7 +147,10 @@ class Reachability:
 
     def unreachable(self, node_id: NodeId, reason: str) -> None:
         """Record that no address of a broker responded."""
-        if node_id == LOOPED or not self.unreachable_brokers.failed(node_id, reason, monotonic()):
+        if node_id == LOOPED:
+            return
+        self.failures[node_id] += 1
+        if not self.unreachable_brokers.failed(node_id, reason, monotonic()):
             return
         if node_id is None:
             self._log.warning("bootstrap unreachable, trying again", reason=reason)

@@ -23,7 +23,7 @@ from proxy.core.broker_versions import BrokerVersions
 from proxy.core.budget import REQUESTS_PART, Budget, RequestBudget
 from proxy.core.connection import Connection, MakeMemberSide
 from proxy.core.eligibility import SessionLimits
-from proxy.core.events import BrokersAwaited, Event, Fault, Tally
+from proxy.core.events import BrokersAwaited, Event, Fault, LoginRefused, Tally
 from proxy.core.leaders import Leaders
 from proxy.core.peers import Peers
 from proxy.fetch_manager.cache import FetchSessionCache
@@ -35,7 +35,7 @@ from proxy.net.resolve import try_each
 from proxy.net.sockets import BrokerProtocol
 from proxy.net.tls import BrokerTls, ClientTls
 from proxy.net.transparent import Destinations, OutboundPorts, is_own, outbound_socket
-from proxy.reasons import reason_of
+from proxy.reasons import is_tls, reason_of, refuses_certificate
 from proxy.server.base import Service
 from proxy.server.conditions import Descriptors
 from proxy.server.listeners import Directory
@@ -106,6 +106,10 @@ class Server(Service):
         """Of clients that were accepted and whose TLS handshake has not ended; they are connections, too."""
         self.accepted = 0
         self.faults = Counter({"client": 0, "broker": 0})
+        self.tls_failures = Counter({"client": 0, "broker": 0})
+        """TLS handshakes that failed, by side."""
+        self.authentication_failures = Counter({"client": 0, "broker": 0})
+        """By side: clients' credentials that a broker refused; certificates, ours or a broker's."""
         self.turned_away = Counter(dict.fromkeys((LIMIT, DRAINING, NO_REQUEST, IDLE, NOT_READING), 0))
         """The connections that the gateway itself closed, by reason."""
         self._versions = WeakValueDictionary[Address, BrokerVersions]()
@@ -273,9 +277,12 @@ class Server(Service):
         """Record that an address responded."""
         self.reach.connected(node_id, address)
 
-    def unreachable(self, node_id: int | None, reason: str) -> None:
-        """Record that none did."""
+    def unreachable(self, node_id: int | None, reason: str, error: Exception | None = None) -> None:
+        """Record that none did; `error` is the last one."""
         self.reach.unreachable(node_id, reason)
+        if error is not None and self._broker_tls.reloading is not None:
+            self.tls_failures["broker"] += is_tls(error)
+            self.authentication_failures["broker"] += refuses_certificate(error)
 
     def out_of_descriptors(self) -> None:
         """Record that there was no file descriptor for a client or its broker."""
@@ -285,6 +292,8 @@ class Server(Service):
         """Log an event of a connection, add it to the recent events, and count a fault."""
         if isinstance(event, Fault):
             self.faults[event.side] += 1
+        elif isinstance(event, LoginRefused):
+            self.authentication_failures["client"] += 1
         if isinstance(event, BrokersAwaited):
             self.spawn(self._open_brokers(link, event.node_ids))
         write_event(self.log, event, **link.log_fields)
@@ -420,6 +429,9 @@ class Server(Service):
             accepted=self.accepted,
             turned_away=self.turned_away,
             faults=self.faults,
+            connect_failures=self.reach.failures,
+            tls_failures=self.tls_failures,
+            authentication_failures=self.authentication_failures,
             leaders_updated=self._leaders.updated,
             recent_events=self.totals.recent_events,
             links=by_broker,
@@ -509,6 +521,7 @@ class Server(Service):
 
     def _handshake_failed(self, reason: str) -> None:
         self.faults["client"] += 1
+        self.tls_failures["client"] += 1
         self.log.warning("TLS handshake of a client failed", reason=reason)
 
     async def sample(self, now: float) -> None:

@@ -166,7 +166,12 @@ class Supervisor(Service):
         """Add up what this process and its workers have counted, ended workers included."""
         total, totals = Counts(), self.totals
         total.add(
-            Counts(loop_lag=totals.loop_lag, turned_away=self.turned_away, recent_events=totals.recent_events)
+            Counts(
+                loop_lag=totals.loop_lag,
+                turned_away=self.turned_away,
+                connect_failures=self.reach.failures,
+                recent_events=totals.recent_events,
+            )
         )
         for worker, counts in await self._ask_all("counts"):
             if counts is not None and worker.up:

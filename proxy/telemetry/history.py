@@ -10,6 +10,7 @@ from proxy.core.events import (
     ClientNamed,
     Event,
     Fault,
+    LoginRefused,
     MemberElsewhere,
     Passthrough,
     SessionClosed,
@@ -138,9 +139,10 @@ _KINDS: Final[dict[type[Event], str]] = {
     SessionLost: "session lost",
     SessionClosed: "session closed",
     Passthrough: "passed through",
+    LoginRefused: "login refused",
     Fault: "fault",
 }
-_WARNINGS: Final = frozenset({"session refused", "session lost", "fault"})
+_WARNINGS: Final = frozenset({"session refused", "session lost", "login refused", "fault"})
 
 
 def _words(event: Event, client: str, broker: str) -> str:
@@ -161,6 +163,8 @@ def _words(event: Event, client: str, broker: str) -> str:
             words = f"a response to {client} waits for listeners"
         case MemberElsewhere():
             words = f"{client} was handed over to worker {event.worker}"
+        case LoginRefused():
+            words = f"{broker} refused the authentication of {client}: error {event.error_code}"
         case Fault():
             closed = f"the connection of {client} to {broker} was closed"
             words = f"{closed}, fault of the {event.side}: {event.reason}"
@@ -212,6 +216,8 @@ def write_event(log: Logger, event: Event, **who: object) -> None:
             log.debug("response waits for listeners", **who, brokers=sorted(event.node_ids))
         case MemberElsewhere():
             log.debug("client handed over", **who, to=event.worker)
+        case LoginRefused():
+            log.warning("authentication refused by the broker", **who, code=event.error_code)
         case Fault():
             log.warning("connection fault", **who, side=event.side, reason=event.reason)
         case _:

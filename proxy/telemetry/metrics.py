@@ -94,6 +94,12 @@ def _connections(counts: Counts) -> Iterator[Metric]:
     for side, count in counts.faults.items():
         faults.add_metric([side], count)
     yield faults
+    yield _by_side("fetchgate_tls_failures", "TLS handshakes that failed.", counts.tls_failures)
+    yield _by_side(
+        "fetchgate_authentication_failures",
+        "client: SASL authentications that a broker refused; broker: certificates, ours or a broker's.",
+        counts.authentication_failures,
+    )
     yield CounterMetricFamily(
         "fetchgate_leaders_updated",
         "Partitions in Metadata responses whose leader was brought up to date.",
@@ -107,6 +113,13 @@ def _connections(counts: Counts) -> Iterator[Metric]:
     for (side, reason), count in counts.paused.items():
         paused.add_metric([side, reason], count)
     yield paused
+
+
+def _by_side(name: str, text: str, values: Mapping[str, int]) -> Metric:
+    family = CounterMetricFamily(name, text, labels=["side"])
+    for side in ("client", "broker"):
+        family.add_metric([side], values.get(side, 0))
+    return family
 
 
 def _sessions(counts: Counts, status: Status) -> Iterator[Metric]:
@@ -162,6 +175,10 @@ def _brokers(account: Account) -> Iterator[Metric]:
     names: dict[NodeId, str] = {id_: account.called(id_).removeprefix("broker ") for id_ in ids[:MAX_BROKERS]}
     names |= {None: "bootstrap"}
     reached = dict.fromkeys(names.values(), 0)
+    failures = reached.copy()
+    for id_, count in account.counts.connect_failures.items():
+        name = names.get(id_, "other")
+        failures[name] = failures.get(name, 0) + count
     outstanding, oldest = reached.copy(), dict.fromkeys(reached, 0.0)
     unreachable, together = reached.copy(), {name: Tally() for name in reached}
     for id_ in (*ids, None):
@@ -177,6 +194,7 @@ def _brokers(account: Account) -> Iterator[Metric]:
     yield _by_broker(
         "unreachable", "1 if the last attempt to connect failed, in the last three minutes.", unreachable
     )
+    yield _counted_by_broker("connect_failures", "How often the broker was not reached.", failures)
     yield _by_broker("outstanding_requests", "Requests that the broker has not answered.", outstanding)
     yield _by_broker(
         "oldest_request_seconds",

@@ -299,6 +299,12 @@ class Counts:
     """The connections that the gateway itself closed, by reason."""
     faults: Counter[str] = field(default_factory=Counter)
     """By side."""
+    connect_failures: Counter[NodeId] = field(default_factory=Counter)
+    """By broker: how often it was not reached."""
+    tls_failures: Counter[str] = field(default_factory=Counter)
+    """By side: handshakes that failed."""
+    authentication_failures: Counter[str] = field(default_factory=Counter)
+    """By side."""
     leaders_updated: int = 0
     """Partitions in Metadata responses whose leader was brought up to date."""
     recent_events: RecentEvents = field(default_factory=RecentEvents)
@@ -319,6 +325,9 @@ class Counts:
         self.accepted += other.accepted
         self.turned_away.update(other.turned_away)
         self.faults.update(other.faults)
+        self.connect_failures.update(other.connect_failures)
+        self.tls_failures.update(other.tls_failures)
+        self.authentication_failures.update(other.authentication_failures)
         self.leaders_updated += other.leaders_updated
         self.recent_events.add(other.recent_events)
         for node_id, links in other.links.items():

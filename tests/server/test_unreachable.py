@@ -37,6 +37,7 @@ def test_a_destination_that_nobody_tries_again_is_forgotten() -> None:
         known.forget(monotonic() + UNTRIED_SECONDS + 1)
         assert known.unreachable_brokers.now() == {}
         known.unreachable(0, "refused")
+        assert known.failures == {0: 3, OTHERS: 1}
         known.connected(0, AT)
         known.forget(monotonic() + UNTRIED_SECONDS + 1)
     assert [(line["broker"], line["event"].split(",")[0]) for line in lines] == [

@@ -1,0 +1,63 @@
+"""Failures of TLS and of authentication are counted by side, and connections that fail by broker."""
+
+from collections.abc import Callable
+
+import pytest
+
+from proxy.core.events import LoginRefused
+from proxy.reasons import is_tls
+from tests.shell import WireGateway, client, gateway, link_of, run, stub_broker, until
+from tests.tls.secured import Keys, serving
+from tools.certificates import Pair
+
+
+@pytest.mark.parametrize(
+    ("pair", "refused"),
+    [(lambda keys: keys.stranger, True), (lambda keys: None, False)],
+    ids=["unknown CA", "no TLS"],
+)
+def test_a_handshake_with_a_broker(keys: Keys, pair: Callable[[Keys], Pair | None], refused: bool) -> None:
+    shown = pair(keys)
+
+    async def scene() -> None:
+        async with (
+            stub_broker(tls=serving(shown) if shown else None) as broker,
+            gateway(broker.address, WireGateway, **keys.to_broker()) as gate,
+            client(gate.listen.port),
+        ):
+            await until(lambda: gate.tls_failures["broker"])
+            counts = gate.counts()
+            assert counts.tls_failures == {"client": 0, "broker": 1}
+            assert counts.authentication_failures == {"client": 0, "broker": int(refused)}
+            assert counts.connect_failures == {None: 1}
+
+    run(scene())
+
+
+def test_a_broker_that_is_not_there_is_no_failure_of_tls(keys: Keys) -> None:
+    async def scene() -> None:
+        async with stub_broker() as broker:
+            address = broker.address
+        async with gateway(address, WireGateway, **keys.to_broker()) as gate, client(gate.listen.port):
+            await until(lambda: gate.counts().connect_failures)
+            assert gate.counts().tls_failures == {"client": 0, "broker": 0}
+
+    run(scene())
+    assert not is_tls(ConnectionRefusedError(111, "refused"))
+
+
+def test_a_client_whose_credentials_are_refused_is_named() -> None:
+    async def scene() -> None:
+        async with (
+            stub_broker() as broker,
+            gateway(broker.address) as gate,
+            client(gate.listen.port) as (reader, writer),
+        ):
+            writer.write(b"hello")
+            await reader.readexactly(5)
+            gate.report(LoginRefused(error_code=58), link_of(gate))
+            assert gate.counts().authentication_failures == {"client": 1, "broker": 0}
+            told = [event.text for event in gate.totals.recent_events if event.kind == "login refused"]
+            assert told == ["the bootstrap refused the authentication of t: error 58"]
+
+    run(scene())
