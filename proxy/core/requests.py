@@ -8,6 +8,10 @@ from proxy.protocol.api_versions import ClientSoftware, read_client_software
 from proxy.protocol.primitives import read_compact_string, read_int32, read_string
 
 TLS_HANDSHAKE: Final = b"\x16\x03"
+_HTTP: Final = (b"GET ", b"HEAD", b"POST", b"PUT ", b"DELE", b"OPTI", b"PATC", b"CONN", b"TRAC", b"PRI ")
+"""How requests of HTTP begin: their methods (RFC 9110), and the preface of HTTP/2 (RFC 9113)."""
+_HTTP_BYTES: Final = 8
+"""So much of it is shown: what follows may be a secret."""
 _MAX_NAME: Final = 256
 """Bytes that are kept of a client's name."""
 GROUP_SECONDS: Final = 300.0
@@ -58,6 +62,8 @@ def describe_length(data: bytes, length: int, most: int) -> str:
     """Describe what is wrong with the length of a request."""
     if data[:2] == TLS_HANDSHAKE:
         return "TLS on a plaintext listener"
+    if data.startswith(_HTTP):
+        return f'HTTP on a port of Kafka ("{printable(data[:_HTTP_BYTES])}")'
     if length > most:
         return f"a request of {length} bytes; max_request_bytes is {most}"
     return f"a request of {length} bytes"

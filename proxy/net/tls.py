@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from proxy.config import Config, ConfigError
-from proxy.reasons import of_client, short
+from proxy.reasons import short
 
 HANDSHAKE_SECONDS: Final = 10.0
 """The longest TLS handshake of a client."""
@@ -111,13 +111,12 @@ class ClientTls:
 
     Args:
         config: what the operator asked for.
-        failed: called with the reason, in words, when a client's handshake failed.
 
     Raises:
         TlsError: a file can't be used.
     """
 
-    def __init__(self, config: Config, failed: Callable[[str], None]) -> None:
+    def __init__(self, config: Config) -> None:
         self._config = config
         self.valid_until: datetime | None = None
         """When the gateway's certificate expires; None: there is none, or it can't be read."""
@@ -128,7 +127,7 @@ class ClientTls:
             self.reloading = ReloadingContext((config.tls_cert, config.tls_key), self._make)
             self.listening = self._make()
             self.listening.sni_callback = self._on_client_hello
-            self.listening.sslobject_class = _reporting(failed)
+            self.listening.sslobject_class = _NamedObject
 
     @property
     def accept_args(self) -> dict[str, Any]:
@@ -174,22 +173,10 @@ def server_name_of(transport: Any) -> str:
     return str(getattr(transport.get_extra_info("ssl_object"), "server_name", ""))
 
 
-def _reporting(failed: Callable[[str], None]) -> type[ssl.SSLObject]:
-    """Make a class of TLS objects that report why a handshake failed; event loops only close the socket."""
+class _NamedObject(ssl.SSLObject):
+    """The TLS of a client, with the server name that it sent."""
 
-    class ReportingObject(ssl.SSLObject):
-        server_name = ""
-
-        def do_handshake(self) -> None:
-            try:
-                super().do_handshake()
-            except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
-                raise
-            except ssl.SSLError as error:
-                failed(of_client(error))
-                raise
-
-    return ReportingObject
+    server_name = ""
 
 
 def _load_pair(context: ssl.SSLContext, options: str, cert: Path, key: Path | None) -> None:

@@ -144,11 +144,8 @@ class Gateway(Server):
             self.loop.add_reader(listener.fileno(), self._accept_tls, node_id, listener)
 
     async def _shake_hands(self, link: Link, client: socket) -> None:
-        protocol = self.tap(ClientProtocol(link), BROKER)
         try:
-            await self.loop.connect_accepted_socket(lambda: protocol, client, **self._client_tls.accept_args)
-        except OSError:
-            client.close()  # it left, or its handshake failed, which ClientTls reports
+            await self.receive_client(link, client, self._client_tls.accept_args)
         finally:
             self.handshakes.discard(link)
 

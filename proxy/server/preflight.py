@@ -59,7 +59,7 @@ async def check(config: Config, say: Say) -> bool:
 
 def _certificate_valid(config: Config, say: Say) -> bool:
     """Tell whether the gateway's certificate is still valid, if it has one."""
-    tls = ClientTls(config, say)
+    tls = ClientTls(config)
     if tls.valid_until is None:
         return True
     expired = tls.expired(datetime.now(UTC))

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import random
+import ssl
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakValueDictionary
 
 from proxy.addresses import BY_NAME, LOOPED, Address
-from proxy.capture.pcap import CLIENT
+from proxy.capture.pcap import BROKER, CLIENT
 from proxy.capture.tap import Capture, Tap, no_tap
 from proxy.config import Config, with_live
 from proxy.core.broker_versions import BrokerVersions
@@ -32,12 +33,12 @@ from proxy.logger import Logger
 from proxy.net.link import BUDGET, CONNECT_SECONDS, IDLE, NO_REQUEST, NOT_READING, PEER_FULL, Link
 from proxy.net.loop_guard import check_not_own
 from proxy.net.resolve import try_each
-from proxy.net.sockets import BrokerProtocol
+from proxy.net.sockets import BrokerProtocol, ClientProtocol
 from proxy.net.tls import BrokerTls, ClientTls
 from proxy.net.transparent import Destinations, OutboundPorts, is_own, outbound_socket
-from proxy.reasons import is_tls, reason_of, refuses_certificate
+from proxy.reasons import is_tls, of_client, reason_of, refuses_certificate
 from proxy.server.base import Service
-from proxy.server.conditions import Descriptors
+from proxy.server.conditions import Descriptors, FailedHandshakes
 from proxy.server.listeners import Directory
 from proxy.server.process import give_back
 from proxy.telemetry.history import INTERVAL_SECONDS, describe, write_event
@@ -121,9 +122,10 @@ class Server(Service):
         self._member_side: MakeMemberSide | None
         self._members, self._member_side = _cooperative(config, self.shared.number, self._deny)
         self._descriptors = Descriptors(log, self.note)
+        self._failed_handshakes = FailedHandshakes(log)
         self._all_closed = asyncio.Event()
         self._broker_tls = BrokerTls(config)
-        self._client_tls = ClientTls(config, self._handshake_failed)
+        self._client_tls = ClientTls(config)
         self._expired = ""
         """Why clients refuse the gateway's certificate; empty while it is valid."""
         self._closed_owed: dict[NodeId, Owed] = {}
@@ -519,10 +521,25 @@ class Server(Service):
         self.cancel()
         return left
 
-    def _handshake_failed(self, reason: str) -> None:
-        self.faults["client"] += 1
-        self.tls_failures["client"] += 1
-        self.log.warning("TLS handshake of a client failed", reason=reason)
+    async def receive_client(self, link: Link, client: socket, tls: Mapping[str, Any]) -> None:
+        """Begin to serve a client.
+
+        Args:
+            link: the new connection.
+            client: its socket.
+            tls: asyncio's arguments for TLS with it; none for plain text.
+        """
+        protocol = self.tap(ClientProtocol(link), BROKER)
+        try:
+            peer = client.getpeername()
+            await self.loop.connect_accepted_socket(lambda: protocol, client, **tls)
+        except ssl.SSLError as error:
+            client.close()
+            self.faults["client"] += 1
+            self.tls_failures["client"] += 1
+            self._failed_handshakes.failed(Address(*peer[:2]), of_client(error), monotonic())
+        except OSError:
+            client.close()  # it left, or took too long
 
     async def sample(self, now: float) -> None:
         """Add the totals of all connections to the history, and notice brokers that do not respond."""

@@ -99,7 +99,7 @@ class Supervisor(Service):
         self._sent_brokers_at = 0.0
         self._sends_brokers = False
         """The known brokers are about to be sent to the workers."""
-        ClientTls(config, lambda _: None)  # reports a bad file before a worker is started
+        ClientTls(config)  # reports a bad file before a worker is started
         self._memory = os.memfd_create("fetchgate")
         os.ftruncate(self._memory, shared_bytes(config.workers))
         shared = shared_memory(self._memory, 1, config.workers)

@@ -16,7 +16,6 @@ from proxy.core.connection import Connection
 from proxy.core.events import Event, MemberElsewhere
 from proxy.net.link import Link
 from proxy.net.relay import Relay
-from proxy.net.sockets import ClientProtocol
 from proxy.net.transparent import MAX_DESTINATIONS, Destinations, OutboundPorts
 from proxy.server.ipc import Channel, HandedOver, Question, Received, receive_connection, send_connection
 from proxy.server.listeners import MAX_BROKERS, Directory
@@ -167,10 +166,7 @@ class Worker(Server):
         else:
             link.client_address, link.server_name = handed.client_address, handed.server_name
             link.reached_at, link.broker_address = handed.reached_at, handed.broker_address
-        try:
-            await self.loop.connect_accepted_socket(lambda: ClientProtocol(link), client, **tls)
-        except OSError:
-            client.close()  # it left, or its handshake failed, which ClientTls reports
+        await self.receive_client(link, client, tls)
         if link not in self.links:
             self._left(link)
 

@@ -12,6 +12,9 @@ from tests.playbook import request
     ("data", "length", "reason"),
     [
         (b"\x16\x03\x01\x00", 0x16030100, "TLS on a plaintext listener"),
+        (b"GET / HTTP/1.1\r\n", 0x47455420, 'HTTP on a port of Kafka ("GET / HT")'),
+        (b"PRI * HTTP/2.0\r\n", 0x50524920, 'HTTP on a port of Kafka ("PRI * HT")'),
+        (b"POST", 0x504F5354, 'HTTP on a port of Kafka ("POST")'),
         (b"\x00\x00\x03\xe9", 1001, "a request of 1001 bytes; max_request_bytes is 1000"),
         (b"\xff\xff\xff\xff", -1, "a request of -1 bytes"),
     ],

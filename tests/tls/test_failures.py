@@ -315,7 +315,9 @@ def test_a_client_in_plain_text_is_reported_and_costs_no_other(keys: Keys) -> No
                     ),
                 )
             ]
-            assert gate.faults["client"] == 1
+            (line,) = lines
+            assert line["client"].startswith("127.0.0.1:")
+            assert gate.faults["client"] == gate.tls_failures["client"] == 1
             writer.write(b"on")
             assert await reader.readexactly(2) == b"on"
 
