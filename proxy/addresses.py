@@ -30,8 +30,13 @@ class Address:
     port: int
 
     @classmethod
-    def parse(cls, text: str, *, lowest_port: int = 1) -> "Address":
+    def parse(cls, text: str, *, lowest_port: int = 1, default_host: str = "") -> "Address":
         """Read ``host:port``.
+
+        Args:
+            text: what the operator wrote.
+            lowest_port: 0 where any free port may be asked for.
+            default_host: the host of ``:port`` and of a bare port; empty: these are no addresses.
 
         Raises:
             ValueError: the text is not an address; the message is for the operator.
@@ -39,6 +44,8 @@ class Address:
         if "://" in text:
             raise ValueError(f"{text!r} is a URL; write HOST:PORT, without what stands before it")
         host, colon, port = text.strip().rpartition(":")
+        if default_host and not host and (port if colon else port.isdecimal()):
+            return cls(default_host, _port(port, lowest=lowest_port))
         if not colon and port.isdecimal():
             raise ValueError(f"{text!r} has no host; write HOST:PORT")
         if not colon or not port:

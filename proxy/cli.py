@@ -28,7 +28,7 @@ _LIVE: Final = fill(
 )
 _EXAMPLES: Final = f"""\
 examples:
-  fetchgate proxy --bootstrap kafka:9092
+  fetchgate proxy -b kafka:9092
       clients use bootstrap.servers=127.0.0.1:19092; broker 1 is at 127.0.0.1:19094, broker 2 at :19095 ...
   fetchgate proxy --bootstrap kafka1:9092,kafka2:9092 --listen 0.0.0.0:9000 --advertise gate.example
   fetchgate proxy --bootstrap kafka:9092 --broker-ports 29100,7=29050
@@ -37,6 +37,14 @@ examples:
       write the traffic of both sides as pcap files, without the contents of records
   fetchgate proxy --bootstrap kafka:9092 --check
       test the configuration, the bootstrap and the addresses to listen at; the exit code is 0 or 1
+
+values:
+  SIZE       bytes, or a number with a unit: 10m, 256MiB, 1.5GB; k, m and g, and KiB, MiB and GiB, are powers
+             of 1024; KB, MB and GB are powers of 1000
+  TIME       seconds, or a number with a unit: 500ms, 30s, 5m, 1h
+  on|off     or true|false, yes|no, 1|0
+  HOST:PORT  to listen at, :9000 and 9000 are at 127.0.0.1, the host of the defaults; 0.0.0.0:9000 is at all
+             addresses of this machine; port 0 is a free port
 
 Every option is also an environment variable (--max-sessions: FETCHGATE_MAX_SESSIONS) and a key of the TOML
 file of --config (max_sessions = 200). A flag overrides the variable; the variable overrides the file.
@@ -49,7 +57,7 @@ _TOP_EXAMPLES: Final = """\
 examples:
   fetchgate top
       the gateway of this machine; press h for help
-  fetchgate top --admin 10.0.0.7:9464
+  fetchgate top --admin 10.0.0.7:9464 --interval 500ms
   fetchgate top --once
       one screen, for scripts; the exit code is 1 if no gateway responds
 """
@@ -103,7 +111,8 @@ def _parser() -> argparse.ArgumentParser:
 def _add_options(parser: argparse.ArgumentParser, options: Sequence[Option]) -> None:
     for option in options:
         default = f" (default: {option.default})" if option.default else ""
-        parser.add_argument(option.flag, dest=option.name, metavar=option.metavar, help=option.help + default)
+        names = [option.short, option.flag] if option.short else [option.flag]
+        parser.add_argument(*names, dest=option.name, metavar=option.metavar, help=option.help + default)
     parser.add_argument("--config", metavar="FILE", help="a TOML file with these options as keys")
 
 

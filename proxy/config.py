@@ -19,11 +19,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from proxy.addresses import Address, BrokerPorts
+from proxy.units import milliseconds, seconds, size, switch, word
 
 if TYPE_CHECKING:
     from proxy.cooperative.named import NamedLane
 
-MIB = 1_048_576
+LOOPBACK = "127.0.0.1"
+"""The host of an address to listen at that names none."""
 MIN_INTERVAL = 0.1
 MAX_INTERVAL = 3600.0
 LOG_LEVELS = ("debug", "info", "warning", "error")
@@ -50,6 +52,8 @@ class Option:
     default: str | None
     """As an operator would write it; None: the option must be given."""
     help: str
+    short: str = ""
+    """A second flag of one letter, such as ``-b``."""
     table: bool = False
     """In the file it is a table; its text elsewhere is the same in JSON."""
     live: bool = False
@@ -88,16 +92,14 @@ def _left_out(value: _Value, why: str) -> Callable[[str], _Value]:
 
 
 def _one_of(*words: str) -> Callable[[str], str]:
+    """Read one of the words, in upper or lower case; ``on`` and ``off`` are what `word` takes for these."""
+
     def parse(text: str) -> str:
-        if text not in words:
+        if (found := word(text)) not in words:
             raise ValueError(f"{text!r} is not one of {', '.join(words)}")
-        return text
+        return found
 
     return parse
-
-
-def _switch(text: str) -> bool:
-    return _one_of("on", "off")(text) == "on"
 
 
 def _whole(lowest: int) -> Callable[[str], int]:
@@ -109,14 +111,8 @@ def _whole(lowest: int) -> Callable[[str], int]:
     return parse
 
 
-def _seconds(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value < float("inf"):
-        raise ValueError(f"{text!r} is not a number of seconds")
-    return value
+def _size(text: str) -> int:
+    return size(text, lowest=1)
 
 
 def _path(text: str) -> Path | None:
@@ -144,14 +140,14 @@ def _lanes(text: str) -> "Mapping[str, NamedLane]":
 
 
 def _by_client(text: str) -> dict[str, int]:
-    """Read ``BYTES`` and ``ID=BYTES`` as numbers by client id; "" stands for all others."""
+    """Read ``SIZE`` and ``ID=SIZE`` as bytes by client id; "" stands for all others."""
     found: dict[str, int] = {}
     for item in _list(text):
         client_id, _, number = (part.strip() for part in item.rpartition("="))
         if client_id in found:
             whose = f"client id {client_id}" if client_id else "all clients"
-            raise ValueError(f"{text!r} has two numbers for {whose}; give one, and ID=BYTES for others")
-        found[client_id] = _whole(0)(number)
+            raise ValueError(f"{text!r} has two numbers for {whose}; give one, and ID=SIZE for others")
+        found[client_id] = size(number)
     return found
 
 
@@ -162,8 +158,13 @@ def _bootstrap(text: str) -> tuple[Address, ...]:
     return addresses
 
 
-def _admin(text: str) -> Address | None:
-    return None if text == "off" else Address.parse(text, lowest_port=0)
+def _listened(text: str) -> Address:
+    """Read an address to listen at; ``:9000`` and ``9000`` are at loopback."""
+    return Address.parse(text, lowest_port=0, default_host=LOOPBACK)
+
+
+def _listened_or_off(text: str) -> Address | None:
+    return None if word(text) == "off" else _listened(text)
 
 
 def _admin_names(text: str) -> tuple[str, ...]:
@@ -176,15 +177,15 @@ def _admin_names(text: str) -> tuple[str, ...]:
 
 
 def _asked_admin(text: str) -> Address:
-    if text == "off":
+    if word(text) == "off":
         raise ValueError("the gateway's admin endpoint is off; fetchgate top needs it")
-    return Address.parse(text)
+    return Address.parse(text, default_host=LOOPBACK)
 
 
 def _interval(text: str) -> float:
-    value = _seconds(text)
+    value = seconds(text)
     if not MIN_INTERVAL <= value <= MAX_INTERVAL:
-        raise ValueError(f"{text!r} is not a number of seconds from {MIN_INTERVAL:g} to {MAX_INTERVAL:g}")
+        raise ValueError(f"{text!r} is not a time from {MIN_INTERVAL:g} to {MAX_INTERVAL:g} s")
     return value
 
 
@@ -201,6 +202,7 @@ class Config:
     """What the operator asked for, checked. Each field is an option, and declared here alone."""
 
     bootstrap: tuple[Address, ...] = option(
+        short="-b",
         metavar="HOST:PORT[,...]",
         parse=_bootstrap,
         parse_transparent=_left_out((), "clients connect to the brokers' own addresses"),
@@ -220,14 +222,14 @@ class Config:
     """``off``, ``redirect`` or ``tproxy``."""
     listen: Address = option(
         metavar="HOST:PORT",
-        parse=lambda text: Address.parse(text, lowest_port=0),
+        parse=_listened,
         default="127.0.0.1:19092",
         help="the address that clients use as bootstrap.servers; broker N is at this port + 1 + N (see "
         "--broker-ports)",
     )
     reuse_port: bool = option(
         metavar="on|off",
-        parse=_switch,
+        parse=switch,
         default="off",
         help="let another gateway listen at the same ports (SO_REUSEPORT), to replace this one without "
         "a gap: start the new gateway, wait until it is ready, then stop the old one; both need "
@@ -273,7 +275,7 @@ class Config:
     """None: it is in the file of the certificate; so with `broker_tls_key`."""
     broker_tls: bool = option(
         metavar="on|off",
-        parse=_switch,
+        parse=switch,
         default="off",
         help="use TLS with brokers, and refuse a broker whose certificate is not valid",
     )
@@ -312,7 +314,7 @@ class Config:
     )
     admin: Address | None = option(
         metavar="HOST:PORT|off",
-        parse=_admin,
+        parse=_listened_or_off,
         default="127.0.0.1:9464",
         help="the address of the admin endpoint, which serves /livez, /readyz, /metrics and /state",
     )
@@ -327,7 +329,7 @@ class Config:
     )
     sessions: bool = option(
         metavar="on|off",
-        parse=_switch,
+        parse=switch,
         default="on",
         help="turn full fetches into incremental sessions; off: all fetches are forwarded unchanged",
         live=True,
@@ -341,7 +343,7 @@ class Config:
     )
     keep_order: bool = option(
         metavar="on|off",
-        parse=_switch,
+        parse=switch,
         default="off",
         help="serve partitions in the order of each fetch: when a response has no room for all (max_bytes), "
         "a broker serves those listed first, but in a session those that waited longest; on: such "
@@ -349,11 +351,11 @@ class Config:
         live=True,
     )
     max_fetch_bytes: Mapping[str, int] = option(
-        metavar="BYTES[,ID=BYTES]",
+        metavar="SIZE[,ID=SIZE]",
         parse=_by_client,
         default="0",
         help="lower max_bytes of fetches to this, so that responses have no more records than that, or one "
-        "batch; other values for client ids follow by commas (10000000,billing=50000000); fetches of v2, "
+        "batch; other values for client ids follow by commas (10m,billing=50m); fetches of v2, "
         "which have no max_bytes, go as v3; 0: max_bytes stays as clients send it",
         live=True,
     )
@@ -382,11 +384,11 @@ class Config:
         "this name; fewer than 8 are none",
     )
     min_incremental_fetch_session_eviction_ms: int = option(
-        metavar="MS",
-        parse=_whole(0),
+        metavar="TIME",
+        parse=milliseconds,
         default="120000",
-        help="how many milliseconds such a session is safe from larger ones, and may be idle, before its "
-        "slot goes to another client that wants it; brokers have 120000 fixed",
+        help="how long such a session is safe from larger ones, and may be idle, before its slot goes to "
+        "another client that wants it; without a unit in milliseconds; brokers have 120000 fixed",
     )
     follow_leader: str = option(
         metavar="off|fetch|idempotent",
@@ -436,8 +438,8 @@ class Config:
         "--max-inflight-bytes",
     )
     idle_timeout: float = option(
-        metavar="SECONDS",
-        parse=_seconds,
+        metavar="TIME",
+        parse=seconds,
         default="600",
         help="close a connection on which nothing was sent for this time, as a broker does "
         "(connections.max.idle.ms); this does not close a connection whose client waits for a "
@@ -446,32 +448,32 @@ class Config:
     )
     """Seconds; 0: never. So with `handshake_timeout`."""
     handshake_timeout: float = option(
-        metavar="SECONDS",
-        parse=_seconds,
+        metavar="TIME",
+        parse=seconds,
         default="60",
         help="close a connection that sent no complete request within this time; 0: never",
         live=True,
     )
     max_inflight_bytes: int = option(
-        metavar="N",
-        parse=_whole(1),
-        default=str(256 * MIB),
-        help="how many bytes of responses may be buffered in memory, for all connections together, with "
+        metavar="SIZE",
+        parse=_size,
+        default="256MiB",
+        help="how much of responses may be buffered in memory, for all connections together, with "
         "those that clients do not read; at the limit, the gateway stops reading from brokers, and "
         "closes clients that read nothing; incomplete fetch requests may take a quarter of it more; "
         "beyond that they are forwarded unchanged",
         live=True,
     )
     max_request_bytes: int = option(
-        metavar="N",
-        parse=_whole(1),
-        default=str(100 * MIB),
+        metavar="SIZE",
+        parse=_size,
+        default="100MiB",
         help="the largest request that is accepted from a client, like a broker's socket.request.max.bytes",
         live=True,
     )
     drain_timeout: float = option(
-        metavar="SECONDS",
-        parse=_seconds,
+        metavar="TIME",
+        parse=seconds,
         default="30",
         help="how long the gateway waits after SIGTERM until requests in flight have their responses "
         "and sessions are closed at the brokers",
@@ -496,16 +498,16 @@ class Config:
     )
     capture_records: bool = option(
         metavar="yes|no",
-        parse=lambda text: _one_of("yes", "no", "on", "off")(text) in {"yes", "on"},
+        parse=switch,
         default="yes",
         help="no: leave out the contents of records, credentials, and everything that the gateway does "
         "not understand; `fetchgate replay measure` gives the same figures for such a capture",
     )
     capture_file_bytes: int = option(
-        metavar="N",
-        parse=_whole(1),
-        default=str(64 * MIB),
-        help="the size in bytes at which a new capture file begins",
+        metavar="SIZE",
+        parse=_size,
+        default="64MiB",
+        help="the size at which a new capture file begins",
     )
     capture_files: int = option(
         metavar="N",
@@ -521,10 +523,10 @@ class Config:
         help="the format of the log lines on stderr: for people (console) or for programs (json)",
     )
     log_level: str = option(
-        metavar="LEVEL",
+        metavar="|".join(LOG_LEVELS),
         parse=_one_of(*LOG_LEVELS),
         default="info",
-        help=" | ".join(LOG_LEVELS),
+        help="the least severe log lines that are written",
         live=True,
     )
 
@@ -552,7 +554,7 @@ TOP_OPTIONS = (
     ),
     Option(
         name="interval",
-        metavar="SECONDS",
+        metavar="TIME",
         parse=_interval,
         default="1",
         help="the time between two screens",
@@ -560,7 +562,7 @@ TOP_OPTIONS = (
     Option(
         name="once",
         metavar="on|off",
-        parse=_switch,
+        parse=switch,
         default="off",
         help="print one screen and exit",
     ),
@@ -620,7 +622,7 @@ def _check_needs(config: Config) -> None:
     for option in OPTIONS:
         if option.needs and getattr(config, option.name) and not getattr(config, option.needs):
             needed = options[option.needs]
-            value = "on" if needed.parse is _switch else needed.metavar
+            value = "on" if needed.parse is switch else needed.metavar
             raise ConfigError(f"{option.flag} has no effect alone: give {needed.flag} {value} as well")
 
 

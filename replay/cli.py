@@ -15,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
+from proxy.units import switch
 from replay.exits import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE
 
 PROGRAM: Final = "fetchgate replay"
@@ -72,7 +73,7 @@ class Parser(argparse.ArgumentParser):
             flag = action.option_strings[0]
             value = environ.get(f"FETCHGATE_{name.upper()}", settings.get(name))
             if value is not None and flag not in given and name not in {"config", "help"}:
-                more += self._as_flags(flag, action, value)
+                more += self._as_flags(name, action, value)
         return self.parse_args([*more, *argv])
 
     def _settings(self, file: str | None) -> dict[str, Any]:
@@ -85,10 +86,13 @@ class Parser(argparse.ArgumentParser):
         except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
             self.error(f"--config {file} is not TOML: {error}")
 
-    @staticmethod
-    def _as_flags(flag: str, action: argparse.Action, value: Any) -> list[str]:
+    def _as_flags(self, name: str, action: argparse.Action, value: Any) -> list[str]:
+        flag = action.option_strings[0]
         if action.nargs == 0:
-            return [flag] if str(value).lower() in {"1", "on", "true", "yes"} else []
+            try:
+                return [flag] if switch(str(value)) else []
+            except ValueError as error:
+                self.error(f"FETCHGATE_{name.upper()} or {name} in the file of --config: {error}")
         if action.default == [] and isinstance(value, str):
             value = [part.strip() for part in value.split(",") if part.strip()]
         return [f"{flag}={one}" for one in (value if isinstance(value, list) else [value])]

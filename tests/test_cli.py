@@ -69,7 +69,8 @@ def test_help_names_every_option_and_nothing_that_is_not_there(capsys: pytest.Ca
     text = capsys.readouterr().out
     for option in OPTIONS:
         assert option.flag in text
-    assert "examples:\n  fetchgate proxy --bootstrap kafka:9092\n" in text
+    assert "examples:\n  fetchgate proxy -b kafka:9092\n" in text
+    assert "  SIZE       bytes, or a number with a unit: 10m, 256MiB, 1.5GB" in text
     with pytest.raises(SystemExit):
         main(["--help"])
     text = capsys.readouterr().out
@@ -131,7 +132,7 @@ def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
         ),
         (
             ["proxy", "--bootstrap"],
-            "fetchgate proxy: argument --bootstrap: expected one argument; see fetchgate proxy --help",
+            "fetchgate proxy: argument -b/--bootstrap: expected one argument; see fetchgate proxy --help",
         ),
         (
             ["proxy", "--bootstrap", "kafka"],

@@ -5,7 +5,16 @@ from pathlib import Path
 import pytest
 
 from proxy.addresses import Address, BrokerPorts
-from proxy.config import OPTIONS, Config, ConfigError, changes, load, misspelt_variables, with_live
+from proxy.config import (
+    OPTIONS,
+    TOP_OPTIONS,
+    Config,
+    ConfigError,
+    changes,
+    load,
+    misspelt_variables,
+    with_live,
+)
 
 NEEDED = {"bootstrap": "kafka:9092"}
 
@@ -137,17 +146,30 @@ def test_an_endpoint_can_be_off() -> None:
         ("bootstrap", "", "--bootstrap: it is empty; name at least one broker, as in kafka:9092"),
         ("bootstrap", "kafka", "--bootstrap: 'kafka' has no port; write HOST:PORT"),
         ("listen", "1:2:3", "--listen: '1:2:3' is ambiguous; write an IPv6 address as [1:2]:3"),
-        ("sessions", "yes", "--sessions: 'yes' is not one of on, off"),
+        ("listen", "localhost", "--listen: 'localhost' has no port; write HOST:PORT"),
+        ("listen", ":", "--listen: ':' has no port; write HOST:PORT"),
+        ("listen", ":70000", "--listen: '70000' is not a port; ports are 0 to 65535"),
+        ("bootstrap", ":9092", "--bootstrap: ':9092' has no host; write HOST:PORT"),
+        ("bootstrap", "9092", "--bootstrap: '9092' has no host; write HOST:PORT"),
+        ("sessions", "maybe", "--sessions: 'maybe' is not one of on, off"),
+        ("client_sessions", "maybe", "--client-sessions: 'maybe' is not one of auto, on, off"),
         ("max_sessions", "-1", "--max-sessions: '-1' must be an integer >= 0"),
         (
             "max_fetch_bytes",
             "10,20",
-            "--max-fetch-bytes: '10,20' has two numbers for all clients; give one, and ID=BYTES for others",
+            "--max-fetch-bytes: '10,20' has two numbers for all clients; give one, and ID=SIZE for others",
         ),
-        ("max_fetch_bytes", "1000,a=50MB", "--max-fetch-bytes: '50MB' must be an integer >= 0"),
-        ("max_inflight_bytes", "0", "--max-inflight-bytes: '0' must be an integer >= 1"),
-        ("drain_timeout", "soon", "--drain-timeout: 'soon' is not a number of seconds"),
-        ("drain_timeout", "inf", "--drain-timeout: 'inf' is not a number of seconds"),
+        (
+            "max_fetch_bytes",
+            "1000,a=50X",
+            "--max-fetch-bytes: '50X' is not a size; give bytes, or a unit as in 10m, 256MiB or 1.5GB",
+        ),
+        ("max_inflight_bytes", "0", "--max-inflight-bytes: '0' must be at least 1 byte"),
+        (
+            "drain_timeout",
+            "soon",
+            "--drain-timeout: 'soon' is not a time; give seconds, or a unit as in 500ms, 30s, 5m or 1h",
+        ),
         ("log_format", "xml", "--log-format: 'xml' is not one of console, json"),
         (
             "advertise",
@@ -167,8 +189,92 @@ def test_a_value_from_elsewhere_names_where_it_stands(tmp_path: Path) -> None:
     file = tmp_path / "gate.toml"
     file.write_text('max_sessions = "many"\n')
 
-    assert _error(NEEDED, {"FETCHGATE_SESSIONS": "1"}) == "FETCHGATE_SESSIONS: '1' is not one of on, off"
+    assert _error(NEEDED, {"FETCHGATE_SESSIONS": "2"}) == "FETCHGATE_SESSIONS: '2' is not one of on, off"
     assert _error(NEEDED, {}, str(file)) == (f"max_sessions in {file}: 'many' must be an integer >= 0")
+
+
+SIZES_AND_TIMES = {
+    "max_fetch_bytes": ("10m,billing=1.5GB", {"": 10_485_760, "billing": 1_500_000_000}),
+    "max_inflight_bytes": ("128MiB", 134_217_728),
+    "max_request_bytes": ("50MB", 50_000_000),
+    "capture_file_bytes": ("1g", 1_073_741_824),
+    "idle_timeout": ("5m", 300.0),
+    "handshake_timeout": ("500ms", 0.5),
+    "drain_timeout": ("1h", 3600.0),
+    "min_incremental_fetch_session_eviction_ms": ("30s", 30_000),
+}
+
+
+def test_every_size_and_time_may_have_a_unit_wherever_it_is_given(tmp_path: Path) -> None:
+    texts = {name: text for name, (text, _) in SIZES_AND_TIMES.items()}
+    file = tmp_path / "gate.toml"
+    file.write_text("".join(f"{name} = {text!r}\n" for name, text in texts.items()))
+    variables = {f"FETCHGATE_{name.upper()}": text for name, text in texts.items()}
+
+    configs = [
+        load(NEEDED | texts, {}, None),
+        load(NEEDED, variables, None),
+        load(NEEDED, {}, str(file)),
+    ]
+
+    for name, (_, value) in SIZES_AND_TIMES.items():
+        assert [getattr(config, name) for config in configs] == [value] * 3
+    with_units = {
+        option.name for option in OPTIONS if {"SIZE", "TIME"} & set(re.findall("[A-Z]+", option.metavar))
+    }
+    assert with_units == SIZES_AND_TIMES.keys()
+
+
+SWITCHED_OFF = {
+    "transparent": "off",
+    "reuse_port": False,
+    "broker_tls": False,
+    "admin": None,
+    "sessions": False,
+    "keep_order": False,
+    "client_sessions": "off",
+    "follow_leader": "off",
+    "capture_records": False,
+}
+
+
+@pytest.mark.parametrize("text", ["off", "false", "no", "0", "False"])
+def test_whatever_can_be_off_takes_every_word_for_it(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "gate.toml"
+    file.write_text("".join(f"{name} = false\n" for name in SWITCHED_OFF))
+    variables = {f"FETCHGATE_{name.upper()}": text for name in SWITCHED_OFF}
+    for config in (
+        load(NEEDED | dict.fromkeys(SWITCHED_OFF, text), {}, None),
+        load(NEEDED, variables, None),
+        load(NEEDED, {}, str(file)),
+    ):
+        assert {name: getattr(config, name) for name in SWITCHED_OFF} == SWITCHED_OFF
+    can_be_off = {option.name for option in OPTIONS if {"off", "no"} & set(option.metavar.split("|"))}
+    assert can_be_off == SWITCHED_OFF.keys()
+
+
+@pytest.mark.parametrize("text", ["on", "true", "yes", "1"])
+def test_a_switch_takes_every_word_for_on(text: str) -> None:
+    names = ("reuse_port", "broker_tls", "sessions", "keep_order", "capture_records")
+    config = load(NEEDED | dict.fromkeys((*names, "client_sessions"), text), {}, None)
+    assert all(getattr(config, name) is True for name in names)
+    assert config.client_sessions == "on"
+
+
+@pytest.mark.parametrize("text", [":9000", "9000", " 9000 "])
+def test_an_address_to_listen_at_without_a_host_is_at_loopback(text: str) -> None:
+    config = load(NEEDED | {"listen": text, "admin": ":9001"}, {}, None)
+    assert config.listen == Address("127.0.0.1", 9000)
+    assert config.admin == Address("127.0.0.1", 9001)
+    (top,) = (option for option in TOP_OPTIONS if option.name == "admin")
+    assert top.parse(text) == Address("127.0.0.1", 9000)
+
+
+def test_a_port_of_toml_is_an_address_to_listen_at(tmp_path: Path) -> None:
+    file = tmp_path / "gate.toml"
+    file.write_text('listen = 9000\nadmin = "127.0.0.1:0"\n')
+    config = load(NEEDED, {}, str(file))
+    assert (config.listen, config.admin) == (Address("127.0.0.1", 9000), Address("127.0.0.1", 0))
 
 
 def test_without_a_bootstrap_it_says_the_three_ways_to_give_one() -> None:

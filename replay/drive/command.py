@@ -102,7 +102,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--admin",
-        type=values.address,
+        type=values.admin,
         default=Address("127.0.0.1", 9464),
         metavar="HOST:PORT",
         help="with --against: the gateway's admin endpoint (default: 127.0.0.1:9464)",
@@ -153,19 +153,22 @@ def _add_when(parser: argparse.ArgumentParser) -> None:
         "--limit", type=values.count, metavar="N", help="play only the first N requests of the capture"
     )
     parser.add_argument(
-        "--duration", type=values.positive, metavar="SECONDS", help="stop sending after this time"
+        "--duration",
+        type=values.duration,
+        metavar="TIME",
+        help="stop sending after this time: seconds, or with a unit (500ms, 30s, 5m, 1h)",
     )
     parser.add_argument(
         "--longest-wait",
-        type=values.positive,
-        metavar="SECONDS",
+        type=values.duration,
+        metavar="TIME",
         help="wait at most this time where the capture is silent for longer",
     )
     parser.add_argument(
         "--timeout",
-        type=values.positive,
+        type=values.duration,
         default=TIMEOUT_SECONDS,
-        metavar="SECONDS",
+        metavar="TIME",
         help="how long to wait for a response, like request.timeout.ms of Kafka's clients; for that of a "
         f"fetch its max_wait_ms longer; the run ends if a broker sends none (default: {TIMEOUT_SECONDS:g})",
     )
@@ -174,11 +177,17 @@ def _add_when(parser: argparse.ArgumentParser) -> None:
 def _add_what(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--max-wait",
-        type=values.natural,
-        metavar="MS",
-        help="replace max_wait_ms in fetches; 0: the broker responds at once, with or without records",
+        type=values.wait,
+        metavar="TIME",
+        help="replace max_wait_ms in fetches: milliseconds, or with a unit (1s); 0: the broker responds at "
+        "once, with or without records",
     )
-    parser.add_argument("--min-bytes", type=values.natural, metavar="N", help="replace min_bytes in fetches")
+    parser.add_argument(
+        "--min-bytes",
+        type=values.size,
+        metavar="SIZE",
+        help="replace min_bytes in fetches: bytes, or with a unit (64k, 1MB)",
+    )
     parser.add_argument(
         "--offsets",
         type=values.offsets,

@@ -6,10 +6,13 @@ Each function raises `argparse.ArgumentTypeError`, which names the text and what
 import argparse
 import base64
 import binascii
+from collections.abc import Callable
 from typing import Final
 
 from proxy.addresses import Address
 from proxy.protocol.primitives import UUID_BYTES
+from proxy.units import milliseconds, seconds
+from proxy.units import size as bytes_of
 from replay.drive.mapping import OffsetPolicy
 from replay.drive.script import READS
 from replay.protocol.names import NAMES
@@ -23,6 +26,45 @@ def address(text: str) -> Address:
         return Address.parse(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def admin(text: str) -> Address:
+    """Read HOST:PORT, or a port of this machine."""
+    try:
+        return Address.parse(text, default_host="127.0.0.1")
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def duration(text: str) -> float:
+    """Read a time above 0, in seconds."""
+    try:
+        found = seconds(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    if not found:
+        raise argparse.ArgumentTypeError(f"{text!r} must be above 0")
+    return found
+
+
+def wait(text: str) -> int:
+    """Read a time from 0, in milliseconds."""
+    return _int32(text, milliseconds)
+
+
+def size(text: str) -> int:
+    """Read a size from 0, in bytes."""
+    return _int32(text, bytes_of)
+
+
+def _int32(text: str, read: Callable[[str], int]) -> int:
+    try:
+        found = read(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    if found > _INT32:
+        raise argparse.ArgumentTypeError(f"{text!r} is more than a fetch can say: {_INT32}")
+    return found
 
 
 def positive(text: str) -> float:
@@ -41,13 +83,8 @@ def speed(text: str) -> float | None:
     return None if text == "max" else positive(text)
 
 
-def natural(text: str) -> int:
-    """Read a integer from 0."""
-    return _whole(text, 0)
-
-
 def count(text: str) -> int:
-    """Read a integer from 1."""
+    """Read an integer from 1."""
     return _whole(text, 1)
 
 

@@ -21,6 +21,7 @@ from typing import Final, NoReturn
 
 from rich.console import Console
 
+from proxy.units import size as bytes_of
 from replay.capture.files.secrets import load
 from replay.capture.files.sources import InputError, Source, expand, is_table, spool
 from replay.capture.packets.tcp import Filter
@@ -115,9 +116,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--max-fetch-bytes",
         default=0,
         type=_bytes,
-        metavar="BYTES",
+        metavar="SIZE",
         help="tell which responses have more records than this, as `fetchgate proxy --max-fetch-bytes` "
-        "would limit them; by default a fetch's own max_bytes counts",
+        "would limit them; in bytes, or with a unit as there (10m, 256MiB, 1.5GB); by default a fetch's own "
+        "max_bytes counts",
     )
     add(
         "--master",
@@ -395,9 +397,10 @@ def _port(text: str) -> int:
 
 
 def _bytes(text: str) -> int:
-    if text.isascii() and text.isdecimal() and int(text):
-        return int(text)
-    raise argparse.ArgumentTypeError(f"{text} is not a number of bytes >= 1")
+    try:
+        return bytes_of(text, lowest=1)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _setting(text: str) -> tuple[str, str]:

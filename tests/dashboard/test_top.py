@@ -382,7 +382,7 @@ def test_what_does_not_speak_http_is_reported(capsys: pytest.CaptureFixture[str]
     [
         (["--admin", "nowhere"], "--admin: 'nowhere' has no port; write HOST:PORT"),
         (["--admin", "off"], "--admin: the gateway's admin endpoint is off"),
-        (["--interval", "0"], "--interval: '0' is not a number of seconds from 0.1 to 3600"),
+        (["--interval", "0"], "--interval: '0' is not a time from 0.1 to 3600 s"),
         ([], "the output is not a terminal; give --once"),
     ],
 )

@@ -324,7 +324,7 @@ def test_a_mistake_in_the_options_refuses_clients_until_it_is_mended(place: Plac
     caller = Caller(place.near, 19092)
     until(lambda: caller.refused, "clients wait for a gateway that can't start")
     caller.end()
-    assert f"drain_timeout in {SWITCHES}: 'x' is not a number" in machine.run(JOURNAL).stdout
+    assert f"drain_timeout in {SWITCHES}: 'x' is not a time" in machine.run(JOURNAL).stdout
     machine.run(f"sed -i 's/^drain_timeout = .*/drain_timeout = 30/' {SWITCHES}")
     (again,) = re.findall(r"`(systemctl start [^`]*)`", DOCS.read_text())
     machine.run(again)

@@ -42,11 +42,21 @@ def test_a_flag_counts_before_the_environment_and_that_before_the_file(tmp_path:
         FETCHGATE_MASTER="env",
         FETCHGATE_TOPIC="t, u",
         FETCHGATE_ANONYMIZE="no",
+        FETCHGATE_MAX_FETCH_BYTES="10m",
     )
 
     assert found["client"] == ["c"]
     assert (found["policy"], found["master"], found["json"]) == ("always", "env", True)
     assert (found["price_per_gb"], found["topic"], found["anonymize"]) == (2.0, ["t", "u"], False)
+    assert found["max_fetch_bytes"] == 10_485_760
+
+
+def test_a_switch_that_is_neither_on_nor_off_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        parsed(["x.pcap"], FETCHGATE_JSON="maybe")
+    assert left.value.code == 2
+    told = "FETCHGATE_JSON or json in the file of --config: 'maybe' is not one of on, off"
+    assert told in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -55,6 +65,11 @@ def test_a_flag_counts_before_the_environment_and_that_before_the_file(tmp_path:
         (["measure"], "the following arguments are required: FILE|GLOB|DIR|-"),
         (["measure", "none.pcap"], "none.pcap: no such file"),
         (["measure", CAPTURE, "--port", "70000"], "--port: 70000 is not a port"),
+        (
+            ["measure", CAPTURE, "--max-fetch-bytes", "10x"],
+            "--max-fetch-bytes: '10x' is not a size; give bytes",
+        ),
+        (["measure", CAPTURE, "--max-fetch-bytes", "0"], "--max-fetch-bytes: '0' must be at least 1 byte"),
         (["measure", CAPTURE, "--host", "kafka"], "--host: kafka is not an address"),
         (["measure", CAPTURE, "--price-per-gb", "nan"], "--price-per-gb: nan is not a price"),
         (["measure", CAPTURE, "--conf", "spark.ui.enabled"], "--conf: spark.ui.enabled is not KEY=VALUE"),

@@ -1,0 +1,93 @@
+"""Sizes, times and switches as people type them: ``256MiB``, ``30s``, ``true``. Sans-IO.
+
+KB, MB and GB are powers of 1000 and KiB, MiB and GiB of 1024 (IEC 80000-13). k, m and g alone are of 1024, as
+in the options of Kafka's JVM (``-Xmx256m``). Upper and lower case are the same.
+"""
+
+import re
+from fractions import Fraction
+from typing import Final
+
+_SIZES: Final = {"b": 1} | {
+    name: base**power
+    for power, letter in enumerate("kmg", 1)
+    for name, base in ((letter, 1024), (f"{letter}ib", 1024), (f"{letter}b", 1000))
+}
+_SECONDS: Final = {"ms": Fraction(1, 1000), "s": Fraction(1), "m": Fraction(60), "h": Fraction(3600)}
+_WITH_UNIT: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?([a-z]+)")
+_PLAIN: Final = re.compile(r"[0-9]+(?:\.0+)?")
+"""TOML has 1.5e9 as 1500000000.0."""
+_SWITCHES: Final = dict.fromkeys(("on", "true", "yes", "1"), "on") | dict.fromkeys(
+    ("off", "false", "no", "0"), "off"
+)
+
+
+def size(text: str, lowest: int = 0) -> int:
+    """Read a size in bytes; what is less than a byte of 1.3GiB is left out.
+
+    Raises:
+        ValueError: it is none, or less than `lowest`; the message is for the operator.
+    """
+    if _PLAIN.fullmatch(text.strip()):
+        found = int(text.strip().partition(".")[0])
+    else:
+        number, unit = _parts(text)
+        if unit not in _SIZES:
+            raise ValueError(f"{text!r} is not a size; give bytes, or a unit as in 10m, 256MiB or 1.5GB")
+        found = int(number * _SIZES[unit])
+    if found < lowest:
+        raise ValueError(f"{text!r} must be at least {lowest} byte{'s' * (lowest != 1)}")
+    return found
+
+
+def seconds(text: str) -> float:
+    """Read a time in seconds; without a unit it is in seconds.
+
+    Raises:
+        ValueError: it is none; the message is for the operator.
+    """
+    try:
+        found = float(text)
+    except ValueError:
+        number, unit = _parts(text)
+        found = float(number * _SECONDS[unit]) if unit in _SECONDS else -1.0
+    if not 0 <= found < float("inf"):
+        raise ValueError(f"{text!r} is not a time; give seconds, or a unit as in 500ms, 30s, 5m or 1h")
+    return found
+
+
+def milliseconds(text: str) -> int:
+    """Read a time in milliseconds; without a unit it is in milliseconds.
+
+    Raises:
+        ValueError: it is none; the message is for the operator.
+    """
+    if _PLAIN.fullmatch(text.strip()):
+        return int(text.strip().partition(".")[0])
+    number, unit = _parts(text)
+    if unit not in _SECONDS:
+        raise ValueError(f"{text!r} is not a time; give milliseconds, or a unit as in 500ms, 30s, 5m or 1h")
+    return int(number * _SECONDS[unit] * 1000)
+
+
+def word(text: str) -> str:
+    """Return what a word means as a switch, ``on`` or ``off``; any other word as it is, in lower case."""
+    lower = text.strip().lower()
+    return _SWITCHES.get(lower, lower)
+
+
+def switch(text: str) -> bool:
+    """Read a switch: ``on``, ``true``, ``yes`` and ``1``, or ``off``, ``false``, ``no`` and ``0``.
+
+    Raises:
+        ValueError: it is none of these; the message is for the operator.
+    """
+    if (found := word(text)) not in {"on", "off"}:
+        raise ValueError(f"{text!r} is not one of on, off")
+    return found == "on"
+
+
+def _parts(text: str) -> tuple[Fraction, str]:
+    """Return the number of a text and its unit; the unit is empty where the text is neither."""
+    found = _WITH_UNIT.fullmatch(text.strip().lower())
+    return (Fraction(found[1]), found[2]) if found else (Fraction(), "")
