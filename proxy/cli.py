@@ -37,6 +37,8 @@ examples:
       write the traffic of both sides as pcap files, without the contents of records
   fetchgate proxy --bootstrap kafka:9092 --check
       test the configuration, the bootstrap and the addresses to listen at; the exit code is 0 or 1
+  fetchgate proxy --config gate.toml --show-config
+      print what is in force, and whether it came from a flag, the environment, the file or a default
 
 values:
   SIZE       bytes, or a number with a unit: 10m, 256MiB, 1.5GB; k, m and g, and KiB, MiB and GiB, are powers
@@ -89,6 +91,11 @@ def _parser() -> argparse.ArgumentParser:
     _add_options(proxy, OPTIONS)
     proxy.add_argument(
         "--check", action="store_true", help="test configuration, bootstrap and addresses, then exit"
+    )
+    proxy.add_argument(
+        "--show-config",
+        action="store_true",
+        help="print the options in force and where each came from, as a file for --config, then exit",
     )
     top = commands.add_parser(
         "top",
@@ -143,7 +150,7 @@ def _misspelt(command: str, unknown: list[str]) -> str:
     """Say which argument is unknown, and which one may be meant."""
     flags = ["--config", *(option.flag for option in (TOP_OPTIONS if command == "top" else OPTIONS))]
     if command == "proxy":
-        flags.append("--check")
+        flags += ["--check", "--show-config"]
     close = get_close_matches(unknown[0].partition("=")[0], flags, n=1)
     meant = f"did you mean {close[0]}? See" if close else "see"
     unrecognized = f"unrecognized arguments: {' '.join(unknown)}"

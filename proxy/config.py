@@ -74,6 +74,20 @@ class Option:
         return _PREFIX + self.name.upper()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Given:
+    """What an option is set to, and where."""
+
+    text: str
+    """As it is written there."""
+    source: str
+    """``flag``, ``environment``, ``file`` or ``default``."""
+    place: str
+    """The flag, the variable, or the file; of a default, the flag that would change it."""
+    called: str
+    """How errors call that place."""
+
+
 def option(*, parse: Callable[[str], _Value], **rest: Any) -> _Value:
     """Declare an option as a field of `Config`; see `Option` for what it takes.
 
@@ -530,6 +544,9 @@ class Config:
         live=True,
     )
 
+    given: Mapping[str, Given] = field(default_factory=dict, compare=False, repr=False)
+    """What was written of each option, and where."""
+
     @property
     def is_transparent(self) -> bool:
         """Whether netfilter leads the clients to the gateway."""
@@ -541,7 +558,9 @@ class Config:
         return self.tls_cert is not None
 
 
-OPTIONS: tuple[Option, ...] = tuple(field.metadata["option"](name=field.name) for field in fields(Config))
+OPTIONS: tuple[Option, ...] = tuple(
+    field.metadata["option"](name=field.name) for field in fields(Config) if field.metadata
+)
 LIVE = frozenset(option.name for option in OPTIONS if option.live)
 
 TOP_OPTIONS = (
@@ -595,7 +614,8 @@ def load(flags: Mapping[str, str | None], environ: Mapping[str, str], file: str 
             else option
             for option in OPTIONS
         )
-    config = Config(**read(options, flags, environ, file))
+    given = _find_all(options, flags, environ, file)
+    config = Config(**_parse_all(options, given), given=given)
     if config.admin is not None and config.admin == config.listen and config.listen.port:
         raise ConfigError(f"--admin and --listen are both {config.listen}; give one of them another port")
     if config.workers > 1 and config.capture is not None:
@@ -634,14 +654,24 @@ def read(
     Raises:
         ConfigError: an option, or the file, can't be used.
     """
+    return _parse_all(options, _find_all(options, flags, environ, file))
+
+
+def _find_all(
+    options: Sequence[Option], flags: Mapping[str, str | None], environ: Mapping[str, str], file: str | None
+) -> dict[str, Given]:
     written = _read_toml(file) if file else {}
+    return {option.name: _find(option, flags, environ, written, file) for option in options}
+
+
+def _parse_all(options: Sequence[Option], given: Mapping[str, Given]) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for option in options:
-        text, origin = _find(option, flags, environ, written, file)
+        found = given[option.name]
         try:
-            values[option.name] = option.parse(text)
+            values[option.name] = option.parse(found.text)
         except ValueError as error:
-            raise ConfigError(f"{origin}: {error}") from None
+            raise ConfigError(f"{found.called}: {error}") from None
     return values
 
 
@@ -659,15 +689,15 @@ def misspelt_variables(environ: Mapping[str, str]) -> list[str]:
 
 def changes(before: Config, after: Config, live: frozenset[str] = LIVE) -> tuple[list[str], list[str]]:
     """Return the names of the options that differ: the live ones, and those that need a restart."""
-    changed = [
-        field.name for field in fields(Config) if getattr(before, field.name) != getattr(after, field.name)
-    ]
+    names = [option.name for option in OPTIONS]
+    changed = [name for name in names if getattr(before, name) != getattr(after, name)]
     return [name for name in changed if name in live], [name for name in changed if name not in live]
 
 
 def with_live(before: Config, after: Config, live: frozenset[str] = LIVE) -> Config:
     """Return a configuration with the live options of another one."""
-    return replace(before, **{name: getattr(after, name) for name in live})
+    given = {**before.given, **{name: after.given[name] for name in live}}
+    return replace(before, **{name: getattr(after, name) for name in live}, given=given)
 
 
 def _find(
@@ -676,20 +706,22 @@ def _find(
     environ: Mapping[str, str],
     written: Mapping[str, str],
     file: str | None,
-) -> tuple[str, str]:
+) -> Given:
     """Return an option's text, and where it was written."""
-    if (flag := flags.get(option.name)) is not None:
-        return flag, option.flag
-    if option.variable in environ:
-        return environ[option.variable], option.variable
+    flag, variable = option.flag, option.variable
+    if (text := flags.get(option.name)) is not None:
+        return Given(text=text, source="flag", place=flag, called=flag)
+    if variable in environ:
+        return Given(text=environ[variable], source="environment", place=variable, called=variable)
     if option.name in written:
-        return written[option.name], f"{option.name} in {file}"
+        called = f"{option.name} in {file}"
+        return Given(text=written[option.name], source="file", place=str(file), called=called)
     if option.default is None:
         raise ConfigError(
             f"{option.flag} is missing: give {option.flag} {option.metavar}, {option.variable}, "
             f"or the key {option.name} in the file of --config"
         )
-    return option.default, option.flag
+    return Given(text=option.default, source="default", place=flag, called=flag)
 
 
 def _read_toml(file: str) -> dict[str, str]:

@@ -13,7 +13,7 @@ FLOORS = (
     ("proxy.addresses", "proxy.logger", "proxy.reasons", "proxy.units", "proxy.version", "proxy.protocol"),
     ("proxy.session", "proxy.fetch_manager", "proxy.capture", "proxy.cooperative"),
     ("proxy.config", "proxy.core"),
-    ("proxy.net", "proxy.exits"),
+    ("proxy.net", "proxy.exits", "proxy.in_force"),
     ("proxy.telemetry",),
     ("proxy.server", "proxy.dashboard"),
     ("proxy.cli",),

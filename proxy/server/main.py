@@ -18,6 +18,7 @@ from proxy.addresses import Address
 from proxy.capture.tap import Capture, Files
 from proxy.config import Config, ConfigError, file_of, load, misspelt_variables
 from proxy.exits import EXIT_FAILED, EXIT_USAGE, complain, complain_of_variables
+from proxy.in_force import as_toml
 from proxy.net.bootstrap import BootstrapError
 from proxy.net.listen import OwnListenerError, inherited
 from proxy.net.resolve import look_up
@@ -39,7 +40,7 @@ OWN_FILES: Final = 256
 
 
 def run(arguments: dict[str, Any]) -> int:
-    """Run a gateway, or with ``--check`` only test its configuration; return the exit code.
+    """Run a gateway, or only test or show its configuration; return the exit code.
 
     Args:
         arguments: the parsed command line, option name -> value or None.
@@ -49,6 +50,10 @@ def run(arguments: dict[str, Any]) -> int:
     except ConfigError as error:
         complain_of_variables("proxy")
         return complain("proxy", str(error), EXIT_USAGE)
+    if arguments["show_config"]:
+        complain_of_variables("proxy")
+        sys.stdout.write(as_toml(config))
+        return 0
     if arguments["check"]:
         return asyncio.run(_check(config))
     logs.configure(style=config.log_format, level=config.log_level)

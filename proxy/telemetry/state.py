@@ -11,6 +11,7 @@ from typing import Any, Final, Protocol, TypeAlias
 from proxy.cooperative.tally import BATCHES, COMMITS, DETACHED, RECORDS, Cooperative, MemberSeen
 from proxy.core.events import FetchKind, SideTally, Tally
 from proxy.core.histograms import Distribution, Measured
+from proxy.in_force import as_json
 from proxy.net.link import HOLDS, Link
 from proxy.protocol.api import ErrorCode
 from proxy.telemetry.history import History, RecentEvent
@@ -130,6 +131,7 @@ def overview(account: Account) -> dict[str, Any]:
         "connections_accepted": counts.accepted,
         "connections_max": config.max_connections,
         "connections_turned_away": counts.turned_away,
+        "config": as_json(config),
         "leaders_updated": counts.leaders_updated,
         **({} if counts.cooperative is None else {"cooperative": cooperative(counts.cooperative)}),
     }

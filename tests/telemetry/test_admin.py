@@ -238,6 +238,25 @@ def test_the_listing_can_be_short() -> None:
     run(scene())
 
 
+def test_the_state_says_which_options_are_in_force_also_after_a_reload() -> None:
+    async def scene() -> None:
+        async with (
+            stub_broker() as broker,
+            gateway(broker.address, max_sessions="7") as gate,
+            admin_of(gate) as (port, _),
+        ):
+            config = (await get(port, "/state"))[1]["config"]
+            assert config["max_sessions"] == {"value": "7", "source": "flag"}
+            assert config["workers"] == {"value": "1", "source": "default"}
+            environ = {"FETCHGATE_MAX_SESSIONS": "8", "FETCHGATE_WORKERS": "2"}
+            gate.reconfigure(load({"bootstrap": broker.address}, environ, None))
+            config = (await get(port, "/state"))[1]["config"]
+            assert config["max_sessions"] == {"value": "8", "source": "environment"}
+            assert config["workers"] == {"value": "1", "source": "default"}
+
+    run(scene())
+
+
 def test_cooperative_groups_are_told_where_there_are_some() -> None:
     async def scene() -> None:
         async with stub_broker() as broker, gateway(broker.address) as gate, admin_of(gate) as (port, _):

@@ -1,0 +1,41 @@
+"""The options in force, and where each came from: for people (``--show-config``) and for ``/state``.
+
+No option holds a secret: keys and tokens are in files, and what is shown of these are their names.
+"""
+
+import json
+from typing import Final
+
+from proxy.config import OPTIONS, Config, Given
+from proxy.version import VERSION
+
+MAX_SHOWN: Final = 1000
+"""How many characters ``/state`` shows of a value: lanes may be many."""
+_WIDEST: Final = 56
+"""Comments of shorter lines are in one column."""
+
+
+def as_toml(config: Config) -> str:
+    """Write the options as a file for ``--config``, with a comment that says where each came from."""
+    lines = [(f"{name} = {json.dumps(given.text)}", _origin(given)) for name, given in _given(config)]
+    widest = min(_WIDEST, max(len(line) for line, _ in lines))
+    return f"# The options of fetchgate {VERSION} that are in force, and where each came from.\n" + "".join(
+        f"{line:{widest}}  # {origin}\n" for line, origin in lines
+    )
+
+
+def as_json(config: Config) -> dict[str, dict[str, str]]:
+    """Describe the options for ``/state``."""
+    return {name: {"value": _cut(given.text), "source": given.source} for name, given in _given(config)}
+
+
+def _given(config: Config) -> list[tuple[str, Given]]:
+    return [(option.name, config.given[option.name]) for option in OPTIONS]
+
+
+def _origin(given: Given) -> str:
+    return given.source if given.source == "default" else f"{given.source}: {given.place}"
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}..."
