@@ -348,10 +348,37 @@ def test_more_connections_than_there_are_file_descriptors_for_are_reported() -> 
     run(scene())
 
 
+WELL = "All is well: a gateway with these options can serve clients."
+NOT_WELL = "Not all is well: a line above says what to do."
+
+
 def _check(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, list[str], str]:
+    """Run --check: the exit code, what is said, but the line about options and the last, stderr."""
     code = main(["proxy", "--check", *arguments])
     out, err = capsys.readouterr()
-    return code, out.splitlines(), err
+    said = out.splitlines()
+    options = [line for line in said if line.startswith("The options can be used: ")]
+    assert len(options) == 1
+    said.remove(options[0])
+    if not err:
+        assert said.pop() == (NOT_WELL if code else WELL)
+    return code, said, err
+
+
+def _unusable(reason: str) -> str:
+    return f"The bootstrap can't be used: {reason}"
+
+
+def _responded(address: str, brokers: int) -> str:
+    return f"The bootstrap {address} responded and named {brokers} broker{'s' * (brokers != 1)}."
+
+
+def _reached(node_id: int, address: str, at: str) -> str:
+    return f"Clients reach broker {node_id} ({address}) at {at}, which was bound and released."
+
+
+def _bound(flag: str, at: str) -> str:
+    return f"{flag} {at} was bound and released."
 
 
 def _checked(
@@ -367,18 +394,20 @@ def test_check_says_what_is_reached_and_where_listeners_would_be(capsys: pytest.
     async def scene() -> None:
         async with stub_cluster((1, "kafka-1", 9092), (60_000, "kafka-2", 9092)) as cluster:
             bootstrap = f"127.0.0.1:1,{cluster.address}"
-            reached = ["bootstrap 127.0.0.1:1: Connection refused", f"bootstrap {cluster.address}: ok"]
             first = free_ports(4)
-            addresses = ("--listen", f"127.0.0.1:{first}", "--admin", "off")
+            listen = f"127.0.0.1:{first}"
+            reached = [
+                _unusable("127.0.0.1:1: Connection refused"),
+                _responded(cluster.address, 2),
+                _bound("--listen", listen),
+            ]
+            addresses = ("--listen", listen, "--admin", "off")
             assert await _checked(capsys, bootstrap, *addresses) == (
                 1,
                 [
                     *reached,
-                    f"broker 1 kafka-1:9092: 127.0.0.1:{first + 2}",
-                    (
-                        "broker 60000 kafka-2:9092: it has no port and is left out; "
-                        "give it one with --broker-ports"
-                    ),
+                    _reached(1, "kafka-1:9092", f"127.0.0.1:{first + 2}"),
+                    "broker 60000: its port is outside 1-65535; give it a port with --broker-ports",
                 ],
                 "",
             )
@@ -387,8 +416,8 @@ def test_check_says_what_is_reached_and_where_listeners_would_be(capsys: pytest.
                 0,
                 [
                     *reached,
-                    f"broker 1 kafka-1:9092: 127.0.0.1:{first + 1}",
-                    f"broker 60000 kafka-2:9092: 127.0.0.1:{first + 3}",
+                    _reached(1, "kafka-1:9092", f"127.0.0.1:{first + 1}"),
+                    _reached(60_000, "kafka-2:9092", f"127.0.0.1:{first + 3}"),
                 ],
                 "",
             )
@@ -402,7 +431,12 @@ def test_check_says_which_address_is_taken_and_keeps_none(capsys: pytest.Capture
         listen, broker, admin = (f"127.0.0.1:{first + each}" for each in (0, 2, 3))
         addresses = ("--listen", listen, "--admin", admin)
         async with stub_cluster((1, "kafka-1", 9092)) as cluster:
-            found = [f"bootstrap {cluster.address}: ok", f"broker 1 kafka-1:9092: {broker}"]
+            found = [
+                _responded(cluster.address, 1),
+                _bound("--listen", listen),
+                _reached(1, "kafka-1:9092", broker),
+                _bound("--admin", admin),
+            ]
             assert await _checked(capsys, cluster.address, *addresses) == (0, found, "")
             with ExitStack() as taken:
                 for port in (first, first + 2, first + 3):
@@ -414,7 +448,6 @@ def test_check_says_which_address_is_taken_and_keeps_none(capsys: pytest.Capture
                 [
                     found[0],
                     f"--listen {listen} {taken_already} --listen another HOST:PORT",
-                    found[1],
                     f"broker 1: {broker} {taken_already} it another port with --broker-ports",
                     f"--admin {admin} {taken_already} --admin another HOST:PORT",
                 ],
@@ -435,7 +468,8 @@ def test_check_says_what_it_waits_for(
     assert code == 1
     assert said == [
         f"bootstrap {at}: waiting for a response, 0 s at most",
-        f"bootstrap {at}: no response in 0 s (does it speak TLS? Then give --broker-tls on)",
+        _unusable(f"{at}: no response in 0 s (does it speak TLS? Then give --broker-tls on)"),
+        said[-1],
     ]
     assert complaint.startswith("fetchgate proxy: no bootstrap address responds")
 
@@ -446,7 +480,29 @@ def test_misspelt_variables_are_reported(
     monkeypatch.setenv("FETCHGATE_LISTN", "127.0.0.1:1")
     options = ["--transparent", "redirect", "--listen", "127.0.0.1:0", "--admin", "off"]
     told = "FETCHGATE_LISTN is not an option and is ignored; did you mean FETCHGATE_LISTEN?"
-    assert _check(capsys, *options) == (0, [told], "")
+    assert _check(capsys, *options)[1][0] == told
+
+
+def test_check_says_what_it_did_in_transparent_mode(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    file = tmp_path / "gate.toml"
+    file.write_text('idle_timeout = "5m"\n')
+    monkeypatch.setenv("FETCHGATE_TRANSPARENT", "redirect")
+    listen = f"127.0.0.1:{free_ports(2)}"
+    arguments = ["--listen", listen, "--admin", "off", "--config", str(file), "--check"]
+    assert main(["proxy", *arguments]) == 0
+    first, *said = capsys.readouterr().out.splitlines()
+    assert first.startswith(f"The options can be used: 2 from flags, 1 from the environment, 1 from {file}, ")
+    assert said == [
+        _bound("--listen", listen),
+        (
+            "Transparent mode (redirect): no broker was asked, since each client is connected to its "
+            "original destination. The rules of netfilter were not looked at: transparent.sh show prints "
+            "them."
+        ),
+        WELL,
+    ]
 
 
 @pytest.mark.parametrize("more", [[], ["--check"]])
@@ -484,12 +540,18 @@ def test_check_tries_where_it_would_write(capsys: pytest.CaptureFixture[str], tm
     async def scene() -> None:
         options = ["--listen", f"127.0.0.1:{free_ports(2)}", "--admin", "off"]
         async with stub_cluster() as cluster:
-            reached = f"bootstrap {cluster.address}: ok"
+            reached = _responded(cluster.address, 0)
+            bound = _bound("--listen", options[1])
             good = kept(tmp_path / "state.json", tmp_path / "new" / "captures")
-            assert await _checked(capsys, cluster.address, *options, *good) == (0, [reached], "")
+            written = [
+                f"--state: a file was written to {tmp_path} and removed.",
+                f"--capture: a file was written to {tmp_path} and removed.",
+            ]
+            told = (0, [*written, reached, bound], "")
+            assert await _checked(capsys, cluster.address, *options, *good) == told
             bad = kept("/proc/state", "/proc/nope/captures")
             code, said, _ = await _checked(capsys, cluster.address, *options, *bad)
-        assert (code, said.pop()) == (1, reached)
+        assert (code, said.pop(), said.pop()) == (1, bound, reached)
         assert [line.partition(":")[0] for line in said] == ["--state", "--capture"]
         assert all("can't write to /proc: " in line for line in said)
 
@@ -505,7 +567,9 @@ def test_check_lets_a_gateway_that_shares_its_ports_have_them(capsys: pytest.Cap
         socket.create_server(("127.0.0.1", first), reuse_port=True),
         socket.create_server(("127.0.0.1", first + 1)),
     ):
-        assert _check(capsys, *options) == (0, [], "")
+        code, said, _ = _check(capsys, *options)
+        in_use = f"--admin {options[5]} is in use: it is bound when the other gateway has stopped."
+        assert (code, said[:2]) == (0, [_bound("--listen", options[3]), in_use])
         assert _check(capsys, *options[:-2])[0] == 1
 
 
@@ -521,10 +585,10 @@ def test_check_sees_that_ports_are_shared_with_other_gateways_alone(
             assert await _checked(capsys, cluster.address, *options) == (
                 1,
                 [
-                    f"bootstrap {cluster.address}: ok",
-                    f"broker 1 kafka-1:9092: 127.0.0.1:{first}",
+                    _responded(cluster.address, 2),
+                    _bound("--listen", f"127.0.0.1:{first}"),
                     f"broker 1: 127.0.0.1:{first} {taken} it another port with --broker-ports",
-                    f"broker 2 kafka-2:9092: 127.0.0.1:{first + 1}",
+                    _reached(2, "kafka-2:9092", f"127.0.0.1:{first + 1}"),
                     f"--admin 127.0.0.1:{first + 1} {taken} --admin another HOST:PORT",
                 ],
                 "",
@@ -542,7 +606,8 @@ def test_a_port_that_is_taken_in_one_ip_version_is_one_line(capsys: pytest.Captu
     with socket.create_server(("::1", first), family=socket.AF_INET6):
         told = f"fetchgate proxy: can't listen at 127.0.0.1:{first}: {reason}"
         assert _fails(capsys, "proxy", *options) == (1, told)
-        assert _check(capsys, *options) == (1, [f"--listen 127.0.0.1:{first} can't be bound: {reason}"], "")
+        code, said, _ = _check(capsys, *options)
+        assert (code, said[0]) == (1, f"--listen 127.0.0.1:{first} can't be bound: {reason}")
 
 
 def test_check_sees_that_a_broker_leads_back_to_the_gateway(capsys: pytest.CaptureFixture[str]) -> None:
@@ -554,13 +619,14 @@ def test_check_sees_that_a_broker_leads_back_to_the_gateway(capsys: pytest.Captu
             bootstrap = f"127.0.0.1:{first},{cluster.address}"
             code, said, _ = await _checked(capsys, bootstrap, *options)
         assert code == 1
-        assert said[0].startswith(f"bootstrap 127.0.0.1:{first}: {leads_back}")
-        assert said[1:3] == [
-            f"bootstrap {cluster.address}: ok",
-            f"broker 1 127.0.0.1:{first + 2}: 127.0.0.1:{first + 2}",
+        assert said[0].startswith(_unusable(f"127.0.0.1:{first}: {leads_back}"))
+        assert said[1:4] == [
+            _responded(cluster.address, 1),
+            _bound("--listen", f"127.0.0.1:{first}"),
+            _reached(1, f"127.0.0.1:{first + 2}", f"127.0.0.1:{first + 2}"),
         ]
-        assert said[3].startswith(f"broker 1 127.0.0.1:{first + 2}: {leads_back}")
-        assert len(said) == 4
+        assert said[4].startswith(f"broker 1 127.0.0.1:{first + 2}: {leads_back}")
+        assert len(said) == 5
 
     run(scene())
 
@@ -592,6 +658,6 @@ def test_check_fails_when_no_bootstrap_answers(capsys: pytest.CaptureFixture[str
     listen = f"127.0.0.1:{free_ports()}"
     assert _check(capsys, "--bootstrap", "127.0.0.1:1", "--listen", listen, "--admin", "off") == (
         1,
-        ["bootstrap 127.0.0.1:1: Connection refused"],
+        [_unusable("127.0.0.1:1: Connection refused"), _bound("--listen", listen)],
         "fetchgate proxy: no bootstrap address responds; is --bootstrap right, and are the brokers up?\n",
     )

@@ -1,6 +1,7 @@
-"""``--check``: tests what a gateway would need, reports it, and leaves nothing open."""
+"""``--check``: tests what a gateway would need, says what it did in sentences, and leaves nothing open."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import replace
@@ -44,6 +45,7 @@ async def check(config: Config, say: Say) -> bool:
         BootstrapError: no bootstrap address responds.
         ConfigError: a certificate can't be used, or the right for ``tproxy`` is missing.
     """
+    say(_options_read(config))
     tls = BrokerTls(config)
     valid = _certificate_valid(config, say)
     writable = [_writable(flag, folder, say) for flag, folder in _folders(config)]
@@ -54,7 +56,30 @@ async def check(config: Config, say: Say) -> bool:
         bound = await found.bind_all((cluster and cluster.brokers) or {})
     if config.bootstrap and cluster is None:
         raise BootstrapError("no bootstrap address responds; is --bootstrap right, and are the brokers up?")
-    return valid and bound and all(writable)
+    if config.is_transparent:
+        say(
+            f"Transparent mode ({config.transparent}): no broker was asked, since each client is connected "
+            "to its original destination. The rules of netfilter were not looked at: transparent.sh show "
+            "prints them."
+        )
+    good = valid and bound and all(writable)
+    say(
+        "All is well: a gateway with these options can serve clients."
+        if good
+        else "Not all is well: a line above says what to do."
+    )
+    return good
+
+
+def _options_read(config: Config) -> str:
+    """Say how many options came from where."""
+    counts = Counter(given.source for given in config.given.values())
+    files = {given.place for given in config.given.values() if given.source == "file"}
+    from_file = "".join(f", {counts['file']} from {file}" for file in files)
+    return (
+        f"The options can be used: {counts['flag']} from flags, {counts['environment']} from the environment"
+        f"{from_file}, {counts['default']} are defaults."
+    )
 
 
 def _certificate_valid(config: Config, say: Say) -> bool:
@@ -63,7 +88,8 @@ def _certificate_valid(config: Config, say: Say) -> bool:
     if tls.valid_until is None:
         return True
     expired = tls.expired(datetime.now(UTC))
-    say(expired or f"--tls-cert {config.tls_cert}: valid until {in_words(tls.valid_until)}")
+    until = in_words(tls.valid_until)
+    say(expired or f"--tls-cert {config.tls_cert}: the certificate is valid until {until}.")
     return not expired
 
 
@@ -81,11 +107,13 @@ def _folders(config: Config) -> Iterator[tuple[str, Path]]:
 def _writable(flag: str, folder: Path, say: Say) -> bool:
     try:
         with TemporaryFile(dir=folder):
-            return True
+            pass
     except OSError as error:
         reason = reason_of(error)
         say(f"{flag}: can't write to {folder}: {reason}; give {flag} a directory that can be written")
         return False
+    say(f"{flag}: a file was written to {folder} and removed.")
+    return True
 
 
 async def _ask_all(config: Config, tls: BrokerTls, resolver: Resolver, say: Say) -> Cluster | None:
@@ -100,14 +128,20 @@ async def _ask_all(config: Config, tls: BrokerTls, resolver: Resolver, say: Say)
         try:
             cluster = await ask(address, resolver, tls, own)
         except BootstrapError as error:
-            say(f"bootstrap {error}")
+            say(f"The bootstrap can't be used: {error}")
         else:
-            say(f"bootstrap {address}: ok")
+            say(f"The bootstrap {address} responded{_named(cluster)}.")
         finally:
             patience.cancel()
-    if cluster is not None and cluster.brokers is None:
-        say("brokers: the cluster requires authentication; they are learned from the responses to clients")
     return cluster
+
+
+def _named(cluster: Cluster) -> str:
+    """Say which brokers a cluster named."""
+    if cluster.brokers is None:
+        return "; it requires authentication, so brokers are learned from the responses to clients"
+    count = len(cluster.brokers)
+    return f" and named {count} broker{'s' * (count != 1)}"
 
 
 class _Listeners:
@@ -148,6 +182,9 @@ class _Listeners:
             return False
         return True
 
+    def _say_bound(self, flag: str, address: Address) -> None:
+        self._say(f"{flag} {address} was bound and released.")
+
     def _keep(self, _: object, sockets: list[socket]) -> None:
         for sock in sockets:
             self._opened.enter_context(sock)
@@ -156,6 +193,7 @@ class _Listeners:
         self._listen, sockets = first_listener(self._config, self._binding)
         self._bound_at = tuple(Address(*sock.getsockname()[:2]) for sock in sockets)
         self._keep(None, sockets)
+        self._say_bound("--listen", self._listen)
 
     def _bind_admin(self, address: Address) -> None:
         try:
@@ -164,7 +202,10 @@ class _Listeners:
             raise
         except OSError as error:
             if not self._config.reuse_port or error.errno != EADDRINUSE:
-                raise  # otherwise it is free when the other gateway ends
+                raise
+            self._say(f"--admin {address} is in use: it is bound when the other gateway has stopped.")
+        else:
+            self._say_bound("--admin", address)
 
     async def _brokers(self, known: dict[int, Address]) -> list[bool]:
         config = self._config
@@ -187,10 +228,9 @@ class _Listeners:
         await self._finished()
         learned = list(brokers.known.values())
         for broker in learned:
-            at = broker.listener or "it has no port and is left out; give it one with --broker-ports"
-            self._say(f"broker {broker.node_id} {broker.address}: {at}")
-            if broker.problem and broker.listener is not None:
-                self._say(broker.problem)
+            name = f"broker {broker.node_id} ({broker.address})"
+            reached = f"Clients reach {name} at {broker.listener}, which was bound and released."
+            self._say(broker.problem or reached)
         if len(learned) < len(known):
             self._say(brokers.problems[-1])
         own = [*self._bound_at, *(at for broker in learned for at in broker.bound)]

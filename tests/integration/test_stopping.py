@@ -221,7 +221,7 @@ def test_a_file_that_broke_is_said_and_changes_nothing(
 def test_check_says_yes_to_a_live_broker_and_no_to_a_dead_one(broker: Broker) -> None:
     good = check(broker.address)
     assert (good.returncode, good.stderr) == (0, "")
-    assert f"bootstrap {broker.address}: ok\n" in good.stdout
+    assert f"The bootstrap {broker.address} responded and named 1 broker.\n" in good.stdout
     bad = check(f"127.0.0.1:{free_ports()}")
     assert bad.returncode == 1
     assert len(bad.stderr.splitlines()) == 1
