@@ -341,6 +341,40 @@ class Config:
         "host of --admin; requests for any other name are refused, since a web page in a browser could "
         "send them (DNS rebinding)",
     )
+    admin_token_file: Path | None = option(
+        metavar="FILE",
+        parse=_path,
+        default="",
+        help="the file whose first line is a token that peers of the admin endpoint must send "
+        "(Authorization: Bearer TOKEN); /livez and /readyz stay open for probes; it is read again when it "
+        "changes",
+        needs="admin",
+    )
+    admin_cert: Path | None = option(
+        metavar="FILE",
+        parse=_path,
+        default="",
+        help="use TLS at the admin endpoint; the file has its certificate in PEM, followed by those of "
+        "intermediate CAs; it is read again when it changes",
+        needs="admin",
+    )
+    """None: plain text."""
+    admin_key: Path | None = option(
+        metavar="FILE",
+        parse=_path,
+        default="",
+        help="the private key of --admin-cert in PEM, without a passphrase; by default it is in the file of "
+        "--admin-cert",
+        needs="admin_cert",
+    )
+    metrics: Address | None = option(
+        metavar="HOST:PORT|off",
+        parse=_listened_or_off,
+        default="off",
+        help="one more address, which serves /metrics, /livez and /readyz alone, in plain text and without a "
+        "token: for Prometheus and probes, while --admin stays at loopback",
+    )
+    """None: ``off``."""
     sessions: bool = option(
         metavar="on|off",
         parse=switch,
@@ -616,8 +650,7 @@ def load(flags: Mapping[str, str | None], environ: Mapping[str, str], file: str 
         )
     given = _find_all(options, flags, environ, file)
     config = Config(**_parse_all(options, given), given=given)
-    if config.admin is not None and config.admin == config.listen and config.listen.port:
-        raise ConfigError(f"--admin and --listen are both {config.listen}; give one of them another port")
+    _check_apart(config)
     if config.workers > 1 and config.capture is not None:
         raise ConfigError("--capture works with one process only; leave out --workers, or set it to 1")
     if config.cooperative and (missing := [name for name in _READ_RECORDS if find_spec(name) is None]):
@@ -632,6 +665,22 @@ def load(flags: Mapping[str, str | None], environ: Mapping[str, str], file: str 
     return config
 
 
+def _check_apart(config: Config) -> None:
+    """Check that no address is listened at twice.
+
+    Raises:
+        ConfigError: one is.
+    """
+    flags: dict[Address, str] = {}
+    for flag, address in (
+        ("--listen", config.listen),
+        ("--admin", config.admin),
+        ("--metrics", config.metrics),
+    ):
+        if address is not None and address.port and (other := flags.setdefault(address, flag)) != flag:
+            raise ConfigError(f"{flag} and {other} are both {address}; give one of them another port")
+
+
 def _check_needs(config: Config) -> None:
     """Check that options that need another option have it.
 
@@ -642,7 +691,7 @@ def _check_needs(config: Config) -> None:
     for option in OPTIONS:
         if option.needs and getattr(config, option.name) and not getattr(config, option.needs):
             needed = options[option.needs]
-            value = "on" if needed.parse is switch else needed.metavar
+            value = "on" if needed.parse is switch else needed.metavar.removesuffix("|off")
             raise ConfigError(f"{option.flag} has no effect alone: give {needed.flag} {value} as well")
 
 

@@ -178,11 +178,11 @@ def test_a_capture_that_can_t_be_written_is_one_line_and_code_2(
     )
 
 
-@pytest.mark.parametrize("flag", ["--listen", "--admin"])
+@pytest.mark.parametrize("flag", ["--listen", "--admin", "--metrics"])
 def test_a_port_in_use_is_one_line_and_code_1(capsys: pytest.CaptureFixture[str], flag: str) -> None:
-    port = free_ports(2)
+    port = free_ports(3)
     in_use = "Address already in use"
-    ports = {"--listen": f"127.0.0.1:{port}", "--admin": f"127.0.0.1:{port + 1}"}
+    ports = {f"--{name}": f"127.0.0.1:{port + at}" for at, name in enumerate(("listen", "admin", "metrics"))}
     with closing(socket.create_server(("127.0.0.1", int(ports[flag].split(":")[1])))):
         arguments = [word for pair in ports.items() for word in pair]
         assert _fails(capsys, "proxy", "--bootstrap", "127.0.0.1:1", *arguments) == (
@@ -247,8 +247,53 @@ def test_ports_that_the_system_chose_are_reported() -> None:
             (line,) = gate.said("started")
             gate.listen, gate.admin = (int(line[at].split(":")[1]) for at in ("listen", "admin"))
             assert (await gate.get("/state"))[1]["listen"] == f"127.0.0.1:{gate.listen}"
+            assert "metrics" not in line
 
     run(scene())
+
+
+def test_metrics_may_have_an_address_of_their_own(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("s3cret")
+
+    async def scene() -> None:
+        options = ["--metrics", ":0", "--admin-token-file", str(token)]
+        async with _process("--bootstrap", "127.0.0.1:1", *options) as gate:
+            (line,) = gate.said("started")
+            assert await _get(gate.admin, "/state") == 401
+            assert await _get(gate.admin, "/state", "Authorization: Bearer s3cret\r\n") == 200
+            metrics = int(line["metrics"].split(":")[1])
+            assert await _get(metrics, "/metrics") == 200
+            assert await _get(metrics, "/state") == 404
+            gate.signal(signal.SIGTERM)
+            assert await gate.left() == 0
+
+    run(scene())
+
+
+async def _get(port: int, path: str, fields: str = "") -> int:
+    async with client(port) as (reader, writer):
+        writer.write(f"GET {path} HTTP/1.1\r\n{fields}\r\n".encode())
+        return int((await reader.read()).split()[1])
+
+
+@pytest.mark.parametrize("more", [[], ["--check"]])
+def test_a_token_that_can_not_be_read_is_one_line_and_code_2(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, more: list[str]
+) -> None:
+    options = [
+        "--transparent",
+        "redirect",
+        "--listen",
+        ":0",
+        "--admin-token-file",
+        str(tmp_path / "none"),
+        *more,
+    ]
+    assert main(["proxy", *options]) == 2
+    assert capsys.readouterr().err == (
+        f"fetchgate proxy: --admin-token-file {tmp_path / 'none'}: No such file or directory\n"
+    )
 
 
 def test_sigterm_drains_and_leaves_with_0() -> None:

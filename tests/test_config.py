@@ -45,6 +45,10 @@ def test_the_defaults_are_those_of_the_design() -> None:
         broker_tls_key=None,
         admin=Address("127.0.0.1", 9464),
         admin_names=(),
+        admin_token_file=None,
+        admin_cert=None,
+        admin_key=None,
+        metrics=None,
         sessions=True,
         sessions_off_for=frozenset(),
         keep_order=False,
@@ -100,6 +104,15 @@ def test_a_flag_counts_before_the_environment_and_that_before_the_file(tmp_path:
             "--broker-tls-server-name has no effect alone: give --broker-tls on as well",
         ),
         ({"broker_tls_cert": "c"}, "--broker-tls-cert has no effect alone: give --broker-tls on as well"),
+        (
+            {"admin": "off", "admin_token_file": "t"},
+            "--admin-token-file has no effect alone: give --admin HOST:PORT as well",
+        ),
+        (
+            {"admin": "off", "admin_cert": "c"},
+            "--admin-cert has no effect alone: give --admin HOST:PORT as well",
+        ),
+        ({"admin_key": "k"}, "--admin-key has no effect alone: give --admin-cert FILE as well"),
         (
             {"broker_tls": "on", "broker_tls_key": "k"},
             "--broker-tls-key has no effect alone: give --broker-tls-cert FILE as well",
@@ -230,6 +243,7 @@ SWITCHED_OFF = {
     "reuse_port": False,
     "broker_tls": False,
     "admin": None,
+    "metrics": None,
     "sessions": False,
     "keep_order": False,
     "client_sessions": "off",
@@ -288,6 +302,10 @@ def test_two_listeners_at_one_address_are_seen_at_once() -> None:
     assert _error(NEEDED | {"admin": "127.0.0.1:19092"}) == (
         "--admin and --listen are both 127.0.0.1:19092; give one of them another port"
     )
+    assert _error(NEEDED | {"metrics": ":9464"}) == (
+        "--metrics and --admin are both 127.0.0.1:9464; give one of them another port"
+    )
+    assert load(NEEDED | {"admin": ":0", "metrics": ":0"}, {}, None).metrics == Address("127.0.0.1", 0)
 
 
 @pytest.mark.parametrize(

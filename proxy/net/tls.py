@@ -102,7 +102,7 @@ class BrokerTls:
             except (OSError, ValueError) as error:
                 raise TlsError(_unusable("--broker-tls-ca", config.broker_tls_ca, error)) from None
         if config.broker_tls_cert is not None:
-            _load_pair(context, "--broker-tls", config.broker_tls_cert, config.broker_tls_key)
+            load_pair(context, "--broker-tls", config.broker_tls_cert, config.broker_tls_key)
         return context
 
 
@@ -148,7 +148,7 @@ class ClientTls:
     def _make(self) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         cert = cast("Path", self._config.tls_cert)
-        _load_pair(context, "--tls", cert, self._config.tls_key)
+        load_pair(context, "--tls", cert, self._config.tls_key)
         self.valid_until = None
         with suppress(OSError, ValueError):  # OpenSSL reads forms of it that `valid_until` does not
             self.valid_until = valid_until(cert.read_text(encoding="latin-1"))
@@ -179,7 +179,7 @@ class _NamedObject(ssl.SSLObject):
     server_name = ""
 
 
-def _load_pair(context: ssl.SSLContext, options: str, cert: Path, key: Path | None) -> None:
+def load_pair(context: ssl.SSLContext, options: str, cert: Path, key: Path | None) -> None:
     """Load a certificate and its key.
 
     Args:

@@ -22,6 +22,7 @@ from proxy.in_force import as_toml
 from proxy.net.bootstrap import BootstrapError
 from proxy.net.listen import OwnListenerError, inherited
 from proxy.net.resolve import look_up
+from proxy.net.tls import ReloadingContext
 from proxy.reasons import reason_of
 from proxy.server.gateway import Gateway
 from proxy.server.preflight import check
@@ -29,7 +30,8 @@ from proxy.server.process import keep_freed, new_event_loop, tell_ready
 from proxy.server.reload import Reloader
 from proxy.server.supervisor import Supervisor
 from proxy.telemetry import logs
-from proxy.telemetry.admin import Admin
+from proxy.telemetry.access import Token, admin_tls, admin_token
+from proxy.telemetry.admin import METRICS, Admin
 from proxy.version import VERSION
 
 ADMIN_RETRY_SECONDS: Final = 0.5
@@ -98,6 +100,7 @@ async def _serve(config: Config, arguments: dict[str, Any]) -> int:
     files = _raise_file_limit()
     loop.set_exception_handler(logs.unexpected)
     try:
+        token, tls = admin_token(config), admin_tls(config)
         from_systemd = inherited(os.environ, os.getpid())
         make = Supervisor if config.workers > 1 else Gateway
         gateway = make(config, loop, log, inherited=from_systemd)
@@ -107,7 +110,6 @@ async def _serve(config: Config, arguments: dict[str, Any]) -> int:
     except OSError as error:
         return _unbound("--listen", config.listen, error)
     sys.unraisablehook = logs.ignored
-    admin = Admin(gateway, [*config.admin_names, *([config.admin.host] if config.admin else [])])
     try:
         capture = _capture(config, gateway)
     except OSError as error:
@@ -118,18 +120,19 @@ async def _serve(config: Config, arguments: dict[str, Any]) -> int:
             f"can't write to {config.capture}: {reason}; give --capture a directory that can be written",
             EXIT_USAGE,
         )
-    admin_at = config.admin
-    if admin_at is not None:
+    binding = replace(gateway.listeners.binding, shares=False)
+    endpoints = _endpoints(config, gateway, token, tls)
+    opened: dict[str, str] = {}
+    for name, (endpoint, at) in endpoints.items():
         try:
-            binding = replace(gateway.listeners.binding, shares=False)
-            bind = partial(binding.bind, admin_at, ips=look_up(admin_at.host))
-            admin_at = await _start_admin(gateway, admin, admin_at, bind)
+            bind = partial(binding.bind, at, ips=look_up(at.host))
+            opened[name] = str(await _start_admin(gateway, endpoint, f"--{name}", at, bind))
         except OSError as error:
             gateway.close()
-            return _unbound("--admin", admin_at, error)
+            return _unbound(f"--{name}", at, error)
     gc.collect()
     gc.freeze()  # what exists now stays: no garbage collection needs to look at it again
-    log.info("started", version=VERSION, listen=str(gateway.listen), admin=str(admin_at or "off"))
+    log.info("started", version=VERSION, listen=str(gateway.listen), **({"admin": "off"} | opened))
     if files < (needed := 2 * config.max_connections + OWN_FILES):
         log.warning(
             "too few file descriptors for --max-connections",
@@ -140,16 +143,29 @@ async def _serve(config: Config, arguments: dict[str, Any]) -> int:
     options = Reloader(gateway, config, lambda: _load(arguments), _file(arguments))
     gateway.spawn(options.watch_file())
     await _until_stopped(gateway, options)
-    admin.close()
+    for endpoint, _ in endpoints.values():
+        endpoint.close()
     if capture is not None:
         capture.close()
     return 0
 
 
+def _endpoints(
+    config: Config, gateway: Gateway | Supervisor, token: Token | None, tls: ReloadingContext | None
+) -> dict[str, tuple[Admin, Address]]:
+    """Return the admin endpoint and that of ``--metrics``, by option, with their addresses."""
+    found: dict[str, tuple[Admin, Address]] = {}
+    if (at := config.admin) is not None:
+        found["admin"] = Admin(gateway, [*config.admin_names, at.host], token=token, tls=tls), at
+    if (at := config.metrics) is not None:
+        found["metrics"] = Admin(gateway, [*config.admin_names, at.host], only=METRICS), at
+    return found
+
+
 async def _start_admin(
-    gateway: Gateway | Supervisor, admin: Admin, at: Address, bind: Callable[[], list[socket]]
+    gateway: Gateway | Supervisor, admin: Admin, flag: str, at: Address, bind: Callable[[], list[socket]]
 ) -> Address:
-    """Serve the admin endpoint; with ``--reuse-port``, as soon as the gateway that has its address ends.
+    """Serve an endpoint; with ``--reuse-port``, as soon as the gateway that has its address ends.
 
     Its port is never shared: a client would not know which of the two gateways responds.
 
@@ -165,24 +181,24 @@ async def _start_admin(
         waits = gateway.config.reuse_port and error.errno == EADDRINUSE
         if not waits or isinstance(error, OwnListenerError):
             raise
-        gateway.log.info("the admin endpoint opens when the other gateway has stopped")
-        gateway.spawn(_wait_for_admin(gateway, admin, at, bind))
+        gateway.log.info("the admin endpoint opens when the other gateway has stopped", option=flag)
+        gateway.spawn(_wait_for_admin(gateway, admin, flag, at, bind))
         return at
-    await admin.start(sockets)
+    admin.start(sockets)
     return Address(at.host, sockets[0].getsockname()[1])
 
 
 async def _wait_for_admin(
-    gateway: Gateway | Supervisor, admin: Admin, at: Address, bind: Callable[[], list[socket]]
+    gateway: Gateway | Supervisor, admin: Admin, flag: str, at: Address, bind: Callable[[], list[socket]]
 ) -> None:
-    remedy = "stop the program that uses its address, or give --admin another HOST:PORT"
+    remedy = f"stop the program that uses its address, or give {flag} another HOST:PORT"
     say = partial(gateway.log.warning, f"the admin endpoint is still closed: {remedy}", admin=str(at))
     late = gateway.loop.call_later(ADMIN_LATE_SECONDS, say)
     try:
         while True:
             await asyncio.sleep(ADMIN_RETRY_SECONDS)
             with suppress(OSError):
-                await admin.start(bind())
+                admin.start(bind())
                 return
     finally:
         late.cancel()

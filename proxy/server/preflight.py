@@ -7,6 +7,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from errno import EADDRINUSE
+from functools import partial
 from pathlib import Path
 from socket import socket
 from tempfile import TemporaryFile
@@ -23,6 +24,7 @@ from proxy.net.tls import BrokerTls, ClientTls, in_words
 from proxy.reasons import reason_of
 from proxy.server.listeners import Brokers, first_listener
 from proxy.telemetry import logs
+from proxy.telemetry.access import admin_tls, admin_token
 
 PATIENCE_SECONDS: Final = 2.0
 """After so long without a response, the wait is reported."""
@@ -43,10 +45,12 @@ async def check(config: Config, say: Say) -> bool:
 
     Raises:
         BootstrapError: no bootstrap address responds.
-        ConfigError: a certificate can't be used, or the right for ``tproxy`` is missing.
+        ConfigError: a certificate or token can't be used, or the right for ``tproxy`` is missing.
     """
     say(_options_read(config))
     tls = BrokerTls(config)
+    admin_token(config)
+    admin_tls(config)
     valid = _certificate_valid(config, say)
     writable = [_writable(flag, folder, say) for flag, folder in _folders(config)]
     resolver = Resolver()
@@ -169,8 +173,9 @@ class _Listeners:
         config = self._config
         bound = [self._bound("--listen", config.listen, self._bind_listen)]
         bound += await self._brokers(known)
-        if config.admin is not None:
-            bound.append(self._bound("--admin", config.admin, self._bind_admin))
+        for flag, at in (("--admin", config.admin), ("--metrics", config.metrics)):
+            if at is not None:
+                bound.append(self._bound(flag, at, partial(self._bind_admin, flag)))
         return all(bound)
 
     def _bound(self, flag: str, address: Address, bind: Callable[[Address], None]) -> bool:
@@ -195,7 +200,7 @@ class _Listeners:
         self._keep(None, sockets)
         self._say_bound("--listen", self._listen)
 
-    def _bind_admin(self, address: Address) -> None:
+    def _bind_admin(self, flag: str, address: Address) -> None:
         try:
             self._keep(None, replace(self._binding, shares=False).bind(address))
         except OwnListenerError:
@@ -203,9 +208,9 @@ class _Listeners:
         except OSError as error:
             if not self._config.reuse_port or error.errno != EADDRINUSE:
                 raise
-            self._say(f"--admin {address} is in use: it is bound when the other gateway has stopped.")
+            self._say(f"{flag} {address} is in use: it is bound when the other gateway has stopped.")
         else:
-            self._say_bound("--admin", address)
+            self._say_bound(flag, address)
 
     async def _brokers(self, known: dict[int, Address]) -> list[bool]:
         config = self._config

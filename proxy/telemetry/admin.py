@@ -1,8 +1,11 @@
 """The admin endpoint: what a gateway says about itself; GET or HEAD, one response each.
 
 It is small on purpose. What a peer can use is limited: the size of a request, the time that it may take, and
-the number of peers at once; the oldest connection is closed for a new one. It binds loopback by default and
-serves nothing but the paths below.
+the number of peers at once, TLS handshakes included; the oldest connection is closed for a new one. It binds
+loopback by default and serves nothing but the paths below.
+
+With ``--admin-token-file`` a peer needs the token for all but probes: /livez and /readyz. What ``--metrics``
+opens is the same endpoint with a part of the paths, without a token and without TLS.
 
 A page in a browser may have its own name resolve to the gateway's address (DNS rebinding), and so read what
 the gateway says. Such a request has the page's name in Host. So names that are not the gateway's are refused.
@@ -11,7 +14,8 @@ Addresses are not: they can't be rebound.
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Iterable
+import ssl
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from http import HTTPStatus
 from ipaddress import ip_address
 from socket import socket
@@ -20,7 +24,10 @@ from urllib.parse import parse_qsl
 
 from prometheus_client import CONTENT_TYPE_LATEST
 
+from proxy.net.tls import ReloadingContext
+from proxy.reasons import reason_of, short
 from proxy.telemetry import logs
+from proxy.telemetry.access import Token
 from proxy.telemetry.metrics import exposition
 from proxy.telemetry.state import MAX_LISTED, Describable, cooperative, document
 from proxy.telemetry.status import health_of
@@ -34,6 +41,14 @@ _MAX_DIGITS: Final = 18
 
 _LOCAL: Final = "localhost"
 _METHODS: Final = "GET, HEAD"
+PROBES: Final = frozenset({"/livez", "/readyz"})
+"""They need no token: kubelets send none."""
+METRICS: Final = PROBES | {"/metrics"}
+"""What ``--metrics`` serves."""
+_ACCEPT_AGAIN_SECONDS: Final = 1.0
+"""The wait after an accept failed: no descriptor is left."""
+_REALM: Final = 'Bearer realm="fetchgate"'
+_TOKEN_MISSING: Final = b"send the token of --admin-token-file as Authorization: Bearer TOKEN\n"
 
 Response = tuple[HTTPStatus, str, bytes]
 
@@ -44,39 +59,84 @@ class Admin:
     Args:
         gateway: whose it is.
         names: by which peers may ask for it in Host, beside ``localhost`` and all IP addresses.
+        token: peers need it for what is no probe; None: they need none.
+        tls: None: peers come in plain text.
+        only: the paths that are served; empty: all.
     """
 
-    def __init__(self, gateway: Describable, names: Iterable[str] = ()) -> None:
+    def __init__(
+        self,
+        gateway: Describable,
+        names: Iterable[str] = (),
+        *,
+        token: Token | None = None,
+        tls: ReloadingContext | None = None,
+        only: Collection[str] = (),
+    ) -> None:
         self._gateway = gateway
         self._names = frozenset(map(str.lower, names)) | {_LOCAL}
-        self._servers: list[asyncio.Server] = []
-        self._open: dict[asyncio.StreamWriter, None] = {}  # in the order in which they came
-        self._routes: dict[str, Callable[[str], Awaitable[Response]]] = {
+        self._token = token
+        self._tls = tls
+        self._failed = ""
+        """Why the last TLS handshake failed."""
+        self._accepting: list[asyncio.Task[None]] = []
+        self._open: dict[asyncio.Task[None], None] = {}  # in the order in which they came
+        routes: dict[str, Callable[[str], Awaitable[Response]]] = {
             "/livez": self._live,
             "/readyz": self._ready,
             "/metrics": self._metrics,
             "/state": self._state,
             "/cooperative": self._cooperative,
         }
+        self._routes = {path: route for path, route in routes.items() if not only or path in only}
 
-    async def start(self, sockets: list[socket]) -> None:
-        """Serve on listening sockets."""
+    def start(self, sockets: list[socket]) -> None:
+        """Serve on listening sockets, and close them at the end."""
         for sock in sockets:
-            server = await asyncio.start_server(self._client, sock=sock, limit=MAX_HEAD_BYTES)
-            self._servers.append(server)
+            task = asyncio.get_running_loop().create_task(self._accept(sock))
+            task.add_done_callback(lambda _, sock=sock: sock.close())  # type: ignore[misc] # bound on purpose
+            self._accepting.append(task)
 
     def close(self) -> None:
-        """Stop serving."""
-        for server in self._servers:
-            server.close()
+        """Stop serving; responses that have begun go on."""
+        for task in self._accepting:
+            task.cancel()
+
+    async def _accept(self, listener: socket) -> None:
+        """Accept peers for ever; a handshake counts as a connection, which event loops' servers don't do."""
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                peer, _ = await loop.sock_accept(listener)
+            except OSError:
+                await asyncio.sleep(_ACCEPT_AGAIN_SECONDS)
+                continue
+            if len(self._open) >= MAX_CONNECTIONS:
+                # The oldest connection has had most time: peers that send nothing must not keep out a probe.
+                oldest = next(iter(self._open))
+                del self._open[oldest]
+                oldest.cancel()
+            task = loop.create_task(self._serve(peer))
+            self._open[task] = None
+            task.add_done_callback(lambda done: self._open.pop(done, None))
+
+    async def _serve(self, peer: socket) -> None:
+        loop = asyncio.get_running_loop()
+        reader = asyncio.StreamReader(limit=MAX_HEAD_BYTES)
+        protocol = asyncio.StreamReaderProtocol(reader)
+        try:
+            async with asyncio.timeout(REQUEST_SECONDS):
+                transport, _ = await loop.connect_accepted_socket(lambda: protocol, peer, ssl=self._context())
+        except OSError as error:
+            peer.close()
+            self._handshake_failed(error)
+            return
+        except asyncio.CancelledError:
+            peer.close()
+            raise
+        await self._client(reader, asyncio.StreamWriter(transport, protocol, reader, loop))
 
     async def _client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if len(self._open) >= MAX_CONNECTIONS:
-            # The oldest connection has had most time: peers that send nothing must not keep out a probe.
-            oldest = next(iter(self._open))
-            del self._open[oldest]
-            oldest.transport.abort()
-        self._open[writer] = None
         try:
             async with asyncio.timeout(REQUEST_SECONDS):
                 response, wants_body = await self._response(reader)
@@ -85,9 +145,29 @@ class Admin:
                 await writer.drain()
         except (OSError, asyncio.IncompleteReadError):
             pass  # the peer left, or it is too slow (TimeoutError is an OSError)
+        except asyncio.CancelledError:
+            writer.transport.abort()
+            raise
         finally:
-            self._open.pop(writer, None)
             writer.close()
+
+    def _context(self) -> ssl.SSLContext | None:
+        """Return the TLS context for a new connection, with the newest certificate."""
+        if self._tls is None:
+            return None
+        if self._tls.reload_if_changed():
+            if self._tls.problem:
+                logs.logger().warning("certificates not reloaded", side="admin", reason=self._tls.problem)
+            else:
+                logs.logger().info("certificates reloaded", side="admin")
+        return self._tls.context
+
+    def _handshake_failed(self, error: OSError) -> None:
+        """Log why, if it is another reason than the last one."""
+        reason = short(error) if isinstance(error, ssl.SSLError) else reason_of(error)
+        if self._tls is not None and reason != self._failed:
+            self._failed = reason
+            logs.logger().warning("TLS handshake at the admin endpoint failed", reason=reason)
 
     async def _response(self, reader: asyncio.StreamReader) -> tuple[Response, bool]:
         """Return the response to a request, and whether the peer wants its body."""
@@ -102,14 +182,21 @@ class Admin:
         elif method not in {b"GET", b"HEAD"}:
             response = _text(HTTPStatus.METHOD_NOT_ALLOWED)
         else:
-            response = await self._answer(words[0].decode("latin-1"), _host(fields))
+            response = await self._answer(words[0].decode("latin-1"), fields)
         return response, method != b"HEAD"
 
-    async def _answer(self, target: str, host: str) -> Response:
+    async def _answer(self, target: str, fields: list[bytes]) -> Response:
+        host = _host(fields)
         if not (host in self._names or _is_address(host)):
             why = f"{host!r} is not a name of this gateway; --admin-names tells it more of them\n"
             return HTTPStatus.MISDIRECTED_REQUEST, "text/plain", why.encode()
         path, _, query = target.partition("?")
+        if (
+            self._token
+            and path not in PROBES
+            and not self._token.admits(_field(fields, b"authorization") or "")
+        ):
+            return HTTPStatus.UNAUTHORIZED, "text/plain", _TOKEN_MISSING
         route = self._routes.get(path)
         if route is None:
             return _text(HTTPStatus.NOT_FOUND)
@@ -161,12 +248,19 @@ def _text(status: HTTPStatus) -> Response:
 
 def _host(fields: Iterable[bytes]) -> str:
     """Return the host that a request names, in lower case, without its port; localhost if it names none."""
+    if (host := _field(fields, b"host")) is None:
+        return _LOCAL
+    host = host.lower()
+    return host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0].rstrip(".")
+
+
+def _field(fields: Iterable[bytes], wanted: bytes) -> str | None:
+    """Return the first value of a header field; None: the request has no such field."""
     for field in fields:
         name, _, value = field.partition(b":")
-        if name.strip().lower() == b"host":
-            host = value.strip().decode("latin-1").lower()
-            return host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0].rstrip(".")
-    return _LOCAL
+        if name.strip().lower() == wanted:
+            return value.strip().decode("latin-1")
+    return None
 
 
 def _is_address(host: str) -> bool:
@@ -178,9 +272,12 @@ def _is_address(host: str) -> bool:
 
 
 def _http(status: HTTPStatus, content_type: str, body: bytes, *, wants_body: bool) -> bytes:
-    allow = f"Allow: {_METHODS}\r\n" if status is HTTPStatus.METHOD_NOT_ALLOWED else ""
+    more = {
+        HTTPStatus.METHOD_NOT_ALLOWED: f"Allow: {_METHODS}\r\n",
+        HTTPStatus.UNAUTHORIZED: f"WWW-Authenticate: {_REALM}\r\n",
+    }.get(status, "")
     head = (
         f"HTTP/1.1 {status.value} {status.phrase}\r\nContent-Type: {content_type}\r\n"
-        f"Content-Length: {len(body)}\r\n{allow}Cache-Control: no-store\r\nConnection: close\r\n\r\n"
+        f"Content-Length: {len(body)}\r\n{more}Cache-Control: no-store\r\nConnection: close\r\n\r\n"
     )
     return head.encode() + (body if wants_body else b"")

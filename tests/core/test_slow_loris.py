@@ -224,7 +224,7 @@ def test_the_admin_endpoint() -> None:
             sockets = Binding().bind(Address("127.0.0.1", 0))
             port = sockets[0].getsockname()[1]
             with closing(Admin(gate)) as endpoint:  # uvloop waits for a server that is left open
-                await endpoint.start(sockets)
+                endpoint.start(sockets)
                 ended = asyncio.gather(*(dripping(port, asked + bytes(8000)) for _ in range(PEERS)))
                 for _ in range(10):
                     assert (await livez(port)).startswith(b"HTTP/1.1 200 ")

@@ -388,7 +388,7 @@ def test_an_admin_address_that_another_keeps_is_warned_of_once(monkeypatch: pyte
                         tries += 1
                         return Binding().bind(at)
 
-                    assert await main._start_admin(gate, admin, at, bind) == at
+                    assert await main._start_admin(gate, admin, "--admin", at, bind) == at
                     await until(lambda: any(line["log_level"] == "warning" for line in lines))
                     tried = tries
                     await until(lambda: tries > tried + 5)
@@ -396,7 +396,7 @@ def test_an_admin_address_that_another_keeps_is_warned_of_once(monkeypatch: pyte
                 assert [line["log_level"] for line in told] == ["info", "warning"], "said once"
                 assert told[1]["admin"] == str(at)
                 assert "--admin" in told[1]["event"]
-                await until(lambda: admin._servers)  # now that the stranger has left
+                await until(lambda: admin._accepting)  # now that the stranger has left
                 assert await _is_live(at)
                 admin.close()
 

@@ -22,7 +22,7 @@ from tests.shell import client, gateway, run, stub_broker, stub_cluster, until
 async def admin_of(gate: Gateway) -> AsyncIterator[tuple[int, Admin]]:
     sockets = Binding().bind(Address("127.0.0.1", 0))
     endpoint = Admin(gate, ["Gateway.example"])
-    await endpoint.start(sockets)
+    endpoint.start(sockets)
     try:
         yield sockets[0].getsockname()[1], endpoint
     finally:

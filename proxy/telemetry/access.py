@@ -1,0 +1,106 @@
+"""Who may read the admin endpoint: its TLS (``--admin-cert``) and its bearer token (RFC 6750)."""
+
+import ssl
+from hmac import compare_digest
+from pathlib import Path
+from typing import Final
+
+from proxy.config import Config, ConfigError
+from proxy.net.tls import ReloadingContext, load_pair, stamp
+from proxy.reasons import reason_of
+from proxy.telemetry import logs
+
+MAX_TOKEN: Final = 4096
+"""Bytes. A request for the admin endpoint has room for 8192."""
+_SCHEME: Final = "bearer"
+
+
+class Token:
+    """A token that is read again when its file changes.
+
+    Args:
+        file: its first line is the token.
+
+    Raises:
+        ConfigError: it can't be used.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._stamp = stamp(file)
+        self._token = self._read()
+
+    def admits(self, authorization: str) -> bool:
+        """Tell whether the value of a header Authorization has the token, in the same time for each value."""
+        self._follow()
+        scheme, _, token = authorization.strip().partition(" ")
+        return compare_digest(token.strip().encode(), self._token) and scheme.lower() == _SCHEME
+
+    def _follow(self) -> None:
+        """Read the token again if its file has changed; what can't be used changes nothing."""
+        if (now := stamp(self._file)) == self._stamp:
+            return
+        self._stamp = now
+        try:
+            self._token = self._read()
+        except ConfigError as error:
+            logs.logger().warning("token not reloaded: the earlier one stays in use", reason=str(error))
+        else:
+            logs.logger().info("token of the admin endpoint reloaded")
+
+    def _read(self) -> bytes:
+        return read_token("--admin-token-file", self._file).encode()
+
+
+def read_token(option: str, file: Path) -> str:
+    """Read a token from a file.
+
+    Args:
+        option: the option that names the file, for the error.
+        file: its first line is the token.
+
+    Raises:
+        ConfigError: the file can't be read, or has no token.
+    """
+    try:
+        with file.open("rb") as stream:
+            token = stream.read(MAX_TOKEN + 1).partition(b"\n")[0].strip()
+    except OSError as error:
+        raise ConfigError(f"{option} {file}: {reason_of(error)}") from None
+    text = token.decode("latin-1")
+    if not text:
+        raise ConfigError(
+            f"{option} {file}: it is empty; write a token into it, as `openssl rand -hex 32` makes one"
+        )
+    if len(text) > MAX_TOKEN or not text.isascii() or not text.isprintable() or " " in text:
+        raise ConfigError(
+            f"{option} {file}: a token has at most {MAX_TOKEN} letters, digits and signs of ASCII"
+        )
+    return text
+
+
+def admin_tls(config: Config) -> ReloadingContext | None:
+    """Return the TLS of the admin endpoint; None for plain text.
+
+    Raises:
+        ConfigError: the certificate or the key can't be used.
+    """
+    cert, key = config.admin_cert, config.admin_key
+    if cert is None:
+        return None
+
+    def make() -> ssl.SSLContext:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        load_pair(context, "--admin", cert, key)
+        return context
+
+    return ReloadingContext((cert, key), make)
+
+
+def admin_token(config: Config) -> Token | None:
+    """Return the token of the admin endpoint; None: it needs none.
+
+    Raises:
+        ConfigError: it can't be used.
+    """
+    return Token(config.admin_token_file) if config.admin_token_file else None

@@ -1,0 +1,104 @@
+"""TLS at the admin endpoint."""
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from proxy.addresses import Address
+from proxy.config import ConfigError
+from proxy.net.listen import Binding
+from proxy.telemetry.access import admin_tls
+from proxy.telemetry.admin import MAX_CONNECTIONS, Admin
+from tests.shell import BOTH_LOOPS, client, config, gateway, run, stub_broker, until
+from tests.tls.secured import Keys
+from tools.certificates import Pair
+
+
+@asynccontextmanager
+async def endpoint(pair: Pair) -> AsyncIterator[tuple[int, Admin]]:
+    options = {"bootstrap": "k:1", "admin": ":0", "admin_cert": str(pair.cert), "admin_key": str(pair.key)}
+    async with stub_broker() as broker, gateway(broker.address) as gate:
+        sockets = Binding().bind(Address("127.0.0.1", 0))
+        admin = Admin(gate, tls=admin_tls(config(**options)))
+        admin.start(sockets)
+        try:
+            yield sockets[0].getsockname()[1], admin
+        finally:
+            admin.close()
+            await until(lambda: not admin._open)
+
+
+async def _livez(port: int, trust: ssl.SSLContext) -> bytes:
+    async with client(port, trust, "localhost") as (reader, writer):
+        writer.write(b"GET /livez HTTP/1.1\r\n\r\n")
+        return await reader.read()
+
+
+@BOTH_LOOPS
+def test_it_speaks_tls_and_nothing_else(keys: Keys, plain: bool) -> None:
+    async def scene() -> None:
+        with capture_logs() as lines:
+            async with endpoint(keys.good) as (port, _):
+                assert (await _livez(port, keys.trust())).endswith(b"alive\n")
+                for _ in range(2):
+                    async with client(port) as (reader, writer):
+                        writer.write(b"GET /livez HTTP/1.1\r\n\r\n")
+                        assert b"alive" not in await reader.read()
+                assert (await _livez(port, keys.trust())).endswith(b"alive\n")
+        (line,) = [line for line in lines if line["log_level"] == "warning"]
+        assert (line["event"], line["reason"]) == (
+            "TLS handshake at the admin endpoint failed",
+            "http request",
+        )
+
+    run(scene(), plain=plain)
+
+
+@BOTH_LOOPS
+def test_peers_that_shake_no_hands_do_not_keep_out_a_probe(keys: Keys, plain: bool) -> None:
+    async def scene() -> None:
+        async with endpoint(keys.good) as (port, admin):
+            streams = [await asyncio.open_connection("127.0.0.1", port) for _ in range(MAX_CONNECTIONS)]
+            await until(lambda: len(admin._open) == MAX_CONNECTIONS)
+            assert (await _livez(port, keys.trust())).endswith(b"alive\n")
+            assert await streams[0][0].read() == b"", "who came first made room"
+            assert len(admin._open) <= MAX_CONNECTIONS
+            for _, writer in streams:
+                writer.close()
+
+    run(scene(), plain=plain)
+
+
+def test_a_renewed_certificate_needs_no_restart(keys: Keys, tmp_path: Path) -> None:
+    pair = Pair(tmp_path / "own.pem", tmp_path / "own.key")
+    pair.cert.write_text(keys.stranger.chain)
+    pair.key.write_text(keys.stranger.private)
+
+    async def scene() -> None:
+        async with endpoint(pair) as (port, _):
+            with pytest.raises(ssl.SSLCertVerificationError):
+                await _livez(port, keys.trust())
+            pair.key.write_text(keys.good.private)
+            pair.cert.write_text(keys.good.chain)
+            assert (await _livez(port, keys.trust())).endswith(b"alive\n")
+            with capture_logs() as lines:
+                pair.cert.write_text("nothing")
+                assert (await _livez(port, keys.trust())).endswith(b"alive\n")
+            assert [line["side"] for line in lines if line["event"] == "certificates not reloaded"] == [
+                "admin"
+            ]
+
+    run(scene())
+
+
+def test_files_that_can_not_be_used_are_told(keys: Keys) -> None:
+    options = {"bootstrap": "k:1", "admin": ":0", "admin_cert": str(keys.good.cert)}
+    with pytest.raises(ConfigError, match=r"--admin-cert .* and --admin-key .*: the key does not belong"):
+        admin_tls(config(**options, admin_key=str(keys.stranger.key)))
+    with pytest.raises(ConfigError, match="--admin-key /none: No such file"):
+        admin_tls(config(**options, admin_key="/none"))
