@@ -12,7 +12,7 @@ KILLS ?= 1000
 PYTEST := $(BIN)/pytest -q --dist loadfile
 
 .DEFAULT_GOAL := help
-.PHONY: help check test lint programs demo demo-link demo-cooperative clients soak bench clean
+.PHONY: help check test lint programs demo demo-link demo-cooperative clients soak bench dist clean
 
 help:  ## show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -68,5 +68,8 @@ soak: $(STAMP)  ## fuzzers, an hour of faults, and the tests that take long
 bench: programs  ## the figures of BENCHMARKS.md, side by side in one run
 	$(BIN)/python -m tools.bench --long
 
+dist: $(STAMP)  ## wheel, sdist and SBOM of the last commit, built twice to the same bytes
+	$(BIN)/python -m tools.dist
+
 clean:  ## remove what the other targets made
-	rm -rf $(VENV) .cache build *.egg-info
+	rm -rf $(VENV) .cache build dist *.egg-info

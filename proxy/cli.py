@@ -171,7 +171,13 @@ def _top(arguments: dict[str, Any]) -> int:
 
 def _other_command(name: str, argv: Sequence[str]) -> int:
     for entry in entry_points(group=COMMANDS, name=name):
-        code: int = entry.load()(argv)
+        try:
+            command = entry.load()
+        except ModuleNotFoundError as error:
+            if error.name != entry.module.partition(".")[0]:
+                raise
+            break  # the gateway's image leaves the package out
+        code: int = command(argv)
         return code
     sys.stderr.write(
         f"fetchgate {name}: not installed; in fetchgate's source folder: "

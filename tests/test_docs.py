@@ -74,6 +74,19 @@ def test_each_name_of_the_code_on_the_page_for_contributors_is_there() -> None:
         assert name.endswith(FILES) or set(name.split(".")) <= known, name
 
 
+def test_the_supported_brokers_are_those_that_tests_run() -> None:
+    """As the page of upgrades, the README and the tests with brokers name them."""
+    page = (ROOT / "docs" / "upgrade.md").read_text(encoding="utf-8")
+    (told,) = re.findall(r"^\| Kafka brokers \| ([\d., ]+);", page, re.MULTILINE)
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    table = readme.partition("| broker | Fetch versions |")[2].partition("\n\n")[0]
+    lockstep = (ROOT / "tests" / "integration" / "test_lockstep.py").read_text(encoding="utf-8")
+    (run,) = re.findall(r"^RELEASES = \((.*)\)$", lockstep, re.MULTILINE)
+    assert (
+        told.split(", ") == re.findall(r"^\| (\d\S+) \|", table, re.MULTILINE) == re.findall('"(.+?)"', run)
+    )
+
+
 NOT_OURS: Final = re.compile(
     r"(?:pip|pipx|uv)3? (?:tool )?(?:install|inject|upgrade|add)\b[^\n`'\"]*(?<![\w.@/-])fetchgate\b(?!-)"
     r"|(?<![\w-])fetchgate\[",

@@ -14,6 +14,7 @@ from typing import Final
 import pytest
 
 from tests.tools.test_deploy import ROOT, commands
+from tools.base_images import CONTAINERFILE, without_digests
 
 __all__ = ["podman"]
 
@@ -79,8 +80,11 @@ def podman(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Podman]:
     podman = Podman(folder)
     try:
         make_bases(podman, folder)
+        # The base images that are made here have the tags of others, not their digests.
+        file = folder / "Containerfile"
+        file.write_text(without_digests(CONTAINERFILE.read_text()))
         for line in (line for line in commands("Images") if line.startswith("podman build")):
-            podman.run(*line.split())
+            podman.run(*(str(file) if ROOT / word == CONTAINERFILE else word for word in line.split()))
         yield podman
         podman.run("podman", "rm", "--all", "--force")
     finally:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
+from proxy.version import VERSION
 from tests.integration.fetching import Fetcher
 from tests.integration.images import ABSENT, Podman, podman
 from tests.integration.namespaces import (
@@ -107,7 +108,7 @@ def test_the_images_are_the_sidecar_of_the_manifests(place: Place, podman: Podma
 
 
 def test_the_image_has_no_spark_and_tells_its_options(podman: Podman) -> None:
-    image = "fetchgate:0.1.0"
+    image = f"fetchgate:{VERSION}"
     assert "--bootstrap" in podman.run("podman", "run", "--rm", "--network=host", "--pull=never", image)
     tried = "import importlib.util as u; print([n for n in ('pyspark', 'pip', 'scapy') if u.find_spec(n)])"
     asked = ("--entrypoint=python", image, "-c", tried)

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import pytest
 
+from proxy.version import VERSION
 from tests.integration import images
 from tests.integration.bystander import until
 from tests.integration.images import Podman, podman
@@ -39,8 +40,8 @@ TOPIC, PARTITIONS = "example", 100
 """What the client of the base reads."""
 CLIENT: Final = "docker.io/edenhill/kcat:1.7.1"
 """It is made here of Debian's package."""
-GATEWAY: Final = "docker.io/library/fetchgate:0.1.0"
-RULES: Final = "docker.io/library/fetchgate-rules:0.1.0"
+GATEWAY: Final = f"docker.io/library/fetchgate:{VERSION}"
+RULES: Final = f"docker.io/library/fetchgate-rules:{VERSION}"
 CLIENT_FILE: Final = f"""
 FROM {images.BASES[0]}
 RUN apt-get update && apt-get install --yes --no-install-recommends kcat

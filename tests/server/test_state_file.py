@@ -47,6 +47,18 @@ def test_what_is_known_survives_a_restart(tmp_path: Path) -> None:
     assert [each.name for each in tmp_path.iterdir()] == ["state.json"]
 
 
+def test_a_state_that_another_version_wrote_is_read(tmp_path: Path) -> None:
+    """A newer one may add fields; after a downgrade they are ignored."""
+
+    async def scene() -> None:
+        path = tmp_path / "state.json"
+        broker = {"id": 1, "host": "kafka-1", "port": 9092, "rack": "a"}
+        path.write_text(json.dumps({"brokers": [broker], "format": 7}))
+        assert Keeping(path).file.load() == [KAFKA]
+
+    run(scene())
+
+
 def test_many_changes_are_written_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """2,000 brokers in one response: a file written for each stopped all clients for half a minute."""
     monkeypatch.setattr(state_file, "SAVE_SECONDS", 0.01)

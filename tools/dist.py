@@ -1,0 +1,152 @@
+"""Builds the files of a release into `dist/`: wheel, sdist, SBOM, and their sums.
+
+    python -m tools.dist
+
+The last commit is built twice, in two folders. If the bytes differ, nothing is written. Who builds the same
+commit later gets the same files: `tools/deploy/requirements-build.txt` says what builds them.
+"""
+
+import gzip
+import hashlib
+import io
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from tools.lock import BUILD, ROOT, RUN, parse
+from tools.sbom import sbom
+
+DIST: Final = ROOT / "dist"
+SUMS: Final = "SHA256SUMS"
+_HOOKS: Final = """
+import os, sys
+os.umask(0o022)
+from setuptools.build_meta import build_sdist, build_wheel
+into = sys.argv[1]  # setuptools puts arguments of its own there
+build_sdist(into)
+build_wheel(into)
+"""
+
+
+def build(source: Path, into: Path, python: Path, epoch: int) -> dict[str, bytes]:
+    """Build wheel and sdist.
+
+    Args:
+        source: the unpacked commit; the build leaves files there.
+        into: an empty folder.
+        python: has setuptools.
+        epoch: the time that all files get, in seconds since 1970.
+
+    Returns:
+        The files by name.
+
+    Raises:
+        RuntimeError: setuptools failed.
+    """
+    environment = {"PATH": os.environ.get("PATH", os.defpath), "SOURCE_DATE_EPOCH": str(epoch), "LC_ALL": "C"}
+    _run([str(python), "-I", "-c", _HOOKS, str(into)], cwd=source, env=environment)
+    return {
+        file.name: _plain_tar(file.read_bytes(), epoch)
+        if file.name.endswith(".tar.gz")
+        else file.read_bytes()
+        for file in sorted(into.iterdir())
+    }
+
+
+def _plain_tar(packed: bytes, epoch: int) -> bytes:
+    """Return an archive without what tells of the machine: owners, times, the order of folders."""
+    plain = io.BytesIO()
+    with (
+        tarfile.open(fileobj=io.BytesIO(packed)) as before,
+        tarfile.open(fileobj=plain, mode="w", format=tarfile.PAX_FORMAT) as after,
+    ):
+        for member in sorted(before.getmembers(), key=lambda member: member.name):
+            member.uid = member.gid = 0
+            member.uname = member.gname = ""
+            member.mtime = epoch
+            member.mode = 0o755 if member.isdir() or member.mode & 0o100 else 0o644
+            member.pax_headers = {}
+            after.addfile(member, before.extractfile(member))
+    return gzip.compress(plain.getvalue(), mtime=epoch)
+
+
+def differing(first: dict[str, bytes], second: dict[str, bytes]) -> list[str]:
+    """Return the names of files that are not in both builds with the same bytes."""
+    return sorted(name for name in first.keys() | second.keys() if first.get(name) != second.get(name))
+
+
+def main() -> int:
+    """Build, compare, write, and print names and sums."""
+    commit = _run(["git", "rev-parse", "HEAD"], cwd=ROOT)
+    epoch = int(_run(["git", "log", "-1", "--format=%ct"], cwd=ROOT))
+    if _run(["git", "status", "--porcelain"], cwd=ROOT):
+        print("The last commit is built; changes that are not committed are not in it.", file=sys.stderr)
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        python = _python(folder / "venv")
+        builds = []
+        for number in ("first", "second"):
+            source, into = folder / number / "source", folder / number / "dist"
+            source.mkdir(parents=True)
+            into.mkdir()
+            archive = folder / "source.tar"
+            _run(["git", "archive", "--output", str(archive), commit], cwd=ROOT)
+            with tarfile.open(archive) as packed:
+                packed.extractall(source, filter="data")
+            builds.append(build(source, into, python, epoch))
+    if names := differing(*builds):
+        print(f"tools.dist: two builds differ, nothing is written: {', '.join(names)}", file=sys.stderr)
+        return 1
+    files = builds[0]
+    files |= _bill(files, datetime.fromtimestamp(epoch, UTC).isoformat())
+    sums = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
+    files[SUMS] = "".join(f"{told}  {name}\n" for name, told in sorted(sums.items())).encode()
+    shutil.rmtree(DIST, ignore_errors=True)
+    DIST.mkdir()
+    for name, data in files.items():
+        (DIST / name).write_bytes(data)
+    print(f"Built commit {commit} twice, to the same bytes, into {DIST}:")
+    print(files[SUMS].decode(), end="")
+    return 0
+
+
+def _bill(files: dict[str, bytes], made_at: str) -> dict[str, bytes]:
+    """Return the SBOM of the wheel."""
+    (wheel,) = (name for name in files if name.endswith(".whl"))
+    version = wheel.split("-")[1]
+    sha256 = hashlib.sha256(files[wheel]).hexdigest()
+    pinned = parse(RUN.read_text())
+    bill = sbom(wheel=wheel, version=version, sha256=sha256, made_at=made_at, pinned=pinned)
+    return {f"{wheel.rpartition('-py')[0]}.cdx.json": f"{json.dumps(bill, indent=2)}\n".encode()}
+
+
+def _python(folder: Path) -> Path:
+    """Make an environment that has what `requirements-build.txt` names, and nothing else."""
+    _run([sys.executable, "-m", "venv", str(folder)], cwd=ROOT)
+    python = folder / "bin" / "python"
+    options = ["--quiet", "--disable-pip-version-check", "--only-binary", ":all:", "--require-hashes"]
+    _run([str(python), "-m", "pip", "install", *options, "-r", str(BUILD)], cwd=ROOT)
+    return python
+
+
+def _run(command: list[str], *, cwd: Path, env: dict[str, str] | None = None) -> str:
+    """Run a program and return what it printed.
+
+    Raises:
+        RuntimeError: it failed. The message has the end of what it wrote.
+    """
+    done = subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(command[:3])}: {(done.stderr or done.stdout)[-2000:]}")
+    return done.stdout.strip()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

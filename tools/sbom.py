@@ -1,0 +1,112 @@
+"""A software bill of materials (CycloneDX 1.6, JSON) of what a wheel needs at run time.
+
+Versions are those of `tools/deploy/requirements.txt`. Licences, and what needs what, are those that the
+packages of this environment name.
+"""
+
+import re
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, metadata, requires
+from typing import Any, Final
+from uuid import NAMESPACE_URL, uuid5
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from tools.lock import Pinned
+
+NAME: Final = "kafka-fetchgate"
+_CLASSIFIER: Final = "License :: OSI Approved :: "
+
+
+def sbom(*, wheel: str, version: str, sha256: str, made_at: str, pinned: Sequence[Pinned]) -> dict[str, Any]:
+    """Return the document.
+
+    Args:
+        wheel: the name of the wheel's file.
+        version: of the distribution.
+        sha256: of the wheel.
+        made_at: when, in ISO 8601.
+        pinned: what it needs, and what these need.
+
+    Returns:
+        The same arguments give the same document.
+
+    Raises:
+        RuntimeError: a package that is pinned is not in this environment.
+    """
+    by_name: dict[str, list[str]] = {}
+    for each in pinned:
+        by_name.setdefault(canonicalize_name(each.name), []).append(_purl(each))
+    own = f"pkg:pypi/{NAME}@{version}"
+    edges = {own: _needed(NAME, by_name)}
+    edges |= {_purl(each): _needed(each.name, by_name) for each in pinned}
+    return {
+        "$schema": "http://cyclonedx.org/schema/bom-1.6.schema.json",
+        "bomFormat": "CycloneDX",
+        "specVersion": "1.6",
+        "serialNumber": f"urn:uuid:{uuid5(NAMESPACE_URL, f'{wheel}#{sha256}')}",
+        "version": 1,
+        "metadata": {
+            "timestamp": made_at,
+            "component": {
+                "type": "application",
+                "bom-ref": own,
+                "name": NAME,
+                "version": version,
+                "purl": own,
+                "hashes": [{"alg": "SHA-256", "content": sha256}],
+                "licenses": _licences(NAME),
+                "properties": [{"name": "fetchgate:file", "value": wheel}],
+            },
+        },
+        "components": [_component(each) for each in pinned],
+        "dependencies": [{"ref": ref, "dependsOn": needs} for ref, needs in edges.items()],
+    }
+
+
+def _component(pinned: Pinned) -> dict[str, Any]:
+    component: dict[str, Any] = {
+        "type": "library",
+        "bom-ref": _purl(pinned),
+        "name": pinned.name,
+        "version": pinned.version,
+        "purl": _purl(pinned),
+        "licenses": _licences(pinned.name),
+    }
+    if pinned.marker:
+        component["properties"] = [{"name": "fetchgate:marker", "value": pinned.marker}]
+    return component
+
+
+def _purl(pinned: Pinned) -> str:
+    return f"pkg:pypi/{canonicalize_name(pinned.name)}@{pinned.version}"
+
+
+def _needed(name: str, known: dict[str, list[str]]) -> list[str]:
+    """Return what a package needs of what is pinned; extras are not installed."""
+    needed: set[str] = set()
+    try:
+        wanted = [Requirement(text) for text in requires(name) or ()]
+    except PackageNotFoundError:
+        raise RuntimeError(f"{name} is not in this environment: make test installs what it needs") from None
+    for requirement in wanted:
+        if "extra" not in str(requirement.marker or ""):
+            needed.update(known.get(canonicalize_name(requirement.name), ()))
+    return sorted(needed)
+
+
+def _licences(name: str) -> list[dict[str, Any]]:
+    """Return the licences that a package names, as an SPDX expression if it gives one."""
+    told = metadata(name)
+    if expressions := told.get_all("License-Expression"):
+        return [{"expression": expressions[0]}]
+    names = [
+        text.removeprefix(_CLASSIFIER)
+        for text in told.get_all("Classifier") or ()
+        if text.startswith(_CLASSIFIER)
+    ]
+    line = str((told.get_all("License") or [""])[0]).partition("\n")[0]
+    if not names and re.fullmatch(r"[\w .()+-]{1,60}", line):
+        names = [line]
+    return [{"license": {"name": each}} for each in names]
