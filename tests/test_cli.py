@@ -20,7 +20,7 @@ from proxy.cli import main
 from proxy.config import OPTIONS
 from proxy.net import bootstrap
 from proxy.protocol.api import ApiKey
-from proxy.server import listeners, preflight
+from proxy.server import bypass, listeners, preflight
 from tests.names import Names
 from tests.shell import WAIT_SECONDS, client, frame, request, response, run, stub_cluster, until
 from tools.kafka.ports import free_ports
@@ -33,6 +33,12 @@ def _log_defaults() -> Iterator[None]:
     """Take back what `main` set up: its stream is the captured one of one test."""
     yield
     structlog.reset_defaults()
+
+
+@pytest.fixture(autouse=True)
+def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Look at no process: who runs the tests also runs others, of which transparent mode warns."""
+    monkeypatch.setattr(bypass, "MAX_SCANNED", 0)
 
 
 def _fails(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[object, str]:
@@ -94,7 +100,7 @@ def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as left:
         main(["--version"])
     assert left.value.code == 0
-    assert capsys.readouterr().out == "fetchgate 0.1.0\n"
+    assert capsys.readouterr().out == "fetchgate 0.2.0\n"
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ from proxy.net.listen import OwnListenerError, inherited
 from proxy.net.resolve import look_up
 from proxy.net.tls import ReloadingContext
 from proxy.reasons import reason_of
+from proxy.server.bypass import passing_by
 from proxy.server.gateway import Gateway
 from proxy.server.preflight import check
 from proxy.server.process import keep_freed, new_event_loop, tell_ready
@@ -62,6 +63,8 @@ def run(arguments: dict[str, Any]) -> int:
     keep_freed()
     for text in misspelt_variables(os.environ):
         logs.logger().warning("environment variable ignored", reason=text)
+    if text := _passing_by(config):
+        logs.logger().warning("processes pass by the gateway", reason=text)
     try:
         with asyncio.Runner(loop_factory=new_event_loop) as runner:
             return runner.run(_serve(config, arguments))
@@ -80,12 +83,19 @@ def _file(arguments: dict[str, Any]) -> str | None:
 async def _check(config: Config) -> int:
     for text in misspelt_variables(os.environ):
         _say(text)
+    if text := _passing_by(config):
+        _say(text)
     try:
         return 0 if await check(config, _say) else EXIT_FAILED
     except ConfigError as error:
         return complain("proxy", str(error), EXIT_USAGE)
     except BootstrapError as error:
         return complain("proxy", str(error), EXIT_FAILED)
+
+
+def _passing_by(config: Config) -> str:
+    """Say which processes the rules leave alone beside the gateway; empty in explicit mode."""
+    return "" if config.transparent == "off" else passing_by()
 
 
 def _say(text: str) -> None:

@@ -7,6 +7,7 @@ of tools/deploy/transparent.sh. All of it lives in namespaces that the tests mak
 import os
 import socket
 import ssl
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -44,7 +45,7 @@ from tests.integration.namespaces import (
     produce,
     quiet,
 )
-from tests.integration.sidecar import READ_ONLY, USER, Shipped, Sidecar, Written, confined
+from tests.integration.sidecar import READ_ONLY, USER, Shipped, Sidecar, Written, as_user, confined
 from tests.tools.test_deploy import GATEWAYS, environment_of, pod_of, rendered
 from tools.certificates import Authority
 from tools.kafka.admin import Admin
@@ -244,6 +245,58 @@ def test_who_comes_to_the_listener_itself_is_refused_and_told_why(place: Place, 
 def test_clients_are_refused_at_once_while_no_gateway_listens(place: Place, mode: str, family: str) -> None:
     with place.rules(mode), pytest.raises(ConnectionRefusedError):
         connect(place.near, HOSTS[family], PORT).close()
+
+
+@pytest.mark.parametrize("family", HOSTS)
+@pytest.mark.parametrize("mode", MODES)
+def test_watched_rules_are_there_while_a_gateway_listens(place: Place, mode: str, family: str) -> None:
+    """A gateway that is killed leaves its clients to the broker; the next one has them again."""
+    ports = ("--ports", f"{PORT}-{LAST_PORT}", "--to", "19092", "--user", str(USER))
+    with place.near.inside():
+        watch = subprocess.Popen([SCRIPT, "watch", "--mode", mode, *ports], stdout=subprocess.PIPE, text=True)
+    assert watch.stdout is not None
+    try:
+        for _ in range(2):
+            with place.sidecar(mode) as sidecar:
+                assert watch.stdout.readline().startswith("connections to ports")
+                with fetching(place.near, family) as client:
+                    expected = contents(client.hello().fetches())
+                    assert sidecar.state()["connections_accepted"] == 1
+                sidecar.kill()
+                assert watch.stdout.readline().startswith("the rules are taken away")
+                with fetching(place.near, family) as client:
+                    assert contents(client.hello().fetches()) == expected
+        with place.sidecar(mode):
+            assert watch.stdout.readline().startswith("connections to ports")
+            watch.terminate()
+            assert watch.wait(30) == 0
+            assert place.near.run(SCRIPT, "show", check=False).returncode == 1
+    finally:
+        watch.kill()
+        watch.wait()
+        watch.stdout.close()
+        place.near.run(SCRIPT, "down")
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_process_of_the_gateway_s_user_is_told_at_the_start_and_by_a_check(place: Place, mode: str) -> None:
+    with ExitStack() as stack:
+        for where in (place.near, place.far):
+            with where.inside():
+                client = subprocess.Popen([*as_user(USER), "sleep", "1000"])
+            stack.callback(client.wait)
+            stack.callback(client.kill)
+            comm = Path(f"/proc/{client.pid}/comm")
+            until(lambda comm=comm: comm.read_text() == "sleep\n", "no client")  # type: ignore[misc]  # bound here
+            if where is place.near:
+                named = f"also runs sleep ({client.pid}); their connections pass by the gateway"
+        with place.sidecar(mode) as sidecar:
+            assert sidecar.log().count(named) == 1, sidecar.log()
+            command = [*as_user(USER, ("net_raw",)), sys.executable, "-m", "proxy", "proxy", "--check"]
+            options = ["--transparent", mode, "--listen", "127.0.0.1:19093", "--admin", "off"]
+            assert named in place.near.run(*command, *options).stdout
+    with place.sidecar(mode) as sidecar:
+        assert "also runs" not in sidecar.log()
 
 
 @pytest.mark.parametrize("mode", MODES)

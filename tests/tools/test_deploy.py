@@ -59,8 +59,8 @@ def without(option: str) -> tuple[str, ...]:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ((), "say what to do: up, show or down"),
-        (("start",), "'start' is none of up, show, down"),
+        ((), "say what to do: up, watch, show or down"),
+        (("start",), "'start' is none of up, watch, show, down"),
         (without("--mode"), "--mode is missing"),
         (changed("--mode", "nat"), "--mode nat: give redirect or tproxy"),
         (without("--ports"), "--ports is missing"),
@@ -80,6 +80,8 @@ def without(option: str) -> tuple[str, ...]:
         ((*UP, "--more"), "'--more' is no option of up"),
         ((*UP, "--mode"), "--mode wants a value"),
         (("down", "--mode", "redirect"), "'--mode' is no option of down"),
+        (("watch", *without("--mode")[1:]), "--mode is missing"),
+        (("watch", *UP[1:], "--dry-run"), "'--dry-run' is no option of watch"),
     ],
 )
 def test_a_mistake_is_reported_in_one_line(arguments: tuple[str, ...], said: str) -> None:
@@ -655,10 +657,10 @@ def commands(section: str = "") -> list[str]:
 
 ELSEWHERE: Final = ("podman build", "kubectl apply", "docker compose")
 """Commands that need a cluster, a daemon, or a registry: run by tests/integration/test_deploy_*.py."""
-HERE: Final = ("kubectl kustomize", "systemd-analyze")
+HERE: Final = ("kubectl kustomize", "systemd-analyze", "helm")
 
 
-_, GATEWAYS = blocks("Transparent mode by hand")
+_, _, GATEWAYS = blocks("Transparent mode by hand")
 """How the gateway is started: run by tests/integration/test_transparent_live.py."""
 IN_A_ROW, _ = blocks("Two gateways in a row")
 """Run by tests/integration/test_client_sessions_live.py."""
@@ -692,7 +694,10 @@ def test_the_page_and_the_manifest_leave_the_same_right() -> None:
 @pytest.mark.skipif(bool(LACKING), reason=LACKING)
 def test_the_rules_of_the_page_are_laid_and_taken_away_as_it_is_written() -> None:
     with Namespace() as place, place.inside():
-        for line in (line for line in commands() if line.startswith("tools/deploy/transparent.sh")):
+        once = [line for line in commands() if line.startswith("tools/deploy/transparent.sh")]
+        (watch,) = (line for line in once if " watch " in line)
+        once.remove(watch)  # run by tests/integration/test_transparent_live.py
+        for line in once:
             done = subprocess.run(line.split(), cwd=ROOT, capture_output=True, text=True, check=False)
             assert (done.returncode, done.stderr) == (0, ""), line
         assert place.run("nft", "list", "ruleset").stdout == ""
@@ -704,4 +709,4 @@ def test_files_and_options_that_the_page_names_are_there() -> None:
         assert (ROOT / file.rstrip(".")).exists(), file
     flags = {option.flag for option in OPTIONS}
     named = set(re.findall(r"`(--[a-z-]+)[ `]", text))
-    assert named - flags <= {"--config", "--ports", "--user", "--read-only"}
+    assert named - flags <= {"--config", "--check", "--ports", "--to", "--user", "--read-only"}

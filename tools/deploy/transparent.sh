@@ -14,10 +14,13 @@ ME=${0##*/}
 usage() {
     cat <<END
 usage: $ME up --mode redirect|tproxy --ports PORT[,PORT|,FIRST-LAST...] --to PORT --user USER [--dry-run]
+       $ME watch --mode MODE --ports LIST --to PORT --user USER
        $ME show
        $ME down [--dry-run]
 
 Lays the rules that bring connections to a gateway in transparent mode, shows them, takes them away.
+\`watch\` goes on until it is told to end (SIGTERM). It lays the rules when something listens at --to, and takes
+them away within a second when nothing does, and at its end: clients then connect straight to the brokers.
 Taken are connections to --ports that begin in this network namespace, unless USER makes them (the
 gateway must run as a user of its own), and those that are forwarded through it; IPv4 and IPv6.
 
@@ -32,6 +35,7 @@ It needs CAP_NET_ADMIN in this network namespace, and nft; tproxy needs ip (ipro
 
 examples:
   $ME up --mode redirect --ports 9092,9093 --to 19092 --user 61092
+  $ME watch --mode redirect --ports 9092,9093 --to 19092 --user 61092
   $ME down
 END
 }
@@ -184,7 +188,7 @@ run() {
     fi
 }
 
-up() {
+check_options() {
     [ -n "$mode" ] || wrong "--mode is missing: give --mode redirect or --mode tproxy"
     case $mode in
     redirect | tproxy) ;;
@@ -197,6 +201,10 @@ up() {
     check_ports
     check_user
     refuse_unheard
+}
+
+up() {
+    check_options
     if [ "$dry_run" = yes ]; then
         [ "$mode" = redirect ] || add_routes
         echo "nft -f - <<END"
@@ -206,6 +214,10 @@ up() {
         return
     fi
     check_rights "$mode"
+    lay
+}
+
+lay() {
     if [ "$mode" = tproxy ] && ! rules | nft -c -f - 2>/dev/null; then
         refuse='' # Linux before 5.9 refuses nothing at this hook
         if rules | nft -c -f - 2>/dev/null; then
@@ -237,13 +249,45 @@ down() {
         return
     fi
     check_rights redirect
-    if nft list table inet $TABLE >/dev/null 2>&1; then
+    take_away
+}
+
+take_away() {
+    if is_laid; then
         run nft delete table inet $TABLE
         echo "the rules are taken away: new connections go straight to the brokers"
     else
         echo "no rules of fetchgate are laid here"
     fi
     drop_routes
+}
+
+is_laid() {
+    nft list table inet $TABLE >/dev/null 2>&1
+}
+
+# Tells whether something listens at --to in this network namespace; nobody is connected to for that.
+is_heard() {
+    grep -Eqs ":$port_hex [0-9A-F]+:0000 0A " /proc/net/tcp /proc/net/tcp6
+}
+
+watch() {
+    check_options
+    check_rights "$mode"
+    port_hex=$(printf '%04X' "$to")
+    trap 'take_away; exit 0' TERM INT
+    laid=unknown
+    while true; do
+        if is_heard; then
+            [ $laid = yes ] || lay
+            laid=yes
+        else
+            [ $laid = no ] || ! is_laid || take_away
+            laid=no
+        fi
+        sleep 1 &
+        wait $! # a signal is heard at once
+    done
 }
 
 mode='' ports='' to='' user='' refuse='' dry_run=no
@@ -253,9 +297,9 @@ case $command in
     usage
     exit 0
     ;;
-up | show | down) shift ;;
-'') wrong "say what to do: up, show or down (--help tells more)" ;;
-*) wrong "'$command' is none of up, show, down (--help tells more)" ;;
+up | watch | show | down) shift ;;
+'') wrong "say what to do: up, watch, show or down (--help tells more)" ;;
+*) wrong "'$command' is none of up, watch, show, down (--help tells more)" ;;
 esac
 while [ $# -gt 0 ]; do
     case $command$1 in
@@ -265,7 +309,7 @@ while [ $# -gt 0 ]; do
         shift
         continue
         ;;
-    up--mode | up--ports | up--to | up--user) [ $# -ge 2 ] || wrong "$1 wants a value" ;;
+    up--mode | up--ports | up--to | up--user | watch--mode | watch--ports | watch--to | watch--user) [ $# -ge 2 ] || wrong "$1 wants a value" ;;
     *) wrong "'$1' is no option of $command (--help tells more)" ;;
     esac
     case $1 in

@@ -1,0 +1,130 @@
+"""Processes that run as the gateway's user: in transparent mode the rules leave their connections alone, too.
+
+Only those are seen that `/proc` shows and that are in the gateway's network namespace. In a pod each
+container has a `/proc` of its own.
+"""
+
+import os
+import pwd
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Self
+
+MAX_SCANNED: Final = 20_000
+"""So many processes are looked at: a fraction of a second."""
+MAX_NAMED: Final = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Process:
+    number: int
+    name: str
+    parent: int
+    user: int
+    """The effective one: who a connection belongs to."""
+
+    @classmethod
+    def read(cls, folder: Path) -> Self:
+        """Read it.
+
+        Raises:
+            OSError: it has ended.
+        """
+        facts: dict[str, str] = {}
+        for line in (folder / "status").read_text(encoding="utf-8", errors="replace").splitlines():
+            key, _, value = line.partition(":")
+            facts[key] = value.strip()
+            if key == "Uid":
+                break
+        return cls(
+            number=int(folder.name),
+            name=facts["Name"],
+            parent=int(facts["PPid"]),
+            user=int(facts["Uid"].split()[1]),
+        )
+
+
+def passing_by(proc: Path = Path("/proc")) -> str:
+    """Say which processes other than gateways run as this gateway's user; empty if there are none.
+
+    Those that started the gateway are left out, too.
+
+    Args:
+        proc: where the kernel shows processes.
+    """
+    try:
+        own = _Process.read(Path(proc, str(os.getpid())))
+        others = [process for process in _others(proc, own) if _same_network(proc, process, own)]
+    except (OSError, ValueError, KeyError):
+        return ""  # there is no /proc here
+    if not others:
+        return ""
+    named = ", ".join(f"{process.name} ({process.number})" for process in others[:MAX_NAMED])
+    more = f" and {len(others) - MAX_NAMED} more" if len(others) > MAX_NAMED else ""
+    return (
+        f"the gateway's user {_user_name(own.user)} also runs {named}{more}; their connections pass by the"
+        " gateway; give the gateway a user of its own"
+    )
+
+
+def _others(proc: Path, own: _Process) -> Iterator[_Process]:
+    """Find the processes of the user, without gateways, their workers, and what started this one."""
+    found: dict[int, _Process] = {}
+    for folder in _folders(proc):
+        try:
+            process = _Process.read(folder)
+        except (OSError, ValueError, KeyError):
+            continue  # it has ended
+        found[process.number] = process
+    gateway = _program(proc, own)
+    started_by = {process.number for process in _line(own, found)}
+    for process in found.values():
+        if process.user != own.user or process.number in started_by:
+            continue
+        # Of the kernel, or ended, if it has no command line.
+        if _program(proc, process) and all(_program(proc, each) != gateway for each in _line(process, found)):
+            yield process
+
+
+def _line(process: _Process, found: dict[int, _Process]) -> list[_Process]:
+    """Return a process, its parent, and so on."""
+    line = [process]
+    while (parent := found.get(line[-1].parent)) is not None and parent not in line:
+        line.append(parent)
+    return line
+
+
+def _program(proc: Path, process: _Process) -> list[bytes]:
+    """Return how a program was started, without its command and options: these differ between gateways."""
+    try:
+        words = Path(proc, str(process.number), "cmdline").read_bytes().split(b"\0")[:-1]
+    except OSError:
+        return []
+    options = next((place for place, word in enumerate(words) if word.startswith(b"--")), len(words))
+    return words[: options - 1] if options > 1 else words
+
+
+def _folders(proc: Path) -> Iterator[Path]:
+    with os.scandir(proc) as entries:
+        for scanned, entry in enumerate(entry for entry in entries if entry.name.isdecimal()):
+            if scanned >= MAX_SCANNED:
+                return
+            yield Path(entry.path)
+
+
+def _same_network(proc: Path, process: _Process, own: _Process) -> bool:
+    try:
+        networks = {str(Path(proc, str(each.number), "ns/net").readlink()) for each in (process, own)}
+    except PermissionError:
+        return True  # it is not shown in which network it is
+    except OSError:
+        return False  # it has ended
+    return len(networks) == 1
+
+
+def _user_name(user: int) -> str:
+    try:
+        return f"{pwd.getpwuid(user).pw_name} ({user})"
+    except KeyError:
+        return str(user)
