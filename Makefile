@@ -38,6 +38,7 @@ lint: $(STAMP)
 
 programs: $(STAMP)
 	$(BIN)/python -m tools.debian
+	$(BIN)/python -m tools.helm
 	$(BIN)/python -m tools.kafka
 
 demo: $(STAMP)  ## a real broker, a real client, direct and through the gateway

@@ -1,4 +1,4 @@
-"""The overlays, applied as the page says to Kubernetes with one node: what a pod saves, how it leaves."""
+"""The overlays and the Helm chart on Kubernetes with one node: what a pod saves, how it leaves."""
 
 import json
 import os
@@ -16,6 +16,7 @@ from tests.integration.images import Podman, podman
 from tests.integration.namespaces import LACKING, MODES
 from tests.integration.node import ABSENT, HOST, KAFKA, PAUSE, Node
 from tests.tools.test_deploy import ROOT, commands
+from tests.tools.test_helm import EVERYTHING, HELM, ran
 from tools.kafka import Broker
 from tools.kafka.admin import Admin
 from tools.netns import Namespace
@@ -100,11 +101,30 @@ def _ready(pod: dict[str, Any]) -> bool:
     return any(c["type"] == "Ready" and c["status"] == "True" for c in pod["status"].get("conditions", ()))
 
 
-@pytest.mark.parametrize("mode", ["explicit", *MODES])
-def test_an_overlay_saves_and_leaves_in_order(node: Node, tmp_path: Path, mode: str) -> None:
+def overlay(mode: str) -> tuple[str, Path]:
+    """Give the arguments of kubectl for the overlay of a mode, as the page has them."""
     (line,) = (line for line in commands("Kubernetes") if line.startswith("kubectl apply"))
-    _, _, option, overlay = line.replace("overlays/redirect", f"overlays/{mode}").split()
-    node.kubectl("apply", option, str(ROOT / overlay))
+    _, _, option, folder = line.replace("overlays/redirect", f"overlays/{mode}").split()
+    return option, ROOT / folder
+
+
+def chart(mode: str, folder: Path) -> tuple[str, Path]:
+    """Give the arguments of kubectl for what the chart renders; what fails open is watched there."""
+    if HELM is None:
+        pytest.skip("no helm and no Go here")
+    values = (f"mode={mode}", *(value for value in EVERYTHING if "podMonitor" not in value), "replicas=1")
+    done = ran("template", *values, *([] if mode == "explicit" else ["failOpen=true"]))
+    assert done.returncode == 0, done.stderr
+    file = folder / "chart.yaml"
+    file.write_text(done.stdout)
+    return "--filename", file
+
+
+@pytest.mark.parametrize("source", ["overlay", "chart"])
+@pytest.mark.parametrize("mode", ["explicit", *MODES])
+def test_a_pod_saves_and_leaves_in_order(node: Node, tmp_path: Path, mode: str, source: str) -> None:
+    option, manifest = overlay(mode) if source == "overlay" else chart(mode, tmp_path)
+    node.kubectl("apply", option, str(manifest))
     try:
         until(lambda: [*map(_ready, node.pods())] == [True], "the pod is not ready", patience=120)
         (pod,) = (pod["metadata"]["name"] for pod in node.pods())
@@ -122,7 +142,7 @@ def test_an_overlay_saves_and_leaves_in_order(node: Node, tmp_path: Path, mode: 
         node.follow(pod, "fetchgate", log)
         until(lambda: "ready" in log.read_text(), "no log")
     finally:
-        node.kubectl("delete", "--wait", option, str(ROOT / overlay))
+        node.kubectl("delete", "--wait", option, str(manifest))
         until(lambda: not node.pods(), "the pod stays", patience=90)
     until(lambda: '"stopped"' in log.read_text().rpartition("\n")[0], "its end was not logged")
     *_, draining, stopped = map(json.loads, log.read_text().splitlines())

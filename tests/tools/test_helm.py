@@ -1,0 +1,247 @@
+"""The Helm chart: what it renders is what the overlays of kustomize have, and is valid."""
+
+import os
+import re
+import subprocess
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import yaml
+
+from tests.tools.test_deploy import (
+    DEPLOY,
+    DOCS,
+    KUBERNETES,
+    MODES,
+    assert_options,
+    environment_of,
+    pod_of,
+    rendered,
+)
+from tests.tools.test_release import VERSION, program
+from tools import helm
+
+CHART: Final = DEPLOY / "helm" / "fetchgate"
+EVERYTHING: Final = (
+    "podMonitor.enabled=true",
+    "networkPolicy.enabled=true",
+    "podDisruptionBudget.enabled=true",
+    "replicas=2",
+    'config=sessions = "on"',
+)
+HELM: Final = helm.program()
+needs_helm = pytest.mark.skipif(HELM is None, reason="no helm and no Go here")
+
+
+def ran(command: str, *values: str) -> subprocess.CompletedProcess[str]:
+    arguments = ["kafka-client", str(CHART)] if command == "template" else ["--strict", str(CHART)]
+    settings = [word for value in values for word in ("--set", value)]
+    return subprocess.run(
+        [HELM or "helm", command, *arguments, "--kube-version", "1.31.0", *settings],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+
+def documents(*values: str) -> dict[str, dict[str, Any]]:
+    """Render the chart; by kind."""
+    done = ran("template", *values)
+    assert done.returncode == 0, done.stderr
+    return {document["kind"]: document for document in yaml.safe_load_all(done.stdout) if document}
+
+
+@needs_helm
+@pytest.mark.parametrize("mode", MODES)
+def test_the_chart_is_linted(mode: str) -> None:
+    for values in ((), EVERYTHING):
+        done = ran("lint", f"mode={mode}", *values)
+        assert done.returncode == 0, done.stdout
+        assert "WARNING" not in done.stdout
+
+
+@needs_helm
+@pytest.mark.parametrize("mode", MODES)
+def test_a_pod_of_the_chart_is_that_of_the_overlay(mode: str) -> None:
+    def by_name(container: dict[str, Any]) -> dict[str, Any]:
+        return {**container, "env": environment_of(container) if "env" in container else {}}
+
+    chart, overlay = pod_of(documents(f"mode={mode}")["Deployment"]), pod_of(rendered(mode))
+    for key in ("initContainers", "containers"):
+        assert list(map(by_name, chart.pop(key))) == list(map(by_name, overlay.pop(key)))
+    assert chart == overlay
+
+
+@needs_helm
+@pytest.mark.parametrize("mode", MODES)
+def test_all_that_the_chart_makes_is_valid_by_the_schema_of_kubernetes(mode: str) -> None:
+    validate = pytest.importorskip("kubernetes_validate", reason="no kubernetes-validate here").validate
+    made = documents(f"mode={mode}", *EVERYTHING)
+    assert made.keys() == {"Deployment", "ConfigMap", "NetworkPolicy", "PodDisruptionBudget", "PodMonitor"}
+    monitor = made.pop("PodMonitor")  # no kind of Kubernetes' own
+    for document in made.values():
+        for version in ("1.29", "1.31"):
+            validate(document, version, strict=True)
+    labels = made["Deployment"]["spec"]["template"]["metadata"]["labels"].items()
+    selectors = [
+        monitor["spec"]["selector"],
+        made["Deployment"]["spec"]["selector"],
+        made["PodDisruptionBudget"]["spec"]["selector"],
+        made["NetworkPolicy"]["spec"]["podSelector"],
+    ]
+    assert all(selector["matchLabels"].items() <= labels for selector in selectors)
+    sidecar = pod_of(made["Deployment"])["initContainers"][0]
+    assert_options(environment_of(sidecar))
+    (port,) = sidecar["ports"]
+    (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
+    assert (endpoint["port"], endpoint["path"]) == (port["name"], "/metrics")
+    (rule,) = made["NetworkPolicy"]["spec"]["ingress"]
+    assert rule["ports"] == [{"port": port["containerPort"], "protocol": "TCP"}]
+
+
+@needs_helm
+def test_the_alerts_know_the_job_of_the_pod_monitor() -> None:
+    """The Prometheus operator makes it of namespace and name."""
+    made = documents(*EVERYTHING)
+    job = f"default/{made['PodMonitor']['metadata']['name']}"
+    jobs = re.findall(r'job=~"([^"]+)"', (DEPLOY / "alerts.yml").read_text())
+    assert jobs
+    assert all(re.fullmatch(pattern, job) for pattern in jobs)
+    annotations = made["Deployment"]["spec"]["template"]["metadata"]["annotations"]
+    assert not any(name.startswith("prometheus.io/") for name in annotations), "it would be scraped twice"
+
+
+def worst_case() -> int:
+    """In bytes, as the page adds it up."""
+    (told,) = re.findall(r"\| \*\*sum\*\* \| \*\*(\d+)\*\* \|", DOCS.read_text())
+    return int(told) * 1_000_000
+
+
+def memory(container: dict[str, Any], kind: str) -> int:
+    text = container["resources"][kind]["memory"]
+    assert text.endswith("Mi")
+    return int(text[:-2]) << 20
+
+
+def test_the_manifests_request_the_memory_of_the_documented_worst_case() -> None:
+    gateways = [pod_of(rendered(mode))["initContainers"][0] for mode in MODES]
+    (far,) = yaml.safe_load_all((KUBERNETES / "overlays" / "link-far" / "deployment.yaml").read_text())
+    for gateway in (*gateways, *pod_of(far)["containers"]):
+        assert worst_case() <= memory(gateway, "requests") <= worst_case() + (64 << 20)
+        assert memory(gateway, "requests") < memory(gateway, "limits")
+
+
+@needs_helm
+@pytest.mark.parametrize("inflight", [64 << 20, 256 << 20, 1 << 30])
+def test_the_chart_requests_what_its_limit_of_responses_in_memory_asks_for(inflight: int) -> None:
+    sidecar = pod_of(documents(f"maxInflightBytes={inflight}")["Deployment"])["initContainers"][0]
+    worst = worst_case() + (inflight - (256 << 20)) * 5 // 4
+    assert worst <= memory(sidecar, "requests") <= worst + (65 << 20)
+    told = environment_of(sidecar).get("FETCHGATE_MAX_INFLIGHT_BYTES", str(256 << 20))
+    assert int(told) == inflight
+
+
+@needs_helm
+@pytest.mark.parametrize(
+    ("mesh", "outbound", "inbound"),
+    [
+        (
+            "istio",
+            "traffic.sidecar.istio.io/excludeOutboundPorts",
+            "traffic.sidecar.istio.io/excludeInboundPorts",
+        ),
+        ("linkerd", "config.linkerd.io/skip-outbound-ports", "config.linkerd.io/skip-inbound-ports"),
+    ],
+)
+def test_a_mesh_leaves_the_brokers_and_the_admin_port_alone(mesh: str, outbound: str, inbound: str) -> None:
+    made = documents(f"mesh={mesh}", r"brokerPorts=9092\,9094")
+    annotations = made["Deployment"]["spec"]["template"]["metadata"]["annotations"]
+    assert (annotations[outbound], annotations[inbound]) == ("9092,9094", "9464")
+    assert outbound in DOCS.read_text()
+    assert inbound in DOCS.read_text()
+
+
+@needs_helm
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ("mode=nat", "value must be one of 'explicit', 'redirect', 'tproxy'"),
+        ("image.digest=sha256:12", "does not match pattern"),
+        ("brokerPorts=kafka", "does not match pattern"),
+        ("podmonitor.enabled=true", "additional properties 'podmonitor' not allowed"),
+    ],
+)
+def test_a_wrong_value_is_refused_and_named(value: str, said: str) -> None:
+    done = ran("template", value)
+    assert done.returncode == 1
+    assert said in done.stderr
+
+
+@needs_helm
+def test_a_client_with_the_gateway_s_user_is_refused_where_it_would_pass_by() -> None:
+    users = "client.securityContext.runAsUser=61092"
+    assert "give it another one" in ran("template", "mode=redirect", users).stderr.lower()
+    assert ran("template", "mode=explicit", users).returncode == 0
+
+
+@needs_helm
+@pytest.mark.parametrize("mode", ["redirect", "tproxy"])
+def test_rules_that_fail_open_are_watched_beside_the_gateway(mode: str) -> None:
+    validate = pytest.importorskip("kubernetes_validate", reason="no kubernetes-validate here").validate
+    deployment = documents(f"mode={mode}", "failOpen=true")["Deployment"]
+    validate(deployment, "1.31", strict=True)
+    _, rules = pod_of(deployment)["initContainers"]
+    _, laid = pod_of(rendered(mode))["initContainers"]
+    assert (rules["restartPolicy"], rules["args"]) == ("Always", ["watch", *laid["args"][1:]])
+    assert rules["startupProbe"]["exec"]["command"] == ["transparent.sh", "show"]
+
+
+@needs_helm
+def test_a_budget_for_one_replica_is_left_out() -> None:
+    """It would stop its node from being drained."""
+    assert "PodDisruptionBudget" not in documents("podDisruptionBudget.enabled=true")
+
+
+@needs_helm
+def test_an_image_is_named_by_digest_if_there_is_one() -> None:
+    digest = "sha256:" + "a" * 64
+    sidecar, _ = pod_of(documents("mode=redirect", f"image.digest={digest}")["Deployment"])["initContainers"]
+    assert sidecar["image"] == f"fetchgate@{digest}"
+
+
+def test_chart_and_images_have_the_version_of_the_release() -> None:
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    assert (chart["version"], chart["appVersion"]) == (VERSION, VERSION)
+
+
+# -- tools.helm
+
+
+def test_helm_is_built_by_go_and_found_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FETCHGATE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}/bin")
+    assert helm.program() is None
+    script = 'mkdir -p "$GOBIN" && cd "$GOBIN" && echo "$*" >asked && echo "#!/bin/sh" >helm && chmod +x helm'
+    program(tmp_path, "go", script)
+    helm.main()
+    assert helm.program() == str(helm.folder() / "helm")
+    assert (helm.folder() / "asked").read_text() == f"install {helm.MODULE}\n"
+
+
+@pytest.mark.parametrize(("script", "said"), [("", "no Go here"), ("echo no route >&2; exit 1", "no route")])
+def test_that_helm_can_t_be_built_is_told(
+    script: str,
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("FETCHGATE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}/bin")
+    if script:
+        program(tmp_path, "go", script)
+    helm.main()
+    assert said in capsys.readouterr().err
+    assert helm.program() is None

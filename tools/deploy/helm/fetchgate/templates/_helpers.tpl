@@ -1,0 +1,181 @@
+{{/* The names of what the chart makes. */}}
+{{- define "fetchgate.name" -}}
+{{ .Release.Name | trunc 53 | trimSuffix "-" }}
+{{- end }}
+
+{{- define "fetchgate.selector" -}}
+app.kubernetes.io/name: {{ include "fetchgate.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{- define "fetchgate.labels" -}}
+{{ include "fetchgate.selector" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
+{{- end }}
+
+{{/* An image, by digest if there is one: a list of the chart's root and of the image's values. */}}
+{{- define "fetchgate.image" -}}
+{{- $root := index . 0 }}
+{{- $image := index . 1 }}
+{{- if $image.digest -}}
+{{ $image.repository }}@{{ $image.digest }}
+{{- else -}}
+{{ $image.repository }}:{{ $image.tag | default $root.Chart.AppVersion }}
+{{- end }}
+{{- end }}
+
+{{/*
+The MiB that are requested: the worst case of docs/deploy.md, rounded up to 64. That is the process, one response of
+50 MiB, and five quarters of --max-inflight-bytes.
+*/}}
+{{- define "fetchgate.memory" -}}
+{{- $worst := add 57000000 52428800 (div (mul 5 (int64 .Values.maxInflightBytes)) 4) }}
+{{- mul 64 (div (add $worst 67108863) 67108864) }}
+{{- end }}
+
+{{/* The gateway's container: a native sidecar, first among the init containers. */}}
+{{- define "fetchgate.sidecar" -}}
+- name: fetchgate
+  image: {{ include "fetchgate.image" (list . .Values.image) }}
+  imagePullPolicy: {{ .Values.image.pullPolicy }}
+  restartPolicy: Always
+  {{- if eq .Values.mode "tproxy" }}
+  # Kubernetes gives added capabilities to root alone: setpriv goes on as 61092 with the one that is needed.
+  command:
+    - setpriv
+    - --reuid=61092
+    - --regid=61092
+    - --clear-groups
+    - --inh-caps=-all,+net_raw
+    - --ambient-caps=-all,+net_raw
+    - --bounding-set=-all,+net_raw
+    - fetchgate
+  {{- end }}
+  args: [proxy]
+  env:
+    {{- if eq .Values.mode "explicit" }}
+    - name: FETCHGATE_BOOTSTRAP
+      value: {{ .Values.bootstrap | quote }}
+    {{- else }}
+    - name: FETCHGATE_TRANSPARENT
+      value: {{ .Values.mode }}
+    {{- end }}
+    - name: FETCHGATE_LISTEN
+      value: 127.0.0.1:19092
+    # The kubelet and Prometheus come from outside the pod.
+    - name: FETCHGATE_ADMIN
+      value: 0.0.0.0:9464
+    - name: FETCHGATE_DRAIN_TIMEOUT
+      value: "20"
+    {{- if ne (int64 .Values.maxInflightBytes) 268435456 }}
+    - name: FETCHGATE_MAX_INFLIGHT_BYTES
+      value: {{ int64 .Values.maxInflightBytes | quote }}
+    {{- end }}
+    {{- if .Values.config }}
+    - name: FETCHGATE_CONFIG
+      value: /etc/fetchgate/fetchgate.toml
+    {{- end }}
+    {{- with .Values.extraEnv }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
+  ports:
+    - name: fetchgate-admin
+      containerPort: 9464
+      protocol: TCP
+  startupProbe:
+    httpGet:
+      path: /livez
+      port: fetchgate-admin
+    periodSeconds: 1
+    failureThreshold: 30
+  livenessProbe:
+    httpGet:
+      path: /livez
+      port: fetchgate-admin
+    periodSeconds: 10
+    timeoutSeconds: 5
+    failureThreshold: 6
+  readinessProbe:
+    httpGet:
+      path: /readyz
+      port: fetchgate-admin
+    periodSeconds: 5
+    timeoutSeconds: 5
+  lifecycle:
+    preStop:
+      exec:
+        command: [fetchgate-wait-idle, "127.0.0.1:9464", "30"]
+  resources:
+    {{- if .Values.resources }}
+    {{- toYaml .Values.resources | nindent 4 }}
+    {{- else }}
+    requests:
+      cpu: 50m
+      memory: {{ include "fetchgate.memory" . }}Mi
+    limits:
+      memory: {{ add 64 (int (include "fetchgate.memory" .)) }}Mi
+    {{- end }}
+  securityContext:
+    {{- if eq .Values.mode "tproxy" }}
+    runAsNonRoot: false
+    runAsUser: 0
+    runAsGroup: 0
+    {{- else }}
+    runAsNonRoot: true
+    runAsUser: 61092
+    runAsGroup: 61092
+    {{- end }}
+    allowPrivilegeEscalation: false
+    readOnlyRootFilesystem: true
+    capabilities:
+      drop: [ALL]
+      {{- if eq .Values.mode "tproxy" }}
+      add: [NET_RAW, SETUID, SETGID, SETPCAP]
+      {{- end }}
+  {{- if or .Values.config .Values.extraVolumeMounts }}
+  volumeMounts:
+    {{- if .Values.config }}
+    - name: fetchgate-config
+      mountPath: /etc/fetchgate
+      readOnly: true
+    {{- end }}
+    {{- with .Values.extraVolumeMounts }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
+  {{- end }}
+{{- end }}
+
+{{/* After the gateway: until the rules are laid, connections go straight to the brokers. */}}
+{{- define "fetchgate.rules" -}}
+- name: fetchgate-rules
+  image: {{ include "fetchgate.image" (list . .Values.rulesImage) }}
+  imagePullPolicy: {{ .Values.rulesImage.pullPolicy }}
+  {{- if .Values.failOpen }}
+  restartPolicy: Always
+  {{- end }}
+  args: [{{ ternary "watch" "up" .Values.failOpen }}, --mode, {{ .Values.mode }}, --ports, {{ .Values.brokerPorts | quote }}, --to, "19092", --user, "61092"]
+  {{- if .Values.failOpen }}
+  # The client starts when the rules are laid.
+  startupProbe:
+    exec:
+      command: [transparent.sh, show]
+    periodSeconds: 1
+    failureThreshold: 60
+  {{- end }}
+  resources:
+    requests:
+      cpu: 10m
+      memory: 16Mi
+    limits:
+      memory: 64Mi
+  securityContext:
+    runAsUser: 0
+    runAsNonRoot: false
+    allowPrivilegeEscalation: false
+    readOnlyRootFilesystem: true
+    capabilities:
+      drop: [ALL]
+      add: [NET_ADMIN]
+{{- end }}
