@@ -1,0 +1,35 @@
+"""A member of a group, of kafka-python, that commits each offset that it is told, and says how that ended.
+
+python -m tests.integration.committing BOOTSTRAP TOPIC GROUP
+"""
+
+# ruff: noqa: T201 - its output is what the test reads
+import sys
+from typing import Final
+
+import kafka  # type: ignore[import-untyped]  # it has no types
+
+GIVES_UP_MS: Final = 10_000
+"""Where a commit does not end by itself."""
+
+
+def main() -> None:
+    """Print a line when it has joined, and one for each line of standard input."""
+    bootstrap, topic, group = sys.argv[1:]
+    consumer = kafka.KafkaConsumer(
+        topic, bootstrap_servers=bootstrap, group_id=group, enable_auto_commit=False
+    )
+    while not consumer.assignment():
+        consumer.poll(500)
+    (partition,) = consumer.assignment()
+    print("joined", flush=True)
+    for line in sys.stdin:
+        try:
+            consumer.commit({partition: kafka.OffsetAndMetadata(int(line), "", -1)}, GIVES_UP_MS)
+            print(consumer.committed(partition), flush=True)
+        except kafka.errors.KafkaError as error:
+            print(type(error).__name__, flush=True)
+
+
+if __name__ == "__main__":
+    main()
