@@ -225,7 +225,8 @@ def test_the_steps_of_the_image_s_build_give_the_gateway_alone(tmp_path: Path) -
     """Run as they are written, in folders of the test's own."""
     source = tmp_path / "src"
     source.mkdir()
-    environment = {**os.environ, "PIP_NO_CACHE_DIR": ""}
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # where `python` is one
+    environment = {**os.environ, "PATH": path, "PIP_NO_CACHE_DIR": ""}
     within = False
     for word, rest in instructions():
         if word == "FROM":
