@@ -29,7 +29,7 @@ check: lint  ## format, lint, types, import rules and the quick tests: under a m
 
 test: programs lint  ## everything that CI runs, with real brokers and Python clients
 	$(PYTEST) -n 2 -m 'not integration and not clients'
-	$(PYTEST) -n 3 -m 'integration and not soak' --durations 10
+	$(PYTEST) -n 4 -m 'integration and not soak' --durations 10
 
 lint: $(STAMP)
 	$(BIN)/ruff format --check .
@@ -38,7 +38,6 @@ lint: $(STAMP)
 
 programs: $(STAMP)
 	$(BIN)/python -m tools.debian
-	$(BIN)/python -m tools.helm
 	$(BIN)/python -m tools.kafka
 
 demo: $(STAMP)  ## a real broker, a real client, direct and through the gateway
@@ -50,7 +49,9 @@ demo-link: $(STAMP)  ## a client, two gateways in a row, a broker without sessio
 demo-cooperative: $(STAMP)  ## four consumers on one partition, as a plain group and cooperative
 	$(BIN)/python -m tools.demo_cooperative
 
-clients: $(STAMP)  ## tests with clients in Java, Go and JavaScript
+clients: $(STAMP)  ## tests with clients in Java, Go and JavaScript, and of the Helm chart
+	$(BIN)/python -m tools.helm
+	$(BIN)/pytest -q tests/tools/test_helm.py
 	$(BIN)/pytest -q -m clients
 
 soak: $(STAMP)  ## fuzzers, an hour of faults, and the tests that take long
