@@ -3,8 +3,8 @@
     python -m tools.helm
 
 Helm comes as a Go module; Go downloads it, and checks it by its checksum database. A helm that is installed
-is used instead. Without both, the tests of the chart are skipped. `make clients` builds it: two minutes on two
-cores are too many for `make test`.
+is used instead. Without both, the tests of the chart are skipped. `make clients` builds it: two minutes on
+two cores are too many for `make test`.
 """
 
 import os
