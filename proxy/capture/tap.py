@@ -124,6 +124,8 @@ class Capture:
     def __init__(self, files: Files, *, records: bool, loop: asyncio.AbstractEventLoop, log: Logger) -> None:
         self.records = records
         self.on = True
+        self.stopped = ""
+        """Why it has stopped by itself; empty if it has not."""
         self._files = files
         self._loop = loop
         self._log = log
@@ -170,6 +172,7 @@ class Capture:
     def _stop(self, reason: str) -> None:
         if self.on:
             self.on = False
+            self.stopped = reason
             self._pending = []
             self._log.error("capture stopped, the gateway continues", reason=reason)
 

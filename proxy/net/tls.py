@@ -79,6 +79,8 @@ class BrokerTls:
 
     def __init__(self, config: Config) -> None:
         self._config = config
+        self.valid_until: datetime | None = None
+        """When the gateway's certificate for brokers expires; None: there is none, or it can't be read."""
         self.reloading: ReloadingContext | None = None
         if config.broker_tls:
             files = (config.broker_tls_ca, config.broker_tls_cert, config.broker_tls_key)
@@ -103,6 +105,7 @@ class BrokerTls:
                 raise TlsError(_unusable("--broker-tls-ca", config.broker_tls_ca, error)) from None
         if config.broker_tls_cert is not None:
             load_pair(context, "--broker-tls", config.broker_tls_cert, config.broker_tls_key)
+            self.valid_until = _valid_until(config.broker_tls_cert)
         return context
 
 
@@ -149,9 +152,7 @@ class ClientTls:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         cert = cast("Path", self._config.tls_cert)
         load_pair(context, "--tls", cert, self._config.tls_key)
-        self.valid_until = None
-        with suppress(OSError, ValueError):  # OpenSSL reads forms of it that `valid_until` does not
-            self.valid_until = valid_until(cert.read_text(encoding="latin-1"))
+        self.valid_until = _valid_until(cert)
         return context
 
     def _on_client_hello(
@@ -238,6 +239,14 @@ _END: Final = "-----END CERTIFICATE-----"
 _VERSION: Final = 0xA0
 """The tag of the version, which may be missing."""
 _UTC_TIME: Final = 0x17
+
+
+def _valid_until(file: Path) -> datetime | None:
+    """Return until when the certificate of a file is valid; None: it can't be read."""
+    with suppress(OSError, ValueError):  # OpenSSL reads forms of it that `valid_until` does not
+        return valid_until(file.read_text(encoding="latin-1"))
+    return None
+
 
 Element = tuple[int, bytes]
 """A tag and its contents."""

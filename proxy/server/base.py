@@ -38,6 +38,10 @@ class Service(ABC):
         """The options as they apply now; a reload changes those that are live."""
         self.reload_errors: list[str] = []
         """Why the last reload failed; a restart would fail for the same reason."""
+        self.reloaded_at = time()
+        """When the options were last read without a mistake, in seconds since 1970."""
+        self.reload_failures = 0
+        """How often they were read since the start, and one was wrong."""
         self.listen = config.listen
         """The address of the bootstrap listener; with the port that was bound, once it is bound."""
         self.bound: tuple[Address, ...] = ()
@@ -83,6 +87,8 @@ class Service(ABC):
             unanswered=deepcopy(self.hung_brokers.unanswered),
             bootstrap_answered=self.reach.answered,
             draining=self._draining,
+            reloaded_at=self.reloaded_at,
+            reload_failures=self.reload_failures,
             problems=problems,
             slots_used=slots_used,
             connections=connections,
@@ -95,6 +101,7 @@ class Service(ABC):
             counts=counts,
             uptime_seconds=monotonic() - self.started_at,
             history=self.totals.history,
+            saved_bytes=self.totals.saved(counts.tallies),
             response_seconds=self.totals.all_response_seconds(),
         )
 

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
+from time import time
 from typing import Protocol
 
 from proxy.config import LIVE, Config, ConfigError, changes, with_live
@@ -18,6 +19,10 @@ class Reloaded(Protocol):
     log: Logger
     reload_errors: list[str]
     """Why the options could not be read; empty when they could."""
+    reloaded_at: float
+    """When they were last read without a mistake, in seconds since 1970."""
+    reload_failures: int
+    """How often they could not be read."""
 
     def follow_files(self) -> None:
         """Reload certificates whose files have changed."""
@@ -60,10 +65,12 @@ class Reloader:
             after = self._load()
         except ConfigError as error:
             gateway.log.warning("not reloaded", reason=str(error))
+            gateway.reload_failures += 1
             gateway.reload_errors = [f"options not reloaded, a restart would fail: {error}"]
             gateway.note("not reloaded", f"options not reloaded: {error}", warning=True)
             return
         gateway.reload_errors = []
+        gateway.reloaded_at = time()
         live = LIVE - {"drain_timeout"} if self.draining else LIVE
         applied, restart = changes(self.config, after, live)
         self.config = with_live(self.config, after, live)

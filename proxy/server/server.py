@@ -126,6 +126,8 @@ class Server(Service):
         self._all_closed = asyncio.Event()
         self._broker_tls = BrokerTls(config)
         self._client_tls = ClientTls(config)
+        self._broker_certificates: dict[NodeId, float] = {}
+        """When the certificate expires that a broker showed last, in seconds since 1970."""
         self._expired = ""
         """Why clients refuse the gateway's certificate; empty while it is valid."""
         self._closed_owed: dict[NodeId, Owed] = {}
@@ -219,9 +221,12 @@ class Server(Service):
         await try_each(ips, end - self.loop.time(), lambda ip: connect(host=ip))
 
     async def _connect(self, link: Link, address: Address, **where: Any) -> None:
-        await self.loop.create_connection(
+        transport, _ = await self.loop.create_connection(
             lambda: self.tap(BrokerProtocol(link), CLIENT), **where, **self.broker_tls_args(link, address)
         )
+        if certificate := transport.get_extra_info("peercert"):
+            ends = ssl.cert_time_to_seconds(certificate["notAfter"])
+            self._broker_certificates[link.node_id] = ends
 
     async def _recorded_socket(self, link: Link, address: Address) -> socket:
         """Return a socket that is connected to an address, in transparent mode.
@@ -381,6 +386,8 @@ class Server(Service):
         problems += [self._descriptors.problem] if self._descriptors.problem else []
         problems += [each.problem for each in contexts if each is not None and each.problem]
         problems += [self._expired] if self._expired else []
+        stopped = self.tap.stopped if isinstance(self.tap, Capture) else ""
+        problems += [f"the capture has stopped: {stopped}; restart to capture again"] if stopped else []
         connections = len(self.links) + len(self.handshakes)
         status = self.status_of(problems, slots_used=self.sessions.used, connections=connections)
         status.buffered_bytes, status.over = self.budget.total, self.budget.over
@@ -388,7 +395,10 @@ class Server(Service):
             cache = self.manager.cache
             status.client_sessions, status.client_session_partitions = len(cache), cache.partitions
             status.client_session_evictions = cache.evictions
-        status.capture_stopped = isinstance(self.tap, Capture) and not self.tap.on
+        status.capture_stopped = bool(stopped)
+        own = {"tls_cert": self._client_tls.valid_until, "broker_tls_cert": self._broker_tls.valid_until}
+        status.certificates = {option: ends.timestamp() for option, ends in own.items() if ends is not None}
+        status.broker_certificates = self._broker_certificates.copy()
         return status
 
     def health(self) -> Health:

@@ -7,6 +7,7 @@ The number of label values is limited: two sides, four kinds, Kafka's error code
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
+from math import inf
 from typing import Final
 
 from prometheus_client import CollectorRegistry, GCCollector, ProcessCollector, generate_latest
@@ -163,9 +164,19 @@ def _limits(status: Status) -> Iterator[Metric]:
         ),
         ("inflight_limit_bytes", "--max-inflight-bytes.", config.max_inflight_bytes),
         ("connections_limit", "--max-connections.", config.max_connections),
+        (
+            "last_reload_success_timestamp_seconds",
+            "When the options were last read without a mistake, at the start or later.",
+            status.reloaded_at,
+        ),
         ("capture_stopped", "1 once --capture has stopped because of an error.", int(status.capture_stopped)),
     ):
         yield GaugeMetricFamily(f"fetchgate_{name}", text, value=value)
+    yield CounterMetricFamily(
+        "fetchgate_reload_failures",
+        "How often the options were read again and one was wrong.",
+        value=status.reload_failures,
+    )
 
 
 def _brokers(account: Account) -> Iterator[Metric]:
@@ -201,9 +212,17 @@ def _brokers(account: Account) -> Iterator[Metric]:
         "How long the oldest of them is late, beyond what its client lets the broker wait; 0: none is.",
         oldest,
     )
+    yield _certificates(account.status, names)
     saved = {name: saved_bytes(tally) for name, tally in together.items()}
     yield _by_broker(
-        "saved_bytes", "Bytes saved: the client's side less the broker's, probes included.", saved
+        "saved_bytes", "Use fetchgate_broker_saved_bytes_total; this name goes with the next release.", saved
+    )
+    most_saved = dict.fromkeys(reached, 0)
+    for id_, most in account.saved_bytes.items():
+        name = names.get(id_, "other")
+        most_saved[name] = most_saved.get(name, 0) + most
+    yield _counted_by_broker(
+        "saved_bytes", "Bytes saved: the client's side less the broker's, probes included.", most_saved
     )
     refusals = {name: tally.refusals for name, tally in together.items()}
     yield _counted_by_broker(
@@ -213,6 +232,23 @@ def _brokers(account: Account) -> Iterator[Metric]:
         name: tally.session_errors[ErrorCode.FETCH_SESSION_ID_NOT_FOUND] for name, tally in together.items()
     }
     yield _counted_by_broker("session_evictions", "Sessions that the broker evicted (error 70).", evictions)
+
+
+def _certificates(status: Status, names: Mapping[NodeId, str]) -> Metric:
+    family = GaugeMetricFamily(
+        "fetchgate_certificate_expiry_timestamp_seconds",
+        "When a certificate expires: our own, by option, or a broker's, as it was last seen.",
+        labels=["certificate", "broker"],
+    )
+    for option, ends in status.certificates.items():
+        family.add_metric([option, ""], ends)
+    of_brokers: dict[str, float] = {}
+    for id_, ends in status.broker_certificates.items():
+        name = names.get(id_, "other")
+        of_brokers[name] = min(ends, of_brokers.get(name, inf))
+    for name, ends in of_brokers.items():
+        family.add_metric(["broker", name], ends)
+    return family
 
 
 def _by_broker(name: str, text: str, values: Mapping[str, float]) -> Metric:

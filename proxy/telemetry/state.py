@@ -105,6 +105,8 @@ def overview(account: Account) -> dict[str, Any]:
             "evictions": sum(status.client_session_evictions.values()),
         },
         "max_fetch_bytes": dict(config.max_fetch_bytes),
+        "capture_stopped": status.capture_stopped,
+        "reloaded_at": round(status.reloaded_at, 3),
         "inflight_bytes": status.buffered_bytes,
         "max_inflight_bytes": config.max_inflight_bytes,
         "totals": _tally(counts.total()),

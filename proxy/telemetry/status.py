@@ -119,6 +119,14 @@ class Status:
     """How many of these gave way to others, by whether they were a follower's."""
     capture_stopped: bool = False
     """``--capture`` has stopped because of an error."""
+    reloaded_at: float
+    """When the options were last read without a mistake, in seconds since 1970."""
+    reload_failures: int
+    """How often they could not be read since the start."""
+    certificates: dict[str, float] = field(default_factory=dict)
+    """By option: when the gateway's own certificate expires that is in use, in seconds since 1970."""
+    broker_certificates: dict[NodeId, float] = field(default_factory=dict)
+    """When the certificate of each broker expires, as it was last seen."""
 
     def add(self, other: "Status") -> None:
         """Add the status of a worker; what all workers share stays as it is here."""
@@ -130,6 +138,10 @@ class Status:
         self.connections += other.connections
         self.client_sessions += other.client_sessions
         self.client_session_partitions += other.client_session_partitions
+        for option, ends in other.certificates.items():
+            self.certificates[option] = min(ends, self.certificates.get(option, inf))
+        for node_id, ends in other.broker_certificates.items():  # the newest lasts longest
+            self.broker_certificates[node_id] = max(ends, self.broker_certificates.get(node_id, 0.0))
         for privileged, evictions in other.client_session_evictions.items():
             self.client_session_evictions[privileged] += evictions
 
@@ -369,6 +381,8 @@ class Account:
     counts: Counts
     uptime_seconds: float
     history: History
+    saved_bytes: dict[NodeId, int]
+    """The most that was ever saved with each broker, see `proxy.telemetry.totals.Totals.saved`."""
     response_seconds: dict[NodeId, tuple[float | None, float | None]]
     """How long each broker took recently, see `proxy.telemetry.totals.Totals.response_seconds`."""
 

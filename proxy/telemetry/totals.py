@@ -34,6 +34,7 @@ class Totals:
         self.recent_events = RecentEvents()
         self.loop_lag = Distribution(ADDED_SECONDS)
         """Seconds by which the event loop was late, measured at intervals."""
+        self._saved: dict[NodeId, int] = {}
         self._measured: dict[NodeId, Measured] = {}
         self._responses: dict[NodeId, History] = {}
 
@@ -54,6 +55,15 @@ class Totals:
             for node_id, tally in part:
                 add(totals.setdefault(node_id, Tally()), tally)
         return totals
+
+    def saved(self, tallies: Mapping[NodeId, Tally]) -> dict[NodeId, int]:
+        """Return the most that was ever saved with each broker, in bytes: this never falls, as a counter.
+
+        What is saved falls a little when a fetch is sent again, or when a session begins.
+        """
+        for node_id, tally in tallies.items():
+            self._saved[node_id] = max(saved_bytes(tally), self._saved.get(node_id, 0))
+        return self._saved.copy()
 
     def all_measured(self) -> dict[NodeId, Measured]:
         """Return what was measured with each broker, complete."""

@@ -326,6 +326,9 @@ def _still_passes(tmp_path: Path, make: Callable[[Path], Files], then: Callable[
                     assert await reader.readexactly(len(sent)) == sent
                     await asyncio.sleep(0)
                 await until(lambda: gate.status().capture_stopped)
+                assert [reason.split(":")[0] for reason in gate.status().problems] == [
+                    "the capture has stopped"
+                ]
                 writer.write(b"after")
                 assert await reader.readexactly(5) == b"after"
             then(files)

@@ -89,11 +89,15 @@ def test_a_file_that_broke_changes_nothing_and_one_that_is_mended_counts(tmp_pat
                 await asyncio.sleep(0.05)
             assert told() == [f"--config {file} is not TOML: Invalid value (at line 1, column 16)"], "once"
             assert gate.sessions.max_sessions == before
+            status = gate.status()
+            assert (status.reload_failures, status.reloaded_at) == (1, gate.reloaded_at)
             (reason,) = gate.health().reasons
             assert reason == f"options not reloaded, a restart would fail: {told()[0]}"
             file.write_text("max_sessions = 7\n")
             await until(lambda: gate.sessions.max_sessions == 7)
             assert gate.health().reasons == []
+            assert gate.status().reload_failures == 1
+            assert gate.status().reloaded_at > status.reloaded_at
 
     run(scene())
 

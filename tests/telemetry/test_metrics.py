@@ -223,6 +223,7 @@ def test_brokers_are_told_apart_up_to_a_bound() -> None:
             assert _value(samples, name, broker="other") == 10
             assert _value(samples, "fetchgate_broker_session_evictions_total", broker="99") == 3
             assert _value(samples, "fetchgate_broker_saved_bytes", broker="other") == 50
+            assert _value(samples, "fetchgate_broker_saved_bytes_total", broker="other") == 50
             assert sum(found == name for found, _ in samples) == MAX_BROKERS + 2
 
     run(scene())

@@ -104,3 +104,17 @@ def test_how_long_a_broker_took_is_that_of_the_last_sample() -> None:
     assert totals.response_seconds(1) == (0.5, 1.5)
     assert totals.response_seconds(2) == (None, None)
     assert totals.all_measured()[1].broker_other.total == pytest.approx(103.0)
+
+
+def test_what_was_saved_never_falls_as_a_counter() -> None:
+    totals = Totals()
+
+    def saved(*bytes_saved: int) -> dict[NodeId, int]:
+        sides = [SideTally(fetch_request_bytes=max(each, 0)) for each in bytes_saved]
+        costs = [SideTally(fetch_request_bytes=max(-each, 0)) for each in bytes_saved]
+        return totals.saved({at: Tally(*both) for at, both in enumerate(zip(sides, costs, strict=True))})
+
+    assert saved(-10, 5) == {0: 0, 1: 5}
+    assert saved(20, 3) == {0: 20, 1: 5}
+    assert saved(19) == {0: 20, 1: 5}, "the other one is not connected any more"
+    assert saved(19, 9) == {0: 20, 1: 9}

@@ -3,9 +3,11 @@
 from collections.abc import Callable
 
 import pytest
+from cryptography import x509
 
 from proxy.core.events import LoginRefused
 from proxy.reasons import is_tls
+from proxy.telemetry.metrics import exposition
 from tests.shell import WireGateway, client, gateway, link_of, run, stub_broker, until
 from tests.tls.secured import Keys, serving
 from tools.certificates import Pair
@@ -44,6 +46,43 @@ def test_a_broker_that_is_not_there_is_no_failure_of_tls(keys: Keys) -> None:
 
     run(scene())
     assert not is_tls(ConnectionRefusedError(111, "refused"))
+
+
+def test_it_is_known_when_certificates_expire(keys: Keys) -> None:
+    """The gateway's own from their files, a broker's from its handshake."""
+    mine, shown = keys.ca.sign("mine", days=(-0.5, 0.5)), keys.ca.sign("shown", days=(-0.5, 2.0))
+
+    async def scene() -> None:
+        options = keys.to_broker(broker_tls_cert=str(mine.cert), broker_tls_key=str(mine.key))
+        async with (
+            stub_broker(tls=serving(shown)) as broker,
+            gateway(broker.address, WireGateway, **options, **keys.to_client()) as gate,
+            client(gate.listen.port, keys.trust(), "localhost") as (reader, writer),
+        ):
+            writer.write(b"hello")
+            await reader.readexactly(5)
+            status = gate.status()
+            assert status.certificates == {"tls_cert": _ends(keys.good), "broker_tls_cert": _ends(mine)}
+            assert status.broker_certificates == {None: _ends(shown)}
+            text = exposition(gate.account()).decode()
+            name = "fetchgate_certificate_expiry_timestamp_seconds"
+            told = [line for line in text.splitlines() if line.startswith(name)]
+            assert {line.split()[0].removeprefix(name): float(line.split()[1]) for line in told} == {
+                '{broker="",certificate="tls_cert"}': _ends(keys.good),
+                '{broker="",certificate="broker_tls_cert"}': _ends(mine),
+                '{broker="bootstrap",certificate="broker"}': _ends(shown),
+            }
+            other = gate.status()
+            other.certificates, other.broker_certificates = {"tls_cert": 5.0}, {None: 5.0, 1: 6.0}
+            status.add(other)
+            assert status.certificates == {"tls_cert": 5.0, "broker_tls_cert": _ends(mine)}
+            assert status.broker_certificates == {None: _ends(shown), 1: 6.0}
+
+    run(scene())
+
+
+def _ends(pair: Pair) -> float:
+    return x509.load_pem_x509_certificate(pair.chain.encode()).not_valid_after_utc.timestamp()
 
 
 def test_a_client_whose_credentials_are_refused_is_named() -> None:

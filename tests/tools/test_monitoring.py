@@ -57,6 +57,7 @@ def series() -> Series:
             assert account.counts.cooperative is not None
             account.counts.cooperative.tally.refused[44] = 1
             account.counts.cooperative.groups[0].members.append(MEMBER)
+            account.status.certificates["tls_cert"] = 2e9
             text = exposition(account).decode()
             for family in text_string_to_metric_families(text):
                 for sample in family.samples:
