@@ -34,18 +34,24 @@ class ReloadingContext:
     """An SSL context that is made again when one of its files changes; open connections keep theirs.
 
     Args:
-        files: the files that are watched.
+        cert: the gateway's certificate; None: it shows none.
+        files: the other files that are watched.
         make: makes a context from them.
 
     Raises:
         TlsError: one can't be used.
     """
 
-    def __init__(self, files: Sequence[Path | None], make: Callable[[], ssl.SSLContext]) -> None:
-        self._files = [file for file in files if file is not None]
+    def __init__(
+        self, cert: Path | None, files: Sequence[Path | None], make: Callable[[], ssl.SSLContext]
+    ) -> None:
+        self._cert = cert
+        self._files = [file for file in (cert, *files) if file is not None]
         self._make = make
         self._stamps = self._file_stamps()
         self.context = make()
+        self.valid_until = _valid_until(cert)
+        """When the certificate in use expires; None: there is none, or it can't be read."""
         self.problem = ""
         """Why the files, as they are now, can't be used; empty when they are in use."""
 
@@ -60,6 +66,7 @@ class ReloadingContext:
         except TlsError as error:
             self.problem = f"{error}; {KEPT}"
         else:
+            self.valid_until = _valid_until(self._cert)
             self.problem = ""
         return True
 
@@ -79,12 +86,10 @@ class BrokerTls:
 
     def __init__(self, config: Config) -> None:
         self._config = config
-        self.valid_until: datetime | None = None
-        """When the gateway's certificate for brokers expires; None: there is none, or it can't be read."""
         self.reloading: ReloadingContext | None = None
         if config.broker_tls:
-            files = (config.broker_tls_ca, config.broker_tls_cert, config.broker_tls_key)
-            self.reloading = ReloadingContext(files, self._make)
+            files = (config.broker_tls_ca, config.broker_tls_key)
+            self.reloading = ReloadingContext(config.broker_tls_cert, files, self._make)
 
     def connect_args(self, host: str) -> dict[str, Any]:
         """Return asyncio's arguments to connect to a host; none where TLS is off."""
@@ -105,7 +110,6 @@ class BrokerTls:
                 raise TlsError(_unusable("--broker-tls-ca", config.broker_tls_ca, error)) from None
         if config.broker_tls_cert is not None:
             load_pair(context, "--broker-tls", config.broker_tls_cert, config.broker_tls_key)
-            self.valid_until = _valid_until(config.broker_tls_cert)
         return context
 
 
@@ -121,16 +125,19 @@ class ClientTls:
 
     def __init__(self, config: Config) -> None:
         self._config = config
-        self.valid_until: datetime | None = None
-        """When the gateway's certificate expires; None: there is none, or it can't be read."""
         self.reloading: ReloadingContext | None = None
         self.listening: ssl.SSLContext | None = None
         """The context of the listeners. It stays the same; each handshake gets the newest certificate."""
         if config.tls_cert is not None:
-            self.reloading = ReloadingContext((config.tls_cert, config.tls_key), self._make)
+            self.reloading = ReloadingContext(config.tls_cert, [config.tls_key], self._make)
             self.listening = self._make()
             self.listening.sni_callback = self._on_client_hello
             self.listening.sslobject_class = _NamedObject
+
+    @property
+    def valid_until(self) -> datetime | None:
+        """When the gateway's certificate expires; None: there is none, or it can't be read."""
+        return self.reloading.valid_until if self.reloading is not None else None
 
     @property
     def accept_args(self) -> dict[str, Any]:
@@ -152,7 +159,6 @@ class ClientTls:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         cert = cast("Path", self._config.tls_cert)
         load_pair(context, "--tls", cert, self._config.tls_key)
-        self.valid_until = _valid_until(cert)
         return context
 
     def _on_client_hello(
@@ -241,8 +247,10 @@ _VERSION: Final = 0xA0
 _UTC_TIME: Final = 0x17
 
 
-def _valid_until(file: Path) -> datetime | None:
-    """Return until when the certificate of a file is valid; None: it can't be read."""
+def _valid_until(file: Path | None) -> datetime | None:
+    """Return until when the certificate of a file is valid; None: there is none, or it can't be read."""
+    if file is None:
+        return None
     with suppress(OSError, ValueError):  # OpenSSL reads forms of it that `valid_until` does not
         return valid_until(file.read_text(encoding="latin-1"))
     return None

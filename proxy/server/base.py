@@ -11,6 +11,7 @@ from proxy.addresses import Address
 from proxy.config import Config
 from proxy.logger import Logger
 from proxy.net.resolve import Resolver
+from proxy.net.tls import ReloadingContext
 from proxy.net.transparent import Destinations
 from proxy.server.conditions import ConnectionLimit, HungBrokers, Reachability
 from proxy.server.listeners import Directory
@@ -38,6 +39,8 @@ class Service(ABC):
         """The options as they apply now; a reload changes those that are live."""
         self.reload_errors: list[str] = []
         """Why the last reload failed; a restart would fail for the same reason."""
+        self.certificates: dict[str, ReloadingContext | None] = {}
+        """By option: the TLS that has the gateway's own certificate; None: there is none."""
         self.reloaded_at = time()
         """When the options were last read without a mistake, in seconds since 1970."""
         self.reload_failures = 0
@@ -89,6 +92,11 @@ class Service(ABC):
             draining=self._draining,
             reloaded_at=self.reloaded_at,
             reload_failures=self.reload_failures,
+            certificates={
+                option: each.valid_until.timestamp()
+                for option, each in self.certificates.items()
+                if each is not None and each.valid_until is not None
+            },
             problems=problems,
             slots_used=slots_used,
             connections=connections,

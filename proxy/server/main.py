@@ -114,6 +114,7 @@ async def _serve(config: Config, arguments: dict[str, Any]) -> int:
         from_systemd = inherited(os.environ, os.getpid())
         make = Supervisor if config.workers > 1 else Gateway
         gateway = make(config, loop, log, inherited=from_systemd)
+        gateway.certificates["admin_cert"] = tls
         gateway.open()
     except ConfigError as error:
         return complain("proxy", str(error), EXIT_USAGE)

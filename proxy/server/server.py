@@ -126,6 +126,8 @@ class Server(Service):
         self._all_closed = asyncio.Event()
         self._broker_tls = BrokerTls(config)
         self._client_tls = ClientTls(config)
+        self.certificates |= {"tls_cert": self._client_tls.reloading}
+        self.certificates |= {"broker_tls_cert": self._broker_tls.reloading}
         self._broker_certificates: dict[NodeId, float] = {}
         """When the certificate expires that a broker showed last, in seconds since 1970."""
         self._expired = ""
@@ -396,8 +398,6 @@ class Server(Service):
             status.client_sessions, status.client_session_partitions = len(cache), cache.partitions
             status.client_session_evictions = cache.evictions
         status.capture_stopped = bool(stopped)
-        own = {"tls_cert": self._client_tls.valid_until, "broker_tls_cert": self._broker_tls.valid_until}
-        status.certificates = {option: ends.timestamp() for option, ends in own.items() if ends is not None}
         status.broker_certificates = self._broker_certificates.copy()
         return status
 

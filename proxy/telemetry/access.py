@@ -94,7 +94,7 @@ def admin_tls(config: Config) -> ReloadingContext | None:
         load_pair(context, "--admin", cert, key)
         return context
 
-    return ReloadingContext((cert, key), make)
+    return ReloadingContext(cert, [key], make)
 
 
 def admin_token(config: Config) -> Token | None:

@@ -6,6 +6,7 @@ import pytest
 from cryptography import x509
 
 from proxy.core.events import LoginRefused
+from proxy.net.tls import ReloadingContext
 from proxy.reasons import is_tls
 from proxy.telemetry.metrics import exposition
 from tests.shell import WireGateway, client, gateway, link_of, run, stub_broker, until
@@ -61,6 +62,9 @@ def test_it_is_known_when_certificates_expire(keys: Keys) -> None:
         ):
             writer.write(b"hello")
             await reader.readexactly(5)
+            gate.certificates["admin_cert"] = ReloadingContext(shown.cert, [], lambda: serving(shown))
+            assert gate.status().certificates["admin_cert"] == _ends(shown)
+            del gate.certificates["admin_cert"]
             status = gate.status()
             assert status.certificates == {"tls_cert": _ends(keys.good), "broker_tls_cert": _ends(mine)}
             assert status.broker_certificates == {None: _ends(shown)}
