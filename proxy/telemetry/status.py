@@ -180,9 +180,7 @@ def health_of(status: Status) -> Health:
     """Tell whether clients can be served, and what is wrong."""
     known, unreachable_brokers = status.brokers.keys(), status.unreachable_brokers.now()
     reasons = [
-        f"{reason}{_for(status, node_id)}"
-        for node_id, reason in unreachable_brokers.items()
-        if node_id is None or node_id in known
+        reason for node_id, reason in unreachable_brokers.items() if node_id is None or node_id in known
     ]
     asked = set(known) if status.config.is_transparent else {None, *known}
     if asked and unreachable_brokers.keys() >= asked and status.bootstrap_answered:
@@ -197,12 +195,6 @@ def health_of(status: Status) -> Health:
     else:
         state = "degraded" if reasons else "ready"
     return Health(state=state, reasons=reasons)
-
-
-def _for(status: Status, node_id: NodeId) -> str:
-    """Say for how long a broker has not been reached, once that is a second."""
-    seconds = int(status.at - status.unreachable_brokers.since[node_id])
-    return f" (for {seconds} s)" if seconds > 0 else ""
 
 
 def _silent(seconds: float) -> str:

@@ -463,6 +463,8 @@ def test_a_wrong_password_is_the_clients_to_hear(gate: tuple[GatewayProcess, dic
     assert "Authentication failed" in said[0]
     told = gateway.log() + json.dumps(gateway.state()) + gateway._get("/metrics")
     assert wrong not in told
+    assert gateway.metric("fetchgate_authentication_failures_total", side="client") >= 1
+    assert "authentication refused by the broker" in gateway.log()
 
 
 _BARE: Final = struct.pack(">i", len(_PLAIN_BYTES)) + _PLAIN_BYTES
