@@ -60,6 +60,7 @@ examples:
   fetchgate top
       the gateway of this machine; press h for help
   fetchgate top --admin 10.0.0.7:9464 --interval 500ms
+  fetchgate top --admin https://gate.example:9464 --ca ca.pem --token-file token
   fetchgate top --once
       one screen, for scripts; the exit code is 1 if no gateway responds
 """
@@ -118,7 +119,7 @@ def _parser() -> argparse.ArgumentParser:
 def _add_options(parser: argparse.ArgumentParser, options: Sequence[Option]) -> None:
     for option in options:
         default = f" (default: {option.default})" if option.default else ""
-        names = [option.short, option.flag] if option.short else [option.flag]
+        names = [option.alias, option.flag] if option.alias else [option.flag]
         parser.add_argument(*names, dest=option.name, metavar=option.metavar, help=option.help + default)
     parser.add_argument("--config", metavar="FILE", help="a TOML file with these options as keys")
 
@@ -148,7 +149,8 @@ def _command(argv: Sequence[str]) -> int:
 
 def _misspelt(command: str, unknown: list[str]) -> str:
     """Say which argument is unknown, and which one may be meant."""
-    flags = ["--config", *(option.flag for option in (TOP_OPTIONS if command == "top" else OPTIONS))]
+    options = TOP_OPTIONS if command == "top" else OPTIONS
+    flags = ["--config", *(name for option in options for name in (option.flag, option.alias) if name)]
     if command == "proxy":
         flags += ["--check", "--show-config"]
     close = get_close_matches(unknown[0].partition("=")[0], flags, n=1)
@@ -161,12 +163,14 @@ def _top(arguments: dict[str, Any]) -> int:
     file = file_of(arguments["config"], os.environ)
     try:
         options = read(TOP_OPTIONS, arguments, os.environ, file)
+        # rich takes time to import, and a gateway does not need it
+        from proxy.dashboard import endpoint, top  # noqa: PLC0415
+
+        at = endpoint.Endpoint.of(options)
     except ConfigError as error:
         complain_of_variables("top")
         return complain("top", str(error), EXIT_USAGE)
-    from proxy.dashboard import top  # noqa: PLC0415 - rich takes time to import, and a gateway does not need it
-
-    return top.once(options["admin"]) if options["once"] else top.watch(options["admin"], options["interval"])
+    return top.once(at) if options["once"] else top.watch(at, options["interval"])
 
 
 def _other_command(name: str, argv: Sequence[str]) -> int:

@@ -52,8 +52,8 @@ class Option:
     default: str | None
     """As an operator would write it; None: the option must be given."""
     help: str
-    short: str = ""
-    """A second flag of one letter, such as ``-b``."""
+    alias: str = ""
+    """A second flag, such as ``-b``."""
     table: bool = False
     """In the file it is a table; its text elsewhere is the same in JSON."""
     live: bool = False
@@ -190,10 +190,12 @@ def _admin_names(text: str) -> tuple[str, ...]:
     return names
 
 
-def _asked_admin(text: str) -> Address:
+def _asked_admin(text: str) -> tuple[Address, bool]:
+    """Read the address of an admin endpoint, and whether it speaks TLS: ``https://HOST:PORT``."""
     if word(text) == "off":
         raise ValueError("the gateway's admin endpoint is off; fetchgate top needs it")
-    return Address.parse(text, default_host=LOOPBACK)
+    secured = text.startswith("https://")
+    return Address.parse(text.removeprefix("https://").rstrip("/"), default_host=LOOPBACK), secured
 
 
 def _interval(text: str) -> float:
@@ -216,7 +218,7 @@ class Config:
     """What the operator asked for, checked. Each field is an option, and declared here alone."""
 
     bootstrap: tuple[Address, ...] = option(
-        short="-b",
+        alias="-b",
         metavar="HOST:PORT[,...]",
         parse=_bootstrap,
         parse_transparent=_left_out((), "clients connect to the brokers' own addresses"),
@@ -603,7 +605,23 @@ TOP_OPTIONS = (
         metavar="HOST:PORT",
         parse=_asked_admin,
         default="127.0.0.1:9464",
-        help="the admin endpoint of the gateway",
+        help="the admin endpoint of the gateway; https://HOST:PORT where it has --admin-cert",
+    ),
+    Option(
+        name="admin_token_file",
+        alias="--token-file",
+        metavar="FILE",
+        parse=_path,
+        default="",
+        help="the file with the token of the admin endpoint, as for fetchgate proxy",
+    ),
+    Option(
+        name="ca",
+        metavar="FILE",
+        parse=_path,
+        default="",
+        help="with https://: the CA certificates, in PEM, that the certificate there is checked against; by "
+        "default those of the system",
     ),
     Option(
         name="interval",

@@ -19,6 +19,7 @@ from rich.terminal_theme import SVG_EXPORT_THEME
 
 from proxy.addresses import Address
 from proxy.dashboard.choice import Selection
+from proxy.dashboard.endpoint import Endpoint
 from proxy.dashboard.rates import Rates
 from proxy.dashboard.snapshot import NotAGatewayError, Snapshot, parse
 from proxy.dashboard.top import UnreachableError, ask
@@ -49,7 +50,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", metavar="FILE", type=Path, default=PICTURE, help="default: %(default)s")
     arguments = parser.parse_args(argv)
     try:
-        seen = asyncio.run(ask(arguments.admin)) if arguments.admin else recorded(arguments.state)
+        seen = (
+            asyncio.run(ask(Endpoint(address=arguments.admin)))
+            if arguments.admin
+            else recorded(arguments.state)
+        )
         arguments.out.write_text(picture(seen), encoding="utf-8")
     except (OSError, UnreachableError, NotAGatewayError, json.JSONDecodeError) as error:
         sys.stderr.write(f"picture: {arguments.admin or arguments.state}: {error}\n")

@@ -19,8 +19,8 @@ from typing import Final
 from rich.console import Console
 from rich.live import Live
 
-from proxy.addresses import LOOPBACK_OF, Address
 from proxy.dashboard.choice import Listed, Selection, press, split_keys
+from proxy.dashboard.endpoint import Endpoint
 from proxy.dashboard.rates import Rates
 from proxy.dashboard.snapshot import NotAGatewayError, Snapshot, parse
 from proxy.dashboard.view import Size, Unreachable, frame, listed
@@ -33,7 +33,7 @@ MAX_CONNECTIONS: Final = 500
 MAX_RESPONSE_BYTES: Final = 1 << 24
 _REQUEST: Final = (
     "GET /state?connections={most} HTTP/1.1\r\nHost: {address}\r\nUser-Agent: fetchgate-top\r\n"
-    "Accept: application/json\r\nConnection: close\r\n\r\n"
+    "Accept: application/json\r\nConnection: close\r\n{authorization}\r\n"
 )
 
 
@@ -41,7 +41,7 @@ class UnreachableError(Exception):
     """The state could not be read; the text says why, in a few words."""
 
 
-async def ask(address: Address) -> Snapshot:
+async def ask(endpoint: Endpoint) -> Snapshot:
     """Ask a gateway for its state.
 
     Raises:
@@ -49,21 +49,30 @@ async def ask(address: Address) -> Snapshot:
     """
     try:
         async with asyncio.timeout(RESPONSE_SECONDS):
-            return parse(await _get(address))
+            return parse(await _get(endpoint))
     except TimeoutError:
-        raise UnreachableError(f"no response within {RESPONSE_SECONDS:g} s") from None
-    except (OSError, UnicodeEncodeError) as error:  # UnicodeEncodeError: not a host name
+        hint = "; if it has no --admin-cert, leave out https://" if endpoint.tls else ""
+        raise UnreachableError(f"no response within {RESPONSE_SECONDS:g} s{hint}") from None
+    except (OSError, EOFError) as error:
+        raise UnreachableError(endpoint.why_no_response(error)) from None
+    except UnicodeEncodeError as error:  # not a host name
         raise UnreachableError(reason_of(error)) from None
+    except UnreachableError:
+        raise
     except Exception:  # noqa: BLE001 - no response, whatever it is, may end the dashboard
         raise UnreachableError("another program responds there") from None
 
 
-async def _get(address: Address) -> object:
-    host = LOOPBACK_OF.get(address.host, address.host)
-    reader, writer = await asyncio.open_connection(host, address.port, limit=MAX_RESPONSE_BYTES)
+async def _get(endpoint: Endpoint) -> object:
+    reader, writer = await endpoint.connect(MAX_RESPONSE_BYTES)
     try:
-        writer.write(_REQUEST.format(most=MAX_CONNECTIONS, address=address).encode())
+        request = _REQUEST.format(
+            most=MAX_CONNECTIONS, address=endpoint.address, authorization=endpoint.authorization
+        )
+        writer.write(request.encode())
         head = await reader.readuntil(b"\r\n\r\n")
+        if head.split(b" ", 2)[1:2] == [b"401"]:
+            raise UnreachableError(endpoint.why_refused())
         if not head.startswith(b"HTTP/1.") or head.split(b" ", 2)[1:2] != [b"200"]:
             raise NotAGatewayError(head[:64])
         body = bytearray()
@@ -77,13 +86,13 @@ async def _get(address: Address) -> object:
     return document
 
 
-def once(address: Address) -> int:
+def once(endpoint: Endpoint) -> int:
     """Print one screen; the exit code is 0, or 1 where there is no gateway."""
     console = Console(highlight=False)
     try:
-        snapshot = asyncio.run(ask(address))
+        snapshot = asyncio.run(ask(endpoint))
     except UnreachableError as error:
-        sys.stderr.write(f"fetchgate top: no gateway at {address}: {error}; see --admin\n")
+        sys.stderr.write(f"fetchgate top: no gateway at {endpoint}: {error}; see --admin\n")
         return 1
     rates = Rates()
     rates.add(snapshot)
@@ -92,11 +101,11 @@ def once(address: Address) -> int:
     return 0
 
 
-def watch(address: Address, interval: float) -> int:
+def watch(endpoint: Endpoint, interval: float) -> int:
     """Draw until the user quits; the exit code is 0, or 2 where there is no terminal.
 
     Args:
-        address: the admin endpoint.
+        endpoint: the admin endpoint.
         interval: seconds from one screen to the next.
     """
     console = Console(highlight=False)
@@ -104,7 +113,7 @@ def watch(address: Address, interval: float) -> int:
         sys.stderr.write("fetchgate top: the output is not a terminal; give --once\n")
         return 2
     with _keys(), _wheel(console), Live(console=console, screen=True, auto_refresh=False) as live:
-        asyncio.run(_Top(address, interval, live).run())
+        asyncio.run(_Top(endpoint, interval, live).run())
     return 0
 
 
@@ -148,8 +157,8 @@ def _wheel(console: Console) -> Iterator[None]:
 class _Top:
     """The live dashboard."""
 
-    def __init__(self, address: Address, interval: float, live: Live) -> None:
-        self._address = address
+    def __init__(self, endpoint: Endpoint, interval: float, live: Live) -> None:
+        self._endpoint = endpoint
         self._interval = interval
         self._live = live
         self._choice = Selection()
@@ -183,12 +192,14 @@ class _Top:
 
     async def _update(self) -> None:
         try:
-            self._state = await ask(self._address)
+            self._state = await ask(self._endpoint)
             self._rates.add(self._state)
         except UnreachableError as error:
             last = self._state.last if isinstance(self._state, Unreachable) else self._state
             since = monotonic() - self._reached_at
-            self._state = Unreachable(address=str(self._address), reason=str(error), seconds=since, last=last)
+            self._state = Unreachable(
+                address=str(self._endpoint), reason=str(error), seconds=since, last=last
+            )
         else:
             self._reached_at = monotonic()
 

@@ -38,6 +38,7 @@ class StubGateway:
         self.body: bytes | None = None
         self.status = 200
         self.asked: list[str] = []
+        self.authorization = ""
         self.responses = threading.Event()
         """Cleared: requests are taken and not answered."""
         self.responses.set()
@@ -50,6 +51,7 @@ class StubGateway:
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 stub.asked.append(self.path)
+                stub.authorization = self.headers.get("Authorization", "")
                 stub.responses.wait(WAIT_SECONDS)
                 body = stub.body if stub.body is not None else json.dumps(SCENES[stub.scene]()).encode()
                 self.send_response(stub.status)
@@ -382,6 +384,9 @@ def test_what_does_not_speak_http_is_reported(capsys: pytest.CaptureFixture[str]
     [
         (["--admin", "nowhere"], "--admin: 'nowhere' has no port; write HOST:PORT"),
         (["--admin", "off"], "--admin: the gateway's admin endpoint is off"),
+        (["--ca", "ca.pem"], "--ca has no effect alone: give --admin https://127.0.0.1:9464 as well"),
+        (["--admin", "https://:1", "--ca", "/none"], "--ca /none: give CA certificates in PEM (No such file"),
+        (["--token-file", "/none"], "--token-file /none: No such file or directory"),
         (["--interval", "0"], "--interval: '0' is not a time from 0.1 to 3600 s"),
         ([], "the output is not a terminal; give --once"),
     ],
@@ -393,6 +398,26 @@ def test_wrong_usage_is_one_line_and_code_2(
     error = capsys.readouterr().err
     assert said in error
     assert error.count("\n") == 1
+
+
+def test_a_token_is_sent_and_one_that_is_missing_or_refused_is_reported(
+    stub: StubGateway, monkeypatch: Any, tmp_path: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "token"
+    file.write_text("s3cret\n")
+    admin = ["top", "--once", "--admin", f":{stub.port}"]
+    assert main([*admin, "--token-file", str(file)]) == 0
+    assert stub.authorization == "Bearer s3cret"
+    monkeypatch.setenv("FETCHGATE_ADMIN_TOKEN_FILE", str(file))
+    assert main(admin) == 0, "the option of the gateway beside it"
+    assert stub.authorization == "Bearer s3cret"
+    stub.status, stub.body = 401, b""
+    assert main(admin) == 1
+    assert "it refuses the token of --token-file" in capsys.readouterr().err
+    monkeypatch.delenv("FETCHGATE_ADMIN_TOKEN_FILE")
+    assert main(admin) == 1
+    assert "it wants a token; give --token-file FILE" in capsys.readouterr().err
+    assert stub.authorization == ""
 
 
 def test_the_address_is_the_gateways_own_option(stub: StubGateway, monkeypatch: Any, tmp_path: Any) -> None:

@@ -10,7 +10,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from proxy.addresses import Address
+from proxy.cli import main
 from proxy.config import ConfigError
+from proxy.dashboard import top
 from proxy.net.listen import Binding
 from proxy.telemetry.access import admin_tls
 from proxy.telemetry.admin import MAX_CONNECTIONS, Admin
@@ -102,3 +104,41 @@ def test_files_that_can_not_be_used_are_told(keys: Keys) -> None:
         admin_tls(config(**options, admin_key=str(keys.stranger.key)))
     with pytest.raises(ConfigError, match="--admin-key /none: No such file"):
         admin_tls(config(**options, admin_key="/none"))
+
+
+def _top(*arguments: str) -> asyncio.Future[int]:
+    return asyncio.get_running_loop().run_in_executor(None, lambda: main(["top", "--once", *arguments]))
+
+
+def test_top_reads_it(keys: Keys, capsys: pytest.CaptureFixture[str]) -> None:
+    async def scene() -> None:
+        async with endpoint(keys.good) as (port, _):
+            at = f"localhost:{port}"
+            assert await _top("--admin", f"https://{at}", "--ca", str(keys.ca.file)) == 0
+            assert capsys.readouterr().out.startswith("fetchgate ")
+            assert await _top("--admin", f"https://{at}", "--ca", str(keys.other.file)) == 1
+            assert "its certificate is not accepted (" in capsys.readouterr().err
+            assert await _top("--admin", f"https://{at}") == 1
+            assert "give its CA as --ca FILE" in capsys.readouterr().err
+            assert await _top("--admin", at) == 1
+            assert f"if it has --admin-cert, give --admin https://{at}" in capsys.readouterr().err
+
+    run(scene())
+
+
+def test_top_says_that_an_endpoint_has_no_tls(
+    keys: Keys, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(top, "RESPONSE_SECONDS", 0.2)  # a plain-text endpoint waits for the end of a request
+
+    async def scene() -> None:
+        async with stub_broker() as broker, gateway(broker.address) as gate:
+            sockets = Binding().bind(Address("127.0.0.1", 0))
+            admin = Admin(gate)
+            admin.start(sockets)
+            at = f"https://localhost:{sockets[0].getsockname()[1]}"
+            assert await _top("--admin", at, "--ca", str(keys.ca.file)) == 1
+            assert "if it has no --admin-cert, leave out https://" in capsys.readouterr().err
+            admin.close()
+
+    run(scene())

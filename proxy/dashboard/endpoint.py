@@ -1,0 +1,78 @@
+"""Where `fetchgate top` reads the state of a gateway: the address, its TLS, and the token for it."""
+
+import asyncio
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from proxy.addresses import LOOPBACK_OF, Address
+from proxy.config import ConfigError
+from proxy.reasons import reason_of, short
+from proxy.telemetry.access import read_token
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint:
+    """The admin endpoint of a gateway."""
+
+    address: Address
+    tls: ssl.SSLContext | None = None
+    """None: plain text."""
+    token: str = ""
+    """Empty: none is sent."""
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any]) -> "Endpoint":
+        """Return the endpoint that options name.
+
+        Args:
+            options: by name, see `proxy.config.TOP_OPTIONS`.
+
+        Raises:
+            ConfigError: a file can't be used, or has no effect.
+        """
+        (address, secured), file, ca = options["admin"], options["admin_token_file"], options["ca"]
+        if ca and not secured:
+            raise ConfigError(f"--ca has no effect alone: give --admin https://{address} as well")
+        try:
+            tls = ssl.create_default_context(cafile=ca) if secured else None
+        except (OSError, ValueError) as error:
+            reason = short(error) if isinstance(error, ssl.SSLError) else reason_of(error)
+            raise ConfigError(f"--ca {ca}: give CA certificates in PEM ({reason})") from None
+        return cls(address=address, tls=tls, token=read_token("--token-file", file) if file else "")
+
+    def __str__(self) -> str:
+        return f"https://{self.address}" if self.tls else str(self.address)
+
+    @property
+    def authorization(self) -> str:
+        """The header field that carries the token, or nothing."""
+        return f"Authorization: Bearer {self.token}\r\n" if self.token else ""
+
+    async def connect(self, limit: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Connect to it; a wildcard address is reached on loopback.
+
+        Raises:
+            OSError: nobody listens there, or TLS fails.
+        """
+        host = LOOPBACK_OF.get(self.address.host, self.address.host)
+        return await asyncio.open_connection(host, self.address.port, limit=limit, ssl=self.tls)
+
+    def why_no_response(self, error: OSError | EOFError) -> str:
+        """Return in a few words why there is no response."""
+        if isinstance(error, ssl.SSLCertVerificationError):
+            return f"its certificate is not accepted ({error.verify_message}); give its CA as --ca FILE"
+        if isinstance(error, ssl.SSLError):
+            return f"TLS failed ({short(error)}); if it has no --admin-cert, leave out https://"
+        if isinstance(error, (EOFError, ConnectionResetError)) and not self.tls:
+            return f"it closed the connection; if it has --admin-cert, give --admin https://{self.address}"
+        return reason_of(error)
+
+    def why_refused(self) -> str:
+        """Return in a few words what to do when the endpoint wants another token, or one at all."""
+        return (
+            "it refuses the token of --token-file"
+            if self.token
+            else "it wants a token; give --token-file FILE"
+        )
