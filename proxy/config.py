@@ -289,6 +289,15 @@ class Config:
         needs="tls_cert",
     )
     """None: it is in the file of the certificate; so with `broker_tls_key`."""
+    client_ca: Path | None = option(
+        metavar="FILE",
+        parse=_path,
+        default="",
+        help="clients must show a certificate (mTLS), which one of the CAs in this file, in PEM, has signed; "
+        "its subject is in the log and in /state; brokers do not see it",
+        needs="tls_cert",
+    )
+    """None: clients are not asked for certificates."""
     broker_tls: bool = option(
         metavar="on|off",
         parse=switch,

@@ -11,6 +11,7 @@ _HTTP: Final = "HTTP_REQUEST"
 _NO_TLS: Final = frozenset({_HTTP, "WRONG_VERSION_NUMBER", "BAD_RECORD_TYPE"})
 _NOT_ASCII: Final = "CALLBACK_FAILED"
 """OpenSSL's reason when Python could not read the server name that a client sent."""
+_NO_CERTIFICATE: Final = "PEER_DID_NOT_RETURN_A_CERTIFICATE"
 _ALERT: Final = "ALERT"
 _EXPIRED: Final = "certificate expired"
 """An alert, as `_alert` formats it."""
@@ -43,6 +44,11 @@ def refuses_certificate(error: Exception) -> bool:
     return isinstance(error, ssl.SSLCertVerificationError) or (_ALERT in reason and refused)
 
 
+def is_client_refused(error: ssl.SSLError) -> bool:
+    """Whether a client's certificate, or its lack, is why its handshake failed (``--client-ca``)."""
+    return isinstance(error, ssl.SSLCertVerificationError) or error.reason == _NO_CERTIFICATE
+
+
 def of_client(error: ssl.SSLError) -> str:
     """Return why a client's handshake failed, and what to do."""
     reason = error.reason or ""
@@ -50,6 +56,11 @@ def of_client(error: ssl.SSLError) -> str:
         return "the client sends HTTP: this is a port of Kafka, with TLS"
     if reason in _NO_TLS:
         return "the client does not speak TLS: with --tls-cert its security.protocol must be SSL or SASL_SSL"
+    if isinstance(error, ssl.SSLCertVerificationError):
+        shown = f"the certificate that the client shows is not accepted ({error.verify_message})"
+        return f"{shown}: it must be valid now, and --client-ca must have its CA"
+    if reason == _NO_CERTIFICATE:
+        return "the client shows no certificate: with --client-ca it needs one (ssl.keystore.location)"
     if reason == _NOT_ASCII:
         return "the server name that the client sends (SNI) is not ASCII: the client must use an ASCII name"
     if _ALERT in reason:

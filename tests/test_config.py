@@ -38,6 +38,7 @@ def test_the_defaults_are_those_of_the_design() -> None:
         broker_ports=BrokerPorts(),
         tls_cert=None,
         tls_key=None,
+        client_ca=None,
         broker_tls=False,
         broker_tls_ca=None,
         broker_tls_server_name="",
@@ -98,6 +99,7 @@ def test_a_flag_counts_before_the_environment_and_that_before_the_file(tmp_path:
     ("options", "message"),
     [
         ({"tls_key": "k"}, "--tls-key has no effect alone: give --tls-cert FILE as well"),
+        ({"client_ca": "ca"}, "--client-ca has no effect alone: give --tls-cert FILE as well"),
         ({"broker_tls_ca": "ca"}, "--broker-tls-ca has no effect alone: give --broker-tls on as well"),
         (
             {"broker_tls_server_name": "kafka"},

@@ -27,7 +27,7 @@ from proxy.core.histograms import Measured
 from proxy.core.steady import Steady
 from proxy.logger import Logger
 from proxy.net.endpoint import Endpoint, is_gone, set_options_of, unacknowledged, unread
-from proxy.net.tls import server_name_of
+from proxy.net.tls import server_name_of, subject_of
 from proxy.reasons import reason_of
 
 CONNECT_SECONDS: Final = 10.0
@@ -152,6 +152,7 @@ class Link:
         "buffered_changed_at",
         "client",
         "client_address",
+        "client_subject",
         "core",
         "last_error",
         "last_event",
@@ -189,6 +190,8 @@ class Link:
         self.outbound: tuple[int, Address] | None = None
         """Transparent mode: the local port of the broker connection, and its destination."""
         self.client_address = ""
+        self.client_subject = ""
+        """The subject of the certificate that the client showed, or nothing (``--client-ca``)."""
         self.broker_address: Address | None = None
         self.buffered_changed_at = 0.0
         self.last_event = ""
@@ -218,6 +221,7 @@ class Link:
         if not self.client_address:  # else another process has accepted the client
             self.client_address = _name(transport.get_extra_info("peername"))
             self.server_name = server_name_of(transport)
+            self.client_subject = subject_of(transport)
             self.reached_at = _host_of(transport.get_extra_info("sockname"))
         self.core = self._host.opened(self, transport.get_extra_info("socket"), self.reached_at)
         self._steady = self.core.steady
@@ -618,11 +622,12 @@ class Link:
     @property
     def log_fields(self) -> dict[str, object]:
         """The fields of log lines that identify the connection."""
-        return {
+        fields: dict[str, object] = {
             "client": self.client_address,
             "broker": str(self.broker_address or ""),
             "client_id": self.core.client_id,
         }
+        return fields | {"subject": self.client_subject} if self.client_subject else fields
 
     def report_buffered(self) -> None:
         """Report to the budget how many bytes this link buffers now."""

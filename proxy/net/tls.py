@@ -7,6 +7,7 @@ key and a certificate it searches for the certificate.
 It walks the DER elements of RFC 5280, 4.1 up to that field; each is a tag, a length and its contents.
 """
 
+import re
 import ssl
 from base64 import b64decode
 from collections.abc import Callable, Sequence
@@ -22,6 +23,23 @@ from proxy.reasons import short
 HANDSHAKE_SECONDS: Final = 10.0
 """The longest TLS handshake of a client."""
 KEPT: Final = "the earlier certificate stays in use"
+
+MAX_SUBJECT: Final = 256
+"""How many characters of a client's subject are shown."""
+_SHORT_NAMES: Final = {
+    "commonName": "CN",
+    "organizationalUnitName": "OU",
+    "organizationName": "O",
+    "localityName": "L",
+    "stateOrProvinceName": "ST",
+    "streetAddress": "STREET",
+    "countryName": "C",
+    "domainComponent": "DC",
+    "userId": "UID",
+}
+"""RFC 2253, 2.3."""
+_ESCAPED: Final = re.compile(r'[,+"\\<>;]|^[ #]| $')
+"""RFC 2253, 2.4."""
 
 Stamp = tuple[int, int, int] | None
 
@@ -104,10 +122,7 @@ class BrokerTls:
         if config.broker_tls_ca is None:
             context.load_default_certs()
         else:
-            try:
-                context.load_verify_locations(cafile=config.broker_tls_ca)
-            except (OSError, ValueError) as error:
-                raise TlsError(_unusable("--broker-tls-ca", config.broker_tls_ca, error)) from None
+            _trust(context, "--broker-tls-ca", config.broker_tls_ca)
         if config.broker_tls_cert is not None:
             load_pair(context, "--broker-tls", config.broker_tls_cert, config.broker_tls_key)
         return context
@@ -126,13 +141,9 @@ class ClientTls:
     def __init__(self, config: Config) -> None:
         self._config = config
         self.reloading: ReloadingContext | None = None
-        self.listening: ssl.SSLContext | None = None
-        """The context of the listeners. It stays the same; each handshake gets the newest certificate."""
         if config.tls_cert is not None:
-            self.reloading = ReloadingContext(config.tls_cert, [config.tls_key], self._make)
-            self.listening = self._make()
-            self.listening.sni_callback = self._on_client_hello
-            self.listening.sslobject_class = _NamedObject
+            files = (config.tls_key, config.client_ca)
+            self.reloading = ReloadingContext(config.tls_cert, files, self._make)
 
     @property
     def valid_until(self) -> datetime | None:
@@ -141,10 +152,14 @@ class ClientTls:
 
     @property
     def accept_args(self) -> dict[str, Any]:
-        """Asyncio's arguments to accept a client; none for plain text."""
-        if self.listening is None:
+        """Asyncio's arguments to accept one client, with the newest files; none for plain text.
+
+        A new context knows no sessions of TLS (RFC 8446, 2.2): who resumed one would not be checked by the
+        newest ``--client-ca``.
+        """
+        if self.reloading is None:
             return {}
-        return {"ssl": self.listening, "ssl_handshake_timeout": HANDSHAKE_SECONDS}
+        return {"ssl": self.reloading.context, "ssl_handshake_timeout": HANDSHAKE_SECONDS}
 
     def expired(self, now: datetime) -> str:
         """Return that the certificate has expired, in words; empty when it has not."""
@@ -157,17 +172,19 @@ class ClientTls:
 
     def _make(self) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.sni_callback = _keep_server_name
+        context.sslobject_class = _NamedObject
         cert = cast("Path", self._config.tls_cert)
         load_pair(context, "--tls", cert, self._config.tls_key)
+        if (ca := self._config.client_ca) is not None:
+            _trust(context, "--client-ca", ca)
+            context.verify_mode = ssl.CERT_REQUIRED
         return context
 
-    def _on_client_hello(
-        self, handshake: ssl.SSLObject | ssl.SSLSocket, name: str | None, _: ssl.SSLContext
-    ) -> None:
-        """Use the newest certificate, and keep the server name that the client sent (SNI, RFC 6066)."""
-        cast("Any", handshake).server_name = name or ""
-        if self.reloading is not None:
-            handshake.context = self.reloading.context
+
+def _keep_server_name(handshake: ssl.SSLObject | ssl.SSLSocket, name: str | None, _: ssl.SSLContext) -> None:
+    """Keep the server name that the client sent (SNI, RFC 6066)."""
+    cast("Any", handshake).server_name = name or ""
 
 
 def in_words(when: datetime) -> str:
@@ -178,6 +195,30 @@ def in_words(when: datetime) -> str:
 def server_name_of(transport: Any) -> str:
     """Return the server name that a client sent in its TLS handshake; empty where it sent none."""
     return str(getattr(transport.get_extra_info("ssl_object"), "server_name", ""))
+
+
+def subject_of(transport: Any) -> str:
+    """Return the subject of the certificate that a client showed, as Kafka writes it; empty if there is none.
+
+    That is RFC 2253: the last part first, as in ``CN=alice,OU=payments``. What can't be printed is a ``?``.
+    """
+    certificate = transport.get_extra_info("peercert") or {}
+    parts = [
+        "+".join(f"{_SHORT_NAMES.get(name, name)}={_ESCAPED.sub(_escape, value)}" for name, value in part)
+        for part in reversed(certificate.get("subject", ()))
+    ]
+    return "".join(each if each.isprintable() else "?" for each in ",".join(parts))[:MAX_SUBJECT]
+
+
+def _escape(found: re.Match[str]) -> str:
+    return f"\\{found[0]}"
+
+
+def _trust(context: ssl.SSLContext, option: str, ca: Path) -> None:
+    try:
+        context.load_verify_locations(cafile=ca)
+    except (OSError, ValueError) as error:
+        raise TlsError(_unusable(option, ca, error)) from None
 
 
 class _NamedObject(ssl.SSLObject):

@@ -128,10 +128,11 @@ class HandedOver:
     worker: int
     """The number of the one that is to serve it."""
     client_address: str
+    client_subject: str
     server_name: str
     reached_at: str
     broker_address: Address | None
-    """For all four see `proxy.net.link.Link`."""
+    """For all five see `proxy.net.link.Link`."""
 
 
 class Received(NamedTuple):

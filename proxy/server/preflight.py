@@ -94,6 +94,8 @@ def _certificate_valid(config: Config, say: Say) -> bool:
     expired = tls.expired(datetime.now(UTC))
     until = in_words(tls.valid_until)
     say(expired or f"--tls-cert {config.tls_cert}: the certificate is valid until {until}.")
+    if config.client_ca:
+        say(f"--client-ca {config.client_ca}: clients must show a certificate of its CAs.")
     return not expired
 
 

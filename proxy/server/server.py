@@ -36,7 +36,7 @@ from proxy.net.resolve import try_each
 from proxy.net.sockets import BrokerProtocol, ClientProtocol
 from proxy.net.tls import BrokerTls, ClientTls
 from proxy.net.transparent import Destinations, OutboundPorts, is_own, outbound_socket
-from proxy.reasons import is_tls, of_client, reason_of, refuses_certificate
+from proxy.reasons import is_client_refused, is_tls, of_client, reason_of, refuses_certificate
 from proxy.server.base import Service
 from proxy.server.conditions import Descriptors, FailedHandshakes
 from proxy.server.listeners import Directory
@@ -547,6 +547,7 @@ class Server(Service):
             client.close()
             self.faults["client"] += 1
             self.tls_failures["client"] += 1
+            self.authentication_failures["client"] += is_client_refused(error)
             self._failed_handshakes.failed(Address(*peer[:2]), of_client(error), monotonic())
         except OSError:
             client.close()  # it left, or took too long

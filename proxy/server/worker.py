@@ -165,6 +165,7 @@ class Worker(Server):
             tls = self._client_tls.accept_args
         else:
             link.client_address, link.server_name = handed.client_address, handed.server_name
+            link.client_subject = handed.client_subject
             link.reached_at, link.broker_address = handed.reached_at, handed.broker_address
         await self.receive_client(link, client, tls)
         if link not in self.links:
@@ -206,6 +207,7 @@ class Worker(Server):
         handed = HandedOver(
             worker=number,
             client_address=link.client_address,
+            client_subject=link.client_subject,
             server_name=link.server_name,
             reached_at=link.reached_at,
             broker_address=link.broker_address,

@@ -287,6 +287,7 @@ def _connection(link: Link) -> dict[str, Any]:
     core = link.core
     return {
         "client_address": link.client_address,
+        "client_subject": link.client_subject,
         "broker_address": str(link.broker_address) if link.broker_address else None,
         "broker_id": link.node_id,
         "age_seconds": round(monotonic() - link.opened_at, 3),

@@ -93,6 +93,7 @@ def test_a_response_that_is_late_is_none_to_the_next_question(
 HANDED = HandedOver(
     worker=3,
     client_address="[2001:db8::1]:40000",
+    client_subject="CN=alice",
     server_name="b1.gate.example",
     reached_at="2001:db8::2",
     broker_address=Address("192.0.2.1", 9092),

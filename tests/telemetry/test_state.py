@@ -85,6 +85,7 @@ def test_it_describes_brokers_and_connections() -> None:
             picked = {key: connection[key] for key in connection if key not in {"client", "broker"}}
             assert picked == {
                 "client_address": link.client_address,
+                "client_subject": "",
                 "broker_address": broker.address,
                 "broker_id": None,
                 "phase": "open",

@@ -110,7 +110,12 @@ def _packets(data: bytes) -> None:
     if data[0] & 8:
         name = data.decode("latin-1")[:255]
         handed = HandedOver(
-            worker=data[1], client_address=name, server_name=name, reached_at=name, broker_address=None
+            worker=data[1],
+            client_address=name,
+            client_subject=name,
+            server_name=name,
+            reached_at=name,
+            broker_address=None,
         )
     send_connection(sends, asks, node_id, handed)
     received = receive_connection(receives)
