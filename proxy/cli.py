@@ -7,18 +7,22 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from difflib import get_close_matches
+from importlib import import_module
 from importlib.metadata import entry_points
 from textwrap import fill
 from typing import Any, Final, NoReturn
 
+from proxy.completion import SHELLS, script
 from proxy.config import OPTIONS, TOP_OPTIONS, ConfigError, Option, file_of, read
 from proxy.exits import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, complain, complain_of_variables
 from proxy.version import VERSION
 
 REPLAY: Final = "replay"
 COMMANDS: Final = "fetchgate.commands"
-"""The group of entry points of further commands: each takes its arguments and returns the exit code."""
+"""The group of entry points of further commands: each takes its arguments and returns the exit code. The
+module of each has `parsers`, for the completion."""
 
 _LIVE: Final = fill(
     ", ".join(option.flag for option in OPTIONS if option.live),
@@ -66,6 +70,14 @@ examples:
 """
 
 
+_COMPLETION_EXAMPLES: Final = """\
+examples:
+  eval "$(fetchgate completion bash)"                                    # in ~/.bashrc
+  eval "$(fetchgate completion zsh)"                                     # in ~/.zshrc
+  fetchgate completion fish > ~/.config/fish/completions/fetchgate.fish  # again after an upgrade
+"""
+
+
 class _Parser(argparse.ArgumentParser):
     """An argument parser that reports what is wrong in one line."""
 
@@ -108,6 +120,14 @@ def _parser() -> argparse.ArgumentParser:
     )
     _add_options(top, TOP_OPTIONS[:-1])
     top.add_argument("--once", action="store_const", const="on", help=TOP_OPTIONS[-1].help)
+    completion = commands.add_parser(
+        "completion",
+        help="print what a shell needs to complete commands and options",
+        description="Print what a shell needs to complete commands and options.",
+        epilog=_COMPLETION_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    completion.add_argument("shell", choices=list(SHELLS), help="the shell")
     commands.add_parser(
         REPLAY,
         help="captures: what is in them, what sessions would save, and how to play them again",
@@ -142,6 +162,8 @@ def _command(argv: Sequence[str]) -> int:
         parser.exit(EXIT_USAGE, _misspelt(arguments["command"], unknown))
     if arguments["command"] == "top":
         return _top(arguments)
+    if arguments["command"] == "completion":
+        return _completion(parser, arguments["shell"])
     from proxy.server import main as running  # noqa: PLC0415 - other commands need no gateway: it takes half a second
 
     return running.run(arguments)
@@ -171,6 +193,17 @@ def _top(arguments: dict[str, Any]) -> int:
         complain_of_variables("top")
         return complain("top", str(error), EXIT_USAGE)
     return top.once(at) if options["once"] else top.watch(at, options["interval"])
+
+
+def _completion(parser: argparse.ArgumentParser, shell: str) -> int:
+    """Print the script for a shell; an extra that is not installed has no options in it."""
+    (commands,) = (action for action in parser._actions if action.dest == "command")  # noqa: SLF001 - argparse has no public list
+    parsers: dict[str, argparse.ArgumentParser] = {"": parser, **dict(commands.choices or {})}
+    for entry in entry_points(group=COMMANDS, name=REPLAY):
+        with suppress(ModuleNotFoundError):
+            parsers |= import_module(entry.module).parsers()
+    sys.stdout.write(script(shell, parsers))
+    return 0
 
 
 def _other_command(name: str, argv: Sequence[str]) -> int:

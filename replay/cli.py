@@ -110,13 +110,35 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _command(name: str, argv: Sequence[str]) -> int:
     """Import a command, which takes seconds, and run it."""
     try:
-        module = importlib.import_module(COMMANDS[name][0])
-        parser = Parser(f"{PROGRAM} {name}")
-        module.add_arguments(parser)
-        parser.add_argument("--config", metavar="FILE", help="a TOML file with these options as keys")
+        module, parser = _parser(name)
         return int(module.run(parser.parse(argv, os.environ)))
     except ModuleNotFoundError as error:
         return _missing(error)
+
+
+def _parser(name: str) -> tuple[Any, Parser]:
+    """Return the module of a command and its parser.
+
+    Raises:
+        ModuleNotFoundError: a library is not installed.
+    """
+    module = importlib.import_module(COMMANDS[name][0])
+    parser = Parser(f"{PROGRAM} {name}")
+    module.add_arguments(parser)
+    parser.add_argument("--config", metavar="FILE", help="a TOML file with these options as keys")
+    return module, parser
+
+
+def parsers() -> dict[str, argparse.ArgumentParser]:
+    """Return the parsers of all commands by the words before their options, for `fetchgate completion`.
+
+    A command whose libraries are not installed has none; it is known all the same.
+    """
+    found: dict[str, argparse.ArgumentParser] = {"replay": _overview_parser()}
+    for name in COMMANDS:
+        with suppress(ModuleNotFoundError):
+            found[f"replay {name}"] = _parser(name)[1]
+    return found
 
 
 def _left(run: Callable[[], int], program: str) -> int:
@@ -137,13 +159,17 @@ def _left(run: Callable[[], int], program: str) -> int:
 
 def _overview(argv: Sequence[str]) -> int:
     """Print the commands; return 2 unless --help was given."""
+    _overview_parser().parse_args(argv)
+    return EXIT_USAGE
+
+
+def _overview_parser() -> Parser:
     parser = Parser(PROGRAM)
     parser.description, parser.epilog = "Inspect, measure and play captures of Kafka traffic.", _EXAMPLES
     commands = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=argparse.ArgumentParser)
     for name, (_, text) in COMMANDS.items():
         commands.add_parser(name, help=text)
-    parser.parse_args(argv)
-    return EXIT_USAGE
+    return parser
 
 
 def _missing(error: ModuleNotFoundError) -> int:

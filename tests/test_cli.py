@@ -114,7 +114,7 @@ def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
             ["tap"],
             (
                 "fetchgate: argument COMMAND: invalid choice: 'tap' "
-                "(choose from 'proxy', 'top', 'replay'); see fetchgate --help"
+                "(choose from 'proxy', 'top', 'completion', 'replay'); see fetchgate --help"
             ),
         ),
         (

@@ -14,7 +14,7 @@ FLOORS = (
     ("proxy.session", "proxy.fetch_manager", "proxy.capture", "proxy.cooperative"),
     ("proxy.config", "proxy.core"),
     ("proxy.net", "proxy.exits", "proxy.in_force"),
-    ("proxy.telemetry",),
+    ("proxy.telemetry", "proxy.completion"),
     ("proxy.server", "proxy.dashboard"),
     ("proxy.cli",),
     ("proxy.__main__",),
