@@ -557,9 +557,9 @@ def test_images_are_given_what_they_are_built_from_and_no_more() -> None:
     assert {next(name for name in given if f"{source}/".startswith(f"{name}/")) for source in asked} == given
 
 
-def wait_idle(admin: str) -> int:
+def wait_idle(admin: str, **environ: str) -> int:
     command = [sys.executable, str(DEPLOY / "wait-idle.py"), admin, "120"]
-    return subprocess.run(command, check=False, timeout=150).returncode
+    return subprocess.run(command, check=False, timeout=150, env=os.environ | environ).returncode
 
 
 def test_a_gateway_that_is_busy_is_waited_for_until_its_clients_have_left() -> None:
@@ -586,6 +586,25 @@ def test_a_gateway_that_is_busy_is_waited_for_until_its_clients_have_left() -> N
     assert set(asked) == {"/state?connections=0"}, (
         "a list of all connections may take longer than it is waited for"
     )
+
+
+def test_a_gateway_with_a_token_is_asked_with_it(tmp_path: Path) -> None:
+    asked: list[str] = []
+
+    class Guarded(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.headers.get("Authorization", ""))
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b'{"connections_open": 0}')
+
+    (tmp_path / "token").write_text("s3cret\n")
+    with ThreadingHTTPServer(("127.0.0.1", 0), Guarded) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        admin = f"127.0.0.1:{server.server_port}"
+        assert wait_idle(admin, FETCHGATE_ADMIN_TOKEN_FILE=str(tmp_path / "token")) == 0
+        server.shutdown()
+    assert asked == ["Bearer s3cret"]
 
 
 def test_a_gateway_that_is_gone_is_not_waited_for() -> None:

@@ -3,14 +3,16 @@
 
 Before Kubernetes 1.29 sidecars have no order, and a pod stops all of its containers at once. With this hook
 the gateway stays until its clients have finished. The exit code is always 0: a failed hook would not help
-anybody.
+anybody. FETCHGATE_ADMIN_TOKEN_FILE names the file of the admin endpoint's token, as for the gateway.
 """
 
 import json
+import os
 import sys
 import time
 import urllib.request
 from http.client import HTTPException
+from pathlib import Path
 from urllib.error import URLError
 
 
@@ -27,8 +29,12 @@ def is_left(admin: str) -> bool:
 
     A gateway that does not respond, or not correctly, may be busy: then it has clients.
     """
+    request = urllib.request.Request(f"http://{admin}/state?connections=0")
     try:
-        with urllib.request.urlopen(f"http://{admin}/state?connections=0", timeout=2) as response:
+        if file := os.environ.get("FETCHGATE_ADMIN_TOKEN_FILE"):
+            token = Path(file).read_text(encoding="ascii").partition("\n")[0].strip()
+            request.add_header("Authorization", f"Bearer {token}")
+        with urllib.request.urlopen(request, timeout=2) as response:  # noqa: S310 - its scheme is http
             return not json.load(response)["connections_open"]
     except URLError as error:
         return isinstance(error.reason, ConnectionRefusedError)
