@@ -560,6 +560,7 @@ class MemberSide:
         elif group is None or not group.shares(member, commit):
             self._expected.append(None)
             self._forward(commit.frame, now)
+            self._leave(now)
         elif commit.api_key == ApiKey.TXN_OFFSET_COMMIT:
             self._refuse(commit, _SHARED, now)
         elif not group.takes(self, self._go):
@@ -588,6 +589,7 @@ class MemberSide:
     def _refuse(self, commit: Commit, code: int, now: float) -> None:
         self._members.tally.refused[code] += len(commit.entries)
         self._answer([commit.response([code] * len(commit.entries))], now)
+        self._leave(now)  # it may have waited for its turn
 
     def _go(self, now: float) -> None:
         """Go on: it is this member's turn to commit."""
@@ -728,7 +730,7 @@ class MemberSide:
                 (entry.topic, entry.partition): entry.error_code for entry in read_answered(frame, commit)
             }
             self._members.tally.commits["error" if any(errors.values()) else "ok"] += 1
-            if committing.maps and _TOO_LARGE in errors.values():
+            if committing.maps and _TOO_LARGE in errors.values() and not group.unknown(commit):
                 committing.maps = False
                 self._send_commit(committing, member, now)
                 return

@@ -395,6 +395,36 @@ def test_a_member_that_leaves_holds_up_nobody(shared: Shared, ends: str) -> None
     assert len(sent(third)) == 1
 
 
+def test_a_commit_that_is_refused_when_its_turn_comes_holds_up_nobody(shared: Shared) -> None:
+    """Meanwhile another client has its lane."""
+    one, two, other = shared.connection(), shared.connection(), shared.connection("other")
+    one.receive_client(commit(LOW, 50), 1.0)
+    two.receive_client(commit(HIGH, 60), 1.0)
+    other.receive_client(fetch("billing.kr-80000000-ffffffff"), 1.0)
+    (asked,) = sent(one)
+    one.receive_broker(offsets(asked, 30), 1.0)
+    (request,) = sent(one)
+    one.receive_broker(committed(request), 1.0)
+    (response,) = got(two)
+    assert [each.error_code for each in read_answered(response, read_commit(commit(HIGH, 60)))] == [44]
+    one.receive_client(commit(LOW, 70), 1.0)
+    assert len(sent(one)) == 1
+
+
+def test_a_map_that_the_broker_has_no_room_for_may_be_forgotten_meanwhile(shared: Shared) -> None:
+    one = shared.connection()
+    one.receive_client(commit(LOW, 50), 1.0)
+    (asked,) = sent(one)
+    one.receive_broker(offsets(asked, 30), 1.0)
+    (request,) = sent(one)
+    group = shared.members.group(b"billing")
+    assert group is not None
+    group.positions.clear()  # a member of the next generation has come
+    one.receive_broker(committed(request, 12), 1.0)
+    assert one.fault is None
+    assert got(one)[-1] == committed(request, 12)
+
+
 def test_the_member_is_told_its_own_offset(shared: Shared) -> None:
     one = shared.connection()
     one.receive_client(commit(LOW, 50), 1.0)
