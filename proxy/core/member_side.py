@@ -14,6 +14,7 @@ from dataclasses import replace
 from math import inf
 from typing import Final
 
+from proxy.cooperative.fields import Reader
 from proxy.cooperative.group import Group, own_offset, with_positions
 from proxy.cooperative.joining import Joining
 from proxy.cooperative.lane_fetch import HELD_SECONDS, LaneFetch, Verdict, refusal
@@ -83,7 +84,7 @@ _AUTHENTICATE: Final = frozenset({int(ApiKey.SASL_HANDSHAKE), int(ApiKey.SASL_AU
 _OF_GROUPS: Final = frozenset(
     {int(ApiKey.JOIN_GROUP), int(ApiKey.SYNC_GROUP), int(ApiKey.HEARTBEAT), int(ApiKey.LEAVE_GROUP)}
 )
-"""What is read of any client."""
+"""What is read of any client, about a cooperative group."""
 _ASSIGNED_BY_BROKERS: Final = frozenset({68, 88})
 """ConsumerGroupHeartbeat (KIP-848) and StreamsGroupHeartbeat (KIP-1071): brokers assign whole partitions."""
 
@@ -423,7 +424,13 @@ class MemberSide:
         if has_lane and api_key == ApiKey.SASL_HANDSHAKE and version == 0:
             self._fail("client", "SASL without Kafka's framing, by a client with a lane")
             return len(data)
-        if api_key in _OF_GROUPS or (has_lane and api_key in _OF_LANES):
+        is_read = has_lane and api_key in _OF_LANES
+        if api_key in _OF_GROUPS:
+            named = self._group_named(bytes(data[:READ_WITHIN]), size)
+            if named is None:
+                return 0
+            is_read = self._members.group(named) is not None
+        if is_read:
             lowest, highest = FOR_MEMBERS.get(api_key, (0, version))
             if size > MAX_READ or not lowest <= version <= highest:
                 wrong = f"of {size} bytes" if size > MAX_READ else "which is not offered"
@@ -453,6 +460,20 @@ class MemberSide:
         self._forward(self._renamed(bytes(data[:name_end]), name_end, size), now)
         return name_end
 
+    @staticmethod
+    def _group_named(data: bytes, size: int) -> bytes | None:
+        """Return the group that a request is about; b"" if that can't be read, None if more bytes are needed.
+
+        Args:
+            data: its first bytes.
+            size: of all of it.
+        """
+        try:
+            api_key, version, _, _, body = request_header(data[:size], LENGTH_BYTES)
+            return Reader(data[:size], body, api_key, version).nullable() or b""
+        except ProtocolError:
+            return None if len(data) < min(size, READ_WITHIN) else b""
+
     def _renamed(self, data: bytes, name_end: int, size: int) -> bytes:
         """Return a request, or its beginning, with the client's own id."""
         less = name_end - REQUEST_START_BYTES - _NAME_BYTES - len(self._own_id)
@@ -479,7 +500,7 @@ class MemberSide:
         return True
 
     def _group_request(self, frame: bytes, api_key: int, version: int, now: float) -> None:
-        """Process what a member says to the coordinator of its group.
+        """Process what a member says to the coordinator of a cooperative group.
 
         Raises:
             ProtocolError: it can't be read.
@@ -496,10 +517,9 @@ class MemberSide:
                 return
         elif api_key == ApiKey.SYNC_GROUP:
             sync = read_sync(frame)
-            if self._members.group(sync.group) is not None:
-                self._expected.append(_Syncs(sync))
-                self._forward(joining.sync(sync), now)
-                return
+            self._expected.append(_Syncs(sync))
+            self._forward(joining.sync(sync), now)
+            return
         elif (member := self._member) is not None and self._bound:
             if api_key == ApiKey.LEAVE_GROUP:
                 joining.leave()

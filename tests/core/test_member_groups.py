@@ -7,8 +7,21 @@ from proxy.cooperative.membership import read_owned, without_owned
 from proxy.cooperative.offsets import read_answered, read_commit
 from proxy.cooperative.positions import Place, read_committed
 from proxy.cooperative.ranges import FULL, KeyRanges
+from proxy.core.member_side import MAX_READ
 from tests.cooperative.batch import Record, batch, read
-from tests.cooperative.coordinator import Client, Coordinator, got, owned_of, sent, subscription
+from tests.cooperative.coordinator import (
+    HEARTBEAT,
+    JOIN_GROUP,
+    LEAVE_GROUP,
+    SYNC_GROUP,
+    Client,
+    Coordinator,
+    got,
+    owned_of,
+    request,
+    sent,
+    subscription,
+)
 from tests.core.test_member_side import Shared, commit, committed, fetch, offsets
 from tests.model.broker import ModelBroker
 from tests.model.gate import Gate
@@ -371,3 +384,26 @@ def test_why_a_group_shares_nothing_is_told_once(shared: Shared, coordinator: Co
     assert group.exclusive == "client_id"
     assert shared.members.tally.exclusive == {"client_id": 1}
     assert len([line for line in shared.told if "shares no partition" in line]) == 1
+
+
+@pytest.mark.parametrize("key", [JOIN_GROUP, SYNC_GROUP, HEARTBEAT, LEAVE_GROUP])
+@pytest.mark.parametrize("flexible", [False, True])
+def test_what_members_of_other_groups_say_is_not_read(shared: Shared, key: int, flexible: bool) -> None:
+    """It may be longer than is read, or not be known here. No heartbeat has its client join again."""
+    one = client(shared).connection
+    version = {JOIN_GROUP: 9, SYNC_GROUP: 5, HEARTBEAT: 4, LEAVE_GROUP: 5}[key] if flexible else 1
+    body = b"\0\x06other" if flexible else b"\0\5other"
+    frame = request(key, version, "billing.a", body + bytes(MAX_READ))
+    for at in range(64):
+        one.receive_client(frame[at : at + 1], 1.0)
+    one.receive_client(frame[64:], 1.0)
+    assert one.fault is None
+    assert b"".join(one.drain_broker()) == frame
+
+
+def test_a_group_that_has_no_name_is_the_brokers_to_refuse(shared: Shared) -> None:
+    one = client(shared).connection
+    frame = request(JOIN_GROUP, 1, "billing.a", (300).to_bytes(2) + bytes(5))
+    one.receive_client(frame, 1.0)
+    assert one.fault is None
+    assert sent(one) == [frame]
