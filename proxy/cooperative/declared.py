@@ -13,6 +13,8 @@ from typing import Final, NamedTuple
 from proxy.cooperative.named import NAME
 from proxy.cooperative.ranges import KeyRanges, RangeError, check_ranges
 
+MAX_RANGES: Final = 64
+"""What a client declares. What others have is compared with each of them, and each may be a step of a map."""
 _SUFFIX: Final = re.compile(rb"\.(kr|lane)-([A-Za-z0-9._-]*)$")
 _RANGES: Final = re.compile(rb"[0-9a-f]{1,8}-[0-9a-f]{1,8}(-[0-9a-f]{1,8}-[0-9a-f]{1,8})*")
 _NAME: Final = re.compile(NAME.encode())
@@ -47,6 +49,8 @@ def declared(client_id: bytes) -> Declared | None:
         return Declared(own_id, lane=text.decode())
     if not _RANGES.fullmatch(text):
         raise RangeError(f"{_shown(client_id)}: ranges are .kr-LOW-HIGH, hexadecimal digits in lower case")
+    if text.count(b"-") >= 2 * MAX_RANGES:
+        raise RangeError(f"{_shown(client_id)}: more than {MAX_RANGES} ranges")
     bounds = [int(bound, 16) for bound in text.split(b"-")]
     ranges = tuple(sorted(zip(bounds[::2], bounds[1::2], strict=True)))
     try:

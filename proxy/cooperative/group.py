@@ -12,7 +12,7 @@ from weakref import WeakSet
 
 from proxy.cooperative.member import Member
 from proxy.cooperative.offsets import NO_EPOCH, NO_OFFSET, Commit, Entry
-from proxy.cooperative.positions import Place, Positions, committed_metadata, read_committed
+from proxy.cooperative.positions import Place, Positions, committed_metadata, read_committed, without_map
 from proxy.protocol.fetch_request import MAX_PARTITIONS
 
 Goes: TypeAlias = Callable[[float], None]
@@ -178,7 +178,7 @@ def with_positions(commit: Commit, moved: dict[Place, Positions], *, maps: bool 
             entries.append(entry)
             continue
         base = positions.base
-        metadata = committed_metadata(positions, own) if maps else own
+        metadata = committed_metadata(positions, own) if maps else without_map(own)
         epoch = entry.leader_epoch if base == entry.offset else NO_EPOCH
         said = entry.metadata if metadata == own else metadata.encode(_TEXT, "surrogateescape")
         entries.append(Entry(entry.topic, entry.partition, base, epoch, said))

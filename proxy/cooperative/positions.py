@@ -18,6 +18,9 @@ MURMUR2, BY_OFFSET = 1, 2
 MOST_CHARACTERS: Final = 4095
 """What a broker takes by default (offset.metadata.max.bytes counts UTF-16 units), but for the NUL that
 confluent-kafka puts at the end."""
+_STEP_CHARACTERS: Final = 18
+"""What a step takes at most: its start, and up to 9 bytes of its offset, in base64."""
+_HIGHEST: Final = 2**63 - 1
 _PREFIX: Final = "fg1:"
 _FORMAT: Final = 1
 _OWN: Final = ";"
@@ -114,17 +117,27 @@ class Positions:
         The neighbours are merged that lose least, to the lower offset: records are read again, never lost.
         """
         found = self
-        while len(found.encoded()) > most and len(found.starts) > 1:
-            sizes = [*pairwise([*found.starts, SPACE])]
-            losses = [
-                abs(one - two) * (low[1] - low[0] if one > two else high[1] - high[0])
-                for (one, two), (low, high) in zip(pairwise(found.offsets), pairwise(sizes), strict=True)
-            ]
-            place = losses.index(min(losses))
-            offsets = list(found.offsets)
-            offsets[place] = offsets[place + 1] = min(offsets[place : place + 2])
-            found = Positions(found.starts, offsets, self.kind)
+        while len(found.starts) > 1 and (over := len(found.encoded()) - most) > 0:
+            found = found._merged(max(over // _STEP_CHARACTERS, 1))
         return found
+
+    def _merged(self, number: int) -> "Positions":
+        """Return the map with so many pairs of neighbours merged, or as many as have no step in common."""
+        sizes = [high - low for low, high in pairwise([*self.starts, SPACE])]
+        losses = [
+            (one - two) * sizes[place] if one > two else (two - one) * sizes[place + 1]
+            for place, (one, two) in enumerate(pairwise(self.offsets))
+        ]
+        offsets = list(self.offsets)
+        taken: set[int] = set()
+        for place in sorted(range(len(losses)), key=losses.__getitem__):
+            if place in taken or place + 1 in taken:
+                continue
+            taken |= {place, place + 1}
+            offsets[place] = offsets[place + 1] = min(offsets[place : place + 2])
+            if len(taken) == 2 * number:
+                break
+        return Positions(self.starts, offsets, self.kind)
 
     def encoded(self) -> str:
         """Return the map as text."""
@@ -158,8 +171,13 @@ def committed_metadata(positions: Positions, own: str, most: int = MOST_CHARACTE
     left = most - utf16_units(beside)
     found = positions.fitted(left)
     if len(found.starts) == 1 or len(text := found.encoded()) > left:
-        return own
+        return without_map(own)
     return text + beside
+
+
+def without_map(own: str) -> str:
+    """Return the metadata to commit without a map: what the application gives is never taken for one."""
+    return _PREFIX + _OWN + own if own.startswith(_PREFIX) else own
 
 
 def read_committed(offset: int, metadata: str, kind: int = MURMUR2) -> Committed:
@@ -201,6 +219,8 @@ def _decoded(text: str, kind: int) -> Positions | None:
             more, at = _read_uvarint(data, at + 4)
             offsets.append(base + more)
     except (ValueError, IndexError):  # not base64, not ASCII, or cut off
+        return None
+    if max(offsets, default=0) > _HIGHEST:
         return None
     ascend = starts[:1] == [0] and all(low < high for low, high in pairwise(starts))
     if at != len(data) or not ascend or min(offsets) != base or len(starts) != len(offsets):

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.cooperative.declared import Declared, declared, suffix
+from proxy.cooperative.declared import MAX_RANGES, Declared, declared, suffix
 from proxy.cooperative.key_hash import SPACE
 from proxy.cooperative.ranges import RangeError
 
@@ -47,6 +47,14 @@ def test_what_can_not_be_read_is_refused(client_id: bytes, told: str) -> None:
         declared(client_id)
     assert told in str(raised.value)
     assert str(raised.value).startswith(f"client.id {client_id.decode()}: ")
+
+
+def test_ranges_have_a_limit() -> None:
+    """Each may be a step in what the group commits."""
+    ranges = [(number * 2, number * 2) for number in range(MAX_RANGES + 1)]
+    assert declared(b"b" + suffix(tuple(ranges[:-1])).encode()) == Declared(b"b", tuple(ranges[:-1]))
+    with pytest.raises(RangeError, match="more than 64 ranges"):
+        declared(b"b" + suffix(tuple(ranges)).encode())
 
 
 @given(

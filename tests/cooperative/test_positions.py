@@ -77,6 +77,41 @@ def test_other_metadata_is_the_applications(own: str) -> None:
     assert read_committed(7, own) == (Positions.all_at(7), own)
 
 
+@pytest.mark.parametrize("end", ["", ";", ";mine", "\0", "x" * 4080])
+def test_what_an_application_says_is_never_a_map(end: str) -> None:
+    """A member would commit for all keys with it."""
+    own = "fg1:AQHBHQIAAAAAAIAAAADDBA" + end
+    for positions in (Positions.all_at(3777), Positions([0, HALF], [3777, 3778])):
+        text = committed_metadata(positions, own)
+        fits = positions if utf16_units(text) <= MOST_CHARACTERS else Positions.all_at(3777)
+        assert read_committed(3777, text) == (fits, own)
+
+
+def test_a_map_beyond_all_offsets_does_not_count() -> None:
+    """What a member is told has 63 bits."""
+    text = Positions([0, HALF], [5, 1 << 63]).encoded()
+    assert read_committed(5, text).positions == Positions.all_at(5)
+
+
+def test_a_map_of_very_many_members_is_made_coarser_in_few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One by one it took seconds, in which nobody was served."""
+    times: list[Positions] = []
+    encoded = Positions.encoded
+
+    def counted(self: Positions) -> str:
+        times.append(self)
+        return encoded(self)
+
+    monkeypatch.setattr(Positions, "encoded", counted)
+    steps = range(4000)
+    offsets = [10**9 + (step * 7919) % 10007 for step in steps]
+    wide = Positions([step << 16 for step in steps], offsets)
+    fitted = wide.fitted(4095)
+    assert len(times) < 50
+    assert 3900 < len(fitted.encoded()) <= 4095
+    assert fitted.base == wide.base
+
+
 @given(MAPS.filter(lambda positions: len(positions.starts) > 1), st.integers(0, 1 << 62))
 def test_a_map_counts_beside_its_own_offset_alone(positions: Positions, offset: int) -> None:
     """Case 29."""
