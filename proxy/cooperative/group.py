@@ -27,7 +27,17 @@ class Group:
         name: its group.id.
     """
 
-    __slots__ = ("_generation", "_holder", "_synced", "_waiting", "exclusive", "members", "name", "positions")
+    __slots__ = (
+        "_generation",
+        "_holder",
+        "_synced",
+        "_waiting",
+        "changes",
+        "exclusive",
+        "members",
+        "name",
+        "positions",
+    )
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -41,6 +51,8 @@ class Group:
         """That of the last one of these."""
         self.exclusive = ""
         """Why it shares nothing in its generation (`proxy.cooperative.tally.GroupSeen.exclusive`)."""
+        self.changes = 0
+        """Rises when a commit begins, and when it ends: between two of these Kafka has what it had."""
         self._holder: object = None
         """Whose commit is under way."""
         self._waiting: deque[tuple[object, Goes]] = deque()
@@ -59,6 +71,7 @@ class Group:
         """Give a member its turn to commit; otherwise `go` is called when it comes."""
         if self._holder in {None, who}:
             self._holder = who
+            self.changes += 1
             return True
         self._waiting.append((who, go))
         return False
@@ -69,6 +82,7 @@ class Group:
         if self._holder is not who:
             return
         self._holder = None
+        self.changes += 1
         if self._waiting:
             self._holder, go = self._waiting.popleft()
             go(now)
@@ -102,16 +116,15 @@ class Group:
 
     def unknown(self, commit: Commit) -> bool:
         """Whether Kafka has to be asked before a commit, for what it has of some partition."""
-        return any((entry.topic, entry.partition) not in self.positions for entry in commit.entries)
+        return any(place not in self.positions for place in commit.places)
 
     def shares(self, member: Member, commit: Commit) -> bool:
         """Whether a member commits for key ranges of some partition."""
-        return any(member.commits((entry.topic, entry.partition)) is not None for entry in commit.entries)
+        return any(member.commits(place) is not None for place in commit.places)
 
     def strange(self, member: Member, commit: Commit) -> bool:
         """Whether a member commits for some partition of which it has nothing: that would be for all keys."""
-        places = {(entry.topic, entry.partition) for entry in commit.entries}
-        return any(not member.has(place) and member.commits(place) is None for place in places)
+        return any(not member.has(place) and member.commits(place) is None for place in commit.places)
 
     def learn(self, entries: Iterable[Entry]) -> int:
         """Note what Kafka has of partitions; return the first error among them, 0 if there is none."""
@@ -121,7 +134,7 @@ class Group:
             if entry.error_code:
                 return entry.error_code
             place = entry.topic, entry.partition
-            if entry.offset == NO_OFFSET:
+            if entry.offset < 0:
                 self.positions[place] = Positions.all_at(self._lowest(place))
             else:
                 self.positions[place] = read_committed(entry.offset, _text(entry.metadata)).positions
@@ -156,10 +169,10 @@ class Group:
             found[place] = after
         return found
 
-    def forget(self, commit: Commit) -> None:
-        """Ask Kafka again next time: it is not known what became of a commit."""
-        for entry in commit.entries:
-            self.positions.pop((entry.topic, entry.partition), None)
+    def forget(self, places: Iterable[Place]) -> None:
+        """Ask Kafka again next time: it may have something else of partitions than is known here."""
+        for place in places:
+            self.positions.pop(place, None)
 
 
 def with_positions(commit: Commit, moved: dict[Place, Positions], *, maps: bool = True) -> bytes:
@@ -193,7 +206,7 @@ def own_offset(member: Member, entry: Entry) -> Entry:
     place = entry.topic, entry.partition
     member.start(place, None)
     ranges = member.ranges(place)
-    if entry.error_code or entry.offset == NO_OFFSET or ranges is None:
+    if entry.error_code or entry.offset < 0 or ranges is None:
         return entry
     committed = read_committed(entry.offset, _text(entry.metadata))
     member.start(place, committed.positions)

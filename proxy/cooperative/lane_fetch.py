@@ -93,6 +93,7 @@ class LaneFetch:
         "_refused",
         "_rider",
         "_scanned",
+        "failed",
         "refuse_at",
         "wait_until",
     )
@@ -122,6 +123,8 @@ class LaneFetch:
             ):
                 offsets[partition] = offset
                 member.fetches((topic, partition), offset)
+        self.failed: set[Place] = set()
+        """The partitions that had an error, or named another broker: the log may not be the same any more."""
         self._asked: set[tuple[bytes, int]] = set()
         """The partitions of which the broker is asked for another offset than the member's."""
         self._own: set[tuple[bytes, int]] = set()
@@ -410,6 +413,7 @@ class LaneFetch:
         due = False
         for entry in entries:
             if entry.error_code or entry.redirects:
+                self.failed.add((entry.key, entry.partition))
                 self._member.forget(entry.key, entry.partition)
                 self._rider.forget((entry.key, entry.partition))
                 if (entry.key, entry.partition) in self._asked:

@@ -210,7 +210,7 @@ class Member:
         Raises:
             TooMany: it has fetched more partitions than are known of a member.
         """
-        if offset < self.first.get(place, offset + 1):
+        if 0 <= offset < self.first.get(place, offset + 1):
             self.first[place] = offset
             if len(self.first) > MAX_PARTITIONS:
                 raise TooMany(f"a member of more than {MAX_PARTITIONS} partitions")

@@ -11,6 +11,7 @@ from operator import attrgetter
 from typing import Final
 
 from proxy.cooperative.fields import Reader, Writer, framed
+from proxy.cooperative.positions import Place
 from proxy.protocol.api import (
     LENGTH_BYTES,
     REQUEST_CORRELATION_ID,
@@ -50,6 +51,11 @@ class Commit:
     entries: tuple[Entry, ...]
     topics_at: int
     """Offset of ``topics`` in the frame; all before it stays as it is."""
+
+    @property
+    def places(self) -> list[Place]:
+        """The partitions for which it commits."""
+        return [(entry.topic, entry.partition) for entry in self.entries]
 
     @property
     def flexible(self) -> bool:

@@ -142,10 +142,12 @@ class _Beats:
 class _Offsets:
     """The member asks for committed offsets."""
 
-    __slots__ = ("groups", "version")
+    __slots__ = ("changes", "groups", "version")
 
-    def __init__(self, version: int, groups: list[bytes]) -> None:
+    def __init__(self, version: int, groups: list[bytes], changes: dict[bytes, int]) -> None:
         self.version, self.groups = version, groups
+        self.changes = changes
+        """Of the cooperative ones among these: see `Group.changes`."""
 
 
 def _nothing(*_: object) -> None:
@@ -320,7 +322,7 @@ class MemberSide:
         self._joining.end()
         for each in self._expected:
             if isinstance(each, _Committing):
-                each.group.forget(each.commit)
+                each.group.forget(each.commit.places)
         self._leave(now)
         if self._declared is not None:
             self._members.claims.closed((self._host, self._client_id))
@@ -493,7 +495,9 @@ class MemberSide:
             self._fetch(frame, version, now)
         elif api_key == ApiKey.OFFSET_FETCH:
             asked = read_offset_fetch(frame)
-            self._expected.append(_Offsets(version, [each.group for each in asked.groups]))
+            names = [each.group for each in asked.groups]
+            known = {name: group.changes for name in names if (group := self._members.group(name))}
+            self._expected.append(_Offsets(version, names, known))
             self._forward(frame, now)
         else:
             return self._commit(read_commit(frame), now)
@@ -573,7 +577,7 @@ class MemberSide:
             self._refuse(commit, _NOT_ALLOWED, now)
         elif not self._is_of(commit.group):
             self._refuse(commit, OVERLAPS, now)
-        elif code := self._denied([(each.topic, each.partition) for each in commit.entries], claims=False):
+        elif code := self._denied(commit.places, claims=False):
             self._refuse(commit, code, now)
         elif group is not None and (member.unknown or group.strange(member, commit)):
             self._refuse(commit, _REBALANCING, now)
@@ -583,6 +587,8 @@ class MemberSide:
             self._leave(now)
         elif commit.api_key == ApiKey.TXN_OFFSET_COMMIT:
             self._refuse(commit, _SHARED, now)
+        elif any(each.offset < 0 for each in commit.entries):
+            self._refuse(commit, INVALID_RANGES, now)
         elif not group.takes(self, self._go):
             self._turn, self._queues = group, True
             return False
@@ -722,6 +728,8 @@ class MemberSide:
     def _fetched(self, fetch: LaneFetch, frame: bytes, now: float) -> None:
         verdict, pieces = fetch.response(frame, now, last=self._closing)
         waiting = self._rider.arrived()
+        if self._member is not None and (group := self._members.group(self._member.group)) is not None:
+            group.forget(fetch.failed)
         if verdict is Verdict.GO_ON:
             self._ask(fetch, now)
         else:
@@ -734,7 +742,7 @@ class MemberSide:
         commit, group, member = committing.commit, committing.group, self._member
         if member is None:  # it has left meanwhile
             self._answer([frame if not committing.asks else commit.response([-1] * len(commit.entries))], now)
-            group.forget(commit)
+            group.forget(commit.places)
             self._leave(now)
             return
         if committing.asks:
@@ -774,8 +782,9 @@ class MemberSide:
                 groups.append(each)
                 continue
             group.joined(member)
-            if not group.busy:
+            if not group.busy and group.changes == asked.changes.get(name):
                 group.learn(entry for entry in each.entries if entry.offset >= 0)
+            group.forget((entry.topic, entry.partition) for entry in each.entries if entry.offset < 0)
             entries = tuple(own_offset(member, entry) for entry in each.entries)
             groups.append(replace(each, entries=entries))
         return said.with_groups(groups)

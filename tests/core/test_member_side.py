@@ -14,7 +14,7 @@ from proxy.cooperative.offsets import (
     read_fetched_offsets,
     read_offset_fetch,
 )
-from proxy.cooperative.positions import read_committed
+from proxy.cooperative.positions import Positions, committed_metadata, read_committed
 from proxy.cooperative.ranges import FULL
 from proxy.core.connection import Connection
 from proxy.core.eligibility import SessionLimits
@@ -98,7 +98,7 @@ def string(text: bytes) -> bytes:
 def commit(client_id: str, offset: int, group: bytes = b"billing", correlation: int = 7) -> bytes:
     """OffsetCommit v3, which has retention_time_ms."""
     entries = (1).to_bytes(4) + string(TOPIC) + (1).to_bytes(4)
-    entries += bytes(4) + offset.to_bytes(8) + string(b"")
+    entries += bytes(4) + offset.to_bytes(8, signed=True) + string(b"")
     body = string(group) + (5).to_bytes(4) + string(b"m") + (-1).to_bytes(8, signed=True) + entries
     return framed(header(8, 3, client_id, correlation) + body)
 
@@ -425,6 +425,83 @@ def test_a_map_that_the_broker_has_no_room_for_may_be_forgotten_meanwhile(shared
     assert got(one)[-1] == committed(request, 12)
 
 
+def asks(client_id: str) -> bytes:
+    """OffsetFetch v2."""
+    body = string(b"billing") + (1).to_bytes(4) + string(TOPIC) + (1).to_bytes(4) + bytes(4)
+    return framed(header(9, 2, client_id) + body)
+
+
+def commits(connection: Connection, client_id: str, offset: int) -> Positions:
+    """Have a client commit, without asking what Kafka has, and the broker take it; return what that was sent."""
+    connection.receive_client(commit(client_id, offset), 1.0)
+    (request,) = sent(connection)
+    said = entry(request)
+    connection.receive_broker(committed(request), 1.0)
+    got(connection)
+    return read_committed(said.offset, (said.metadata or b"").decode()).positions
+
+
+def test_what_is_said_of_a_time_before_a_commit_does_not_undo_it(shared: Shared) -> None:
+    """Two connections: a broker's response on one of them may come later than a younger one on the other."""
+    low, high, late = shared.connection(), shared.connection(), shared.connection()
+    low.receive_client(commit(LOW, 50), 1.0)
+    low.receive_broker(offsets(sent(low)[0], 30), 1.0)
+    low.receive_broker(committed(sent(low)[0]), 1.0)
+    stored = committed_metadata(Positions([0, 1 << 31], [50, 30]), "").encode()
+    late.receive_client(asks(HIGH), 1.0)
+    commits(low, LOW, 90)
+    late.receive_broker(offsets(sent(late)[0], 30, stored), 1.0)
+    assert commits(high, HIGH, 60) == Positions([0, 1 << 31], [90, 60])
+
+
+def test_what_was_committed_before_the_offsets_were_deleted_is_forgotten(shared: Shared) -> None:
+    """With the topic, or by the operator: what others had committed must not come back with a commit."""
+    low = shared.connection()
+    low.receive_client(commit(LOW, 50), 1.0)
+    low.receive_broker(offsets(sent(low)[0], 50), 1.0)
+    low.receive_broker(committed(sent(low)[0]), 1.0)
+    low.receive_client(asks(LOW), 1.0)
+    low.receive_broker(offsets(sent(low)[0], -1), 1.0)
+    low.receive_client(commit(LOW, 5), 1.0)
+    low.receive_broker(offsets(sent(low)[0], -1), 1.0)
+    said = entry(sent(low)[0])
+    assert read_committed(said.offset, (said.metadata or b"").decode()).positions.at(1 << 31) == 0
+
+
+def test_what_was_committed_is_asked_for_again_when_the_log_may_be_another_one(
+    shared: Shared, broker: ModelBroker
+) -> None:
+    """The topic was deleted and made anew: so are its committed offsets."""
+    low, fetches = shared.connection(), shared.connection()
+    low.receive_client(commit(LOW, 50), 1.0)
+    low.receive_broker(offsets(sent(low)[0], 50), 1.0)
+    low.receive_broker(committed(sent(low)[0]), 1.0)
+    fetches.receive_client(fetch(LOW, offset=50), 1.0)
+    gate = Gate(fetches, broker)
+    while gate._response(1.0):
+        pass
+    (response,) = got(fetches)
+    assert decode_response(response[4:], 11).topics[0].partitions[0].error_code == 1
+    low.receive_client(commit(LOW, 5), 1.0)
+    assert [frame[4:6] for frame in sent(low)] == [(9).to_bytes(2)]  # OffsetFetch
+
+
+def test_an_offset_below_all_is_no_matter_of_the_others(shared: Shared) -> None:
+    one, other = shared.connection(), shared.connection()
+    other.receive_client(commit(HIGH, -1), 1.0)
+    (response,) = got(other)
+    assert [each.error_code for each in read_answered(response, read_commit(commit(HIGH, -1)))] == [42]
+    asker = shared.connection()
+    asker.receive_client(asks(HIGH), 1.0)
+    asker.receive_broker(offsets(sent(asker)[0], -1), 1.0)
+    fetches = shared.connection()
+    fetches.receive_client(fetch(HIGH, offset=-1), 1.0)
+    one.receive_client(commit(LOW, 50), 1.0)
+    one.receive_broker(offsets(sent(one)[0], -1), 1.0)
+    assert one.fault is None
+    assert entry(sent(one)[0]).offset == 0
+
+
 def test_the_member_is_told_its_own_offset(shared: Shared) -> None:
     one = shared.connection()
     one.receive_client(commit(LOW, 50), 1.0)
@@ -433,13 +510,12 @@ def test_the_member_is_told_its_own_offset(shared: Shared) -> None:
     stored = entry(request).metadata or b""
     one.receive_broker(committed(request), 1.0)
     got(one)
-    body = string(b"billing") + (1).to_bytes(4) + string(TOPIC) + (1).to_bytes(4) + bytes(4)
     for client_id, own in ((LOW, 50), (HIGH, 30)):
-        asks = shared.connection()
-        asks.receive_client(framed(header(9, 2, client_id) + body), 1.0)
-        (request,) = sent(asks)
-        asks.receive_broker(offsets(request, 30, stored), 1.0)
-        (response,) = got(asks)
+        other = shared.connection()
+        other.receive_client(asks(client_id), 1.0)
+        (request,) = sent(other)
+        other.receive_broker(offsets(request, 30, stored), 1.0)
+        (response,) = got(other)
         ((said,),) = [each.entries for each in read_fetched_offsets(response, 2).groups]
         assert (said.offset, said.metadata) == (own, b"")
 
