@@ -204,9 +204,9 @@ def own_offset(member: Member, entry: Entry) -> Entry:
     What others have done beyond that is noted: such records don't come to the member (`Member.started`).
     """
     place = entry.topic, entry.partition
-    member.start(place, None)
     ranges = member.ranges(place)
     if entry.error_code or entry.offset < 0 or ranges is None:
+        member.start(place, None)
         return entry
     committed = read_committed(entry.offset, _text(entry.metadata))
     member.start(place, committed.positions)

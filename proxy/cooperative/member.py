@@ -221,12 +221,13 @@ class Member:
     def start(self, place: Place, positions: Positions | None) -> None:
         """Note how far each hash of a partition is done; None: all from the member's offset on may come."""
         self._splits.pop(place, None)
-        self.started.pop(place, None)
-        ranges = self.ranges(place)
-        if positions is None or ranges is None:
-            return
-        if positions.lowest(ranges) != positions.highest(ranges):
+        before, ranges = self.started.pop(place, None), self.ranges(place)
+        if positions is None or ranges is None or positions.lowest(ranges) == positions.highest(ranges):
+            positions = None
+        else:
             self.started[place] = positions
+        if before is not None and before != positions:
+            self.forget(*place)  # what others had done was scanned as nothing for it
 
     def lane(self, place: Place, offset: int) -> tuple[Split, list[int]] | None:
         """Return how a partition is split for the member, and for each step the lowest offset that passes.

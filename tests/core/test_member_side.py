@@ -5,6 +5,7 @@ from functools import partial
 
 import pytest
 
+from proxy.cooperative.key_hash import murmur2
 from proxy.cooperative.members import Members
 from proxy.cooperative.named import NamedLane
 from proxy.cooperative.offsets import (
@@ -21,7 +22,7 @@ from proxy.core.eligibility import SessionLimits
 from proxy.core.events import MemberElsewhere
 from proxy.core.member_side import MAX_HELD, MAX_READ, MemberSide
 from proxy.protocol.primitives import Buffer
-from tests.cooperative.batch import Record, batch
+from tests.cooperative.batch import Record, batch, read
 from tests.model.broker import ModelBroker
 from tests.model.gate import Gate, framed, unframed
 from tests.model.wire import (
@@ -432,7 +433,7 @@ def asks(client_id: str) -> bytes:
 
 
 def commits(connection: Connection, client_id: str, offset: int) -> Positions:
-    """Have a client commit, without asking what Kafka has, and the broker take it; return what that was sent."""
+    """Have a client commit, and the broker take it without being asked first; return what it was sent."""
     connection.receive_client(commit(client_id, offset), 1.0)
     (request,) = sent(connection)
     said = entry(request)
@@ -500,6 +501,32 @@ def test_an_offset_below_all_is_no_matter_of_the_others(shared: Shared) -> None:
     one.receive_broker(offsets(sent(one)[0], -1), 1.0)
     assert one.fault is None
     assert entry(sent(one)[0]).offset == 0
+
+
+def test_what_others_had_done_comes_again_to_a_client_that_goes_back(
+    shared: Shared, broker: ModelBroker
+) -> None:
+    """It passed over that, as nothing for it. Now it is."""
+    high = [b"%d" % number for number in range(200) if murmur2(b"%d" % number) >> 31][:30]
+    log = broker.topics[TOPIC.decode()].partitions[0]
+    for at in range(0, 30, 10):
+        log.append(batch([Record(at + place, high[at + place]) for place in range(10)]), count=10)
+    stored = committed_metadata(Positions([0, 1 << 31], [10, 30]), "").encode()
+    asker = shared.connection()
+    asker.receive_client(asks(ALL), 1.0)
+    asker.receive_broker(offsets(sent(asker)[0], 10, stored), 1.0)
+    found: list[list[int]] = []
+    for offset in (10, 5, 12):
+        one = shared.connection()
+        gate = Gate(one, broker)
+        one.receive_client(fetch(ALL, offset=offset), 1.0)
+        while gate._response(1.0):
+            pass
+        one.tick(1.5)
+        (response,) = got(one)
+        (data,) = decode_response(response[4:], 11).topics[0].partitions
+        found.append([record.offset for record in read(data.records or b"") if record.offset >= offset])
+    assert found == [[], list(range(5, 30)), list(range(12, 30))]
 
 
 def test_the_member_is_told_its_own_offset(shared: Shared) -> None:
