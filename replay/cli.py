@@ -29,6 +29,7 @@ _EXTRAS: Final = {
     **dict.fromkeys(
         ("asyncio_throttle", "numpy", "pandas", "py4j", "pyarrow", "pyspark", "zstandard"), "replay"
     ),
+    **dict.fromkeys(("cramjam", "google_crc32c", "lz4"), "cooperative"),
     "cryptography": "tls",
 }
 """The extra that brings a package."""

@@ -54,6 +54,11 @@ class Header(NamedTuple):
     max_timestamp: int
     records: int
 
+    @property
+    def has_keys(self) -> bool:
+        """Whether it has records of producers: it is neither empty nor a control batch."""
+        return self.records > 0 and not self.attributes & _CONTROL
+
 
 def read_header(records: Buffer, at: int) -> Header:
     """Read the header of the batch at an offset. At least `HEADER_BYTES` must follow.
@@ -105,21 +110,9 @@ def split_batch(
     Raises:
         BatchError: the bytes are damaged, or expand to too much.
     """
-    if header.attributes & _CONTROL or not header.records:
+    if not header.has_keys:
         return [(bytes(batch), -1)] * len(split.lanes)
-    checked = bytes(batch[_CRC_END:])
-    if google_crc32c.value(checked) != header.crc:
-        raise BatchError("its CRC is wrong")
-    codec = header.attributes & CODEC
-    body, at = checked, HEADER_BYTES - _CRC_END
-    try:
-        if codec:
-            body, at = decompress(codec, memoryview(checked)[at:]), 0
-        keys, ends = _walk(body, at, header, split)
-    except CodecError as error:
-        raise BatchError(str(error)) from None
-    except IndexError:
-        raise BatchError(_NOT_WHOLE) from None
+    body, at, keys, ends = read_keys(batch, header, split)
     owners, late = split.owners, header.base_offset < max(least)
     kept: list[list[bytes]] = [[] for _ in split.lanes]
     for step, end in zip(split.steps_of(keys), ends, strict=True):
@@ -135,9 +128,41 @@ def split_batch(
         if len(records) == header.records:
             share = bytes(batch)
         else:
-            share = _with_records(batch, header, records, codec if recompress else 0)
+            codec = header.attributes & CODEC if recompress else 0
+            share = _with_records(batch, header, records, codec)
         found.append((share, _offset(records[-1], 0, header)))
     return found
+
+
+def read_keys(batch: Buffer, header: Header, split: Split) -> tuple[bytes, int, list[bytes | int], list[int]]:
+    """Read the keys of a batch that has some.
+
+    Args:
+        batch: all of it.
+        header: its own.
+        split: of the hashes.
+
+    Returns:
+        its records without compression, where the first one begins, the key of each record, or the step of
+        one that goes by its offset, and where each ends.
+
+    Raises:
+        BatchError: the bytes are damaged, or expand to too much.
+    """
+    checked = bytes(batch[_CRC_END:])
+    if google_crc32c.value(checked) != header.crc:
+        raise BatchError("its CRC is wrong")
+    codec = header.attributes & CODEC
+    body, at = checked, HEADER_BYTES - _CRC_END
+    try:
+        if codec:
+            body, at = decompress(codec, memoryview(checked)[at:]), 0
+        keys, ends = _walk(body, at, header, split)
+    except CodecError as error:
+        raise BatchError(str(error)) from None
+    except IndexError:
+        raise BatchError(_NOT_WHOLE) from None
+    return body, at, keys, ends
 
 
 def placeholder(first: int, last: int, like: Header) -> bytes:

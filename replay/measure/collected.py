@@ -18,8 +18,9 @@ from replay.measure import sums
 from replay.measure.both_sides import MOST, Sampled, busiest, pairs
 from replay.measure.digest import Timeline
 from replay.measure.limits import WORST, Counted
+from replay.measure.spread import Delivered
 from replay.measure.sums import FetchSums
-from replay.measure.table import FETCH_COLUMNS, end_from_json
+from replay.measure.table import FETCH_COLUMNS, KEYS, end_from_json
 from replay.report.model import FetchReport, NotEligible
 from replay.simulate.session_cache import Event, SlotsUse, simulate
 
@@ -151,6 +152,8 @@ class Collected:
     """By connection: the busiest."""
     sessions: list[tuple[str, Event]] = field(default_factory=list)
     """By broker. Their number grows with that of connections: Spark takes them away."""
+    delivered: dict[tuple[str, str], Delivered] = field(default_factory=partial(defaultdict, Delivered))
+    """By host and client id of the client; empty unless records were counted by their keys."""
     slots: dict[str, SlotsUse] = field(default_factory=dict)
     """By broker; from `sessions`."""
     _now: Connection | None = None
@@ -168,6 +171,10 @@ class Collected:
             self._add_files(group["details"])
         elif row == "connection":
             self._add_ends(self._now, group["details"])
+        elif row == KEYS:
+            of_client = self.delivered[group["client"].rpartition(":")[0], group["client_id"]]
+            for detail in group["details"]:
+                of_client.merge(Delivered.from_values(json.loads(detail)))
         elif row == "request":
             self.rows["request"] += group["count"] if group["answer_due"] else 0
         else:
@@ -211,6 +218,8 @@ class Collected:
         self.starving += other.starving
         self._keep_longest()
         self.saved_by_other += other.saved_by_other
+        for client_id, delivered in other.delivered.items():
+            self.delivered[client_id].merge(delivered)
         self.clocks_apart = max(self.clocks_apart, other.clocks_apart)
         self.sides |= other.sides
         self._keep_busiest()

@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Final, NoReturn
@@ -32,6 +33,7 @@ from replay.measure.report import About, report
 from replay.measure.rows import RowFilter
 from replay.measure.spark.errors import SparkFailedError
 from replay.measure.spark.java import SUBMITTED, NoJavaError
+from replay.measure.spread import MEMBERS
 from replay.measure.work import Work
 from replay.report import anonymize, csv, html, terminal
 from replay.report.model import Filters, Report
@@ -45,6 +47,9 @@ examples:
   fetchgate replay measure s3://bucket/captures/ --master spark://host:7077 --parquet table/
   fetchgate replay measure table/ --policy always --client billing --json
       measures what --parquet wrote, without reading the captures again
+  fetchgate replay measure captures/ --cooperative 6
+      also tells how evenly keys would spread over 6 members of each consumer group, and how much of all
+      records the hottest key has
 
 Bytes are counted on whole Kafka frames. Predicted bytes between gateway and brokers =
 eligible fetches through sessions + all other fetches as captured.
@@ -120,6 +125,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="tell which responses have more records than this, as `fetchgate proxy --max-fetch-bytes` "
         "would limit them; in bytes, or with a unit as there (10m, 256MiB, 1.5GB); by default a fetch's own "
         "max_bytes counts",
+    )
+    add(
+        "--cooperative",
+        dest="cooperative_members",
+        type=_members,
+        metavar="N",
+        help="read the records, too, and tell how evenly their keys would spread over N members of each "
+        f"consumer group ({MEMBERS[0]} to {MEMBERS[-1]}), as `fetchgate proxy --cooperative` would share "
+        "partitions; no key is told (in the environment: FETCHGATE_COOPERATIVE_MEMBERS)",
     )
     add(
         "--master",
@@ -236,6 +250,7 @@ def _measured(arguments: argparse.Namespace, console: Console, scratch: str) -> 
         ),
         price_per_gb=arguments.price_per_gb,
         max_fetch_bytes=arguments.max_fetch_bytes,
+        members=arguments.cooperative_members or 0,
     )
     result = report(found, about)
     key = arguments.anonymize_key
@@ -295,11 +310,18 @@ def _work(arguments: argparse.Namespace, scratch: str) -> Work:
             policy=arguments.policy,
             clients=frozenset(arguments.client),
             max_fetch_bytes=arguments.max_fetch_bytes,
+            members=arguments.cooperative_members or 0,
         ),
         topics=frozenset(arguments.topic),
         parquet=arguments.parquet,
     )
     tables = [text for text in arguments.inputs if is_table(text)]
+    if members := arguments.cooperative_members:
+        if tables:
+            raise UsageError(
+                f"--cooperative {members}: {tables[0]} is a table, which has no records; name the captures"
+            )
+        import_module("replay.measure.keys")  # it needs the extra `cooperative`: this tells if it is missing
     if not tables:
         sources = [_readable(source, scratch) for source in expand(arguments.inputs)]
         if all(source.problem for source in sources):
@@ -394,6 +416,12 @@ def _port(text: str) -> int:
     if text.isdecimal() and 0 < int(text) < 1 << 16:
         return int(text)
     raise argparse.ArgumentTypeError(f"{text} is not a port (1 to 65535)")
+
+
+def _members(text: str) -> int:
+    if text.isascii() and text.isdecimal() and int(text) in MEMBERS:
+        return int(text)
+    raise argparse.ArgumentTypeError(f"{text} is not a number of members ({MEMBERS[0]} to {MEMBERS[-1]})")
 
 
 def _bytes(text: str) -> int:

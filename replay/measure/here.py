@@ -9,13 +9,14 @@ from dataclasses import replace
 from typing import Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from replay.capture.files.sources import plan
 from replay.capture.packets import segments
 from replay.measure import steps
 from replay.measure.collected import GROUPED, SUMMED, Collected, Group, collect_part
 from replay.measure.strip_records import STRIPPED, strip_records
-from replay.measure.table import EXCHANGES_RAW
+from replay.measure.table import EXCHANGES_RAW, KEYS
 from replay.measure.work import Work
 from replay.simulate.session_cache import Event, simulate
 
@@ -45,20 +46,21 @@ def measure_here(work: Work) -> Collected | None:
     rows = list(steps.measure(work.keep.ports, choice, work.secrets, batches))
     if work.topics:
         ends = (one for batch in rows for one in _details(batch))
-        choice = replace(choice, topics=work.topics | steps.topic_ids(work.topics, ends))
-        rows = list(steps.measure_again(work.keep, choice, _sorted(rows, EXCHANGES_RAW, "place")))
+        choice = replace(choice, topics=work.topics | steps.topic_ids(work.topics, ends), members=0)
+        keys = [batch.filter(pc.equal(batch.column("row"), KEYS)) for batch in rows]
+        rows = [*keys, *steps.measure_again(work.keep, choice, _sorted(rows, EXCHANGES_RAW, "place"))]
     return _collected(pa.Table.from_batches(rows, steps.table_schema(choice)))
 
 
 def _stripped(work: Work) -> list[pa.RecordBatch] | None:
-    """Read the segments without contents of records; None: they are more than `MOST` bytes."""
+    """Read the segments, without contents of records if nothing needs these; None: more than `MOST` bytes."""
     found, size = [], 0
     for share in plan(work.sources, MOST):
         for batch in segments.read(share, work.keep):
             size += batch.nbytes
             if size > MOST:
                 return None
-            found.append(strip_records(batch))
+            found.append(strip_records(batch, keep=work.choice.members > 0))
     return found
 
 

@@ -18,6 +18,7 @@ from replay.measure.collected import Collected
 from replay.measure.digest import BUCKETS, Timeline
 from replay.measure.limits import WORST, Counted
 from replay.measure.modelled import modelled
+from replay.measure.spread import Delivered, spread_row
 from replay.measure.sums import FetchSums
 from replay.report.decision import Rate, decide
 from replay.report.model import (
@@ -26,6 +27,7 @@ from replay.report.model import (
     Bucket,
     ClientRow,
     ConnectionRow,
+    CooperativeReport,
     FetchReport,
     Filters,
     Input,
@@ -62,6 +64,8 @@ class About:
     filters: Filters
     price_per_gb: float | None = None
     max_fetch_bytes: int = 0
+    members: int = 0
+    """For so many members of each group it is told how evenly keys would spread; 0: it is not."""
 
 
 def report(found: Collected, about: About) -> Report:
@@ -70,7 +74,7 @@ def report(found: Collected, about: About) -> Report:
     time = _time(found)
     rate = Rate(seconds=time["captured_seconds"], price_per_gb=about.price_per_gb)
     by_client = _by_client(found)
-    return Report(
+    made = Report(
         version=about.version,
         policy=about.policy,
         filters=about.filters,
@@ -100,6 +104,9 @@ def report(found: Collected, about: About) -> Report:
         limits=_limits(found, about.max_fetch_bytes),
         modelled=modelled(found.whole, rate),
     )
+    if about.members:
+        made["cooperative"] = _cooperative(found, about)
+    return made
 
 
 def _next_step(found: Collected, about: About) -> str:
@@ -333,6 +340,31 @@ def _limit_figures(counted: Counted) -> LimitFigures:
         over_limit_bytes=counted.over_limit_bytes,
         starved=counted.starved,
         starved_seconds=counted.starved_ns / _SECOND,
+    )
+
+
+def _cooperative(found: Collected, about: About) -> CooperativeReport:
+    """Return how evenly keys would spread. A client is of the one group that its connections name."""
+    wanted = about.filters["topics"]
+    by_group: defaultdict[tuple[str | None, str | None], Delivered] = defaultdict(Delivered)
+    for (_, client_id), delivered in found.delivered.items():
+        known = [*delivered.groups] if len(delivered.groups) == 1 else []
+        named = Delivered(unread=delivered.unread)
+        for (kind, text), counts in delivered.topics.items():
+            name = _topic_name({kind: text}, found.names)
+            if name in wanted or not wanted:
+                named.topic(("topic", name)).merge(counts)
+        by_group[(known[0], None) if known else (None, client_id)].merge(named)
+    rows = [
+        spread_row(about.members, delivered, group=group, client_id=client_id)
+        for (group, client_id), delivered in by_group.items()
+    ]
+    return CooperativeReport(
+        members=about.members,
+        groups=sorted(
+            (row for row in rows if row["records"] or row["unread_bytes"]),
+            key=lambda row: (-row["bytes"], row["group"] is None, row["group"] or row["client_id"] or ""),
+        ),
     )
 
 

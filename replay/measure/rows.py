@@ -6,16 +6,19 @@ Spark's workers run this: it can be pickled, and its memory is bounded.
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from replay.capture.kafka.exchange import ConnectionEnd, Exchange
 from replay.measure.both_sides import Sample
 from replay.measure.digest import Digest
-from replay.measure.table import FETCH, LAST, Writer, end_to_json
+from replay.measure.table import FETCH, KEYS, LAST, Writer, end_to_json
 from replay.simulate.engine import Engine, Policy
 from replay.simulate.outcome import Outcome, TopicKey
+
+if TYPE_CHECKING:
+    from replay.measure.keys import KeyLog
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +34,8 @@ class RowFilter:
     """Names and ids of topics; empty: all."""
     max_fetch_bytes: int = 0
     """A response limit to measure by; 0: that of each fetch."""
+    members: int = 0
+    """Count records by their keys, for so many members of cooperative groups; 0: do not."""
 
     def counts(self, outcome: Outcome) -> bool:
         """Whether a fetch is counted: it is of one of the clients, and names one of the topics."""
@@ -74,6 +79,7 @@ class _Connection:
         self._counted = False
         self._saved_by_other = 0
         self._sample = Sample()
+        self._keys = _key_log(choice.members) if choice.members else None
         self.writer = writer or Writer(raw=choice.raw)
 
     def add(self, exchange: Exchange) -> None:
@@ -84,6 +90,8 @@ class _Connection:
             self._version = exchange.api_version
         else:
             self.writer.exchange(exchange, place)
+            if self._keys is not None and exchange.group:
+                self._keys.delivered.groups.add(exchange.group)
         self._sample.add(exchange)
         self._settle(self._engine.add(exchange))
         self._settle_other()
@@ -104,7 +112,12 @@ class _Connection:
             "exchanges": self._sample.exchanges,
             "sample": self._sample.values(),
         }
-        self.writer.detail("connection", end.connection, end, json.dumps(detail, separators=(",", ":")))
+        self._write("connection", end, detail)
+        if self._keys is not None:
+            self._write(KEYS, end, self._keys.delivered.values())
+
+    def _write(self, kind: str, end: ConnectionEnd, detail: dict[str, Any]) -> None:
+        self.writer.detail(kind, end.connection, end, json.dumps(detail, separators=(",", ":")))
 
     def _close(self, digest: Digest, closing: Outcome) -> None:
         """Write the row of the close that the gateway would send when the client is gone."""
@@ -120,6 +133,8 @@ class _Connection:
             if counted:
                 self._counted = True
                 self._digest_of(exchange.connection).add(outcome)
+                if self._keys is not None:
+                    self._keys.add(outcome)
 
     def _settle_other(self) -> None:
         """Add up what the other policy saves."""
@@ -135,3 +150,9 @@ class _Connection:
         if self._digest is None:
             self._digest = Digest(connection, self._choice.max_fetch_bytes)
         return self._digest
+
+
+def _key_log(members: int) -> "KeyLog":
+    from replay.measure.keys import KeyLog  # noqa: PLC0415 - it needs the extra `cooperative`
+
+    return KeyLog(members)

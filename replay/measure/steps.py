@@ -43,7 +43,7 @@ def measure(ports: frozenset[int], choice: RowFilter, secrets: Secrets | None, b
 
     def events(_: bytes, own: Batches) -> Iterable[Event]:
         uses, rest = _used(own)
-        return read_exchanges(rest, ports=ports, uses=uses, secrets=secrets)
+        return read_exchanges(rest, ports=ports, groups=choice.members > 0, uses=uses, secrets=secrets)
 
     return _rows(choice, restored(batches), "payload", events)
 

@@ -63,13 +63,14 @@ class _Batch:
         return bytes(self.data[start : start + REQUEST_START_BYTES])
 
 
-def strip_records(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Cut the contents of records out of a batch of SEGMENTS."""
+def strip_records(batch: pa.RecordBatch, *, keep: bool = False) -> pa.RecordBatch:
+    """Cut the contents of records out of a batch of SEGMENTS; `keep`: leave them, and cut nothing."""
     payload = batch.column("payload")
     found = _Batch(*_bytes_of(payload))
-    sides = _sides(batch)
-    for row in _requests(found, sides):
-        _look_into(found, row, sides)
+    if not keep:
+        sides = _sides(batch)
+        for row in _requests(found, sides):
+            _look_into(found, row, sides)
     columns = [batch.column(name).cast(STRIPPED.field(name).type) for name in SEGMENTS.names]
     cuts = pa.array([b""] * batch.num_rows, pa.binary())
     if found.spans:

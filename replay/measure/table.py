@@ -21,6 +21,8 @@ from replay.simulate.outcome import Outcome
 
 FETCH: Final = 1
 """The API key of Fetch."""
+KEYS: Final = "keys"
+"""The kind of the row with a connection's records by key. It is in no table that is written."""
 LAST: Final = (1 << 31) - 1
 """The value of `place` in a connection's last row."""
 
@@ -40,7 +42,8 @@ _EXCHANGE_COLUMNS: Final = (
         pa.string(),
         "exchange (request and response), request (no response seen), response (its request was not seen), "
         "closing (not captured: the close that the gateway sends when the client is gone), "
-        "connection (what is known of the whole connection), file (what was found in a capture file)",
+        "connection (what is known of the whole connection), file (what was found in a capture file), "
+        "keys (with --cooperative, never written: a connection's records by the hashes of their keys)",
     ),
     Column("connection", pa.string(), "client host:port > broker host:port #n; n counts port reuse"),
     Column("place", pa.int32(), "place in the connection, by completion; 2147483647 in its `connection` row"),

@@ -20,6 +20,8 @@ from replay.report.model import (
     BrokerRow,
     ClientRow,
     ConnectionRow,
+    CooperativeReport,
+    CooperativeRow,
     Decision,
     Filters,
     LimitsReport,
@@ -38,7 +40,7 @@ _ENDPOINT: Final = re.compile(r"(?P<host>\[[^\]]*\]|[^\s:\[\]]+):(?P<port>\d+)")
 
 
 def anonymize(report: Report, key: bytes = b"") -> Report:
-    """Replace client ids, topic names, hosts and file names by pseudonyms.
+    """Replace client ids, groups, topic names, hosts and file names by pseudonyms.
 
     Args:
         report: the report object. It is not changed.
@@ -57,7 +59,7 @@ class _Pseudonyms:
 
     def report(self, report: Report) -> Report:
         read = report["input"]
-        return {
+        made: Report = {
             **report,
             "filters": self._filters(report["filters"]),
             "decision": self._decision(report["decision"]),
@@ -70,6 +72,9 @@ class _Pseudonyms:
             "slots": [self._slots(row) for row in report["slots"]],
             "limits": self._limits(report["limits"]),
         }
+        if "cooperative" in report:
+            made["cooperative"] = self._cooperative(report["cooperative"])
+        return made
 
     def _name(self, kind: str, name: str) -> str:
         """Return a pseudonym such as "client-k7m2qx9p"; "" for "". Its 40 bits hardly ever collide."""
@@ -138,6 +143,17 @@ class _Pseudonyms:
                 for row in limits["longest"]
             ],
         }
+
+    def _cooperative(self, cooperative: CooperativeReport) -> CooperativeReport:
+        rows: list[CooperativeRow] = [
+            {
+                **row,
+                "group": None if row["group"] is None else self._name("group", row["group"]),
+                "client_id": None if row["client_id"] is None else self._name("client", row["client_id"]),
+            }
+            for row in cooperative["groups"]
+        ]
+        return {**cooperative, "groups": rows}
 
     def _connection(self, row: ConnectionRow) -> ConnectionRow:
         return {

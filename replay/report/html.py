@@ -18,6 +18,7 @@ from replay.report.rows import (
     connection_rows,
     limit_rows,
     passed_rows,
+    spread_rows,
     starved_rows,
     to_do_rows,
     topic_rows,
@@ -48,6 +49,7 @@ from replay.report.wording import (
     session_counts,
     shown,
     size,
+    spread,
     unpaired,
     untold,
     warnings,
@@ -190,6 +192,7 @@ def _fetches(report: Report) -> Markup:
             _passed(report),
             _slots(report),
             _limits(report),
+            _cooperative(report),
             _modelled(report),
         )
     )
@@ -402,6 +405,45 @@ def _limits(report: Report) -> Markup:
         names = ("Starved longest", "Client id")
         tables.append(_table(names, ("Time", "Responses", "Offsets behind"), starved))
     return _section("Response limits", tables, limits(report))
+
+
+def _cooperative(report: Report) -> Markup:
+    if "cooperative" not in report:
+        return Markup()
+    found = report["cooperative"]
+    rows = [
+        (
+            row.name,
+            row.spread,
+            row.records,
+            row.size,
+            row.shared,
+            row.evenness,
+            row.evenness_of_bytes,
+            row.hottest,
+            row.hottest_of_bytes,
+            row.bound,
+        )
+        for row in spread_rows(found, ROWS)
+    ]
+    figures = (
+        "Records",
+        "Bytes",
+        "Shared partitions",
+        "Evenness",
+        "Of bytes",
+        "Hottest key",
+        "Of bytes",
+        "At most",
+    )
+    lines = spread(found)
+    if more := len(found["groups"][ROWS:]):
+        lines.append(f"And {plural(more, 'more group')}; the JSON has all.")
+    return _section(
+        f"Keys over {found['members']} members",
+        [_table(("Group", "Share of each member"), figures, rows)],
+        *lines,
+    )
 
 
 def _modelled(report: Report) -> Markup:

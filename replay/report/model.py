@@ -10,7 +10,7 @@ Names (client ids, software, topics, hosts) are as clients and brokers sent them
 escape them.
 """
 
-from typing import Literal, TypeAlias, TypedDict
+from typing import Literal, NotRequired, TypeAlias, TypedDict
 
 Action: TypeAlias = Literal[
     "gateway",
@@ -377,6 +377,62 @@ class LimitsReport(LimitFigures):
     """The longest, at most 10."""
 
 
+class SpreadShare(TypedDict):
+    """Two figures of the same kind: of records, and of their bytes without compression."""
+
+    records: float
+    bytes: float
+
+
+class HottestKey(SpreadShare):
+    """The shares of the key with the most records, and of the one with the most bytes."""
+
+    exact: bool
+    """False: there are so many keys that several were counted as one, and the shares may be a little less."""
+
+
+class CooperativeRow(TypedDict):
+    """The records that brokers sent to a consumer group, and how evenly they would spread over members.
+
+    What one connection got again counts once; what two connections got counts twice. Control batches don't
+    count.
+    """
+
+    group: str | None
+    """None: no group is known of these clients, or several."""
+    client_id: str | None
+    """None: the group is known."""
+    records: int
+    bytes: int
+    """Of these records, without compression."""
+    records_without_key: int
+    """They go by their offsets, evenly."""
+    unread_bytes: int
+    """Of batches and responses that could not be read: cut, damaged, or older than Fetch v4 or Kafka 0.11."""
+    partitions: int
+    """All that were fetched, also without a record."""
+    shared_partitions: int
+    """Those of topics with fewer partitions than members. The others would stay whole."""
+    spread: list[SpreadShare]
+    """What each member would get; empty without records. The shares add up to 1."""
+    evenness: SpreadShare | None
+    """The largest share times the number of members: 1 is even. None without records."""
+    hottest_key: HottestKey | None
+    """None if no record has a key. A key in two partitions is two."""
+    bound: float | None
+    """The group is at most so many times as fast as one member, however many there are, since a key is never
+    shared: 1 / `hottest_key.records`. Where that is not exact, the bound may be a little higher."""
+
+
+class CooperativeReport(TypedDict):
+    """How evenly keys would spread over the members of cooperative groups."""
+
+    members: int
+    """The value of --cooperative."""
+    groups: list[CooperativeRow]
+    """The most bytes first."""
+
+
 class TcpIp(TypedDict):
     """Modelled: bytes of TCP and IP headers around the fetch bytes, both directions."""
 
@@ -450,6 +506,8 @@ class Report(TypedDict):
     slots: list[SlotsRow]
     limits: LimitsReport
     modelled: Modelled
+    cooperative: NotRequired[CooperativeReport]
+    """Only with --cooperative."""
 
 
 def actual_bytes(fetch: FetchReport) -> int:

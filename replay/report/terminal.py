@@ -17,6 +17,7 @@ from replay.report.rows import (
     client_rows,
     limit_rows,
     passed_rows,
+    spread_rows,
     starved_rows,
     to_do_rows,
     topic_rows,
@@ -43,6 +44,7 @@ from replay.report.wording import (
     session_counts,
     shown,
     size,
+    spread,
     unpaired,
     untold,
     warnings,
@@ -75,6 +77,7 @@ def render(report: Report) -> RenderableType:
         *_passed(report),
         *_slots(report),
         *_limits(report),
+        *_cooperative(report),
         _reading(report),
         _modelled(report),
         Text(f"{FORMULA} {SAVED} {POLICY[report['policy']]}", style="dim"),
@@ -215,6 +218,19 @@ def _limits(report: Report) -> list[RenderableType]:
             table.add_row(*map(Text, row))
         parts.append(table)
     return parts
+
+
+def _cooperative(report: Report) -> list[RenderableType]:
+    if "cooperative" not in report:
+        return []
+    found = report["cooperative"]
+    figures = ("records", "shared", "evenness", "hottest key", "at most")
+    table = _table(f"Keys over {found['members']} members", "group", numbers=figures)
+    for row in spread_rows(found, ROWS):
+        table.add_row(Text(row.name), row.records, row.shared, row.evenness, row.hottest, row.bound)
+    more = len(found["groups"][ROWS:])
+    lines = [*spread(found), *([f"And {plural(more, 'more group')}; the JSON has all."] if more else [])]
+    return [table, Text(" ".join(lines), style="dim")]
 
 
 def _reading(report: Report) -> Text:

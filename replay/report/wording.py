@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final, Literal
 
 from replay.capture.tls.reasons import NO_HANDSHAKE, NO_SECRETS, RENEGOTIATED, TLS, UNSUPPORTED
-from replay.report.model import Filters, Report
+from replay.report.model import CooperativeReport, Filters, Report
 
 POLICY: Final = {
     "gateway": "Policy gateway: what fetchgate would have done for these clients. It makes a session where "
@@ -413,6 +413,32 @@ def session_counts(report: Report) -> str:
         f"{number(actual['partitions_requested'])} and {number(actual['partitions_answered'])}. Closing "
         f"sessions took {size(sessions['close_bytes'])}, repairing them {size(sessions['repair_bytes'])}."
     )
+
+
+def spread(found: CooperativeReport) -> list[str]:
+    """Say what the table of groups tells, and what it does not count."""
+    members = found["members"]
+    told = (
+        f"How evenly the records of each group would spread over {members} members. As `fetchgate proxy "
+        f"--cooperative` does it, topics with fewer than {members} partitions are shared. Evenness is the "
+        f"largest member's share times {members}: 1 is even. A key is never shared, so the hottest one holds "
+        "a group at so many times the speed of one member, however many there are. What a connection got "
+        "again counts once, what two connections got counts twice."
+    )
+    lines = [told]
+    if unknown := sum(row["group"] is None for row in found["groups"]):
+        lines.append(
+            f"Of {plural(unknown, 'client id')} no group is known, or several: no captured request names it. "
+            "Each has a row of its own."
+        )
+    if unread := sum(row["unread_bytes"] for row in found["groups"]):
+        lines.append(
+            f"Not read: {size(unread)} of batches and responses that were cut, damaged, or older than Fetch "
+            "v4 or Kafka 0.11."
+        )
+    if any(row["hottest_key"] and not row["hottest_key"]["exact"] for row in found["groups"]):
+        lines.append("Where keys were too many to tell each apart, the hottest one has <= this share.")
+    return lines
 
 
 def limits(report: Report) -> str:

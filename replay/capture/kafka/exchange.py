@@ -70,6 +70,8 @@ class Exchange:
     """The same for the response. Contents of records do not count: `CUT` stands for them."""
     answer_due: bool = True
     """False for Produce with acks=0, to which brokers send no response."""
+    group: str = ""
+    """The consumer group that the request names, if so configured."""
 
 
 @dataclass(slots=True, kw_only=True)

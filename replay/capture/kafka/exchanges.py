@@ -24,6 +24,7 @@ def read_exchanges(
     *,
     ports: frozenset[int] = frozenset(),
     keep_requests: bool = False,
+    groups: bool = False,
     uses: int = 0,
     secrets: Secrets | None = None,
 ) -> Iterator[Event]:
@@ -33,6 +34,7 @@ def read_exchanges(
         batches: SEGMENTS rows. Those of a connection are in capture order.
         ports: those on which brokers listen. Without any, Kafka is recognised by the bytes alone.
         keep_requests: keep the frames of all requests, not only of those in `READ`.
+        groups: tell which consumer groups requests name.
         uses: how many connections between the same ports there were before.
         secrets: those with which TLS connections are decrypted.
 
@@ -40,7 +42,9 @@ def read_exchanges(
         Exchanges in the order of their requests, each once it can't change any more. A ConnectionEnd is the
         last event of each connection.
     """
-    connections = Connections(ports=ports, keep_requests=keep_requests, uses=uses, secrets=secrets)
+    connections = Connections(
+        ports=ports, keep_requests=keep_requests, groups=groups, uses=uses, secrets=secrets
+    )
     for batch in batches:
         yield from connections.feed(batch)
     yield from connections.end()
@@ -53,6 +57,7 @@ class Connections:
         ports: see `read_exchanges`.
         keep_requests: see `read_exchanges`.
         responses: API keys whose response frames are kept. Those of Metadata are always kept.
+        groups: see `read_exchanges`.
         uses: see `read_exchanges`.
         secrets: see `read_exchanges`.
     """
@@ -63,12 +68,13 @@ class Connections:
         ports: frozenset[int] = frozenset(),
         keep_requests: bool = False,
         responses: frozenset[int] = READ,
+        groups: bool = False,
         uses: int = 0,
         secrets: Secrets | None = None,
     ) -> None:
         self._secrets = secrets
         self._ports = ports
-        self._keep = Keep(requests=keep_requests, responses=responses)
+        self._keep = Keep(requests=keep_requests, responses=responses, groups=groups)
         self._open: dict[bytes, CapturedConnection] = {}
         self._uses: dict[bytes, int] = {}
         self._before = uses

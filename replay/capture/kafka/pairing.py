@@ -18,6 +18,7 @@ from proxy.protocol.api import (
     REQUEST_START_BYTES,
     RESPONSE_START_BYTES,
     ApiKey,
+    is_flexible,
     request_header,
 )
 from proxy.protocol.primitives import (
@@ -61,6 +62,8 @@ class Keep:
     """Those of all requests, not only of those in `READ`."""
     responses: frozenset[int] = READ
     """The API keys of responses that are kept. Those that are needed here are kept, too."""
+    groups: bool = False
+    """Which consumer group a request names."""
 
 
 class Pairing:
@@ -86,6 +89,7 @@ class Pairing:
         self.client: Framing | None = None
         self._keeps_all = keep.requests
         self._read = keep.responses | {ApiKey.METADATA}
+        self._special_keys = _SPECIAL | _GROUPS if keep.groups else _SPECIAL
         self._waiting: deque[Exchange] = deque()
         self._waiting_bytes = 0
         self._early: deque[Exchange] = deque()
@@ -182,7 +186,7 @@ class Pairing:
         if missing and api_key == ApiKey.PRODUCE:
             self.left_out_bytes += missing
             self.left_out_gaps += 1
-        if api_key in _SPECIAL:
+        if api_key in self._special_keys:
             self._special(exchange, frame)
         self._wait(exchange)
 
@@ -346,7 +350,7 @@ class Pairing:
         return self._client_text
 
     def _special(self, exchange: Exchange, frame: bytes) -> None:
-        """Read requests that decide what follows, or that name the client's software."""
+        """Read requests that decide what follows, or that name the client's software or group."""
         version = exchange.api_version
         try:
             body = request_header(frame, LENGTH_BYTES)[-1]
@@ -357,11 +361,37 @@ class Pairing:
             elif exchange.api_key == ApiKey.SASL_HANDSHAKE and version == 0:
                 self.opaque_from_client = True
                 self._opaque_after = exchange
+            elif exchange.api_key in _GROUPS:
+                exchange.group = _group(frame, exchange.api_key, version, body)
         except ProtocolError:
             return  # cut off, or of a later version: its contents stay unknown
 
 
 _SPECIAL: Final = frozenset({ApiKey.PRODUCE, ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE})
+_GROUPS: Final = frozenset(
+    {
+        ApiKey.OFFSET_COMMIT,
+        ApiKey.OFFSET_FETCH,
+        ApiKey.JOIN_GROUP,
+        ApiKey.HEARTBEAT,
+        ApiKey.SYNC_GROUP,
+        ApiKey.CONSUMER_GROUP_HEARTBEAT,
+    }
+)
+"""The requests of a group's members. Their bodies begin with its name."""
+_MANY_GROUPS: Final = 8
+"""The first version of OffsetFetch that may ask for several groups."""
+
+
+def _group(frame: Buffer, api_key: int, version: int, body: int) -> str:
+    """Return the group that a request of a member names; "" if there are several, or none."""
+    if api_key == ApiKey.OFFSET_FETCH and version >= _MANY_GROUPS:
+        groups, body = read_compact_count(frame, body)
+        if groups != 1:
+            return ""
+    read_name = read_compact_string if is_flexible(api_key, version) else read_string
+    name, _ = read_name(frame, body)
+    return (name or b"").decode(errors="replace")
 
 
 def _software(frame: Buffer, body: int) -> str:

@@ -69,7 +69,9 @@ def from_captures(
         elsewhere: tasks run on other machines, which may not have the files: then the job fails.
         uses: of ports, in the table to which the rows are added; see `uses_of_ports`.
     """
-    found = _spread(spark, shares).mapInArrow(partial(_read, keep, elsewhere), from_arrow_schema(STRIPPED))
+    found = _spread(spark, shares).mapInArrow(
+        partial(_read, keep, elsewhere, choice.members > 0), from_arrow_schema(STRIPPED)
+    )
     if uses is not None:
         found = found.union(uses)
     spread = found.repartition(partitions, "connection").sortWithinPartitions("connection", "order")
@@ -138,14 +140,14 @@ def _mapped(spread: DataFrame, function: Callable[[Batches], Batches], choice: R
     return spread.mapInArrow(function, from_arrow_schema(table_schema(choice)))
 
 
-def _read(keep: Filter, elsewhere: bool, batches: Batches) -> Batches:
+def _read(keep: Filter, elsewhere: bool, records: bool, batches: Batches) -> Batches:
     for batch in batches:
         for pickled in batch.column("share").to_pylist():
             share: Share = pickle.loads(pickled)  # noqa: S301 - pickled above
             if elsewhere:
                 check_seen(piece.source for piece in share.pieces)
             for found in segments.read(share, keep):
-                yield strip_records(found)
+                yield strip_records(found, keep=records)
 
 
 def _uses(batches: Batches) -> Batches:

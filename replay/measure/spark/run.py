@@ -13,6 +13,7 @@ from py4j.protocol import Py4JError
 from pyspark import StorageLevel
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -30,6 +31,7 @@ from replay.measure.spark.errors import SparkFailedError
 from replay.measure.spark.jobs import collected, from_captures, from_table, topic_ids, uses_of_ports
 from replay.measure.spark.session import interrupted, is_local, session
 from replay.measure.spark.stored import earlier, read_stored, sole_writer, write_stored
+from replay.measure.table import EXCHANGES_RAW, KEYS
 from replay.measure.work import Work
 from replay.report.wording import size
 
@@ -126,6 +128,12 @@ def _measure(spark: SparkSession, work: Work) -> Collected:
         table = stored
         partitions = partitions_for(_stored(table), cores)
     spark.conf.set("spark.sql.shuffle.partitions", partitions)
+    keys = None
+    if choice.members and choice.raw:  # what follows reads or writes a table without records
+        table = table.persist(StorageLevel.DISK_ONLY)
+        keys = table.where(f.col("row") == KEYS)
+        table = table.where(f.col("row") != KEYS)
+        choice = replace(choice, members=0)
     if work.topics:
         table = table.persist(StorageLevel.DISK_ONLY)
         choice = replace(choice, topics=work.topics | topic_ids(table, work.topics))
@@ -133,6 +141,8 @@ def _measure(spark: SparkSession, work: Work) -> Collected:
         table = from_table(table, work.keep, choice, partitions)
     if work.parquet:
         table = write_stored(spark, table, work.parquet, runs)
+    if keys is not None:
+        table = table.select(*EXCHANGES_RAW.names).union(keys)
     return collected(table, partitions)
 
 

@@ -82,6 +82,9 @@ def test_a_switch_that_is_neither_on_nor_off_is_named(capsys: pytest.CaptureFixt
         (["measure", CAPTURE, "--parquet", str(CAPTURES)], "the directory is not empty"),
         (["measure", CAPTURE, "--parquet", CAPTURE], "it is a file; name a directory"),
         (["measure", CAPTURE, "--parquet", "x", "--anonymize"], "--parquet writes the names"),
+        (["measure", CAPTURE, "--cooperative", "1"], "--cooperative: 1 is not a number of members (2 to 64)"),
+        (["measure", CAPTURE, "--cooperative", "65"], "--cooperative: 65 is not a number of members"),
+        (["measure", CAPTURE, "--cooperative", "billing"], "--cooperative: billing is not a number"),
         (["measure", CAPTURE, "--anonymize-key", "x" * 65], "--anonymize-key: a key has 1 to 64 bytes"),
         (["measure", CAPTURE, "--anonymize-key", ""], "--anonymize-key: a key has 1 to 64 bytes"),
         (["measure", CAPTURE, "--config", "/nowhere.toml"], "--config /nowhere.toml: No such file"),
@@ -127,6 +130,30 @@ def test_inputs_of_which_none_can_be_read_fail_before_spark_starts(
 def test_a_key_makes_pseudonyms_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     assert parsed(["x.pcap"])["anonymize_key"] is None
     assert parsed(["x.pcap"], FETCHGATE_ANONYMIZE_KEY="secret")["anonymize_key"] == b"secret"
+
+
+def test_the_gateways_option_of_the_same_name_is_another() -> None:
+    assert parsed(["x.pcap"], FETCHGATE_COOPERATIVE="billing")["cooperative_members"] is None
+    assert parsed(["x.pcap"], FETCHGATE_COOPERATIVE_MEMBERS="6")["cooperative_members"] == 6
+
+
+def test_a_table_has_no_keys(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "part.parquet").touch()
+
+    assert cli.main(["measure", str(tmp_path), "--cooperative", "4"]) == 2
+    assert "is a table, which has no records; name the captures" in capsys.readouterr().err
+
+
+def test_keys_need_the_packages_of_cooperative_consuming(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delitem(sys.modules, "replay.measure.keys", raising=False)
+    monkeypatch.delitem(sys.modules, "proxy.cooperative.batches", raising=False)
+    monkeypatch.setitem(sys.modules, "google_crc32c", None)
+
+    assert cli.main(["measure", CAPTURE, "--cooperative", "4"]) == 2
+    assert "pip install '.[cooperative]'" in capsys.readouterr().err
+    assert cli.main(["measure", CAPTURE]) == 0
 
 
 def test_a_table_is_measured_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

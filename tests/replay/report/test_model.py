@@ -32,7 +32,7 @@ def test_predicted_is_sessions_and_what_was_not_eligible() -> None:
 def test_samples_add_up_and_have_every_field() -> None:
     for report in (sample.report(), sample.empty()):
         sample.assert_adds_up(report)
-        assert report.keys() == Report.__annotations__.keys()
+        assert report.keys() == Report.__required_keys__
 
 
 def test_a_report_is_json_as_it_stands() -> None:

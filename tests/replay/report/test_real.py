@@ -24,7 +24,7 @@ def real(request: pytest.FixtureRequest) -> Report:
 
 def test_it_adds_up(real: Report) -> None:
     sample.assert_adds_up(real)
-    assert real.keys() == Report.__annotations__.keys()
+    assert real.keys() == Report.__required_keys__
     assert real["fetch"]["actual"]["requests"] > 0
 
 

@@ -1,0 +1,241 @@
+"""How evenly keys would spread over the members of a cooperative group: counts and figures. Sans-IO.
+
+Records are counted by stretches of hashes, so that what each member would get of a partition is a sum,
+however many members share it. Keys themselves are not kept, and their hashes do not leave the measurement.
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, Final, Self, TypeAlias
+
+from proxy.cooperative.murmur2 import MASK
+from proxy.cooperative.plan import Joined, Lanes, cut, plan
+from proxy.cooperative.positions import Place
+from proxy.cooperative.ranges import Split
+from replay.report.model import CooperativeRow, HottestKey, SpreadShare
+
+MEMBERS: Final = range(2, 65)
+"""How many members may be asked for."""
+MOST_KEYS: Final = 1024
+"""Keys of a topic that are told apart. If there are more, several have one or two thousandths in common."""
+_APART: Final = 0x9E3779B1
+"""A key in two partitions is two: each may be another member's."""
+
+TopicName: TypeAlias = tuple[str, str]
+"""`topic` and its name, or `id` and its hexadecimal digits."""
+
+
+@cache
+def stretches(members: int) -> Split:
+    """Return the stretches of hashes to count by, as the steps of a split.
+
+    Each lane that the gateway may cut for so many members, of however many partitions, is made of whole ones.
+    """
+    shared_by = {
+        parts for among in range(1, members + 1) for parts in (members // among, -(-members // among))
+    }
+    return Split((), cuts=[low for parts in shared_by for low, _ in cut(parts)])
+
+
+class KeyCounts:
+    """Records and bytes by key.
+
+    Keys are told apart by all bits of their hashes, or if there are more than `MOST_KEYS`, by as many of the
+    first bits as give no more. Then several keys count as one. So the largest count is that of the hottest
+    key or more, and the order of adding and merging makes no difference.
+    """
+
+    __slots__ = ("counts", "shift")
+
+    def __init__(self) -> None:
+        self.counts: dict[int, list[int]] = {}
+        """Records and bytes, by the first bits of the hash."""
+        self.shift = 0
+        """How many of the last bits do not count."""
+
+    def __repr__(self) -> str:
+        return f"<KeyCounts keys={len(self.counts)} shift={self.shift}>"
+
+    def add(self, partition: int, hashed: int, records: int, size: int) -> None:
+        """Add records of one key."""
+        self._add((hashed ^ partition * _APART & MASK) >> self.shift, records, size)
+        self._fit()
+
+    def merge(self, other: "KeyCounts") -> None:
+        """Add other counts."""
+        self._coarsen(max(self.shift, other.shift))
+        for key, (records, size) in other.counts.items():
+            self._add(key >> self.shift - other.shift, records, size)
+        self._fit()
+
+    def _add(self, key: int, records: int, size: int) -> None:
+        count = self.counts.setdefault(key, [0, 0])
+        count[0] += records
+        count[1] += size
+
+    def _fit(self) -> None:
+        while len(self.counts) > MOST_KEYS:
+            self._coarsen(self.shift + 1)
+
+    def _coarsen(self, shift: int) -> None:
+        if shift == self.shift:
+            return
+        before, self.counts = self.counts, {}
+        for key, (records, size) in before.items():
+            self._add(key >> shift - self.shift, records, size)
+        self.shift = shift
+
+
+@dataclass(slots=True)
+class TopicCounts:
+    """The records of one topic."""
+
+    partitions: set[int] = field(default_factory=set)
+    """All that brokers answered for, also those without a record."""
+    records: dict[int, list[int]] = field(default_factory=dict)
+    """By partition, and by stretch of hashes."""
+    sizes: dict[int, list[int]] = field(default_factory=dict)
+    """The bytes of these records, without compression."""
+    keys: KeyCounts = field(default_factory=KeyCounts)
+    """Those of them that have a key."""
+
+    def merge(self, other: "TopicCounts") -> None:
+        """Add other counts."""
+        self.partitions |= other.partitions
+        for mine, others in ((self.records, other.records), (self.sizes, other.sizes)):
+            for partition, counts in others.items():
+                before = mine.get(partition)
+                mine[partition] = [*map(sum, zip(before, counts, strict=True))] if before else counts.copy()
+        self.keys.merge(other.keys)
+
+
+@dataclass(slots=True)
+class Delivered:
+    """What brokers sent to clients."""
+
+    groups: set[str] = field(default_factory=set)
+    """Those that the clients named."""
+    topics: dict[TopicName, TopicCounts] = field(default_factory=dict)
+    unread: int = 0
+    """Bytes of responses, or of batches in them, that could not be read."""
+
+    def topic(self, name: TopicName) -> TopicCounts:
+        """Return the counts of a topic."""
+        return self.topics.setdefault(name, TopicCounts())
+
+    def merge(self, other: "Delivered") -> None:
+        """Add what was sent to others."""
+        self.groups |= other.groups
+        for name, counts in other.topics.items():
+            self.topic(name).merge(counts)
+        self.unread += other.unread
+
+    def values(self) -> dict[str, Any]:
+        """Return it as plain values, for JSON."""
+        return {
+            "groups": sorted(self.groups),
+            "topics": [
+                {
+                    kind: name,
+                    "partitions": sorted(counts.partitions),
+                    "counts": [[at, records, counts.sizes[at]] for at, records in counts.records.items()],
+                    "shift": counts.keys.shift,
+                    "keys": [[key, *count] for key, count in counts.keys.counts.items()],
+                }
+                for (kind, name), counts in self.topics.items()
+            ],
+            "unread": self.unread,
+        }
+
+    @classmethod
+    def from_values(cls, values: Mapping[str, Any]) -> Self:
+        """Read what `values` returned."""
+        found = cls(groups=set(values["groups"]), unread=values["unread"])
+        for one in values["topics"]:
+            counts = found.topic(("topic", one["topic"]) if "topic" in one else ("id", one["id"]))
+            counts.partitions.update(one["partitions"])
+            for partition, records, sizes in one["counts"]:
+                counts.records[partition], counts.sizes[partition] = records, sizes
+            counts.keys.shift = one["shift"]
+            counts.keys.counts = {key: count for key, *count in one["keys"]}
+        return found
+
+
+def spread_row(
+    members: int, delivered: Delivered, *, group: str | None = None, client_id: str | None = None
+) -> CooperativeRow:
+    """Return how evenly the keys of a group, or of a client id, would spread over so many members."""
+    topics = {f"{kind}:{name}": counts for (kind, name), counts in delivered.topics.items()}
+    lanes = _lanes(members, {name: counts.partitions for name, counts in topics.items()})
+    partitions = [counts.partitions for counts in topics.values()]
+    starts = stretches(members).starts
+    shares = [[0, 0] for _ in lanes]
+    for share, own in zip(shares, lanes, strict=True):
+        for (name, partition), ranges in own.items():
+            counts = topics[name.decode()]
+            for low, high in ranges if partition in counts.records else ():
+                among = slice(bisect_left(starts, low), bisect_left(starts, high + 1))
+                share[0] += sum(counts.records[partition][among])
+                share[1] += sum(counts.sizes[partition][among])
+    records, size = (sum(column) for column in zip(*shares, strict=True))
+    spread = [SpreadShare(records=_part(one, records), bytes=_part(part, size)) for one, part in shares]
+    hottest = _hottest([counts.keys for counts in topics.values()], records, size)
+    return CooperativeRow(
+        group=group,
+        client_id=client_id,
+        records=records,
+        bytes=size,
+        records_without_key=records
+        - sum(count for one in topics.values() for count, _ in one.keys.counts.values()),
+        unread_bytes=delivered.unread,
+        partitions=sum(map(len, partitions)),
+        shared_partitions=sum(len(numbers) for numbers in partitions if len(numbers) < members),
+        spread=spread if records else [],
+        evenness=SpreadShare(
+            records=members * max(share["records"] for share in spread),
+            bytes=members * max(share["bytes"] for share in spread),
+        )
+        if records
+        else None,
+        hottest_key=hottest,
+        bound=1 / hottest["records"] if hottest else None,
+    )
+
+
+def _part(count: int, whole: int) -> float:
+    return count / whole if whole else 0.0
+
+
+def _hottest(topics: Iterable[KeyCounts], records: int, size: int) -> HottestKey | None:
+    topics = [keys for keys in topics if keys.counts]
+    if not topics:
+        return None
+    counts = [count for keys in topics for count in keys.counts.values()]
+    return HottestKey(
+        records=max(count for count, _ in counts) / records,
+        bytes=max(part for _, part in counts) / size,
+        exact=not any(keys.shift for keys in topics),
+    )
+
+
+def _lanes(members: int, topics: Mapping[str, Iterable[int]]) -> list[Lanes]:
+    """Return what each member would get, by the gateway's plan.
+
+    Topics with fewer partitions than members are shared. The others are assigned by the client: here as
+    Kafka's RangeAssignor does it.
+    """
+    names = [b"%02d" % number for number in range(members)]
+    assigned: dict[bytes, list[Place]] = {name: [] for name in names}
+    for topic, numbers in topics.items():
+        partitions = sorted(numbers)
+        each, more = divmod(len(partitions), members)
+        begin = 0
+        for place, name in enumerate(names):
+            end = begin + each + (place < more)
+            assigned[name] += [(topic.encode(), number) for number in partitions[begin:end]]
+            begin = end
+    subscribed = frozenset(topic.encode() for topic in topics)
+    lanes = plan([Joined(name, subscribed) for name in names], assigned, shares=True)
+    return [lanes[name] for name in names]

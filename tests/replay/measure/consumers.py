@@ -1,0 +1,109 @@
+"""Captures of consumers as tests write them, and what `measure --cooperative` tells of them."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from proxy.protocol.api import ApiKey
+from replay.capture.files.sources import expand
+from replay.capture.packets.tcp import Filter
+from replay.measure.here import measure_here
+from replay.measure.report import About, report
+from replay.measure.rows import RowFilter
+from replay.measure.work import Work
+from replay.report.model import CooperativeRow, Filters, Report
+from tests.cooperative.batch import Record
+from tests.frames import entry, fetch, fetch_response, framed
+from tests.replay.capture.crafting import Frame, Talk, pcap
+
+HEADER_BYTES = 61
+
+
+class Consumer:
+    """A consumer's connection: its requests, and what the broker responds."""
+
+    def __init__(
+        self, *, client_id: str = "me", port: int = 40_000, version: int = 11, group: str = ""
+    ) -> None:
+        self.client_id, self.version = client_id, version
+        self._talk = Talk(client=("10.0.0.1", port)).open()
+        self._correlation = 0
+        if group:
+            self.ask(ApiKey.HEARTBEAT, 3, string(group) + bytes(4) + string("member"))
+
+    @property
+    def frames(self) -> list[Frame]:
+        return self._talk.frames
+
+    def ask(self, api_key: int, version: int, body: bytes) -> "Consumer":
+        """Send another request; the response is not read."""
+        self._correlation += 1
+        head = api_key.to_bytes(2) + version.to_bytes(2) + self._correlation.to_bytes(4)
+        self._talk.segment(framed(head + string(self.client_id) + body))
+        self._talk.segment(framed(self._correlation.to_bytes(4) + bytes(6)), broker=True)
+        return self
+
+    def fetch(
+        self, records: Mapping[int, bytes], topic: str = "orders", *, replica_id: int = -1
+    ) -> "Consumer":
+        """Fetch partitions of a topic, and get these records of each."""
+        self._correlation += 1
+        wants = [(topic, partition) for partition in records]
+        named: dict[str, Any] = {"correlation": self._correlation, "client": self.client_id}
+        self._say(fetch(self.version, *wants, **named, replica_id=replica_id), broker=False)
+        entries = [entry(partition, 1 << 40, records=own) for partition, own in records.items()]
+        response = fetch_response(self.version, (topic, entries), correlation_id=self._correlation)
+        self._say(response, broker=True)
+        return self
+
+    def _say(self, payload: bytes, *, broker: bool) -> None:
+        for at in range(0, len(payload), 30_000):
+            self._talk.segment(payload[at : at + 30_000], broker=broker)
+
+
+def string(text: str) -> bytes:
+    return len(text).to_bytes(2) + text.encode()
+
+
+def keyed(keys: Sequence[bytes | None], base: int = 0) -> list[Record]:
+    """A record for each key, at offsets that follow each other."""
+    return [Record(base + at, key, b"v" * (at % 40)) for at, key in enumerate(keys)]
+
+
+def captured(folder: Path, *consumers: Consumer) -> Path:
+    """Write the capture of some consumers."""
+    file = folder / "made.pcap"
+    file.write_bytes(pcap([frame for one in consumers for frame in one.frames], link=101))
+    return file
+
+
+def measured(capture: Path, members: int, **chosen: Any) -> Report:
+    """The report of a capture; `topics` and `clients` are chosen by their names."""
+    filters = Filters(ports=[], hosts=[], **{"clients": [], "topics": []} | chosen)  # type: ignore[typeddict-item]  # only these
+    work = Work(
+        keep=Filter(),
+        choice=RowFilter(clients=frozenset(filters["clients"]), members=members),
+        topics=frozenset(filters["topics"]),
+        sources=tuple(expand([str(capture)])),
+    )
+    found = measure_here(work)
+    assert found is not None
+    return report(found, About(version="0", policy="gateway", filters=filters, members=members))
+
+
+def groups(folder: Path, *consumers: Consumer, members: int = 4, **chosen: Any) -> list[CooperativeRow]:
+    """What is told of some consumers, group by group."""
+    told = measured(captured(folder, *consumers), members, **chosen)["cooperative"]
+    assert told["members"] == members
+    return told["groups"]
+
+
+def group(folder: Path, *consumers: Consumer, members: int = 4, **chosen: Any) -> CooperativeRow:
+    """What is told of the only group."""
+    (row,) = groups(folder, *consumers, members=members, **chosen)
+    return row
+
+
+def counts(row: CooperativeRow) -> list[int]:
+    """How many records each member would get."""
+    return [round(share["records"] * row["records"]) for share in row["spread"]]
