@@ -334,7 +334,7 @@ def test_a_real_capture() -> None:
     assert told["evenness"] == {"records": 64.0, "bytes": 64.0}
 
 
-KEYS = st.lists(st.binary(min_size=8, max_size=40), min_size=1, max_size=30)
+KEYS = st.lists(st.binary(max_size=40).map(b"a customer's key: ".__add__), min_size=1, max_size=30)
 
 
 def shown(report: Report) -> list[bytes]:
@@ -357,7 +357,7 @@ def test_no_form_of_a_report_has_a_key_or_its_hash(
         for key in keys:
             hashed = murmur2(key)
             for text in (key, key.hex().encode(), b"%d" % hashed, b"%08x" % hashed):
-                assert text not in form or len(text) < 8
+                assert text not in form or len(text) < 8, "a short number may be a count"
 
 
 def test_the_terminal_and_the_page_tell_it(tmp_path: Path) -> None:
