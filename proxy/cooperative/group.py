@@ -89,22 +89,29 @@ class Group:
 
     # Who has which lanes
 
-    def enters(self, member: Member, generation: int, now: float) -> bool:
+    def enters(self, member: Member, generation: int, instance: bytes | None, now: float) -> bool:
         """Note that a member gets its lanes of a generation; return False if the group is beyond that.
 
         Those that have not come along are frozen: others may have their lanes. A client that was stopped, or
-        cut off, does not know that yet.
+        cut off, does not know that yet. Nor does one whose place the member takes within the generation.
+
+        Args:
+            member: who has synced.
+            generation: into which.
+            instance: its group_instance_id (KIP-345), if it has one.
+            now: in seconds.
         """
         others = [other for other in self._synced if other is not member]
         if any(other.generation > generation and other.lives(now) for other in others):
             return False
         for other in others:
-            if other.generation != generation and not other.frozen:
+            replaced = instance is not None and other.instance == instance
+            if (replaced or other.generation != generation) and not other.frozen:
                 other.freeze()
         if generation != self._generation:
             self._generation = generation
             self.positions.clear()  # members from elsewhere may have committed meanwhile
-        member.generation = generation
+        member.generation, member.instance = generation, instance
         self._synced.add(member)
         return True
 

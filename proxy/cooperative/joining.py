@@ -199,7 +199,7 @@ class Joining:
             if plain:
                 lanes, planned, given = self._plain(member, given)
             group = self._members.group(sync.group)
-            if group is not None and not group.enters(member, sync.generation, now):
+            if group is not None and not group.enters(member, sync.generation, sync.instance, now):
                 lanes, planned, given = {}, planned or {_NOWHERE: FULL}, assignment(())
             member.member_id = sync.member_id
             member.synced(None if plain else lanes, planned, now, self._owned)

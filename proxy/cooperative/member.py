@@ -33,6 +33,7 @@ class Member:
         "generation",
         "group",
         "heard",
+        "instance",
         "lanes",
         "member_id",
         "plain",
@@ -59,6 +60,8 @@ class Member:
         self.member_id = b""
         self.generation = -1
         """As it has synced last."""
+        self.instance: bytes | None = None
+        """Its group_instance_id then."""
         self.epoch = 0
         """Changes with the lanes: what was asked for before is for nobody."""
         self.syncs = 0

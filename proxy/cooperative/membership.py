@@ -179,6 +179,8 @@ class Sync:
     group: bytes
     generation: int
     member_id: bytes
+    instance: bytes | None
+    """group_instance_id (KIP-345)."""
     protocol: bytes
     """The client's own; b"" below v5."""
     assignments: tuple[tuple[bytes, bytes], ...]
@@ -215,8 +217,7 @@ def read_sync(frame: bytes) -> Sync:
     _, version, _, _, body = request_header(frame, LENGTH_BYTES)
     reader = Reader(frame, body, _SYNC, version)
     group, generation, member_id = reader.string(), reader.int32(), reader.string()
-    if version >= 3:
-        reader.nullable()  # group_instance_id
+    instance = reader.nullable() if version >= 3 else None
     name_at = name_end = 0
     protocol = b""
     if version >= 5:
@@ -232,7 +233,17 @@ def read_sync(frame: bytes) -> Sync:
     reader.tags()
     reader.end()
     return Sync(
-        frame, version, group, generation, member_id, protocol, tuple(assignments), name_at, name_end, at
+        frame,
+        version,
+        group,
+        generation,
+        member_id,
+        instance,
+        protocol,
+        tuple(assignments),
+        name_at,
+        name_end,
+        at,
     )
 
 

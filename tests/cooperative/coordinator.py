@@ -60,6 +60,8 @@ class Client:
     owned: Sequence[Place] = ()
     """What it says it has."""
     session_ms: int = 6_000
+    instance: bytes | None = None
+    """Its group_instance_id."""
     joined: bool = False
     """It was given its member id."""
     protocol: bytes = b""
@@ -114,7 +116,7 @@ class Coordinator:
             body.number(60_000)
             body.string(each.member_id if each.joined else b"")
             each.joined = True
-            body.string(None)
+            body.string(each.instance)
             body.string(b"consumer")
             body.count(1)
             body.string(OWN)
@@ -160,7 +162,7 @@ class Coordinator:
         body.string(GROUP)
         body.number(self.generation)
         body.string(client.member_id)
-        body.string(None)
+        body.string(client.instance)
         return body
 
     @staticmethod

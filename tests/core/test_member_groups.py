@@ -214,6 +214,27 @@ def test_a_client_that_may_not_have_got_its_assignment_may_be_where_it_was(
     assert fetched(shared, again, broker) == of(FULL)
 
 
+def test_who_takes_the_place_of_a_static_member_has_it_alone(
+    shared: Shared, coordinator: Coordinator, broker: ModelBroker
+) -> None:
+    """The generation stays (KIP-345), and the other one does not know yet that it is fenced."""
+    one, two = client(shared), client(shared, "b")
+    two.instance = b"second"
+    coordinator.join([one, two])
+    made = coordinator.sync([one, two], {b"a": [PLACE], b"b": []})
+    new = client(shared, "c")
+    new.instance = two.instance
+    coordinator.generation -= 1
+    coordinator.join([new])
+    body = coordinator.sync_body(new)
+    body.count(0)
+    new.ask(SYNC_GROUP, 3, body.content)
+    coordinator.synced(new, made[b"b"])
+    assert fetched(shared, two, broker) == []
+    assert fetched(shared, new, broker) == of(HIGH)
+    assert fetched(shared, one, broker) == of(LOW)
+
+
 def test_who_is_late_gets_nothing_until_it_has_joined_again(
     shared: Shared, coordinator: Coordinator, broker: ModelBroker
 ) -> None:
