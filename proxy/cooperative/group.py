@@ -211,13 +211,13 @@ def own_offset(member: Member, entry: Entry) -> Entry:
     What others have done beyond that is noted: such records don't come to the member (`Member.started`).
     """
     place = entry.topic, entry.partition
-    ranges = member.ranges(place)
-    if entry.error_code or entry.offset < 0 or ranges is None:
+    if entry.error_code or entry.offset < 0:
         member.start(place, None)
         return entry
     committed = read_committed(entry.offset, _text(entry.metadata))
     member.start(place, committed.positions)
-    offset = committed.positions.lowest(ranges)
+    ranges = member.ranges(place)
+    offset = entry.offset if ranges is None else committed.positions.lowest(ranges)
     epoch = entry.leader_epoch if offset == entry.offset else NO_EPOCH
     metadata = None if entry.metadata is None else committed.metadata.encode(_TEXT, "surrogateescape")
     return Entry(entry.topic, entry.partition, offset, epoch, metadata)

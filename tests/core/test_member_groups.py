@@ -5,7 +5,7 @@ import pytest
 from proxy.cooperative.key_hash import SPACE, murmur2
 from proxy.cooperative.membership import read_owned, without_owned
 from proxy.cooperative.offsets import read_answered, read_commit
-from proxy.cooperative.positions import Place, read_committed
+from proxy.cooperative.positions import Place, Positions, committed_metadata, read_committed
 from proxy.cooperative.ranges import FULL, KeyRanges
 from proxy.core.member_side import MAX_READ
 from tests.cooperative.batch import Record, batch, read
@@ -22,7 +22,7 @@ from tests.cooperative.coordinator import (
     sent,
     subscription,
 )
-from tests.core.test_member_side import Shared, commit, committed, fetch, offsets
+from tests.core.test_member_side import Shared, asks, commit, committed, fetch, offsets
 from tests.model.broker import ModelBroker
 from tests.model.gate import Gate
 from tests.model.wire import decode_response
@@ -306,6 +306,16 @@ def test_a_heartbeat_counts_from_when_it_was_sent(
     assert member.expires_at == 7.0
     assert coordinator.beat(one, now=3.0) == 0
     assert member.expires_at == 9.0
+
+
+def test_in_a_plain_group_the_metadata_is_the_applications(shared: Shared, coordinator: Coordinator) -> None:
+    one = client(shared)
+    coordinator.rebalance([one], outsider=True)
+    one.connection.receive_client(asks(one.client_id), 1.0)
+    (asked,) = sent(one.connection)
+    stored = committed_metadata(Positions([0, 1 << 31], [10, 30]), "mine").encode()
+    one.connection.receive_broker(offsets(asked, 10, stored), 1.0)
+    assert got(one.connection) == [offsets(asked, 10, b"mine")]
 
 
 def test_in_a_plain_group_a_client_first_gives_up_the_part_that_it_had(
