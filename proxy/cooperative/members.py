@@ -23,6 +23,9 @@ from proxy.cooperative.tally import EXCLUSIVE, Cooperative, FilterTally, GroupSe
 MAX_MEMBERS: Final = 4096
 """Members that are known. With more, the one that was not seen for longest is forgotten: it has to join its
 group again, or what it has declared is scanned again."""
+MAX_PLACES: Final = 1 << 20
+"""Partitions from which members have fetched, of all together: 130 MB. With more, those of the member that
+has most of them are forgotten (`Member.first`)."""
 INVALID_RANGES: Final = 42
 """INVALID_REQUEST: the ranges can't be read, there is no such lane, or the partition is not in it."""
 OVERLAPS: Final = 44
@@ -69,6 +72,7 @@ class Members:
         "gateway",
         "lanes",
         "number",
+        "places",
         "readers",
         "tally",
         "tell",
@@ -89,6 +93,8 @@ class Members:
         self._members: OrderedDict[Client, Member] = OrderedDict()
         self._joining: dict[Client, WeakSet[Joins]] = {}
         """The clients of each client.id that have joined a group, on connections that are open."""
+        self.places = 0
+        """How many partitions members have fetched from, as they were counted last, and those since."""
         self.tally = FilterTally()
         self.readers = Readers()
         self.gateway = gateway
@@ -249,6 +255,14 @@ class Members:
         if claims:
             self.claims.claim(client, member.group, lanes)
         return None
+
+    def fetched(self, places: int) -> None:
+        """Note that a member has fetched from so many partitions for the first time."""
+        self.places += places
+        while self.places > MAX_PLACES:
+            self.places = sum(len(member.first) for member in self._members.values())
+            if self.places > MAX_PLACES:
+                max(self._members.values(), key=lambda member: len(member.first)).first.clear()
 
     def _named_by(self, own_id: bytes) -> bytes:
         """Return the group whose name is a client's own id, or that it begins with; b"" without one."""

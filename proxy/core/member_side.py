@@ -549,7 +549,9 @@ class MemberSide:
             held = max(fetch.max_wait_ms / 1e3, HELD_SECONDS)
             self._answer([refusal(fetch, INVALID_RANGES)], now, now + held)
             return
+        before = len(member.first)
         lane = LaneFetch(frame, version, body, member, now, self._rider)
+        self._members.fetched(len(member.first) - before)
         if lane.in_session:
             self._answer([lane.no_session()], now)
         elif code := self._denied(lane.places, claims=True):

@@ -234,6 +234,27 @@ def test_ranges_that_can_not_be_are_refused_when_the_client_has_waited(shared: S
     assert shared.members.tally.refused == {42: 1}
 
 
+def test_what_is_known_of_partitions_has_a_limit(shared: Shared, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client may call itself something else on each connection, and ask for what is not there."""
+    monkeypatch.setattr("proxy.cooperative.members.MAX_PLACES", 5)
+    one = shared.connection()
+    one.receive_client(fetch(LOW), 1.0)
+    known = [1]
+    for number in range(4):
+        request = decode_request(fetch(f"{number}.kr-0-1")[4:])
+        entry = request.topics[0].partitions[0]
+        entries = tuple(replace(entry, partition=at) for at in range(2 + number % 2))
+        topics = (replace(request.topics[0], partitions=entries),)
+        other = shared.connection()
+        other.receive_client(framed(encode_request(replace(request, topics=topics))), 1.0)
+        known.append(shared.members.places)
+        other.ended()
+    assert known == [1, 3, 3, 5, 5]
+    found = shared.members.declared("h", LOW.encode())
+    assert found is not None
+    assert len(found[1].first) == 1
+
+
 def test_a_session_of_the_clients_own_does_not_exist(shared: Shared) -> None:
     one = shared.connection()
     one.receive_client(fetch(LOW, 12, session=(9, 4)), 1.0)
