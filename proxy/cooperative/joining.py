@@ -100,9 +100,9 @@ class Joining:
         self.member_id = join.member_id
         member = self._member
         self._unknown = member is not None and not self._knows(member, join)
-        if member is not None:
-            member.joins(join.group, join.session_ms / 1e3)
         doubtful = self._members.joins(self._host, self)
+        if member is not None and not doubtful:  # else it may be refused, and the other one stays where it is
+            member.joins(join.group, join.session_ms / 1e3)
         binding = b"" if doubtful else self._host.encode() + _BETWEEN + self.client_id
         planned = {place: ranges[0][0] for place, ranges in member.planned.items()} if member else {}
         shared = member is not None and not member.plain
@@ -134,6 +134,8 @@ class Joining:
         if said.error_code:
             return frame
         self.member_id = said.member_id
+        if (member := self._member) is not None:
+            member.joins(join.group, join.session_ms / 1e3)
         if said.protocol != PROTOCOL:
             self._members.noted(join.group, "outsider")
             return frame  # a member from outside: a plain group

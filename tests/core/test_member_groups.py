@@ -2,6 +2,7 @@
 
 import pytest
 
+from proxy.cooperative.fields import Writer
 from proxy.cooperative.key_hash import SPACE, murmur2
 from proxy.cooperative.membership import read_owned, without_owned
 from proxy.cooperative.offsets import read_answered, read_commit
@@ -10,9 +11,11 @@ from proxy.cooperative.ranges import FULL, KeyRanges
 from proxy.core.member_side import MAX_READ
 from tests.cooperative.batch import Record, batch, read
 from tests.cooperative.coordinator import (
+    GROUP,
     HEARTBEAT,
     JOIN_GROUP,
     LEAVE_GROUP,
+    OWN,
     SYNC_GROUP,
     Client,
     Coordinator,
@@ -24,7 +27,7 @@ from tests.cooperative.coordinator import (
 )
 from tests.core.test_member_side import Shared, asks, commit, committed, fetch, offsets
 from tests.model.broker import ModelBroker
-from tests.model.gate import Gate
+from tests.model.gate import Gate, framed
 from tests.model.wire import decode_response
 
 PLACE = (b"orders", 0)
@@ -278,6 +281,28 @@ def test_a_heartbeat_of_another_client_with_the_same_id_freezes_nobody(
     coordinator.rebalance([new])
     assert coordinator.beat(old, 82) == 82
     assert fetched(shared, new, broker) == of(FULL)
+
+
+def test_another_client_with_the_same_id_that_the_group_refuses_takes_nothing_away(
+    shared: Shared, coordinator: Coordinator, broker: ModelBroker
+) -> None:
+    """Its session timeout is not allowed, say. No rebalance follows, in which the member would join again."""
+    one, two = client(shared), client(shared, "b")
+    coordinator.rebalance([one, two])
+    other = client(shared)
+    body = Writer(JOIN_GROUP, 0)
+    body.string(GROUP)
+    body.number(1)
+    body.string(b"")
+    body.string(b"consumer")
+    body.count(1)
+    body.string(OWN)
+    body.data(subscription(b"orders"))
+    other.ask(JOIN_GROUP, 0, body.content)
+    refused = (7).to_bytes(4) + (26).to_bytes(2) + (-1).to_bytes(4, signed=True) + bytes(3 * 2 + 4)
+    other.answered(framed(refused))
+    assert coordinator.beat(one) == 0
+    assert fetched(shared, one, broker) == of(LOW)
 
 
 def test_while_another_client_with_the_same_id_lives_nothing_is_shared(
