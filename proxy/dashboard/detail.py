@@ -9,7 +9,7 @@ from proxy.dashboard.figures import NOTHING, moment, scaled, share, span, volume
 from proxy.dashboard.rates import Rates
 from proxy.dashboard.rows import Row
 from proxy.dashboard.snapshot import BrokerFigures, Client, PastEvent
-from proxy.dashboard.tables import per_second
+from proxy.dashboard.tables import per_second, problem_of
 
 _LABEL: Final = "bold"
 _BAD: Final = "red"
@@ -52,8 +52,9 @@ def broker(figures: BrokerFigures, clients: Iterable[Client], events: Iterable[P
     lines = [
         _line((f" broker {figures.name} ", "bold reverse"), f"  {figures.address}"),
         *_pairs(
-            ("problem", figures.problem or "none"),
+            ("problem", problem_of(figures) or "none"),
             ("connections", scaled(figures.connections)),
+            ("due", f"{scaled(figures.outstanding)} requests without a response, {_late(figures)}"),
             ("sessions", f"{scaled(figures.sessions)} of {scaled(figures.partitions)} partitions"),
             ("refused", f"{scaled(figures.refusals)} requests for a session: no free slot at the broker"),
             ("evicted", f"{scaled(figures.evictions)} sessions (error 70); clients noticed nothing"),
@@ -77,6 +78,10 @@ def broker(figures: BrokerFigures, clients: Iterable[Client], events: Iterable[P
         if f"broker {figures.name} " in f"{event.text} " or figures.address in event.text
     ]
     return [*lines, *_events(told)]
+
+
+def _late(figures: BrokerFigures) -> str:
+    return f"the oldest {span(figures.late)} late" if figures.late else "none of them late"
 
 
 def _connection(one: Client, rates: Rates) -> Iterator[Text]:

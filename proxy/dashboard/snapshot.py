@@ -118,7 +118,13 @@ class BrokerFigures:
     """The recent mean response time of its fetches; None: there were none."""
     other_seconds: float | None
     saved: int
+    outstanding: int
+    """Requests that it has not answered."""
+    late: float
+    """Seconds past what its client asked to wait, of the oldest of these."""
     problem: str
+    problem_seconds: float | None
+    """For how long it has had the problem; None: not told."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,6 +197,8 @@ class Snapshot:
     max_fetch_bytes: int
     """The largest response limit that clients get (KIP-74); 0: any."""
     buffered_bytes: int
+    capture_stopped: bool
+    """A capture has ended by itself."""
     client: SideFigures
     broker: SideFigures
     recent: Recent
@@ -257,6 +265,7 @@ def _snapshot(document: Mapping[str, Any]) -> Snapshot:
         leaders_updated=_count(document.get("leaders_updated", 0)),
         max_fetch_bytes=_count(document.get("max_fetch_bytes", {}).get("", 0)),
         buffered_bytes=_count(document.get("inflight_bytes", 0)),
+        capture_stopped=bool(document.get("capture_stopped", False)),
         client=_side(totals["client"]),
         broker=_side(totals["broker"], _count(totals.get("probe_bytes", 0))),
         recent=_recent(document.get("recent", {})),
@@ -360,7 +369,10 @@ def _broker(name: str, address: str, document: Mapping[str, Any]) -> BrokerFigur
         fetch_seconds=_number_or_none(response_seconds.get("fetch")),
         other_seconds=_number_or_none(response_seconds.get("other")),
         saved=_count(document.get("saved_bytes", 0)),
+        outstanding=_count(document.get("outstanding_requests", 0)),
+        late=_number(document.get("oldest_request_seconds", 0)),
         problem=_shown(document["problem"]),
+        problem_seconds=_number_or_none(document.get("problem_seconds")),
     )
 
 

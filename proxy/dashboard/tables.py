@@ -10,7 +10,7 @@ from typing import Final
 from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
-from proxy.dashboard.figures import NOTHING, moment, scaled, sparkline, volume
+from proxy.dashboard.figures import NOTHING, moment, scaled, span, sparkline, volume
 from proxy.dashboard.rates import Rates
 from proxy.dashboard.rows import Row
 from proxy.dashboard.snapshot import BOOTSTRAP, BrokerFigures
@@ -53,6 +53,7 @@ _LEFT: Final = frozenset({"software", "lately", "why not", "error", "address"})
 _BROKER_NAME: Final = 9
 _BROKER_WIDTHS: Final = {
     "conns": 5,
+    "due": 4,
     "sessions": 8,
     "refused": 7,
     "evicted": 7,
@@ -61,7 +62,7 @@ _BROKER_WIDTHS: Final = {
     "parts": 8,
     "saved": 8,
 }
-_NARROW_BROKER: Final = ("conns", "sessions", "refused", "evicted", "fetch", "other")
+_NARROW_BROKER: Final = ("conns", "due", "sessions", "refused", "evicted", "fetch", "other")
 
 
 def _client_columns(width: int) -> tuple[str, ...]:
@@ -169,7 +170,7 @@ def brokers(found: Iterable[BrokerFigures], marked: str, width: int) -> Iterator
         line.append(set_cell_size(broker.name, _BROKER_NAME))
         line.append(" " + set_cell_size(shortened(broker.address, room), room))
         if broker.problem:
-            line.append(" " + broker.problem.removeprefix(f"{broker.address}: "), style="bold red")
+            line.append(f" {problem_of(broker)}", style="bold red")
         else:
             for name in _broker_columns(width):
                 text, style = _broker_cell(broker, name)
@@ -177,6 +178,14 @@ def brokers(found: Iterable[BrokerFigures], marked: str, width: int) -> Iterator
         if is_marked:
             line.stylize("bold")
         yield line
+
+
+def problem_of(broker: BrokerFigures) -> str:
+    """Return what is wrong with a broker, and for how long."""
+    text = broker.problem.removeprefix(f"{broker.address}: ")
+    seconds = broker.problem_seconds
+    told = seconds is None or " for " in text  # a broker that hangs says it itself
+    return text if told else f"{text}, for {span(seconds or 0)}"
 
 
 def _broker_columns(width: int) -> tuple[str, ...]:
@@ -188,6 +197,8 @@ def _address_width(width: int) -> int:
 
 
 def _broker_cell(broker: BrokerFigures, name: str) -> tuple[str, str]:
+    if name == "due":
+        return scaled(broker.outstanding), (_BAD if broker.late else "")
     counts = {"refused": broker.refusals, "evicted": broker.evictions}
     if name in counts:
         return scaled(counts[name]), (_BAD if counts[name] else "")

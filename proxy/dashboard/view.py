@@ -315,6 +315,10 @@ def _of(some: int, most: int) -> list[tuple[str, str]]:
 def _besides(snapshot: Snapshot) -> list[Text]:
     """Draw one line of what only some gateways do; none if this one does nothing of it."""
     parts: list[str | tuple[str, str]] = []
+    if late := max((broker.late for broker in snapshot.brokers), default=0.0):
+        parts += [(f"oldest request {span(late)} late", _WARNING), "  "]
+    if snapshot.capture_stopped:
+        parts += [("capture stopped", _WARNING), "  "]
     held, slots = snapshot.client_sessions, snapshot.client_session_slots
     if held or snapshot.client_session_evictions:
         full = 0 < slots <= held
@@ -419,6 +423,7 @@ _HELP: Final = (
     ("why not", "why it saves nothing now: the commonest reason of its fetches"),
     ("incr", "share of its fetches that brokers got as incremental ones"),
     ("Brokers", ""),
+    ("due", "requests without a response; red: one is later than its client asked to wait"),
     ("refused", "requests for a session for which there was no free slot"),
     ("evicted", "sessions evicted by the broker (error 70); clients notice nothing"),
     ("fetch, other", "mean time until responses began, over two minutes"),

@@ -61,6 +61,17 @@ def _degraded() -> Any:
     return document
 
 
+def _hung() -> Any:
+    document = live()
+    told = {"problem": "no response for 13 s", "problem_seconds": 3.2}
+    document["brokers"][0] |= told | {"outstanding_requests": 194, "oldest_request_seconds": 12.6}
+    document["brokers"][1] |= {"outstanding_requests": 3, "oldest_request_seconds": 0}
+    document["bootstrap"] |= {"problem": "kafka:9092: Connection refused", "problem_seconds": 93.0}
+    document |= {"state": "degraded", "reasons": ["broker 1: no response for 13 s"]}
+    document["capture_stopped"] = True
+    return document
+
+
 def _draining() -> Any:
     document = live()
     document |= {"state": "draining"}
@@ -149,6 +160,7 @@ SCENES: Final = {
     "idle": _idle,
     "busy": live,
     "degraded": _degraded,
+    "hung": _hung,
     "draining": _draining,
     "off": _off,
     "crowded": _crowded,
@@ -174,6 +186,7 @@ CHOICES: Final = {
     "brokers": Selection(brokers=True, cursor="broker 2"),
     "client": Selection(opened="client orders-1"),
     "broker": Selection(opened="broker 2"),
+    "broker-1": Selection(opened="broker 1"),
     "left": Selection(opened="client gone"),
     "help-below": Selection(help=True, first=99),
     "help": Selection(help=True),

@@ -59,7 +59,7 @@ def test_no_figure_is_cut_however_wide_the_terminal_is(scene: str) -> None:
         lines = draw(seen(scene), Selection(), width, 40).splitlines()
         assert any(figures.search(line) for line in lines), f"{width} columns"
         assert any(
-            re.search(r" address +conns sessions refused evicted +fetch +other", line) for line in lines
+            re.search(r" address +conns +due sessions refused evicted +fetch +other", line) for line in lines
         ), f"{width}"
 
 
