@@ -5,7 +5,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from itertools import count
 from typing import Final, Self
 
@@ -65,6 +65,8 @@ def topic(broker: Broker) -> str:
     name = f"read-{next(_numbers)}"
     with Admin(broker.address) as admin:
         admin.create_topic(name, partitions=1)
+    with closing(Consumer({"bootstrap.servers": broker.address, "group.id": name})) as asks:
+        asks.get_watermark_offsets(TopicPartition(name, 0), timeout=60)  # error 6 until its leader leads
     return name
 
 

@@ -63,7 +63,7 @@ GARBAGE = {
         "a request of 2147483647 bytes; max_request_bytes is 104857600",
     ),
     "TLS hello": (bytes.fromhex("1603010200010001fc0303") + b"\x55" * 60, "TLS on a plaintext listener"),
-    "HTTP": (b"GET / HTTP/1.1\r\nHost: broker\r\n\r\n", "a request of 1195725856 bytes"),
+    "HTTP": (b"GET / HTTP/1.1\r\nHost: broker\r\n\r\n", 'HTTP on a port of Kafka ("GET / HT")'),
 }
 
 
