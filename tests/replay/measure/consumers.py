@@ -77,18 +77,25 @@ def captured(folder: Path, *consumers: Consumer) -> Path:
     return file
 
 
-def measured(capture: Path, members: int, **chosen: Any) -> Report:
-    """The report of a capture; `topics` and `clients` are chosen by their names."""
+def asked(capture: Path, members: int, parquet: str | None = None, **chosen: Any) -> tuple[Work, About]:
+    """What `measure` would be asked; `topics` and `clients` are chosen by their names."""
     filters = Filters(ports=[], hosts=[], **{"clients": [], "topics": []} | chosen)  # type: ignore[typeddict-item]  # only these
     work = Work(
         keep=Filter(),
         choice=RowFilter(clients=frozenset(filters["clients"]), members=members),
         topics=frozenset(filters["topics"]),
         sources=tuple(expand([str(capture)])),
+        parquet=parquet,
     )
+    return work, About(version="0", policy="gateway", filters=filters, members=members)
+
+
+def measured(capture: Path, members: int, **chosen: Any) -> Report:
+    """The report of a capture, made in this process."""
+    work, about = asked(capture, members, **chosen)
     found = measure_here(work)
     assert found is not None
-    return report(found, About(version="0", policy="gateway", filters=filters, members=members))
+    return report(found, about)
 
 
 def groups(folder: Path, *consumers: Consumer, members: int = 4, **chosen: Any) -> list[CooperativeRow]:
