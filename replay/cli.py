@@ -12,6 +12,7 @@ import sys
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
@@ -61,7 +62,8 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Exit with 2."""
-        self.exit(EXIT_USAGE, f"{self.prog}: {message}; see {self.prog} --help\n")
+        see = " See" if message.endswith("?") else "; see"
+        self.exit(EXIT_USAGE, f"{self.prog}: {message}{see} {self.prog} --help\n")
 
     def parse(self, argv: Sequence[str], environ: Mapping[str, str]) -> argparse.Namespace:
         """Read the command line; a flag counts before the environment, the environment before --config."""
@@ -75,7 +77,12 @@ class Parser(argparse.ArgumentParser):
             value = environ.get(f"FETCHGATE_{name.upper()}", settings.get(name))
             if value is not None and flag not in given and name not in {"config", "help"}:
                 more += self._as_flags(name, action, value)
-        return self.parse_args([*more, *argv])
+        arguments, unknown = self.parse_known_args([*more, *argv])
+        if unknown:
+            close = get_close_matches(unknown[0].partition("=")[0], self._option_string_actions, n=1)
+            meant = f"; did you mean {close[0]}?" if close else ""
+            self.error(f"unrecognized arguments: {' '.join(unknown)}{meant}")
+        return arguments
 
     def _settings(self, file: str | None) -> dict[str, Any]:
         if file is None:

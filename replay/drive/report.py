@@ -345,7 +345,9 @@ def _notes(report: DriveReport) -> list[RenderableType]:
             f"Partitions left out of fetches because other brokers of the target lead them, "
             f"of topics: {names}"
         )
-    lines += [f"{count} times: {shown(error)}" for error, count in report["connection_errors"].items()]
+    lines += [
+        f"{plural(count, 'time')}: {shown(error)}" for error, count in report["connection_errors"].items()
+    ]
     lines += [f"Without a response at {side}: {number(n)}" for side, n in report["lost"].items() if n]
     if report["behind_seconds"] >= LATE_SECONDS:
         lines.append(

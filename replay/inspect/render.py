@@ -144,7 +144,8 @@ def _connection_lines(kafka: list[ConnectionCounts]) -> Text:
         parts += [plural(requests, "request"), size(end.client_bytes + end.broker_bytes)]
         if counts.fetch.kinds:
             sessions = "sessions of its own" if counts.sessions == "yes" else "no sessions"
-            parts += [f"fetch {_fetch_versions(counts)}, {_span(counts)} partitions a fetch, {sessions}"]
+            partitions = "1 partition" if _span(counts) == "1" else f"{_span(counts)} partitions"
+            parts += [f"fetch {_fetch_versions(counts)}, {partitions} a fetch, {sessions}"]
         if unseen := _unseen(counts):
             parts.append(f"not seen: {unseen}")
         text.append(f"  {'; '.join(filter(None, parts))}\n")
@@ -167,9 +168,9 @@ def _unseen(counts: ConnectionCounts) -> str:
     gaps = end.gaps - end.left_out_gaps
     missing = [
         (end.left_out_bytes, f"records left out ({end.left_out_bytes:,} B)"),
-        (gaps, f"{gaps:,} gaps ({end.gap_bytes - end.left_out_bytes:,} B)"),
+        (gaps, f"{plural(gaps, 'gap')} ({end.gap_bytes - end.left_out_bytes:,} B)"),
         (end.unframed_bytes, f"{end.unframed_bytes:,} B not read"),
-        (counts.unpaired_responses, f"{counts.unpaired_responses:,} requests"),
+        (counts.unpaired_responses, plural(counts.unpaired_responses, "request")),
         (not end.client_bytes, "client's half"),
         (not end.broker_bytes, "broker's half"),
     ]

@@ -408,7 +408,7 @@ def session_counts(report: Report) -> str:
         f"and {number(sessions['sessionless'])} sessionless fetches; partitions: "
         f"{number(sessions['added'])} added, {number(sessions['altered'])} altered, "
         f"{number(sessions['forgotten'])} forgotten. Their requests list "
-        f"{number(sessions['partitions_requested'])} partitions, and their responses "
+        f"{plural(sessions['partitions_requested'], 'partition')}, and their responses "
         f"{number(sessions['partitions_answered'])}; all captured fetches list "
         f"{number(actual['partitions_requested'])} and {number(actual['partitions_answered'])}. Closing "
         f"sessions took {size(sessions['close_bytes'])}, repairing them {size(sessions['repair_bytes'])}."

@@ -4,6 +4,7 @@ import csv
 import json
 from io import StringIO
 
+import pytest
 from rich.console import Console
 
 from replay.drive.mapping import OffsetPolicy
@@ -101,6 +102,14 @@ def test_the_saving_is_of_the_direct_bytes() -> None:
 
     assert saving is not None
     assert (saving["saved_bytes"], saving["saved_ratio"]) == (9000, 0.9)
+
+
+@pytest.mark.parametrize(("count", "words"), [(1, "1 time: gate"), (2, "2 times: gate")])
+def test_an_error_is_told_as_often_as_it_came(count: int, words: str) -> None:
+    made = report()
+    made["connection_errors"] = {"gate:19092: closed by the peer": count}
+
+    assert words in printed(render(made))
 
 
 def test_the_report_is_json() -> None:

@@ -1,5 +1,6 @@
 import io
 import json
+import re
 import struct
 import sys
 from pathlib import Path
@@ -309,3 +310,16 @@ def test_help_has_the_exit_codes_and_needs_nothing_of_the_extra(
     assert "Exit codes: 0 done, 1 failed, 2 wrong usage, 3 done, but" in out
     assert main(["inspect", str(CAPTURES / "java-100p.pcap")]) == 2
     assert "pyarrow is not installed" in capsys.readouterr().err
+
+
+def test_one_of_a_kind_is_told_as_one() -> None:
+    """kafka-go opens a connection for each partition; the other client's first response is to no request."""
+    out = io.StringIO()
+    for name in ("many-clients-any", "librdkafka-midstream"):
+        captured = inspect(expand([str(CAPTURES / f"{name}.pcap")]), frozenset())
+        render.show(captured, Console(file=out, width=80, highlight=False))
+    told = " ".join(out.getvalue().split())
+
+    assert "1 partition a fetch" in told
+    assert "not seen: 1 request" in told
+    assert not re.search(r"\b1 (partitions|requests|gaps)\b", told)
