@@ -1,0 +1,291 @@
+"""The operator's drill of docs/incidents.md: what is told within ten seconds of each incident."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import confluent_kafka
+import pytest
+
+from tests.integration.bystander import fill, until
+from tools.certificates import Authority
+from tools.gateway import GatewayProcess
+from tools.kafka import LATEST, Broker
+from tools.kafka.admin import Admin
+
+pytestmark = [pytest.mark.integration, pytest.mark.soak, pytest.mark.timeout(180)]
+
+TOPIC: Final = "incidents"
+WITHIN: Final = 10.0
+STEP: Final = 1.0
+"""What is told rests on looks every two seconds; so much more may pass."""
+PARTITIONS: Final = 4
+
+Start = Callable[..., GatewayProcess]
+
+
+@pytest.fixture(scope="module")
+def own() -> Iterator[Broker]:
+    """A broker that this module may harm."""
+    with Broker(LATEST) as broker:
+        with Admin(broker.address) as admin:
+            admin.create_topic(TOPIC, partitions=PARTITIONS)
+        yield broker
+
+
+def ready(gateway: GatewayProcess) -> str:
+    """What /readyz says, as text."""
+    try:
+        with urllib.request.urlopen(f"http://{gateway.admin}/readyz", timeout=10) as response:
+            return str(json.loads(response.read()))
+    except urllib.error.HTTPError as error:
+        return str(json.loads(error.read()))
+
+
+def top(gateway: GatewayProcess) -> str:
+    """What `fetchgate top --once` shows on a terminal of 120 columns."""
+    command = [sys.executable, "-m", "proxy", "top", "--once", "--admin", gateway.admin]
+    environment = {**os.environ, "COLUMNS": "120"}
+    shown = subprocess.run(command, check=True, capture_output=True, text=True, env=environment).stdout
+    return " ".join(shown.split())  # long reasons have several lines
+
+
+def tells(gateway: GatewayProcess, within: float = WITHIN + STEP, **said: str | Callable[[], object]) -> None:
+    """Look that each says it in time: `readyz`, `log` and `top` by a text; `metrics` is asked."""
+    shows: dict[str, Callable[[GatewayProcess], str]] = {
+        "readyz": ready,
+        "log": GatewayProcess.log,
+        "top": top,
+    }
+    began = time.monotonic()
+    for where, what in said.items():
+        left = max(within - (time.monotonic() - began), 1.0)
+        if isinstance(what, str):
+            until(lambda: what in shows[where](gateway), f"{where}: {what!r}", patience=left)  # noqa: B023 - asked at once
+        else:
+            until(what, where, patience=left)
+
+
+@contextmanager
+def consuming(address: str, name: str = "orders", **more: Any) -> Iterator[confluent_kafka.Consumer]:
+    """A consumer of all partitions that fetches by itself."""
+    settings = {"bootstrap.servers": address, "group.id": name, "client.id": name} | more
+    consumer = confluent_kafka.Consumer(settings)
+    try:
+        consumer.assign([confluent_kafka.TopicPartition(TOPIC, index, 0) for index in range(PARTITIONS)])
+        yield consumer
+    finally:
+        consumer.close()
+
+
+def test_1_a_hung_broker(own: Broker, start_gateway: Start) -> None:
+    gateway = start_gateway(own.address)
+    with consuming(gateway.address):
+        until(lambda: gateway.state()["sessions"]["held"], "a session")
+        os.kill(own.pid, signal.SIGSTOP)
+        try:
+            late = "fetchgate_broker_oldest_request_seconds"
+            node = str(gateway.state()["brokers"][0]["id"])
+            tells(
+                gateway,
+                within=2 * WITHIN,  # a response is too late after ten seconds
+                readyz="no response for 1",
+                metrics=lambda: gateway.metric(late, broker=node) > 10,
+                top="no response for 1",
+                log="broker does not respond",
+            )
+        finally:
+            os.kill(own.pid, signal.SIGCONT)
+        tells(gateway, log="broker responds again")
+        until(lambda: "'ready'" in ready(gateway), "all to be well")
+
+
+def test_2_a_dead_broker(start_gateway: Start) -> None:
+    with Broker(LATEST) as broker:
+        with Admin(broker.address) as admin:
+            admin.create_topic(TOPIC, partitions=PARTITIONS)
+        gateway = start_gateway(broker.address)
+        with consuming(gateway.address):
+            until(lambda: gateway.state()["sessions"]["held"], "a session")
+            node = str(gateway.state()["brokers"][0]["id"])
+            broker.kill()
+            tells(
+                gateway,
+                readyz="Connection refused",
+                metrics=lambda: gateway.metric("fetchgate_broker_unreachable", broker=node) == 1,
+                top="Connection refused",
+                log="Connection refused",
+            )
+            assert gateway.metric("fetchgate_broker_connect_failures_total", broker=node) > 0
+
+
+def test_3_a_slow_disk_at_the_broker(own: Broker, start_gateway: Start) -> None:
+    """The broker stands still for most of the time: so it looks from here."""
+    gateway = start_gateway(own.address)
+    producer = confluent_kafka.Producer({"bootstrap.servers": gateway.address, "linger.ms": 0})
+    ended = threading.Event()
+
+    def stumble() -> None:
+        while not ended.is_set():
+            os.kill(own.pid, signal.SIGSTOP)
+            time.sleep(0.8)
+            os.kill(own.pid, signal.SIGCONT)
+            time.sleep(0.1)
+
+    def slow() -> bool:
+        producer.produce(TOPIC, b"v")
+        producer.poll(0)
+        means = [each["answer_seconds"]["other"] or 0 for each in gateway.state()["brokers"]]
+        return max(means) > 0.2
+
+    stumbling = threading.Thread(target=stumble)
+    stumbling.start()
+    try:
+        tells(gateway, metrics=slow)
+        assert " ms" in top(gateway)
+        assert "'ready'" in ready(gateway), "slow is not sick"
+    finally:
+        ended.set()
+        stumbling.join()
+        producer.flush(30)
+
+
+def test_4_a_certificate_that_expires(own: Broker, start_gateway: Start, tmp_path: Path) -> None:
+    pair = Authority(tmp_path).sign("gateway", days=(-0.9, 1))
+    gateway = start_gateway(own.address, "--tls-cert", str(pair.cert), "--tls-key", str(pair.key))
+    old = Authority(tmp_path, "other").sign("gateway", days=(-0.9, -0.1))
+    assert old.cert == pair.cert, "it was replaced"
+    tells(
+        gateway,
+        readyz="the certificate expired at",
+        log="the certificate expired at",
+        top="the certificate expired at",
+        metrics=lambda: any(
+            name.startswith("fetchgate_certificate_expiry_timestamp_seconds") and value < time.time()
+            for name, value in gateway.metrics().items()
+        ),
+    )
+
+
+def test_5_slots_that_are_exhausted(own: Broker, start_gateway: Start) -> None:
+    gateway = start_gateway(own.address, "--max-sessions", "1")
+    with consuming(gateway.address), consuming(gateway.address, "billing"):
+        tells(
+            gateway,
+            readyz="all 1 session slots are used",
+            metrics=lambda: gateway.metric("fetchgate_session_slots_held") == 1,
+            top="1 of 1 slots",
+        )
+        until(lambda: "no slot" in top(gateway), "why the other one saves nothing")
+
+
+def test_6_a_client_that_does_not_read(own: Broker, start_gateway: Start) -> None:
+    gateway = start_gateway(own.address)
+    fill(own.address, TOPIC, 40, PARTITIONS, 900_000)
+    with consuming(gateway.address, "reads") as consumer:
+        until(lambda: consumer.poll(1) is not None, "a record")
+        node = gateway.state()["brokers"][0]["id"]
+        stopped = subprocess.Popen(
+            [sys.executable, "-c", _READS_NOTHING, gateway.address_of(node), TOPIC], stdout=subprocess.PIPE
+        )
+        try:
+            assert stopped.stdout is not None
+            stopped.stdout.readline()
+            stopped.send_signal(signal.SIGSTOP)
+            tells(
+                gateway,
+                metrics=lambda: any(
+                    name.startswith("fetchgate_paused_connections") and 'side="broker"' in name and value > 0
+                    for name, value in gateway.metrics().items()
+                ),
+            )
+            unread = [each for each in gateway.state()["connections"] if each["not_read"]["broker"]]
+            assert [each["client_id"] for each in unread] == ["sleepy"]
+        finally:
+            stopped.kill()
+            stopped.communicate()
+
+
+_READS_NOTHING: Final = """
+import socket, struct, sys, time
+host, port = sys.argv[1].split(":")
+def ask(key, version, body):
+    head = struct.pack(">hhih", key, version, 1, 6) + b"sleepy"
+    return struct.pack(">i", len(head) + len(body)) + head + body
+name = sys.argv[2].encode()
+topic = struct.pack(">h", len(name)) + name
+parts = b"".join(struct.pack(">iqi", number, 0, 30_000_000) for number in range(4))
+limits = struct.pack(">iiiib", -1, 100, 1, 60_000_000, 0)
+fetch = ask(1, 4, limits + struct.pack(">i", 1) + topic + struct.pack(">i", 4) + parts)
+with socket.create_connection((host, int(port))) as one:
+    one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    for _ in range(4):
+        one.sendall(fetch)
+    print("asked", flush=True)
+    time.sleep(600)
+"""
+
+
+def test_7_a_leak_of_connections(own: Broker, start_gateway: Start) -> None:
+    gateway = start_gateway(own.address, "--max-connections", "20")
+    host, _, port = gateway.address.rpartition(":")
+    with ExitStack() as stack:
+        for _ in range(40):
+            stack.enter_context(socket.create_connection((host, int(port))))
+        tells(
+            gateway,
+            readyz="20 connections",
+            metrics=lambda: (
+                sum(
+                    value
+                    for name, value in gateway.metrics().items()
+                    if name.startswith("fetchgate_connections_turned_away_total")
+                )
+                > 0
+            ),
+            log="connections",
+            top="20 of 20",
+        )
+
+
+def test_8_a_bad_rollout(own: Broker, start_gateway: Start, tmp_path: Path) -> None:
+    options = tmp_path / "fetchgate.toml"
+    options.write_text("max_sessions = 500\n")
+    gateway = start_gateway(own.address, "--config", str(options))
+    with consuming(gateway.address):
+        until(lambda: gateway.state()["sessions"]["held"], "a session")
+        options.write_text("max_sessions = 'many'\n")
+        gateway.reload()
+        tells(
+            gateway,
+            readyz="options not reloaded, a restart would fail",
+            log="max_sessions",
+            top="options not reloaded",
+            metrics=lambda: gateway.metric("fetchgate_reload_failures_total") > 0,
+        )
+        assert gateway.state()["sessions"]["max"] == 500, "nothing was applied"
+        assert gateway.state()["sessions"]["held"] == 1
+        command = [
+            sys.executable,
+            "-m",
+            "proxy",
+            "proxy",
+            "--bootstrap",
+            own.address,
+            "--config",
+            str(options),
+        ]
+        done = subprocess.run([*command, "--check"], check=False, capture_output=True, text=True)
+        assert done.returncode == 2, "the check before a rollout finds it"
+        assert "max_sessions" in done.stderr
