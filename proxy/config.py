@@ -341,7 +341,8 @@ class Config:
         metavar="HOST:PORT|off",
         parse=_listened_or_off,
         default="127.0.0.1:9464",
-        help="the address of the admin endpoint, which serves /livez, /readyz, /metrics and /state",
+        help="the address of the admin endpoint, which serves /livez, /readyz, /metrics, /state, and "
+        "with --cooperative /cooperative",
     )
     """None: ``off``."""
     admin_names: tuple[str, ...] = option(
@@ -688,7 +689,10 @@ def load(flags: Mapping[str, str | None], environ: Mapping[str, str], file: str 
     _check_needs(config)
     for name, lane in config.cooperative_lanes.items():
         if (group := lane.group.decode()) not in config.cooperative:
-            raise ConfigError(f"lane {name} is of group {group}, which --cooperative does not name")
+            known = ", ".join(sorted(config.cooperative)) or "no group"
+            raise ConfigError(
+                f"lane {name} is of group {group}, which --cooperative does not name; it names {known}"
+            )
     return config
 
 

@@ -65,6 +65,7 @@ Try next:
       computes what sessions would have saved in captures; docs/captures.md: how to make your own with tcpdump
   .venv/bin/fetchgate proxy --help       lists all options
   make demo-link                         a client, two gateways in a row, and a broker that gives no sessions
+  make demo-cooperative                  four consumers on one partition, as a plain group and cooperative
   make test                              runs everything that CI runs, on real brokers
 """
 

@@ -38,7 +38,7 @@ def named_lanes(text: str) -> dict[str, NamedLane]:
             if not re.fullmatch(NAME, name):
                 raise RangeError(f"lane {name!r}: a name has 1 to 64 characters A-Z a-z 0-9 _ -")
             if name in lanes:
-                raise RangeError(f"lane {name} is there twice; a client.id names it without its group")
+                raise RangeError(f"two groups have a lane {name}: give one of them another name")
             lanes[name] = NamedLane(group.encode(), dict(_ranges(name, of_lane)))
     _check(lanes)
     return lanes
@@ -47,9 +47,12 @@ def named_lanes(text: str) -> dict[str, NamedLane]:
 def _ranges(lane: str, document: object) -> Iterator[tuple[Place, KeyRanges]]:
     for topic, of_topic in _items(document, f"lane {lane}"):
         for partition, pairs in _items(of_topic, f"lane {lane}, topic {topic}"):
-            where = f"lane {lane}, {topic}-{partition}"
             if not (partition.isascii() and partition.isdecimal()):
-                raise RangeError(f"{where}: a partition is a number")
+                raise RangeError(
+                    f"lane {lane}, topic {topic}: {partition} is not the number of a partition; "
+                    "put a topic with dots into quotes"
+                )
+            where = f"lane {lane}, {topic}-{partition}"
             if not isinstance(pairs, list):
                 raise RangeError(f"{where}: give a list of ranges, as in [[0, 1000]]")
             ranges = tuple(sorted(_pair(where, pair) for pair in pairs))
@@ -60,7 +63,7 @@ def _pair(where: str, pair: object) -> tuple[int, int]:
     match pair:
         case [int(low), int(high)] if not (isinstance(low, bool) or isinstance(high, bool)):
             return low, high
-    raise RangeError(f"{where}: {pair!r} is not a range; it is a low and a high end, both included")
+    raise RangeError(f"{where}: {pair!r} is not a range: give two numbers, as in [0x0, 0x7fffffff]")
 
 
 def _check(lanes: Mapping[str, NamedLane]) -> None:

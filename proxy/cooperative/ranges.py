@@ -110,6 +110,8 @@ def _steps(lanes: Sequence[KeyRanges]) -> Iterator[tuple[int, int]]:
     owned = sorted((low, high, lane) for lane, ranges in enumerate(lanes) for low, high in ranges)
     at, before = 0, None
     for low, high, lane in owned:
+        if low > high:
+            raise RangeError(f"the low end of the range {low:x}-{high:x} is above its high end")
         if not 0 <= low <= high < SPACE:
             raise RangeError(f"the range {low:x}-{high:x} is not within 0-{SPACE - 1:x}")
         if low < at:

@@ -35,7 +35,7 @@ def test_what_is_declared(client_id: bytes, expected: Declared | None) -> None:
         (b"b.kr-0-1-2", "ranges are .kr-LOW-HIGH"),
         (b"b.kr-0-3FFFFFFF", "ranges are .kr-LOW-HIGH"),
         (b"b.kr-0-1ffffffff", "ranges are .kr-LOW-HIGH"),
-        (b"b.kr-5-4", "the range 5-4 is not within 0-ffffffff"),
+        (b"b.kr-5-4", "the low end of the range 5-4 is above its high end"),
         (b"b.kr-0-10-10-20", "the range 10-20 overlaps another one, which ends with 10"),
         (b"b.lane-", "the name of a lane has 1 to 64 characters"),
         (b"b.lane-a.b", "the name of a lane has 1 to 64 characters"),

@@ -31,7 +31,7 @@ def test_steps(lanes: list[KeyRanges], starts: list[int], owners: list[int]) -> 
 @pytest.mark.parametrize(
     ("found", "told"),
     [
-        (((5, 4),), "the range 5-4 is not within 0-ffffffff"),
+        (((5, 4),), "the low end of the range 5-4 is above its high end"),
         (((-1, 4),), "the range -1-4 is not within 0-ffffffff"),
         (((0, SPACE),), "the range 0-100000000 is not within 0-ffffffff"),
         (((0, 16), (16, 20)), "the range 10-14 overlaps another one, which ends with 10"),

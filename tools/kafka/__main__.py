@@ -1,17 +1,21 @@
 """Prepares the newest Kafka release: downloads its jars, and makes an archive of its classes.
 
     python -m tools.kafka
+    python -m tools.kafka --serve orders    then runs a broker with this topic, until Ctrl-C
 
 Without the archive, brokers only take longer to start (`tools.kafka.sharing`). If it can't be made, a message
 says so, and the command succeeds.
 """
 
+import argparse
+import signal
 import sys
 import tempfile
 import time
 from pathlib import Path
 
 from tools.kafka import LATEST, Broker
+from tools.kafka.admin import Admin
 from tools.kafka.jars import cache_folder, classpath, fetch
 from tools.kafka.sharing import archive, listing, make
 
@@ -47,8 +51,32 @@ def _make_archive(version: str, file: Path) -> None:
         made.rename(file)
 
 
-if __name__ == "__main__":
+def _serve(topic: str) -> None:
+    """Run a broker with a topic of one partition until Ctrl-C or SIGTERM."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with Broker(LATEST) as broker:
+        with Admin(broker.address) as admin:
+            admin.create_topic(topic)
+        print(f"{broker.address} has the topic {topic}; Ctrl-C ends it", flush=True)
+        try:
+            signal.pause()
+        except KeyboardInterrupt:
+            print("Ending it ...", flush=True)
+
+
+def main() -> None:
+    """Run from the command line."""
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser("python -m tools.kafka", description=__doc__, formatter_class=raw)
+    parser.add_argument("--serve", metavar="TOPIC", help="run a broker with this topic, until Ctrl-C")
+    given = parser.parse_args()
     try:
         make_ready(LATEST)
+        if given.serve:
+            _serve(given.serve)
     except RuntimeError as error:
         sys.exit(f"tools.kafka: {error}")
+
+
+if __name__ == "__main__":
+    main()
