@@ -163,6 +163,7 @@ class Joining:
         exclusive = self._exclusive()
         self._members.noted(sync.group, exclusive)
         lanes = plan(members, assigned, shares=not exclusive)
+        self._members.planned(sync.group, sync.generation, lanes)
         return sync.with_assignments(
             [
                 (member.member_id, with_lanes(at_once(member, mine, members), mine))

@@ -4,8 +4,8 @@ A member is known by the host of its client and by its client.id, on whatever co
 gateway is several processes (``--workers``), each group has one process that serves its members.
 """
 
-from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter, OrderedDict
+from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple, Protocol
 from weakref import WeakSet
 from zlib import crc32
@@ -15,10 +15,11 @@ from proxy.cooperative.declared import Declared, declared
 from proxy.cooperative.group import Group
 from proxy.cooperative.member import Member
 from proxy.cooperative.named import NamedLane
+from proxy.cooperative.plan import Lanes
 from proxy.cooperative.positions import Place
 from proxy.cooperative.ranges import KeyRanges, RangeError
 from proxy.cooperative.reader import Readers
-from proxy.cooperative.tally import EXCLUSIVE, Cooperative, FilterTally, GroupSeen, MemberSeen
+from proxy.cooperative.tally import EXCLUSIVE, Cooperative, FilterTally, GroupSeen, MemberSeen, Tell, Told
 
 MAX_MEMBERS: Final = 4096
 """Members that are known. With more, the one that was not seen for longest is forgotten: it has to join its
@@ -26,6 +27,8 @@ group again, or what it has declared is scanned again."""
 MAX_PLACES: Final = 1 << 20
 """Partitions from which members have fetched, of all together: 130 MB. With more, those of the member that
 has most of them are forgotten (`Member.first`)."""
+MAX_NAMED: Final = 10
+"""Lanes that are listed when a client asks for one that nobody has named."""
 INVALID_RANGES: Final = 42
 """INVALID_REQUEST: the ranges can't be read, there is no such lane, or the partition is not in it."""
 OVERLAPS: Final = 44
@@ -58,7 +61,7 @@ class Members:
     Args:
         groups: the names of the groups whose members commit for themselves.
         gateway: tells this process from all others.
-        tell: is given the reason, in words, when a client is denied its lane.
+        tell: is told what happens to groups and their clients.
         number: that of this process among those of the gateway, from 1.
         processes: how many these are.
     """
@@ -82,7 +85,7 @@ class Members:
         self,
         groups: Iterable[str],
         gateway: bytes = b"",
-        tell: Callable[[str], None] = lambda _: None,
+        tell: Tell = lambda *_: None,
         *,
         number: int = 1,
         processes: int = 1,
@@ -154,8 +157,16 @@ class Members:
             return
         if exclusive and group.exclusive != exclusive:
             self.tally.exclusive[exclusive] += 1
-            self.tell(f"group {group.name} shares no partition: {EXCLUSIVE[exclusive]}")
+            self.tell(Told.EXCLUSIVE, group.name, EXCLUSIVE[exclusive])
         group.exclusive = exclusive
+
+    def planned(self, name: bytes, generation: int, lanes: Mapping[bytes, Lanes]) -> None:
+        """Tell how a group's partitions are shared in a generation; `lanes` are by member id."""
+        owners = Counter(place for each in lanes.values() for place in each)
+        shared = sum(number > 1 for number in owners.values())
+        counted = f"{shared} of {len(owners)} partitions shared"
+        text = f"{len(lanes)} members, {counted}, generation {generation}"
+        self.tell(Told.REBALANCED, name.decode(errors="replace"), text)
 
     def group(self, name: bytes) -> Group | None:
         """Return a group, None if its members do not commit for themselves."""
@@ -202,11 +213,11 @@ class Members:
         if found.lane and not self.claims.connected(key):
             member = None  # the lane may be another one by now
         if member is None:
-            member = self._new(key, self._lane(found))
+            member = self._new(key, self._lane(client_id, found))
         self._members.move_to_end(key)
         return found, member
 
-    def _lane(self, found: Declared) -> Member:
+    def _lane(self, client_id: bytes, found: Declared) -> Member:
         """Return a member with the lane that it declares.
 
         Raises:
@@ -218,10 +229,17 @@ class Members:
             return member
         lane = self.lanes.get(found.lane)
         if lane is None or lane.group not in self._groups:
-            raise RangeError(f"no lane has the name {found.lane}")
+            shown = client_id.decode(errors="replace")
+            known = f"the file of options names {self._lanes_named()}"
+            raise RangeError(f"client.id {shown}: no lane has the name {found.lane}; {known}")
         member.group = lane.group
         member.lanes.update(lane.ranges)
         return member
+
+    def _lanes_named(self) -> str:
+        names = sorted(name for name, lane in self.lanes.items() if lane.group in self._groups)
+        more = f", and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
+        return ", ".join(names[:MAX_NAMED]) + more if names else "none"
 
     def denied(
         self, client: Client, member: Member, places: Iterable[Place], *, claims: bool

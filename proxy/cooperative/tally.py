@@ -4,8 +4,10 @@ One process has these of the groups that it serves. They can be pickled: with ``
 """
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields
-from typing import Final
+from enum import StrEnum
+from typing import Final, TypeAlias
 
 from proxy.cooperative.murmur2 import SPACE
 from proxy.cooperative.ranges import KeyRanges
@@ -23,6 +25,19 @@ EXCLUSIVE: Final = {
     "assignor": "its assignor gives out something else than partitions",
 }
 """Why a group shares nothing (`GroupSeen.exclusive`), in words."""
+
+
+class Told(StrEnum):
+    """What happens to a group or to one of its clients, as the log names it."""
+
+    REFUSED = "client refused"
+    """It does not get the lane that it declares."""
+    EXCLUSIVE = "group shares no partition"
+    REBALANCED = "group rebalanced"
+
+
+Tell: TypeAlias = Callable[[Told, str, str], None]
+"""Takes what happened, to whom (the host of a client, or the name of a group), and why or how."""
 
 
 @dataclass(slots=True)

@@ -43,6 +43,7 @@ from proxy.cooperative.offsets import (
 from proxy.cooperative.positions import Place, Positions
 from proxy.cooperative.ranges import RangeError
 from proxy.cooperative.reader import Rider
+from proxy.cooperative.tally import Told
 from proxy.core.requests import describe_length
 from proxy.protocol.api import (
     LENGTH_BYTES,
@@ -405,7 +406,7 @@ class MemberSide:
             found = self._members.declared(self._host, client_id)
         except RangeError as error:
             self._refused = str(error)
-            self._members.tell(f"{self._refused}, at {self._host}")
+            self._members.tell(Told.REFUSED, self._host, self._refused)
             return
         if found is not None:
             what, self._declared = found
@@ -566,7 +567,7 @@ class MemberSide:
             return 0
         found = self._members.denied((self._host, self._client_id), self._declared, places, claims=claims)
         if found is not None and not self._told:
-            self._members.tell(found.reason)
+            self._members.tell(Told.REFUSED, self._host, found.reason)
         self._told = found is not None
         return 0 if found is None else found.code
 

@@ -23,11 +23,10 @@ CALM_SECONDS: Final = 60.0
 """How long the status reports that file descriptors ran out."""
 NO_DESCRIPTOR: Final = "no file descriptor is left for more clients; raise the limit (ulimit -n)"
 NOT_ASKED: Final = "the bootstrap has not been asked yet"
-HANDSHAKE_SECONDS: Final = 300.0
-"""A failed TLS handshake is logged again for the same client and reason after so long: it may try each
-second, for days."""
+AGAIN_SECONDS: Final = 300.0
+"""What is wrong with a client is logged again after so long: it may try each second, for days."""
 MAX_CLIENTS: Final = 1000
-"""How many clients are remembered whose handshake failed; the first are forgotten."""
+"""How many of these lines are remembered; the first are forgotten."""
 UNTRIED_SECONDS: Final = 180.0
 """An unreachable broker is forgotten when nobody tried to connect to it for so long: it may be removed, or
 never existed. Clients that want it try every few seconds; the alert on it waits longer than this."""
@@ -106,37 +105,41 @@ class Descriptors:
             self._note("descriptors", NO_DESCRIPTOR, warning=True)
 
 
-class FailedHandshakes:
-    """Logs failed TLS handshakes, once in a while for each client.
+class Repeated:
+    """Logs what is wrong with clients, once in a while for each.
 
     Args:
         log: takes the warnings.
+        event: the words of each line.
     """
 
-    def __init__(self, log: Logger) -> None:
+    def __init__(self, log: Logger, event: str) -> None:
         self._log = log
+        self._event = event
         self._told: dict[tuple[str, str], tuple[float, int]] = {}
-        """By host and reason, in the order of time: when it was logged, and how many came since then."""
+        """By client and reason, in the order of time: when it was logged, and how many came since then."""
 
-    def failed(self, client: Address, reason: str, now: float) -> None:
-        """Record that the handshake of a client failed.
+    def happens(self, client: str, reason: str, now: float, *, shown: str = "") -> bool:
+        """Record that it happens; return whether it was logged.
 
         Args:
-            client: its address.
+            client: who is taken for one client: its host, or more.
             reason: why, in words.
             now: in seconds.
+            shown: names the client in the log, if `client` does not.
         """
-        key = client.host, reason
-        at, more = self._told.get(key, (-HANDSHAKE_SECONDS, 0))
-        if now - at < HANDSHAKE_SECONDS:
+        key = client, reason
+        at, more = self._told.get(key, (-AGAIN_SECONDS, 0))
+        if now - at < AGAIN_SECONDS:
             self._told[key] = at, more + 1
-            return
+            return False
         self._told.pop(key, None)
         if len(self._told) >= MAX_CLIENTS:
             del self._told[next(iter(self._told))]
         self._told[key] = now, 0
         since = {"more_since_the_last_line": more} if more else {}
-        self._log.warning("TLS handshake of a client failed", client=str(client), reason=reason, **since)
+        self._log.warning(self._event, client=shown or client, reason=reason, **since)
+        return True
 
 
 class Reachability:

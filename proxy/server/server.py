@@ -5,7 +5,7 @@ import os
 import random
 import ssl
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -20,6 +20,7 @@ from proxy.addresses import BY_NAME, LOOPED, Address
 from proxy.capture.pcap import BROKER, CLIENT
 from proxy.capture.tap import Capture, Tap, no_tap
 from proxy.config import Config, with_live
+from proxy.cooperative.tally import Tell, Told
 from proxy.core.broker_versions import BrokerVersions
 from proxy.core.budget import REQUESTS_PART, Budget, RequestBudget
 from proxy.core.connection import Connection, MakeMemberSide
@@ -38,7 +39,7 @@ from proxy.net.tls import BrokerTls, ClientTls
 from proxy.net.transparent import Destinations, OutboundPorts, is_own, outbound_socket
 from proxy.reasons import is_client_refused, is_tls, of_client, reason_of, refuses_certificate
 from proxy.server.base import Service
-from proxy.server.conditions import Descriptors, FailedHandshakes
+from proxy.server.conditions import Descriptors, Repeated
 from proxy.server.listeners import Directory
 from proxy.server.process import give_back
 from proxy.telemetry.history import INTERVAL_SECONDS, describe, write_event
@@ -120,9 +121,10 @@ class Server(Service):
         )
         self._members: Members | None
         self._member_side: MakeMemberSide | None
-        self._members, self._member_side = _cooperative(config, self.shared.number, self._deny)
+        self._members, self._member_side = _cooperative(config, self.shared.number, self._tell)
         self._descriptors = Descriptors(log, self.note)
-        self._failed_handshakes = FailedHandshakes(log)
+        self._failed_handshakes = Repeated(log, "TLS handshake of a client failed")
+        self._refused_clients = Repeated(log, "client refused")
         self._all_closed = asyncio.Event()
         self._broker_tls = BrokerTls(config)
         self._client_tls = ClientTls(config)
@@ -257,10 +259,17 @@ class Server(Service):
             self.note("refused", f"a client is refused: {reason}", warning=True)
         return LOOPED
 
-    def _deny(self, reason: str) -> None:
-        """Tell why a client does not get the lane that it declares."""
-        self.log.warning("client refused", reason=reason)
-        self.note("refused", f"a client is refused: {reason}", warning=True)
+    def _tell(self, what: Told, who: str, text: str) -> None:
+        """Tell what happened to a cooperative group, or to one of its clients."""
+        if what is Told.REFUSED:
+            if self._refused_clients.happens(who, text, monotonic()):
+                self.note("refused", f"a client is refused: {text}", warning=True)
+        elif what is Told.EXCLUSIVE:
+            self.log.warning(what, group=who, reason=text)
+            self.note("group", f"group {who} shares no partition: {text}", warning=True)
+        else:
+            self.log.info(what, group=who, lanes=text)
+            self.note("group", f"group {who}: {text}")
 
     def broker_tls_args(self, link: Link, address: Address) -> Mapping[str, Any]:
         """Return asyncio's arguments for TLS to an address; none for plain text.
@@ -548,7 +557,8 @@ class Server(Service):
             self.faults["client"] += 1
             self.tls_failures["client"] += 1
             self.authentication_failures["client"] += is_client_refused(error)
-            self._failed_handshakes.failed(Address(*peer[:2]), of_client(error), monotonic())
+            address = Address(*peer[:2])
+            self._failed_handshakes.happens(address.host, of_client(error), monotonic(), shown=str(address))
         except OSError:
             client.close()  # it left, or took too long
 
@@ -645,14 +655,14 @@ def _own_host(sock: Any) -> str:
 
 
 def _cooperative(
-    config: Config, number: int, tell: Callable[[str], None]
+    config: Config, number: int, tell: Tell
 ) -> "tuple[Members, MakeMemberSide] | tuple[None, None]":
     """Return the members of cooperative groups and what makes the sides of their clients; None if none are.
 
     Args:
         config: the options.
         number: that of this process, from 1.
-        tell: is given the reason when a client is denied its lane.
+        tell: is told what happens to groups and their clients.
     """
     if not config.cooperative:
         return None, None

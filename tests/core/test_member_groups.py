@@ -8,6 +8,7 @@ from proxy.cooperative.membership import read_owned, without_owned
 from proxy.cooperative.offsets import read_answered, read_commit
 from proxy.cooperative.positions import Place, Positions, committed_metadata, read_committed
 from proxy.cooperative.ranges import FULL, KeyRanges
+from proxy.cooperative.tally import Told
 from proxy.core.member_side import MAX_READ
 from tests.cooperative.batch import Record, batch, read
 from tests.cooperative.coordinator import (
@@ -439,7 +440,15 @@ def test_why_a_group_shares_nothing_is_told_once(shared: Shared, coordinator: Co
     (group,) = (group for group in shared.members.seen(1.0).groups if group.name == "billing")
     assert group.exclusive == "client_id"
     assert shared.members.tally.exclusive == {"client_id": 1}
-    assert len([line for line in shared.told if "shares no partition" in line]) == 1
+    told = [(what, group) for what, group, _ in shared.groups]
+    assert told.count((Told.EXCLUSIVE, "billing")) == 1
+
+
+def test_how_a_group_shares_its_partitions_is_told(shared: Shared, coordinator: Coordinator) -> None:
+    coordinator.rebalance([client(shared), client(shared, "b")])
+    (what, group, text) = shared.groups[-1]
+    assert (what, group) == (Told.REBALANCED, "billing")
+    assert text.startswith("2 members, 1 of 1 partitions shared, generation ")
 
 
 @pytest.mark.parametrize("key", [JOIN_GROUP, SYNC_GROUP, HEARTBEAT, LEAVE_GROUP])

@@ -17,6 +17,7 @@ from proxy.cooperative.offsets import (
 )
 from proxy.cooperative.positions import Positions, committed_metadata, read_committed
 from proxy.cooperative.ranges import FULL
+from proxy.cooperative.tally import Told
 from proxy.core.connection import Connection
 from proxy.core.eligibility import SessionLimits
 from proxy.core.events import MemberElsewhere
@@ -45,8 +46,17 @@ class Shared:
 
     def __init__(self) -> None:
         self.told: list[str] = []
-        self.members = Members(["billing", "audit"], tell=self.told.append)
+        """Why clients were refused."""
+        self.groups: list[tuple[Told, str, str]] = []
+        """What groups were told of."""
+        self.members = Members(["billing", "audit"], tell=self._tell)
         self.woken: list[float] = []
+
+    def _tell(self, what: Told, who: str, text: str) -> None:
+        if what is Told.REFUSED:
+            self.told.append(text)
+        else:
+            self.groups.append((what, who, text))
 
     def connection(self, host: str = "h") -> Connection:
         made = Connection(
@@ -658,10 +668,12 @@ def test_a_lane_of_another_group_is_refused(shared: Shared) -> None:
 
 def test_a_lane_that_can_not_be_read_is_told(shared: Shared) -> None:
     shared.connection("one").receive_client(fetch("x.kr-9-1"), 1.0)
-    assert shared.told == ["client.id x.kr-9-1: the range 9-1 is not within 0-ffffffff, at one"]
+    assert shared.told == ["client.id x.kr-9-1: the low end of the range 9-1 is above its high end"]
 
 
 # Lanes with names
+
+LANES = "the file of options names elsewhere, low"
 
 
 @pytest.fixture
@@ -692,8 +704,14 @@ def test_a_named_lane_gets_its_records(named: Shared, broker: ModelBroker) -> No
 @pytest.mark.parametrize(
     ("lane", "told"),
     [
-        ("unknown", "no lane has the name unknown, at one"),
-        ("of-no-group", "no lane has the name of-no-group, at one"),
+        (
+            "unknown",
+            "client.id x.lane-unknown: no lane has the name unknown; " + LANES,
+        ),
+        (
+            "of-no-group",
+            "client.id x.lane-of-no-group: no lane has the name of-no-group; " + LANES,
+        ),
         ("elsewhere", "client.id x.lane-elsewhere at one: its lane has nothing of orders-0"),
     ],
 )
