@@ -39,6 +39,7 @@ lint: $(STAMP)
 programs: $(STAMP)
 	$(BIN)/python -m tools.debian
 	$(BIN)/python -m tools.kafka
+	$(BIN)/python -m tools.helm
 
 demo: $(STAMP)  ## a real broker, a real client, direct and through the gateway
 	$(BIN)/python -m tools.demo
@@ -49,9 +50,7 @@ demo-link: $(STAMP)  ## a client, two gateways in a row, a broker without sessio
 demo-cooperative: $(STAMP)  ## four consumers on one partition, as a plain group and cooperative
 	$(BIN)/python -m tools.demo_cooperative
 
-clients: $(STAMP)  ## tests with clients in Java, Go and JavaScript, and of the Helm chart
-	$(BIN)/python -m tools.helm
-	$(BIN)/pytest -q tests/tools/test_helm.py
+clients: $(STAMP)  ## tests with clients in Java, Go and JavaScript
 	$(BIN)/pytest -q -m clients
 
 soak: $(STAMP)  ## fuzzers, an hour of faults, and the tests that take long

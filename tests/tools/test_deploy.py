@@ -699,7 +699,7 @@ def test_commands_of_the_page_run_as_they_are_written(line: str) -> None:
     found = helm.program() if program == "helm" else shutil.which(program)
     if found is None:
         pytest.skip(f"no {program} here")
-    # A helm that Go builds is for no version of Kubernetes, until it is told one.
+    # A helm may be for no version of Kubernetes, until it is told one.
     version = ["--kube-version=1.31.0"] if program == "helm" else []
     command = [found, *line.split()[1:], *version]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)

