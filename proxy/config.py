@@ -133,6 +133,20 @@ def _path(text: str) -> Path | None:
     return Path(text) if text else None
 
 
+def _by_broker(text: str) -> dict[int, Path]:
+    found: dict[int, Path] = {}
+    for item in _list(text):
+        node_id, _, file = (part.strip() for part in item.partition("="))
+        if not (node_id.isascii() and node_id.isdecimal() and file):
+            raise ValueError(
+                f"{item!r} is not the id of a broker and a file; write ID=FILE, as in 1=kafka-1.pem"
+            )
+        if int(node_id) in found:
+            raise ValueError(f"{item!r}: broker {int(node_id)} has a file already")
+        found[int(node_id)] = Path(file)
+    return found
+
+
 def _list(text: str) -> list[str]:
     return [item for item in (part.strip() for part in text.split(",")) if item]
 
@@ -289,6 +303,17 @@ class Config:
         needs="tls_cert",
     )
     """None: it is in the file of the certificate; so with `broker_tls_key`."""
+    tls_cert_of: dict[int, Path] = option(
+        metavar="ID=FILE,...",
+        parse=_by_broker,
+        parse_transparent=_left_out(dict[int, Path](), "no broker has a listener of its own"),
+        default="",
+        help="certificates of single brokers' listeners, where one for all names is not wanted: "
+        "1=kafka-1.pem,2=kafka-2.pem; each file has the certificate and its private key in PEM; other "
+        "listeners show that of --tls-cert; not with --transparent",
+        needs="tls_cert",
+    )
+    """By broker; its listener, or its server name where brokers share a port, shows that certificate."""
     client_ca: Path | None = option(
         metavar="FILE",
         parse=_path,

@@ -38,6 +38,7 @@ def test_the_defaults_are_those_of_the_design() -> None:
         broker_ports=BrokerPorts(),
         tls_cert=None,
         tls_key=None,
+        tls_cert_of={},
         client_ca=None,
         broker_tls=False,
         broker_tls_ca=None,
@@ -100,6 +101,7 @@ def test_a_flag_counts_before_the_environment_and_that_before_the_file(tmp_path:
     [
         ({"tls_key": "k"}, "--tls-key has no effect alone: give --tls-cert FILE as well"),
         ({"client_ca": "ca"}, "--client-ca has no effect alone: give --tls-cert FILE as well"),
+        ({"tls_cert_of": "1=c"}, "--tls-cert-of has no effect alone: give --tls-cert FILE as well"),
         ({"broker_tls_ca": "ca"}, "--broker-tls-ca has no effect alone: give --broker-tls on as well"),
         (
             {"broker_tls_server_name": "kafka"},
@@ -123,6 +125,24 @@ def test_a_flag_counts_before_the_environment_and_that_before_the_file(tmp_path:
 )
 def test_options_of_tls_that_need_another_name_it(options: dict[str, str], message: str) -> None:
     assert _error(NEEDED | options) == message
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("kafka.pem", "'kafka.pem' is not the id of a broker and a file; write ID=FILE, as in 1=kafka-1.pem"),
+        ("1=", "'1=' is not the id of a broker and a file; write ID=FILE, as in 1=kafka-1.pem"),
+        ("-1=c", "'-1=c' is not the id of a broker and a file; write ID=FILE, as in 1=kafka-1.pem"),
+        ("1=a,01=b", "'01=b': broker 1 has a file already"),
+    ],
+)
+def test_certificates_of_brokers_that_can_not_be_read_are_named(text: str, said: str) -> None:
+    assert _error(NEEDED | {"tls_cert": "c", "tls_cert_of": text}) == f"--tls-cert-of: {said}"
+
+
+def test_certificates_of_brokers_are_read() -> None:
+    options = NEEDED | {"tls_cert": "c", "tls_cert_of": "1=/a/one.pem, 20 = two.pem"}
+    assert load(options, {}, None).tls_cert_of == {1: Path("/a/one.pem"), 20: Path("two.pem")}
 
 
 def test_lists_are_read_from_text_and_from_toml(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ It walks the DER elements of RFC 5280, 4.1 up to that field; each is a tag, a le
 import re
 import ssl
 from base64 import b64decode
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from os import strerror
@@ -124,7 +124,7 @@ class BrokerTls:
         else:
             _trust(context, "--broker-tls-ca", config.broker_tls_ca)
         if config.broker_tls_cert is not None:
-            load_pair(context, "--broker-tls", config.broker_tls_cert, config.broker_tls_key)
+            load_pair(context, "--broker-tls-cert", config.broker_tls_cert, config.broker_tls_key)
         return context
 
 
@@ -140,51 +140,83 @@ class ClientTls:
 
     def __init__(self, config: Config) -> None:
         self._config = config
-        self.reloading: ReloadingContext | None = None
+        self._of: dict[int, ReloadingContext] = {}
+        """By broker: what its listener shows instead."""
+        self._default: ReloadingContext | None = None
         if config.tls_cert is not None:
-            files = (config.tls_key, config.client_ca)
-            self.reloading = ReloadingContext(config.tls_cert, files, self._make)
+            self._default = self._reloading(None, config.tls_cert)
+            self._of = {
+                node_id: self._reloading(node_id, file) for node_id, file in config.tls_cert_of.items()
+            }
 
     @property
-    def valid_until(self) -> datetime | None:
-        """When the gateway's certificate expires; None: there is none, or it can't be read."""
-        return self.reloading.valid_until if self.reloading is not None else None
+    def reloading(self) -> dict[int | None, ReloadingContext]:
+        """The context of each certificate: of ``--tls-cert`` (None), and of ``--tls-cert-of`` by broker."""
+        return {None: self._default} | self._of if self._default is not None else {}
 
-    @property
-    def accept_args(self) -> dict[str, Any]:
-        """Asyncio's arguments to accept one client, with the newest files; none for plain text.
+    def accept_args(self, node_id: int | None) -> dict[str, Any]:
+        """Return asyncio's arguments to accept one client, with the newest files; none for plain text.
 
         A new context knows no sessions of TLS (RFC 8446, 2.2): who resumed one would not be checked by the
         newest ``--client-ca``.
+
+        Args:
+            node_id: the broker whose listener it is; None is the bootstrap.
         """
-        if self.reloading is None:
+        if self._default is None:
             return {}
-        return {"ssl": self.reloading.context, "ssl_handshake_timeout": HANDSHAKE_SECONDS}
+        shown = self._default if node_id is None else self._of.get(node_id, self._default)
+        return {"ssl": shown.context, "ssl_handshake_timeout": HANDSHAKE_SECONDS}
 
-    def expired(self, now: datetime) -> str:
-        """Return that the certificate has expired, in words; empty when it has not."""
-        if self.valid_until is None or now <= self.valid_until:
-            return ""
-        return (
-            f"--tls-cert {self._config.tls_cert}: the certificate expired at {in_words(self.valid_until)}; "
-            "clients refuse it: renew it, or set this machine's clock"
-        )
+    def valid(self) -> Iterator[tuple[str, datetime]]:
+        """Give until when each certificate is valid that can be read, with the option and the file."""
+        for node_id, each in self.reloading.items():
+            if each.valid_until is not None:
+                file = self._config.tls_cert if node_id is None else self._config.tls_cert_of[node_id]
+                yield named(_option(node_id), file), each.valid_until
 
-    def _make(self) -> ssl.SSLContext:
+    def expired(self, now: datetime) -> list[str]:
+        """Return which certificates have expired, in words."""
+        return [ended(shown, until) for shown, until in self.valid() if now > until]
+
+    def _reloading(self, node_id: int | None, cert: Path) -> ReloadingContext:
+        key = self._config.tls_key if node_id is None else None
+        files = (key, self._config.client_ca)
+        return ReloadingContext(cert, files, lambda: self._make(node_id, cert, key))
+
+    def _make(self, node_id: int | None, cert: Path, key: Path | None) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.sni_callback = _keep_server_name
+        context.sni_callback = self._named if node_id is None else _keep_server_name
         context.sslobject_class = _NamedObject
-        cert = cast("Path", self._config.tls_cert)
-        load_pair(context, "--tls", cert, self._config.tls_key)
+        load_pair(context, _option(node_id), cert, key)
         if (ca := self._config.client_ca) is not None:
             _trust(context, "--client-ca", ca)
             context.verify_mode = ssl.CERT_REQUIRED
         return context
 
+    def _named(self, handshake: ssl.SSLObject | ssl.SSLSocket, name: str | None, _: ssl.SSLContext) -> None:
+        """Keep the server name; where it selects the broker, show that broker's certificate."""
+        _keep_server_name(handshake, name, _)
+        node_id = self._config.broker_ports.called(name) if name else None
+        if node_id is not None and (of := self._of.get(node_id)) is not None:
+            handshake.context = of.context
+
+
+def _option(node_id: int | None) -> str:
+    return "--tls-cert" if node_id is None else f"--tls-cert-of {node_id}="
+
 
 def _keep_server_name(handshake: ssl.SSLObject | ssl.SSLSocket, name: str | None, _: ssl.SSLContext) -> None:
     """Keep the server name that the client sent (SNI, RFC 6066)."""
     cast("Any", handshake).server_name = name or ""
+
+
+def ended(shown: str, until: datetime) -> str:
+    """Say that a certificate of the gateway has expired; `shown` is its option and file."""
+    return (
+        f"{shown}: the certificate expired at {in_words(until)}; "
+        "clients refuse it: renew it, or set this machine's clock"
+    )
 
 
 def in_words(when: datetime) -> str:
@@ -227,28 +259,28 @@ class _NamedObject(ssl.SSLObject):
     server_name = ""
 
 
-def load_pair(context: ssl.SSLContext, options: str, cert: Path, key: Path | None) -> None:
+def load_pair(context: ssl.SSLContext, option: str, cert: Path, key: Path | None) -> None:
     """Load a certificate and its key.
 
     Args:
         context: the context that gets them.
-        options: the common beginning of the names of the two options.
+        option: names the certificate, as in ``--tls-cert``; its key is then that of ``--tls-key``.
         cert: PEM, the certificate first, then those of intermediate CAs.
         key: PEM; None: it stands in the same file.
     """
-    named = f"{options}-cert {cert}" + (f" and {options}-key {key}" if key else "")
+    of_key = option.removesuffix("-cert") + "-key"
+    both = named(option, cert) + (f" and {named(of_key, key)}" if key else "")
     try:
         context.load_cert_chain(cert, key, password=_no_passphrase)
     except ssl.SSLError as error:
         if error.reason == "KEY_VALUES_MISMATCH":
-            raise TlsError(f"{named}: the key does not belong to the certificate") from None
-        raise TlsError(f"{named}: give a certificate and its key in PEM ({short(error)})") from None
+            raise TlsError(f"{both}: the key does not belong to the certificate") from None
+        raise TlsError(f"{both}: give a certificate and its key in PEM ({short(error)})") from None
     except OSError as error:
         missing = next((file for file in (cert, key) if file is not None and not _readable(file)), cert)
-        option = f"{options}-cert" if missing == cert else f"{options}-key"
-        raise TlsError(_unusable(option, missing, error)) from None
+        raise TlsError(_unusable(option if missing == cert else of_key, missing, error)) from None
     except ValueError as error:  # raised by _no_passphrase
-        raise TlsError(f"{named}: {error}") from None
+        raise TlsError(f"{both}: {error}") from None
 
 
 def _no_passphrase() -> str:
@@ -258,10 +290,14 @@ def _no_passphrase() -> str:
 
 def _unusable(option: str, file: Path, error: OSError | ValueError) -> str:
     if isinstance(error, ssl.SSLError):
-        return f"{option} {file}: the file has no certificate in PEM ({short(error)})"
-    return (
-        f"{option} {file}: {strerror(error.errno) if isinstance(error, OSError) and error.errno else error}"
-    )
+        return f"{named(option, file)}: the file has no certificate in PEM ({short(error)})"
+    why = strerror(error.errno) if isinstance(error, OSError) and error.errno else error
+    return f"{named(option, file)}: {why}"
+
+
+def named(option: str, file: Path | None) -> str:
+    """Write an option with its file, as on the command line."""
+    return f"{option}{file}" if option.endswith("=") else f"{option} {file}"
 
 
 def _readable(file: Path) -> bool:

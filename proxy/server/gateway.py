@@ -97,7 +97,7 @@ class Gateway(Server):
         return left
 
     def _serve(self, node_id: NodeId, sockets: list[socket]) -> None:
-        if self._client_tls.accept_args:
+        if self._client_tls.reloading:
             self._tls_sockets[node_id] = sockets
             for sock in sockets:
                 self.loop.add_reader(sock.fileno(), self._accept_tls, node_id, sock)
@@ -145,7 +145,7 @@ class Gateway(Server):
 
     async def _shake_hands(self, link: Link, client: socket) -> None:
         try:
-            await self.receive_client(link, client, self._client_tls.accept_args)
+            await self.receive_client(link, client, self._client_tls.accept_args(link.node_id))
         finally:
             self.handshakes.discard(link)
 

@@ -20,7 +20,7 @@ from proxy.net.bootstrap import BootstrapError, Cluster, ask
 from proxy.net.listen import Binding, OwnListenerError
 from proxy.net.loop_guard import LeadsBackError, check_not_own
 from proxy.net.resolve import Resolver
-from proxy.net.tls import BrokerTls, ClientTls, in_words
+from proxy.net.tls import BrokerTls, ClientTls, ended, in_words
 from proxy.reasons import reason_of
 from proxy.server.listeners import Brokers, first_listener
 from proxy.telemetry import logs
@@ -50,7 +50,6 @@ async def check(config: Config, say: Say) -> bool:
     say(_options_read(config))
     tls = BrokerTls(config)
     admin_token(config)
-    admin_tls(config)
     valid = _certificate_valid(config, say)
     writable = [_writable(flag, folder, say) for flag, folder in _folders(config)]
     resolver = Resolver()
@@ -87,13 +86,20 @@ def _options_read(config: Config) -> str:
 
 
 def _certificate_valid(config: Config, say: Say) -> bool:
-    """Tell whether the gateway's certificate is still valid, if it has one."""
-    tls = ClientTls(config)
-    if tls.valid_until is None:
-        return True
-    expired = tls.expired(datetime.now(UTC))
-    until = in_words(tls.valid_until)
-    say(expired or f"--tls-cert {config.tls_cert}: the certificate is valid until {until}.")
+    """Tell whether the gateway's certificates are still valid, if it has any."""
+    certificates = list(ClientTls(config).valid())
+    admin = admin_tls(config)
+    if admin is not None and admin.valid_until is not None:
+        certificates.append((f"--admin-cert {config.admin_cert}", admin.valid_until))
+    now = datetime.now(UTC)
+    expired = False
+    for shown, until in certificates:
+        expired |= now > until
+        say(
+            ended(shown, until)
+            if now > until
+            else f"{shown}: the certificate is valid until {in_words(until)}."
+        )
     if config.client_ca:
         say(f"--client-ca {config.client_ca}: clients must show a certificate of its CAs.")
     return not expired

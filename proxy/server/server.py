@@ -128,12 +128,13 @@ class Server(Service):
         self._all_closed = asyncio.Event()
         self._broker_tls = BrokerTls(config)
         self._client_tls = ClientTls(config)
-        self.certificates |= {"tls_cert": self._client_tls.reloading}
+        for node_id, each in self._client_tls.reloading.items():
+            self.certificates["tls_cert" if node_id is None else f"tls_cert_of {node_id}"] = each
         self.certificates |= {"broker_tls_cert": self._broker_tls.reloading}
         self._broker_certificates: dict[NodeId, float] = {}
         """When the certificate expires that a broker showed last, in seconds since 1970."""
-        self._expired = ""
-        """Why clients refuse the gateway's certificate; empty while it is valid."""
+        self._expired: list[str] = []
+        """Why clients refuse certificates of the gateway; none while they are valid."""
         self._closed_owed: dict[NodeId, Owed] = {}
         """By broker: when it last responded on connections that have closed since the last look."""
         self._looked_at = monotonic()
@@ -391,12 +392,12 @@ class Server(Service):
 
     def status(self) -> Status:
         """Describe the status."""
-        contexts = (self._broker_tls.reloading, self._client_tls.reloading)
+        contexts = (self._broker_tls.reloading, *self._client_tls.reloading.values())
         problems = [self._refused] if monotonic() - self._looped_at < LOOP_SECONDS else []
         problems += self.brokers.problems + self.reload_errors
         problems += [self._descriptors.problem] if self._descriptors.problem else []
         problems += [each.problem for each in contexts if each is not None and each.problem]
-        problems += [self._expired] if self._expired else []
+        problems += self._expired
         stopped = self.tap.stopped if isinstance(self.tap, Capture) else ""
         problems += [f"the capture has stopped: {stopped}; restart to capture again"] if stopped else []
         connections = len(self.links) + len(self.handshakes)
@@ -493,8 +494,8 @@ class Server(Service):
 
     def follow_files(self) -> None:
         """Reload the certificates whose files have changed; open connections keep theirs."""
-        for side, tls in (("broker", self._broker_tls), ("client", self._client_tls)):
-            context = tls.reloading
+        contexts = [("client", each) for each in self._client_tls.reloading.values()]
+        for side, context in [("broker", self._broker_tls.reloading), *contexts]:
             if context is None or not context.reload_if_changed():
                 continue
             if context.problem:
@@ -506,11 +507,12 @@ class Server(Service):
         self._check_expiry()
 
     def _check_expiry(self) -> None:
-        """Log once when the gateway's certificate has expired."""
+        """Log once when a certificate of the gateway has expired."""
         before, self._expired = self._expired, self._client_tls.expired(datetime.now(UTC))
-        if self._expired and self._expired != before:
-            self.log.warning("certificate expired", side="client", reason=self._expired)
-            self.note("certificates", self._expired, warning=True)
+        for reason in self._expired:
+            if reason not in before:
+                self.log.warning("certificate expired", side="client", reason=reason)
+                self.note("certificates", reason, warning=True)
 
     async def drain(self, within: float) -> int:
         """Accept no new clients, finish what is in flight, close the sessions at the brokers, then close all.

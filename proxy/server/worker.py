@@ -162,7 +162,7 @@ class Worker(Server):
         tls: dict[str, Any] = {}
         if (handed := received.handed) is None:
             self._listener_of[link] = received.node_id
-            tls = self._client_tls.accept_args
+            tls = self._client_tls.accept_args(received.node_id)
         else:
             link.client_address, link.server_name = handed.client_address, handed.server_name
             link.client_subject = handed.client_subject

@@ -91,7 +91,7 @@ def admin_tls(config: Config) -> ReloadingContext | None:
 
     def make() -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        load_pair(context, "--admin", cert, key)
+        load_pair(context, "--admin-cert", cert, key)
         return context
 
     return ReloadingContext(cert, [key], make)

@@ -240,8 +240,9 @@ def _certificates(status: Status, names: Mapping[NodeId, str]) -> Metric:
         "When a certificate expires: our own, by option, or a broker's, as it was last seen.",
         labels=["certificate", "broker"],
     )
-    for option, ends in status.certificates.items():
-        family.add_metric([option, ""], ends)
+    for certificate, ends in status.certificates.items():
+        option, _, broker = certificate.partition(" ")
+        family.add_metric([option, broker], ends)
     of_brokers: dict[str, float] = {}
     for id_, ends in status.broker_certificates.items():
         name = names.get(id_, "other")

@@ -124,7 +124,8 @@ class Status:
     reload_failures: int
     """How often they could not be read since the start."""
     certificates: dict[str, float] = field(default_factory=dict)
-    """By option: when the gateway's own certificate expires that is in use, in seconds since 1970."""
+    """By option, and for ``--tls-cert-of`` the broker after a space: when our own certificate in use expires,
+    in seconds since 1970."""
     broker_certificates: dict[NodeId, float] = field(default_factory=dict)
     """When the certificate of each broker expires, as it was last seen."""
 

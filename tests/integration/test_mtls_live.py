@@ -2,9 +2,11 @@
 
 import http.client
 import json
+import socket
 import ssl
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -84,3 +86,48 @@ def test_clients_show_certificates_and_who_watches_a_token(
         until(lambda: _get(admin, "/state", ca, "another")[0] == 200, "the new token to count")
         del client
         assert gateway.stop() == 0
+
+
+def _shown(port: int, ca: Authority) -> str:
+    """The common name of the certificate of a listener, as a client without a server name gets it."""
+    context = ssl.create_default_context(cafile=ca.file)
+    context.check_hostname = False
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as sock, context.wrap_socket(sock) as tls:
+        certificate: Any = tls.getpeercert()
+        return str(dict(field[0] for field in certificate["subject"])["commonName"])
+
+
+def test_a_broker_s_listener_shows_a_certificate_of_its_own(
+    broker: Broker, ca: Authority, tmp_path: Path
+) -> None:
+    own, single = ca.sign("gate", "127.0.0.1"), tmp_path / "broker.pem"
+    single.write_text((pair := ca.sign("of-the-broker", "127.0.0.1")).private + pair.chain)
+    options = [
+        "--tls-cert",
+        str(own.cert),
+        "--tls-key",
+        str(own.key),
+        "--tls-cert-of",
+        f"1={single},9={single}",
+    ]
+    with GatewayProcess(broker.address, *options, "--workers", "2") as gateway:
+        client = _client(gateway.address, ca, None)
+        (listener,) = client.list_topics(timeout=10).brokers.values()
+        client.describe_cluster(request_timeout=10).result()
+        port = int(gateway.address.rpartition(":")[2])
+        assert (_shown(port, ca), _shown(listener.port, ca)) == ("gate", "of-the-broker")
+        single.write_text((pair := ca.sign("renewed", "127.0.0.1")).private + pair.chain)
+        until(lambda: _shown(listener.port, ca) == "renewed", "the new certificate to be shown")
+        expiry = {"certificate": "tls_cert_of", "broker": str(listener.id)}
+        assert gateway.metric("fetchgate_certificate_expiry_timestamp_seconds", **expiry) > time.time()
+        assert _client(f"127.0.0.1:{listener.port}", ca, None).list_topics(timeout=10).brokers
+        del client
+        assert gateway.stop() == 0
+    checked = subprocess.run(
+        [sys.executable, "-m", "proxy", "proxy", "--check", "--bootstrap", broker.address, *options],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert f"--tls-cert-of 9={single}: the certificate is valid until " in checked.stdout

@@ -117,9 +117,10 @@ def test_check_asks_inside_tls(keys: Keys, capsys: pytest.CaptureFixture[str]) -
     run(scene())
 
 
+@pytest.mark.parametrize("side", ["tls", "admin"])
 @pytest.mark.parametrize(("days", "code"), [((-0.9, -0.1), 1), ((-0.9, 0.1), 0)])
 def test_check_says_until_when_the_own_certificate_is_valid(
-    keys: Keys, days: tuple[float, float], code: int, capsys: pytest.CaptureFixture[str]
+    keys: Keys, days: tuple[float, float], code: int, side: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     own = keys.ca.sign("dated", days=days)
     ends = x509.load_pem_x509_certificate(own.cert.read_bytes()).not_valid_after_utc
@@ -127,9 +128,9 @@ def test_check_says_until_when_the_own_certificate_is_valid(
 
     async def scene() -> None:
         async with stub_cluster((1, "", 0)) as cluster:
-            options = {"tls_cert": str(own.cert), "tls_key": str(own.key)}
+            options = {f"{side}_cert": str(own.cert), f"{side}_key": str(own.key), "admin": "127.0.0.1:0"}
             assert await running._check(config(bootstrap=cluster.address, **options)) == code
-        assert f"--tls-cert {own.cert}: {said} {ends:%Y-%m-%d %H:%M} UTC" in capsys.readouterr().out
+        assert f"--{side}-cert {own.cert}: {said} {ends:%Y-%m-%d %H:%M} UTC" in capsys.readouterr().out
 
     run(scene())
 

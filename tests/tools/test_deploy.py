@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 import socket
+import ssl
 import subprocess
 import sys
 import threading
@@ -19,6 +20,7 @@ import yaml
 
 from proxy.config import OPTIONS, changes, load
 from tools import helm
+from tools.certificates import Authority
 from tools.netns import Namespace, missing
 
 ROOT: Final = Path(__file__).parents[2]
@@ -605,6 +607,27 @@ def test_a_gateway_with_a_token_is_asked_with_it(tmp_path: Path) -> None:
         assert wait_idle(admin, FETCHGATE_ADMIN_TOKEN_FILE=str(tmp_path / "token")) == 0
         server.shutdown()
     assert asked == ["Bearer s3cret"]
+
+
+def test_a_gateway_with_tls_is_trusted_by_its_own_certificate(tmp_path: Path) -> None:
+    asked: list[str] = []
+
+    class Idle(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b'{"connections_open": 0}')
+
+    pair = Authority(tmp_path).sign("fetchgate.example")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(pair.cert, pair.key)
+    with ThreadingHTTPServer(("127.0.0.1", 0), Idle) as server:
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        assert wait_idle(f"127.0.0.1:{server.server_port}", FETCHGATE_ADMIN_CERT=str(pair.cert)) == 0
+        server.shutdown()
+    assert asked == ["/state?connections=0"]
 
 
 def test_a_gateway_that_is_gone_is_not_waited_for() -> None:
