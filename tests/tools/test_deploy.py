@@ -254,12 +254,16 @@ def test_the_gateway_is_a_native_sidecar_that_starts_as_it_is_told(mode: str) ->
     assert (sidecar["name"], sidecar["restartPolicy"], sidecar["args"]) == ("fetchgate", "Always", ["proxy"])
     assert_options(environment)
     assert environment.get("FETCHGATE_TRANSPARENT", "explicit") == mode
-    admin = {port["name"]: port["containerPort"] for port in sidecar["ports"]}
-    assert environment["FETCHGATE_ADMIN"] == f"0.0.0.0:{admin['fetchgate-admin']}"
+    ports = {port["name"]: port["containerPort"] for port in sidecar["ports"]}
+    assert environment["FETCHGATE_METRICS"] == f"0.0.0.0:{ports['fetchgate-metrics']}"
+    admin = load({}, environment, None).admin
+    assert admin is not None
+    assert admin.host == "127.0.0.1", "others must not read /state"
+    assert sidecar["lifecycle"]["preStop"]["exec"]["command"][1] == str(admin)
     pages = {
         probe: sidecar[probe]["httpGet"] for probe in ("startupProbe", "livenessProbe", "readinessProbe")
     }
-    assert {page["port"] for page in pages.values()} == {"fetchgate-admin"}
+    assert {page["port"] for page in pages.values()} == {"fetchgate-metrics"}
     assert [page["path"] for page in pages.values()] == ["/livez", "/livez", "/readyz"]
     *_, wait = sidecar["lifecycle"]["preStop"]["exec"]["command"]
     assert pod["terminationGracePeriodSeconds"] > float(environment["FETCHGATE_DRAIN_TIMEOUT"]) + float(wait)

@@ -156,10 +156,10 @@ def test_the_chart_requests_what_its_limit_of_responses_in_memory_asks_for(infli
         ("linkerd", "config.linkerd.io/skip-outbound-ports", "config.linkerd.io/skip-inbound-ports"),
     ],
 )
-def test_a_mesh_leaves_the_brokers_and_the_admin_port_alone(mesh: str, outbound: str, inbound: str) -> None:
+def test_a_mesh_leaves_the_brokers_and_the_metrics_port_alone(mesh: str, outbound: str, inbound: str) -> None:
     made = documents(f"mesh={mesh}", r"brokerPorts=9092\,9094")
     annotations = made["Deployment"]["spec"]["template"]["metadata"]["annotations"]
-    assert (annotations[outbound], annotations[inbound]) == ("9092,9094", "9464")
+    assert (annotations[outbound], annotations[inbound]) == ("9092,9094", "9465")
     assert outbound in DOCS.read_text()
     assert inbound in DOCS.read_text()
 

@@ -64,9 +64,9 @@ The MiB that are requested: the worst case of docs/deploy.md, rounded up to 64. 
     {{- end }}
     - name: FETCHGATE_LISTEN
       value: 127.0.0.1:19092
-    # The kubelet and Prometheus come from outside the pod.
-    - name: FETCHGATE_ADMIN
-      value: 0.0.0.0:9464
+    # For the kubelet and Prometheus, from outside the pod. The admin endpoint stays at 127.0.0.1:9464.
+    - name: FETCHGATE_METRICS
+      value: 0.0.0.0:9465
     - name: FETCHGATE_DRAIN_TIMEOUT
       value: "20"
     {{- if ne (int64 .Values.maxInflightBytes) 268435456 }}
@@ -81,26 +81,26 @@ The MiB that are requested: the worst case of docs/deploy.md, rounded up to 64. 
     {{- toYaml . | nindent 4 }}
     {{- end }}
   ports:
-    - name: fetchgate-admin
-      containerPort: 9464
+    - name: fetchgate-metrics
+      containerPort: 9465
       protocol: TCP
   startupProbe:
     httpGet:
       path: /livez
-      port: fetchgate-admin
+      port: fetchgate-metrics
     periodSeconds: 1
     failureThreshold: 30
   livenessProbe:
     httpGet:
       path: /livez
-      port: fetchgate-admin
+      port: fetchgate-metrics
     periodSeconds: 10
     timeoutSeconds: 5
     failureThreshold: 6
   readinessProbe:
     httpGet:
       path: /readyz
-      port: fetchgate-admin
+      port: fetchgate-metrics
     periodSeconds: 5
     timeoutSeconds: 5
   lifecycle:
