@@ -10,7 +10,15 @@ import replay
 
 ROOT = Path(__file__).parents[1]
 FLOORS = (
-    ("proxy.addresses", "proxy.logger", "proxy.reasons", "proxy.units", "proxy.version", "proxy.protocol"),
+    (
+        "proxy.addresses",
+        "proxy.logger",
+        "proxy.reasons",
+        "proxy.printable",
+        "proxy.units",
+        "proxy.version",
+        "proxy.protocol",
+    ),
     ("proxy.session", "proxy.fetch_manager", "proxy.capture", "proxy.cooperative"),
     ("proxy.config", "proxy.core"),
     ("proxy.net", "proxy.exits", "proxy.in_force"),
@@ -30,6 +38,7 @@ FLOORS = (
 """From the ground up. Whatever stands on a floor imports from its own folder and from lower floors alone."""
 SANS_IO = (
     "proxy.addresses",
+    "proxy.printable",
     "proxy.units",
     "proxy.protocol",
     "proxy.session",

@@ -7,8 +7,9 @@ from typing import Any, Self
 
 from rich.table import Table
 
+from proxy.printable import printable
 from replay.report.model import Report
-from replay.report.wording import decided, how_sure, printable
+from replay.report.wording import decided, how_sure
 
 MIN_SAVED = 0.9
 """The demo fails if sessions save a smaller part of all fetch bytes, records included."""

@@ -13,6 +13,7 @@ from socket import gaierror
 from typing import Any, TextIO
 
 from proxy.logger import Logger, structlog
+from proxy.printable import printable
 
 BURST = 20
 """So many lines of one event are written ..."""
@@ -39,6 +40,7 @@ def configure(*, style: str, level: str, stream: TextIO | None = None) -> None:
             Throttle(),
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
+            _printable,
             structlog.processors.format_exc_info,
             renderer,
         ],
@@ -46,6 +48,16 @@ def configure(*, style: str, level: str, stream: TextIO | None = None) -> None:
         logger_factory=structlog.WriteLoggerFactory(out),
         cache_logger_on_first_use=False,  # so that a changed level applies to loggers in use
     )
+
+
+def _printable(
+    _logger: structlog.typing.WrappedLogger, _method: str, line: structlog.typing.EventDict
+) -> structlog.typing.EventDict:
+    """Escape what a terminal may obey: clients choose their client.id, and the name of their software."""
+    for key, value in line.items():
+        if isinstance(value, str):
+            line[key] = printable(value)
+    return line
 
 
 def logger() -> Logger:

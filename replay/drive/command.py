@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from proxy.addresses import Address
+from proxy.printable import printable
 from replay.capture.files.sources import InputError
 from replay.drive import security, values
 from replay.drive.asked import nameless
@@ -37,7 +38,7 @@ from replay.drive.script import Script
 from replay.drive.wire import TIMEOUT_SECONDS, SilentError, TargetError
 from replay.exits import EXIT_FAILED, EXIT_PARTLY, EXIT_SILENT, EXIT_USAGE
 from replay.protocol.names import name_of
-from replay.report.wording import printable, shown
+from replay.report.wording import shown
 
 new_event_loop: Callable[[], asyncio.AbstractEventLoop]
 try:

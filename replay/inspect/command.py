@@ -53,10 +53,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Run the command and return the exit code."""
     # --help works without pyarrow, which these need
+    from proxy.printable import printable  # noqa: PLC0415
     from replay.capture.files.secrets import load  # noqa: PLC0415
     from replay.capture.files.sources import InputError, expand  # noqa: PLC0415
     from replay.inspect.reading import inspect  # noqa: PLC0415
-    from replay.report.wording import printable  # noqa: PLC0415
 
     if any(not 0 < port < 1 << 16 for port in arguments.port):
         return _usage("--port must be an integer from 1 to 65535")

@@ -9,11 +9,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from proxy.printable import printable
 from proxy.protocol.api import ApiKey
 from replay.capture.kafka.connection import NOT_KAFKA
 from replay.capture.kafka.exchange import ConnectionEnd
 from replay.inspect.counts import ConnectionCounts, Inspection, KeyCounts, name_of
-from replay.report.wording import plural, printable, shown, size
+from replay.report.wording import plural, shown, size
 
 _WIDTH: Final = 160
 """Characters in a line if the output is not a terminal."""

@@ -22,6 +22,7 @@ from typing import Final, NoReturn
 
 from rich.console import Console
 
+from proxy.printable import printable
 from proxy.units import size as bytes_of
 from replay.capture.files.secrets import load
 from replay.capture.files.sources import InputError, Source, expand, is_table, spool
@@ -37,7 +38,7 @@ from replay.measure.spread import MEMBERS
 from replay.measure.work import Work
 from replay.report import anonymize, csv, html, terminal
 from replay.report.model import Filters, Report
-from replay.report.wording import printable, shown, size, untold
+from replay.report.wording import shown, size, untold
 
 _EXAMPLES: Final = """\
 examples:

@@ -11,6 +11,7 @@ import csv
 from collections.abc import Iterator, Mapping
 from typing import Final
 
+from proxy.printable import printable
 from replay.report.decision import why
 from replay.report.model import (
     Actual,
@@ -25,7 +26,6 @@ from replay.report.model import (
     ToDo,
     predicted_bytes,
 )
-from replay.report.wording import printable
 
 NAMES: Final = (
     "by",

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from proxy.printable import printable
 from replay.report.decision import why
 from replay.report.model import (
     ClientRow,
@@ -16,7 +17,7 @@ from replay.report.model import (
     eligible_bytes,
     predicted_bytes,
 )
-from replay.report.wording import REST, duration, number, percent, plural, printable, shown, size
+from replay.report.wording import REST, duration, number, percent, plural, shown, size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

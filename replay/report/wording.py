@@ -4,6 +4,7 @@ from collections.abc import Collection, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Final, Literal
 
+from proxy.printable import printable
 from replay.capture.tls.reasons import NO_HANDSHAKE, NO_SECRETS, RENEGOTIATED, TLS, UNSUPPORTED
 from replay.report.model import CooperativeReport, Filters, Report
 
@@ -119,18 +120,6 @@ def number(count: int) -> str:
 def plural(count: int, noun: str) -> str:
     """Format a count with its noun: "1 file", "2 files"."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
-
-
-def printable(name: str) -> str:
-    r"""Escape characters of a name that can't be printed: controls, bidirectional overrides, lone surrogates.
-
-    They are written as Python escapes them, as in "\x1b[2J".
-    """
-    return name if name.isprintable() else "".join(_escaped(character) for character in name)
-
-
-def _escaped(character: str) -> str:
-    return character if character.isprintable() else character.encode("unicode_escape").decode("ascii")
 
 
 def shown(name: str, *, empty: str = "(none)") -> str:

@@ -64,6 +64,17 @@ def test_console_lines_are_plain_text_where_there_is_no_terminal() -> None:
     assert "\x1b" not in stream.getvalue()
 
 
+@pytest.mark.parametrize("style", ["console", "json"])
+@pytest.mark.parametrize(
+    "name", ["\x1b]0;x\x07b", "x\nfake", "a b\r\n[info] fake", "\x9b2J", "\u202egnp", "\udc80"]
+)
+def test_nothing_of_a_client_moves_the_terminal_or_makes_a_line(style: str, name: str) -> None:
+    stream = io.StringIO()
+    configure(style=style, level="info", stream=stream)
+    logger().warning("client refused", client=name, names=[name])
+    assert stream.getvalue().rstrip("\n").isprintable()
+
+
 def test_what_the_event_loop_could_not_handle_is_told_but_a_name_that_nobody_waits_for_any_more() -> None:
     stream = io.StringIO()
     configure(style="json", level="info", stream=stream)

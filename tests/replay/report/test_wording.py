@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from proxy.printable import printable
 from proxy.session.decision import Reason
 from replay.capture.tls.reasons import NO_HANDSHAKE, NO_SECRETS, RENEGOTIATED, TLS, UNSUPPORTED
 from replay.report import wording
@@ -91,14 +92,14 @@ def test_a_moment_is_told_in_utc() -> None:
     ],
 )
 def test_names_of_peers_are_printable(name: str, written: str) -> None:
-    assert wording.printable(name) == written
+    assert printable(name) == written
     assert wording.shown(name) == written
 
 
 @given(st.text(st.characters()))
 def test_no_name_of_a_peer_can_act(name: str) -> None:
-    assert wording.printable(name).isprintable()
-    wording.printable(name).encode()
+    assert printable(name).isprintable()
+    printable(name).encode()
 
 
 def test_endless_and_missing_names() -> None:
