@@ -36,6 +36,8 @@ class _Sample:
     cpu_seconds: float
     clients: Mapping[str, Client]
     """By `Client.key`."""
+    brokers: Mapping[str, int]
+    """The bytes that each broker did not have to move, by name."""
 
 
 class Rates:
@@ -49,7 +51,8 @@ class Rates:
         if self._samples and snapshot.time <= self._samples[-1].time:
             self._samples.clear()  # another gateway, or its clock was set back
         by_key = {client.key: client for client in snapshot.clients}
-        self._samples.append(_Sample(snapshot.time, snapshot.cpu_seconds, by_key))
+        brokers = {broker.name: broker.saved for broker in snapshot.brokers}
+        self._samples.append(_Sample(snapshot.time, snapshot.cpu_seconds, by_key, brokers))
 
     def cpu(self) -> float | None:
         """Return the share of a core that the gateway took over the last ten seconds; None: not known."""
@@ -80,6 +83,14 @@ class Rates:
             )
             / (one.time - before.time)
             for before, one in pairwise(samples)
+        )
+
+    def saved_by_broker(self, name: str) -> tuple[float, ...]:
+        """Return the bytes a second that were saved with a broker, from each snapshot to the next."""
+        return tuple(
+            (one.brokers[name] - before.brokers[name]) / (one.time - before.time)
+            for before, one in pairwise(self._samples)
+            if name in one.brokers and name in before.brokers
         )
 
     def _since(self, client: Client) -> _Sample | None:

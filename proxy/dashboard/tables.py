@@ -61,6 +61,7 @@ _BROKER_WIDTHS: Final = {
     "other": 7,
     "parts": 8,
     "saved": 8,
+    "lately": _BARS,
 }
 _NARROW_BROKER: Final = ("conns", "due", "sessions", "refused", "evicted", "fetch", "other")
 
@@ -155,13 +156,17 @@ def brokers_head(width: int) -> Text:
     return Text(line, style=_LABEL, no_wrap=True)
 
 
-def brokers(found: Iterable[BrokerFigures], marked: str, width: int) -> Iterator[Text]:
+def brokers(
+    found: Iterable[BrokerFigures], marked: str, rates: Rates, width: int, *, plain: bool
+) -> Iterator[Text]:
     """Draw brokers. Where one has a problem, this stands in place of its figures.
 
     Args:
         found: those that fit.
         marked: the key of the one that is marked; empty: none.
+        rates: for the bars of a wide table.
         width: of the screen.
+        plain: only ASCII characters.
     """
     room = _address_width(width)
     for broker in found:
@@ -173,7 +178,7 @@ def brokers(found: Iterable[BrokerFigures], marked: str, width: int) -> Iterator
             line.append(f" {problem_of(broker)}", style="bold red")
         else:
             for name in _broker_columns(width):
-                text, style = _broker_cell(broker, name)
+                text, style = _broker_cell(broker, name, rates, plain=plain)
                 line.append(" " + _cell(name, text, _BROKER_WIDTHS), style=style)
         if is_marked:
             line.stylize("bold")
@@ -196,7 +201,9 @@ def _address_width(width: int) -> int:
     return _rest(width - _BROKER_NAME - 1, _broker_columns(width), _BROKER_WIDTHS)
 
 
-def _broker_cell(broker: BrokerFigures, name: str) -> tuple[str, str]:
+def _broker_cell(broker: BrokerFigures, name: str, rates: Rates, *, plain: bool) -> tuple[str, str]:
+    if name == "lately":
+        return sparkline(rates.saved_by_broker(broker.name), _BARS, plain=plain), "green"
     if name == "due":
         return scaled(broker.outstanding), (_BAD if broker.late else "")
     counts = {"refused": broker.refusals, "evicted": broker.evictions}

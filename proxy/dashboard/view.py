@@ -179,7 +179,9 @@ def _screen(
         *tables.clients(clients, mark, rates, size.width, plain=size.plain),
         _brokers_title(snapshot, fit.brokers),
         tables.brokers_head(size.width),
-        *tables.brokers(sick[first_broker : first_broker + fit.brokers], mark, size.width),
+        *tables.brokers(
+            sick[first_broker : first_broker + fit.brokers], mark, rates, size.width, plain=size.plain
+        ),
         *_events(snapshot.events, fit.events),
         *(_groups(snapshot, size) if room is None and snapshot.groups else ()),
     ]

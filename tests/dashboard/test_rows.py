@@ -4,6 +4,8 @@ from dataclasses import replace
 
 import pytest
 
+from proxy.dashboard import tables
+from proxy.dashboard.figures import sparkline
 from proxy.dashboard.rates import Rates
 from proxy.dashboard.rows import ASCENDING, IDLE, NO_FETCHES, SORTS, Row, rows
 from proxy.dashboard.snapshot import Client, Snapshot
@@ -121,6 +123,17 @@ def test_rates_are_those_of_the_last_ten_seconds() -> None:
     assert (rates.of(now).client, rates.of(now).fetches) == (500, 1)
     assert rates.saved([now]) == (100.0,) * 20 + (500.0,) * 10
     assert rates.cpu() == 0.5
+
+
+def test_a_broker_s_bars_are_what_was_saved_with_it_from_each_snapshot_to_the_next() -> None:
+    rates, snapshot = Rates(), busy()
+    for second, saved in enumerate((0, 100, 100, 900)):
+        brokers = tuple(replace(one, saved=saved if one.name == "2" else 0) for one in snapshot.brokers)
+        rates.add(replace(snapshot, time=float(second), brokers=brokers))
+    assert rates.saved_by_broker("2") == (100.0, 0.0, 800.0)
+    assert rates.saved_by_broker("9") == ()
+    (line,) = tables.brokers([one for one in brokers if one.name == "2"], "", rates, 200, plain=True)
+    assert line.plain.rstrip().endswith(sparkline((100.0, 0.0, 800.0), 24, plain=True).rstrip())
 
 
 def test_a_connection_that_stands_still_is_idle_whatever_it_did_before() -> None:
