@@ -15,11 +15,11 @@ import sys
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 ROOT: Final = Path(__file__).parents[1]
 RUN: Final = ROOT / "tools" / "deploy" / "requirements.txt"
-"""What the gateway needs at run time: installed in the image, and told in the SBOM."""
+"""What the gateway needs at run time, also with `--cooperative`: installed in the image, told in the SBOM."""
 BUILD: Final = ROOT / "tools" / "deploy" / "requirements-build.txt"
 """What makes a wheel of this repository."""
 PYTHON: Final = "3.11"
@@ -87,11 +87,16 @@ def renew(file: Path, wanted: list[str]) -> None:
     file.write_text(HEADER + done.stdout)
 
 
+def wanted_at_run_time(project: dict[str, Any]) -> list[str]:
+    """Return the requirements of the image, from what pyproject.toml says."""
+    return [*project["project"]["dependencies"], *project["project"]["optional-dependencies"]["cooperative"]]
+
+
 def main() -> int:
     """Renew both files."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     try:
-        renew(RUN, project["project"]["dependencies"])
+        renew(RUN, wanted_at_run_time(project))
         renew(BUILD, project["build-system"]["requires"])
     except (RuntimeError, ValueError) as error:
         print(f"tools.lock: {error}", file=sys.stderr)

@@ -16,6 +16,8 @@ from packaging.utils import canonicalize_name
 from tools.lock import Pinned
 
 NAME: Final = "kafka-fetchgate"
+EXTRA: Final = "cooperative"
+"""What the image has of our own extras."""
 _CLASSIFIER: Final = "License :: OSI Approved :: "
 
 
@@ -84,14 +86,15 @@ def _purl(pinned: Pinned) -> str:
 
 
 def _needed(name: str, known: dict[str, list[str]]) -> list[str]:
-    """Return what a package needs of what is pinned; extras are not installed."""
+    """Return what a package needs of what is pinned; of extras, only our own `EXTRA` is installed."""
     needed: set[str] = set()
     try:
         wanted = [Requirement(text) for text in requires(name) or ()]
     except PackageNotFoundError:
         raise RuntimeError(f"{name} is not in this environment: make test installs what it needs") from None
     for requirement in wanted:
-        if "extra" not in str(requirement.marker or ""):
+        marker = str(requirement.marker or "")
+        if "extra" not in marker or (name == NAME and marker == f'extra == "{EXTRA}"'):
             needed.update(known.get(canonicalize_name(requirement.name), ()))
     return sorted(needed)
 

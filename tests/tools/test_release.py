@@ -54,7 +54,7 @@ def test_all_images_have_the_tag_of_the_release() -> None:
 
 @pytest.mark.parametrize(
     ("file", "wanted"),
-    [(RUN, PROJECT["project"]["dependencies"]), (BUILD, PROJECT["build-system"]["requires"])],
+    [(RUN, lock.wanted_at_run_time(PROJECT)), (BUILD, PROJECT["build-system"]["requires"])],
     ids=["run", "build"],
 )
 def test_what_is_wanted_is_pinned_with_hashes_and_without_addresses(file: Path, wanted: list[str]) -> None:
@@ -213,7 +213,7 @@ def test_a_bill_of_materials_names_what_needs_what() -> None:
     assert {ref for needs in edges.values() for ref in needs} == refs, (
         "each is there because something needs it"
     )
-    names = {Requirement(each).name for each in PROJECT["project"]["dependencies"]}
+    names = {Requirement(each).name for each in lock.wanted_at_run_time(PROJECT)}
     assert {ref.partition("@")[0] for ref in edges[own]} == {f"pkg:pypi/{name}" for name in names}
     assert all(component["licenses"] for component in told["components"])
 
