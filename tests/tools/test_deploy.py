@@ -255,7 +255,10 @@ def test_the_gateway_is_a_native_sidecar_that_starts_as_it_is_told(mode: str) ->
     assert_options(environment)
     assert environment.get("FETCHGATE_TRANSPARENT", "explicit") == mode
     ports = {port["name"]: port["containerPort"] for port in sidecar["ports"]}
-    assert environment["FETCHGATE_METRICS"] == f"0.0.0.0:{ports['fetchgate-metrics']}"
+    assert max(map(len, ports)) <= 15, (
+        "Kubernetes refuses longer names (RFC 6335, 5.1); its schema does not say"
+    )
+    assert environment["FETCHGATE_METRICS"] == f"0.0.0.0:{ports['gate-metrics']}"
     admin = load({}, environment, None).admin
     assert admin is not None
     assert admin.host == "127.0.0.1", "others must not read /state"
@@ -263,7 +266,7 @@ def test_the_gateway_is_a_native_sidecar_that_starts_as_it_is_told(mode: str) ->
     pages = {
         probe: sidecar[probe]["httpGet"] for probe in ("startupProbe", "livenessProbe", "readinessProbe")
     }
-    assert {page["port"] for page in pages.values()} == {"fetchgate-metrics"}
+    assert {page["port"] for page in pages.values()} == {"gate-metrics"}
     assert [page["path"] for page in pages.values()] == ["/livez", "/livez", "/readyz"]
     *_, wait = sidecar["lifecycle"]["preStop"]["exec"]["command"]
     assert pod["terminationGracePeriodSeconds"] > float(environment["FETCHGATE_DRAIN_TIMEOUT"]) + float(wait)

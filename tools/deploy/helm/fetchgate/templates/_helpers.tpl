@@ -81,26 +81,26 @@ The MiB that are requested: the worst case of docs/deploy.md, rounded up to 64. 
     {{- toYaml . | nindent 4 }}
     {{- end }}
   ports:
-    - name: fetchgate-metrics
+    - name: gate-metrics
       containerPort: 9465
       protocol: TCP
   startupProbe:
     httpGet:
       path: /livez
-      port: fetchgate-metrics
+      port: gate-metrics
     periodSeconds: 1
     failureThreshold: 30
   livenessProbe:
     httpGet:
       path: /livez
-      port: fetchgate-metrics
+      port: gate-metrics
     periodSeconds: 10
     timeoutSeconds: 5
     failureThreshold: 6
   readinessProbe:
     httpGet:
       path: /readyz
-      port: fetchgate-metrics
+      port: gate-metrics
     periodSeconds: 5
     timeoutSeconds: 5
   lifecycle:
