@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
+from proxy.dashboard import view
 from proxy.dashboard.choice import Selection
 from proxy.dashboard.rows import SORTS
 from proxy.dashboard.snapshot import parse
@@ -141,3 +142,8 @@ def test_what_a_gateway_tells_is_text_and_not_markup() -> None:
     document["connections"][0]["client_id"] = "[red]x[/red]\x1b[2J"
     shown = draw(parse(document), Selection(sort="client"), 200, 60)
     assert "[red]x[/red]\ufffd[2J" in shown
+
+
+def test_no_line_of_the_help_is_cut_at_80_columns() -> None:
+    lines = [f"{word:<14}{meaning}" if meaning else word for word, meaning in view._HELP]
+    assert [line for line in lines if len(line) > 80] == []
