@@ -127,7 +127,8 @@ def test_2_a_dead_broker(start_gateway: Start) -> None:
                 top="Connection refused",
                 log="Connection refused",
             )
-            assert gateway.metric("fetchgate_broker_connect_failures_total", broker=node) > 0
+            failures = "fetchgate_broker_connect_failures_total"
+            until(lambda: gateway.metric(failures, broker=node) > 0, "the client to try again")
 
 
 def test_3_a_slow_disk_at_the_broker(own: Broker, start_gateway: Start) -> None:
