@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from proxy.addresses import Address, BrokerPorts
 from proxy.units import milliseconds, seconds, size, switch, word
@@ -133,6 +133,10 @@ def _path(text: str) -> Path | None:
     return Path(text) if text else None
 
 
+MAX_NODE_ID: Final = 2**31 - 1
+"""`node_id` is an int32 (MetadataResponse.json)."""
+
+
 def _by_broker(text: str) -> dict[int, Path]:
     found: dict[int, Path] = {}
     for item in _list(text):
@@ -141,6 +145,8 @@ def _by_broker(text: str) -> dict[int, Path]:
             raise ValueError(
                 f"{item!r} is not the id of a broker and a file; write ID=FILE, as in 1=kafka-1.pem"
             )
+        if int(node_id) > MAX_NODE_ID:
+            raise ValueError(f"{item!r}: the id of a broker is at most {MAX_NODE_ID}")
         if int(node_id) in found:
             raise ValueError(f"{item!r}: broker {int(node_id)} has a file already")
         found[int(node_id)] = Path(file)

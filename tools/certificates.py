@@ -45,14 +45,15 @@ class Authority:
     Args:
         folder: for the files.
         name: of the CA and of its files.
+        usage: it says what its key is for. Many CAs do not, though RFC 5280, 4.2.1.3 asks for it.
     """
 
-    def __init__(self, folder: Path, name: str = "ca") -> None:
+    def __init__(self, folder: Path, name: str = "ca", *, usage: bool = True) -> None:
         self._folder = folder
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._name = _named(f"fetchgate test {name}")
         now = datetime.now(UTC)
-        self._certificate = (
+        builder = (
             x509.CertificateBuilder()
             .subject_name(self._name)
             .issuer_name(self._name)
@@ -61,10 +62,11 @@ class Authority:
             .not_valid_before(now - _DAY)
             .not_valid_after(now + _DAY)
             .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-            .add_extension(_ca_usage(), critical=True)
             .add_extension(x509.SubjectKeyIdentifier.from_public_key(self._key.public_key()), critical=False)
-            .sign(self._key, hashes.SHA256())
         )
+        if usage:
+            builder = builder.add_extension(_ca_usage(), critical=True)
+        self._certificate = builder.sign(self._key, hashes.SHA256())
         self.file = folder / f"{name}.pem"
         self.file.write_bytes(self._certificate.public_bytes(Encoding.PEM))
 

@@ -15,6 +15,7 @@ from proxy.cooperative.ranges import KeyRanges, RangeError, check_ranges
 
 MAX_RANGES: Final = 64
 """What a client declares. What others have is compared with each of them, and each may be a step of a map."""
+MAX_SHOWN: Final = 256
 _SUFFIX: Final = re.compile(rb"\.(kr|lane)-([A-Za-z0-9._-]*)$")
 _RANGES: Final = re.compile(rb"[0-9a-f]{1,8}-[0-9a-f]{1,8}(-[0-9a-f]{1,8}-[0-9a-f]{1,8})*")
 _NAME: Final = re.compile(NAME.encode())
@@ -43,20 +44,18 @@ def declared(client_id: bytes) -> Declared | None:
     own_id, text = client_id[: found.start()], found[2]
     if found[1] == b"lane":
         if not _NAME.fullmatch(text):
-            raise RangeError(
-                f"{_shown(client_id)}: the name of a lane has 1 to 64 characters A-Z a-z 0-9 _ -"
-            )
+            raise RangeError(f"{shown(client_id)}: the name of a lane has 1 to 64 characters A-Z a-z 0-9 _ -")
         return Declared(own_id, lane=text.decode())
     if not _RANGES.fullmatch(text):
-        raise RangeError(f"{_shown(client_id)}: ranges are .kr-LOW-HIGH, hexadecimal digits in lower case")
+        raise RangeError(f"{shown(client_id)}: ranges are .kr-LOW-HIGH, hexadecimal digits in lower case")
     if text.count(b"-") >= 2 * MAX_RANGES:
-        raise RangeError(f"{_shown(client_id)}: more than {MAX_RANGES} ranges")
+        raise RangeError(f"{shown(client_id)}: more than {MAX_RANGES} ranges")
     bounds = [int(bound, 16) for bound in text.split(b"-")]
     ranges = tuple(sorted(zip(bounds[::2], bounds[1::2], strict=True)))
     try:
         check_ranges(ranges)
     except RangeError as error:
-        raise RangeError(f"{_shown(client_id)}: {error}") from None
+        raise RangeError(f"{shown(client_id)}: {error}") from None
     return Declared(own_id, ranges)
 
 
@@ -65,5 +64,7 @@ def suffix(ranges: KeyRanges) -> str:
     return ".kr-" + "-".join(f"{bound:08x}" for pair in ranges for bound in pair)
 
 
-def _shown(client_id: bytes) -> str:
-    return f"client.id {client_id.decode(errors='replace')}"
+def shown(client_id: bytes) -> str:
+    """Name a client in a message, at most `MAX_SHOWN` characters of it: its client.id may be 32 KiB."""
+    text = client_id.decode(errors="replace")
+    return f"client.id {text if len(text) <= MAX_SHOWN else text[:MAX_SHOWN] + '...'}"

@@ -11,7 +11,7 @@ from weakref import WeakSet
 from zlib import crc32
 
 from proxy.cooperative.claims import Claims, Client
-from proxy.cooperative.declared import Declared, declared
+from proxy.cooperative.declared import Declared, declared, shown
 from proxy.cooperative.group import Group
 from proxy.cooperative.member import Member
 from proxy.cooperative.named import NamedLane
@@ -229,9 +229,8 @@ class Members:
             return member
         lane = self.lanes.get(found.lane)
         if lane is None or lane.group not in self._groups:
-            shown = client_id.decode(errors="replace")
             known = f"the file of options names {self._lanes_named()}"
-            raise RangeError(f"client.id {shown}: no lane has the name {found.lane}; {known}")
+            raise RangeError(f"{shown(client_id)}: no lane has the name {found.lane}; {known}")
         member.group = lane.group
         member.lanes.update(lane.ranges)
         return member
@@ -332,7 +331,7 @@ class Members:
 
 
 def _shown(client: Client) -> str:
-    return f"client.id {client[1].decode(errors='replace')} at {client[0]}"
+    return f"{shown(client[1])} at {client[0]}"
 
 
 def _place(place: Place) -> str:

@@ -20,9 +20,9 @@ from proxy.core.requests import (
     GROUP_SECONDS,
     decisive,
     describe_length,
-    printable,
     read_client_names,
     read_wait,
+    readable,
 )
 from proxy.core.responses import Rewriting
 from proxy.protocol import api_versions
@@ -223,7 +223,7 @@ class ClientSide:
                 state.send(request, frame)
                 return size
             self._header, self._header_version = frame[REQUEST_START_BYTES:body], version
-            state.client_id = state.client_id or printable(client_id)
+            state.client_id = state.client_id or readable(client_id)
         body = REQUEST_START_BYTES + len(self._header)
         if version >= SESSION_VERSION and self._sessions.on:
             if self._sessions.waits:
@@ -259,7 +259,7 @@ class ClientSide:
             return len(data)
         if self._following is not None and not state.client_id:
             with suppress(ProtocolError):  # not all clients send ApiVersions on each connection
-                state.client_id = printable(request_header(data, LENGTH_BYTES)[3])
+                state.client_id = readable(request_header(data, LENGTH_BYTES)[3])
         answered, produced = True, None
         # With acks=0 no response comes, and nothing may wait for one (fetch-semantics, trap 32; case 86).
         if api_key == ApiKey.PRODUCE:

@@ -63,7 +63,7 @@ def describe_length(data: bytes, length: int, most: int) -> str:
     if data[:2] == TLS_HANDSHAKE:
         return "TLS on a plaintext listener"
     if data.startswith(_HTTP):
-        return f'HTTP on a port of Kafka ("{printable(data[:_HTTP_BYTES])}")'
+        return f'HTTP on a port of Kafka ("{readable(data[:_HTTP_BYTES])}")'
     if length > most:
         return f"a request of {length} bytes; max_request_bytes is {most}"
     return f"a request of {length} bytes"
@@ -78,13 +78,13 @@ def read_client_names(frame: bytes, version: int) -> tuple[str, ClientSoftware |
     _, _, _, client_id, body = request_header(frame, LENGTH_BYTES)
     # KIP-511: software name and version, from v3 on.
     if version < 3:
-        return printable(client_id), None
+        return readable(client_id), None
     software, _ = read_client_software(frame, body)
-    name, of_version = printable(software.name.encode()), printable(software.version.encode())
-    return printable(client_id), ClientSoftware(name=name, version=of_version)
+    name, of_version = readable(software.name.encode()), readable(software.version.encode())
+    return readable(client_id), ClientSoftware(name=name, version=of_version)
 
 
-def printable(name: bytes | None) -> str:
+def readable(name: bytes | None) -> str:
     """Return a client's name without control characters, which a terminal may obey."""
     text = (name or b"")[:_MAX_NAME].decode(errors="replace")
     return text if text.isprintable() else "".join(c if c.isprintable() else "\ufffd" for c in text)

@@ -11,6 +11,7 @@ from typing import Final
 from proxy.addresses import LOOPED, Address
 from proxy.logger import Logger
 from proxy.telemetry.history import Note
+from proxy.telemetry.logs import BURST, WINDOW
 from proxy.telemetry.status import Unreachable, limit_reached
 from proxy.telemetry.totals import NodeId
 from proxy.telemetry.unanswered import Owed, Unanswered
@@ -27,6 +28,11 @@ AGAIN_SECONDS: Final = 300.0
 """What is wrong with a client is logged again after so long: it may try each second, for days."""
 MAX_CLIENTS: Final = 1000
 """How many of these lines are remembered; the first are forgotten."""
+MAX_WORDS: Final = 1000
+"""How many characters of a client and of a reason are kept: clients choose part of them."""
+LINES: Final = BURST // 2
+"""How many of these lines are written in `WINDOW` seconds: twice as many fit into any such time, and the
+`proxy.telemetry.logs.Throttle` drops none. A line that it drops would be remembered as written."""
 UNTRIED_SECONDS: Final = 180.0
 """An unreachable broker is forgotten when nobody tried to connect to it for so long: it may be removed, or
 never existed. Clients that want it try every few seconds; the alert on it waits longer than this."""
@@ -118,6 +124,9 @@ class Repeated:
         self._event = event
         self._told: dict[tuple[str, str], tuple[float, int]] = {}
         """By client and reason, in the order of time: when it was logged, and how many came since then."""
+        self._window = -WINDOW
+        self._lines = self._suppressed = 0
+        """In this window: the lines written. Since the last line: how many found no room."""
 
     def happens(self, client: str, reason: str, now: float, *, shown: str = "") -> bool:
         """Record that it happens; return whether it was logged.
@@ -128,17 +137,25 @@ class Repeated:
             now: in seconds.
             shown: names the client in the log, if `client` does not.
         """
-        key = client, reason
+        key = client[:MAX_WORDS], reason[:MAX_WORDS]
         at, more = self._told.get(key, (-AGAIN_SECONDS, 0))
         if now - at < AGAIN_SECONDS:
             self._told[key] = at, more + 1
             return False
+        if now - self._window >= WINDOW:
+            self._window, self._lines = now, 0
+        if self._lines >= LINES:
+            self._suppressed += 1
+            return False
+        self._lines += 1
         self._told.pop(key, None)
         if len(self._told) >= MAX_CLIENTS:
             del self._told[next(iter(self._told))]
         self._told[key] = now, 0
-        since = {"more_since_the_last_line": more} if more else {}
-        self._log.warning(self._event, client=shown or client, reason=reason, **since)
+        since = {"more_since_the_last_line": more, "suppressed": self._suppressed}
+        self._suppressed = 0
+        told = {name: number for name, number in since.items() if number}
+        self._log.warning(self._event, client=shown or key[0], reason=key[1], **told)
         return True
 
 

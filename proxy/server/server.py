@@ -267,10 +267,10 @@ class Server(Service):
                 self.note("refused", f"a client is refused: {text}", warning=True)
         elif what is Told.EXCLUSIVE:
             self.log.warning(what, group=who, reason=text)
-            self.note("group", f"group {who} shares no partition: {text}", warning=True)
+            self.note("exclusive", f"group {who} shares no partition: {text}", warning=True)
         else:
             self.log.info(what, group=who, lanes=text)
-            self.note("group", f"group {who}: {text}")
+            self.note("rebalanced", f"group {who}: {text}")
 
     def broker_tls_args(self, link: Link, address: Address) -> Mapping[str, Any]:
         """Return asyncio's arguments for TLS to an address; none for plain text.
@@ -396,7 +396,7 @@ class Server(Service):
         problems = [self._refused] if monotonic() - self._looped_at < LOOP_SECONDS else []
         problems += self.brokers.problems + self.reload_errors
         problems += [self._descriptors.problem] if self._descriptors.problem else []
-        problems += [each.problem for each in contexts if each is not None and each.problem]
+        problems += dict.fromkeys(each.problem for each in contexts if each is not None and each.problem)
         problems += self._expired
         stopped = self.tap.stopped if isinstance(self.tap, Capture) else ""
         problems += [f"the capture has stopped: {stopped}; restart to capture again"] if stopped else []
@@ -495,12 +495,14 @@ class Server(Service):
     def follow_files(self) -> None:
         """Reload the certificates whose files have changed; open connections keep theirs."""
         contexts = [("client", each) for each in self._client_tls.reloading.values()]
-        for side, context in [("broker", self._broker_tls.reloading), *contexts]:
-            if context is None or not context.reload_if_changed():
-                continue
-            if context.problem:
-                self.log.warning("certificates not reloaded", side=side, reason=context.problem)
-                self.note("certificates", context.problem, warning=True)
+        both = [("broker", self._broker_tls.reloading), *contexts]
+        changed = [
+            (side, each.problem) for side, each in both if each is not None and each.reload_if_changed()
+        ]
+        for side, problem in dict.fromkeys(changed):  # all listeners read one --client-ca
+            if problem:
+                self.log.warning("certificates not reloaded", side=side, reason=problem)
+                self.note("certificates", problem, warning=True)
             else:
                 self.log.info("certificates reloaded", side=side)
                 self.note("certificates", f"new certificates toward the {side} are in use")

@@ -40,8 +40,8 @@ def configure(*, style: str, level: str, stream: TextIO | None = None) -> None:
             Throttle(),
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
-            _printable,
             structlog.processors.format_exc_info,
+            *([] if style == "json" else [_printable]),  # JSON escapes them itself
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
@@ -56,7 +56,8 @@ def _printable(
     """Escape what a terminal may obey: clients choose their client.id, and the name of their software."""
     for key, value in line.items():
         if isinstance(value, str):
-            line[key] = printable(value)
+            lines = value.split("\n") if key == "exception" else [value]
+            line[key] = "\n".join(map(printable, lines))
     return line
 
 

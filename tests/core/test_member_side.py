@@ -229,6 +229,14 @@ def test_api_versions_offers_what_is_read(shared: Shared) -> None:
 # Fetches
 
 
+def test_a_long_client_id_is_not_told_in_full(shared: Shared) -> None:
+    name = "x" * 30_000
+    shared.connection().receive_client(fetch(f"{name}.kr-9-1"), 1.0)
+    shared.connection().receive_client(fetch(f"{name}.lane-nobody"), 1.0)
+    assert len(shared.told) == 2
+    assert all(text.startswith(f"client.id {'x' * 256}...: ") and len(text) < 400 for text in shared.told)
+
+
 def test_ranges_that_can_not_be_are_refused_when_the_client_has_waited(shared: Shared) -> None:
     one = shared.connection()
     one.receive_client(fetch("x.kr-9-1"), 1.0)

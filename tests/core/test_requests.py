@@ -2,7 +2,7 @@
 
 import pytest
 
-from proxy.core.requests import describe_length, printable, read_client_names
+from proxy.core.requests import describe_length, read_client_names, readable
 from proxy.protocol.api_versions import ClientSoftware
 from proxy.protocol.primitives import ProtocolError
 from tests.playbook import request
@@ -35,7 +35,7 @@ def test_a_client_names_itself_and_from_3_on_its_software() -> None:
 
 
 def test_names_are_shown_without_what_a_terminal_obeys() -> None:
-    assert printable(None) == ""
-    assert printable("größe".encode()) == "größe"
-    assert printable(b"\x1b[2J\xff") == "\ufffd[2J\ufffd"
-    assert printable(b"a" * 300) == "a" * 256
+    assert readable(None) == ""
+    assert readable("größe".encode()) == "größe"
+    assert readable(b"\x1b[2J\xff") == "\ufffd[2J\ufffd"
+    assert readable(b"a" * 300) == "a" * 256

@@ -75,6 +75,23 @@ def test_nothing_of_a_client_moves_the_terminal_or_makes_a_line(style: str, name
     assert stream.getvalue().rstrip("\n").isprintable()
 
 
+@pytest.mark.parametrize("style", ["console", "json"])
+def test_nothing_of_an_exception_moves_the_terminal(style: str) -> None:
+    stream = io.StringIO()
+    configure(style=style, level="info", stream=stream)
+    logger().error("event loop", exc_info=ValueError("\x1b[2J"))
+    assert "\x1b" not in stream.getvalue()
+    assert "[2J" in stream.getvalue()
+    assert all(line.isprintable() for line in stream.getvalue().split("\n"))
+
+
+def test_a_line_of_json_has_what_a_client_sent() -> None:
+    stream = io.StringIO()
+    configure(style="json", level="info", stream=stream)
+    logger().warning("client refused", client="\x1b[2J")
+    assert json.loads(stream.getvalue())["client"] == "\x1b[2J"
+
+
 def test_what_the_event_loop_could_not_handle_is_told_but_a_name_that_nobody_waits_for_any_more() -> None:
     stream = io.StringIO()
     configure(style="json", level="info", stream=stream)

@@ -90,7 +90,7 @@ def test_its_file_is_read_again_and_its_end_is_told(keys: Keys, tmp_path: Path) 
             gate.follow_files()
             (reason,) = gate.health().reasons
             assert reason.startswith(f"--tls-cert-of 1={own}: ")
-            assert reason.endswith("; the earlier certificate stays in use")
+            assert reason.endswith("; the earlier certificate and client CAs stay in use")
             combined(keys.ca.sign("old", days=(-0.9, -0.1)), own)
             with capture_logs() as lines:
                 gate.follow_files()
@@ -98,6 +98,29 @@ def test_its_file_is_read_again_and_its_end_is_told(keys: Keys, tmp_path: Path) 
             (reason,) = gate.health().reasons
             assert reason.startswith(f"--tls-cert-of 1={own}: the certificate expired at ")
             assert [line["reason"] for line in lines if "reason" in line] == [reason]
+
+    run(scene())
+
+
+def test_one_wrong_file_of_clients_cas_is_told_once(keys: Keys, tmp_path: Path) -> None:
+    own = combined(keys.ca.sign("first"), tmp_path / "own.pem")
+    ca = tmp_path / "clients.pem"
+    ca.write_text(keys.good.chain)
+
+    async def scene() -> None:
+        of = {1: own, 2: own, 3: own}
+        async with (
+            stub_cluster((1, "", 0)) as cluster,
+            gateway(cluster.address, Gateway, **options(keys, of, client_ca=str(ca))) as gate,
+        ):
+            await until(lambda: gate.health().state == "ready")
+            ca.write_text("half a file")
+            with capture_logs() as lines:
+                gate.follow_files()
+            (reason,) = gate.health().reasons
+            assert reason.startswith(f"--client-ca {ca}: ")
+            assert reason.endswith("; the earlier certificate and client CAs stay in use")
+            assert [line["reason"] for line in lines] == [reason]
 
     run(scene())
 

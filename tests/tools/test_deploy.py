@@ -616,7 +616,8 @@ def test_a_gateway_with_a_token_is_asked_with_it(tmp_path: Path) -> None:
     assert asked == ["Bearer s3cret"]
 
 
-def test_a_gateway_with_tls_is_trusted_by_its_own_certificate(tmp_path: Path) -> None:
+@pytest.mark.parametrize("usage", [True, False])
+def test_a_gateway_with_tls_is_trusted_by_its_own_certificate(tmp_path: Path, usage: bool) -> None:
     asked: list[str] = []
 
     class Idle(BaseHTTPRequestHandler):
@@ -626,7 +627,9 @@ def test_a_gateway_with_tls_is_trusted_by_its_own_certificate(tmp_path: Path) ->
             self.end_headers()
             self.wfile.write(b'{"connections_open": 0}')
 
-    pair = Authority(tmp_path).sign("fetchgate.example")
+    ca = Authority(tmp_path, usage=usage)
+    pair = ca.sign("fetchgate.example")
+    pair.cert.write_text(pair.chain + ca.file.read_text())
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(pair.cert, pair.key)
     with ThreadingHTTPServer(("127.0.0.1", 0), Idle) as server:

@@ -4,7 +4,7 @@
 Before Kubernetes 1.29 sidecars have no order, and a pod stops all of its containers at once. With this hook
 the gateway stays until its clients have finished. The exit code is always 0: a failed hook would not help
 anybody. As for the gateway, FETCHGATE_ADMIN_TOKEN_FILE names the file of the admin endpoint's token, and
-FETCHGATE_ADMIN_CERT its certificate.
+FETCHGATE_ADMIN_CERT its certificate. An expired one is not trusted: then the hook waits the full time.
 """
 
 import json
@@ -51,7 +51,8 @@ def _trusting(cert: str) -> ssl.SSLContext:
     """Return what takes a certificate for itself: the gateway shows it, beside this hook, by any name."""
     context = ssl.create_default_context(cafile=cert)
     context.check_hostname = False
-    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    # Without VERIFY_X509_STRICT, a default from Python 3.13 on: many CAs do not satisfy it.
+    context.verify_flags = ssl.VERIFY_X509_PARTIAL_CHAIN
     return context
 
 
