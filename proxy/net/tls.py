@@ -22,7 +22,7 @@ from proxy.reasons import short
 
 HANDSHAKE_SECONDS: Final = 10.0
 """The longest TLS handshake of a client."""
-KEPT: Final = "the earlier certificate and client CAs stay in use"
+KEPT: Final = "what was read earlier stays in use"
 
 MAX_SUBJECT: Final = 256
 """How many characters of a client's subject are shown."""
