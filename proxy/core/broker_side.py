@@ -136,6 +136,8 @@ class BrokerSide:
             pieces = self._fetches.receive(request, chunk, last=last)
             if request.served is not None and request.resend is None:
                 pieces = self._sessions.receive(request, pieces, last=last)
+            if last and request.walk is not None and not request.through_session:
+                self._sessions.passed(request.walk.session_id)
             if self._following is not None:
                 pieces = self._following.receive(request, pieces, left=state.response_left, last=last)
         elif disposition is _PASSED:

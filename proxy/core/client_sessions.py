@@ -9,6 +9,7 @@ none does the gateway. So a client is not told of a refusal: franz-go would neve
 6.7).
 """
 
+from struct import Struct
 from typing import Final
 
 from proxy.core.connection_state import ConnectionState
@@ -25,12 +26,20 @@ from proxy.fetch_manager.manager import FetchManager
 from proxy.fetch_manager.session import FetchSession
 from proxy.protocol.api import REQUEST_CORRELATION_ID, ApiKey
 from proxy.protocol.fetch_layout import LAYOUTS, SESSION, SESSION_VERSION
-from proxy.protocol.fetch_request import FIRST_EPOCH, INITIAL_EPOCH, FetchRequest, parse_fetch_request
-from proxy.protocol.primitives import Buffer, ProtocolError
+from proxy.protocol.fetch_request import (
+    FIRST_EPOCH,
+    INITIAL_EPOCH,
+    SESSIONLESS_EPOCH,
+    FetchRequest,
+    parse_fetch_request,
+)
+from proxy.protocol.primitives import Buffer, ProtocolError, Truncated
 
 _FLOODS: Final = 3
 """After so many sessions in a row that it did not use, a client gets no more of them."""
 _FETCH: Final = int(ApiKey.FETCH)
+_REPLICA_ID: Final = Struct(">i")
+_CONSUMER: Final = -1
 
 
 class ClientSessions:
@@ -109,13 +118,16 @@ class ClientSessions:
             fetch = parse_fetch_request(frame, version, body)
         except ProtocolError:
             return None
-        if self._floods(fetch) and not lacking:
+        floods = self._floods(fetch)
+        if floods and manager.asks_broker and not lacking:
             return None
         sent_version = version
         if lacking:
             features = self._eligibility.known
             sent_version = SESSION_VERSION - 1 if features is None else features.fetch_max
-        context = manager.context(fetch, self._now_ms, broker=self._broker, version=sent_version)
+        context = manager.context(
+            fetch, self._now_ms, broker=self._broker, version=sent_version, gives=not floods or lacking
+        )
         if context is None:
             return None
         self._count(fetch)
@@ -128,6 +140,37 @@ class ClientSessions:
         if not isinstance(context, SessionlessFetchContext):
             self._waits_for = request
         return request, context.request
+
+    def unread(self, data: bytes, version: int, body: int) -> bytes:
+        """Return a fetch that is not read, or its beginning, as the broker is to see it.
+
+        The gateway can't serve it. So the broker gets it without a session if it asks for one that only the
+        gateway gives (``--client-sessions on``), or if it names one that the gateway has: nobody would serve
+        that session's next fetch. The response says to the client that it has none.
+
+        Args:
+            data: the beginning, with the session's id and epoch at least.
+            version: v7 or later.
+            body: offset of the body.
+
+        Raises:
+            Truncated: `data` ends before that.
+        """
+        manager, layout = self._manager, LAYOUTS[version]
+        at = body + layout.request_session
+        if len(data) < body + layout.request_head:
+            raise Truncated("fetch request", body)
+        if manager is None or (layout.request_limits and _REPLICA_ID.unpack_from(data, body)[0] != _CONSUMER):
+            return data
+        session_id, epoch = SESSION.unpack_from(data, at)
+        if not manager.takes_over(session_id, epoch, self._broker):
+            return data
+        return b"".join((data[:at], SESSION.pack(0, SESSIONLESS_EPOCH), data[at + SESSION.size :]))
+
+    def passed(self, session_id: int) -> None:
+        """Note that the client gets a session of the broker's own."""
+        if self._manager is not None and session_id > 0:
+            self._manager.cache.leave(session_id)
 
     def receive(self, request: InFlightRequest, pieces: list[Buffer], *, last: bool) -> list[Buffer]:
         """Return what the client gets of the next bytes of a full response."""

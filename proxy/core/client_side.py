@@ -34,13 +34,15 @@ from proxy.protocol.api import (
     ApiKey,
     request_header,
 )
-from proxy.protocol.fetch_layout import MIN_VERSION, SESSION_VERSION
+from proxy.protocol.fetch_layout import MAX_VERSION, MIN_VERSION, SESSION_VERSION
 from proxy.protocol.primitives import ProtocolError
 from proxy.protocol.produce import READ_WITHIN, wants_response
 from proxy.session.decision import Reason
 
 _MAX_FETCH_REQUEST: Final = 1 << 20
 """A fetch request beyond this is forwarded unread: some 31,000 partitions."""
+_MAX_FETCH_HEAD: Final = 1 << 16
+"""So much of one is kept until what it says of its session has come. No client has a longer header."""
 _MIN_LENGTH: Final = 10
 """No request is shorter, without its 4 bytes of length. A header has 10 bytes or more. Only the one of
 ControlledShutdown v0 has 8, and 4 bytes of body follow it. PostgreSQL asks for encryption with a length of 8.
@@ -237,6 +239,8 @@ class ClientSide:
             if self._sessions.lacks_sessions(version):
                 state.fail("client", "a fetch that can't be read, for a broker without sessions")
                 return size
+            with suppress(ProtocolError):  # it is so short that it is none
+                frame = self._sessions.unread(frame, version, body)
         state.responses.owed.append(request)
         self._fetches.request(request, frame, body)
         return size
@@ -295,6 +299,13 @@ class ClientSide:
             state.fail("client", "a fetch that is too large to be read, for a broker without sessions")
             return len(data)
         elif api_key == ApiKey.FETCH:
+            if SESSION_VERSION <= version <= MAX_VERSION and self._sessions.on:
+                try:
+                    data = self._sessions.unread(data, version, request_header(data, LENGTH_BYTES)[4])
+                except ProtocolError:
+                    if len(data) < min(size, _MAX_FETCH_HEAD):
+                        state.request_part.need = min(size, 2 * len(data))
+                        return 0
             self._fetches.count_unread(size, version, Reason.NOT_READ)
         request = InFlightRequest(
             api_key, version, data[REQUEST_CORRELATION_ID], self._rewriting.disposition(api_key, version)

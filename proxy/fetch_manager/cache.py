@@ -7,7 +7,7 @@ more of them. If a newcomer needs more than is left, stale sessions give way, an
 """
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from typing import Final, TypeAlias
 
 from proxy.fetch_manager.session import FetchSession
@@ -22,6 +22,10 @@ EVICTION_MS: Final = 120_000
 """
 MAX_PARTITIONS: Final = 1 << 20
 """Partitions in all sessions of a cache: some 100 MB."""
+
+MAX_LEFT: Final = 1 << 14
+"""Ids of brokers' own sessions that are remembered, the latest ones: some 1.5 MB. Kafka's default is 1,000
+sessions a broker."""
 
 NewId: TypeAlias = Callable[[int, int], int]
 """Returns a random number between two, both included."""
@@ -41,7 +45,7 @@ class FetchSessionCache:
         max_partitions: partitions at most, an eighth in each shard.
     """
 
-    __slots__ = ("_shards", "_turn")
+    __slots__ = ("_left", "_shards", "_turn")
 
     def __init__(
         self,
@@ -51,9 +55,12 @@ class FetchSessionCache:
         eviction_ms: int = EVICTION_MS,
         max_partitions: int = MAX_PARTITIONS,
     ) -> None:
+        self._left: dict[int, None] = {}
+        """Ids that sessions of brokers have, the one that was seen last at the end."""
         self._shards = [
             FetchSessionCacheShard(
                 new_id,
+                left=self._left,
                 first_id=max(1, shard * IDS_PER_SHARD),
                 last_id=(shard + 1) * IDS_PER_SHARD - 1,
                 slots=slots // SHARDS,
@@ -111,6 +118,19 @@ class FetchSessionCache:
         """Return whether a session's shard has room for the partitions that the session has now."""
         return self._shards[self.shard_of(session.session_id)].room_for(session)
 
+    def leave(self, session_id: int) -> None:
+        """Note that a broker's own session has this id: none here has it.
+
+        A client sends nothing but the id. With two sessions of one id it could get the other client's.
+        """
+        if session_id in self._left:
+            del self._left[session_id]
+        elif len(self._left) >= MAX_LEFT:
+            del self._left[next(iter(self._left))]
+        self._left[session_id] = None
+        if (session := self.get(session_id)) is not None:
+            self.remove(session)
+
     def create(self, session: FetchSession, now_ms: int) -> int:
         """Give a new session a slot of the shard whose turn it is; return its id, or 0 if it gets none."""
         shard = self._shards[self._turn % SHARDS]
@@ -133,6 +153,7 @@ class FetchSessionCacheShard:
         "_eviction_ms",
         "_first_id",
         "_last_id",
+        "_left",
         "_max_partitions",
         "_new_id",
         "_sessions",
@@ -151,8 +172,10 @@ class FetchSessionCacheShard:
         slots: int,
         eviction_ms: int,
         max_partitions: int,
+        left: Container[int] = (),
     ) -> None:
         self._new_id = new_id
+        self._left = left
         self._first_id = first_id
         self._last_id = last_id
         self._slots = slots
@@ -188,7 +211,7 @@ class FetchSessionCacheShard:
         if not self._make_room(now_ms, session):
             return 0
         session_id = self._new_id(self._first_id, self._last_id)
-        while session_id in self._sessions:
+        while session_id in self._sessions or session_id in self._left:
             session_id = self._new_id(self._first_id, self._last_id)
         session.session_id = session_id
         session.created_ms = session.last_used_ms = now_ms

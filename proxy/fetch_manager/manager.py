@@ -37,11 +37,11 @@ class FetchManager:
         asks_broker: a client gets the broker's own session, and one of these only if the broker gives none.
     """
 
-    __slots__ = ("_asks_broker", "cache", "raised")
+    __slots__ = ("asks_broker", "cache", "raised")
 
     def __init__(self, cache: FetchSessionCache, *, asks_broker: bool = False) -> None:
         self.cache = cache
-        self._asks_broker = asks_broker
+        self.asks_broker = asks_broker
         self.raised = False
         """A client was offered v7 for a broker that stops before it."""
 
@@ -56,10 +56,25 @@ class FetchManager:
             epoch: the fetch's.
             broker: the broker that it is for.
         """
-        return not self._asks_broker or epoch == INITIAL_EPOCH or self._find(session_id, broker) is not None
+        return not self.asks_broker or epoch == INITIAL_EPOCH or self._find(session_id, broker) is not None
+
+    def takes_over(self, session_id: int, epoch: int, broker: str) -> bool:
+        """Take what a fetch says of its session from one that can't be read; return whether it is ours.
+
+        A session of this server that it names is given up: what the fetch changes in it is not known.
+
+        Args:
+            session_id: the fetch's.
+            epoch: the fetch's.
+            broker: the broker that it is for.
+        """
+        session = self._find(session_id, broker)
+        if session is not None:
+            self.cache.remove(session)
+        return session is not None or (epoch == INITIAL_EPOCH and not self.asks_broker)
 
     def context(
-        self, fetch: FetchRequest, now_ms: int, *, broker: str = "", version: int = 0
+        self, fetch: FetchRequest, now_ms: int, *, broker: str = "", version: int = 0, gives: bool = True
     ) -> FetchContext | FinalContext | None:
         """Take a client's fetch, v7 and later. What it says of its session is done at once.
 
@@ -68,6 +83,7 @@ class FetchManager:
             now_ms: the time in milliseconds.
             broker: the broker that it is for. Ids of sessions with other brokers are not known to it.
             version: the version in which it goes on; 0: its own. Only a fetch of v7 may go on as v5 or v6.
+            gives: it may get a session.
 
         Returns:
             None if it has to be forwarded as it is: a follower's fetch (fetch-semantics, trap 2), or one with
@@ -81,7 +97,7 @@ class FetchManager:
         version = version or fetch.layout.version
         session = self._find(fetch.session_id, broker)
         if fetch.session_epoch in (INITIAL_EPOCH, SESSIONLESS_EPOCH):
-            return self._full(fetch, session, broker, version)
+            return self._full(fetch, session, broker, version, gives=gives)
         if session is None:
             return SessionErrorContext(fetch, ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         if session.epoch != fetch.session_epoch:
@@ -95,13 +111,13 @@ class FetchManager:
         return session if session is not None and session.broker == broker else None
 
     def _full(
-        self, fetch: FetchRequest, session: FetchSession | None, broker: str, version: int
+        self, fetch: FetchRequest, session: FetchSession | None, broker: str, version: int, *, gives: bool
     ) -> FetchContext | FinalContext | None:
         """Begin a full fetch. It ends the session that it names, if there is one."""
         if session is not None:
             self.cache.remove(session)
-        asks = self._asks_broker and version >= SESSION_VERSION
-        if fetch.session_epoch == INITIAL_EPOCH and fetch.not_plain in ("", _IGNORED):
+        asks = self.asks_broker and version >= SESSION_VERSION
+        if gives and fetch.session_epoch == INITIAL_EPOCH and fetch.not_plain in ("", _IGNORED):
             if asks:
                 # The broker may have given the session that it names, but not if that was here.
                 request = fetch.with_session(0 if session is not None else fetch.session_id, INITIAL_EPOCH)

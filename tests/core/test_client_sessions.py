@@ -2,15 +2,16 @@
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
 
 from proxy.core.connection import Connection
 from proxy.core.eligibility import SessionLimits
-from proxy.fetch_manager.cache import FetchSessionCache
+from proxy.fetch_manager.cache import IDS_PER_SHARD, MAX_LEFT, FetchSessionCache
 from proxy.fetch_manager.manager import FetchManager
+from proxy.protocol.fetch_request import MAX_TOPICS
 from tests.fetch_manager.cases import Case, every_case
 from tests.fetch_manager.script import Script, Server
 from tests.fetch_manager.serving import Finish
@@ -18,7 +19,14 @@ from tests.fetch_manager.test_cases import Modelled, parked
 from tests.model.asker import Requests, Want, entries, sizes, summary
 from tests.model.broker import ModelBroker
 from tests.model.gate import Gate, count, framed, unframed
-from tests.model.wire import FetchRequest, FetchResponse, decode_request, decode_response, encode_request
+from tests.model.wire import (
+    FetchRequest,
+    FetchResponse,
+    decode_request,
+    decode_response,
+    encode_request,
+    encode_response,
+)
 from tests.sessionless import API_VERSIONS
 
 
@@ -399,3 +407,114 @@ def test_requests_are_those_of_a_client_without_sessions() -> None:
         client.fetch(session=(made, 1))
         assert [(each.session_id, each.session_epoch) for each in seen] == [(0, epoch), (0, -1)]
         assert seen[0].topics == seen[1].topics
+
+
+LONG: tuple[Want, ...] = tuple((f"t{number}", 0) for number in range(MAX_TOPICS + 1))
+"""A list that is not read."""
+
+
+@pytest.mark.parametrize(
+    ("version", "large", "seed"),
+    [(7, False, None), (12, False, 5), (15, False, None), (7, True, None), (12, True, 5)],
+)
+def test_with_on_a_list_that_is_not_read_gets_no_session_of_the_brokers(
+    version: int, large: bool, seed: int | None
+) -> None:
+    """Nobody would serve its next fetch: 70 for ever, and a session left behind at the broker each time."""
+    gateway = Gateway(broker(slots=1000), chance=None if seed is None else random.Random(seed))
+    client = Client(gateway, version)
+    names = [f"{'x' * 240 if large else ''}{number}" for number in range(4096 if large else MAX_TOPICS + 1)]
+    client.ids |= {name: number.to_bytes(16) for number, name in enumerate(names, 1)}
+    wants: list[Want] = [(name, 0) for name in names]
+    request = client.request(*wants, session=(0, 0))
+    assert (len(encode_request(request)) > 1 << 20) == large
+
+    told = client.send(request)
+
+    assert (told.error_code, told.session_id, len(entries(told))) == (0, 0, len(wants))
+    assert not gateway.broker.cache.sessions
+
+
+def test_a_session_that_grows_beyond_what_is_read_ends_and_its_client_begins_again() -> None:
+    gateway = Gateway(broker(slots=1000))
+    client = Client(gateway)
+    made = client.fetch(*FOO, session=(0, 0)).session_id
+
+    told = client.fetch(*LONG, session=(made, 1))
+
+    assert (told.error_code, told.session_id, len(entries(told))) == (0, 0, len(LONG))
+    assert len(gateway.manager.cache) == len(gateway.broker.cache.sessions) == 0
+    assert client.fetch(*FOO, session=(0, 0)).session_id > 0
+
+
+def test_followers_keep_what_they_say_of_their_session() -> None:
+    """Trap 2, also for lists that are not read."""
+    gateway = Gateway(broker(slots=1000))
+    client = Client(gateway, 12)
+    seen: list[bytes] = []
+    client.gate.before = seen.append
+    request = client.request(*LONG, session=(0, 0), replica_id=3)
+
+    client.send(request)
+
+    assert seen == [encode_request(request)]
+
+
+def test_with_on_who_floods_once_is_not_led_to_a_session_of_the_brokers() -> None:
+    """Section 6.7: it gets none, and what it would have got from the broker nobody would serve."""
+    gateway = Gateway(broker(slots=1000))
+    client = Client(gateway)
+    ids = [client.fetch(*FOO, session=(0, 0)).session_id for _ in range(6)]
+
+    assert [bool(session_id) for session_id in ids] == [True] * 3 + [False] * 3
+    gateway.check()
+    assert not gateway.broker.cache.sessions
+
+
+def test_a_broker_and_the_gateway_never_give_one_id_to_two_clients() -> None:
+    """The next fetch says nothing but the id: one client would get the other's partitions."""
+    ids = iter([5, 5, 6])
+    gateway = Gateway(broker(slots=1000), asks_broker=True)
+    cache = gateway.manager.cache = FetchSessionCache(lambda first, last: next(ids, last))
+    native = Client(gateway)
+    theirs = native.fetch(*FOO, session=(0, 0)).session_id
+    ids = iter([theirs] * 8 + [6])
+    for shard in gateway.broker.cache.shards:
+        shard.slots = 0
+    cache._turn = theirs // IDS_PER_SHARD
+
+    served = Client(gateway)
+    ours = served.fetch(("foo", 2), session=(0, 0)).session_id
+
+    assert ours == 6
+    assert summary(served.fetch(session=(ours, 1))) == (0, ours, 0)
+    gateway.broker.partition("foo", 0).append(b"data")
+    assert sizes(native.fetch(session=(theirs, 1))) == [4]
+
+
+def test_a_session_gives_way_to_one_of_the_brokers_that_has_its_id() -> None:
+    gateway = Gateway(broker(slots=0), asks_broker=True)
+    served = Client(gateway)
+    ours = served.fetch(("foo", 2), session=(0, 0)).session_id
+    native = Client(gateway)
+    broken = gateway.broker.cache
+    request = native.request(*FOO, session=(0, 0))
+    connection = native.gate.connection
+    connection.receive_client(framed(encode_request(request)), 0.0)
+    connection.drain_broker()
+    full = gateway.broker.handle(encode_request(native.request(*FOO)), 0.0)
+    told = replace(decode_response(full, 12), session_id=ours, correlation_id=request.correlation_id)
+    connection.receive_broker(framed(encode_response(told)), 0.0)
+
+    assert not broken.sessions
+    assert gateway.manager.cache.get(ours) is None
+    assert summary(served.fetch(session=(ours, 1)))[0] == 70
+
+
+def test_the_ids_of_brokers_sessions_are_remembered_within_bounds() -> None:
+    cache = FetchSessionCache(lambda first, last: last)
+    for session_id in [1, *range(2, MAX_LEFT + 1), 1, *range(MAX_LEFT + 1, MAX_LEFT + 9)]:
+        cache.leave(session_id)
+    assert len(cache._left) == MAX_LEFT
+    assert 1 in cache._left
+    assert 2 not in cache._left
