@@ -11,15 +11,18 @@ from contextlib import suppress
 from difflib import get_close_matches
 from importlib import import_module
 from importlib.metadata import entry_points
+from pathlib import Path
 from textwrap import fill
 from typing import Any, Final, NoReturn
 
 from proxy.completion import SHELLS, script
 from proxy.config import OPTIONS, TOP_OPTIONS, ConfigError, Option, file_of, read
 from proxy.exits import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, complain, complain_of_variables
+from proxy.installing import PIPX_FILE, command_for_extra
 from proxy.version import VERSION
 
 REPLAY: Final = "replay"
+HELP: Final = "help"
 COMMANDS: Final = "fetchgate.commands"
 """The group of entry points of further commands: each takes its arguments and returns the exit code. The
 module of each has `parsers`, for the completion."""
@@ -78,6 +81,12 @@ examples:
 """
 
 
+_OTHER_NAMES: Final = dict.fromkeys(
+    ("--broker", "--brokers", "--broker-list", "--bootstrap.servers", "--servers"), "--bootstrap"
+)
+"""What other programs of Kafka call an option; in letters, another one of ours is closer."""
+
+
 class _Parser(argparse.ArgumentParser):
     """An argument parser that reports what is wrong in one line."""
 
@@ -133,6 +142,8 @@ def _parser() -> argparse.ArgumentParser:
         help="captures: what is in them, what sessions would save, and how to play them again",
         add_help=False,
     )
+    explained = commands.add_parser(HELP, help="explain a command", description="Explain a command.")
+    explained.add_argument("explained", nargs="?", choices=[*commands.choices][:-1], help="the command")
     return parser
 
 
@@ -153,7 +164,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _command(argv: Sequence[str]) -> int:
-    if argv[:1] == [REPLAY]:
+    if [*argv[:1]] == [HELP]:
+        argv = [*argv[1:], "--help"]
+    if [*argv[:1]] == [REPLAY]:
         return _other_command(REPLAY, argv[1:])
     parser = _parser()
     known, unknown = parser.parse_known_args(argv)
@@ -175,7 +188,9 @@ def _misspelt(command: str, unknown: list[str]) -> str:
     flags = ["--config", *(name for option in options for name in (option.flag, option.alias) if name)]
     if command == "proxy":
         flags += ["--check", "--show-config"]
-    close = get_close_matches(unknown[0].partition("=")[0], flags, n=1)
+    flag = unknown[0].partition("=")[0]
+    named = _OTHER_NAMES.get(flag) if command == "proxy" else None
+    close = [named] if named else get_close_matches(flag, flags, n=1)
     meant = f"did you mean {close[0]}? See" if close else "see"
     unrecognized = f"unrecognized arguments: {' '.join(unknown)}"
     return f"fetchgate {command}: {unrecognized}; {meant} fetchgate {command} --help\n"
@@ -206,6 +221,10 @@ def _completion(parser: argparse.ArgumentParser, shell: str) -> int:
     return 0
 
 
+def _from_pipx() -> bool:
+    return (Path(sys.prefix) / PIPX_FILE).exists()
+
+
 def _other_command(name: str, argv: Sequence[str]) -> int:
     for entry in entry_points(group=COMMANDS, name=name):
         try:
@@ -218,6 +237,6 @@ def _other_command(name: str, argv: Sequence[str]) -> int:
         return code
     sys.stderr.write(
         f"fetchgate {name}: not installed; in fetchgate's source folder: "
-        f"{sys.executable} -m pip install '.[{name}]'\n"
+        f"{command_for_extra(name, sys.executable, pipx=_from_pipx())}\n"
     )
     return EXIT_FAILED

@@ -16,6 +16,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
+from proxy.installing import PIPX_FILE, command_for_extra
 from proxy.units import switch
 from replay.exits import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE
 
@@ -108,7 +109,9 @@ class Parser(argparse.ArgumentParser):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code."""
-    arguments = sys.argv[1:] if argv is None else argv
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if arguments[:1] == ["help"]:
+        arguments = [*arguments[1:], "--help"]
     name = arguments[0] if arguments else ""
     if name not in COMMANDS:
         return _overview(arguments)
@@ -185,8 +188,9 @@ def _missing(error: ModuleNotFoundError) -> int:
     name = (error.name or "").partition(".")[0]
     if name not in _EXTRAS:
         raise error
+    pipx = (Path(sys.prefix) / PIPX_FILE).exists()
     sys.stderr.write(
         f"{PROGRAM}: {name} is not installed; in fetchgate's source folder: "
-        f"{sys.executable} -m pip install '.[{_EXTRAS[name]}]'\n"
+        f"{command_for_extra(_EXTRAS[name], sys.executable, pipx=pipx)}\n"
     )
     return EXIT_USAGE

@@ -84,6 +84,31 @@ def test_help_names_every_option_and_nothing_that_is_not_there(capsys: pytest.Ca
     assert "replay" in text
 
 
+@pytest.mark.parametrize("command", [[], ["proxy"], ["top"], ["completion"], ["replay"], ["replay", "drive"]])
+def test_help_is_a_command_as_well(capsys: pytest.CaptureFixture[str], command: list[str]) -> None:
+    told = []
+    for arguments in ([*command, "--help"], ["help", *command]):
+        with pytest.raises(SystemExit) as left:
+            main(arguments)
+        assert left.value.code == 0
+        told.append(capsys.readouterr().out)
+    assert told[0] == told[1]
+    assert told[0].startswith(" ".join(["usage: fetchgate", *command]))
+
+
+def test_help_for_an_unknown_command_names_those_that_are_there(capsys: pytest.CaptureFixture[str]) -> None:
+    code, line = _fails(capsys, "help", "tap")
+    assert code == 2
+    assert "invalid choice: 'tap' (choose from 'proxy', 'top', 'completion', 'replay', 'help')" in line
+
+
+def test_help_of_captures_is_a_command_as_well(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(["replay", "help", "inspect"])
+    assert left.value.code == 0
+    assert capsys.readouterr().out.startswith("usage: fetchgate replay inspect")
+
+
 def test_captures_are_read_without_the_gateway() -> None:
     """To import it takes longer than to read a small capture."""
     asked = (
@@ -114,7 +139,7 @@ def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
             ["tap"],
             (
                 "fetchgate: argument COMMAND: invalid choice: 'tap' "
-                "(choose from 'proxy', 'top', 'completion', 'replay'); see fetchgate --help"
+                "(choose from 'proxy', 'top', 'completion', 'replay', 'help'); see fetchgate --help"
             ),
         ),
         (
@@ -123,6 +148,23 @@ def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
                 "fetchgate proxy: unrecognized arguments: --sesions off; "
                 "did you mean --sessions? See fetchgate proxy --help"
             ),
+        ),
+        *(
+            (
+                ["proxy", *given],
+                (
+                    f"fetchgate proxy: unrecognized arguments: {' '.join(given)}; "
+                    "did you mean --bootstrap? See fetchgate proxy --help"
+                ),
+            )
+            for given in (
+                ["--brokers", "k:1"],
+                ["--broker-list", "k:1"],
+                ["--broker=k:1"],
+                ["--bootstrap-server", "k:1"],
+                ["--bootstrap-servers=k:1"],
+                ["--bootstrap.servers", "k:1"],
+            )
         ),
         (
             ["top", "--onc"],

@@ -12,6 +12,7 @@ ROOT = Path(__file__).parents[1]
 FLOORS = (
     (
         "proxy.addresses",
+        "proxy.installing",
         "proxy.logger",
         "proxy.reasons",
         "proxy.printable",
@@ -38,6 +39,7 @@ FLOORS = (
 """From the ground up. Whatever stands on a floor imports from its own folder and from lower floors alone."""
 SANS_IO = (
     "proxy.addresses",
+    "proxy.installing",
     "proxy.printable",
     "proxy.units",
     "proxy.protocol",

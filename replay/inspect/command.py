@@ -17,8 +17,8 @@ examples:
   fetchgate replay inspect any.pcap --port 9092
       reads only this port, and reads it as Kafka, whatever the bytes look like
 
-Exit codes: 0 done, 1 failed, 2 wrong usage, 3 done, but a file is damaged or not whole, or there is no Kafka
-in it.
+Exit codes: 0 done, 1 failed, 2 wrong usage, 3 done, but a file is no capture, damaged or not whole, or
+there is no Kafka in it.
 """
 
 
@@ -78,7 +78,7 @@ def run(arguments: argparse.Namespace) -> int:
         from replay.inspect.render import show  # noqa: PLC0415 - rich is slow to import, and --json does not need it
 
         show(inspection, measure=_measure(arguments))
-    if failed:
+    if failed and any(source.unopened for source in sources):
         return EXIT_FAILED
     return EXIT_PARTLY if problems or not inspection.kafka() else 0
 

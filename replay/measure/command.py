@@ -13,7 +13,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
@@ -54,8 +54,8 @@ examples:
 
 Bytes are counted on whole Kafka frames. Predicted bytes between gateway and brokers =
 eligible fetches through sessions + all other fetches as captured.
-Exit codes: 0 done, 1 failed, 2 wrong usage, 3 done, but a file is damaged or not whole, there is no Kafka in
-it, or so much of the fetches is missing that the saving can't be told.
+Exit codes: 0 done, 1 failed, 2 wrong usage, 3 done, but a file is no capture, damaged or not whole, there
+is no Kafka in it, or so much of the fetches is missing that the saving can't be told.
 """
 
 _LISTED: Final = 10
@@ -67,7 +67,16 @@ class UsageError(Exception):
 
 
 class NothingReadableError(Exception):
-    """None of the inputs can be read. The message gives the reason for each, in one line."""
+    """None of the inputs can be read. The message gives the reason for each, in one line.
+
+    Args:
+        sources: the inputs.
+    """
+
+    def __init__(self, sources: Sequence[Source]) -> None:
+        super().__init__("; ".join(printable(f"{source.name}: {source.problem}") for source in sources))
+        self.code = EXIT_FAILED if any(source.unopened for source in sources) else EXIT_PARTLY
+        """The exit code: files that are no captures are not a failure to read them."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -222,7 +231,9 @@ def _run(arguments: argparse.Namespace, console: Console) -> int:
         failed = _write(arguments, result)
     except (UsageError, InputError) as error:
         return _fail(printable(str(error)), EXIT_USAGE)
-    except (NothingReadableError, NoJavaError, SparkFailedError, OSError) as error:
+    except NothingReadableError as error:
+        return _fail(error, error.code)
+    except (NoJavaError, SparkFailedError, OSError) as error:
         return _fail(error, EXIT_FAILED)
     for line in failed:
         _fail(line, EXIT_FAILED)
@@ -326,8 +337,7 @@ def _work(arguments: argparse.Namespace, scratch: str) -> Work:
     if not tables:
         sources = [_readable(source, scratch) for source in expand(arguments.inputs)]
         if all(source.problem for source in sources):
-            reasons = (printable(f"{source.name}: {source.problem}") for source in sources)
-            raise NothingReadableError("; ".join(reasons))
+            raise NothingReadableError(sources)
         secrets, left_out = load(arguments.keylog, sources)
         for line in left_out:
             sys.stderr.write(f"fetchgate replay measure: {printable(line)}\n")

@@ -73,6 +73,8 @@ class Source:
     """TLS secrets are among its first blocks (pcapng)."""
     problem: str = ""
     """Why it can't be read at all."""
+    unopened: bool = False
+    """The system could not open or read it: the `problem` is not what is in it."""
     located: str = ""
     """The absolute path of a local file, since Spark's workers run in folders of their own; of a pipe, that
     of the file into which it was copied. "" if the name itself is opened."""
@@ -248,7 +250,9 @@ def _inspected(name: str) -> Source:
     except NotACaptureError as error:
         return Source(name=name, located=located, size=size, problem=str(error))
     except OSError as error:
-        return Source(name=name, located=located, size=size, problem=first_line(error))
+        # damage within the compression has no number of the system's
+        unopened = error.errno is not None
+        return Source(name=name, located=located, size=size, problem=first_line(error), unopened=unopened)
     secrets = form.kind == "pcapng" and pcapng.has_secrets(window)
     time = pcapng.first_time(window) if form.kind == "pcapng" else pcap.first_time(form, window)
     digest = hashlib.sha256(window.data[: min(_FINGERPRINT, window.end)]).hexdigest()[:16]

