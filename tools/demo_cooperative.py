@@ -171,7 +171,7 @@ def show(count: int, outcome: CooperativeOutcome, console: Console) -> None:
         "whether the killed member had not committed it.",
         highlight=False,
     )
-    console.print(f"The cooperative group was {outcome.times:.2f} times as fast.", highlight=False)
+    console.print(outcome.verdict, highlight=False)
     for complaint in outcome.complaints:
         console.print(f"FAILED: {complaint}", style="red", highlight=False, markup=False)
     console.print()

@@ -104,6 +104,16 @@ class CooperativeOutcome:
         return self.cooperative.rate / self.plain.rate
 
     @property
+    def verdict(self) -> str:
+        """Say how much faster the cooperative group was: until the kill, and over the whole run."""
+        whole = self.plain.seconds / self.cooperative.seconds
+        return (
+            f"Until one was killed, the cooperative group was {self.times:.2f} times as fast (records/s).\n"
+            f"With the pause after the kill, all records took it {self.cooperative.seconds:.1f} s, the plain "
+            f"group {self.plain.seconds:.1f} s: {whole:.2f} times."
+        )
+
+    @property
     def complaints(self) -> list[str]:
         """Return the problems; empty if there are none."""
         groups = {"plain": self.plain, "cooperative": self.cooperative}

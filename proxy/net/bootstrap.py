@@ -53,6 +53,7 @@ async def ask(
     resolver: Resolver,
     tls: BrokerTls | None = None,
     listeners: Collection[Address] = (),
+    plain: Collection[Address] = (),
 ) -> Cluster:
     """Ask one bootstrap address.
 
@@ -61,12 +62,13 @@ async def ask(
         resolver: resolves its name.
         tls: TLS to brokers; None: plain text.
         listeners: where the gateway's own listeners are bound; they are not asked.
+        plain: addresses that are known to speak plain text.
 
     Raises:
         BootstrapError: it can't be reached, or does not speak Kafka.
     """
     secured = tls.connect_args(address.host) if tls is not None else {}
-    hint = "" if secured else " (does it speak TLS? Then give --broker-tls on)"
+    hint = "" if secured or address in plain else " (does it speak TLS? Then give --broker-tls on)"
     checks = "does its name resolve, is there a route to it" + (", does it speak TLS" if secured else "")
     late = f"not connected in {ASK_SECONDS:.0f} s ({checks}?)"
     loop = asyncio.get_running_loop()
@@ -80,9 +82,12 @@ async def ask(
                 end - loop.time(),
                 lambda ip: asyncio.open_connection(ip, address.port, **secured),
             )
-            late = f"no response in {ASK_SECONDS:.0f} s{hint}"
+            silent = f"no response in {ASK_SECONDS:.0f} s"
+            late = f"{silent}{hint}"
             try:
-                return Cluster(address=address, brokers=await _converse(reader, writer))
+                version = await _ask_versions(reader, writer)
+                late = silent  # it has responded in plain text
+                return Cluster(address=address, brokers=await _ask_brokers(reader, writer, version))
             finally:
                 writer.close()
     except TimeoutError:
@@ -100,6 +105,7 @@ async def ask_any(
     resolver: Resolver,
     tls: BrokerTls | None = None,
     listeners: Collection[Address] = (),
+    plain: Collection[Address] = (),
 ) -> Cluster:
     """Ask addresses in turn until one responds; see `ask`.
 
@@ -109,15 +115,21 @@ async def ask_any(
     reasons: list[str] = []
     for address in addresses:
         try:
-            return await ask(address, resolver, tls, listeners)
+            return await ask(address, resolver, tls, listeners, plain)
         except BootstrapError as error:
             reasons.append(str(error))
     raise BootstrapError("; ".join(reasons))
 
 
-async def _converse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> dict[int, Address] | None:
+async def _ask_versions(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> int | None:
+    """Return the version of Metadata to use; None: there is none."""
     writer.write(_request(ApiKey.API_VERSIONS, 0, b""))
-    version = metadata_version(await _response(reader))
+    return metadata_version(await _response(reader))
+
+
+async def _ask_brokers(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, version: int | None
+) -> dict[int, Address] | None:
     if version is None:
         return None
     writer.write(_request(ApiKey.METADATA, version, metadata_body(version)))

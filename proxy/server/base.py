@@ -39,6 +39,8 @@ class Service(ABC):
         """The options as they apply now; a reload changes those that are live."""
         self.reload_errors: list[str] = []
         """Why the last reload failed; a restart would fail for the same reason."""
+        self.needs_restart: list[str] = []
+        """Options that were read again and differ, but do not apply before a restart."""
         self.certificates: dict[str, ReloadingContext | None] = {}
         """By option: the TLS that has the gateway's own certificate; None: there is none."""
         self.reloaded_at = time()
@@ -92,6 +94,7 @@ class Service(ABC):
             draining=self._draining,
             reloaded_at=self.reloaded_at,
             reload_failures=self.reload_failures,
+            needs_restart=list(self.needs_restart),
             certificates={
                 option: each.valid_until.timestamp()
                 for option, each in self.certificates.items()
@@ -101,6 +104,11 @@ class Service(ABC):
             slots_used=slots_used,
             connections=connections,
         )
+
+    def reload_problems(self) -> list[str]:
+        """Return what is wrong with the options since they were read again."""
+        needed = f"a restart is needed for {', '.join(self.needs_restart)}"
+        return [*self.reload_errors, *([needed] if self.needs_restart else [])]
 
     def account_of(self, status: Status, counts: Counts) -> Account:
         """Describe everything but the single connections."""

@@ -430,6 +430,8 @@ class ClusterListeners:
         self._brokers_changed = changed
         self._spawn = spawn
         self._resolver = resolver
+        self._plain: set[Address] = set()
+        """Bootstrap addresses that have responded in plain text."""
         self._state = StateFile(config.state, known=self._addresses, spawn=spawn, log=log)
 
     def open(self) -> None:
@@ -499,12 +501,15 @@ class ClusterListeners:
         while True:
             try:
                 own = [*self.bound, *(at for broker in brokers.known.values() for at in broker.bound)]
-                cluster = await ask_any(self._reach.bootstrap, self._resolver, self._broker_tls, own)
+                cluster = await ask_any(
+                    self._reach.bootstrap, self._resolver, self._broker_tls, own, self._plain
+                )
             except BootstrapError as error:
                 self._reach.unreachable(None, str(error))
                 await asyncio.sleep(wait)
                 wait = min(wait * 2, RETRY_SECONDS[1])
             else:
+                self._plain.add(cluster.address)
                 if cluster.brokers is not None:
                     brokers.update(cluster.brokers, self._in_use(), monotonic())
                     await brokers.opened(cluster.brokers)

@@ -19,6 +19,8 @@ class Reloaded(Protocol):
     log: Logger
     reload_errors: list[str]
     """Why the options could not be read; empty when they could."""
+    needs_restart: list[str]
+    """Options that were read again and differ, but do not apply before a restart."""
     reloaded_at: float
     """When they were last read without a mistake, in seconds since 1970."""
     reload_failures: int
@@ -76,7 +78,9 @@ class Reloader:
         self.config = with_live(self.config, after, live)
         gateway.reconfigure(self.config)
         logs.configure(style=self.config.log_format, level=self.config.log_level)
-        gateway.log.info("reloaded", applied=applied, needs_restart=restart)
+        gateway.needs_restart = restart
+        say = gateway.log.warning if restart else gateway.log.info
+        say("reloaded", applied=applied, needs_restart=restart)
         gateway.note("reloaded", _in_words(applied, restart), warning=bool(restart))
 
     async def watch_file(self) -> None:

@@ -394,7 +394,7 @@ class Server(Service):
         """Describe the status."""
         contexts = (self._broker_tls.reloading, *self._client_tls.reloading.values())
         problems = [self._refused] if monotonic() - self._looped_at < LOOP_SECONDS else []
-        problems += self.brokers.problems + self.reload_errors
+        problems += self.brokers.problems + self.reload_problems()
         problems += [self._descriptors.problem] if self._descriptors.problem else []
         problems += dict.fromkeys(each.problem for each in contexts if each is not None and each.problem)
         problems += self._expired

@@ -133,7 +133,7 @@ class Supervisor(Service):
     def status(self) -> Status:
         """Describe the status of this process, without what only the workers know."""
         missing = self._missing
-        problems = [*self.brokers.problems, *self.reload_errors]
+        problems = [*self.brokers.problems, *self.reload_problems()]
         problems += [f"worker {number} is not running yet" for number in missing]
         status = self.status_of(problems, slots_used=sum(self._slots), connections=self._connected)
         status.bootstrap_answered &= len(missing) < self.config.workers

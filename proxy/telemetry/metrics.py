@@ -169,6 +169,11 @@ def _limits(status: Status) -> Iterator[Metric]:
             "When the options were last read without a mistake, at the start or later.",
             status.reloaded_at,
         ),
+        (
+            "options_need_restart",
+            "How many options were changed that do not apply before a restart.",
+            len(status.needs_restart),
+        ),
         ("capture_stopped", "1 once --capture has stopped because of an error.", int(status.capture_stopped)),
     ):
         yield GaugeMetricFamily(f"fetchgate_{name}", text, value=value)

@@ -107,6 +107,7 @@ def overview(account: Account) -> dict[str, Any]:
         "max_fetch_bytes": dict(config.max_fetch_bytes),
         "capture_stopped": status.capture_stopped,
         "reloaded_at": round(status.reloaded_at, 3),
+        "needs_restart": status.needs_restart,
         "inflight_bytes": status.buffered_bytes,
         "max_inflight_bytes": config.max_inflight_bytes,
         "totals": _tally(counts.total()),

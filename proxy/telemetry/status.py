@@ -123,6 +123,8 @@ class Status:
     """When the options were last read without a mistake, in seconds since 1970."""
     reload_failures: int
     """How often they could not be read since the start."""
+    needs_restart: list[str] = field(default_factory=list)
+    """Options that were read again and differ, but do not apply before a restart."""
     certificates: dict[str, float] = field(default_factory=dict)
     """By option, and for ``--tls-cert-of`` the broker after a space: when our own certificate in use expires,
     in seconds since 1970."""

@@ -147,6 +147,31 @@ def test_one_that_closes_or_hangs_is_named_as_such(monkeypatch: pytest.MonkeyPat
     run(scene())
 
 
+def test_one_that_has_spoken_plain_text_is_not_asked_for_tls(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bootstrap, "ASK_SECONDS", 2.0)
+
+    async def scene() -> None:
+        async def reason_of(responses: Callable[[bytes], bytes], *, known: bool) -> str:
+            async with stub_broker(responses) as broker:
+                address = Address("127.0.0.1", broker.port)
+                with pytest.raises(BootstrapError) as caught:
+                    await ask(address, Resolver(), plain={address} if known else ())
+                return str(caught.value).removeprefix(f"{address}: ")
+
+        def silent(_: bytes) -> bytes:
+            return b""
+
+        def versions_alone(data: bytes) -> bytes:
+            return response(1, api_versions((3, 4, 13))) if data == API_VERSIONS_REQUEST else b""
+
+        hint = " (does it speak TLS? Then give --broker-tls on)"
+        assert await reason_of(silent, known=False) == f"no response in 2 s{hint}"
+        assert await reason_of(silent, known=True) == "no response in 2 s"
+        assert await reason_of(versions_alone, known=False) == "no response in 2 s"
+
+    run(scene())
+
+
 def test_a_name_or_a_network_that_hangs_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     async def hang(*_: object, **__: object) -> None:
         await asyncio.sleep(60)

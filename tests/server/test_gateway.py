@@ -13,6 +13,7 @@ from structlog.testing import capture_logs
 from proxy.addresses import Address
 from proxy.core.budget import STALL_SECONDS
 from proxy.core.events import SideTally, Tally
+from proxy.net import bootstrap
 from proxy.protocol.api import ApiKey
 from proxy.server import listeners, server
 from proxy.server.gateway import Gateway
@@ -75,6 +76,23 @@ def test_a_bootstrap_that_goes_away_degrades_and_comes_back(monkeypatch: pytest.
             assert gate.health().ready
             async with stub_cluster((1, "", 0), port=port):
                 await until(lambda: gate.health().state == "ready")
+
+    run(scene())
+
+
+def test_a_bootstrap_that_hangs_after_a_response_is_not_asked_for_tls(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(listeners, "RETRY_SECONDS", (0.02, 0.05))
+    monkeypatch.setattr(listeners, "REFRESH_SECONDS", 0.02)
+
+    async def scene() -> None:
+        async with stub_cluster((1, "", 0)) as cluster, gateway(cluster.address, Gateway) as gate:
+            await until(lambda: gate.health().state == "ready")
+            monkeypatch.setattr(bootstrap, "ASK_SECONDS", 1.0)
+            cluster.responses = lambda _: b""
+            await until(lambda: gate.health().state == "degraded")
+            assert f"{cluster.address}: no response in 1 s" in gate.health().reasons
 
     run(scene())
 

@@ -1,9 +1,12 @@
 """Options that are read again: what applies at once, to whom, and what is said of mistakes."""
 
 import asyncio
+import json
+import re
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import structlog
@@ -13,6 +16,8 @@ from proxy.config import load
 from proxy.server import reload, server
 from proxy.server.gateway import Gateway
 from proxy.server.reload import Reloader
+from proxy.telemetry.metrics import exposition
+from proxy.telemetry.state import document
 from tests.shell import client, gateway, request, run, stub_cluster, until
 
 LIST_GROUPS = 16
@@ -67,6 +72,43 @@ def test_a_file_that_changes_is_applied_without_a_signal(tmp_path: Path) -> None
                 "a restart is needed for capture_files; "
                 "options reloaded: max_sessions, max_inflight_bytes, drain_timeout"
             )
+
+    run(scene())
+
+
+def test_what_needs_a_restart_is_told_until_it_is_taken_back(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "gate.toml"
+    file.write_text("capture_files = 3\n")
+
+    async def scene() -> None:
+        async with stub_cluster((1, "", 0)) as cluster, gateway(cluster.address, Gateway) as gate:
+            await until(lambda: gate.health().state == "ready")
+            options = _reloader(gate, cluster.address, file)
+
+            async def shown() -> tuple[str, list[str], Any, float]:
+                state = json.loads(await document(gate))
+                samples = exposition(gate.account()).decode()
+                (told,) = re.findall(r"^fetchgate_options_need_restart (.*)$", samples, re.MULTILINE)
+                return state["state"], state["reasons"], state["needs_restart"], float(told)
+
+            file.write_text("capture_files = 2\nmax_sessions = 6\nworkers = 2\n")
+            options.reload()
+            said = capsys.readouterr().err  # a reload sets up the log anew
+            assert (
+                "[warning  ] reloaded applied=['max_sessions'] needs_restart=['workers', 'capture_files']"
+                in said
+            )
+            reason = "a restart is needed for workers, capture_files"
+            assert await shown() == ("degraded", [reason], ["workers", "capture_files"], 2)
+            file.write_text("capture_files = -\n")
+            options.reload()
+            assert (await shown())[2] == ["workers", "capture_files"], "a mistake takes nothing back"
+            file.write_text("capture_files = 3\nmax_sessions = 6\n")
+            options.reload()
+            assert "[info     ] reloaded applied=[] needs_restart=[]" in capsys.readouterr().err
+            assert await shown() == ("ready", [], [], 0)
 
     run(scene())
 

@@ -81,6 +81,14 @@ def test_all_well_has_no_complaints() -> None:
     assert f"{outcome().times:.2f}" == "4.05"
 
 
+def test_how_much_faster_is_said_of_each_part_of_the_time() -> None:
+    plain, cooperative = replace(PLAIN, rate=196.0, seconds=38.7), replace(GOOD, rate=770.0, seconds=16.0)
+    assert CooperativeOutcome(plain=plain, cooperative=cooperative).verdict == (
+        "Until one was killed, the cooperative group was 3.93 times as fast (records/s).\n"
+        "With the pause after the kill, all records took it 16.0 s, the plain group 38.7 s: 2.42 times."
+    )
+
+
 @pytest.mark.parametrize(
     ("changes", "complaint"),
     [

@@ -35,9 +35,10 @@ HELM: Final = helm.program()
 needs_helm = pytest.mark.skipif(HELM is None, reason="no helm here, and none for this machine")
 
 
-def ran(command: str, *values: str) -> subprocess.CompletedProcess[str]:
+def ran(command: str, *values: str, bootstrap: str = "kafka:9092") -> subprocess.CompletedProcess[str]:
     arguments = ["kafka-client", str(CHART)] if command == "template" else ["--strict", str(CHART)]
-    settings = [word for value in values for word in ("--set", value)]
+    given = (*values, f"bootstrap={bootstrap}") if bootstrap else values
+    settings = [word for value in given for word in ("--set", value)]
     return subprocess.run(
         [HELM or "helm", command, *arguments, "--kube-version", "1.31.0", *settings],
         capture_output=True,
@@ -61,6 +62,15 @@ def test_the_chart_is_linted(mode: str) -> None:
         done = ran("lint", f"mode={mode}", *values)
         assert done.returncode == 0, done.stdout
         assert "WARNING" not in done.stdout
+
+
+@needs_helm
+@pytest.mark.parametrize("mode", MODES)
+def test_without_a_bootstrap_nothing_is_rendered(mode: str) -> None:
+    done = ran("template", f"mode={mode}", bootstrap="")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "bootstrap is not set: give the brokers' addresses" in done.stderr
+    assert ran("lint", f"mode={mode}", bootstrap="").returncode == 0, "the chart itself is well"
 
 
 @needs_helm

@@ -131,6 +131,15 @@ def test_every_alert_tells_who_what_and_how_bad() -> None:
         assert rule["annotations"]["description"].endswith((".", "?"))
 
 
+def test_every_alert_leads_to_what_to_do() -> None:
+    headings = re.findall(r"^#### (\w+)$", DOCS.read_text(encoding="utf-8"), re.MULTILINE)
+    for rule in _rules():
+        path, _, anchor = rule["annotations"]["runbook_url"].partition("#")
+        assert (ROOT / path) == DOCS
+        assert anchor == rule["alert"].lower()
+    assert headings == [rule["alert"] for rule in _rules()]
+
+
 def test_every_alert_is_seen_to_fire() -> None:
     """By promtool, below where it is to be had."""
     tests = yaml.safe_load(ALERT_TESTS.read_text(encoding="utf-8"))["tests"]

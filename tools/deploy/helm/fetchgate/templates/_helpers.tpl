@@ -8,6 +8,11 @@ app.kubernetes.io/name: {{ include "fetchgate.name" . }}
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
 
+{{/* Nobody can guess where the brokers are. */}}
+{{- define "fetchgate.bootstrap" -}}
+{{ required "bootstrap is not set: give the brokers' addresses, such as --set bootstrap=kafka:9092" .Values.bootstrap }}
+{{- end }}
+
 {{- define "fetchgate.labels" -}}
 {{ include "fetchgate.selector" . }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
@@ -57,7 +62,7 @@ The MiB that are requested: the worst case of docs/deploy.md, rounded up to 64. 
   env:
     {{- if eq .Values.mode "explicit" }}
     - name: FETCHGATE_BOOTSTRAP
-      value: {{ .Values.bootstrap | quote }}
+      value: {{ include "fetchgate.bootstrap" . | quote }}
     {{- else }}
     - name: FETCHGATE_TRANSPARENT
       value: {{ .Values.mode }}
