@@ -101,6 +101,8 @@ class Wire:
     bad: bytes = b"\xff"
     tally: Tally = field(default_factory=Tally)
     reads_client: bool = True
+    goes_on: bool = False
+    queued: int = 0
     buffered: int = 0
     completes_soon: bool = False
     longest_wait: float = 0.0

@@ -76,7 +76,14 @@ class Twin:
         if done < len(data) or not data:
             self._on.receive_client(data[done:], now)
         self._off.receive_client(data, now)
+        self._go_on(now)
         self._compare(to_broker=out)
+
+    def _go_on(self, now: float) -> None:
+        """Process what waits for the next turn of the event loop."""
+        for core in self.cores:
+            while core.goes_on:
+                core.go_on(now)
 
     def receive_broker(self, data: bytes, now: float) -> None:
         """As `receive_client`."""
@@ -87,6 +94,7 @@ class Twin:
         if done < len(data):
             self._on.receive_broker(data[done:], now)
         self._off.receive_broker(data, now)
+        self._go_on(now)
         self._compare(to_client=out)
 
     def close_session(self, now: float) -> None:
@@ -107,6 +115,7 @@ class Twin:
     def brokers_opened(self, node_ids: frozenset[int]) -> None:
         self._on.brokers_opened(node_ids)
         self._off.brokers_opened(node_ids)
+        self._go_on(0.0)
         self._compare()
 
     def ended(self) -> None:
@@ -188,6 +197,7 @@ class Joining(Twin):
         if done < len(joined):
             self._on.receive_broker(joined[done:], now)
         self._off.receive_broker(data, now)
+        self._go_on(now)
         keeps = not joined
         self.asked = () if keeps else ASKED
         self._compare(to_client=out)

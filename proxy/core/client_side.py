@@ -2,6 +2,9 @@
 
 A fetch that can be read is collected until it is whole, and `Fetches` decides it. Every other request is
 forwarded as it comes: only its length and its header are read. What the client says of itself is noted.
+
+One read may hold 18,000 requests. So what a call processes is bounded, and so is what is in flight: the rest
+waits, as bytes, until the shell calls again or the broker has responded.
 """
 
 from contextlib import suppress
@@ -13,7 +16,7 @@ from proxy.core.events import ClientNamed, Refusal
 from proxy.core.fetches import Fetches
 from proxy.core.follow import Following
 from proxy.core.histograms import NO_RESPONSE_TIME
-from proxy.core.in_flight import Disposition, InFlightRequest
+from proxy.core.in_flight import MAX_IN_FLIGHT, Disposition, InFlightRequest
 from proxy.core.peers import SASL
 from proxy.core.repeat import MAX_BYTES
 from proxy.core.requests import (
@@ -39,6 +42,8 @@ from proxy.protocol.primitives import ProtocolError
 from proxy.protocol.produce import READ_WITHIN, wants_response
 from proxy.session.decision import Reason
 
+AT_ONCE: Final = 32
+"""So many requests are processed in one call."""
 _MAX_FETCH_REQUEST: Final = 1 << 20
 """A fetch request beyond this is forwarded unread: some 31,000 partitions."""
 _MAX_FETCH_HEAD: Final = 1 << 16
@@ -114,21 +119,55 @@ class ClientSide:
         state.tally.client.bytes_in += len(data)
         if state.fault is not None or state.stage is _CLOSING:
             return
+        part = state.request_part
+        if state.waiting or part.held:
+            state.waiting += data
+            self.go_on()
+        elif state.forwarding_left or part.data:
+            self._take(data)
+        else:
+            self._read(data)
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether some of what waits can be processed now."""
+        state = self._state
+        return (
+            len(state.waiting) > 0
+            and not state.request_part.held
+            and len(state.responses.owed) < MAX_IN_FLIGHT
+            and state.fault is None
+            and state.stage is not _CLOSING
+        )
+
+    def go_on(self) -> None:
+        """Process what has waited for a response, as far as it need not wait longer."""
+        state = self._state
+        part, waiting = state.request_part, state.waiting
+        if part.held and not self._sessions.waits and state.stage is not _CLOSING:
+            self._read(part.drain())
+        left = AT_ONCE
+        while waiting and left and self.goes_on:
+            left -= 1
+            size = len(waiting)
+            if state.stream is _FRAMES and size >= LENGTH_BYTES:
+                size = LENGTH_BYTES + int.from_bytes(waiting[:LENGTH_BYTES])
+            data = bytes(waiting[:size])
+            del waiting[:size]
+            self._take(data)
+
+    def _take(self, data: bytes) -> None:
+        """Take the next bytes; nothing waits before them."""
+        state = self._state
         if state.forwarding_left:
             data = self._forward_rest(data)
         part = state.request_part
         if part.data:
             part.data += data
-            if part.held or len(part.data) < part.need:
+            if len(part.data) < part.need:
                 return
             data = part.drain()
         self._read(data)
-
-    def go_on(self) -> None:
-        """Process what has waited for the response to a fetch, once that has come."""
-        part = self._state.request_part
-        if part.held and not self._sessions.waits and self._state.stage is not _CLOSING:
-            self._read(part.drain())
 
     def _read(self, data: bytes) -> None:
         state = self._state
@@ -138,12 +177,14 @@ class ClientSide:
             if not self._frame(data):  # as nearly every read: one frame
                 state.request_part.data += data
             return
-        at = 0
+        at, left, owed = 0, AT_ONCE, state.responses.owed
         while at < size and state.fault is None:
-            if state.request_part.held:
-                state.request_part.data += data[at:]
+            full = not left or len(owed) >= MAX_IN_FLIGHT
+            if state.request_part.held or (full and state.stream is _FRAMES):
+                state.waiting += data[at:]
                 return
             at += self._piece(data, at)
+            left -= 1
 
     def _piece(self, data: bytes, at: int) -> int:
         """Take the frame that begins at an offset, or what there is of it; return how many bytes that is."""

@@ -21,7 +21,7 @@ from proxy.core.fetch_responses import FetchResponses
 from proxy.core.fetches import Fetches
 from proxy.core.follow import Following
 from proxy.core.histograms import Measured
-from proxy.core.in_flight import Disposition
+from proxy.core.in_flight import MAX_IN_FLIGHT, REQUEST_BYTES, Disposition
 from proxy.core.leaders import Leaders
 from proxy.core.peers import Peers
 from proxy.core.responses import Rewriting
@@ -42,8 +42,8 @@ MakeMemberSide: TypeAlias = Callable[
 ]
 MAX_REQUEST_BYTES: Final = 104_857_600
 """Kafka's default for socket.request.max.bytes."""
-MAX_IN_FLIGHT: Final = 1024
-"""With this many unanswered requests, no more is read from a client."""
+QUEUED_FREE: Final = 65_536
+"""Bytes of a connection's requests that are not worth to be counted."""
 _SMALL: Final = 1 << 16
 _SMALL_REWRITTEN: Final = 1 << 20
 """Responses of up to so many bytes never wait for memory. Metadata of 10,000 partitions is half of this."""
@@ -198,12 +198,25 @@ class Connection:
         state, responses = self._state, self._responses
         if state.stage is _CLOSING:
             return False
-        # The gateway's own requests wait for the end of a frame that is being forwarded: read the rest of it.
-        if state.request_part.held:
+        if state.waiting or state.request_part.held:
             return False
+        # The gateway's own requests wait for the end of a frame that is being forwarded: read the rest of it.
         if self._member_side is not None and not self._member_side.reads:
             return False
         return state.forwarding_left > 0 or (not responses.resending and len(responses.owed) < MAX_IN_FLIGHT)
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether some of what came from the client waits for `go_on` alone."""
+        return self._client_side.goes_on
+
+    @property
+    def queued(self) -> int:
+        """Bytes that the client's requests keep, if they are many: those in flight, and what waits."""
+        state = self._state
+        kept = len(state.waiting) + len(state.request_part.data)
+        kept += (len(self._responses.owed) + len(self.steady.in_flight)) * REQUEST_BYTES
+        return kept if kept > QUEUED_FREE else 0
 
     @property
     def done(self) -> bool:
@@ -394,6 +407,14 @@ class Connection:
             self._receive_member(self._member_side, data, now)
         self._settle()
 
+    def go_on(self, now: float) -> None:
+        """Process more of what came from the client and waits: see `goes_on`."""
+        self._catch_up()
+        self._state.take_over()
+        self._state.now = now
+        self._client_side.go_on()
+        self._settle()
+
     def receive_broker(self, data: bytes, now: float) -> None:
         """Take bytes from the broker that did not pass by the steady path."""
         self._catch_up()
@@ -413,6 +434,7 @@ class Connection:
             self._member_side.close(now)
         if state.stage is not Stage.CLOSING:
             state.stage = Stage.CLOSING
+            state.waiting.clear()
             # Half a frame may be on its way: a close amid it would corrupt it (fetch-semantics, trap 21).
             self._fetches.close(silently=bool(state.forwarding_left))
         self._settle()
@@ -544,7 +566,7 @@ class Connection:
         # The broker is connected: it has sent something.
         free = (
             framed
-            and not (left or state.request_part.data or responses.resending)
+            and not (left or state.waiting or state.request_part.data or responses.resending)
             and state.tally.broker.bytes_in
         )
         self.steady.settle(

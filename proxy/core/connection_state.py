@@ -54,7 +54,7 @@ class RequestPart:
         self.need = 0
         """With so many bytes it is looked at again."""
         self.held = False
-        """It is a fetch that waits for the response to another one, whatever there is of it."""
+        """It is whole, and waits for the response to another request."""
 
     def reserve(self, size: int) -> bool:
         """Need so many bytes; return False if the budget has no room for them."""
@@ -108,6 +108,7 @@ class ConnectionState:
         "tally",
         "to_broker",
         "to_client",
+        "waiting",
     )
 
     def __init__(
@@ -136,6 +137,8 @@ class ConnectionState:
         """Set when the connection has to end. The client must still be sent what is due to it."""
         self.request_budget = request_budget
         self.request_part = RequestPart(request_budget)
+        self.waiting = bytearray()
+        """What came from the client behind that, and waits until it can be processed: see `ClientSide`."""
         self.forwarding: InFlightRequest | None = None
         """The request that is forwarded while it comes, if it will be answered."""
         self.forwarding_left = 0
@@ -203,8 +206,9 @@ class ConnectionState:
         self.forwarding = None
         self.stop_framing(Stream.WIRE, Reason.TLS if data.startswith(TLS_HANDSHAKE) else Reason.NOT_KAFKA)
         # One of these two may have been kept until the rest of its frame comes. There is no frame: send it.
-        if said := self.request_part.drain() + data:
+        if said := self.request_part.drain() + data + self.waiting:
             self.to_broker.append(said)
+        self.waiting.clear()
         if self.response_part:
             self.to_client.append(self.response_part)
         self.response_part = b""
@@ -225,6 +229,7 @@ class ConnectionState:
         """Forget all that was in flight, coming in or due."""
         self.steady.end()
         self.request_part.drain()
+        self.waiting.clear()
         self.response_part = b""
         self.to_client.clear()
         self.to_broker.clear()

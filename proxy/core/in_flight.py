@@ -21,6 +21,10 @@ from proxy.protocol.produce import Produced
 from proxy.protocol.received import Received
 from proxy.protocol.versions import raise_listing
 
+MAX_IN_FLIGHT: Final = 1024
+"""With this many unanswered requests of a client, what else it has sent waits, and no more is read."""
+REQUEST_BYTES: Final = 750
+"""What an unanswered request takes in memory, about."""
 UNREAD_SECONDS: Final = 30.0
 """A fetch that is not read is taken to let the broker wait so long. Clients time out after as much
 (request.timeout.ms, 30 s by default), so none asks for more."""

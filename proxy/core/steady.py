@@ -40,6 +40,8 @@ from proxy.session.decision import Reason
 
 MAX_FORMS: Final = 32
 """A client uses a few kinds of requests; after so many the forms are kept anew."""
+_AT_ONCE: Final = range(1024)
+"""So many requests are taken in one call: those without a response have no other limit."""
 _FETCH: Final = int(ApiKey.FETCH)
 _FETCH_KEY: Final = ApiKey.FETCH.to_bytes(2)
 MAX_JOINED: Final = 1 << 14
@@ -294,7 +296,9 @@ class Steady:
             self._from_client += size
             return size, asked
         at = 0
-        while at < size and len(in_flight) < self.room:
+        for _ in _AT_ONCE:
+            if at >= size or len(in_flight) >= self.room:
+                break
             length = int.from_bytes(data[at : at + LENGTH_BYTES])
             end = at + LENGTH_BYTES + length
             if end > size or length > self._max_request_bytes:

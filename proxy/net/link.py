@@ -5,7 +5,8 @@ socket go to the core; what the core then has due is written at once. No task, f
 frame; a link makes one task, to connect.
 
 Back-pressure: a side is not read while it has a reason in `HOLDS`. A peer that does not read fills its write
-buffer, so the other side is not read. The core stops a client that is too many requests ahead.
+buffer, so the other side is not read. The core stops a client that is too many requests ahead, and one of
+which it has read more than it may process at once: then it goes on in the event loop's next turns.
 `proxy.core.budget` stops brokers while too many bytes of incomplete responses are in memory.
 """
 
@@ -40,6 +41,8 @@ has to read its last bytes."""
 HALF_CLOSED_SECONDS: Final = 30.0
 """How long a client that sends no more waits for a byte, beyond what its fetches let the broker wait. When it
 has left is not seen, and a broker may hang: else each client that gives up on it would leave two sockets."""
+STEP_SECONDS: Final = 0.001
+"""So long a link goes on with requests that have come before others have their turn."""
 LINGER_SECONDS: Final = 1.0
 """How long a client that has all its bytes may take to close, too."""
 _NO_DESCRIPTOR: Final = frozenset({errno.EMFILE, errno.ENFILE})
@@ -48,7 +51,7 @@ _NO_DESCRIPTOR: Final = frozenset({errno.EMFILE, errno.ENFILE})
 CONNECTING: Final = 1
 """Client: its broker is not connected yet."""
 CORE: Final = 2
-"""Client: the core has as many of its requests as it may have."""
+"""Client: the core has as many of its requests as it may have, or more than it has processed."""
 PEER_FULL: Final = 4
 """Either: the other side does not read what was written to it."""
 BUDGET: Final = 8
@@ -140,6 +143,7 @@ class Link:
         "_acknowledged",
         "_buffered",
         "_client_ended",
+        "_continues",
         "_core_holds",
         "_deadline",
         "_host",
@@ -171,6 +175,8 @@ class Link:
         self.broker = Endpoint()
         self._client_ended = False
         self._core_holds = False
+        self._continues = False
+        """`_go_on` is due in the event loop's next turn."""
         self._deadline: asyncio.TimerHandle | None = None
         self._buffered = (0, False)
         """The bytes that were reported to the budget, and whether it may make this link wait."""
@@ -251,6 +257,8 @@ class Link:
     def client_ended(self) -> None:
         """Process the end of the client's stream; responses may still be on their way to it."""
         self._client_ended = True
+        if self._core_holds and self.phase is Phase.OPEN:
+            return  # `pump` calls this again: what came before the end has not been processed
         if self.phase is Phase.OPEN:
             self._run_core(self.core.client_ended)
             self._forward_end()
@@ -296,6 +304,7 @@ class Link:
         else:
             self.broker.release(PEER_FULL)
             self.client.release(OWN_FULL)
+            self._continue()
         self.report_buffered()
         self._host.budget.settle()
 
@@ -381,6 +390,7 @@ class Link:
     def broker_full(self, full: bool) -> None:
         """Process that the broker's write buffer is above its high-water mark, or below it again."""
         (self.client.hold if full else self.client.release)(PEER_FULL)
+        self._continue()
 
     # -- both ----------------------------------------------------------------------------------------------
 
@@ -399,10 +409,34 @@ class Link:
         if core.reads_client is self._core_holds:
             self._core_holds = not core.reads_client
             (client.hold if self._core_holds else client.release)(CORE)
+            if self._client_ended and not self._core_holds and self.phase is _OPEN:
+                self.client_ended()
+        if self._core_holds:
+            self._continue()
+            self.report_buffered()
         if core.fault is not None:
             self._end_by(core.fault)
         elif self.phase is Phase.CLOSING and core.done:
             self.finish()
+
+    def _continue(self) -> None:
+        """Go on with what came from the client in the next turn, unless that waits for something else."""
+        if self.client.holds == CORE and not self._continues and self.core.goes_on:
+            self._continues = True
+            self._host.loop.call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        """Process more of what came from the client."""
+        self._continues = False
+        if self.phase is _OPEN:
+            self._run_core(self._step)
+
+    def _step(self) -> None:
+        core, now = self.core, monotonic()
+        while core.goes_on:
+            core.go_on(now)
+            if monotonic() - now >= STEP_SECONDS:
+                break
 
     def brokers_opened(self, node_ids: frozenset[int]) -> None:
         """Send the responses that wait for the listeners of these brokers."""
@@ -631,12 +665,13 @@ class Link:
 
     def report_buffered(self) -> None:
         """Report to the budget how many bytes this link buffers now."""
-        kept, now = self.core.buffered, monotonic()
+        responses, now = self.core.buffered, monotonic()
+        kept = responses + self.core.queued
         if kept != self._kept:
             self._kept = kept
             self.buffered_changed_at = now
         self._note_progress(now)
-        may_wait = kept > 0 and not self.core.completes_soon
+        may_wait = responses > 0 and not self.core.completes_soon
         buffered = kept + self._unread_bytes(now)
         if (buffered, may_wait) != self._buffered:
             if not self._buffered[0]:

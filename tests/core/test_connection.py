@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.core.budget import RequestBudget
-from proxy.core.connection import MAX_IN_FLIGHT, Connection
+from proxy.core.connection import Connection
 from proxy.core.events import ClientNamed, Fault, Passthrough, SessionClosed
+from proxy.core.in_flight import MAX_IN_FLIGHT
 from proxy.protocol.api import ApiKey
 from proxy.protocol.produce import READ_WITHIN
 from tests.examples import examples

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.core.connection import MAX_IN_FLIGHT, Connection
+from proxy.core.connection import Connection
 from proxy.core.eligibility import SessionLimits
+from proxy.core.in_flight import MAX_IN_FLIGHT
 from proxy.core.steady import MAX_JOINED
 from proxy.protocol.addresses import Resolve
 from tests.examples import examples

@@ -205,6 +205,12 @@ class _Script:
         self._asked += out
         if done < len(data):
             self._connection.receive_client(data[done:], now)
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """Process what came from the client and waits for the next turn of the event loop."""
+        while self._connection.goes_on:
+            self._connection.go_on(self._now)
 
     def _broker(self, data: bytes) -> None:
         self._feed(self._receive_broker, data)
@@ -216,6 +222,7 @@ class _Script:
         done, _ = steady.response(data, steady.began, now)
         if done < len(data):
             self._connection.receive_broker(data[done:], now)
+        self._go_on()
 
     def _feed(self, receive: Callable[[bytes, float], None], data: bytes) -> None:
         step = self._chunk or len(data) or 1
