@@ -122,6 +122,7 @@ class Eligibility:
         "_versions",
         "features",
         "floods",
+        "full_when_throttled",
         "given",
         "large",
         "never",
@@ -145,6 +146,8 @@ class Eligibility:
         """The last response was large: the client is catching up."""
         self.starves = False
         """A response was too small for all that its partitions had."""
+        self.full_when_throttled = False
+        """A throttled response had entries: this broker does not empty what it throttles (KIP-219)."""
         self.never: Reason | None = None
         """Why no fetch of this connection may go through a session any more."""
 

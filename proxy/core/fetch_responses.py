@@ -146,6 +146,7 @@ class FetchResponses:
     ) -> None:
         """Note what a forwarded response says, after its last byte."""
         understood = request.understood and walk.done
+        self._note_throttle(walk)
         if not understood:
             self._events.append(Passthrough(reason=_NOT_UNDERSTOOD))
         if not request.through_session:
@@ -197,6 +198,8 @@ class FetchResponses:
     def _expanded(self, request: InFlightRequest) -> list[Buffer]:
         """Turn a whole response of the session into what the client would have got without one."""
         walk, handler = request.walk, self._handler
+        if walk is not None:
+            self._note_throttle(walk)
         self._steady.session = None  # until it is armed anew: what it relies on may change here
         full = handler.state is _REQUESTED
         if walk is None or not request.understood or not walk.done:
@@ -237,7 +240,8 @@ class FetchResponses:
         features = self._eligibility.features
         # Kafka 1.1 delays the whole response instead: an empty one says that nothing is new
         # (fetch-semantics 2.8 and 6.3).
-        return self._handler.handle(walk, empties=features is None or features.throttles_by_emptying)
+        empties = features is None or features.throttles_by_emptying
+        return self._handler.handle(walk, empties=empties and not self._eligibility.full_when_throttled)
 
     def _session_answered(
         self, request: InFlightRequest, walk: FetchResponseWalk, result: SessionResult
@@ -359,6 +363,11 @@ class FetchResponses:
         """Note that a fetch has to be sent again, and its response was for nothing."""
         if self._eligibility.savings.settle(-request.sent - request.received):
             self._events.append(Passthrough(reason=_RESTS))
+
+    def _note_throttle(self, walk: FetchResponseWalk) -> None:
+        """Note whether the broker leaves entries in what it throttles, which Kafka from 2.0 on does not."""
+        if walk.throttle_time_ms > 0 and walk.partitions and not walk.error_code:
+            self._eligibility.full_when_throttled = True
 
     def _note_starving(self, request: InFlightRequest) -> None:
         """Note whether a response without the session leaves room, so that the next one may go through it."""

@@ -22,6 +22,7 @@ class OrderedWalk(FetchResponseWalk):
 
     def __init__(self, layout: FetchLayout, isolation_level: int) -> None:
         super().__init__(layout, isolation_level, keep=True)
+        self._list_at = layout.aborted  # what a run's entries end with does not matter here
         self.run_places: list[int] = []
         """The place in the response of the first entry of each run."""
 

@@ -79,6 +79,8 @@ class FetchLayout:
     """Bytes of a response body before ``responses``."""
     response_entry: int
     """Size of a response's entry with neither records nor aborted transactions nor tags."""
+    response_records: int
+    """Offset of ``records`` in such an entry."""
     aborted: int
     """Offset of ``aborted_transactions`` in a response's entry."""
     empty_ends: tuple[bytes, bytes]
@@ -95,6 +97,12 @@ class FetchLayout:
     response_fields: np.dtype[Any]
     """The fields of `response_item`: ``partition``, ``error``, ``high_watermark``, ``last_stable_offset``,
     ``log_start_offset`` (v5), ``end``."""
+
+    def no_items(self, *, null: bool) -> bytes:
+        """Return a list, or records, of nothing: null or empty."""
+        if self.flexible:
+            return b"\x00" if null else b"\x01"
+        return _NULL_CLASSIC if null else _ENDS_EMPTY_CLASSIC
 
     def prefix(self, key: bytes, count: int) -> bytes:
         """Return the first bytes of a topic element, in requests and responses: key and number of entries."""
@@ -163,6 +171,7 @@ def _layout(version: int) -> FetchLayout:
         request_entry=request_item.itemsize,
         response_head=10 if version >= SESSION_VERSION else 4,
         response_entry=response_entry,
+        response_records=response_entry - (2 if flexible else len(_ENDS_EMPTY_CLASSIC)),
         aborted=aborted,
         empty_ends=ends,
         empty_runs=(_empty_run(aborted, ends[0]), _empty_run(aborted, ends[1])),

@@ -50,6 +50,10 @@ _RUN_WORTH: Final = 4
 """A run has at least this many entries."""
 
 
+NULL: Final = 0
+"""`PartitionResponse.aborted` of an entry whose ``aborted_transactions`` is null."""
+NO_ABORTED: Final = 1
+
 # What comes next in the walk. A unit is one of these. They are plain integers, since each unit is compared.
 _HEADER: Final = 0
 _TOPIC: Final = 1
@@ -84,6 +88,9 @@ class PartitionResponse:
     """The number of bytes of its records."""
     redirects: bool
     """The entry names a preferred read replica, or has tags (a diverging epoch, a leader)."""
+    aborted: int = NO_ABORTED
+    """`NULL`, `NO_ABORTED` (an empty list), or more."""
+    null_records: bool = False
     views: Sequence[memoryview] = ()
     """Its bytes, once they were looked up in the frame."""
 
@@ -108,7 +115,8 @@ class FetchResponseWalk:
 
     Args:
         layout: that of the request.
-        isolation_level: that of the request. It decides how an entry without changes ends.
+        isolation_level: that of the request. It decides how an entry without changes ends, if entries are
+            kept. Otherwise each run says it itself: the request may not have been read.
         keep: collect `entries`, `runs` and `elements`. Otherwise entries are only counted.
         spans: collect `record_spans`.
     """
@@ -120,6 +128,7 @@ class FetchResponseWalk:
         "_keep",
         "_key",
         "_left",
+        "_list_at",
         "_open",
         "_partition",
         "_size",
@@ -153,6 +162,7 @@ class FetchResponseWalk:
         self.layout = layout
         self._isolation = 1 if isolation_level else 0
         self._ends_empty = layout.empty_ends[self._isolation]
+        self._list_at = layout.aborted if not keep else -1
         self._keep = keep
         self._at = _HEADER
         self._topics_left = 0
@@ -389,18 +399,19 @@ class FetchResponseWalk:
         if layout.flexible:
             aborted, listed = read_uvarint(buffer, at)
             preferred = listed + ((aborted - 1) * (ABORTED_BYTES + 1) if aborted else 0)
-            records, at = read_uvarint(buffer, preferred + 4)
+            size, at = read_uvarint(buffer, preferred + 4)
             # Each is taken to have no tags of its own: no schema has any.
             if aborted > 1 and any(buffer[listed + ABORTED_BYTES : preferred : ABORTED_BYTES + 1]):
                 raise Malformed("an aborted transaction with tags")
             # Null records: Kafka 3.0 to 3.9 in entries of some errors (fetch-semantics 6.3, case 93).
-            records = records - 1 if records else 0
+            records = size - 1 if size else 0
         else:
-            aborted = _COUNT.unpack_from(buffer, at)[0]
-            preferred = at + 4 + max(aborted, 0) * ABORTED_BYTES
+            aborted = _COUNT.unpack_from(buffer, at)[0] + 1
+            preferred = at + 4 + max(aborted - 1, 0) * ABORTED_BYTES
             at = preferred + (4 if layout.version >= 11 else 0)
             # Null records: as above (case 93).
-            records = max(_COUNT.unpack_from(buffer, at)[0], 0)
+            size = _COUNT.unpack_from(buffer, at)[0] + 1
+            records = max(size - 1, 0)
             at += 4
         if at > len(buffer):
             raise _Short
@@ -413,7 +424,17 @@ class FetchResponseWalk:
             # KIP-392: brokers repeat it until the client has moved (fetch-semantics, trap 29; case 83).
             redirects = layout.version >= 11 and buffer[preferred : preferred + 4] != _NOBODY
             self._open = PartitionResponse(
-                self._key, partition, error, base + start, base + end, fixed, empty, records, redirects
+                self._key,
+                partition,
+                error,
+                base + start,
+                base + end,
+                fixed,
+                empty,
+                records,
+                redirects,
+                aborted,
+                size <= 0,
             )
         if records:
             self.with_records += 1
@@ -440,6 +461,10 @@ class FetchResponseWalk:
     def _run(self, buffer: bytes, at: int, base: int) -> int:
         """Walk the next entries without changes; return where they end, 0 if there are only a few."""
         layout, left = self.layout, self._left
+        if self._list_at >= 0:
+            # A list that is not null begins so: compact length 1, or the first byte of a length of 0.
+            self._isolation = int(buffer[at + self._list_at] == layout.flexible)
+            self._ends_empty = layout.empty_ends[self._isolation]
         found = layout.empty_runs[self._isolation].match(buffer, at)
         count = min((found.end() - at) // layout.response_entry, left) if found is not None else 0
         if count < _RUN_WORTH:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from proxy.protocol.fetch_layout import LAST_STABLE_OFFSET, Entries, FetchLayout, Rows
 from proxy.protocol.fetch_request import Listing
-from proxy.protocol.fetch_response import EmptyRun, PartitionResponse
+from proxy.protocol.fetch_response import NO_ABORTED, NULL, EmptyRun, PartitionResponse
 
 MAX_LOOKUP: Final = 1 << 17
 """Partition numbers that the lookup of a table may span, in addition to eight for each partition. A topic
@@ -46,8 +46,12 @@ class PartitionTable:
         "_free",
         "_keys",
         "_lookup",
+        "_none",
+        "_otherwise",
         "_spans",
         "_top",
+        "_untold",
+        "_usual",
         "arranged",
         "behind",
         "cached_bytes",
@@ -67,8 +71,18 @@ class PartitionTable:
     def __init__(self, layout: FetchLayout, isolation_level: int) -> None:
         self.layout = layout
         self.isolation_level = isolation_level
-        # Records are empty, never null: null ends librdkafka (KAFKA-18646; fetch-semantics 6.2).
+        # Unless the broker writes null, records are empty: null ends librdkafka (KAFKA-18646; fetch-semantics
+        # 6.2).
         self._blank = np.void(bytes(layout.aborted) + layout.empty_ends[1 if isolation_level else 0])
+        # Kafka writes a list for read_committed and null for read_uncommitted. Others write null for both, as
+        # franz-go's kfake. A client is to get what its broker writes.
+        self._usual = NO_ABORTED if isolation_level else NULL
+        self._none = self._usual
+        """How the broker wrote last that there are no aborted transactions: `NULL` or `NO_ABORTED`."""
+        self._otherwise = False
+        """A cached entry may end in another way than `_blank`."""
+        self._untold: set[int] = set()
+        """Rows of which no entry has shown how one without aborted transactions ends."""
         self.numbers: dict[bytes, int] = {}
         """Topic key -> number of the topic in this table, from 1."""
         self._keys: list[bytes] = [b""]
@@ -202,6 +216,7 @@ class PartitionTable:
         self._described -= int(np.count_nonzero(self.known[rows]))
         self.known[rows] = False
         self.behind.difference_update(rows.tolist() if self.behind else ())
+        self._untold.difference_update(rows.tolist() if self._untold else ())
         self.position[rows] = -1
         self._free.extend(rows.tolist())
         self.size -= len(rows)
@@ -213,12 +228,14 @@ class PartitionTable:
         """
         self.known.fill(False)
         self.behind.clear()
+        self._untold.clear()
         self._described = 0
         self.refused.fill(0)
 
     def apply_run(self, run: EmptyRun, rows: Rows) -> None:
         """Apply entries without changes and without errors to their rows."""
         self.cached_entries[rows] = run.entries
+        self._untold.difference_update(rows.tolist() if self._untold else ())
         self.known[rows] = True
         self._described = int(np.count_nonzero(self.known))
         self.refused[rows] = 0
@@ -226,7 +243,7 @@ class PartitionTable:
             self._weigh(rows)
 
     def apply_entry(self, entry: PartitionResponse, row: int) -> None:
-        """Apply one entry to its row. Its records and its error are not kept."""
+        """Apply one entry to its row. Of its records and its error nothing is kept."""
         known = bool(self.known[row])
         # An error entry has -1 for all offsets: never filled in (fetch-semantics 6.2, trap 25; case 25).
         self.known[row] = described = not entry.error_code
@@ -234,6 +251,8 @@ class PartitionTable:
         if described:
             self.refused[row] = 0
             self.describe(row, entry.fixed)
+            if entry.aborted != self._usual or entry.null_records or self._untold or self._otherwise:
+                self._learn_end(entry, row, first=not known)
         elif self.isolation_level:
             self._weigh_row(row)
 
@@ -243,6 +262,31 @@ class PartitionTable:
         self.cached_bytes[at : at + len(fixed)] = fixed
         if self.isolation_level:
             self._weigh_row(row)
+
+    def _learn_end(self, entry: PartitionResponse, row: int, *, first: bool) -> None:
+        """Keep how an entry of this partition ends that has nothing to tell, as far as this one shows it."""
+        if entry.redirects:  # made without a read
+            return
+        layout, aborted = self.layout, entry.aborted
+        if not entry.records:
+            self._write(row, layout.response_records, layout.no_items(null=entry.null_records))
+        # A list of some does not show how none are written. An empty read may stand in place of one that did
+        # not fit: that has null in any case (fetch-semantics 1.4).
+        if aborted > NO_ABORTED or (aborted == NULL and not entry.records and row in self.behind):
+            if first:
+                self._write(row, layout.aborted, layout.no_items(null=self._none == NULL))
+                self._untold.add(row)
+        else:
+            self._untold.discard(row)
+            for each in (row, *(self._untold if aborted != self._none else ())):
+                self._write(each, layout.aborted, layout.no_items(null=aborted == NULL))
+            self._none = aborted
+        self._otherwise |= entry.null_records or self._none != self._usual
+
+    def _write(self, row: int, offset: int, data: bytes) -> None:
+        """Put bytes into a row's cached entry."""
+        at = row * self.layout.response_entry + offset
+        self.cached_bytes[at : at + len(data)] = data
 
     def alter(self, rows: Rows, entries: Entries) -> None:
         """Have rows request other values."""
@@ -305,6 +349,8 @@ class PartitionTable:
         self._free = list(range(count, top))
         if self.behind:
             self.behind = {row for row, old in enumerate(rows.tolist()) if old in self.behind}
+        if self._untold:
+            self._untold = {row for row, old in enumerate(rows.tolist()) if old in self._untold}
         straight = np.arange(count)
         self._lookup[self._bases[self.topic[:count]] + self.partitions(straight)] = straight
         self.place(straight)

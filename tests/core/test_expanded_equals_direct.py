@@ -56,6 +56,8 @@ class AnyClientAnyBroker(RuleBasedStateMachine):
         asks=st.booleans(),
         leaves_midway=st.booleans(),
         topics=st.integers(1, 2),
+        dialect=st.sampled_from(["", "", "", "", "null", "list"]),
+        empties=st.sampled_from([True, True, True, False]),
     )
     def begin(
         self,
@@ -68,8 +70,10 @@ class AnyClientAnyBroker(RuleBasedStateMachine):
         asks: bool,
         leaves_midway: bool,
         topics: int,
+        dialect: str = "",
+        empties: bool = True,
     ) -> None:
-        self.broker = ModelBroker(release=release, slots=slots, seed=seed)
+        self.broker = ModelBroker(release=release, slots=slots, seed=seed, dialect=dialect, empties=empties)
         self.broker.nodes = NODES
         self.ids: dict[str, bytes] = {}
         """As the client knows them."""
@@ -93,6 +97,10 @@ class AnyClientAnyBroker(RuleBasedStateMachine):
         self.holds = 0
         if asks:
             self.gate.exchange([API_VERSIONS], self.now)
+        if not empties:  # it shows so in its first response
+            self.throttle(40)
+            self.ask([self.request()])
+            self.throttle(0)
         self.seek_to_end()
         self.poll(3, follows=True)
 

@@ -91,6 +91,12 @@ class ModelBroker:
     failure: int = 0
     """Injected: while not 0, every fetch fails unexpectedly with this code, after its delta was applied."""
 
+    dialect: str = ""
+    """How a broker that is not Kafka writes error-free entries: "null" has null where no transaction was
+    aborted, "list" a list also for read_uncommitted, "null records" null where there are none."""
+    empties: bool = True
+    """A throttled response has no entries, where the release has it so."""
+
     def __post_init__(self) -> None:
         self.quirks = Release.parse(self.release)
         self.cache = FetchSessionCache(slots=self.slots, sharded=self.quirks.sharded, seed=self.seed)
@@ -207,7 +213,7 @@ class ModelBroker:
                 throttled=throttled,
             )
         session_id = session.session_id if session else 0
-        if throttled and self.quirks.throttles_empty:
+        if throttled and self.quirks.throttles_empty and self.empties:
             return self._response(request, [], session_id=session_id, throttled=throttled, hinted=results)
         if pending.error:
             return self._response(request, [], error=pending.error, throttled=throttled)
@@ -344,7 +350,16 @@ class ModelBroker:
             return Result(result.partition, data)
         if result.data.error_code == KAFKA_STORAGE_ERROR and request.version <= 5:
             return Result(result.partition, replace(result.data, error_code=6))
-        return result
+        return Result(result.partition, self._spelt(request, result.data))
+
+    def _spelt(self, request: FetchRequest, data: PartitionData) -> PartitionData:
+        if data.error_code or not self.dialect:
+            return data
+        if self.dialect == "null records":
+            return replace(data, records=data.records or None)
+        if self.dialect == "list":
+            return data if request.isolation_level else replace(data, aborted=data.aborted or ())
+        return replace(data, aborted=data.aborted or None)
 
     def _response(
         self,

@@ -232,6 +232,29 @@ def test_an_entry_without_news_is_told_from_one_with_some(version: int) -> None:
         assert {found.ends_empty for found in walk.entries if found.partition != 1} <= {True}
 
 
+@pytest.mark.parametrize("version", [4, 7, 11, 12, 16])
+@pytest.mark.parametrize("aborted", [None, ()])
+@pytest.mark.parametrize("isolation_level", [0, 1])
+def test_entries_without_news_are_runs_whatever_the_isolation_level_if_none_are_kept(
+    version: int, aborted: tuple[()] | None, isolation_level: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The request may not have been read, and one by one they take ten times as long."""
+    singly: list[int] = []
+    read = FetchResponseWalk._entry
+
+    def counted(walk: FetchResponseWalk, buffer: bytes, at: int, base: int) -> int:
+        end = read(walk, buffer, at, base)
+        singly.append(walk.partitions)
+        return end
+
+    monkeypatch.setattr(FetchResponseWalk, "_entry", counted)
+    data = [entry(number, 5, aborted=aborted) for number in range(1_000)]
+    walk = FetchResponseWalk(LAYOUTS[version], isolation_level, keep=False)
+    walk.feed(fetch_response(version, ("t", data), ("u", data[:300]), correlation_id=7))
+
+    assert (walk.done, walk.partitions, len(singly)) == (True, 1_300, 2)
+
+
 @pytest.mark.parametrize("version", [4, 11, 12])
 def test_null_records_are_no_records(version: int) -> None:
     walk = walked(fetch_response(version, ("t", [entry(0, error=76, records=None)])), version)
