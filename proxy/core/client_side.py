@@ -28,6 +28,7 @@ from proxy.core.requests import (
     readable,
 )
 from proxy.core.responses import Rewriting
+from proxy.core.steady import MAX_PREFIX
 from proxy.protocol import api_versions
 from proxy.protocol.api import (
     LENGTH_BYTES,
@@ -265,9 +266,11 @@ class ClientSide:
                 self._fetches.count_unread(size, version, Reason.NOT_UNDERSTOOD)
                 state.send(request, frame)
                 return size
-            self._header, self._header_version = frame[REQUEST_START_BYTES:body], version
+            if body - REQUEST_START_BYTES <= MAX_PREFIX:
+                self._header, self._header_version = frame[REQUEST_START_BYTES:body], version
             state.client_id = state.client_id or readable(client_id)
-        body = REQUEST_START_BYTES + len(self._header)
+        else:
+            body = REQUEST_START_BYTES + len(self._header)
         if version >= SESSION_VERSION and self._sessions.on:
             if self._sessions.waits:
                 state.request_part.held = True

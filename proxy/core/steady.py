@@ -38,8 +38,10 @@ from proxy.protocol.fetch_response import FetchResponseWalk
 from proxy.protocol.primitives import Span
 from proxy.session.decision import Reason
 
-MAX_FORMS: Final = 32
+MAX_FORMS: Final = 16
 """A client uses a few kinds of requests; after so many the forms are kept anew."""
+MAX_PREFIX: Final = 256
+"""Bytes of a header that are worth keeping. Tags of a header may have any length."""
 _AT_ONCE: Final = range(1024)
 """So many requests are taken in one call: those without a response have no other limit."""
 _FETCH: Final = int(ApiKey.FETCH)
@@ -422,6 +424,8 @@ class Steady:
             decisive: what decided its disposition, behind the correlation id.
             answered: a response will come.
         """
+        if len(decisive) > MAX_PREFIX:
+            return
         form = Form(
             request.api_key,
             request.version,
@@ -465,6 +469,8 @@ class Steady:
         fields = changeable(request.api_key, request.version, frame[body:])
         if fields is not None:
             spans = [(body + start, body + end) for start, end in fields]
+            for other in self._forms.values():  # a client produces in one version
+                other.response = None
             form.response = Masked(frame, [(0, RESPONSE_START_BYTES), *spans])
 
     def learn_response(self, request: FetchRequest, frame: bytes, walk: FetchResponseWalk) -> None:

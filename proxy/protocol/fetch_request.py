@@ -59,7 +59,7 @@ MAX_TAG_BYTES: Final = 1 << 14
 """Bytes of the tags of entries and elements that are read."""
 MAX_NAME: Final = 249
 """Kafka makes no topic with a longer name. Such a name is not kept."""
-MAX_AROUND: Final = 4096
+MAX_AROUND: Final = 512
 """Bytes before the body, and from the rack on, of a fetch of which forms are kept."""
 _MAX_BARE_TOPICS: Final = 256
 """A client has no reason to name topics without partitions."""
