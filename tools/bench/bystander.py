@@ -1,0 +1,60 @@
+"""A client that minds its own business: `python -m tools.bench.bystander ADDRESS`.
+
+It sends a heartbeat, waits for the response, waits `EVERY_SECONDS`, and so on: what else its proxy does shows
+in how long the responses take. It begins when a line comes on stdin, and stops with the next line. Then it
+prints what it saw since it began, and so on until stdin is closed.
+"""
+
+import asyncio
+import json
+import sys
+import time
+from typing import Final
+
+import uvloop
+
+from proxy.protocol.api import ApiKey
+from tools.bench.passthrough import address
+from tools.kafka.raw import frame, string
+
+EVERY_SECONDS: Final = 0.01
+
+
+def heartbeat(number: int, client_id: str | None = "bystander") -> bytes:
+    """Build a Heartbeat v0 of a member that the broker does not know: it responds at once."""
+    head = ApiKey.HEARTBEAT.to_bytes(2) + b"\0\0" + number.to_bytes(4) + string(client_id)
+    return frame(head + string("group") + (1).to_bytes(4) + string("member"))
+
+
+async def run(where: tuple[str, int]) -> None:
+    """Measure in windows, between lines on stdin."""
+    loop = asyncio.get_running_loop()
+    reader, writer = await asyncio.open_connection(*where)
+    number = 0
+    print("ready", flush=True)
+    while await loop.run_in_executor(None, sys.stdin.readline):
+        ends = loop.run_in_executor(None, sys.stdin.readline)
+        took: list[float] = []
+        while not ends.done():
+            number += 1
+            began = time.perf_counter()
+            writer.write(heartbeat(number))
+            await reader.readexactly(int.from_bytes(await reader.readexactly(4)))
+            took.append(time.perf_counter() - began)
+            await asyncio.sleep(EVERY_SECONDS)
+        print(json.dumps(figures(took)), flush=True)
+
+
+def figures(took: list[float]) -> dict[str, float]:
+    """Return what is shown of a window: ``p50``, ``p99`` and ``most`` in ms, and how many there were.
+
+    Args:
+        took: seconds of each heartbeat.
+    """
+    ordered = sorted(took)
+    at = {"p50": len(ordered) // 2, "p99": len(ordered) * 99 // 100, "most": -1}
+    return {name: 1e3 * ordered[place] for name, place in at.items()} | {"count": len(ordered)}
+
+
+if __name__ == "__main__":
+    uvloop.run(run(address(sys.argv[1])))

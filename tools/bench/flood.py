@@ -1,0 +1,98 @@
+"""Clients that send more than they should: `python -m tools.bench.flood ADDRESS KIND COUNT [TOPIC_ID]`.
+
+KIND is what each of COUNT connections does:
+
+- ``answered``: ApiVersions of a version that no broker has. A gateway answers these by itself, so nothing
+  limits them but its speed. All connections together send `RATE` bytes a second, and read what comes.
+- ``queued``: one fetch for which the broker waits `WAIT_MS`, and behind it, in one go, `READ_BYTES` of the
+  smallest requests. Nothing of it is answered before.
+
+They connect when a line comes on stdin, and leave with the next line, and so on until stdin is closed. With
+each leave, and at the end, the bytes are printed that they sent.
+"""
+
+import asyncio
+import json
+import sys
+from typing import Final, cast
+
+import uvloop
+
+from proxy.protocol.api import ApiKey
+from tools.bench.bystander import heartbeat
+from tools.bench.frames import fetch_request
+from tools.bench.passthrough import address
+from tools.kafka.raw import frame, string
+
+RATE: Final = 1_700_000
+"""Bytes a second."""
+READ_BYTES: Final = 262_144
+"""A proxy reads so much at once."""
+WAIT_MS: Final = 120_000
+UNKNOWN: Final = 99
+"""A version that ApiVersions does not have."""
+PIECE: Final = 17_000
+"""Bytes that are sent at once."""
+ANSWERED, QUEUED = "answered", "queued"
+
+
+class Client(asyncio.Protocol):
+    """One connection; what it reads is dropped."""
+
+    transport: asyncio.WriteTransport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Keep the transport."""
+        self.transport = cast("asyncio.WriteTransport", transport)
+
+
+def unknown_versions() -> bytes:
+    """Build ApiVersions requests of a version that no broker has."""
+    head = ApiKey.API_VERSIONS.to_bytes(2) + UNKNOWN.to_bytes(2) + bytes(4) + string("flood")
+    one = frame(head)
+    return one * (PIECE // len(one))
+
+
+def queued(topic: bytes) -> bytes:
+    """Build a fetch for which the broker waits, and what comes behind it.
+
+    Args:
+        topic: id of a topic in which the first partition has no records.
+    """
+    first = fetch_request(1, [(topic, [0])], offsets={(topic, 0): 0}, wait_ms=WAIT_MS)
+    small = frame(heartbeat(2, None)[4:14])  # its header; nobody reads further before its turn
+    return first + small * ((READ_BYTES - len(first)) // len(small))
+
+
+async def run(where: tuple[str, int], kind: str, count: int, topic: bytes) -> int:
+    """Flood in windows, between lines on stdin; return how many bytes were sent."""
+    loop = asyncio.get_running_loop()
+    sent = 0
+    print("ready", flush=True)
+    while await loop.run_in_executor(None, sys.stdin.readline):
+        ends = loop.run_in_executor(None, sys.stdin.readline)
+        clients = [(await loop.create_connection(Client, *where))[1] for _ in range(count)]
+        began, before = loop.time(), sent
+        if kind == QUEUED:
+            for client in clients:
+                client.transport.write(queued(topic))
+                sent += READ_BYTES
+        piece = unknown_versions()
+        while not ends.done():
+            if kind == ANSWERED and sent - before < RATE * (loop.time() - began):
+                for client in clients:
+                    if not client.transport.get_write_buffer_size():
+                        client.transport.write(piece)
+                        sent += len(piece)
+            await asyncio.sleep(0.001)
+        for client in clients:
+            client.transport.abort()
+        print(json.dumps({"sent": sent - before}), flush=True)
+    return sent
+
+
+if __name__ == "__main__":
+    target, what, connections, *topic_id = sys.argv[1:]
+    asked = bytes.fromhex(topic_id[0]) if topic_id else bytes(16)
+    total = uvloop.run(run(address(target), what, int(connections), asked))
+    print(json.dumps({"sent": total}), flush=True)

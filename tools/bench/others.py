@@ -1,0 +1,149 @@
+"""One against the others: what a client that misbehaves costs another client of its gateway, and in memory.
+
+A bystander sends heartbeats to a real broker, alone and beside each `Nuisance` in turn. What it waits longer
+must stay small, and the gateway's memory below what docs/deploy.md says. Both are measured in the same round,
+since a busy machine is busy for both.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import Final
+
+from tools.bench.figures import GATEWAY, Row, Table
+from tools.bench.flood import ANSWERED, QUEUED
+from tools.bench.processes import Gateway, Load
+from tools.bench.stage import Stage
+from tools.kafka.admin import Admin
+
+SHARE: Final = 4
+"""Windows are so many times shorter than in other parts: five seconds."""
+SETTLE_SECONDS: Final = 1.0
+P99_LIMIT: Final = 5.0
+"""The most milliseconds by which a nuisance may raise the bystander's p99."""
+CLIENTS: Final = 30
+LEAVE_LIMIT: Final = 35.0
+"""The most seconds until the gateway has closed the connections of clients that have left."""
+WAIT_SECONDS: Final = 60.0
+KEPT_LIMIT: Final = 1.1
+"""The most MB that requests of one client may take (docs/deploy.md, Memory)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Nuisance:
+    """What is done beside the bystander.
+
+    Args:
+        name: for the table.
+        clients: so many connections do it.
+        start: starts it, given the gateway's address and the id of a topic without records; it waits for
+            `Load.go`, and ends with `Load.pause`.
+        most: the most MB that each of its connections may take in the gateway.
+    """
+
+    name: str
+    clients: int
+    start: Callable[[str, str], AbstractContextManager[Load]]
+    most: float
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """What was seen in one window."""
+
+    p50: float
+    """In ms."""
+    p99: float
+    resident: float
+    """The gateway's, in MB."""
+    left: float = 0.0
+    """Seconds from the time when the clients left until the gateway had closed their connections."""
+
+
+def _flood(kind: str, clients: int) -> Callable[[str, str], Load]:
+    return lambda address, topic_id: Load("tools.bench.flood", address, kind, str(clients), topic_id)
+
+
+NUISANCES: Final[Sequence[Nuisance]] = (
+    Nuisance("one that asks for unknown versions, 1.7 MB/s", 1, _flood(ANSWERED, 1), KEPT_LIMIT),
+    Nuisance(
+        f"{CLIENTS} with 18,700 requests behind a long fetch", CLIENTS, _flood(QUEUED, CLIENTS), KEPT_LIMIT
+    ),
+)
+
+
+def run(stage: Stage) -> list[Table]:
+    """Measure the bystander alone and beside each nuisance, several rounds."""
+    rounds = stage.rounds(quick=2, usual=5, long=9)
+    with ExitStack() as stack:
+        topic = stack.enter_context(stage.topic(1, name="quiet"))
+        with Admin(stage.broker.address) as admin:
+            topic_id = admin.topic_id(topic).hex
+        tables = []
+        for nuisance in NUISANCES:
+            with stage.gateway() as gateway:  # a new one: it has no free memory yet
+                tables.append(_table(nuisance, *_measured(stage, gateway, nuisance, topic_id, rounds)))
+    return tables
+
+
+def _measured(
+    stage: Stage, gateway: Gateway, nuisance: Nuisance, topic_id: str, rounds: int
+) -> tuple[list[Window], list[Window]]:
+    """Return the windows without the nuisance, and those with it."""
+    alone, beside = [], []
+    with (
+        Load("tools.bench.bystander", gateway.address) as bystander,
+        nuisance.start(gateway.address, topic_id) as load,
+    ):
+        bystander.ready()
+        load.ready()
+        for number in range(rounds):
+            stage.report(f"others: {nuisance.name}, round {number + 1} of {rounds} ...")
+            alone.append(_window(stage, gateway, bystander))
+            load.go()
+            time.sleep(SETTLE_SECONDS)
+            window = _window(stage, gateway, bystander)
+            load.pause()
+            beside.append(replace(window, left=_let_go(gateway)))
+    return alone, beside
+
+
+def _window(stage: Stage, gateway: Gateway, bystander: Load) -> Window:
+    bystander.go()
+    time.sleep(stage.seconds / SHARE)
+    resident = gateway.meter.resident / 1e6
+    seen = bystander.pause()
+    return Window(p50=seen["p50"], p99=seen["p99"], resident=resident)
+
+
+def _let_go(gateway: Gateway) -> float:
+    """Return how many seconds pass until the bystander is alone, at most `WAIT_SECONDS`."""
+    began = time.monotonic()
+    while (waited := time.monotonic() - began) < WAIT_SECONDS and len(gateway.state()["connections"]) > 1:
+        time.sleep(0.1)
+    return waited
+
+
+def _table(nuisance: Nuisance, alone: Sequence[Window], beside: Sequence[Window]) -> Table:
+    pairs = list(zip(alone, beside, strict=True))
+    before, grown = alone[0].resident, beside[0].resident - alone[0].resident
+    rows = [
+        _row("bystander alone, p50", "ms", median(window.p50 for window in alone)),
+        _row("bystander alone, p99", "ms", median(window.p99 for window in alone)),
+        _row("beside it, p50", "ms", median(window.p50 for window in beside)),
+        _row("beside it, p99", "ms", median(window.p99 for window in beside)),
+        _row("added to p99", "ms", median(each.p99 - own.p99 for own, each in pairs), P99_LIMIT),
+        _row("resident before", "MB", before),
+        _row("resident beside it", "MB", beside[0].resident),
+        _row("more for each of its clients", "MB", grown / nuisance.clients, nuisance.most),
+        _row("its clients are let go after", "s", max(window.left for window in beside), LEAVE_LIMIT),
+    ]
+    every = "The bystander sends a heartbeat every 10 ms to a real broker."
+    notes = [f"Medians of {len(pairs)} rounds; memory: the first. {every}"]
+    return Table(part="others", title=f"One against the others: {nuisance.name}", rows=rows, notes=notes)
+
+
+def _row(name: str, unit: str, value: float, limit: float | None = None) -> Row:
+    return Row(name=name, unit=unit, values={GATEWAY: value}, limit=limit)
