@@ -99,13 +99,15 @@ def press(choice: Selection, key: str, listed: Listed) -> Selection:
         return replace(choice, quit=True)
     if choice.typing:
         return _typed(choice, key)
-    steps = _STEPS.get(key)
+    steps = _STEPS.get("page down" if key == " " and choice.paged else key)
     if steps is not None:
         return _moved(choice, steps(max(listed.page, 1)), listed)
     if key in ENTER and not choice.paged:
         return replace(choice, opened=_marked(choice, listed), first=0)
     if key == "x" and not choice.paged and (marked := _marked(choice, listed)).startswith(OF_CLIENT):
         return replace(choice, expanded=choice.expanded ^ {marked})
+    if key == "p" and choice.help:  # nothing there would show that the screen is frozen
+        return choice
     action = _KEYS.get(key)
     return action(choice) if action is not None else choice
 

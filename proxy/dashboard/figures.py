@@ -7,6 +7,7 @@ from typing import Final
 _UNITS: Final = ("", "k", "M", "G", "T", "P")
 _BARS: Final = "▁▂▃▄▅▆▇█"
 _PLAIN_BARS: Final = "_.-~=+*#"
+_WHOLE: Final = 99_999.5
 _MINUTE: Final = 60
 _HOUR: Final = 3600
 _DAY: Final = 86_400
@@ -14,8 +15,13 @@ NOTHING: Final = "-"
 
 
 def scaled(value: float, unit: str = "") -> str:
-    """Format a number with three digits and a decimal prefix, as `3.31 MB`; 0 to 999 as they are."""
+    """Format a number with three digits and a decimal prefix, as `3.31 MB`; 0 to 999 as they are.
+
+    Without a unit, numbers to 99,999 are whole: `1.13 k` is longer than `1,130`.
+    """
     size = abs(value)
+    if not unit and 999.5 <= size < _WHOLE:
+        return f"{value:,.0f}"
     power = 0
     while size >= 999.5 and power < len(_UNITS) - 1:
         size /= 1000
@@ -24,6 +30,23 @@ def scaled(value: float, unit: str = "") -> str:
     digits = 0 if whole else 1 if size >= 9.995 else 2
     text = f"{'-' if value < 0 else ''}{size:.{digits}f} {_UNITS[power]}{unit}"
     return text.rstrip()
+
+
+def fitting(value: float, width: int) -> str:
+    """Format a number for a column that may be too narrow for it: then with fewer digits, never cut."""
+    text = scaled(value)
+    if len(text) <= width:
+        return text
+    plain = f"{value:.0f}"
+    if abs(value) < _WHOLE and len(plain) <= width:
+        return plain
+    size, power = float(value), 0
+    while abs(size) >= 999.5 and power < len(_UNITS) - 1:
+        size, power = size / 1000, power + 1
+    return next(
+        (found for digits in (2, 1) if len(found := f"{size:.{digits}f}{_UNITS[power]}") <= width),
+        f"{size:.0f}{_UNITS[power]}",
+    )
 
 
 def volume(value: float) -> str:

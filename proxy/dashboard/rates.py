@@ -54,6 +54,11 @@ class Rates:
         brokers = {broker.name: broker.saved for broker in snapshot.brokers}
         self._samples.append(_Sample(snapshot.time, snapshot.cpu_seconds, by_key, brokers))
 
+    @property
+    def bars(self) -> bool:
+        """Whether bars can be drawn: of two snapshots and more."""
+        return len(self._samples) > 1
+
     def cpu(self) -> float | None:
         """Return the share of a core that the gateway took over the last ten seconds; None: not known."""
         last = self._samples[-1] if self._samples else None

@@ -3,6 +3,7 @@
 A gateway of another version may send less or more: missing fields count as empty, unknown fields are ignored.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -13,6 +14,8 @@ KINDS: Final = ("full", "incremental", "sessionless", "close")
 NOW_SECONDS: Final = 10.0
 """Rates of "now" are means over so many seconds."""
 BOOTSTRAP: Final = "bootstrap"
+_NAME: Final = re.compile(r"(?:[A-Z][a-z]+)+")
+_WORDS: Final = re.compile(r"[A-Z][a-z]+")
 _LARGEST: Final = 1 << 63
 """No counter gets this far; larger figures are refused, so that all that is derived can be drawn."""
 
@@ -343,7 +346,7 @@ def _client(document: Mapping[str, Any]) -> Client:
         errors=_counts(document.get("session_errors", {})),
         phase=_shown(document.get("phase", "")),
         held=_count(document.get("held_bytes", 0)),
-        last_event=_shown(document.get("last_event", "")),
+        last_event=_in_words(_shown(document.get("last_event", ""))),
         last_error=_shown(document.get("last_error", "")),
     )
 
@@ -417,6 +420,11 @@ def _event(document: Mapping[str, Any], now: float) -> PastEvent:
         count=_count(document.get("count", 1)),
         warning=bool(document.get("warning", False)),
     )
+
+
+def _in_words(event: str) -> str:
+    """Return the gateway's name of an event as words: `SessionMade` is "session made"."""
+    return " ".join(_WORDS.findall(event)).lower() if _NAME.fullmatch(event) else event
 
 
 def _number(value: Any) -> float:

@@ -5,22 +5,34 @@ the figures that it makes meaningless.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
-from proxy.dashboard.figures import NOTHING, moment, scaled, span, sparkline, volume
+from proxy.dashboard.figures import NOTHING, fitting, moment, scaled, span, sparkline, volume
 from proxy.dashboard.rates import Rates
 from proxy.dashboard.rows import Row
 from proxy.dashboard.snapshot import BOOTSTRAP, BrokerFigures
 
 WIDE: Final = 160
-"""At this width or more, tables have all columns."""
-_MIDDLE: Final = 110
+"""At this width or more, the table of brokers has all columns."""
 _LABEL: Final = "bold"
 _BAD: Final = "red"
 _BARS: Final = 24
+_MOST_BARS: Final = 31
+"""`Rates` has no more."""
+_SHORTEST: Final = {"software": 16, "error": 10, "lately": 10}
+"""Columns that may be narrower than usual."""
+_NAME: Final = 26
+"""The table of clients has at least so much room for their names."""
+_NAME_FROM_100: Final = 32
+"""And so much on screens of 100 columns and more."""
+_MORE_SOFTWARE: Final = 18
+"""So much longer are names of software at times; they get it where nothing else needs it."""
+_OF_NAME: Final = 5
+"""And at least such a part of the screen."""
 
 _CLIENT_WIDTHS: Final = {
     "software": 26,
@@ -38,17 +50,8 @@ _CLIENT_WIDTHS: Final = {
     "error": 20,
 }
 _NARROW: Final = ("conns", "parts", "fetch/s", "bytes/s", "saved/s", "why not")
-_MORE: Final = (
-    "software",
-    "conns",
-    "parts",
-    "fetch/s",
-    "bytes/s",
-    "to broker",
-    "saved/s",
-    "saved",
-    "why not",
-)
+_MORE: Final = ("saved", "software", "to broker", "incr", "v")
+"""What is added where there is room, the most important first."""
 _LEFT: Final = frozenset({"software", "lately", "why not", "error", "address"})
 _BROKER_NAME: Final = 9
 _BROKER_WIDTHS: Final = {
@@ -66,41 +69,63 @@ _BROKER_WIDTHS: Final = {
 _NARROW_BROKER: Final = ("conns", "due", "sessions", "refused", "evicted", "fetch", "other")
 
 
-def _client_columns(width: int) -> tuple[str, ...]:
-    return tuple(_CLIENT_WIDTHS) if width >= WIDE else _MORE if width >= _MIDDLE else _NARROW
+def client_columns(width: int, *, bars: bool, errors: bool) -> dict[str, int]:
+    """Return the columns beside the names and their widths, so that long names have room.
+
+    Args:
+        width: of the screen.
+        bars: there are snapshots before this one, to draw bars of.
+        errors: a client has had an error.
+    """
+    least = max(_NAME_FROM_100 if width >= 100 else _NAME, width // _OF_NAME)
+    chosen = {name: _CLIENT_WIDTHS[name] for name in _NARROW}
+    room = _rest(width, chosen) - least
+    for name, size in [
+        *((name, _CLIENT_WIDTHS[name]) for name in _MORE),
+        *([("error", _CLIENT_WIDTHS["error"])] if errors else []),
+        *([("lately", _BARS)] if bars else []),
+    ]:
+        fits = min(size, room - 1)
+        if fits >= _SHORTEST.get(name, size):
+            chosen[name] = fits
+            room -= fits + 1
+    if "software" in chosen:
+        chosen["software"] += min(_MORE_SOFTWARE, max(room, 0))
+    return {name: chosen[name] for name in _CLIENT_WIDTHS if name in chosen}
 
 
-def clients_head(width: int, sort: str) -> Text:
+def clients_head(columns: dict[str, int], width: int, sort: str) -> Text:
     """Draw the names of the columns."""
-    columns = _client_columns(width)
-    line = Text(" " + "client".ljust(_rest(width, columns, _CLIENT_WIDTHS)), no_wrap=True, style=_LABEL)
+    line = Text(" " + "client".ljust(_rest(width, columns)), no_wrap=True, style=_LABEL)
     if sort == "client":
         line.stylize("underline", 1, 7)
     for name in columns:
         line.append(" ")
-        line.append(_cell(name, name, _CLIENT_WIDTHS), style="underline" if name == sort else "")
+        line.append(_cell(name, name, columns), style="underline" if name == sort else "")
     return line
 
 
-def clients(rows: Sequence[Row], marked: str, rates: Rates, width: int, *, plain: bool) -> Iterator[Text]:
+def clients(
+    rows: Sequence[Row], columns: dict[str, int], marked: str, rates: Rates, width: int, *, plain: bool
+) -> Iterator[Text]:
     """Draw rows of clients.
 
     Args:
         rows: those that fit.
+        columns: those of `client_columns`.
         marked: the key of the one that is marked; empty: none.
         rates: for the bars of a wide table.
         width: of the screen.
         plain: only ASCII characters.
     """
-    columns = _client_columns(width)
-    room = _rest(width, columns, _CLIENT_WIDTHS)
+    room = _rest(width, columns)
     for row in rows:
         line = Text(">" if row.key == marked else " ", no_wrap=True)
         line.append(set_cell_size(_name(row), room))
-        for name in columns:
+        for name, size in columns.items():
             line.append(" ")
-            text, style = _client_cell(row, name, rates, plain=plain)
-            line.append(_cell(name, text, _CLIENT_WIDTHS), style=style)
+            text, style = _client_cell(row, name, size, rates, plain=plain)
+            line.append(_cell(name, text, columns), style=style)
         if row.key == marked:
             line.stylize("bold")
         yield line
@@ -114,10 +139,10 @@ def _name(row: Row) -> str:
     return f"  {client.address}{at}"
 
 
-def _client_cell(row: Row, name: str, rates: Rates, *, plain: bool) -> tuple[str, str]:
+def _client_cell(row: Row, name: str, width: int, rates: Rates, *, plain: bool) -> tuple[str, str]:
     rate = row.rate
     if name == "lately":
-        return sparkline(rates.saved(row.connections), _BARS, plain=plain), "green"
+        return sparkline(rates.saved(row.connections), width, plain=plain), "green"
     if name == "error":
         return row.error, _BAD
     if name in {"saved/s", "saved"}:
@@ -125,9 +150,9 @@ def _client_cell(row: Row, name: str, rates: Rates, *, plain: bool) -> tuple[str
         return volume(value), ("green" if value > 0 else _BAD if value < 0 else "")
     text = {
         "software": row.software or NOTHING,
-        "conns": str(len(row.connections)),
+        "conns": fitting(len(row.connections), width),
         "v": str(row.version) if row.version >= 0 else NOTHING,
-        "parts": scaled(row.partitions) if row.partitions else NOTHING,
+        "parts": fitting(row.partitions, width) if row.partitions else NOTHING,
         "incr": f"{int(100 * row.incremental)} %" if row.fetches else NOTHING,
         "fetch/s": per_second(rate.fetches),
         "bytes/s": volume(rate.client),
@@ -148,27 +173,53 @@ def broker_key(broker: BrokerFigures) -> str:
     return f"broker {broker.name}"
 
 
-def brokers_head(width: int) -> Text:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerColumns:
+    """Where the columns of brokers stand."""
+
+    address: int
+    """The width of their addresses."""
+    others: dict[str, int]
+    """The other columns, and the width of each."""
+
+
+def broker_columns(width: int, found: Iterable[BrokerFigures], *, bars: bool) -> BrokerColumns:
+    """Return the columns: the addresses have what they need, if there is room, and bars get the rest.
+
+    Args:
+        width: of the screen.
+        found: all brokers.
+        bars: there are snapshots before this one, to draw bars of.
+    """
+    names = _BROKER_WIDTHS if width >= WIDE else _NARROW_BROKER
+    others = {name: _BROKER_WIDTHS[name] for name in names if bars or name != "lately"}
+    room = _rest(width - _BROKER_NAME - 1, others)
+    address = min(room, max([len("address"), *(cell_len(broker.address) for broker in found)]))
+    if "lately" in others:
+        others["lately"] = min(_MOST_BARS, others["lately"] + room - address)
+    return BrokerColumns(address=address, others=others)
+
+
+def brokers_head(columns: BrokerColumns) -> Text:
     """Draw the names of the columns."""
-    columns = _broker_columns(width)
-    line = f" {'broker':<{_BROKER_NAME}} {'address':<{_address_width(width)}}"
-    line += "".join(" " + _cell(name, name, _BROKER_WIDTHS) for name in columns)
+    line = f" {'broker':<{_BROKER_NAME}} {'address':<{columns.address}}"
+    line += "".join(" " + _cell(name, name, columns.others) for name in columns.others)
     return Text(line, style=_LABEL, no_wrap=True)
 
 
 def brokers(
-    found: Iterable[BrokerFigures], marked: str, rates: Rates, width: int, *, plain: bool
+    found: Iterable[BrokerFigures], columns: BrokerColumns, marked: str, rates: Rates, *, plain: bool
 ) -> Iterator[Text]:
     """Draw brokers. Where one has a problem, this stands in place of its figures.
 
     Args:
         found: those that fit.
+        columns: those of `broker_columns`.
         marked: the key of the one that is marked; empty: none.
         rates: for the bars of a wide table.
-        width: of the screen.
         plain: only ASCII characters.
     """
-    room = _address_width(width)
+    room = columns.address
     for broker in found:
         is_marked = broker_key(broker) == marked
         line = Text(">" if is_marked else " ", no_wrap=True, overflow="ellipsis")
@@ -177,9 +228,9 @@ def brokers(
         if broker.problem:
             line.append(f" {problem_of(broker)}", style="bold red")
         else:
-            for name in _broker_columns(width):
-                text, style = _broker_cell(broker, name, rates, plain=plain)
-                line.append(" " + _cell(name, text, _BROKER_WIDTHS), style=style)
+            for name, size in columns.others.items():
+                text, style = _broker_cell(broker, name, size, rates, plain=plain)
+                line.append(" " + _cell(name, text, columns.others), style=style)
         if is_marked:
             line.stylize("bold")
         yield line
@@ -193,28 +244,22 @@ def problem_of(broker: BrokerFigures) -> str:
     return text if told else f"{text}, for {span(seconds or 0)}"
 
 
-def _broker_columns(width: int) -> tuple[str, ...]:
-    return tuple(_BROKER_WIDTHS) if width >= WIDE else _NARROW_BROKER
-
-
-def _address_width(width: int) -> int:
-    return _rest(width - _BROKER_NAME - 1, _broker_columns(width), _BROKER_WIDTHS)
-
-
-def _broker_cell(broker: BrokerFigures, name: str, rates: Rates, *, plain: bool) -> tuple[str, str]:
+def _broker_cell(
+    broker: BrokerFigures, name: str, width: int, rates: Rates, *, plain: bool
+) -> tuple[str, str]:
     if name == "lately":
-        return sparkline(rates.saved_by_broker(broker.name), _BARS, plain=plain), "green"
+        return sparkline(rates.saved_by_broker(broker.name), width, plain=plain), "green"
     if name == "due":
-        return scaled(broker.outstanding), (_BAD if broker.late else "")
+        return fitting(broker.outstanding, width), (_BAD if broker.late else "")
     counts = {"refused": broker.refusals, "evicted": broker.evictions}
     if name in counts:
-        return scaled(counts[name]), (_BAD if counts[name] else "")
+        return fitting(counts[name], width), (_BAD if counts[name] else "")
     text = {
-        "conns": scaled(broker.connections),
-        "sessions": scaled(broker.sessions),
+        "conns": fitting(broker.connections, width),
+        "sessions": fitting(broker.sessions, width),
         "fetch": moment(broker.fetch_seconds),
         "other": moment(broker.other_seconds),
-        "parts": scaled(broker.partitions),
+        "parts": fitting(broker.partitions, width),
         "saved": volume(broker.saved),
     }
     return text[name], ""
@@ -236,6 +281,6 @@ def _cell(name: str, text: str, widths: dict[str, int]) -> str:
     return set_cell_size(text, width) if name in _LEFT else text.rjust(width)
 
 
-def _rest(width: int, columns: Iterable[str], widths: dict[str, int]) -> int:
+def _rest(width: int, columns: dict[str, int]) -> int:
     """Return what is left for the names, behind the mark."""
-    return max(1, width - 1 - sum(1 + widths[name] for name in columns))
+    return max(1, width - 1 - sum(1 + size for size in columns.values()))

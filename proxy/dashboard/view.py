@@ -23,15 +23,22 @@ from proxy.dashboard.tables import WIDE, broker_key, per_second
 
 _MAX_REASONS: Final = 2
 _MAX_EVENTS: Final = 10
-_HEAD_LINES: Final = 6
-"""The lines of the title, the table of bytes, the fetches and the connections."""
+_HEAD_LINES: Final = 5
+"""The lines of the title, the table of bytes and the fetches."""
+_TABLE_LINES: Final = 4
+"""Two tables have a title and their columns' names each."""
+_FEWEST_ROWS: Final = 3
+"""So many rows both tables together keep, before a second line tells of the connections."""
+_FEWEST_DETAILS: Final = 8
+"""What is left over is for the marked row if it is so many lines."""
 _SPARKLINE_WIDTH: Final = 60
 _STATE_STYLES: Final = {"ready": "bold green", "starting": "bold cyan", "draining": "bold magenta"}
 _SHORT: Final = {"incremental": "incr"}
 _WARNING: Final = "bold red"
 _LABEL: Final = "bold"
 _KEYS: Final = "Enter open  x connections  Tab brokers  s sort  / filter  h help  q quit"
-_PAGE_KEYS: Final = "Esc back  p pause  h help  q quit"
+_PAGE_KEYS: Final = "Esc back  Space next page  p pause  h help  q quit"
+_HELP_KEYS: Final = "Esc back  Space next page  q quit"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,9 +160,12 @@ def _screen(
 ) -> list[RenderableType]:
     reasons = _reasons(snapshot, whole=room is None)
     found = _rows(snapshot, choice, rates)
-    besides = _besides(snapshot)
-    # Two tables have a title and their columns' names each.
-    fixed = _HEAD_LINES + len(reasons) + len(besides) + 4
+    uses = _connections(snapshot, rates), _besides(snapshot)
+    connections, besides = (_packed(parts, size.width) for parts in uses)
+    fixed = _HEAD_LINES + len(reasons) + _TABLE_LINES
+    if room is not None and room - fixed - len(connections) - len(besides) < _FEWEST_ROWS:
+        connections, besides = (_packed(parts, None) for parts in uses)
+    fixed += len(connections) + len(besides)
     fit = _share_out(None if room is None else room - fixed, snapshot, len(found))
     sick = sorted(
         snapshot.brokers, key=lambda broker: not broker.problem and fit.brokers < len(snapshot.brokers)
@@ -167,24 +177,47 @@ def _screen(
         (0, _first(place, fit.brokers)) if choice.brokers else (_first(place, fit.clients), 0)
     )
     clients = found[first : first + fit.clients]
+    errors = any(row.error for row in found)
+    columns = tables.client_columns(size.width, bars=rates.bars, errors=errors)
+    broker_columns = tables.broker_columns(size.width, snapshot.brokers, bars=rates.bars)
     return [
         _title(snapshot, choice),
         *reasons,
         _bytes(snapshot, size),
         _fetches(snapshot.recent),
-        _connections(snapshot, rates),
+        *connections,
         *besides,
         _clients_title(snapshot, choice, found, len(clients), size),
-        tables.clients_head(size.width, choice.sort),
-        *tables.clients(clients, mark, rates, size.width, plain=size.plain),
+        tables.clients_head(columns, size.width, choice.sort),
+        *tables.clients(clients, columns, mark, rates, size.width, plain=size.plain),
         _brokers_title(snapshot, fit.brokers),
-        tables.brokers_head(size.width),
+        tables.brokers_head(broker_columns),
         *tables.brokers(
-            sick[first_broker : first_broker + fit.brokers], mark, rates, size.width, plain=size.plain
+            sick[first_broker : first_broker + fit.brokers], broker_columns, mark, rates, plain=size.plain
         ),
         *_events(snapshot.events, fit.events),
+        *_details(snapshot, mark, found, rates, fit.details),
         *(_groups(snapshot, size) if room is None and snapshot.groups else ()),
     ]
+
+
+def _details(snapshot: Snapshot, mark: str, found: Sequence[Row], rates: Rates, room: int) -> list[Text]:
+    """Draw what fits of the marked row's page, below all else."""
+    if room < _FEWEST_DETAILS:
+        return []
+    lines: list[Text] = []
+    for row in found:
+        if row.key == mark:
+            lines = detail.client(row, rates, ())
+    for broker in snapshot.brokers:
+        if broker_key(broker) == mark:
+            lines = detail.broker(broker, snapshot.clients, ())
+    if not lines:
+        return []
+    shown = [Text(), *lines][:room]
+    if len(lines) + 1 > room:
+        shown[-1] = _line(f"  {len(lines) + 2 - room} more lines: Enter")
+    return shown
 
 
 def _first(place: int, rows: int) -> int:
@@ -203,24 +236,29 @@ class _Rows:
     clients: int
     brokers: int
     events: int
+    details: int
+    """Lines for the marked row."""
 
 
 def _share_out(room: int | None, snapshot: Snapshot, clients: int) -> _Rows:
-    """Divide the lines: brokers get up to a third, events one and what is left over."""
+    """Divide the lines: brokers get up to a third, events one and what is left over, then the marked row."""
     if room is None:
-        return _Rows(clients=clients, brokers=len(snapshot.brokers), events=_MAX_EVENTS)
+        return _Rows(clients=clients, brokers=len(snapshot.brokers), events=_MAX_EVENTS, details=0)
     events = int(bool(snapshot.events) and room > 0)
     brokers = min(len(snapshot.brokers), max(room - events, 0) // 3)
     rows = min(clients, max(room - events - brokers, 0))
     left = max(room - events - brokers - rows, 0)
     more = min(left, len(snapshot.brokers) - brokers)
-    return _Rows(clients=rows, brokers=brokers + more, events=min(events + left - more, _MAX_EVENTS))
+    told = min(events + left - more, _MAX_EVENTS, len(snapshot.events))
+    return _Rows(
+        clients=rows, brokers=brokers + more, events=told, details=max(events + left - more - told, 0)
+    )
 
 
 # -- the head ----------------------------------------------------------------------------------------------
 
 
-def _line(*parts: str | tuple[str, str]) -> Text:
+def _line(*parts: str | tuple[str, str] | Text) -> Text:
     return Text.assemble(*parts, no_wrap=True, overflow="ellipsis", end="\n")
 
 
@@ -293,47 +331,61 @@ def _kinds(recent: Recent) -> str:
     return " ".join(f"{per_second(rate)} {_SHORT.get(kind, kind)}" for rate, kind in rates if rate)
 
 
-def _connections(snapshot: Snapshot, rates: Rates) -> Text:
+def _connections(snapshot: Snapshot, rates: Rates) -> list[Text]:
+    """Tell what is in use, in parts."""
     cpu, memory = rates.cpu(), snapshot.memory
-    return _line(
-        *_of(snapshot.connections, snapshot.connections_max),
-        " connections  ",
-        *_of(snapshot.slots_used, snapshot.slots),
-        " slots  ",
-        (volume(snapshot.buffered_bytes), _LABEL),
-        " buffered  adds ",
-        (f"{moment(snapshot.added_request)} + {moment(snapshot.added_response)}", _LABEL),
-        *(() if cpu is None else ("  CPU ", (f"{100 * cpu:.0f} %", _LABEL))),
-        *(("  ", (volume(memory), _LABEL)) if memory else ()),
-    )
+    added = f"{moment(snapshot.added_request)} + {moment(snapshot.added_response)}"
+    return [
+        _line(*_of(snapshot.connections, snapshot.connections_max), " connections"),
+        _line(*_of(snapshot.slots_used, snapshot.slots), " slots"),
+        _line((volume(snapshot.buffered_bytes), _LABEL), " buffered"),
+        _line("adds ", (added, _LABEL)),
+        *(() if cpu is None else (_line("CPU ", (f"{100 * cpu:.0f} %", _LABEL)),)),
+        *((_line((volume(memory), _LABEL)),) if memory else ()),
+    ]
+
+
+def _packed(parts: Iterable[Text], width: int | None) -> list[Text]:
+    """Put parts into lines, as many into each as fit; all into one if there is no width."""
+    lines: list[Text] = []
+    for part in parts:
+        if lines and (width is None or lines[-1].cell_len + 2 + part.cell_len <= width):
+            lines[-1].append("  ").append_text(part)
+        else:
+            lines.append(_line(part))
+    return lines
 
 
 def _of(some: int, most: int) -> list[tuple[str, str]]:
     """Draw how many there are of how many there may be; 0: no limit is known."""
     full = 0 < most <= some
-    return [(f"{some} of {scaled(most)}" if most else str(some), _WARNING if full else _LABEL)]
+    text = f"{scaled(some)} of {scaled(most)}" if most else scaled(some)
+    return [(text, _WARNING if full else _LABEL)]
 
 
 def _besides(snapshot: Snapshot) -> list[Text]:
-    """Draw one line of what only some gateways do; none if this one does nothing of it."""
-    parts: list[str | tuple[str, str]] = []
+    """Tell in parts what only some gateways do; none if this one does nothing of it."""
+    parts: list[Text] = []
     if late := max((broker.late for broker in snapshot.brokers), default=0.0):
-        parts += [(f"oldest request {span(late)} late", _WARNING), "  "]
+        parts.append(_line((f"oldest request {span(late)} late", _WARNING)))
     if snapshot.capture_stopped:
-        parts += [("capture stopped", _WARNING), "  "]
+        parts.append(_line(("capture stopped", _WARNING)))
     held, slots = snapshot.client_sessions, snapshot.client_session_slots
     if held or snapshot.client_session_evictions:
         full = 0 < slots <= held
-        parts += [
-            (f"{held} of {slots}", _WARNING if full else _LABEL),
-            f" client sessions, {scaled(snapshot.client_session_partitions)} partitions, ",
-            f"{scaled(snapshot.client_session_evictions)} evicted  ",
-        ]
+        told = f"{scaled(held)} of {scaled(slots)}"
+        parts.append(
+            _line(
+                (told, _WARNING if full else _LABEL),
+                f" client sessions, {scaled(snapshot.client_session_partitions)} partitions, ",
+                f"{scaled(snapshot.client_session_evictions)} evicted",
+            )
+        )
     if snapshot.leaders_updated:
-        parts += [(scaled(snapshot.leaders_updated), _LABEL), " newer leaders  "]
+        parts.append(_line((scaled(snapshot.leaders_updated), _LABEL), " newer leaders"))
     if snapshot.max_fetch_bytes:
-        parts += ["limit ", (volume(snapshot.max_fetch_bytes), _LABEL)]
-    return [_line(*parts)] if parts else []
+        parts.append(_line("limit ", (volume(snapshot.max_fetch_bytes), _LABEL)))
+    return parts
 
 
 # -- the tables' titles ------------------------------------------------------------------------------------
@@ -397,7 +449,7 @@ def _footer(snapshot: Snapshot | Unreachable, choice: Selection, size: Size) -> 
     if choice.typing:
         text = f"filter: {choice.filter}_   Enter keeps it, Esc clears it"
     elif choice.paged:
-        text = _PAGE_KEYS
+        text = _HELP_KEYS if choice.help else _PAGE_KEYS
     elif isinstance(snapshot, Snapshot) and snapshot.groups:
         text = f"g groups  {_KEYS}"
     else:
@@ -408,6 +460,7 @@ def _footer(snapshot: Snapshot | Unreachable, choice: Selection, size: Size) -> 
 _HELP: Final = (
     ("Keys", ""),
     ("arrows  j  k", "move the mark, or a page; PgUp, PgDn, Home, End, the mouse wheel"),
+    ("Space", "the next page of a text such as this one; else pause"),
     ("Enter", "open the marked client, connection or broker; Esc goes back"),
     ("x", "show the connections of the marked client, or hide them"),
     ("Tab", "go to the brokers, or back to the clients"),

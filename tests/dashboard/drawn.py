@@ -36,8 +36,12 @@ def draw(
     plain: bool = False,
     colours: str | None = None,
     keys: bool = True,
+    before: Snapshot | None = None,
 ) -> str:
-    """What a terminal of that size gets; without colours unless some are asked for."""
+    """What a terminal of that size gets; without colours unless some are asked for.
+
+    `before` is the snapshot of some seconds ago.
+    """
     file = io.StringIO()
     console = Console(
         file=file,
@@ -50,6 +54,8 @@ def draw(
         _environ={},
     )
     rates = Rates()
+    if before is not None:
+        rates.add(before)
     if isinstance(what, Snapshot):
         rates.add(what)
     console.print(frame(what, choice, Size(width=width, height=height, plain=plain), rates, keys=keys))

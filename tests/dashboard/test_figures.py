@@ -1,8 +1,10 @@
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.dashboard.figures import moment, scaled, share, span, sparkline, volume
+from proxy.dashboard.figures import fitting, moment, scaled, share, span, sparkline, volume
 
 
 @pytest.mark.parametrize(
@@ -30,15 +32,48 @@ def test_volumes(value: float, text: str) -> None:
 
 
 def test_counts_have_no_unit() -> None:
-    assert [scaled(97), scaled(97.3), scaled(1000), scaled(33_000)] == ["97", "97.3", "1.00 k", "33.0 k"]
+    shown = [scaled(97), scaled(97.3), scaled(1130), scaled(33_000), scaled(99_999), scaled(100_000)]
+    assert shown == ["97", "97.3", "1,130", "33,000", "99,999", "100 k"]
+    assert [scaled(1130.4), scaled(-1130), scaled(999.5)] == ["1,130", "-1,130", "1,000"]
+
+
+@pytest.mark.parametrize(
+    ("value", "width", "text"),
+    [
+        (7, 4, "7"),
+        (1130, 5, "1,130"),
+        (1130, 4, "1130"),
+        (33_000, 5, "33000"),
+        (33_000, 4, "33k"),
+        (999_600, 5, "1.00M"),
+        (123_456, 5, "123 k"),
+        (1_234_567, 6, "1.23 M"),
+        (1_234_567, 5, "1.23M"),
+        (1_234_567, 4, "1.2M"),
+    ],
+)
+def test_a_count_is_never_cut(value: int, width: int, text: str) -> None:
+    assert fitting(value, width) == text
 
 
 @given(st.integers(min_value=0, max_value=10**17))
 def test_a_figure_is_short_and_within_half_a_per_cent(value: int) -> None:
-    number, _, unit = scaled(value).partition(" ")
+    for text in (volume(value), scaled(value)):
+        number, _, unit = text.removesuffix("B").partition(" ")
+        factor = {"": 1, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}[unit]
+        assert len(number) <= (6 if "," in number else 4)
+        assert float(number.replace(",", "")) * factor == pytest.approx(value, rel=0.0051)
+    if value < 100_000:
+        assert scaled(value).replace(",", "") == str(value)
+
+
+@given(st.integers(min_value=0, max_value=10**17), st.integers(min_value=4, max_value=8))
+def test_a_count_fits_its_column(value: int, width: int) -> None:
+    text = fitting(value, width)
+    assert len(text) <= width
+    number, unit = re.fullmatch(r"([0-9.,]+) ?([kMGTP]?)", text).groups()  # type: ignore[union-attr] # it is one
     factor = {"": 1, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}[unit]
-    assert len(number) <= 4
-    assert float(number) * factor == pytest.approx(value, rel=0.0051)
+    assert float(number.replace(",", "")) * factor == pytest.approx(value, rel=0.0051 if width > 4 else 0.051)
 
 
 @pytest.mark.parametrize(

@@ -132,7 +132,9 @@ def test_a_broker_s_bars_are_what_was_saved_with_it_from_each_snapshot_to_the_ne
         rates.add(replace(snapshot, time=float(second), brokers=brokers))
     assert rates.saved_by_broker("2") == (100.0, 0.0, 800.0)
     assert rates.saved_by_broker("9") == ()
-    (line,) = tables.brokers([one for one in brokers if one.name == "2"], "", rates, 200, plain=True)
+    columns = tables.broker_columns(200, brokers, bars=rates.bars)
+    two = [one for one in brokers if one.name == "2"]
+    (line,) = tables.brokers(two, columns, "", rates, plain=True)
     assert line.plain.rstrip().endswith(sparkline((100.0, 0.0, 800.0), 24, plain=True).rstrip())
 
 

@@ -1,6 +1,7 @@
 """Pictures of each state, compared with those in `frames/`, and what holds for all of them."""
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from rich.cells import cell_len
 from proxy.dashboard import view
 from proxy.dashboard.choice import Selection
 from proxy.dashboard.rows import SORTS
-from proxy.dashboard.snapshot import parse
+from proxy.dashboard.snapshot import Snapshot, parse
 from tests.dashboard.drawn import FOLDER, NAMED, draw, kept
 from tests.dashboard.scenes import CHOICES, SCENES, seen
 from tests.examples import examples
@@ -64,13 +65,98 @@ def test_no_figure_is_cut_however_wide_the_terminal_is(scene: str) -> None:
         ), f"{width}"
 
 
+LONG = "orders-service-1-b7f3c9e2-5d1a-4c60-9f1e-2a"
+
+
+def _after(**more: Any) -> tuple[Snapshot, Snapshot]:
+    """A gateway that has been watched for some seconds, whose first client has a long name; and before."""
+    document = SCENES["busy"]()
+    for one in document["connections"]:
+        if one["client_id"] == "orders-1":
+            one |= {"client_id": LONG, "last_event": "SessionMade"}
+    document |= more
+    now = parse(document)
+    return replace(now, cpu_seconds=now.cpu_seconds + 9.9), replace(now, time=now.time - 9)
+
+
+@pytest.mark.parametrize("width", [80, 100, 120, 140, 160, 180, 200, 240])
+@pytest.mark.parametrize("error", ["", "error 70"])
+def test_client_ids_have_room_however_many_columns_there_are(width: int, error: str) -> None:
+    now, before = _after()
+    now = replace(now, clients=tuple(replace(one, last_error=error) for one in now.clients))
+    choice = Selection(cursor=f"client {LONG}")
+    lines = draw(now, choice, width, 50, before=before).splitlines()
+    (names,) = [line for line in lines if line.startswith(" client ") and "conns" in line]
+    (row,) = [line for line in lines if line.startswith(">")]
+    room = max(32 if width >= 100 else 26, width // 5)
+    assert row[1 : 1 + room].rstrip() == LONG[:room]
+    assert ("error" in names) is bool(error and width >= 160)
+    assert ("lately" in names) is (width >= (180 if error else 160))
+    (addresses,) = [line for line in lines if " address " in line]
+    longest = max(len(broker.address) for broker in now.brokers)
+    assert addresses.index("conns") <= len(" bootstrap ") + longest + 1, "no more room than they need"
+
+
+def test_an_empty_column_takes_no_room() -> None:
+    now, before = _after()
+    assert "lately" not in draw(now, Selection(), 160, 50)
+    assert "lately" in draw(now, Selection(), 160, 50, before=before)
+    assert not re.search(r"\berror\b", draw(now, Selection(), 240, 30, before=before))
+
+
+@pytest.mark.parametrize("width", [60, 70, 80, 100])
+def test_cpu_and_memory_are_not_cut_off(width: int) -> None:
+    processes = [{"resident_bytes": 123_000_000, "cpu_seconds": 7.0}]
+    now, before = _after(workers=processes, connections_open=5000, inflight_bytes=123_456_789)
+    lines = draw(now, Selection(), width, 24, before=before).splitlines()
+    (line,) = [line for line in lines if "CPU" in line]
+    assert "CPU 110 %  123 MB" in line
+    told = " ".join(line.strip() for line in lines[5:7])
+    assert "5,000" in told
+    assert "adds 0.23 ms + 0.26 ms" in told
+
+
+def test_what_only_some_gateways_do_is_not_cut_off() -> None:
+    drawn = draw(seen("serving"), Selection(), 80, 24)
+    assert "  41 newer leaders\nlimit 10.0 MB\n" in drawn
+
+
+@pytest.mark.parametrize("height", [30, 40, 50, 60])
+def test_what_is_left_of_the_screen_tells_of_the_marked_row(height: int) -> None:
+    now, before = _after()
+    for choice, told in (
+        (Selection(cursor=f"client {LONG}"), "  since accepted  79.1 MB saved"),
+        (Selection(cursor="client audit"), "  since accepted  0 B saved"),
+        (Selection(brokers=True, cursor="broker 2"), "  sessions        3 of 243 partitions"),
+    ):
+        lines = draw(now, choice, 160, height, before=before).splitlines()
+        below = lines[next(at for at, line in enumerate(lines) if "ready: the bootstrap" in line) :]
+        assert any(line.startswith(told) for line in below)
+        if len(lines) < height or choice.cursor.endswith(LONG):
+            assert ("more lines: Enter" in lines[-2]) is (len(lines) == height)
+
+
+def test_the_last_event_is_told_in_words() -> None:
+    now, before = _after()
+    drawn = draw(now, Selection(opened=f"client {LONG}"), 80, None, before=before)
+    assert "last event      session made" in drawn
+    assert "SessionMade" not in drawn
+
+
+@pytest.mark.parametrize("told", ["broker closed", "fault of the client: TLS", "defect", "RST", ""])
+def test_what_is_words_already_stays(told: str) -> None:
+    document = SCENES["busy"]()
+    document["connections"][0]["last_event"] = told
+    assert parse(document).clients[0].last_event == told
+
+
 @pytest.mark.parametrize(
     ("rates", "line"),
     [
         ({"incremental": 244, "sessionless": 2}, "         246         246: 244 incr 2 sessionless"),
         (
             {"incremental": 6700, "sessionless": 1340, "full": 125},
-            "      8.16 k      8.16 k: 6.70 k incr 1.34 k sessionless 125 full",
+            "       8,165       8,165: 6,700 incr 1,340 sessionless 125 full",
         ),
         (
             {"incremental": 244, "sessionless": 2, "full": 1.5, "close": 0.5},
