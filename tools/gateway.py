@@ -159,6 +159,11 @@ class GatewayProcess:
         response: dict[str, Any] = json.loads(self._get("/state"))
         return response
 
+    def outstanding(self) -> int:
+        """Return how many requests have no response yet."""
+        state = self.state()
+        return sum(one["outstanding_requests"] for one in (state["bootstrap"], *state["brokers"]))
+
     def totals(self, *, timeout: float = 15.0) -> dict[str, Any]:
         """Return the totals of all connections, when the last one is closed.
 
