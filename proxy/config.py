@@ -551,8 +551,8 @@ class Config:
         default="256MiB",
         help="how much of responses may be buffered in memory, for all connections together, with "
         "those that clients do not read; at the limit, the gateway stops reading from brokers, and "
-        "closes clients that read nothing; incomplete fetch requests may take a quarter of it more; "
-        "beyond that they are forwarded unchanged",
+        "closes clients that read nothing; incomplete fetch requests, and the partitions that "
+        "fetches list, may take a quarter of it more; beyond that fetches are forwarded unchanged",
         live=True,
     )
     max_request_bytes: int = option(

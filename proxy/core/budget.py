@@ -142,10 +142,11 @@ class Budget:
 
 
 class RequestBudget:
-    """The bytes that all connections reserve for fetch requests which are buffered until they are whole.
+    """The bytes that all connections reserve for fetch requests.
 
-    They are apart from those of responses: clients that stop in the middle of a request must not make brokers
-    wait. A fetch that gets no room is forwarded as it comes, without a session.
+    These are requests that are buffered until they are whole, and what is remembered of the partitions that
+    fetches list. They are apart from responses: clients that stop in the middle of a request must not make
+    brokers wait. A fetch that gets no room is forwarded as it comes, without a session.
     """
 
     __slots__ = ("limit", "total")

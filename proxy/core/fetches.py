@@ -22,6 +22,7 @@ from proxy.protocol.fetch_layout import HINTS_VERSION, MAX_VERSION, MIN_VERSION,
 from proxy.protocol.fetch_request import (
     SESSIONLESS_EPOCH,
     FetchRequest,
+    Listing,
     build_fetch_request,
     lower_max_bytes,
     min_bytes_at,
@@ -31,6 +32,7 @@ from proxy.protocol.old_fetch import LIMITED, UNLIMITED, limit_old_fetch
 from proxy.protocol.primitives import ProtocolError, TooMany, read_string
 from proxy.session.decision import FOR_GOOD, PASSING, Decision, Full, Incremental, Reason, Rotated
 from proxy.session.handler import FetchSessionHandler
+from proxy.session.partitions import memory_of
 from proxy.session.state import SessionState
 
 _UNUSED_FETCHES: Final = 64
@@ -52,6 +54,7 @@ class Fetches:
         "_close_frame",
         "_close_id_at",
         "_limits",
+        "_memory",
         "_probed",
         "_slot",
         "_state",
@@ -80,6 +83,8 @@ class Fetches:
         again without one later), or no fetch has come."""
         self.unused = 0
         """Fetches in a row for which the session saved nothing."""
+        self._memory = 0
+        """Bytes of the budget that the table takes."""
         self._probed = False
         """The gateway itself has sent an ApiVersions request."""
         self._turn = 0
@@ -128,6 +133,7 @@ class Fetches:
         decision = self._decide(request, fetch)
         reason = decision if type(decision) is Reason else self._carry_out(request, fetch, decision)
         self.decided = reason
+        self._settle_memory()
         if reason is not None:
             if reason is _BROKER_NOT_KNOWN:
                 self._probe(frame)
@@ -230,12 +236,17 @@ class Fetches:
             incremental = handler.incremental(fetch, listing)
             if incremental is None:
                 return Reason.TOO_SPARSE
+            if len(incremental.delta.added) and not self._has_room(listing):
+                return Reason.MEMORY
             form = savings.weigh(fetch, listing, incremental.delta, len(incremental.frame))
             if form is Form.DELTA:
                 return incremental
             if form is Form.WIRE:
                 return Reason.NOT_SMALLER
             return Full() if handler.learn_listing(listing, fetch.isolation_level) else Reason.TOO_SPARSE
+        if not self._has_room(listing):
+            handler.forget_list()
+            return Reason.MEMORY
         delta = handler.learn(listing, fetch.isolation_level)
         if handler.table is None:
             return Reason.TOO_SPARSE
@@ -246,6 +257,26 @@ class Fetches:
         if not known:
             return _BROKER_NOT_KNOWN if self._slot or self._limits.left else Reason.NO_SLOT
         return Full()
+
+    def _has_room(self, listing: Listing) -> bool:
+        """Whether the table may take what a fetch lists; room for it is reserved until `_settle_memory`."""
+        budget, table = self._state.request_budget, self.handler.table
+        if budget is None:
+            return True
+        need = memory_of(listing) + (table.memory if table is not None else 0)
+        if need > self._memory:
+            if not budget.reserve(need - self._memory):
+                return False
+            self._memory = need
+        return True
+
+    def _settle_memory(self) -> None:
+        """Reserve what the table takes, and no more."""
+        budget, table = self._state.request_budget, self.handler.table
+        if budget is not None:
+            memory = table.memory if table is not None else 0
+            budget.release(self._memory - memory)
+            self._memory = memory
 
     def _carry_out(
         self, request: InFlightRequest, fetch: FetchRequest, decision: Full | Incremental | Rotated
@@ -353,6 +384,7 @@ class Fetches:
             self._close(_CONNECTION_ENDS)
         elif not handler.session_id and not handler.outstanding and request.resend is None:
             self._release_slot()
+        self._settle_memory()
 
     def close(self, *, silently: bool = False) -> None:
         """Close the session at the broker with (id, -1).
@@ -373,6 +405,7 @@ class Fetches:
         self.handler.drop()
         self._close_frame = b""
         self._release_slot()
+        self._settle_memory()
 
     def _leave_unused(self, reason: Reason) -> None:
         """Close a session that saves the connection's fetches nothing: others may need its slot."""

@@ -46,7 +46,7 @@ class Reason(StrEnum):
     KEEP_ORDER = "keep order"
     """--keep-order: the response limit starved a listed partition, so partitions are served in its order."""
     MEMORY = "memory"
-    """The process holds as many bytes of responses as it may."""
+    """The process holds as many bytes of responses, or of what fetches list, as it may."""
     RESTING = "resting"
     """Sessions cost this connection more than they saved. Many times as many bytes pass first."""
     NO_SESSION_YET = "no session yet"

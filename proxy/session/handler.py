@@ -354,6 +354,10 @@ class FetchSessionHandler:
         self.session_id = self.epoch = 0
         self.table = self.rotation = self._taken = None
 
+    def forget_list(self) -> None:
+        """Forget what fetches listed before there was a session."""
+        self.table = self.rotation = None
+
     def renew(self, session_id: int = 0) -> None:
         """Leave the session; the next full fetch names its id, and so has the broker drop it.
 

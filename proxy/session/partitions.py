@@ -21,6 +21,12 @@ spans the numbers from 0 to its highest, 8 bytes each."""
 MAX_FORGOTTEN: Final = 8192
 """Topics that a table may remember, with 1,024 more: the names of forgotten ones stay."""
 
+_KEY_BYTES: Final = 200
+"""What a topic takes beside its key: an entry of a dict and one of a list, and its span."""
+_NUMBER_BYTES: Final = 100
+"""What a row takes in a set or a list of rows."""
+_SLOT_BYTES: Final = 8
+
 _NO_TOPIC: Final = 0
 _NO_ROW: Final = -1
 _NO_PLACE: Final = -1
@@ -29,6 +35,23 @@ _NONE: Final[Rows] = np.zeros(0, np.intp)
 
 Column32: TypeAlias = npt.NDArray[np.int32]
 _T = TypeVar("_T", bound=np.generic)
+
+
+def row_bytes(layout: FetchLayout) -> int:
+    """Return what a row takes, with the columns of `PartitionTable`."""
+    return layout.request_entry + layout.response_entry + 11
+
+
+def memory_of(listing: Listing) -> int:
+    """Return the most bytes that a table takes for what a fetch lists."""
+    partitions = listing.entries.view(listing.layout.request_fields)["partition"]
+    slots = (int(partitions.max(initial=0)) + 1) * len(listing.keys)
+    return (
+        len(listing) * row_bytes(listing.layout)
+        + min(slots, MAX_LOOKUP + 8 * len(listing)) * _SLOT_BYTES
+        + sum(map(len, listing.keys))
+        + len(listing.keys) * _KEY_BYTES
+    )
 
 
 class PartitionTable:
@@ -44,10 +67,12 @@ class PartitionTable:
         "_blank",
         "_described",
         "_free",
+        "_key_bytes",
         "_keys",
         "_lookup",
         "_none",
         "_otherwise",
+        "_row_bytes",
         "_spans",
         "_top",
         "_untold",
@@ -86,6 +111,9 @@ class PartitionTable:
         self.numbers: dict[bytes, int] = {}
         """Topic key -> number of the topic in this table, from 1."""
         self._keys: list[bytes] = [b""]
+        self._key_bytes = 0
+        """What the topics take."""
+        self._row_bytes = row_bytes(layout)
         self._bases = np.zeros(1, np.intp)
         self._spans = np.zeros(1, np.intp)
         self._lookup: Rows = np.full(1, _NO_ROW, np.intp)
@@ -123,6 +151,17 @@ class PartitionTable:
     def key(self, topic: int) -> bytes:
         """Return the name or id of a topic by its number."""
         return self._keys[topic]
+
+    @property
+    def memory(self) -> int:
+        """The bytes that it takes."""
+        numbers = len(self._free) + len(self.behind) + len(self._untold)
+        return (
+            len(self.topic) * self._row_bytes
+            + len(self._lookup) * _SLOT_BYTES
+            + self._key_bytes
+            + numbers * _NUMBER_BYTES
+        )
 
     @property
     def bloated(self) -> bool:
@@ -421,6 +460,7 @@ class PartitionTable:
             if key not in self.numbers:
                 self.numbers[key] = len(self._keys)
                 self._keys.append(key)
+                self._key_bytes += len(key) + _KEY_BYTES
         self._bases = extended(self._bases, len(self._keys))
         self._spans = extended(self._spans, len(self._keys))
         at = len(self._lookup)

@@ -6,14 +6,16 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from proxy.core.budget import RequestBudget
 from proxy.core.connection import Connection
 from proxy.core.eligibility import SessionLimits
 from proxy.core.steady import MAX_FORMS, MAX_PREFIX
 from proxy.protocol.api import FIRST_FLEXIBLE, ApiKey
 from proxy.protocol.fetch_request import MAX_AROUND
 from proxy.protocol.primitives import encode_uvarint
-from tests.frames import fetch, framed
-from tests.playbook import full, request, response
+from proxy.session.partitions import MAX_FORGOTTEN
+from tests.frames import Want, fetch, framed
+from tests.playbook import Playbook, api_versions, full, request, response
 
 HEARTBEAT, PRODUCE = ApiKey.HEARTBEAT, ApiKey.PRODUCE
 CONNECTION_BYTES = 32_768
@@ -120,3 +122,73 @@ def test_a_fetch_with_a_large_header_is_read_all_the_same() -> None:
     exchange(connection, fetch(12, ("t", 0), correlation=3), full(12, [("t", 0)], correlation_id=3))
     assert connection.tally.client.partitions_requested == 3
     assert connection.client_id == "c"
+
+
+# Partitions
+
+
+LISTS: dict[str, list[Want]] = {
+    "one topic": [("t", number) for number in range(6_000)],
+    "2,000 topics": [(f"t{name}", number) for name in range(400) for number in range(15)],
+    "long names": [(f"t{name}".ljust(249, "x"), 0) for name in range(500)],
+    "a high number": [("t", 0), ("t", 100_000)],
+    "mixed topics": [(f"t{name}", number) for number in range(2) for name in range(1_000)],
+}
+
+
+@pytest.mark.parametrize("wants", LISTS.values(), ids=LISTS)
+@pytest.mark.parametrize("version", [4, 12])
+def test_what_fetches_list_is_remembered_within_a_budget(version: int, wants: list[Want]) -> None:
+    """Of all connections together. The fetches of others are forwarded unchanged."""
+    budget = RequestBudget(1_500_000)
+    connections: list[Connection] = []
+    versions, fetched = api_versions("4.3"), fetch(version, *wants, correlation=3)
+    told = full(version, wants, correlation_id=3)
+
+    def once() -> None:
+        connection = Connection(sessions=SessionLimits(max_sessions=0), resolve=None, request_budget=budget)
+        exchange(connection, *versions)
+        exchange(connection, fetched, told)
+        connections.append(connection)
+
+    once()
+    gc.collect()
+    tracemalloc.start()
+    try:
+        for _ in range(7):
+            once()
+        gc.collect()
+        size = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert size < budget.limit + len(connections) * CONNECTION_BYTES
+    assert budget.total <= budget.limit
+    left = [connection for connection in connections if connection.tally.passthrough == {"memory": 1}]
+    assert left or len(wants) < 6_000
+    assert all(connection.session_table is None for connection in left)
+    for connection in connections:
+        connection.ended()
+    assert not budget.total
+
+
+def test_a_session_grows_within_the_budget() -> None:
+    """The session goes on when the client asks for less."""
+    few: list[Want] = [("t", number) for number in range(40)]
+    many: list[Want] = [("t", number) for number in range(400)]
+    play = Playbook(request_budget=RequestBudget(30_000)).established(12, few)
+    play.exchange(fetch(12, *many, correlation=4), full(12, many, correlation_id=4))
+    assert play.connection.tally.passthrough["memory"] == 1
+    assert play.connection.session_partitions == 40
+    play.client(fetch(12, *few, correlation=5))
+    assert len(play.takes_broker()) < 100
+
+
+def test_names_that_were_forgotten_are_in_the_budget() -> None:
+    budget = RequestBudget(1_000_000)
+    connection = Connection(sessions=SessionLimits(max_sessions=0), resolve=None, request_budget=budget)
+    exchange(connection, *api_versions("4.3"))
+    for number in range(MAX_FORGOTTEN // 1_000):
+        wants: list[Want] = [(f"{number}-{name}".ljust(249, "x"), 0) for name in range(1_000)]
+        exchange(connection, fetch(12, *wants, correlation=3), full(12, wants, correlation_id=3))
+        assert budget.total <= budget.limit
+    assert connection.tally.passthrough["memory"]
