@@ -211,6 +211,11 @@ class Connection:
         return self._client_side.goes_on
 
     @property
+    def full(self) -> bool:
+        """Whether as many requests are in flight as may be."""
+        return len(self._responses.owed) + len(self.steady.in_flight) >= MAX_IN_FLIGHT
+
+    @property
     def queued(self) -> int:
         """Bytes that the client's requests keep, if they are many: those in flight, and what waits."""
         state = self._state

@@ -14,8 +14,8 @@ WRITE_HIGH_WATER: Final = 262_144
 """When so many bytes wait to be written to one side, the other side is not read."""
 UNSENT_BYTES: Final = 262_144
 """So many bytes that can't be sent yet the system keeps for a peer. By default it may keep megabytes."""
-_TCP_CLOSE: Final = 7
-"""Linux, TCP_INFO: the state of a socket whose peer has reset it."""
+_TCP_CLOSE, _TCP_CLOSE_WAIT = 7, 8
+"""Linux, TCP_INFO: the state of a socket whose peer has reset it, and of one whose peer sends no more."""
 
 
 class Endpoint:
@@ -115,7 +115,19 @@ def is_gone(transport: asyncio.Transport) -> bool:
 
     An event loop does not watch a socket that has ended and has nothing to write, so it does not notice.
     """
+    return _tcp_state(transport) == _TCP_CLOSE
+
+
+def has_ended(transport: asyncio.Transport) -> bool:
+    """Return whether the peer sends no more than what was received; False where the system does not say.
+
+    Of a socket that is not read, an event loop does not tell that.
+    """
+    return _tcp_state(transport) == _TCP_CLOSE_WAIT
+
+
+def _tcp_state(transport: asyncio.Transport) -> int:
     with suppress(OSError, ValueError, AttributeError):  # closed, as above; or a system without TCP_INFO
         sock = transport.get_extra_info("socket")
-        return bool(sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] == _TCP_CLOSE)
-    return False
+        return int(sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0])
+    return 0

@@ -27,7 +27,7 @@ from proxy.core.events import Event, Fault, SessionLost
 from proxy.core.histograms import Measured
 from proxy.core.steady import Steady
 from proxy.logger import Logger
-from proxy.net.endpoint import Endpoint, is_gone, set_options_of, unacknowledged, unread
+from proxy.net.endpoint import Endpoint, has_ended, is_gone, set_options_of, unacknowledged, unread
 from proxy.net.tls import server_name_of, subject_of
 from proxy.reasons import reason_of
 
@@ -40,7 +40,11 @@ CLOSE_SECONDS: Final = 10.0
 has to read its last bytes."""
 HALF_CLOSED_SECONDS: Final = 30.0
 """How long a client that sends no more waits for a byte, beyond what its fetches let the broker wait. When it
-has left is not seen, and a broker may hang: else each client that gives up on it would leave two sockets."""
+has left is not seen, and a broker may hang: else each client that gives up on it would leave two sockets. The
+same holds for one that is not read, and has sent its end behind what waits.
+
+A client that is not read because it has too many requests in flight waits no longer than twice this. Its end
+may be behind bytes for which the system has no room, so nobody can see whether it has left."""
 STEP_SECONDS: Final = 0.001
 """So long a link goes on with requests that have come before others have their turn."""
 LINGER_SECONDS: Final = 1.0
@@ -148,6 +152,7 @@ class Link:
         "_deadline",
         "_host",
         "_kept",
+        "_left",
         "_steady",
         "_untested",
         "active_at",
@@ -181,6 +186,8 @@ class Link:
         self._buffered = (0, False)
         """The bytes that were reported to the budget, and whether it may make this link wait."""
         self._kept = 0
+        self._left = False
+        """The client is not read, and the system has received its end: it sends no more, or has left."""
         self._acknowledged = 0
         self._untested: Address | None = None
         """The broker's address until its first bytes come: only they show that it accepts the connection."""
@@ -491,18 +498,21 @@ class Link:
     def look_after(self) -> None:
         """Notice what no callback tells; call this every few seconds.
 
-        One thing is a client that reads nothing. Another is a client that sends no more and waits for
-        responses. It may wait as long as it lets the broker wait: see `overdue`. When it has them all, or is
-        gone, the rest has its limit: see `CLOSE_SECONDS`.
+        One thing is a client that reads nothing, or has many requests in flight. Another is a client that
+        sends no more and waits for responses. It may wait as long as it lets the broker wait: see `overdue`.
+        When it has them all, or is gone, the rest has its limit: see `CLOSE_SECONDS`. An event loop does not
+        tell either of a client that is not read.
         """
         client = self.client.transport
-        if client is not None and client.get_write_buffer_size():
-            self.report_buffered()
-        if not self._half_closed or client is None:
+        if client is None:
             return
-        if is_gone(client):
+        if client.get_write_buffer_size() or self.core.queued:
+            self.report_buffered()
+        unread = self.phase is Phase.OPEN and self.client.holds & ~CONNECTING and not self.core.wire
+        self._left = bool(unread) and has_ended(client)
+        if (unread or self._half_closed) and is_gone(client):
             client.abort()
-        elif not self.core.busy:
+        elif self._half_closed and not self.core.busy:
             self.close_session(self.last_event)
 
     @property
@@ -565,8 +575,9 @@ class Link:
     def overdue(self, now: float, *, idle: float, handshake: float) -> str:
         """Return why the client's time is over; empty when it is not.
 
-        A client that waits for a response, or to be read, is not idle. Nor is one that reads what was written
-        to it, however slowly: call this every few seconds, because it measures that progress.
+        A client that waits for a response, or to be read, is not idle, unless it has too much in flight. Nor
+        is one that reads what was written to it, however slowly: call this every few seconds, because it
+        measures that progress.
 
         Args:
             now: in seconds.
@@ -577,8 +588,12 @@ class Link:
             return ""
         self._note_progress(now)
         silent = idle > 0 and now - self.active_at >= idle
-        if self._half_closed:
-            waited = now - self.active_at >= self.core.longest_wait + HALF_CLOSED_SECONDS
+        full = self.client.holds & CORE and self.core.full
+        if self._half_closed or self._left or full:
+            wait = self.core.longest_wait
+            if full:
+                wait = min(wait, HALF_CLOSED_SECONDS)
+            waited = now - self.active_at >= wait + HALF_CLOSED_SECONDS
             return IDLE if silent or waited else ""
         if self.client.holds & OWN_FULL and not self.core.wire:
             return NOT_READING if silent else ""

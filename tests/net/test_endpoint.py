@@ -5,7 +5,7 @@ import socket
 from typing import cast
 
 from proxy.addresses import Address
-from proxy.net.endpoint import WRITE_HIGH_WATER, Endpoint, set_options, unacknowledged
+from proxy.net.endpoint import WRITE_HIGH_WATER, Endpoint, has_ended, set_options, unacknowledged
 from proxy.net.transparent import outbound_socket
 from tests.shell import BOTH_LOOPS, client, gateway, link_of, run, socket_of, stub_broker, until
 
@@ -136,3 +136,25 @@ def test_what_is_written_is_sent_at_once(plain: bool) -> None:
 def test_a_socket_of_transparent_mode_names_its_protocol() -> None:
     with outbound_socket(Address("127.0.0.1", 9092)) as sock:
         assert sock.proto == socket.IPPROTO_TCP
+
+
+@BOTH_LOOPS
+def test_the_end_of_a_peer_that_is_not_read_is_seen(plain: bool) -> None:
+    async def scene() -> None:
+        async with (
+            stub_broker() as broker,
+            gateway(broker.address) as gate,
+            client(gate.listen.port) as (reader, writer),
+        ):
+            writer.write(b"a")
+            assert await reader.readexactly(1) == b"a"
+            end = link_of(gate).client
+            assert end.transport is not None
+            end.hold(1)
+            writer.write(b"b")
+            assert not has_ended(end.transport)
+            writer.write_eof()
+            transport = end.transport
+            await until(lambda: has_ended(transport))
+
+    run(scene(), plain=plain)

@@ -1,6 +1,7 @@
 """A client that sends thousands of requests at once has its turn like others, and gets all its responses."""
 
 import asyncio
+import socket
 import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -10,10 +11,12 @@ from typing import Final
 import pytest
 
 from proxy.core.client_side import AT_ONCE
+from proxy.core.connection import Connection
 from proxy.core.in_flight import MAX_IN_FLIGHT, REQUEST_BYTES
 from proxy.net import link as transports
-from proxy.net.link import CORE, Link
+from proxy.net.link import CORE, IDLE, PEER_FULL, Link
 from proxy.protocol.api import ApiKey
+from proxy.server import server
 from proxy.server.gateway import Gateway
 from tests.shell import (
     BOTH_LOOPS,
@@ -24,6 +27,7 @@ from tests.shell import (
     request,
     response,
     run,
+    socket_of,
     stub_cluster,
     until,
 )
@@ -135,3 +139,97 @@ def test_requests_that_came_before_the_broker_was_connected_are_bounded_too() ->
             assert link_of(gate).client_holds == 0
 
     run(scene())
+
+
+@asynccontextmanager
+async def _held(
+    monkeypatch: pytest.MonkeyPatch, *, reads: bool
+) -> AsyncIterator[tuple[Gateway, StubCluster, asyncio.StreamWriter, Link]]:
+    """A client that is not read: it has too much in flight, or its broker does not read."""
+    monkeypatch.setattr(transports, "CLOSE_SECONDS", 0.1)
+    monkeypatch.setattr(Link.close_session, "__defaults__", (0.1,))
+    monkeypatch.setattr(server, "TICK_SECONDS", 0.02)
+    async with _route() as (cluster, gate, _, writer, link):
+        cluster.others = lambda _: b""
+        if reads:
+            writer.write(_requests(ApiKey.HEARTBEAT, 0))
+            await until(lambda: link.client_holds & CORE and not link.core.goes_on)
+        else:
+            socket_of(cluster.writers[-1]).pause_reading()
+            writer.write(request(ApiKey.PRODUCE, 3, 1, struct.pack(">hhi", -1, 1, 1000) + bytes(20_000_000)))
+            await until(lambda: link.client_holds & PEER_FULL)
+        yield gate, cluster, writer, link
+
+
+@BOTH_LOOPS
+@pytest.mark.parametrize("reads", [True, False], ids=["silent broker", "broker that does not read"])
+def test_one_that_is_not_read_and_resets_is_let_go(
+    plain: bool, reads: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ten that had left kept 20 descriptors and 99 MB, for as long as the broker waited."""
+
+    async def scene() -> None:
+        async with _held(monkeypatch, reads=reads) as (gate, cluster, writer, _link):
+            sock = writer.get_extra_info("socket")
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            writer.transport.abort()
+            await until(lambda: not gate.links)
+            assert gate.budget.total == 0
+            for each in cluster.writers:
+                socket_of(each).resume_reading()
+
+    run(scene(), plain=plain)
+
+
+@BOTH_LOOPS
+@pytest.mark.parametrize("sends_no_more", [True, False])
+def test_one_with_too_much_in_flight_waits_as_long_as_one_that_sends_no_more(
+    plain: bool, sends_no_more: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its end may be behind bytes for which the system has no room."""
+
+    async def scene() -> None:
+        async with _held(monkeypatch, reads=True) as (gate, _cluster, writer, link):
+            if sends_no_more:
+                writer.write_eof()
+            at = link.active_at
+            assert link.overdue(at + 29, idle=0, handshake=0) == ""
+            assert link.overdue(at + 31, idle=0, handshake=0) == IDLE
+            monkeypatch.setattr(transports, "HALF_CLOSED_SECONDS", 0.0)
+            await until(lambda: not gate.links)
+            assert gate.turned_away[IDLE] == 1
+
+    run(scene(), plain=plain)
+
+
+def test_one_with_a_long_wait_and_too_much_in_flight_waits_for_twice_as_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scene() -> None:
+        async with _held(monkeypatch, reads=True) as (_gate, _cluster, _writer, link):
+            at = link.active_at
+            monkeypatch.setattr(Connection, "longest_wait", 1e6)
+            assert link.overdue(at + 59, idle=0, handshake=0) == ""
+            assert link.overdue(at + 61, idle=0, handshake=0) == IDLE
+
+    run(scene())
+
+
+@BOTH_LOOPS
+def test_one_whose_broker_does_not_read_waits_until_it_sends_no_more(
+    plain: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker does not read a client that is over its quota."""
+
+    async def scene() -> None:
+        async with _held(monkeypatch, reads=False) as (gate, cluster, _writer, link):
+            at = link.active_at
+            assert link.overdue(at + 3600, idle=1, handshake=0) == ""
+            monkeypatch.setattr(transports, "has_ended", lambda _: True)
+            await until(lambda: link.overdue(at + 31, idle=0, handshake=0))
+            assert link.overdue(at + 29, idle=0, handshake=0) == ""
+            monkeypatch.setattr(transports, "HALF_CLOSED_SECONDS", 0.0)
+            await until(lambda: not gate.links)
+            socket_of(cluster.writers[-1]).resume_reading()
+
+    run(scene(), plain=plain)

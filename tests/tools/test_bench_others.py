@@ -18,9 +18,9 @@ def test_figures_of_a_window() -> None:
 
 def test_what_is_added_is_that_of_the_same_round() -> None:
     alone = [Window(p50=1.0, p99=each, resident=50.0) for each in (2.0, 9.0, 4.0)]
-    beside = [Window(p50=1.5, p99=each, resident=80.0, left=7.0 + each) for each in (3.0, 12.0, 5.0)]
+    beside = [Window(p50=1.5, p99=each, resident=80.0) for each in (3.0, 12.0, 5.0)]
     nuisance = NUISANCES[-1]
-    rows = {row.name: row for row in _table(nuisance, alone, beside).rows}
+    rows = {row.name: row for row in _table(nuisance, alone, beside, 19.0).rows}
     assert rows["added to p99"].values == {GATEWAY: 1.0}
     assert rows["added to p99"].met
     assert rows["more for each of its clients"].values == {GATEWAY: 30.0 / nuisance.clients}
