@@ -25,6 +25,8 @@ class LaneRecords:
     """Whole batches, in order."""
     last_kept: int = -1
     """The offset of its last record, -1 without one."""
+    end: int = -1
+    """The offset after its last batch, -1 without one."""
     records: int = 0
     untouched: int = 0
     """How many of `batches` are as they came."""
@@ -53,18 +55,22 @@ class Filtered:
 
 
 def split_records(
-    records: Buffer, split: Split, least: Sequence[int], *, recompress: bool = True
+    records: Buffer, split: Split, least: Sequence[int], offsets: Sequence[int], *, recompress: bool = True
 ) -> Filtered:
     """Split the records of a partition.
 
     A batch that was cut at the end (KIP-74) goes to no lane: some clients read the records before the cut,
     and whose these are can't be told. The next fetch brings it whole. If it is alone, only its header goes.
 
+    No lane gets a batch that ends before its fetch offset. A broker sends none, and some clients take one
+    offset more as read for it: Sarama for each batch that is no news to it, KafkaJS for such a response.
+
     Args:
         records: as in the response.
         split: the lanes.
         least: for each step of the split, the lowest offset that passes: what its lane fetches from, or what
             was committed for its hashes.
+        offsets: for each lane, what it fetches from.
         recompress: thinned batches with the codec that they had; else without any.
 
     Raises:
@@ -85,11 +91,12 @@ def split_records(
         except BatchError as error:
             offset = int.from_bytes(records[at : at + 8], signed=True)
             raise BatchError(f"the batch at offset {offset}: {error}") from None
-        for lane, (share, last) in zip(found.lanes, shares, strict=True):
+        for lane, offset, (share, last) in zip(found.lanes, offsets, shares, strict=True):
             if share is None:
                 lane.dropped = header
-            else:
+            elif header.last_offset >= offset:
                 lane.batches.append(share)
+                lane.end = header.last_offset + 1
                 lane.last_kept, lane.dropped = max(last, lane.last_kept), None
                 lane.records += records_of(share)
                 lane.untouched += records_of(share) == header.records

@@ -278,7 +278,7 @@ class LaneFetch:
         member, place = self._member, (entry.key, entry.partition)
         aborted = _aborted(frame, entry, self._fetch.layout) if self._fetch.isolation_level else ()
         found = self._rider.split(member, place, records, self._offset(entry), aborted, now)
-        return split_records(records, *split) if found is None else found
+        return split_records(records, *split, [self._offset(entry)]) if found is None else found
 
     def _batches(self, place: Place, offset: int, found: Filtered) -> list[bytes]:
         """Return what the member gets of a partition's records, and note it."""
@@ -290,7 +290,7 @@ class LaneFetch:
             member.delivered[place] = lane.last_kept
         batches = [*lane.batches, found.alone] if found.alone else lane.batches
         self._kept = self._kept or bool(batches)
-        if empty := self._placeholder(scan, max(offset, lane.last_kept + 1)):
+        if empty := self._placeholder(scan, max(offset, lane.end)):
             batches = [*batches, empty]
         return batches
 

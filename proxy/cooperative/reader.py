@@ -249,7 +249,7 @@ class Reader:
             return None
         others = self._others(rider, records, start, aborted, now)
         if not others and (of_lane := member.lane(self.key.place, own)) is not None:
-            found = split_records(records, *of_lane)
+            found = split_records(records, *of_lane, [own])
             lane.upto = max(found.end, start)
             return found
         lanes = [lane, *others.values()]
@@ -259,7 +259,7 @@ class Reader:
             0 if owner < 0 else lanes[owner].least(offsets[owner], split, step)
             for step, owner in enumerate(split.owners)
         ]
-        found = split_records(records, split, least)
+        found = split_records(records, split, least, offsets)
         for other, offset, part in zip(lanes[1:], offsets[1:], found.lanes[1:], strict=True):
             share = found.of(part)
             size = sum(map(len, part.batches))
@@ -533,7 +533,7 @@ def _from(share: Share, member: Member, place: Place, offset: int) -> Share | No
     if lane is None:
         return None
     (whole,) = share.found.lanes
-    found = split_records(b"".join(whole.batches), *lane)
+    found = split_records(b"".join(whole.batches), *lane, [offset])
     (part,) = found.lanes
     part.dropped = whole.dropped or part.dropped
     return Share(offset, share.end, share.found.of(part), share.aborted, 0, share.fetched)

@@ -52,6 +52,10 @@ class Scan:
         """Return a batch that moves a client from an offset to `high`, without data; b"" where none is due.
 
         Clients of Fetch v12 and later take it. So their lag and the end of the partition are right.
+
+        Args:
+            offset: the end of the last batch that the client gets with it, or what it asks for: no two
+                batches may end alike, see `split_records`.
         """
         if self.dropped is None or not self.low <= offset < self.high:
             return b""

@@ -7,12 +7,12 @@ from aiokafka.record.legacy_records import (  # type: ignore[import-untyped]  # 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.cooperative.batches import BatchError, read_header
+from proxy.cooperative.batches import HEADER_BYTES, BatchError, read_header
 from proxy.cooperative.filtered import Filtered, LaneRecords, split_records
 from proxy.cooperative.key_hash import SPACE, murmur2
 from proxy.cooperative.ranges import Split
 from proxy.cooperative.scan import Scan
-from tests.cooperative.batch import Record, batch, read
+from tests.cooperative.batch import Record, batch, crc, read
 
 TOP = SPACE - 1
 MINE, OTHER = b"21", b"foobar"
@@ -25,7 +25,7 @@ def of(*keys: bytes, base: int) -> bytes:
 
 
 def shares(records: bytes) -> tuple[LaneRecords, Filtered]:
-    found = split_records(records, LANE, ALL)
+    found = split_records(records, LANE, ALL, [0])
     return found.lanes[0], found
 
 
@@ -112,13 +112,106 @@ def test_a_placeholder_stands_for_what_was_dropped_last(
     lane, found = shares(b"".join(batches))
     scan = Scan()
     scan.learn(10, found, lane)
-    made = scan.placeholder(max(10, lane.last_kept + 1))
+    made = scan.placeholder(max(10, lane.end))
     if first is None:
         assert made == b""
     else:
         header = read_header(made, 0)
         assert (header.base_offset, header.last_offset, header.records) == (first, last, 1)
         assert read(made) == []
+
+
+def marker(offset: int) -> bytes:
+    """Return the end of a transaction."""
+    made = bytearray(of(b"\0\0\0\1", base=offset))
+    made[21:23] = (0x30).to_bytes(2)
+    made[17:21] = crc(bytes(made))
+    return bytes(made)
+
+
+def emptied(first: int, last: int) -> bytes:
+    """Return what compaction leaves of a producer's last batch."""
+    made = bytearray(batch([Record(first, OTHER)], last=last)[:HEADER_BYTES])
+    made[8:12], made[57:61] = (HEADER_BYTES - 12).to_bytes(4), bytes(4)
+    made[17:21] = crc(bytes(made))
+    return bytes(made)
+
+
+def test_no_placeholder_ends_where_a_marker_does() -> None:
+    """Sarama counts an offset on for each batch of which it needs nothing: it would miss the next record."""
+    scan = Scan()
+    lane, found = shares(of(OTHER, OTHER, base=8))
+    scan.learn(8, found, lane)
+    lane, found = shares(marker(10))
+    scan.learn(10, found, lane)
+    assert (lane.batches, lane.end) == ([marker(10)], 11)
+    assert scan.placeholder(max(10, lane.end)) == b""
+    assert scan.after(10) == 11
+
+
+@pytest.mark.parametrize("early", [marker(10), emptied(6, 10)], ids=["marker", "emptied"])
+def test_no_batch_ends_before_the_fetch_offset(early: bytes) -> None:
+    """As from a broker. Another member's response begins there; for a batch that is no news to it Sarama
+    counts an offset on, and KafkaJS for a response of such ones alone."""
+    data = of(OTHER, MINE, base=11)
+    found = split_records(early + data, LANE, [12] * len(LANE.starts), [12])
+    assert [record.offset for record in read(b"".join(found.lanes[0].batches))] == [12]
+    assert len(found.lanes[0].batches) == 1
+    for offset in (9, 10):
+        found = split_records(early + data, LANE, [offset] * len(LANE.starts), [offset])
+        assert found.lanes[0].batches[0] == early
+
+
+@given(
+    parts=st.lists(
+        st.one_of(
+            st.lists(st.sampled_from([MINE, OTHER]), min_size=1, max_size=4),
+            st.sampled_from(["marker", "emptied", "removed"]),
+        ),
+        min_size=1,
+        max_size=30,
+    ),
+    most=st.integers(1, 6),
+    before=st.integers(0, 8),
+)
+def test_sarama_reads_each_record_of_its_lane(parts: list[list[bytes] | str], most: int, before: int) -> None:
+    """Its rule (`partitionConsumer.parseRecords`): on to the record after the last one that is new to it,
+    markers included, and one offset further for each batch of which none is new."""
+    log, mine, at = [], [], 0
+    for part in parts:
+        if isinstance(part, list):
+            log.append(of(*part, base=at))
+            mine += [at + place for place, key in enumerate(part) if key == MINE]
+            at += len(part)
+        elif part == "marker":
+            log.append(marker(at))
+            at += 1
+        elif part == "emptied":
+            log.append(emptied(at, at + 2))
+            at += 3
+        else:
+            log.append(batch([Record(at, OTHER)], last=at + 2))
+            at += 3
+    scan, offset, got = Scan(), 0, list[int]()
+    while offset < at:
+        began = offset
+        wanted = scan.after(offset)
+        # What another member's fetch brought may begin before that.
+        first = sum(read_header(each, 0).last_offset < wanted for each in log)
+        fetched = log[max(first - before, 0) : first + most]
+        found = split_records(b"".join(fetched), LANE, [offset] * len(LANE.starts), [offset])
+        scan.learn(offset, found, found.lanes[0])
+        batches = [*found.lanes[0].batches, scan.placeholder(max(offset, found.lanes[0].end))]
+        for each in filter(None, batches):
+            header = read_header(each, 0)
+            new = [record.offset for record in read(each) if record.offset >= offset]
+            got += new
+            last = header.last_offset if header.attributes & 0x20 else new[-1] if new else -1
+            offset = last + 1 if last >= offset else offset + 1
+        assert offset > began or scan.after(offset) > wanted, "it gets no further"
+        if not batches[-1] and scan.after(offset) >= at:
+            break
+    assert got == mine
 
 
 def test_what_holds_nothing_is_skipped() -> None:
@@ -177,7 +270,7 @@ def test_no_record_of_a_lane_is_ever_skipped(
         from_offset = scan.after(offset)
         assert MINE not in keys[offset:from_offset]
         fetched = [data for data in log if read_header(data, 0).last_offset >= from_offset][:most]
-        found = split_records(b"".join(fetched), LANE, [offset] * len(LANE.starts))
+        found = split_records(b"".join(fetched), LANE, [offset] * len(LANE.starts), [offset])
         scan.learn(offset, found, found.lanes[0])
         got = [record.offset for record in read(b"".join(found.lanes[0].batches))]
         end = max(found.end, from_offset)

@@ -88,7 +88,7 @@ def test_each_lane_gets_its_records(live: Live, codec: str, transactions: bool) 
             (entry,) = fetcher.fetch().topics[0].partitions
             records = entry.records or b""
             assert read_header(records, 0).attributes & 7 in {CODECS[codec], 0}  # a marker is not compressed
-            found = split_records(records, split, [0] * len(split.starts))
+            found = split_records(records, split, [0] * len(split.starts), [0] * len(split.lanes))
             for share, lane in zip(found.lanes, got, strict=True):
                 for data in share.batches:
                     if not read_header(data, 0).attributes & CONTROL:
