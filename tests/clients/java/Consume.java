@@ -47,12 +47,20 @@ public final class Consume {
     private static Map<String, Object> settings(Map<String, String> given) {
         Map<String, Object> settings = new HashMap<>();
         settings.put("bootstrap.servers", given.get("bootstrap"));
-        settings.put("client.id", "java" + given.getOrDefault("suffix", ""));
+        settings.put("client.id", given.getOrDefault("client-id", "java" + given.getOrDefault("suffix", "")));
         settings.put("isolation.level", given.get("isolation"));
         if (given.containsKey("group")) {
             settings.put("group.id", given.get("group"));
             settings.put("auto.offset.reset", "earliest");
             settings.put("auto.commit.interval.ms", COMMIT_INTERVAL_MS);
+        }
+        if (given.containsKey("strategy")) {
+            settings.put("partition.assignment.strategy", "org.apache.kafka.clients.consumer.RangeAssignor");
+        }
+        if (given.containsKey("session-ms")) {
+            int sessionMs = Integer.parseInt(given.get("session-ms"));
+            settings.put("session.timeout.ms", sessionMs);
+            settings.put("heartbeat.interval.ms", sessionMs / 6);
         }
         settings.put("fetch.max.wait.ms", FETCH_MAX_WAIT_MS);
         settings.put("key.deserializer", ByteArrayDeserializer.class);

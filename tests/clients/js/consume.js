@@ -7,7 +7,7 @@ import { parseArgs } from 'node:util'
 
 const [folder, ...args] = process.argv.slice(2)
 const require = createRequire(`${folder}/`)
-const { Kafka, logLevel } = require('kafkajs')
+const { AssignerProtocol, Kafka, PartitionAssigners, logLevel } = require('kafkajs')
 
 const FETCH_MAX_WAIT_MS = 100
 
@@ -20,6 +20,9 @@ const { values: given } = parseArgs({
     group: { type: 'string' },
     isolation: { type: 'string', default: 'read_uncommitted' },
     suffix: { type: 'string', default: '' },
+    'client-id': { type: 'string' },
+    strategy: { type: 'string', default: '' },
+    'session-ms': { type: 'string', default: '30000' },
   },
 })
 
@@ -48,11 +51,25 @@ const emitRecord = (topic, partition, message) =>
 emit('start', { client: 'KafkaJS', version: require('kafkajs/package.json').version })
 
 const kafka = new Kafka({
-  clientId: `kafkajs${given.suffix}`,
+  clientId: given['client-id'] ?? `kafkajs${given.suffix}`,
   brokers: given.bootstrap.split(','),
   logLevel: logLevel.ERROR,
 })
+
+// Its assigner by the name of one that other clients have: each takes what the leader assigns.
+const asRange = (parts) => ({
+  ...PartitionAssigners.roundRobin(parts),
+  name: 'range',
+  protocol: ({ topics }) => ({
+    name: 'range',
+    metadata: AssignerProtocol.MemberMetadata.encode({ version: 0, topics, userData: Buffer.alloc(0) }),
+  }),
+})
+const sessionMs = Number(given['session-ms'])
 const consumer = kafka.consumer({
+  sessionTimeout: sessionMs,
+  heartbeatInterval: sessionMs / 10,
+  partitionAssigners: [given.strategy ? asRange : PartitionAssigners.roundRobin],
   groupId: given.group ?? `kafkajs-${randomUUID()}`,
   maxWaitTimeInMs: FETCH_MAX_WAIT_MS,
   readUncommitted: given.isolation !== 'read_committed',

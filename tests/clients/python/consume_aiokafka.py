@@ -6,6 +6,9 @@ from typing import Any, TypeVar
 
 import aiokafka  # type: ignore[import-untyped] # it carries no types
 from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
+from aiokafka.coordinator.assignors.range import (  # type: ignore[import-untyped] # no types
+    RangePartitionAssignor,
+)
 
 from tests.clients.python.program import (
     COMMIT_INTERVAL_MS,
@@ -47,9 +50,15 @@ class Aiokafka:
         return self._loop.run_until_complete(work)
 
     async def _start(self, given: Options) -> None:
+        settings: dict[str, Any] = {}
+        if given.strategy:
+            settings["partition_assignment_strategy"] = [RangePartitionAssignor]
+        if given.session_ms:
+            settings["session_timeout_ms"] = given.session_ms
+            settings["heartbeat_interval_ms"] = given.session_ms // 6
         self._consumer = AIOKafkaConsumer(
             bootstrap_servers=given.bootstrap,
-            client_id=f"aiokafka{given.suffix}",
+            client_id=given.named("aiokafka"),
             group_id=given.group,
             enable_auto_commit=given.group is not None,
             auto_commit_interval_ms=COMMIT_INTERVAL_MS,
@@ -57,6 +66,7 @@ class Aiokafka:
             isolation_level=given.isolation,
             fetch_max_wait_ms=FETCH_MAX_WAIT_MS,
             metadata_max_age_ms=METADATA_MAX_AGE_MS,
+            **settings,
         )
         if given.subscribe:
             self._consumer.subscribe(given.subscribe, listener=Rebalances())

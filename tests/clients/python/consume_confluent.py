@@ -29,9 +29,10 @@ class Librdkafka:
         self._consumer = Consumer(
             {
                 "bootstrap.servers": given.bootstrap,
-                "client.id": f"librdkafka{given.suffix}",
+                "client.id": given.named("librdkafka"),
                 "group.id": given.group or "unused",
                 "enable.auto.commit": given.group is not None,
+                "enable.auto.offset.store": False,  # records are printed first
                 "auto.commit.interval.ms": COMMIT_INTERVAL_MS,
                 "auto.offset.reset": "earliest",
                 "enable.partition.eof": True,
@@ -43,7 +44,9 @@ class Librdkafka:
                 "throttle_cb": _tell_throttled,
             }
             | _tls()
+            | _membership(given)
         )
+        self._commits = given.group is not None
         if given.assign:
             self._consumer.assign([TopicPartition(*pair, OFFSET_BEGINNING) for pair in given.assign])
         else:
@@ -54,10 +57,20 @@ class Librdkafka:
             error = message.error()
             if error is None:
                 _tell_record(message)
+                if self._commits:
+                    self._store(message)
             elif error.code() == KafkaError._PARTITION_EOF:
                 emit("eof", topic=message.topic(), partition=message.partition(), offset=message.offset())
             else:
                 _tell_error(error)
+
+    def _store(self, message: Any) -> None:
+        """Have a record committed, that was printed."""
+        try:
+            self._consumer.store_offsets(message)
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError._STATE:  # the partition was taken away meanwhile
+                raise
 
     def seek(self, topic: str, partition: int, offset: int) -> None:
         self._consumer.seek(TopicPartition(topic, partition, offset))
@@ -84,6 +97,16 @@ class Librdkafka:
 
     def close(self) -> None:
         self._consumer.close()
+
+
+def _membership(given: Options) -> dict[str, Any]:
+    settings: dict[str, Any] = {}
+    if given.strategy:
+        settings["partition.assignment.strategy"] = given.strategy
+    if given.session_ms:
+        settings["session.timeout.ms"] = given.session_ms
+        settings["heartbeat.interval.ms"] = given.session_ms // 6
+    return settings
 
 
 def _tls() -> dict[str, str]:

@@ -28,6 +28,9 @@ else:
 
 import kafka  # type: ignore[import-untyped] # it carries no types
 from kafka import ConsumerRebalanceListener, KafkaConsumer, TopicPartition
+from kafka.coordinator.assignors.range import (  # type: ignore[import-untyped] # no types
+    RangePartitionAssignor,
+)
 
 SINCE_3 = int(kafka.__version__.split(".")[0]) >= 3
 METADATA_MAX_AGE_MS = 2000
@@ -60,9 +63,14 @@ class KafkaPython:
 
     def __init__(self, given: Options) -> None:
         settings: dict[str, Any] = {"isolation_level": given.isolation} if SINCE_3 else {}
+        if given.strategy:
+            settings["partition_assignment_strategy"] = [RangePartitionAssignor]
+        if given.session_ms:
+            settings["session_timeout_ms"] = given.session_ms
+            settings["heartbeat_interval_ms"] = given.session_ms // 6
         self._consumer = KafkaConsumer(
             bootstrap_servers=given.bootstrap.split(","),
-            client_id=f"kafka-python-{kafka.__version__.split('.')[0]}{given.suffix}",
+            client_id=given.named(f"kafka-python-{kafka.__version__.split('.')[0]}"),
             group_id=given.group,
             enable_auto_commit=given.group is not None,
             auto_commit_interval_ms=COMMIT_INTERVAL_MS,

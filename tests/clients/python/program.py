@@ -6,6 +6,7 @@ Standard library only: it also runs beside a client that lives in an environment
 import argparse
 import hashlib
 import json
+import os
 import queue
 import sys
 import threading
@@ -32,6 +33,16 @@ class Options:
     isolation: str
     suffix: str
     """Of the client.id: what declares a lane."""
+    client_id: str
+    """The whole of it; empty: the program's own, with the suffix."""
+    strategy: str
+    """partition.assignment.strategy: `range`, or empty for that of the client."""
+    session_ms: int
+    """session.timeout.ms; 0: that of the client."""
+
+    def named(self, own: str) -> str:
+        """Return the client.id of a program that calls itself so."""
+        return self.client_id or own + self.suffix
 
 
 class Consumer(Protocol):
@@ -71,6 +82,9 @@ def options() -> Options:
     parser.add_argument("--group")
     parser.add_argument("--isolation", default="read_uncommitted")
     parser.add_argument("--suffix", default="")
+    parser.add_argument("--client-id", default="")
+    parser.add_argument("--strategy", default="")
+    parser.add_argument("--session-ms", type=int, default=0)
     given = parser.parse_args()
     counts = [item.rsplit(":", 1) for item in given.assign.split(",") if item]
     return Options(
@@ -80,12 +94,15 @@ def options() -> Options:
         group=given.group,
         isolation=given.isolation,
         suffix=given.suffix,
+        client_id=given.client_id,
+        strategy=given.strategy,
+        session_ms=given.session_ms,
     )
 
 
 def emit(kind: str, **fields: Any) -> None:
-    """Print one line."""
-    sys.stdout.write(json.dumps({"kind": kind, **fields}) + "\n")
+    """Print one line, at once: what a program that is killed has committed was printed."""
+    os.write(sys.stdout.fileno(), (json.dumps({"kind": kind, **fields}) + "\n").encode())
 
 
 def emit_record(
@@ -154,12 +171,10 @@ def serve(consumer: Consumer) -> None:
     threading.Thread(target=_read_commands, args=(commands,), daemon=True).start()
     while True:
         consumer.poll()
-        sys.stdout.flush()
         while not commands.empty():
             command = commands.get()
             if command["do"] == "stop":
                 consumer.close()
                 emit("end")
-                sys.stdout.flush()
                 return
             _obey(consumer, command)

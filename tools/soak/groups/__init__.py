@@ -7,6 +7,8 @@
 - `history`: what members did, read from their lines.
 - `judge`: what was lost, came twice, out of order, or to a member that was not the owner of its key.
 - `chaos`: brokers, gateway, producer, members, and what is done to them.
+- `mixed`: the same with members of seven libraries, through the gateway or direct; `seen` judges it by what
+  members processed and what the log holds alone.
 
 Several groups are disturbed side by side, each with its own kills; all of them count together. A run fails
 if a record was lost; if a key went to two members in turn, or its records came out of order; if a record came

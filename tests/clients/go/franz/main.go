@@ -24,7 +24,7 @@ func main() {
 	}
 	settings := []kgo.Opt{
 		kgo.SeedBrokers(options.Bootstrap...),
-		kgo.ClientID("franz-go" + options.Suffix),
+		kgo.ClientID(options.Named("franz-go")),
 		kgo.FetchIsolationLevel(isolation),
 		kgo.FetchMaxWait(program.FetchMaxWait),
 	}
@@ -37,23 +37,30 @@ func main() {
 			kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
 			kgo.AutoCommitInterval(program.CommitInterval),
 		)
+		if options.Ranges {
+			settings = append(settings, kgo.Balancers(kgo.RangeBalancer()))
+		}
+		if options.Session != 0 {
+			settings = append(settings, kgo.SessionTimeout(options.Session), kgo.HeartbeatInterval(options.Session/6))
+		}
 	}
 	client, err := kgo.NewClient(settings...)
 	program.Check(err)
 
-	records, errors := make(chan program.Record), make(chan error)
-	go poll(client, records, errors)
-	program.Print("franz-go", "github.com/twmb/franz-go", records, errors, client.Close)
+	program.Start("franz-go", "github.com/twmb/franz-go")
+	errors := make(chan error)
+	go poll(client, errors)
+	program.Wait(errors, client.Close)
 }
 
-func poll(client *kgo.Client, records chan<- program.Record, errors chan<- error) {
+func poll(client *kgo.Client, errors chan<- error) {
 	for {
 		fetches := client.PollFetches(context.Background())
 		if fetches.IsClientClosed() {
 			return
 		}
 		fetches.EachError(func(_ string, _ int32, err error) { errors <- err })
-		fetches.EachRecord(func(record *kgo.Record) { records <- convert(record) })
+		fetches.EachRecord(func(record *kgo.Record) { program.Process(convert(record)) })
 	}
 }
 

@@ -15,7 +15,8 @@ func main() {
 	if options.Committed {
 		isolation = kafka.ReadCommitted
 	}
-	records, errors := make(chan program.Record), make(chan error)
+	program.Start("kafka-go", "github.com/segmentio/kafka-go")
+	errors := make(chan error)
 	context, cancel := context.WithCancel(context.Background())
 	if options.Group != "" {
 		reader := kafka.NewReader(kafka.ReaderConfig{
@@ -27,11 +28,11 @@ func main() {
 			MaxWait:        program.FetchMaxWait,
 			CommitInterval: program.CommitInterval,
 			StartOffset:    kafka.FirstOffset,
-			Dialer:         &kafka.Dialer{ClientID: "kafka-go" + options.Suffix},
+			Dialer:         &kafka.Dialer{ClientID: options.Named("kafka-go")},
 		})
-		go read(context, reader, records, errors)
+		go read(context, reader, errors)
 		close := func() { cancel(); program.Check(reader.Close()) }
-		program.Print("kafka-go", "github.com/segmentio/kafka-go", records, errors, close)
+		program.Wait(errors, close)
 		return
 	}
 	for _, place := range options.Assign {
@@ -43,14 +44,14 @@ func main() {
 			MaxBytes:       10_000_000,
 			MaxWait:        program.FetchMaxWait,
 			IsolationLevel: isolation,
-			Dialer:         &kafka.Dialer{ClientID: "kafka-go" + options.Suffix},
+			Dialer:         &kafka.Dialer{ClientID: options.Named("kafka-go")},
 		})
-		go read(context, reader, records, errors)
+		go read(context, reader, errors)
 	}
-	program.Print("kafka-go", "github.com/segmentio/kafka-go", records, errors, cancel)
+	program.Wait(errors, cancel)
 }
 
-func read(context context.Context, reader *kafka.Reader, records chan<- program.Record, errors chan<- error) {
+func read(context context.Context, reader *kafka.Reader, errors chan<- error) {
 	for {
 		message, err := reader.ReadMessage(context)
 		if context.Err() != nil {
@@ -60,7 +61,7 @@ func read(context context.Context, reader *kafka.Reader, records chan<- program.
 			errors <- err
 			continue
 		}
-		records <- convert(message)
+		program.Process(convert(message))
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	"runtime/debug"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -22,8 +23,10 @@ const FetchMaxWait = 100 * time.Millisecond
 // CommitInterval is that of a member of a group.
 const CommitInterval = time.Second
 
-// flushEvery bounds how long a line stays in the buffer.
-const flushEvery = 50 * time.Millisecond
+var (
+	out     = json.NewEncoder(os.Stdout)
+	writing sync.Mutex
+)
 
 // Options is the command line.
 type Options struct {
@@ -35,6 +38,20 @@ type Options struct {
 	Committed bool
 	// Suffix ends the client id: it declares a lane.
 	Suffix string
+	// ClientID is the whole of it; empty: the program's own, with the suffix.
+	ClientID string
+	// Ranges asks for the strategy that all clients have.
+	Ranges bool
+	// Session is the timeout of a member; 0: that of the client.
+	Session time.Duration
+}
+
+// Named gives the client id of a program that calls itself so.
+func (options Options) Named(own string) string {
+	if options.ClientID != "" {
+		return options.ClientID
+	}
+	return own + options.Suffix
 }
 
 // Place is a partition of a topic.
@@ -68,12 +85,18 @@ func Parse() Options {
 	group := flag.String("group", "", "the consumer group")
 	isolation := flag.String("isolation", "read_uncommitted", "read_uncommitted or read_committed")
 	suffix := flag.String("suffix", "", "of the client id")
+	clientID := flag.String("client-id", "", "the whole client id")
+	strategy := flag.String("strategy", "", "range, or empty for that of the client")
+	sessionMs := flag.Int("session-ms", 0, "session timeout of a member")
 	flag.Parse()
 	options := Options{
 		Bootstrap: strings.Split(*bootstrap, ","),
 		Committed: *isolation == "read_committed",
 		Suffix:    *suffix,
 		Group:     *group,
+		ClientID:  *clientID,
+		Ranges:    *strategy != "",
+		Session:   time.Duration(*sessionMs) * time.Millisecond,
 	}
 	if *subscribe != "" {
 		options.Subscribe = strings.Split(*subscribe, ",")
@@ -125,6 +148,17 @@ func line(record Record) map[string]any {
 	}
 }
 
+func emit(line map[string]any) {
+	writing.Lock()
+	defer writing.Unlock()
+	Check(out.Encode(line))
+}
+
+// Process prints a record. When it returns the line is written, and the record may be committed.
+func Process(record Record) {
+	emit(line(record))
+}
+
 func version(module string) string {
 	info, _ := debug.ReadBuildInfo()
 	for _, dependency := range info.Deps {
@@ -145,25 +179,22 @@ func stopped() <-chan struct{} {
 	return stop
 }
 
-// Print writes what comes, and what the client told as an error, until told to stop.
-func Print(client, module string, records <-chan Record, errors <-chan error, close func()) {
-	buffered := bufio.NewWriter(os.Stdout)
-	out := json.NewEncoder(buffered)
-	Check(out.Encode(map[string]any{"kind": "start", "client": client, "version": version(module)}))
-	stop, flush := stopped(), time.Tick(flushEvery)
+// Start prints which client it is. It comes before all records.
+func Start(client, module string) {
+	emit(map[string]any{"kind": "start", "client": client, "version": version(module)})
+}
+
+// Wait prints what the client told as an error, until told to stop.
+func Wait(errors <-chan error, close func()) {
+	stop := stopped()
 	for done := false; !done; {
 		select {
-		case record := <-records:
-			Check(out.Encode(line(record)))
 		case err := <-errors:
-			Check(out.Encode(map[string]any{"kind": "error", "code": fmt.Sprintf("%T", err), "text": err.Error()}))
-		case <-flush:
-			Check(buffered.Flush())
+			emit(map[string]any{"kind": "error", "code": fmt.Sprintf("%T", err), "text": err.Error()})
 		case <-stop:
 			done = true
 		}
 	}
 	close()
-	Check(out.Encode(map[string]any{"kind": "end"}))
-	Check(buffered.Flush())
+	emit(map[string]any{"kind": "end"})
 }

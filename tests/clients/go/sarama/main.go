@@ -12,21 +12,29 @@ import (
 func main() {
 	options := program.Parse()
 	config := sarama.NewConfig()
-	config.ClientID = "sarama" + options.Suffix
+	config.ClientID = options.Named("sarama")
 	config.Version = sarama.MaxVersion
 	config.Consumer.MaxWaitTime = program.FetchMaxWait
 	config.Consumer.Return.Errors = true
 	if options.Committed {
 		config.Consumer.IsolationLevel = sarama.ReadCommitted
 	}
-	records, errors := make(chan program.Record), make(chan error)
+	program.Start("Sarama", "github.com/IBM/sarama")
+	errors := make(chan error)
 	if options.Group != "" {
 		config.Consumer.Offsets.Initial = sarama.OffsetOldest
 		config.Consumer.Offsets.AutoCommit.Interval = program.CommitInterval
+		if options.Ranges {
+			config.Consumer.Group.Rebalance.GroupStrategies = []sarama.BalanceStrategy{sarama.NewBalanceStrategyRange()}
+		}
+		if options.Session != 0 {
+			config.Consumer.Group.Session.Timeout = options.Session
+			config.Consumer.Group.Heartbeat.Interval = options.Session / 6
+		}
 		group, err := sarama.NewConsumerGroup(options.Bootstrap, options.Group, config)
 		program.Check(err)
-		go join(group, options.Subscribe, member{records}, errors)
-		program.Print("Sarama", "github.com/IBM/sarama", records, errors, func() { program.Check(group.Close()) })
+		go join(group, options.Subscribe, member{}, errors)
+		program.Wait(errors, func() { program.Check(group.Close()) })
 		return
 	}
 	consumer, err := sarama.NewConsumer(options.Bootstrap, config)
@@ -35,32 +43,26 @@ func main() {
 	for _, place := range options.Assign {
 		partition, err := consumer.ConsumePartition(place.Topic, int32(place.Partition), sarama.OffsetOldest)
 		program.Check(err)
-		go forward(partition, records, errors)
+		go forward(partition, errors)
 	}
 	// Its consumer waits for partition consumers that nobody reads any more: the process ends without it.
-	program.Print("Sarama", "github.com/IBM/sarama", records, errors, func() {})
+	program.Wait(errors, func() {})
 }
 
-type member struct {
-	records chan<- program.Record
-}
+type member struct{}
 
 func (member) Setup(sarama.ConsumerGroupSession) error   { return nil }
 func (member) Cleanup(sarama.ConsumerGroupSession) error { return nil }
 
-func (m member) ConsumeClaim(session sarama.ConsumerGroupSession, claim sarama.ConsumerGroupClaim) error {
+func (member) ConsumeClaim(session sarama.ConsumerGroupSession, claim sarama.ConsumerGroupClaim) error {
 	for {
 		select {
 		case message, more := <-claim.Messages():
 			if !more {
 				return nil
 			}
-			select {
-			case m.records <- convert(message):
-				session.MarkMessage(message, "")
-			case <-session.Context().Done():
-				return nil
-			}
+			program.Process(convert(message))
+			session.MarkMessage(message, "")
 		case <-session.Context().Done():
 			return nil
 		}
@@ -84,11 +86,11 @@ func join(group sarama.ConsumerGroup, topics []string, handler member, errors ch
 	}
 }
 
-func forward(partition sarama.PartitionConsumer, records chan<- program.Record, errors chan<- error) {
+func forward(partition sarama.PartitionConsumer, errors chan<- error) {
 	for {
 		select {
 		case message := <-partition.Messages():
-			records <- convert(message)
+			program.Process(convert(message))
 		case err := <-partition.Errors():
 			errors <- err
 		}

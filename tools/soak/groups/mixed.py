@@ -1,0 +1,482 @@
+"""A group of seven client libraries whose members are killed, through the gateway or direct at the broker.
+
+    python -m tools.soak.groups.mixed --seed 1 --seconds 200
+    python -m tools.soak.groups.mixed --direct --partitions 7 --seed 1     the control: a plain group
+
+Members commit every second by themselves, as applications do. A program prints a record before it may be
+committed (`tests.clients`). So a record of the log that nobody has printed is lost. What is lost is told
+with its key's hash, who had the key before and after, and the committed positions as they changed.
+
+A library without its toolchain is left out, and that is said.
+"""
+
+import argparse
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
+
+from proxy.cooperative.positions import Positions, read_committed
+from tests.clients.programs import PROGRAMS
+from tests.clients.runner import AIOKAFKA, CONFLUENT, KAFKA_PYTHON, ROOT, Program
+from tools.gateway import GatewayProcess
+from tools.kafka import Broker
+from tools.kafka.admin import Admin
+from tools.soak.groups.seen import Life, Log, Moved, Record, Span, Verdict, judge
+
+LIBRARIES: Final = ("confluent-kafka", "aiokafka", "kafka-python", "java", "franz-go", "kafkajs", "sarama")
+PYTHON: Final = {each.name: each for each in (CONFLUENT, AIOKAFKA, KAFKA_PYTHON)}
+TOOLCHAINS: Final = {"java": ("javac",), "franz-go": ("go",), "sarama": ("go",), "kafkajs": ("node", "npm")}
+SESSION_MS: Final = 6_000
+KEYS: Final = 60
+SETTLING_SECONDS: Final = 15.0
+"""Before the first kill."""
+ASKS_SECONDS: Final = 0.25
+"""How often the committed positions are asked for."""
+STUCK_SECONDS: Final = 60.0
+"""After the disturbances a record must be processed so often until all are."""
+LEAVE_SECONDS: Final = 20.0
+BATCH_SECONDS: Final = 0.1
+ABORTED_SHARE: Final = 0.25
+"""Of the transactions."""
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What a run is to be."""
+
+    libraries: Sequence[str] = LIBRARIES
+    direct: bool = False
+    """Without a gateway: a plain group."""
+    partitions: int = 2
+    seed: int = 1
+    seconds: float = 200.0
+    """How long members are killed."""
+    rate: int = 150
+    """Records a second."""
+    kills: bool = True
+    """Members are killed; else they only leave, and come again."""
+    gateway_kills: bool = True
+    transactions: bool = True
+    """A part of the records is written in transactions, of which some are aborted."""
+    compacted: bool = True
+    """There is a compacted topic as well."""
+    folder: Path | None = None
+    """Where the lines of members are kept; None: nowhere."""
+
+
+@dataclass(slots=True, eq=False)
+class _Slot:
+    """A place for a member."""
+
+    program: Program
+    client_id: str
+    number: int = 0
+    process: subprocess.Popen[str] | None = None
+    life: Life | None = None
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What came out of a run."""
+
+    verdict: Verdict
+    left_out: list[str]
+    done: Counter[str] = field(default_factory=Counter)
+    seconds: float = 0.0
+    defects: list[str] = field(default_factory=list)
+    """Lines of the gateway's log."""
+
+
+def programs(libraries: Sequence[str]) -> tuple[list[Program], list[str]]:
+    """Return the programs of libraries, and which ones have no toolchain here."""
+    found, left_out = [], []
+    for name in libraries:
+        missing = [tool for tool in TOOLCHAINS.get(name, ()) if shutil.which(tool) is None]
+        if missing:
+            left_out.append(f"{name} (no {', '.join(missing)})")
+        else:
+            found.append(PROGRAMS[name]() if name in PROGRAMS else PYTHON[name])
+    return found, left_out
+
+
+class Group:
+    """The members of one group.
+
+    Args:
+        plan: what the run is to be.
+        name: the group's.
+        topics: what it reads.
+        bootstrap: the gateway, or the broker.
+        members: the programs.
+    """
+
+    def __init__(
+        self, plan: Plan, name: str, topics: Sequence[str], bootstrap: str, members: Sequence[Program]
+    ) -> None:
+        self._plan, self._name, self._topics, self._bootstrap = plan, name, topics, bootstrap
+        self._slots = [_Slot(program, f"{name}.{program.name}-{at}") for at, program in enumerate(members)]
+        self.lives: list[Life] = []
+        self._readers: list[threading.Thread] = []
+        self._random = random.Random(plan.seed)  # noqa: S311 - not a secret
+        self.done: Counter[str] = Counter()
+        self.seen: set[Record] = set()
+
+    def settle(self) -> None:
+        """Start all members that are not there."""
+        for slot in self._slots:
+            if slot.process is None or slot.process.poll() is not None:
+                self._start(slot)
+
+    def disturb(self) -> None:
+        """Do something to one member."""
+        slot = self._random.choice(self._slots)
+        if slot.process is None or slot.life is None or slot.process.poll() is not None:
+            self._start(slot)
+            return
+        if self._plan.kills and self._random.random() < 0.6:
+            slot.process.kill()
+            slot.process.wait()
+            slot.life.killed_at = time.time()
+            slot.process = None
+            self.done["killed"] += 1
+        else:
+            self._end(slot)
+            self.done["left"] += 1
+        if self._random.random() < 0.8:
+            self._start(slot)
+
+    def leave(self) -> None:
+        """End all members in good order."""
+        for slot in self._slots:
+            self._end(slot)
+        for reader in self._readers:
+            reader.join(10)
+
+    def close(self) -> None:
+        """Kill all."""
+        for slot in self._slots:
+            if slot.process is not None:
+                slot.process.kill()
+                slot.process.wait()
+
+    def _start(self, slot: _Slot) -> None:
+        slot.number += 1
+        slot.life = Life(f"{slot.program.name}#{slot.number}")
+        self.lives.append(slot.life)
+        arguments = ["--bootstrap", self._bootstrap, "--isolation", "read_committed"]
+        arguments += ["--subscribe", ",".join(self._topics), "--group", self._name]
+        arguments += ["--client-id", slot.client_id, "--session-ms", str(SESSION_MS)]
+        if self._plan.direct:  # no strategy is common to all but by this
+            arguments += ["--strategy", "range"]
+        slot.process = subprocess.Popen(
+            [*slot.program.command, *arguments],
+            cwd=ROOT,
+            env={**os.environ, **slot.program.environment},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        reader = threading.Thread(target=self._read, args=(slot.process, slot.life), daemon=True)
+        reader.start()
+        self._readers.append(reader)
+        self.done["started"] += 1
+
+    def _read(self, process: subprocess.Popen[str], life: Life) -> None:
+        for text in process.stdout or ():
+            at = time.time()
+            try:
+                line: dict[str, Any] = json.loads(text)
+            except ValueError:
+                continue  # cut by a kill
+            if line["kind"] == "record":
+                record = line["topic"], line["partition"], line["offset"]
+                life.did.append((at, record, bytes.fromhex(line["key"] or "")))
+                self.seen.add(record)
+            elif line["kind"] in {"assigned", "revoked", "error"}:
+                told = line.get("partitions") or f"{line.get('code')} {line.get('text')}"
+                life.told.append((at, f"{line['kind']} {told}"))
+        if process.stdout is not None:
+            process.stdout.close()
+
+    def _end(self, slot: _Slot) -> None:
+        if slot.process is None or slot.life is None:
+            return
+        try:
+            if slot.process.stdin is not None:
+                slot.process.stdin.write('{"do": "stop"}\n')
+                slot.process.stdin.close()
+            slot.process.wait(LEAVE_SECONDS)
+            slot.life.left_at = time.time()
+        except (subprocess.TimeoutExpired, BrokenPipeError):
+            slot.process.kill()
+            slot.process.wait()
+            slot.life.killed_at = time.time()
+            self.done["killed, as it did not leave"] += 1
+        slot.process = None
+
+
+class _Positions:
+    """The committed positions of a group, as they change."""
+
+    def __init__(self, broker: str, group: str, places: Sequence[tuple[str, int]]) -> None:
+        self._asks = Consumer({"bootstrap.servers": broker, "group.id": group, "log_level": 0})
+        self._places = places
+        self._last: dict[tuple[str, int], Positions] = {}
+        self.moved: list[Moved] = []
+
+    def look(self) -> None:
+        """Ask for them."""
+        asked = [TopicPartition(*place) for place in self._places]
+        for each in self._asks.committed(asked, timeout=10):
+            if each.error is not None or each.offset < 0:
+                continue
+            place = each.topic, each.partition
+            positions = read_committed(each.offset, each.metadata or "").positions
+            if positions != self._last.get(place):
+                self._last[place] = positions
+                self.moved.append((time.time(), place, positions))
+
+    def run(self, ended: threading.Event) -> None:
+        """Ask for them until the end."""
+        while not ended.wait(ASKS_SECONDS):
+            self.look()
+
+
+class _Producing:
+    """What is written: plain records, transactions of which some are aborted, and a compacted topic."""
+
+    def __init__(self, plan: Plan, broker: str, topics: Sequence[str]) -> None:
+        self._plan, self._topics = plan, topics
+        self._random = random.Random(plan.seed)  # noqa: S311 - not a secret
+        common = {"bootstrap.servers": broker, "enable.idempotence": True, "linger.ms": 5, "log_level": 0}
+        self._plain = Producer(common)
+        self._transactional: Producer | None = None
+        if plan.transactions:
+            self._transactional = Producer(common | {"transactional.id": f"tx-{topics[0]}"})
+            self._transactional.init_transactions(30)
+        self.number = 0
+
+    def run(self, ended: threading.Event) -> None:
+        """Write until the end."""
+        began = time.monotonic()
+        while not ended.wait(BATCH_SECONDS):
+            due = int((time.monotonic() - began) * self._plan.rate) - self.number
+            if self._transactional is not None and self._random.random() < 0.3:
+                self._transaction(self._transactional, min(due, 20))
+                continue
+            for _ in range(due):
+                self._write(self._plain)
+            self._plain.poll(0)
+        self._plain.flush(60)
+
+    def _transaction(self, producer: Producer, number: int) -> None:
+        producer.begin_transaction()
+        for _ in range(number):
+            self._write(producer)
+        if self._random.random() < ABORTED_SHARE:
+            producer.flush(30)
+            producer.abort_transaction(30)
+        else:
+            producer.commit_transaction(30)
+
+    def _write(self, producer: Producer) -> None:
+        topic = self._topics[0] if self._random.random() < 0.85 else self._topics[-1]
+        producer.produce(topic, key=b"k%d" % self._random.randrange(KEYS), value=b"%d" % self.number)
+        self.number += 1
+
+
+def run(plan: Plan, say: Say) -> Outcome:
+    """Run, and judge."""
+    began = time.monotonic()
+    members, left_out = programs(plan.libraries)
+    with ExitStack() as stack:
+        properties = {
+            "group.min.session.timeout.ms": 500,
+            "log.cleaner.backoff.ms": 2000,
+            "transaction.state.log.num.partitions": 1,
+        }
+        broker = stack.enter_context(Broker(properties=properties))
+        name = f"mixed-{uuid.uuid4().hex[:6]}"
+        topics = [f"{name}-orders", f"{name}-latest"][: 2 if plan.compacted else 1]
+        compaction = {"cleanup.policy": "compact", "segment.ms": "20000", "min.cleanable.dirty.ratio": "0.01"}
+        with Admin(broker.address) as admin:
+            for topic in topics:
+                config = compaction if topic.endswith("latest") else {}
+                admin.create_topic(topic, partitions=plan.partitions, config=config)
+        gateway = None
+        if not plan.direct:
+            gateway = stack.enter_context(GatewayProcess(broker.address, "--cooperative", name))
+        group = Group(plan, name, topics, gateway.address if gateway else broker.address, members)
+        stack.callback(group.close)
+        places = [(topic, number) for topic in topics for number in range(plan.partitions)]
+        positions = _Positions(broker.address, name, places)
+        producing = _Producing(plan, broker.address, topics)
+        ended, written = threading.Event(), threading.Event()
+        threads = [
+            threading.Thread(target=positions.run, args=(ended,), daemon=True),
+            threading.Thread(target=producing.run, args=(written,), daemon=True),
+        ]
+        group.settle()
+        for thread in threads:
+            thread.start()
+        time.sleep(SETTLING_SECONDS)
+        down = _disturb(plan, group, gateway, say)
+        say("no more disturbances; waiting until all is processed ...")
+        written.set()
+        threads[1].join()
+        group.settle()
+        log = _log(broker.address, places)
+        _wait(group, log)
+        group.leave()
+        ended.set()
+        threads[0].join()
+        positions.look()
+        log = _log(broker.address, places)  # compaction goes on
+        outcome = Outcome(judge(log, group.lives, down, positions.moved), left_out, group.done)
+        outcome.done["gateway killed"] = len(down)
+        if gateway is not None:
+            outcome.defects = [
+                line
+                for line in gateway.log().splitlines()
+                if "Traceback" in line or "not understood" in line or "defect" in line
+            ]
+        if plan.folder is not None:
+            _keep(plan.folder, group.lives, positions.moved, gateway.log() if gateway else "")
+        outcome.seconds = time.monotonic() - began
+        return outcome
+
+
+def _disturb(plan: Plan, group: Group, gateway: GatewayProcess | None, say: Say) -> list[Span]:
+    """Disturb members, and the gateway, for a time; return when the gateway was not there."""
+    chance = random.Random(plan.seed)  # noqa: S311 - not a secret
+    down: list[Span] = []
+    end = time.monotonic() + plan.seconds
+    gateway_at = time.monotonic() + chance.uniform(20, 50)
+    while time.monotonic() < end:
+        time.sleep(chance.expovariate(1 / 5.0))
+        if gateway is not None and plan.gateway_kills and time.monotonic() > gateway_at:
+            gone_at = time.time()
+            gateway.kill()
+            time.sleep(chance.uniform(0.1, 1.5))
+            gateway.start()
+            down.append((gone_at, time.time()))
+            gateway_at = time.monotonic() + chance.uniform(20, 50)
+        group.disturb()
+        say(f"{dict(group.done)}, {len(group.seen)} records processed")
+    return down
+
+
+def _wait(group: Group, log: Log) -> None:
+    """Wait until all is processed, or nobody gets on."""
+    at, least = time.monotonic(), len(log)
+    while time.monotonic() - at < STUCK_SECONDS:
+        left = len(log.keys() - group.seen)
+        if left < least:
+            at, least = time.monotonic(), left
+        if not left:
+            return
+        time.sleep(0.5)
+
+
+def _log(broker: str, places: Sequence[tuple[str, int]]) -> Log:
+    """Return the keys of all committed records, by topic, partition and offset."""
+    found: dict[Record, bytes] = {}
+    asks = Consumer(
+        {
+            "bootstrap.servers": broker,
+            "group.id": "judge",
+            "isolation.level": "read_committed",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+        }
+    )
+    asks.assign([TopicPartition(*place, OFFSET_BEGINNING) for place in places])
+    left = set(places)
+    while left:
+        for message in asks.consume(1000, 1.0):
+            topic, partition, offset = message.topic(), message.partition(), message.offset()
+            if topic is None or partition is None or offset is None:
+                continue
+            if message.error() is not None:
+                left.discard((topic, partition))
+                continue
+            key = message.key()
+            found[topic, partition, offset] = key if isinstance(key, bytes) else b""
+    asks.close()
+    return found
+
+
+def _keep(folder: Path, lives: Sequence[Life], moved: Sequence[Moved], log: str) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "gateway.log").write_text(log)
+    with (folder / "events").open("w") as file:
+        lines: list[tuple[float, str]] = []
+        for life in lives:
+            lines += [(at, f"{life.name} record {record} {key.decode()}") for at, record, key in life.did]
+            lines += [(at, f"{life.name} {told}") for at, told in life.told]
+            lines += [(life.killed_at, f"{life.name} killed")] if life.killed_at else []
+            lines += [(life.left_at, f"{life.name} left")] if life.left_at else []
+        for at, place, positions in moved:
+            steps = list(zip(map(hex, positions.starts), positions.offsets, strict=True))
+            lines.append((at, f"committed {place} {steps}"))
+        for at, line in sorted(lines):
+            file.write(f"{at:.3f} {line}\n")
+
+
+def main() -> int:
+    """Run from the command line. The exit code is 0 if no record was lost."""
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser("tools.soak.groups.mixed", description=__doc__, formatter_class=raw)
+    parser.add_argument("--direct", action="store_true", help="without a gateway: a plain group")
+    parser.add_argument("--libraries", default=",".join(LIBRARIES))
+    parser.add_argument("--partitions", type=int, default=2)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--seconds", type=float, default=200.0)
+    parser.add_argument("--rate", type=int, default=150)
+    parser.add_argument("--no-kills", action="store_true", help="members only leave and come")
+    parser.add_argument("--no-gateway-kills", action="store_true")
+    parser.add_argument("--plain", action="store_true", help="no transactions, no compacted topic")
+    parser.add_argument("--keep", type=Path, help="a folder for what members did")
+    given = parser.parse_args()
+    plan = Plan(
+        libraries=given.libraries.split(","),
+        direct=given.direct,
+        partitions=given.partitions,
+        seed=given.seed,
+        seconds=given.seconds,
+        rate=given.rate,
+        kills=not given.no_kills,
+        gateway_kills=not given.no_gateway_kills,
+        transactions=not given.plain,
+        compacted=not given.plain,
+        folder=given.keep,
+    )
+    outcome = run(plan, lambda line: print(line, flush=True))
+    for name in outcome.left_out:
+        print(f"left out: {name}")
+    print(f"{'direct' if plan.direct else 'through the gateway'}, seed {plan.seed}, {dict(outcome.done)}")
+    for line in [*outcome.verdict.told(), *outcome.defects]:
+        print(line)
+    print(f"{outcome.seconds:.0f} s in all")
+    return 1 if outcome.verdict.lost or outcome.defects else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,136 @@
+"""What came out of a run, judged by what members processed and what the log holds, and by nothing else."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias
+
+from proxy.cooperative.key_hash import murmur2
+from proxy.cooperative.positions import Positions
+
+Record: TypeAlias = tuple[str, int, int]
+"""Topic, partition and offset."""
+Log: TypeAlias = Mapping[Record, bytes]
+"""The keys of the records that a log holds."""
+Span: TypeAlias = tuple[float, float]
+Moved: TypeAlias = tuple[float, tuple[str, int], Positions]
+"""When committed positions of a partition were seen to change, and to what."""
+EXAMPLES: Final = 8
+
+
+@dataclass(slots=True, eq=False)
+class Life:
+    """One process of a member. Times are seconds since 1970."""
+
+    name: str
+    did: list[tuple[float, Record, bytes]] = field(default_factory=list)
+    """When it processed which record with which key."""
+    told: list[tuple[float, str]] = field(default_factory=list)
+    """Its assignments and errors."""
+    killed_at: float = 0.0
+    left_at: float = 0.0
+
+
+@dataclass(slots=True)
+class Verdict:
+    """What was lost, came twice, or out of order."""
+
+    records: int = 0
+    processed: int = 0
+    lost: list[str] = field(default_factory=list)
+    twice: list[str] = field(default_factory=list)
+    """Though neither their member nor the gateway was killed meanwhile."""
+    after_kills: int = 0
+    """Came twice, and a kill explains it."""
+    unordered: list[str] = field(default_factory=list)
+    """A record that came for the first time when a later one of its key had come."""
+    invented: int = 0
+
+    def told(self) -> list[str]:
+        """Return it as lines, with examples."""
+        counts = (
+            f"records {self.records}, processed {self.processed}, lost {len(self.lost)}, "
+            f"twice {len(self.twice)}, twice after a kill {self.after_kills}, "
+            f"out of order {len(self.unordered)}, of no record {self.invented}"
+        )
+        lines = [counts]
+        for what, examples in ("lost", self.lost), ("twice", self.twice), ("out of order", self.unordered):
+            lines += [f"{what}: {example}" for example in examples[:EXAMPLES]]
+        return lines
+
+
+def judge(log: Log, lives: Sequence[Life], down: Sequence[Span], moved: Sequence[Moved] = ()) -> Verdict:
+    """Judge a run.
+
+    Args:
+        log: what it holds at the end.
+        lives: all processes of members.
+        down: when the gateway was not there.
+        moved: the committed positions, to tell more of what was lost.
+    """
+    events = sorted(
+        ((at, record, key, life) for life in lives for at, record, key in life.did), key=lambda each: each[0]
+    )
+    seen = {record for _, record, _, _ in events}
+    verdict = Verdict(len(log), len(events))
+    compacted = {record[0] for record in seen - log.keys()}
+    verdict.invented = sum(record not in log for record in seen if not record[0].endswith("-latest"))
+    by_key: dict[tuple[str, int, bytes], list[tuple[float, int, Life]]] = defaultdict(list)
+    for at, record, key, life in events:
+        by_key[record[0], record[1], key].append((at, record[2], life))
+    for record in sorted(log.keys() - seen):
+        told = _told_lost(record, log[record], by_key, moved)
+        verdict.lost.append(told + (" (of a compacted topic)" if record[0] in compacted else ""))
+    for (topic, partition, key), some in by_key.items():
+        _judge_key(f"{topic}-{partition} key {key.decode()}", some, down, verdict)
+    return verdict
+
+
+def _judge_key(
+    where: str, events: Iterable[tuple[float, int, Life]], down: Sequence[Span], verdict: Verdict
+) -> None:
+    before: dict[int, tuple[float, Life]] = {}
+    highest = -1
+    for at, offset, life in events:
+        if offset in before:
+            earlier, owner = before[offset]
+            killed = earlier <= owner.killed_at <= at
+            if killed or any(began <= at and ended >= earlier for began, ended in down):
+                verdict.after_kills += 1
+            else:
+                verdict.twice.append(
+                    f"{where} offset {offset} by {owner.name} at {earlier:.3f} and {life.name} at {at:.3f}"
+                )
+        elif offset < highest:
+            verdict.unordered.append(f"{where} offset {offset} by {life.name} at {at:.3f} after {highest}")
+        before[offset] = at, life
+        highest = max(highest, offset)
+
+
+def _told_lost(
+    record: Record,
+    key: bytes,
+    by_key: Mapping[tuple[str, int, bytes], Sequence[tuple[float, int, Life]]],
+    moved: Sequence[Moved],
+) -> str:
+    topic, partition, offset = record
+    hashed = murmur2(key)
+    told = f"{topic}-{partition} offset {offset} key {key.decode()} hash {hashed:08x}"
+    events = by_key.get((topic, partition, key), [])
+    earlier = [each for each in events if each[1] < offset]
+    later = [each for each in events if each[1] > offset]
+    if earlier:
+        at, other, life = max(earlier, key=lambda each: each[1])
+        told += f"; {other} before it by {life.name} at {at:.3f}"
+    if later:
+        at, other, life = min(later, key=lambda each: each[1])
+        told += f"; {other} after it by {life.name} at {at:.3f}"
+    previous = -1
+    for at, place, positions in moved:
+        if place != (topic, partition):
+            continue
+        now = positions.at(hashed)
+        if previous <= offset < now:
+            told += f"; committed from {previous} to {now} at {at:.3f}"
+        previous = now
+    return told
