@@ -18,11 +18,20 @@ import structlog
 from proxy import server
 from proxy.cli import main
 from proxy.config import OPTIONS
-from proxy.net import bootstrap
 from proxy.protocol.api import ApiKey
 from proxy.server import bypass, listeners, preflight
 from tests.names import Names
-from tests.shell import WAIT_SECONDS, client, frame, request, response, run, stub_cluster, until
+from tests.shell import (
+    WAIT_SECONDS,
+    client,
+    expire_once_connected,
+    frame,
+    request,
+    response,
+    run,
+    stub_cluster,
+    until,
+)
 from tools.kafka.ports import free_ports
 
 LIST_GROUPS = ApiKey.LIST_GROUPS
@@ -554,14 +563,14 @@ def test_check_says_what_it_waits_for(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(preflight, "PATIENCE_SECONDS", 0.01)
-    monkeypatch.setattr(bootstrap, "ASK_SECONDS", 0.1)
+    expire_once_connected(monkeypatch)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         at = f"127.0.0.1:{silent.getsockname()[1]}"
         code, said, complaint = _check(capsys, "--bootstrap", at, "--listen", "127.0.0.1:0", "--admin", "off")
     assert code == 1
     assert said == [
-        f"bootstrap {at}: waiting for a response, 0 s at most",
-        _unusable(f"{at}: no response in 0 s (does it speak TLS? Then give --broker-tls on)"),
+        f"bootstrap {at}: waiting for a response, 10 s at most",
+        _unusable(f"{at}: no response in 10 s (does it speak TLS? Then give --broker-tls on)"),
         said[-1],
     ]
     assert complaint.startswith("fetchgate proxy: no bootstrap address responds")

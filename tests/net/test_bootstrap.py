@@ -17,7 +17,7 @@ from proxy.net.bootstrap import (
 )
 from proxy.net.resolve import Resolver
 from proxy.protocol.primitives import ProtocolError
-from tests.shell import api_versions, response, run, stub_broker
+from tests.shell import api_versions, expire_once_connected, response, run, stub_broker
 
 API_VERSIONS_REQUEST = bytes.fromhex("0000001300120000000000010009") + b"fetchgate"
 
@@ -139,24 +139,24 @@ def test_one_that_closes_or_hangs_is_named_as_such(monkeypatch: pytest.MonkeyPat
         async with stub_broker(closing) as broker:
             with pytest.raises(BootstrapError, match="closed without a response"):
                 await ask(Address("127.0.0.1", broker.port), Resolver())
-        monkeypatch.setattr(bootstrap, "ASK_SECONDS", 0.05)
+        expire_once_connected(monkeypatch)
         async with stub_broker(lambda _: b"") as broker:
-            with pytest.raises(BootstrapError, match="no response in 0 s"):
+            with pytest.raises(BootstrapError, match="no response in 10 s"):
                 await ask(Address("127.0.0.1", broker.port), Resolver())
 
     run(scene())
 
 
 def test_one_that_has_spoken_plain_text_is_not_asked_for_tls(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bootstrap, "ASK_SECONDS", 2.0)
-
     async def scene() -> None:
-        async def reason_of(responses: Callable[[bytes], bytes], *, known: bool) -> str:
-            async with stub_broker(responses) as broker:
-                address = Address("127.0.0.1", broker.port)
-                with pytest.raises(BootstrapError) as caught:
-                    await ask(address, Resolver(), plain={address} if known else ())
-                return str(caught.value).removeprefix(f"{address}: ")
+        async def reason_of(responses: Callable[[bytes], bytes], *, known: bool, last: bytes) -> str:
+            with monkeypatch.context() as patch:
+                async with stub_broker(responses) as broker:
+                    expire_once_connected(patch, lambda: last in broker.received)
+                    address = Address("127.0.0.1", broker.port)
+                    with pytest.raises(BootstrapError) as caught:
+                        await ask(address, Resolver(), plain={address} if known else ())
+                    return str(caught.value).removeprefix(f"{address}: ")
 
         def silent(_: bytes) -> bytes:
             return b""
@@ -165,9 +165,10 @@ def test_one_that_has_spoken_plain_text_is_not_asked_for_tls(monkeypatch: pytest
             return response(1, api_versions((3, 4, 13))) if data == API_VERSIONS_REQUEST else b""
 
         hint = " (does it speak TLS? Then give --broker-tls on)"
-        assert await reason_of(silent, known=False) == f"no response in 2 s{hint}"
-        assert await reason_of(silent, known=True) == "no response in 2 s"
-        assert await reason_of(versions_alone, known=False) == "no response in 2 s"
+        asked, metadata_asked = API_VERSIONS_REQUEST, b"\x00\x03\x00\x04"
+        assert await reason_of(silent, known=False, last=asked) == f"no response in 10 s{hint}"
+        assert await reason_of(silent, known=True, last=asked) == "no response in 10 s"
+        assert await reason_of(versions_alone, known=False, last=metadata_asked) == "no response in 10 s"
 
     run(scene())
 

@@ -5,6 +5,7 @@ import socket
 import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from time import monotonic
 from typing import cast
 
 import pytest
@@ -36,7 +37,7 @@ def _short(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @asynccontextmanager
 async def _half_closed(
-    **options: str,
+    longest_wait: float = 0.0, **options: str
 ) -> AsyncIterator[tuple[Gateway, StubBroker, asyncio.StreamReader, asyncio.StreamWriter]]:
     """A client that has sent a request and closed its writing half; its response is due."""
     async with (
@@ -46,6 +47,7 @@ async def _half_closed(
     ):
         await until(lambda: gate.links and link_of(gate).has_broker)
         cast("Wire", link_of(gate).core).busy = True
+        cast("Wire", link_of(gate).core).longest_wait = longest_wait
         writer.write(b"request")
         writer.write_eof()
         await until(lambda: broker.received.endswith(b"request<close>"))
@@ -108,10 +110,10 @@ def test_one_that_has_left_is_noticed_when_it_is_written_to(plain: bool) -> None
 
 def test_one_whose_broker_says_nothing_is_idle_at_last() -> None:
     async def scene() -> None:
+        began = monotonic()
         async with _half_closed(idle_timeout="1") as (gate, _broker, reader, _):
-            await asyncio.sleep(0.5)
-            assert link_of(gate).phase is Phase.CLOSING
             assert await reader.read() == b""
+            assert monotonic() - began >= 1
             await until(lambda: not gate.links)
             assert gate.turned_away["idle"] == 1
 
@@ -125,8 +127,7 @@ def test_one_whose_broker_says_nothing_waits_longer_only_where_its_fetch_does(
     monkeypatch.setattr(transports, "HALF_CLOSED_SECONDS", 0.3)
 
     async def scene() -> None:
-        async with _half_closed() as (gate, _broker, reader, _):
-            cast("Wire", link_of(gate).core).longest_wait = 3600.0
+        async with _half_closed(longest_wait=3600.0) as (gate, _broker, reader, _):
             await asyncio.sleep(0.6)
             assert link_of(gate).phase is Phase.CLOSING
             cast("Wire", link_of(gate).core).longest_wait = 0.0

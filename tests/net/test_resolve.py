@@ -10,7 +10,7 @@ import pytest
 from proxy.net import resolve
 from proxy.net.resolve import MOST, MOST_AGAIN, Resolver, try_each
 from tests.names import Names
-from tests.shell import BOTH_LOOPS, run, until
+from tests.shell import BOTH_LOOPS, WAIT_SECONDS, run, until
 
 
 @pytest.mark.parametrize("ip", ["127.0.0.1", "0.0.0.0", "::1", "fe80::1%1"])
@@ -83,7 +83,7 @@ def test_the_last_ips_are_used_while_a_look_up_hangs_or_fails(
     fake_names: Names, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(resolve, "FRESH_SECONDS", 0.0)
-    monkeypatch.setattr(resolve, "STALE_SECONDS", 0.02)
+    monkeypatch.setattr(resolve, "STALE_SECONDS", WAIT_SECONDS)
 
     async def scene() -> None:
         resolver = Resolver()
@@ -92,6 +92,7 @@ def test_the_last_ips_are_used_while_a_look_up_hangs_or_fails(
         fake_names.ips["moving.example"] = "192.0.2.2"
         assert await resolver.ips("moving.example") == ("192.0.2.2",), "a new address is used at once"
 
+        monkeypatch.setattr(resolve, "STALE_SECONDS", 0.02)
         del fake_names.ips["moving.example"]
         fake_names.be_silent("moving.example")
         for _ in range(3):
