@@ -114,10 +114,13 @@ class Joining:
         """Whether this process knows where a client that joins may be: it has nothing, or what is known.
 
         A response that gave it lanes, or took some, may be lost with its connection. Then it is where it was.
+        So it is if the client itself drops the response: kafka-python 3 joins anew if that comes between two
+        polls, and keeps its position in what it is then given. It sends no heartbeat before, others do.
         """
         if join.member_id in {b"", self._given}:
             return True
-        return 0 < member.syncs in {self._syncs, member.heard}
+        beats = member.syncs == self._syncs and self._beats > 0
+        return member.syncs > 0 and (beats or member.syncs == member.heard)
 
     def joined(self, frame: bytes) -> bytes:
         """Return the JoinGroup response that the client gets.

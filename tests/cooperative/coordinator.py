@@ -20,6 +20,7 @@ from tests.model.gate import framed, unframed
 
 GROUP, OWN = b"billing", b"range"
 JOIN_GROUP, HEARTBEAT, LEAVE_GROUP, SYNC_GROUP = 11, 12, 13, 14
+REBALANCE_IN_PROGRESS = 27
 
 
 def sent(connection: Connection) -> list[bytes]:
@@ -70,6 +71,8 @@ class Client:
     """The metadata of all members, if it leads."""
     places: list[Place] = field(default_factory=list)
     """Its assignment."""
+    synced: bool = False
+    """It was given one."""
 
     def ask(self, key: int, version: int, body: bytes | bytearray, now: float = 1.0) -> list[bytes]:
         """Send a request; return what the broker gets."""
@@ -94,12 +97,17 @@ class Coordinator:
     ) -> None:
         """Have all join and sync; the first leads, and has all partitions dealt out in turn.
 
+        Who is in the group hears of it by a heartbeat.
+
         Args:
             clients: all members.
             partitions: of the topic.
             now: in seconds.
             outsider: there is one more, not behind a gateway.
         """
+        for each in clients:
+            if each.synced:
+                self.beat(each, REBALANCE_IN_PROGRESS, now)
         self.join(clients, now, outsider)
         places = [(clients[0].topic, number) for number in range(partitions)]
         dealt = {each.member_id: places[at :: len(clients)] for at, each in enumerate(clients)}
@@ -172,7 +180,7 @@ class Coordinator:
         said.content += (7).to_bytes(4) + bytes(4) + bytes(2)
         said.data(given)
         found = read_synced(client.answered(framed(bytes(said.content)), now), 3)
-        client.places = read_assignment(found.assignment)[0]
+        client.places, client.synced = read_assignment(found.assignment)[0], True
 
     def beat(self, client: Client, error: int = 0, now: float = 1.0) -> int:
         """Have a client send a heartbeat; return the error that it is told."""

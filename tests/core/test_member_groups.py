@@ -218,6 +218,25 @@ def test_a_client_that_may_not_have_got_its_assignment_may_be_where_it_was(
     assert fetched(shared, again, broker) == of(FULL)
 
 
+@pytest.mark.parametrize("beats", [False, True])
+def test_a_client_that_joins_again_without_a_heartbeat_may_be_where_it_was(
+    shared: Shared, coordinator: Coordinator, broker: ModelBroker, beats: bool
+) -> None:
+    """kafka-python 3 drops an assignment that comes between two polls: it was to give up its position."""
+    one, two = client(shared), client(shared, "b")
+    coordinator.rebalance([one, two])
+    coordinator.rebalance([one])
+    assert one.places == []  # it first gives up its position
+    if beats:
+        assert coordinator.beat(one) == REBALANCING
+    coordinator.join([one])
+    coordinator.sync([one], {b"a": [PLACE]})
+    assert one.places == [PLACE] * beats
+    coordinator.rebalance([one])
+    assert one.places == [PLACE]
+    assert fetched(shared, one, broker) == of(FULL)
+
+
 def test_who_takes_the_place_of_a_static_member_has_it_alone(
     shared: Shared, coordinator: Coordinator, broker: ModelBroker
 ) -> None:
