@@ -179,6 +179,8 @@ class BrokerSide:
         """Take the response to what the gateway itself asked."""
         if request.api_key == ApiKey.FETCH:
             self._state.tally.broker.fetch_response_bytes += len(chunk)
+            if request.checks:
+                self._fetches.receive_check(request, chunk, last=last)
         else:
             self._state.tally.probe_bytes += len(chunk)
             if request.reply is None:

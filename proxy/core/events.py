@@ -107,6 +107,10 @@ class Tally:
     broker: SideTally = field(default_factory=SideTally)
     session_errors: Counter[int] = field(default_factory=Counter)
     """Top-level error codes of a session's responses, by Kafka's number."""
+    lost: Counter[str] = field(default_factory=Counter)
+    """Sessions that the broker lost without an error, by `Loss`."""
+    checks: int = 0
+    """How often a session was checked; see `Fetches`."""
     refusals: int = 0
     """Requests for a session to which the broker responded without one, since it had no free slot."""
     probe_bytes: int = 0

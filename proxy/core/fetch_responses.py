@@ -28,7 +28,7 @@ from proxy.protocol.versions import session_layout
 from proxy.session.decision import Reason
 from proxy.session.handler import SessionResult
 from proxy.session.order import serves_in_order
-from proxy.session.state import Action, SessionState
+from proxy.session.state import Action, Loss, SessionState
 
 STREAM_FROM: Final = 1 << 20
 """A client whose last response was this large (bytes) is catching up: its next fetch goes without the
@@ -124,8 +124,21 @@ class FetchResponses:
             through_session, version = request.through_session, request.version
             isolation = request.fetch.isolation_level if request.fetch is not None else 0
             layout = session_layout(version) if through_session else LAYOUTS[version]
-            walk = request.walk = FetchResponseWalk(layout, isolation, keep=through_session)
+            walk = request.walk = FetchResponseWalk(layout, isolation, keep=through_session or request.checks)
         return walk
+
+    def receive_check(self, request: InFlightRequest, chunk: bytes, *, last: bool) -> None:
+        """Take the next bytes of what was asked for to check the session."""
+        walk = self._walk(request)
+        try:
+            walk.feed(chunk)
+        except ProtocolError:
+            request.understood = False
+        if last:
+            self._eligibility.savings.settle(-request.received)
+            self._count_partitions(walk, 0)
+            if request.understood and walk.done and not walk.error_code:
+                self._handler.check(walk)
 
     # Responses that are forwarded
 
@@ -252,6 +265,7 @@ class FetchResponses:
             self._session_lost(request, walk.error_code, result)
         elif handler.has_session:
             self._refused = False
+            self._fetches.plan_check()
             partitions = handler.table.size if handler.table is not None else 0
             self._events.append(SessionMade(session_id=handler.session_id, partitions=partitions))
             self._note_uncached(result)
@@ -283,6 +297,10 @@ class FetchResponses:
         """Have a fetch sent again, since its session can't go on or could not be made."""
         if code:
             self._tally.session_errors[code] += 1
+        if result.loss is not None:
+            self._tally.lost[result.loss] += 1
+            if result.loss is Loss.LEFT_OUT:
+                self._note_left_out()
         self._events.append(SessionLost(session_id=request.session_id, error_code=code, reason=result.reason))
         self._note_lost(request)
         self._fetches.plan_resend(request, full=result.action is Action.RESEND_FULL)
@@ -325,6 +343,7 @@ class FetchResponses:
             self._eligibility,
             self._limits,
             self._steady.last_seen,
+            until=self._fetches.check_at,
         )
         if len(result.rows) == 1 and not walk.throttle_time_ms:
             head = b"".join(frame.span(0, min(request.received, ENTRY_HEAD)))
@@ -380,6 +399,12 @@ class FetchResponses:
         if not _UNCACHED_ERRORS.isdisjoint(result.errors):
             self._eligibility.never = Reason.UNCACHED_ERRORS
             self._events.append(Passthrough(reason=Reason.UNCACHED_ERRORS))
+
+    def _note_left_out(self) -> None:
+        """Have no session any more once the broker has left out partitions twice: a client would starve."""
+        if self._tally.lost[Loss.LEFT_OUT] > 1 and self._eligibility.never is None:
+            self._eligibility.never = Reason.LEFT_OUT
+            self._events.append(Passthrough(reason=Reason.LEFT_OUT))
 
     def _leave_tags(self) -> None:
         """Have no session any more: this broker's responses have tags that belong to no entry of them."""

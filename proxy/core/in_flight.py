@@ -56,6 +56,7 @@ class InFlightRequest:
         "attempts",
         "awaits_brokers",
         "buffered",
+        "checks",
         "chunks",
         "correlation_id",
         "cut",
@@ -117,6 +118,8 @@ class InFlightRequest:
         """It goes through the session: full with epoch 0, or incremental."""
         self.session_id = 0
         """The session that it named, 0 for none."""
+        self.checks = False
+        """The gateway asks, to see what the session's next response must name."""
         self.understood = True
         """The response's bytes so far could be read as its version says."""
         self.walk: FetchResponseWalk | None = None

@@ -286,10 +286,11 @@ class Steady:
         asked = data
         if self._most_bytes and data.startswith(_FETCH_KEY, API_KEY.start):
             asked = lower_max_bytes(data, self._min_bytes_at, self._most_bytes)
-        if self.session is not None and 0 < self.room > len(in_flight):
-            delta = self.session.request(asked)
+        session = self.session
+        if session is not None and now < session.until and 0 < self.room > len(in_flight):
+            delta = session.request(asked)
             if delta is not None:
-                in_flight.append((data[REQUEST_CORRELATION_ID], now, self.session))
+                in_flight.append((data[REQUEST_CORRELATION_ID], now, session))
                 return size, delta
         fetch = self._fetch
         if fetch is not None and 0 < self.room > len(in_flight) and fetch.matches(asked):

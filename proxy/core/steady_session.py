@@ -33,6 +33,7 @@ class SteadySession:
         eligibility: says that fetches may go through it.
         limits: the switches of the process.
         last_seen: knows what is around the entries of such fetches, and empty responses.
+        until: when the core has to see a fetch, in seconds.
     """
 
     __slots__ = (
@@ -63,6 +64,7 @@ class SteadySession:
         "_to_client",
         "altered",
         "partitions",
+        "until",
         "wait",
     )
 
@@ -74,8 +76,11 @@ class SteadySession:
         eligibility: Eligibility,
         limits: SessionLimits,
         last_seen: LastSeen,
+        *,
+        until: float,
     ) -> None:
         self._request = request
+        self.until = until
         self.partitions = request.partitions
         """How many the client's fetches list."""
         self.wait = max(request.max_wait_ms, 0) / 1e3

@@ -12,6 +12,7 @@ _SHORT: Final = {
     "no slot left": "no slot",
     "sessions off": "off",
     "broker without sessions": "old broker",
+    "session leaves out partitions": "left out",
     "delta not smaller": "not smaller",
     "errors that a session forgets": "error 35 or 76",
     "partitions listed twice or too sparse": "odd list",

@@ -255,6 +255,22 @@ def lower_max_bytes(frame: bytes, at: int, most: int) -> bytes:
     return b"".join((frame[:at], lowered, frame[at + _TWO_LIMITS.size :]))
 
 
+def no_waiting(fetch: FetchRequest, session: tuple[int, int]) -> bytes:
+    """Return a fetch that is answered at once, with one batch of records at most (KIP-74).
+
+    Args:
+        fetch: its partitions are listed.
+        session: session id and epoch, from v7 on.
+    """
+    layout = fetch.layout
+    frame = bytearray(fetch.frame)
+    at = fetch.body + layout.request_limits
+    _LIMITS.pack_into(frame, at, 0, 0, 1, fetch.isolation_level)
+    if layout.version >= SESSION_VERSION:
+        SESSION.pack_into(frame, fetch.body + layout.request_session, *session)
+    return bytes(frame)
+
+
 def parse_fetch_request(frame: bytes, version: int, body: int) -> FetchRequest:
     """Parse a whole fetch request, v4 to v18.
 

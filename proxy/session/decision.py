@@ -24,6 +24,8 @@ class Reason(StrEnum):
     UNCACHED_ERRORS = "errors that a session forgets"
     """The broker sent error 35 or 76, which a session up to Kafka 3.9 does not repeat (fetch-semantics 2.6,
     trap 7)."""
+    LEFT_OUT = "session leaves out partitions"
+    """Twice on this connection a response of the session left out a partition with a new high watermark."""
     NOT_A_CONSUMER = "not a consumer"
     """The fetch has a replica id: it is from a broker or a controller."""
     TAGS = "tags"
@@ -81,7 +83,7 @@ class Reason(StrEnum):
 # Tuples, because hashing a member of an enum takes a call, and comparing two takes none.
 PASSING: Final = (Reason.BUSY, Reason.CATCHING_UP, Reason.MEMORY)
 """Reasons that pass by themselves: the session stays."""
-FOR_GOOD: Final = (Reason.SESSIONS_OFF, Reason.UNCACHED_ERRORS)
+FOR_GOOD: Final = (Reason.SESSIONS_OFF, Reason.UNCACHED_ERRORS, Reason.LEFT_OUT)
 """Reasons that stay: a session is closed at once (as it is for NATIVE, see `Fetches._leave_unused`)."""
 
 

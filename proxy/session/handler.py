@@ -10,12 +10,13 @@ is sent again in full.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Final
 
 import numpy as np
 
 from proxy.protocol.api import ErrorCode
-from proxy.protocol.fetch_layout import Entries, Rows
+from proxy.protocol.fetch_layout import HIGH_WATERMARK, Entries, Rows
 from proxy.protocol.fetch_request import FetchRequest, Listing, Topics, build_fetch_request, next_epoch
 from proxy.protocol.fetch_response import FetchResponseWalk, PartitionResponse
 from proxy.session.decision import Delta, Incremental, Rotated
@@ -28,6 +29,7 @@ from proxy.session.state import (
     IDLE,
     TRANSITIONS,
     Action,
+    Loss,
     NextPair,
     Says,
     SessionEvent,
@@ -46,6 +48,8 @@ class SessionResult:
     action: Action
     reason: str = ""
     """Why the response can't be used, in words."""
+    loss: Loss | None = None
+    """How the session was lost, if the broker did not say so."""
     entries: list[PartitionResponse] = field(default_factory=list)
     """The entries that are sent on as the broker sent them; all others are as the table has them."""
     rows: list[int] = field(default_factory=list)
@@ -89,7 +93,7 @@ class _Taken:
 class FetchSessionHandler:
     """Builds the fetches of one session and judges their responses. At most one fetch is outstanding."""
 
-    __slots__ = ("_taken", "epoch", "rotation", "session_id", "state", "table")
+    __slots__ = ("_due", "_taken", "epoch", "rotation", "session_id", "state", "table")
 
     def __init__(self) -> None:
         self.state = SessionState.NONE
@@ -103,6 +107,9 @@ class FetchSessionHandler:
         self.rotation: Rotation | None = None
         """Recognises and expands fetches quickly while the client's list only rotates; else None."""
         self._taken: _Taken | None = None
+        self._due: dict[tuple[bytes, int], int] = {}
+        """Partitions that the next response of the session must name, and their high watermarks as it has
+        told them."""
 
     def __repr__(self) -> str:
         size = self.table.size if self.table is not None else 0
@@ -226,6 +233,7 @@ class FetchSessionHandler:
         table = self._require_table()
         self.state = TRANSITIONS[self.state, SessionEvent.ASK_FULL]
         table.forget_responses()
+        self._due = {}
         # (id, 0) has the broker drop the old session and make another; (0, 0) makes one
         # (KIP-227; fetch-semantics 2.2, case 15).
         self.epoch = 0
@@ -330,11 +338,16 @@ class FetchSessionHandler:
             if misfit := _misfit(table, taken, full=full):
                 says = Says.MISFIT
                 result.reason = misfit
+            elif self._due and self._leaves_out(table, taken):
+                says = Says.MISFIT
+                result.reason, result.loss = _LEFT_OUT, Loss.LEFT_OUT
             else:
                 result = taken.result
                 # A new session has an id above 0. Any id but 0 continues a session, even a negative one: Java
                 # only asks whether it is 0 (fetch-semantics 3.2).
                 says = _ID if walk.session_id > 0 or (walk.session_id and not full) else Says.NO_ID
+                if says is not _ID and not full:
+                    result.reason, result.loss = _NO_ID, Loss.NO_ID
         self._taken = None
         pair, result.action = (AFTER_FULL if full else AFTER_INCREMENTAL)[says]
         if pair is _NEXT:
@@ -348,11 +361,51 @@ class FetchSessionHandler:
             self._lose(pair, walk.session_id, walk.error_code)
         return result
 
+    def check(self, walk: FetchResponseWalk) -> None:
+        """Take what a full response says that was asked for beside the session.
+
+        A broker compares with what it told last in the session (fetch-semantics 2.5). A partition whose high
+        watermark is higher now is in the session's next response, if the broker still has it there.
+        """
+        table = self.table
+        if table is None or not self.epoch:
+            return
+        due: dict[tuple[bytes, int], int] = {}
+        for run in walk.runs:
+            fields = run.entries.view(walk.layout.response_fields)
+            rows = table.rows(run.key, fields["partition"])
+            told = table.high_watermarks(rows)
+            newer = (rows >= 0) & table.known[rows] & (fields["high_watermark"] > told)
+            due |= {
+                (run.key, int(fields["partition"][place])): int(told[place])
+                for place in newer.nonzero()[0][:_MAX_DUE].tolist()
+            }
+        for entry in walk.entries:
+            row = table.row(entry.key, entry.partition)
+            if row < 0 or entry.error_code or not table.known[row]:
+                continue
+            told_last = int(table.high_watermarks(np.array([row]))[0])
+            if int.from_bytes(entry.fixed[HIGH_WATERMARK], signed=True) > told_last:
+                due[entry.key, entry.partition] = told_last
+        self._due = dict(islice(due.items(), _MAX_DUE))
+
+    def _leaves_out(self, table: PartitionTable, taken: _Taken) -> bool:
+        """Whether a response does not name a partition that it must name."""
+        due, self._due = self._due, {}
+        for (key, partition), told in due.items():
+            row = table.row(key, partition)
+            if row < 0 or not table.known[row] or row in taken.rows:
+                continue
+            if int(table.high_watermarks(np.array([row]))[0]) == told:
+                return True
+        return False
+
     def drop(self) -> None:
         """Forget the session and its partitions: it is closed at the broker, or the connection has ended."""
         self.state = SessionState.NONE
         self.session_id = self.epoch = 0
         self.table = self.rotation = self._taken = None
+        self._due = {}
 
     def forget_list(self) -> None:
         """Forget what fetches listed before there was a session."""
@@ -480,6 +533,9 @@ _ERRORS: Final[dict[int, Says]] = {
     ErrorCode.INVALID_FETCH_SESSION_EPOCH: Says.SESSION_ERROR,
     ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR: Says.SESSION_ERROR,
 }
+_MAX_DUE: Final = 1024
+_NO_ID: Final = "the broker does not have the session"
+_LEFT_OUT: Final = "the broker leaves out partitions with something new"
 _OTHER_PARTITIONS: Final = "other partitions than asked for"
 _STUCK_ERRORS: Final = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.INCONSISTENT_TOPIC_ID})
 

@@ -360,6 +360,12 @@ class PartitionTable:
         else:
             self.behind.discard(row)
 
+    def high_watermarks(self, rows: Rows) -> npt.NDArray[np.int64]:
+        """Return the high watermarks that the broker sent last for rows."""
+        fields = self.cached_entries[rows].view(self.layout.response_fields)
+        marks: npt.NDArray[np.int64] = fields["high_watermark"].astype(np.int64)
+        return marks
+
     def partitions(self, rows: Rows) -> Rows:
         """Return the partition numbers of rows."""
         partitions: Rows = self.requests.view(self.layout.request_fields)["partition"][rows].astype(np.intp)

@@ -6,7 +6,7 @@ each thing that a response can say. The rows follow Kafka's own client (KIP-227;
 FetchSessionHandler.java; fetch-semantics 3.2). A comment says where a row differs from it.
 """
 
-from enum import Enum, IntEnum
+from enum import Enum, IntEnum, StrEnum
 from typing import Final
 
 
@@ -94,6 +94,15 @@ class Says(IntEnum):
     """A good response with a session id."""
 
 
+class Loss(StrEnum):
+    """How a broker lost a session without an error; the label of `fetchgate_sessions_lost_total`."""
+
+    NO_ID = "no session id"
+    """A response to an incremental fetch has session id 0."""
+    LEFT_OUT = "partitions left out"
+    """A response leaves out a partition whose high watermark is not the one that this session was told."""
+
+
 class NextPair(Enum):
     """The (session id, epoch) that the next request carries."""
 
@@ -161,8 +170,10 @@ AFTER_INCREMENTAL: Final = {
     # 49)
     Says.THROTTLED_WITHOUT_ID: (NextPair.RENEW, Action.EMPTY),
     Says.MISFIT: (NextPair.RENEW, Action.RESEND_FULL),
-    # The broker has closed the session; its entries are good. (fetch-semantics, trap 10; case 54)
-    Says.NO_ID: (NextPair.NEW, Action.EXPAND),
+    # The broker does not have the session. Kafka says 70 then, and 0 only to a client that forgets all, which
+    # no fetch of ours does. Tansu says 0, with no partition: nothing is known of them. Java uses such a
+    # response; we differ on purpose. (fetch-semantics, trap 10; case 54)
+    Says.NO_ID: (NextPair.NEW, Action.RESEND_FULL),
     Says.ID: (NextPair.NEXT, Action.EXPAND),
 }
 """What the response to an incremental fetch leads to."""

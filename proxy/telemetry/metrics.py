@@ -19,6 +19,7 @@ from proxy.cooperative.tally import STATES as STATES_OF_MEMBERS
 from proxy.core.events import FetchKind, Refusal, SideTally, Tally
 from proxy.core.histograms import Distribution, Measured
 from proxy.protocol.api import ErrorCode
+from proxy.session.state import Loss
 from proxy.telemetry.status import STATES, Account, Counts, Process, Status
 from proxy.telemetry.totals import NodeId, add, saved_bytes
 from proxy.version import VERSION
@@ -319,6 +320,19 @@ def _reasons(tally: Tally) -> Iterator[Metric]:
     for code, count in bounded(Counter({str(code): n for code, n in counted.items()})):
         errors.add_metric([code], count)
     yield errors
+    lost = CounterMetricFamily(
+        "fetchgate_sessions_lost",
+        "Sessions that a broker lost without an error, hidden from clients, by reason.",
+        labels=["reason"],
+    )
+    for loss in Loss:
+        lost.add_metric([loss], tally.lost[loss])
+    yield lost
+    checks = CounterMetricFamily(
+        "fetchgate_session_checks", "How often a full fetch has shown whether a session is whole."
+    )
+    checks.add_metric([], tally.checks)
+    yield checks
     passed = CounterMetricFamily(
         "fetchgate_passthrough", "Fetches and connections forwarded unchanged, by reason.", labels=["reason"]
     )

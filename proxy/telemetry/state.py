@@ -201,6 +201,8 @@ def _tally(tally: Tally) -> dict[str, Any]:
         "probe_bytes": tally.probe_bytes,
         "saved_bytes": saved_bytes(tally),
         "session_errors": {str(code): count for code, count in sorted(tally.session_errors.items())},
+        "session_checks": tally.checks,
+        "sessions_lost": dict(sorted(tally.lost.items())),
         "refusals": tally.refusals,
         "passthrough": dict(sorted(tally.passthrough.items())),
         "refused": dict(sorted(tally.refused.items())),

@@ -106,10 +106,13 @@ def add(total: Tally, part: Tally) -> None:
     """Add what one connection counted to a total."""
     _add_side(total.client, part.client)
     _add_side(total.broker, part.broker)
+    total.checks += part.checks
     total.refusals += part.refusals
     total.probe_bytes += part.probe_bytes
     if part.session_errors:
         total.session_errors.update(part.session_errors)
+    if part.lost:
+        total.lost.update(part.lost)
     if part.passthrough:
         total.passthrough.update(part.passthrough)
     if part.refused:

@@ -22,12 +22,20 @@ WANTS: list[Want] = [(name, index) for name in ("t", "u") for index in range(8)]
 class Client(Requests):
     """A client without sessions; each response is compared with the one that a direct fetch gets."""
 
-    def __init__(self, version: int, *, wants: list[Want] = WANTS, **broker: Any) -> None:
+    def __init__(
+        self,
+        version: int,
+        *,
+        wants: list[Want] = WANTS,
+        model: type[ModelBroker] = ModelBroker,
+        **broker: Any,
+    ) -> None:
         super().__init__(version=version)
-        self.broker = ModelBroker(**broker)
+        self.broker = model(**broker)
         for name in ("t", "u"):
             self.ids[name] = self.broker.create_topic(name, 8).topic_id
         self.wants = list(wants)
+        self.now = 0.0
         self.offsets: dict[tuple[str, int], int] = {}
         self.gate = Gate(
             Twin(sessions=SessionLimits(max_sessions=10), resolve=None),
@@ -36,12 +44,14 @@ class Client(Requests):
         self.gate.exchange([API_VERSIONS], 0.0)
 
     def send(self, request: FetchRequest) -> FetchResponse:
-        frame = encode_request(request)
-        direct = decode_response(self.broker.handle(frame, 0.0), self.version)
-        (response,) = self.gate.exchange([frame], 0.0)
-        told = decode_response(response, self.version)
+        direct = decode_response(self.broker.handle(encode_request(request), self.now), self.version)
+        told = self.through(request)
         check(request, told, direct)
         return told
+
+    def through(self, request: FetchRequest) -> FetchResponse:
+        (response,) = self.gate.exchange([encode_request(request)], self.now)
+        return decode_response(response, self.version)
 
     def poll(self, isolation_level: int, **fields: int) -> FetchResponse:
         wants = [(name, index, self.offsets.get((name, index), 0)) for name, index, *_ in self.wants]

@@ -12,6 +12,7 @@ from proxy.protocol.primitives import Buffer
 from proxy.session.decision import Rotated
 from proxy.session.expand import Expansion, expand
 from proxy.session.handler import FetchSessionHandler
+from proxy.session.state import Loss
 from tests.frames import Want, entry, fetch, fetch_response, framed, named
 from tests.model import wire
 from tests.playbook import HOT, SESSION_ID, Playbook, T, asks, full, passes, turn
@@ -170,15 +171,18 @@ def test_a_session_that_can_not_be_used_is_not_left_behind(version: int, what: s
 
 
 def test_a_response_with_id_0_ends_the_session() -> None:
-    """Trap 10."""
+    """Trap 10. Tansu gives it where 70 is due, without any partition: the client would starve."""
     play = Playbook().established(16, T)
     play.client(fetch(16, *T, correlation=4)).to_broker(asks(16, [], (SESSION_ID, 1), correlation=4))
-    play.broker(fetch_response(16, ("t", [entry(0, 6)]), correlation_id=4))
-    play.to_client(
-        fetch_response(16, ("t", [entry(0, 6), entry(1, 5)]), ("u", [entry(0, 5)]), correlation_id=4)
-    )
+    play.broker(fetch_response(16, correlation_id=4)).to_broker(asks(16, T, (0, 0), correlation=4))
     assert play.connection.session_id == 0
-    play.client(fetch(16, *T, correlation=5)).to_broker(asks(16, T, (0, 0), correlation=5))
+    play.broker(full(16, T, 6, session_id=78, correlation_id=4)).to_client(full(16, T, 6, correlation_id=4))
+    assert play.connection.session_id == 78
+    assert play.connection.tally.lost == {Loss.NO_ID: 1}
+    (lost,) = play.events(SessionLost)
+    assert lost == SessionLost(
+        session_id=SESSION_ID, error_code=0, reason="the broker does not have the session"
+    )
 
 
 def test_what_the_broker_has_not_described_is_asked_for_in_full() -> None:

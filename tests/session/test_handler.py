@@ -10,7 +10,7 @@ import pytest
 
 from proxy.protocol.fetch_request import MAX_EPOCH
 from proxy.session.handler import UNSHARDED_ID
-from proxy.session.state import Action
+from proxy.session.state import Action, Loss
 from tests.frames import entry, fetch_response, walked, wire_key
 from tests.session.handling import NEWS, Kept, T, again, asked, established, give, high_watermark, state
 
@@ -133,11 +133,11 @@ def test_epochs_begin_with_one_and_go_round() -> None:
 
 
 def test_an_incremental_response_without_an_id() -> None:
-    """Case 54: the session is gone, but its entries are good. Trap 10."""
+    """Case 54: the session is gone, and what it has not told is not known. Trap 10."""
     handler = established()
     again(handler)
     result = give(handler, 16, ("t", [entry(0, 8)]), session_id=0)
-    assert (result.action, state(handler)) == (Action.EXPAND, (0, 0))
+    assert (result.action, state(handler), result.loss) == (Action.RESEND_FULL, (0, 0), Loss.NO_ID)
     assert high_watermark(handler, "t", 0) == 8
 
 

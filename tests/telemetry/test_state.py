@@ -103,6 +103,8 @@ def test_it_describes_brokers_and_connections() -> None:
                 "probe_bytes": 0,
                 "saved_bytes": 135,
                 "session_errors": {"70": 4},
+                "session_checks": 0,
+                "sessions_lost": {},
                 "refusals": 2,
                 "passthrough": {},
                 "refused": {},

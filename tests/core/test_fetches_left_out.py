@@ -1,0 +1,175 @@
+"""Brokers that lose partitions of a session without a word: a client would never get their records."""
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from proxy.core.events import Passthrough, SessionLost
+from proxy.core.fetches import CHECK_SECONDS, SUSPECT_SECONDS
+from proxy.core.savings import CREDIT_EXCHANGES
+from proxy.session.decision import Reason
+from proxy.session.state import Loss
+from proxy.telemetry.totals import fetch_bytes
+from tests.core.test_fetches_otherwise import Client
+from tests.model.asker import Want, entries
+from tests.model.broker import FETCH_SESSION_ID_NOT_FOUND, ModelBroker, Pending
+from tests.model.wire import FetchRequest, FetchResponse, decode_request
+
+WANTS: dict[str, list[Want]] = {
+    "one topic": [("t", index) for index in range(8)],
+    "two topics": [(name, index) for name in ("t", "u") for index in range(8)],
+}
+LOST = 3
+"""The partition of topic t that the broker forgets."""
+
+
+class Reader(Client):
+    """A client that reads on from what it got, one fetch a second."""
+
+    def __init__(self, version: int, wants: list[Want]) -> None:
+        super().__init__(version, wants=wants)
+        self.read = 0
+
+    def send(self, request: FetchRequest) -> FetchResponse:
+        """Without a comparison: what is lost here is found later."""
+        return self.through(request)
+
+    def fetch_on(self, isolation_level: int = 0) -> FetchResponse:
+        self.now += 1.0
+        told = self.poll(isolation_level)
+        for name, data in zip(self.names(told), entries(told), strict=True):
+            if data.records:
+                self.offsets[name] = data.high_watermark
+                self.read += name == ("t", LOST)
+        return told
+
+    def lose(self) -> None:
+        """Drop a partition from each session, as if it had never been there."""
+        for session in self.broker.cache.sessions.values():
+            for key in [key for key in session.partitions if key[1] == LOST]:
+                if key[0] in ("t", self.ids["t"]):
+                    del session.partitions[key]
+
+
+@pytest.mark.parametrize("version", [4, 7, 12, 16])
+@pytest.mark.parametrize("wants", WANTS.values(), ids=WANTS.keys())
+@pytest.mark.parametrize("isolation_level", [0, 1])
+def test_a_partition_that_the_broker_has_lost_is_found_and_told(
+    version: int, wants: list[Want], isolation_level: int
+) -> None:
+    client = Reader(version, wants)
+    while not client.gate.connection.session_id:
+        client.fetch_on(isolation_level)
+    client.lose()
+    client.broker.partition("t", LOST).append(b"data")
+    for _ in range(int(CHECK_SECONDS) + 3):
+        client.fetch_on(isolation_level)
+    assert client.read == 1
+    tally = client.gate.connection.tally
+    assert tally.checks == 1
+    assert tally.lost == {Loss.LEFT_OUT: 1}
+    lost = [event for event in client.gate.connection.drain_events() if isinstance(event, SessionLost)]
+    assert [event.error_code for event in lost] == [0]
+    assert client.gate.connection.session_id  # a new one: that one may have been an accident
+
+
+def test_a_broker_that_goes_on_to_lose_partitions_gets_no_sessions_any_more() -> None:
+    client = Reader(12, WANTS["two topics"])
+    for step in range(int(CHECK_SECONDS + 5 * SUSPECT_SECONDS)):
+        client.fetch_on()
+        client.lose()
+        if step % 8 == 0:
+            client.broker.partition("t", LOST).append(b"data")
+    connection = client.gate.connection
+    assert connection.tally.lost == {Loss.LEFT_OUT: 2}
+    assert (connection.decided, connection.session_id) == (Reason.LEFT_OUT, 0)
+    events = [event for event in connection.drain_events() if isinstance(event, Passthrough)]
+    assert [event.reason for event in events] == [Reason.LEFT_OUT]
+    read = client.read
+    for _ in range(10):
+        client.broker.partition("t", LOST).append(b"data")
+        client.fetch_on()
+    assert client.read == read + 10
+    assert not client.broker.cache.sessions
+
+
+def touches(broker: ModelBroker, chance: random.Random) -> None:
+    """What happens at a broker that keeps its sessions."""
+    partition = broker.partition(chance.choice("tu"), chance.randrange(8))
+    event = chance.random()
+    if event < 0.6:
+        partition.append(b"data", replicated=event < 0.5)
+    elif event < 0.7:
+        partition.high_watermark = partition.log_end
+    elif event < 0.8:
+        partition.error = chance.choice([0, 0, 56])
+    elif event < 0.85:
+        partition.delete_records(partition.high_watermark)
+
+
+@pytest.mark.parametrize("release", ["1.1", "2.8", "4.3"])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_broker_that_keeps_its_sessions_is_never_suspected(
+    release: str, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Checked with every third fetch, with writes, errors and throttles between a check and what follows."""
+    monkeypatch.setattr("proxy.core.fetches.CHECK_SECONDS", 3.0)
+    chance = random.Random(seed)
+    client = Reader(7, WANTS["two topics"])
+    client.broker.quirks = ModelBroker(release=release).quirks
+    happen: Callable[[ModelBroker, random.Random], None] = touches
+    for _ in range(400):
+        for _ in range(chance.choice([0, 0, 1, 3])):
+            happen(client.broker, chance)
+        client.broker.throttle_ms = chance.choice([0, 0, 0, 0, 30])
+        if chance.random() < 0.05:
+            client.wants = client.wants[1:] if len(client.wants) > 12 else list(WANTS["two topics"])
+        client.fetch_on()
+    tally = client.gate.connection.tally
+    assert tally.checks > 40
+    assert not tally.lost
+
+
+def test_a_check_is_one_full_fetch_of_one_batch_in_five_minutes() -> None:
+    """The client sees nothing of it, and the counts of both sides have it."""
+    client = Reader(12, WANTS["two topics"])
+    seen: list[FetchRequest] = []
+    client.gate.before = lambda message: seen.append(decode_request(message))
+    for index in range(8):
+        client.broker.partition("u", index).append(bytes(500))
+    for _ in range(1_000):
+        client.fetch_on()
+    tally = client.gate.connection.tally
+    assert (tally.checks, tally.lost) == (3, {})
+    checks = [each for each in seen if (each.max_wait_ms, each.min_bytes, each.max_bytes) == (0, 0, 1)]
+    assert [(each.session_id, each.session_epoch) for each in checks] == [(0, -1)] * 3
+    assert {len(each.topics[0].partitions) for each in checks} <= set(range(1, 9))
+    client.gate.check_tally()
+
+
+class Forgetful(ModelBroker):
+    """Keeps no session beyond the fetch that made it, and says so with id 0 alone."""
+
+    def response(self, pending: Pending, now: float) -> FetchResponse:
+        told = super().response(pending, now)
+        for session in list(self.cache.sessions.values()):
+            self.cache.remove(session)
+        return replace(told, error_code=0) if told.error_code == FETCH_SESSION_ID_NOT_FOUND else told
+
+
+@pytest.mark.parametrize("version", [4, 12])
+def test_a_broker_that_keeps_no_session_starves_nobody_and_is_asked_within_bounds(version: int) -> None:
+    """Tansu after a restart. Law 6: what it costs is added up, and the connection rests."""
+    client = Client(version, wants=WANTS["two topics"], model=Forgetful)
+    for step in range(200):
+        if step % 3 == 0:
+            client.broker.partition("t", LOST).append(b"data")
+        client.poll(0)
+        client.read_to_the_end()
+    tally = client.gate.connection.tally
+    assert tally.lost[Loss.NO_ID]
+    exchange = fetch_bytes(tally.client) / 200
+    assert fetch_bytes(tally.broker) < fetch_bytes(tally.client) + (CREDIT_EXCHANGES + 1) * exchange
+    client.gate.check_tally()
