@@ -5,14 +5,17 @@ to date (docs/kip-951.md). All is known by topic id, so a topic that was made ag
 """
 
 from collections.abc import Iterable
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
+import numpy as np
+import numpy.typing as npt
+
+from proxy.protocol.fetch_layout import Rows
 from proxy.protocol.metadata import (
     FIRST_VERSION,
     LAST_VERSION,
     LEADER_BYTES,
     LeaderHint,
-    PartitionLeader,
     TopicElement,
     partition_count,
     read_topics,
@@ -29,9 +32,21 @@ age to be old (metadata.max.age.ms). A cluster that is restored from a backup go
 clients must not be led to its former leaders for ever."""
 
 
-class _Edit(NamedTuple):
-    at: int
-    leader: bytes
+MAX_HINTS: Final = 10_000
+"""Leaders that other responses than Metadata have named, until Metadata of their topics comes: some 3 MB."""
+
+_Indexes: TypeAlias = npt.NDArray[np.int32]
+_LeaderBytes: TypeAlias = npt.NDArray[np.uint8]
+_BYTES: Final = np.arange(LEADER_BYTES)
+
+
+class _Edits(NamedTuple):
+    """Leaders that are to be replaced."""
+
+    at: Rows
+    """Offsets of the leader ids."""
+    leaders: _LeaderBytes
+    """Leader id and epoch of each, as bytes: a row of eight."""
 
 
 class Leaders:
@@ -41,7 +56,7 @@ class Leaders:
         max_bytes: what is kept of topics, at most.
     """
 
-    __slots__ = ("_hints", "_images", "_max_bytes", "_seen", "buffered", "updated")
+    __slots__ = ("_hinted", "_hints", "_images", "_max_bytes", "_seen", "buffered", "updated")
 
     def __init__(self, max_bytes: int = MAX_BYTES) -> None:
         self._max_bytes = max_bytes
@@ -51,6 +66,8 @@ class Leaders:
         """By topic id: when a response was last found not to be older, in seconds; the oldest one first."""
         self._hints: dict[bytes, dict[int, LeaderHint]] = {}
         """By topic id and partition: what was learned since its last Metadata, at most once a partition."""
+        self._hinted = 0
+        """How many these are."""
         self.buffered = 0
         """Bytes of all images."""
         self.updated = 0
@@ -80,10 +97,9 @@ class Leaders:
             brokers, topics = read_topics(body, version, self._images)
         except ProtocolError:
             return body
-        edits: list[_Edit] = []
-        for topic in topics:
-            edits += self._compare(topic, body, brokers, now)
-        self.updated += len(edits)
+        compared = [self._compare(topic, body, brokers, now) for topic in topics]
+        edits = [edit for edit in compared if edit is not None]
+        self.updated += sum([len(edit.at) for edit in edits])
         return _edited(body, edits) if edits else body
 
     def learn(self, hints: Iterable[LeaderHint]) -> None:
@@ -100,23 +116,30 @@ class Leaders:
             of_topic = self._hints.setdefault(hint.topic_id, {})
             known = of_topic.get(hint.partition)
             newer = known is not None and hint.leader_epoch > known.leader_epoch
-            if newer or (known is None and len(of_topic) < partition_count(image)):
+            # Kafka numbers the partitions of a topic from 0 on.
+            room = self._hinted < MAX_HINTS and 0 <= hint.partition < partition_count(image)
+            if newer or (known is None and room):
+                self._hinted += known is None
                 of_topic[hint.partition] = hint
 
     def _apply_hints(self, topic_id: bytes) -> None:
         """Put newer leaders into an image. Only Metadata confirms it, so its time stays."""
         hints, image = self._hints.pop(topic_id), self._images[topic_id]
-        partitions = topic_partitions(image)
-        self._images[topic_id] = _edited(
-            image,
-            [
-                _Edit(known.at, _leader_of(hint))
-                for index, hint in hints.items()
-                if (known := partitions.get(index)) is not None and hint.leader_epoch > known.leader_epoch
-            ],
-        )
+        self._hinted -= len(hints)
+        entries, at = topic_partitions(image)
+        places = dict(zip(entries["partition_index"].tolist(), range(len(at)), strict=True))
+        epochs = entries["leader_epoch"]
+        newer = [
+            (place, hint)
+            for index, hint in hints.items()
+            if (place := places.get(index)) is not None and hint.leader_epoch > epochs[place]
+        ]
+        if newer:
+            told = b"".join([_leader_of(hint) for _, hint in newer])
+            leaders = np.frombuffer(told, np.uint8).reshape(-1, LEADER_BYTES)
+            self._images[topic_id] = _edited(image, [_Edits(at[[place for place, _ in newer]], leaders)])
 
-    def _compare(self, topic: TopicElement, body: bytes, brokers: set[int], now: float) -> list[_Edit]:
+    def _compare(self, topic: TopicElement, body: bytes, brokers: set[int], now: float) -> _Edits | None:
         """Learn what a response says of a topic; return what has to change in it."""
         topic_id, (start, end) = topic
         if topic_id in self._hints:
@@ -124,51 +147,58 @@ class Leaders:
         image = self._images.get(topic_id)
         if image is not None and body.startswith(image, start):
             self._keep(topic_id, image, now)
-            return []
+            return None
         told = body[start:end]
         if image is None:
             self._keep(topic_id, told, now)
-            return []
+            return None
         known, says = topic_partitions(image), topic_partitions(told)
-        older = [
-            index
-            for index, leader in says.items()
-            if index in known and leader.leader_epoch < known[index].leader_epoch
-        ]
-        lacks = not known.keys() <= says.keys()  # partitions were added since this response was true
+        of_known, of_says = _common(known.entries["partition_index"], says.entries["partition_index"])
+        known_epochs, epochs = known.entries["leader_epoch"][of_known], says.entries["leader_epoch"][of_says]
+        older = epochs < known_epochs
+        lacks = len(of_known) < len(known.at)  # partitions were added since this response was true
         if not lacks:
-            newest = _edited(told, [_Edit(says[index].at, _leader_of(known[index])) for index in older])
+            places = says.at[of_says[older]]
+            newest = _edited(told, [_Edits(places, _leaders(image, known.at[of_known[older]]))])
         else:
-            newest = _edited(
-                image,
-                [
-                    _Edit(known[index].at, _leader_of(leader))
-                    for index, leader in says.items()
-                    if index in known and leader.leader_epoch > known[index].leader_epoch
-                ],
-            )
+            newer = epochs > known_epochs
+            places = known.at[of_known[newer]]
+            newest = _edited(image, [_Edits(places, _leaders(told, says.at[of_says[newer]]))])
         # What is older confirms nothing.
-        self._keep(topic_id, newest, self._seen[topic_id] if older or lacks else now)
-        return [
-            _Edit(start + says[index].at, _leader_of(known[index]))
-            for index in older
-            if _replaceable(says[index]) and known[index].leader_id in brokers
-        ]
+        self._keep(topic_id, newest, self._seen[topic_id] if lacks or older.any() else now)
+        # With an error a partition has no leader (5), and the error would have to go as well. An epoch of -1
+        # is not known: it can't be told which of the two is newer.
+        replaced = older & (says.entries["error_code"][of_says] == 0) & (epochs >= 0)
+        if replaced.any():
+            replaced &= np.isin(known.entries["leader_id"][of_known], list(brokers))
+        if not replaced.any():
+            return None
+        leaders = _leaders(image, known.at[of_known[replaced]])
+        return _Edits(start + says.at[of_says[replaced]], leaders)
 
     def _keep(self, topic_id: bytes, image: bytes, seen: float) -> None:
-        """Keep a topic; if it was not seen now, its place in the order of time stays."""
-        self.buffered += len(image) - len(self._images.get(topic_id, b""))
+        """Keep a topic if there is room; if it was not seen now, its place in the order of time stays.
+
+        Topics of the same response make no room for each other. A response with more topics than there is
+        room for would push out what the next one like it begins with.
+        """
+        more = len(image) - len(self._images.get(topic_id, b""))
+        while self.buffered + more > self._max_bytes:
+            oldest, last = next(iter(self._seen.items()), (topic_id, seen))
+            if oldest == topic_id or last >= seen:
+                self._forget(topic_id)
+                return
+            self._forget(oldest)
+        self.buffered += more
         self._images[topic_id] = image
         if self._seen.get(topic_id) != seen:
             self._seen.pop(topic_id, None)
             self._seen[topic_id] = seen
-        while self.buffered > self._max_bytes:
-            self._forget(next(iter(self._seen)))
 
     def _forget(self, topic_id: bytes) -> None:
         self.buffered -= len(self._images.pop(topic_id, b""))
         self._seen.pop(topic_id, None)
-        self._hints.pop(topic_id, None)
+        self._hinted -= len(self._hints.pop(topic_id, ()))
 
     def _forget_unconfirmed(self, now: float) -> None:
         while self._seen:
@@ -178,21 +208,27 @@ class Leaders:
             self._forget(topic_id)
 
 
-def _replaceable(leader: PartitionLeader) -> bool:
-    """Whether a partition has a leader and an epoch that may be replaced.
-
-    With an error it has no leader (5), and the error would have to go as well. An epoch of -1 is not known:
-    it can't be told which of the two is newer.
-    """
-    return not leader.error_code and leader.leader_epoch >= 0
+def _leader_of(hint: LeaderHint) -> bytes:
+    return hint.leader_id.to_bytes(4, signed=True) + hint.leader_epoch.to_bytes(4, signed=True)
 
 
-def _leader_of(leader: PartitionLeader | LeaderHint) -> bytes:
-    return leader.leader_id.to_bytes(4, signed=True) + leader.leader_epoch.to_bytes(4, signed=True)
+def _common(known: _Indexes, says: _Indexes) -> tuple[Rows, Rows]:
+    """Return where the partitions stand that two topics both have."""
+    if len(known) == len(says) and (known == says).all():
+        straight = np.arange(len(known))
+        return straight, straight
+    _, of_known, of_says = np.intersect1d(known, says, return_indices=True)
+    return of_known, of_says
 
 
-def _edited(data: bytes, edits: Iterable[_Edit]) -> bytes:
-    changed = bytearray(data)
-    for at, leader in edits:
-        changed[at : at + LEADER_BYTES] = leader
-    return bytes(changed)
+def _leaders(data: bytes, at: Rows) -> _LeaderBytes:
+    """Return leader ids and epochs that stand at some offsets."""
+    leaders: _LeaderBytes = np.frombuffer(data, np.uint8)[at[:, None] + _BYTES]
+    return leaders
+
+
+def _edited(data: bytes, edits: Iterable[_Edits]) -> bytes:
+    changed = np.array(np.frombuffer(data, np.uint8))
+    for at, leaders in edits:
+        changed[at[:, None] + _BYTES] = leaders
+    return changed.tobytes()

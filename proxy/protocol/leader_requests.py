@@ -129,9 +129,9 @@ def _read_by_id(frame: bytes, at: int) -> dict[Place, Leader]:
         topic_id = frame[at : at + UUID_BYTES]
         partitions, at = read_partitions(frame, at + UUID_BYTES + 1)
         _, at = skip_tags(frame, at + 4)  # topic_authorized_operations
-        for index, told in partitions.items():
-            if not told.error_code:
-                leaders[topic_id, index] = Leader(told.leader_id, told.leader_epoch, name or b"")
+        for error, index, leader, epoch in partitions.entries.tolist():
+            if not error:
+                leaders[topic_id, index] = Leader(leader, epoch, name or b"")
     return leaders
 
 

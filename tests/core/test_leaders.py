@@ -1,5 +1,7 @@
 """Metadata that is older than what is known is brought up to date: bytes in, bytes out (KIP-951)."""
 
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 from uuid import UUID
@@ -8,8 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
+from kio.schema.types import BrokerId
 
 from proxy.core.leaders import KEEP_SECONDS, MAX_BYTES, Leaders
+from proxy.protocol import metadata
 from proxy.protocol.metadata import LeaderHint
 from tests.core.metadata import BROKERS, ORDERS, OTHERS, Told, body, message, partition, topic
 from tests.examples import examples
@@ -160,8 +164,7 @@ def test_what_names_no_newer_leader_of_a_known_partition_teaches_nothing(told: L
 def test_no_more_is_learned_than_a_topic_has_partitions() -> None:
     leaders = knows(OLD)
     leaders.learn(hint(partition, 3, 9) for partition in range(100, 1000))
-    leaders.learn([hint(0, 3, 9)])
-    assert leaders.bring_up_to_date(body(12, OLD), 12, 1.0) == body(12, OLD)
+    assert not leaders._hinted
     leaders.learn([hint(0, 3, 9)])
     assert leaders.bring_up_to_date(body(12, OLD), 12, 1.0) == body(12, {0: (3, 9), 1: (2, 7)})
 
@@ -203,6 +206,93 @@ def test_a_topic_beyond_the_limit_is_not_kept() -> None:
     leaders.bring_up_to_date(body(12, NEW), 12, 0.0)
     assert leaders.buffered == 0
     assert MAX_BYTES > 10
+
+
+def topics_body(count: int, each: int, *, epoch: int = 5, isr: Callable[[int], int] = lambda _: 2) -> bytes:
+    """A response v12 of many topics; `isr` says how many in-sync replicas a partition has."""
+    entries = [
+        replace(partition(12, index, 1, epoch), isr_nodes=tuple(map(BrokerId, BROKERS[: isr(index)])))
+        for index in range(each)
+    ]
+    topics = [topic(12, UUID(int=number), entries) for number in range(1, count + 1)]
+    return encode(message(12, *topics))
+
+
+def walked(leaders: Leaders, data: bytes, now: float) -> int:
+    """How many topics the gateway had to look into, of those that it did not know by their bytes."""
+    before = metadata._find_partitions
+    found = Counter[str]()
+
+    def counted(buffer: bytes, at: int) -> Any:
+        found["topics"] += 1
+        return before(buffer, at)
+
+    metadata._find_partitions = counted
+    try:
+        leaders.bring_up_to_date(data, 12, now)
+    finally:
+        metadata._find_partitions = before
+    return found["topics"]
+
+
+def test_more_topics_than_there_is_room_for_do_not_push_out_each_other() -> None:
+    """Else each response that lists all topics would be read anew from its beginning."""
+    data = topics_body(20, 10)
+    leaders = Leaders(max_bytes=len(data) // 2)
+    first = walked(leaders, data, 0.0)
+    kept = len(leaders._images)
+    assert first == 20
+    assert kept >= 8
+    for now in (1.0, 2.0):
+        assert walked(leaders, data, now) == 20 - kept
+        assert len(leaders._images) == kept
+
+
+@pytest.mark.parametrize("isr", [lambda _: 2, lambda index: 1 + index % 2], ids=["alike", "different"])
+def test_a_large_response_is_read_in_part_and_further_the_next_time(
+    isr: Callable[[int], int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is read of it at once is bounded, and so is the time that others wait."""
+    monkeypatch.setattr(metadata, "MAX_STEPS", 1_000)
+    leaders = Leaders()
+    old, data = topics_body(100, 30, isr=isr, epoch=4), topics_body(100, 30, isr=isr)
+    counts = [walked(leaders, data, float(now)) for now in range(8)]
+    assert max(counts) <= 1_000 // 16 + 1
+    assert counts[0] >= 20
+    assert len(leaders._images) == 100
+    assert not counts[-1]
+    after = leaders.bring_up_to_date(old, 12, 9.0)
+    assert 0 < leaders.updated < 1_000  # the first topics; the others stay as the broker wrote them
+    at = len(old) // 100 * 6
+    assert after[:at] == data[:at]
+    assert after[-at:] == old[-at:]
+
+
+def test_an_entry_that_only_looks_like_the_first_one_is_read_alone() -> None:
+    """Replicas and tags decide how long an entry is."""
+    for odd in range(12):
+        for isr in (1, 3):
+            old, data = (
+                topics_body(2, 12, epoch=epoch, isr=lambda index: isr if index == odd else 2)  # noqa: B023 - called at once
+                for epoch in (4, 5)
+            )
+            leaders = Leaders()
+            assert leaders.bring_up_to_date(data, 12, 0.0) is data
+            assert leaders.bring_up_to_date(old, 12, 0.0) == data
+            assert leaders.updated == 24
+
+
+def test_hints_are_bounded() -> None:
+    leaders = Leaders()
+    leaders.bring_up_to_date(topics_body(1, 60), 12, 0.0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("proxy.core.leaders.MAX_HINTS", 10)
+        for epoch in (6, 7):
+            leaders.learn(hint(index, 2, epoch, UUID(int=1)) for index in range(60))
+    assert leaders._hinted == 10
+    leaders.bring_up_to_date(topics_body(1, 60), 12, 0.0)
+    assert leaders.updated == 10
+    assert not leaders._hinted
 
 
 def _copy(leaders: Leaders) -> Leaders:

@@ -66,7 +66,7 @@ def epochs_of(body: bytes) -> Epochs:
     _, topics = read_topics(body, VERSION, {})
     start, end = topics[0].span
     told = topic_partitions(body[start:end])
-    return {at: (each.leader_epoch, each.leader_id) for at, each in told.items()}
+    return {at: (epoch, leader) for _, at, leader, epoch in told.entries.tolist()}
 
 
 class Watch:
