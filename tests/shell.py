@@ -134,6 +134,7 @@ class Wire:
     tally: Tally = field(default_factory=Tally)
     reads_client: bool = True
     goes_on: bool = False
+    responses_wait: bool = False
     full: bool = False
     queued: int = 0
     buffered: int = 0

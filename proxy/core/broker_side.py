@@ -2,7 +2,7 @@
 
 A response belongs to the first request that the broker has not answered. That request's `Disposition` says
 who makes the client's bytes of it: `FetchResponses`, `Rewriting`, or nobody. They leave in the order of the
-client's requests.
+client's requests. A call processes a bounded number of them: what else has come waits for the next one.
 """
 
 from contextlib import suppress
@@ -13,7 +13,7 @@ from proxy.core.connection_state import ConnectionState, Stream
 from proxy.core.events import LoginRefused
 from proxy.core.fetch_responses import FetchResponses
 from proxy.core.follow import Following
-from proxy.core.in_flight import Disposition, InFlightRequest
+from proxy.core.in_flight import AT_ONCE, Disposition, InFlightRequest
 from proxy.core.peers import SASL
 from proxy.core.responses import Rewriting
 from proxy.protocol.api import (
@@ -42,7 +42,7 @@ class BrokerSide:
         following: holds responses that say that a leader has moved; None: nothing does.
     """
 
-    __slots__ = ("_fetches", "_following", "_rewriting", "_sessions", "_state", "awaiting")
+    __slots__ = ("_fetches", "_following", "_rest", "_rewriting", "_sessions", "_state", "awaiting")
 
     def __init__(
         self,
@@ -57,6 +57,8 @@ class BrokerSide:
         self._fetches = fetches
         self._rewriting = rewriting
         self._sessions = sessions
+        self._rest = b""
+        """What came from the broker and was not processed."""
         self.awaiting = 0
         """Whole responses that wait for the listeners of brokers that they name."""
 
@@ -70,10 +72,16 @@ class BrokerSide:
         if state.response_part:
             data = state.response_part + data
             state.response_part = b""
+        elif self._rest:
+            data, self._rest = self._rest + data, b""
         expected = state.responses.expected
-        at = 0
+        at, left_at_once = 0, AT_ONCE
         while at < len(data) and state.fault is None:
             if not state.response_left:
+                if not left_at_once:
+                    self._rest = data[at:]
+                    return
+                left_at_once -= 1
                 if not expected:
                     state.take_over()
                 if not expected and state.stream is not _FRAMES:
@@ -91,6 +99,15 @@ class BrokerSide:
             state.response_left = left - len(chunk)
             self._response(expected[0], chunk, last=not state.response_left)
             at += len(chunk)
+
+    @property
+    def waiting(self) -> int:
+        """Bytes that came from the broker and were not processed: call `receive` again."""
+        return len(self._rest) if self._state.fault is None else 0
+
+    def end(self) -> None:
+        """Forget what was not processed."""
+        self._rest = b""
 
     def brokers_opened(self, node_ids: frozenset[int]) -> None:
         """Send the responses that wait for these brokers; one without a listener is left out of them."""

@@ -16,7 +16,7 @@ from proxy.core.events import ClientNamed, Refusal
 from proxy.core.fetches import Fetches
 from proxy.core.follow import Following
 from proxy.core.histograms import NO_RESPONSE_TIME
-from proxy.core.in_flight import MAX_IN_FLIGHT, Disposition, InFlightRequest
+from proxy.core.in_flight import AT_ONCE, MAX_IN_FLIGHT, Disposition, InFlightRequest
 from proxy.core.peers import SASL
 from proxy.core.repeat import MAX_BYTES
 from proxy.core.requests import (
@@ -43,8 +43,6 @@ from proxy.protocol.primitives import ProtocolError
 from proxy.protocol.produce import READ_WITHIN, wants_response
 from proxy.session.decision import Reason
 
-AT_ONCE: Final = 32
-"""So many requests are processed in one call."""
 _MAX_FETCH_REQUEST: Final = 1 << 20
 """A fetch request beyond this is forwarded unread: some 31,000 partitions."""
 _MAX_FETCH_HEAD: Final = 1 << 16

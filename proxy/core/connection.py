@@ -207,8 +207,13 @@ class Connection:
 
     @property
     def goes_on(self) -> bool:
-        """Whether some of what came from the client waits for `go_on` alone."""
-        return self._client_side.goes_on
+        """Whether some of what came from either side waits for `go_on` alone."""
+        return self._broker_side.waiting > 0 or self._client_side.goes_on
+
+    @property
+    def responses_wait(self) -> bool:
+        """Whether some of what came from the broker does."""
+        return self._broker_side.waiting > 0
 
     @property
     def full(self) -> bool:
@@ -217,9 +222,12 @@ class Connection:
 
     @property
     def queued(self) -> int:
-        """Bytes that the client's requests keep, if they are many: those in flight, and what waits."""
+        """Bytes that the client's requests keep, if they are many: those in flight, and what waits.
+
+        What has come of the responses to them and waits is counted, too.
+        """
         state = self._state
-        kept = len(state.waiting) + len(state.request_part.data)
+        kept = len(state.waiting) + len(state.request_part.data) + self._broker_side.waiting
         kept += (len(self._responses.owed) + len(self.steady.in_flight)) * REQUEST_BYTES
         return kept if kept > QUEUED_FREE else 0
 
@@ -413,7 +421,10 @@ class Connection:
         self._settle()
 
     def go_on(self, now: float) -> None:
-        """Process more of what came from the client and waits: see `goes_on`."""
+        """Process more of what came and waits: see `goes_on`."""
+        if self._broker_side.waiting:
+            self.receive_broker(b"", now)
+            return
         self._catch_up()
         self._state.take_over()
         self._state.now = now
@@ -462,6 +473,8 @@ class Connection:
         """
         if part := self.steady.part():
             self.receive_broker(part, self._state.now)
+        while self._broker_side.waiting:
+            self.receive_broker(b"", self._state.now)
         self._versions.forget()  # the next broker at this address may be of another release
         if self.following is not None:
             self.following.lose()
@@ -489,6 +502,7 @@ class Connection:
         if self._member_side is not None:
             side, self._member_side = self._member_side, None
             side.end(self._state.now)
+        self._broker_side.end()
         self._state.end()  # now: a link is part of a cycle, which may wait long for its collection
 
     # A client with a lane
@@ -577,7 +591,8 @@ class Connection:
         self.steady.settle(
             room=MAX_IN_FLIGHT - 1 - len(responses.owed) if free else 0,
             is_next=faultless
-            and not (state.response_left or state.response_part or responses.expected or responses.owed),
+            and not (state.response_left or state.response_part or responses.expected or responses.owed)
+            and not self._broker_side.waiting,
             request_rest=max(left - 1, 0) if faultless and state.stage is not _CLOSING else 0,
             response_rest=self._passing() if state.response_left and faultless else 0,
         )

@@ -23,6 +23,8 @@ from proxy.protocol.versions import raise_listing
 
 MAX_IN_FLIGHT: Final = 1024
 """With this many unanswered requests of a client, what else it has sent waits, and no more is read."""
+AT_ONCE: Final = 16
+"""So many requests are processed in one call, and so many responses."""
 REQUEST_BYTES: Final = 750
 """What an unanswered request takes in memory, about."""
 UNREAD_SECONDS: Final = 30.0

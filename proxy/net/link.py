@@ -5,8 +5,8 @@ socket go to the core; what the core then has due is written at once. No task, f
 frame; a link makes one task, to connect.
 
 Back-pressure: a side is not read while it has a reason in `HOLDS`. A peer that does not read fills its write
-buffer, so the other side is not read. The core stops a client that is too many requests ahead, and one of
-which it has read more than it may process at once: then it goes on in the event loop's next turns.
+buffer, so the other side is not read. The core stops a client that is too many requests ahead. It stops
+a side from which more has come than it processes at once, and goes on in the event loop's next turns.
 `proxy.core.budget` stops brokers while too many bytes of incomplete responses are in memory.
 """
 
@@ -46,7 +46,7 @@ same holds for one that is not read, and has sent its end behind what waits.
 A client that is not read because it has too many requests in flight waits no longer than twice this. Its end
 may be behind bytes for which the system has no room, so nobody can see whether it has left."""
 STEP_SECONDS: Final = 0.001
-"""So long a link goes on with requests that have come before others have their turn."""
+"""So long a link goes on with what has come before others have their turn."""
 LINGER_SECONDS: Final = 1.0
 """How long a client that has all its bytes may take to close, too."""
 _NO_DESCRIPTOR: Final = frozenset({errno.EMFILE, errno.ENFILE})
@@ -55,7 +55,7 @@ _NO_DESCRIPTOR: Final = frozenset({errno.EMFILE, errno.ENFILE})
 CONNECTING: Final = 1
 """Client: its broker is not connected yet."""
 CORE: Final = 2
-"""Client: the core has as many of its requests as it may have, or more than it has processed."""
+"""Client: the core has as many of its requests as it may have. Either: it has not processed all that came."""
 PEER_FULL: Final = 4
 """Either: the other side does not read what was written to it."""
 BUDGET: Final = 8
@@ -371,6 +371,9 @@ class Link:
             if done < len(data):
                 self.core.receive_broker(data[done:], now)
                 self.pump()
+                if self.core.responses_wait:
+                    self.broker.hold(CORE)
+                    self._continue()
                 if self.core.buffered or self._buffered[0]:
                     self.report_buffered()
         except Exception as error:  # noqa: BLE001 - as for the client
@@ -427,23 +430,32 @@ class Link:
             self.finish()
 
     def _continue(self) -> None:
-        """Go on with what came from the client in the next turn, unless that waits for something else."""
-        if self.client.holds == CORE and not self._continues and self.core.goes_on:
+        """Go on with what came in the next turn, unless that waits for something else."""
+        if not self._continues and self._goes_on:
             self._continues = True
             self._host.loop.call_soon(self._go_on)
 
+    @property
+    def _goes_on(self) -> bool:
+        return self.core.responses_wait or (self.client.holds == CORE and self.core.goes_on)
+
     def _go_on(self) -> None:
-        """Process more of what came from the client."""
+        """Process more of what came."""
         self._continues = False
-        if self.phase is _OPEN:
+        if self.phase < Phase.FINISHED:
             self._run_core(self._step)
+            if self.core.buffered or self._buffered[0]:
+                self.report_buffered()
+            self._continue()
 
     def _step(self) -> None:
         core, now = self.core, monotonic()
-        while core.goes_on:
+        while self._goes_on:
             core.go_on(now)
             if monotonic() - now >= STEP_SECONDS:
                 break
+        if not core.responses_wait:
+            self.broker.release(CORE)
 
     def brokers_opened(self, node_ids: frozenset[int]) -> None:
         """Send the responses that wait for the listeners of these brokers."""

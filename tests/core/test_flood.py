@@ -4,10 +4,9 @@ import struct
 
 import pytest
 
-from proxy.core.client_side import AT_ONCE
 from proxy.core.connection import QUEUED_FREE, Connection
 from proxy.core.eligibility import SessionLimits
-from proxy.core.in_flight import MAX_IN_FLIGHT, REQUEST_BYTES
+from proxy.core.in_flight import AT_ONCE, MAX_IN_FLIGHT, REQUEST_BYTES
 from proxy.net.endpoint import RECEIVE_BYTES
 from tests.frames import fetch, fetch_response
 from tests.playbook import SESSION_ID, Playbook, T, asks, full, request, response, split
@@ -63,11 +62,56 @@ def test_all_of_one_read_are_answered_in_order(steady: bool, at_once: int) -> No
         due = min(at_once, len(sent) // SMALL - answered)
         connection.receive_broker(b"".join(response(answered + each) for each in range(due)), 0.0)
         answered += due
+        goes_on(connection)
         received += b"".join(connection.drain_client())
     assert sent == b"".join(asked)
     assert received == b"".join(map(response, range(len(asked))))
     assert connection.reads_client
     assert connection.queued == 0
+
+
+def test_responses_are_processed_in_steps_too() -> None:
+    """A broker that had answered hundreds of requests in one read had the event loop for 40 ms."""
+    connection, asked = core(steady=False), one_read()[:100]
+    connection.receive_client(b"".join(asked), 0.0)
+    goes_on(connection)
+    told = [response(number, b"told") for number in range(100)]
+    connection.receive_broker(b"".join(told)[:-3], 0.0)
+    received = connection.drain_client()
+    assert b"".join(received) == b"".join(told[:AT_ONCE])
+    while connection.responses_wait:
+        connection.go_on(0.0)
+        got = connection.drain_client()
+        assert len(got) <= AT_ONCE
+        received += got
+    connection.receive_broker(b"".join(told)[-3:], 0.0)
+    assert b"".join(received + connection.drain_client()) == b"".join(told)
+
+
+@pytest.mark.parametrize("cut", [0, 1, 9, 500])
+def test_what_comes_behind_responses_that_wait_is_processed_behind_them(cut: int) -> None:
+    connection, asked = core(), one_read()[:200]
+    connection.receive_client(b"".join(asked), 0.0)
+    goes_on(connection)
+    told = b"".join(response(number, bytes(number % 7)) for number in range(200))
+    connection.receive_broker(told[: len(told) // 2], 0.0)
+    connection.receive_broker(told[len(told) // 2 : len(told) - cut], 0.0)
+    goes_on(connection)
+    if cut:
+        connection.receive_broker(told[-cut:], 0.0)
+        goes_on(connection)
+    assert b"".join(connection.drain_client()) == told
+
+
+def test_what_a_broker_has_sent_before_it_closes_goes_to_the_client() -> None:
+    connection, asked = core(steady=False), one_read()[:100]
+    connection.receive_client(b"".join(asked), 0.0)
+    goes_on(connection)
+    told = b"".join(map(response, range(100)))
+    connection.receive_broker(told, 0.0)
+    connection.broker_ended()
+    assert b"".join(connection.drain_client()) == told
+    assert not connection.responses_wait
 
 
 def test_a_client_with_few_requests_is_not_counted() -> None:

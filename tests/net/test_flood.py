@@ -10,9 +10,8 @@ from typing import Final
 
 import pytest
 
-from proxy.core.client_side import AT_ONCE
 from proxy.core.connection import Connection
-from proxy.core.in_flight import MAX_IN_FLIGHT, REQUEST_BYTES
+from proxy.core.in_flight import AT_ONCE, MAX_IN_FLIGHT, REQUEST_BYTES
 from proxy.net import link as transports
 from proxy.net.link import CORE, IDLE, PEER_FULL, Link
 from proxy.protocol.api import ApiKey
