@@ -81,8 +81,10 @@ class Connection:
 
     __slots__ = (
         "_broker_side",
+        "_client_ended",
         "_client_sessions",
         "_client_side",
+        "_closes",
         "_fetches",
         "_member_side",
         "_responses",
@@ -154,6 +156,10 @@ class Connection:
         """None: the client has no lane. It has to be asked until its first request has come."""
         if member_side is not None:
             self._member_side = member_side(host, self._forward, state.fail, max_request_bytes, broker)
+        self._client_ended = False
+        """The client sends no more, and is still to have its responses."""
+        self._closes = False
+        """The session is to be closed when nothing waits that the client has sent."""
         self._sharing = False
         """The member's side is at work; it must not be called again meanwhile."""
         responses = FetchResponses(state, fetches, sessions, resolve, leaders)
@@ -428,14 +434,14 @@ class Connection:
         self._catch_up()
         self._state.take_over()
         self._state.now = now
-        self._client_side.go_on()
+        self._finish_waiting()
         self._settle()
 
     def receive_broker(self, data: bytes, now: float) -> None:
         """Take bytes from the broker that did not pass by the steady path."""
         self._catch_up()
         self._broker_side.receive(data, now)
-        self._client_side.go_on()
+        self._finish_waiting()
         self._settle()
 
     def close_session(self, now: float) -> None:
@@ -444,6 +450,12 @@ class Connection:
         state.now = now
         self._catch_up()
         state.take_over()
+        if self._client_ended and not self._closes:
+            self._closes = True
+            self._finish_waiting()
+            if self._closes:
+                self._settle()
+            return
         if self.following is not None:
             self.following.release()
         if self._member_side is not None:
@@ -455,6 +467,18 @@ class Connection:
             self._fetches.close(silently=bool(state.forwarding_left))
         self._settle()
 
+    def _finish_waiting(self) -> None:
+        """Process what waited for a response. If it is the client's last, close when none of it waits."""
+        state, side = self._state, self._client_side
+        side.go_on()
+        if not self._closes:
+            return
+        while side.goes_on:
+            side.go_on()
+        if state.fault is not None or not (state.waiting or state.request_part.held):
+            self._closes = self._client_ended = False
+            self.close_session(state.now)
+
     def client_ended(self) -> None:
         """Note that the client sends no more.
 
@@ -465,6 +489,8 @@ class Connection:
             self._client_side.receive(side.drain(), self._state.now)
         if self._state.foreign and self._state.request_part.data:
             self._state.be_wire()
+        # A broker answers all that a client has sent that has closed its writing half (fetch-semantics 1.7).
+        self._client_ended = True
 
     def broker_ended(self) -> None:
         """Note that the broker sends no more.
@@ -600,7 +626,7 @@ class Connection:
     def _resume(self) -> None:
         """Process what has waited for another connection."""
         self._catch_up()
-        self._client_side.go_on()
+        self._finish_waiting()
         self._settle()
 
     def _passing(self) -> int:

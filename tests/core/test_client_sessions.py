@@ -292,6 +292,45 @@ def test_fetches_that_come_together_are_served_one_after_the_other() -> None:
     assert client.gate.connection.reads_client
 
 
+@pytest.mark.parametrize("last", ["fetch", "versions"])
+def test_what_a_client_sent_before_it_closed_its_writing_half_is_answered(last: str) -> None:
+    """Section 1.7: a broker does so. The second fetch waits for the response to the first."""
+    gateway = Gateway(broker())
+    client = Client(gateway)
+    made = client.fetch(*FOO, session=(0, 0)).session_id
+    gateway.broker.partition("foo", 1).append(b"data")
+    requests = [
+        encode_request(client.request(session=(made, 1))),
+        encode_request(client.request(("foo", 1, 1), session=(made, 2))),
+        *([API_VERSIONS] if last == "versions" else []),
+    ]
+    connection = client.gate.connection
+    connection.receive_client(b"".join(map(framed, requests)), 0.0)
+    connection.client_ended()
+    connection.close_session(0.0)
+    assert not connection.done
+
+    responses = unframed(client.gate.settle(0.0))
+
+    assert [response[:4] for response in responses] == [request[4:8] for request in requests]
+    told = [decode_response(response, 12) for response in responses[:2]]
+    assert [summary(each) for each in told] == [(0, made, 1), (0, made, 0)]
+    assert connection.done
+    assert not connection.busy
+
+
+def test_what_waits_is_dropped_with_a_client_that_is_gone() -> None:
+    gateway = Gateway(broker())
+    client = Client(gateway)
+    made = client.fetch(*FOO, session=(0, 0)).session_id
+    requests = [encode_request(client.request(session=(made, epoch))) for epoch in (1, 2)]
+    client.gate.connection.receive_client(b"".join(map(framed, requests)), 0.0)
+    client.gate.connection.close_session(0.0)
+
+    assert len(unframed(client.gate.settle(0.0))) == 1
+    assert client.gate.connection.done
+
+
 def test_a_whole_read_waits_and_other_requests_behind_it() -> None:
     gateway = Gateway(broker())
     client = Client(gateway)
