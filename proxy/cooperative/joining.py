@@ -107,7 +107,10 @@ class Joining:
         planned = {place: ranges[0][0] for place, ranges in member.planned.items()} if member else {}
         shared = member is not None and not member.plain
         held = member.lanes if member is not None and shared else dict.fromkeys(self._owned, FULL)
-        offer = Offer(self._members.gateway, binding, planned, held, self._unknown, own)
+        keeps = member is not None and member.keeps
+        again = keeps and not shared and join.member_id not in {b"", self._given}  # it may keep anything
+        unknown = self._unknown or again
+        offer = Offer(self._members.gateway, binding, planned, held, unknown, keeps, own)
         return join.with_offer(offer.encoded())
 
     def _knows(self, member: Member, join: Join) -> bool:

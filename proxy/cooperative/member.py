@@ -34,6 +34,7 @@ class Member:
         "group",
         "heard",
         "instance",
+        "keeps",
         "lanes",
         "member_id",
         "plain",
@@ -70,6 +71,8 @@ class Member:
         """The last of these of which its client is known to have heard."""
         self.frozen = declared is None
         """Its group has gone on without it, or may have: it gets nothing until it has synced."""
+        self.keeps = False
+        """See `plan.Joined.keeps`."""
         self.plain = False
         """Its group shares nothing: it gets all."""
         self.session_seconds = self.expires_at = 0.0
@@ -127,8 +130,9 @@ class Member:
             owned: the partitions of which its client goes on where it is, or has more to commit.
         """
         before, self.lanes = self.lanes, lanes or {}
+        goes_on = {*owned, *before} if self.keeps else owned
         self.plain, self.planned = lanes is None, planned
-        kept = {place for place in owned if before.get(place, ()) == self.lanes.get(place)}
+        kept = {place for place in goes_on if before.get(place, ()) == self.lanes.get(place)}
         self.released = {place: before[place] for place in owned if place in before and place not in kept}
         self.frozen = False
         self.epoch += 1

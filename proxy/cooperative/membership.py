@@ -352,7 +352,8 @@ class Offer:
     planned: Mapping[Place, int]
     held: Lanes
     unknown: bool
-    """See `Joined` for these three."""
+    keeps: bool
+    """See `Joined` for these four."""
     own: bytes
     """The metadata of the first protocol of its own."""
 
@@ -379,7 +380,7 @@ class Offer:
             writer.string(topic)
             writer.content += _RANGE.pack(partition, start)
         _write_lanes(writer, self.held)
-        writer.count(int(self.unknown))
+        writer.count(int(self.unknown) + 2 * self.keeps)
         whole.data(bytes(writer.content) + self.own)
         return bytes(whole.content)
 
@@ -402,8 +403,8 @@ def read_offer(data: bytes) -> Offer:
     for _ in range(reader.count() or 0):
         place = reader.string(), reader.int32()
         planned[place] = reader.int32() & 0xFFFF_FFFF
-    held, unknown = _read_lanes(reader), bool(reader.count())
-    return Offer(gateway, binding, planned, held, unknown, data[reader.at :])
+    held, flags = _read_lanes(reader), reader.count() or 0
+    return Offer(gateway, binding, planned, held, bool(flags & 1), bool(flags & 2), data[reader.at :])
 
 
 def joined(member_id: bytes, offer: Offer) -> Joined:
@@ -414,7 +415,9 @@ def joined(member_id: bytes, offer: Offer) -> Joined:
     """
     reader = Reader(offer.own, 2, _JOIN, 0)
     topics = frozenset(reader.string() for _ in range(reader.count() or 0))
-    return Joined(member_id, topics, offer.planned, offer.held, read_owned(offer.own)[0], offer.unknown)
+    return Joined(
+        member_id, topics, offer.planned, offer.held, read_owned(offer.own)[0], offer.unknown, offer.keeps
+    )
 
 
 def read_owned(own: bytes) -> tuple[frozenset[Place], int, int]:

@@ -33,6 +33,8 @@ class Joined:
     """What its client goes on to process while the group rebalances (incremental rebalancing)."""
     unknown: bool = False
     """It may have anything: this process does not know."""
+    keeps: bool = False
+    """Its client goes on where it is in what it had and gets again, with the records that it has in hand."""
 
 
 def plan(
@@ -75,7 +77,8 @@ def at_once(member: Joined, lanes: Lanes, members: Sequence[Joined]) -> Lanes:
     always). It would never read what lies before that of ranges that are new to it. So it first gets nothing
     of such a partition, and then begins from the committed offset. With incremental rebalancing it also goes
     on with records of ranges that are not its own any more, and does not commit them before. So it keeps a
-    partition only with the same ranges, and nobody gets what another one still has.
+    partition only with the same ranges, and nobody gets what another one still has. A client that `keeps`
+    what it has in hand does so too; it processes nothing while it joins.
     """
     if member.unknown:
         return {}
@@ -92,7 +95,7 @@ def at_once(member: Joined, lanes: Lanes, members: Sequence[Joined]) -> Lanes:
 
 def _goes_on(member: Joined, place: Place, ranges: KeyRanges) -> bool:
     """Whether a client may have these ranges, wherever it is in the partition."""
-    if place in member.owned:
+    if place in member.owned or (member.keeps and place in member.held):
         return ranges == member.held.get(place)
     return place not in member.held or _within(ranges, member.held[place])
 

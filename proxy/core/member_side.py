@@ -10,6 +10,7 @@ perhaps. What a client without a lane sends passes, but for what it says to join
 
 from collections import deque
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import replace
 from math import inf
 from typing import Final
@@ -44,7 +45,7 @@ from proxy.cooperative.positions import Place, Positions
 from proxy.cooperative.ranges import RangeError
 from proxy.cooperative.reader import Rider
 from proxy.cooperative.tally import Told
-from proxy.core.requests import describe_length
+from proxy.core.requests import describe_length, read_client_names
 from proxy.protocol.api import (
     LENGTH_BYTES,
     REQUEST_CORRELATION_ID,
@@ -86,6 +87,9 @@ _OF_GROUPS: Final = frozenset(
     {int(ApiKey.JOIN_GROUP), int(ApiKey.SYNC_GROUP), int(ApiKey.HEARTBEAT), int(ApiKey.LEAVE_GROUP)}
 )
 """What is read of any client, about a cooperative group."""
+_KEEP: Final = frozenset({"kafka-python"})
+"""Software that goes on where it is in a partition that it had and gets again, though it has said that it
+gave it up: kafka-python 3 keeps the position, and delivers what it had fetched (`assign_from_subscribed`)."""
 _ASSIGNED_BY_BROKERS: Final = frozenset({68, 88})
 """ConsumerGroupHeartbeat (KIP-848) and StreamsGroupHeartbeat (KIP-1071): brokers assign whole partitions."""
 
@@ -449,6 +453,10 @@ class MemberSide:
                 self._fail("client", f"{ApiKey(api_key).name} v{version} that is not understood: {error}")
                 return len(data)
             return size
+        if api_key == ApiKey.API_VERSIONS and self._bound and size <= READ_WITHIN:
+            if len(data) < size:
+                return 0
+            self._versions(bytes(data[:size]), version)
         if api_key in _ASSIGNED_BY_BROKERS and self._bound:
             self._members.bound(self._host, self._client_id).assigned(now)
         answered = True
@@ -462,6 +470,13 @@ class MemberSide:
         self._passing = size - name_end
         self._forward(self._renamed(bytes(data[:name_end]), name_end, size), now)
         return name_end
+
+    def _versions(self, frame: bytes, version: int) -> None:
+        """Note by what an ApiVersions request says of the client's software how it joins a group."""
+        with suppress(ProtocolError):
+            _, software = read_client_names(frame, version)
+            if software is not None and software.name in _KEEP:
+                self._members.bound(self._host, self._client_id).keeps = True
 
     @staticmethod
     def _group_named(data: bytes, size: int) -> bytes | None:

@@ -237,6 +237,44 @@ def test_a_client_that_joins_again_without_a_heartbeat_may_be_where_it_was(
     assert fetched(shared, one, broker) == of(FULL)
 
 
+@pytest.mark.parametrize(("name", "keeps"), [(b"kafka-python", True), (b"librdkafka", False)])
+def test_a_client_that_keeps_what_it_has_in_hand_gives_up_a_partition_before_it_gets_less_of_it(
+    shared: Shared, coordinator: Coordinator, broker: ModelBroker, name: bytes, keeps: bool
+) -> None:
+    """kafka-python 3 goes on with what it had fetched: that may be the records of others by then."""
+    one, two = client(shared), client(shared, "b")
+    said = bytes([0, len(name) + 1]) + name + b"\x023" + bytes(1)
+    versions = request(18, 3, one.client_id, said)
+    connection = shared.connection()
+    connection.receive_client(versions[:-1], 1.0)
+    connection.receive_client(versions[-1:], 1.0)
+    coordinator.rebalance([one])
+    assert one.places == [PLACE]
+    coordinator.rebalance([one, two])
+    assert (one.places, two.places) == ([] if keeps else [PLACE], [PLACE])
+    coordinator.rebalance([one, two])
+    assert one.places == two.places == [PLACE]
+    assert (fetched(shared, one, broker), fetched(shared, two, broker)) == (of(LOW), of(HIGH))
+    coordinator.rebalance([one, two])
+    assert one.places == two.places == [PLACE]  # nothing changes, and it goes on
+
+
+@pytest.mark.parametrize("keeps", [False, True])
+def test_what_others_have_done_does_not_come_to_a_client_that_keeps_its_position(
+    shared: Shared, coordinator: Coordinator, broker: ModelBroker, keeps: bool
+) -> None:
+    """It does not ask for the committed offset again when it gets the same ranges."""
+    one, two = client(shared), client(shared, "b")
+    shared.members.bound("h", one.client_id.encode()).keeps = keeps
+    coordinator.rebalance([one, two])
+    member = shared.members.bound("h", one.client_id.encode())
+    member.start(PLACE, Positions((0, SPACE // 4), (0, 30)))
+    coordinator.rebalance([one, two])
+    assert one.places == [PLACE]
+    hidden = set(of(LOW)) - set(fetched(shared, one, broker))
+    assert bool(hidden) == keeps
+
+
 def test_who_takes_the_place_of_a_static_member_has_it_alone(
     shared: Shared, coordinator: Coordinator, broker: ModelBroker
 ) -> None:
