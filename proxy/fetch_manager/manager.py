@@ -152,9 +152,11 @@ class FetchManager:
             return SessionlessFetchContext(sessionless(fetch, version), version)
         if len(partitions) > MAX_PARTITIONS or not self.cache.room_for(session):
             return self._lost(fetch, session)
+        request = full_fetch(fetch, partitions, version)
+        if request is None:
+            return self._lost(fetch, session)
         self.cache.touch(session, now_ms)
         session.epoch = next_epoch(session.epoch)
-        request = full_fetch(fetch, partitions, version)
         return IncrementalFetchContext(fetch, session, request, version, self.cache)
 
     def _lost(self, fetch: FetchRequest, session: FetchSession) -> SessionErrorContext:

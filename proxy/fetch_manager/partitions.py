@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from proxy.protocol.fetch_layout import PARTITION_BYTES, Entries, FetchLayout, Rows
-from proxy.protocol.fetch_request import Listing
+from proxy.protocol.fetch_request import MAX_TOPICS, Listing
 
 Codes: TypeAlias = npt.NDArray[np.int64]
 """Topic number and partition number of each row, in one integer."""
@@ -33,6 +33,10 @@ _SPARE_TOPICS: Final = 64
 """Topics without partitions that may be remembered, in addition to twice the partitions."""
 _NO_VALUE: Final = {"epoch": -1, "last_epoch": -1, "log_start_offset": -1}
 """What a request means that has no such field (FetchRequest.json)."""
+
+
+Element: TypeAlias = tuple[bytes, int, int]
+"""A topic element: key, its first entry, the entry after its last."""
 
 
 class SessionPartitions:
@@ -122,22 +126,32 @@ class SessionPartitions:
             self.arrange(keep.nonzero()[0])
             self._drop_topics()
 
-    def elements(self) -> list[tuple[bytes, int, int]]:
-        """Return the topic elements of a full fetch: key, first row, the row after the last."""
-        if not len(self):
-            return []
-        if len(self._keys) == 1:
-            return [(self._keys[0], 0, len(self))]
-        topics = self._codes >> _TOPIC_SHIFT
-        starts = [0, *((topics[1:] != topics[:-1]).nonzero()[0] + 1).tolist()]
-        ends = [*starts[1:], len(self)]
-        numbers = topics[starts].tolist()
-        return [(self._keys[topic], *span) for topic, *span in zip(numbers, starts, ends, strict=True)]
+    def listed(self, layout: FetchLayout) -> tuple[list[Element], memoryview]:
+        """Return the topic elements of a full fetch, and the entries of all of them.
 
-    def entries(self, layout: FetchLayout) -> memoryview:
-        """Return the entries of all rows as a request of another version has them."""
-        entries = _converted(self.requests, self.layout, layout)
-        return entries.view(np.uint8).data
+        They stand in the session's order. In that order topics may be mixed, and each change of the topic
+        begins an element with a name of up to 249 bytes. With more than `MAX_TOPICS` elements each topic gets
+        one element, where its first partition stands. The first partition of all stays the first one. So each
+        partition comes to be first, as in the session's order, and none starves.
+
+        Args:
+            layout: that of the version in which the fetch goes on.
+        """
+        entries = self.requests
+        if len(self._keys) == 1:
+            elements = [(self._keys[0], 0, len(self))] if len(self) else []
+        else:
+            topics = self._codes >> _TOPIC_SHIFT
+            starts = _changes(topics)
+            if len(starts) > MAX_TOPICS:
+                _, first, of_row = np.unique(topics, return_index=True, return_inverse=True)
+                order = first[of_row].argsort(kind="stable")
+                topics, entries = topics[order], entries[order]
+                starts = _changes(topics)
+            ends = [*starts[1:], len(self)] if starts else []
+            keys = [self._keys[topic] for topic in topics[starts].tolist()]
+            elements = [*zip(keys, starts, ends, strict=True)]
+        return elements, _converted(entries, self.layout, layout).view(np.uint8).data
 
     # The response half
 
@@ -234,6 +248,12 @@ class SessionPartitions:
         self._key_bytes = sum(_KEY_BYTES + 2 * len(key) for key in self._keys)
         self._numbers = {key: number for number, key in enumerate(self._keys)}
         self._codes = numbers.astype(np.int64) << _TOPIC_SHIFT | self._codes & 0xFFFF_FFFF
+
+
+def _changes(topics: Codes) -> list[int]:
+    """Return where another topic begins; the first row is one of these places."""
+    places: list[int] = ((topics[1:] != topics[:-1]).nonzero()[0] + 1).tolist()
+    return [0, *places] if len(topics) else []
 
 
 def _once_each(codes: Codes) -> tuple[Rows | None, Rows]:

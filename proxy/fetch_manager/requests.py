@@ -6,7 +6,7 @@ from typing import Final
 from proxy.fetch_manager.partitions import SessionPartitions
 from proxy.protocol.api import API_KEY, LENGTH_BYTES, REQUEST_CORRELATION_ID
 from proxy.protocol.fetch_layout import LAYOUTS, SESSION, SESSION_VERSION
-from proxy.protocol.fetch_request import SESSIONLESS_EPOCH, FetchRequest
+from proxy.protocol.fetch_request import MAX_TOPICS, SESSIONLESS_EPOCH, FetchRequest
 from proxy.protocol.primitives import NO_TAGS, Buffer
 
 _NO_SESSION: Final = SESSION.pack(0, SESSIONLESS_EPOCH)
@@ -25,8 +25,8 @@ def sessionless(fetch: FetchRequest, version: int) -> bytes:
     return _frame(fetch, version, [fetch.frame[start : fetch.topics_end]])
 
 
-def full_fetch(fetch: FetchRequest, partitions: SessionPartitions, version: int) -> bytes:
-    """Return the full fetch that stands for an incremental one.
+def full_fetch(fetch: FetchRequest, partitions: SessionPartitions, version: int) -> bytes | None:
+    """Return the full fetch that stands for an incremental one; None if it has more than `MAX_TOPICS`.
 
     Args:
         fetch: its header, limits, rack and tags are kept.
@@ -34,8 +34,10 @@ def full_fetch(fetch: FetchRequest, partitions: SessionPartitions, version: int)
         version: that of the frame: the fetch's own, or below v7 if it is v7.
     """
     layout = LAYOUTS[version]
-    entries, size = partitions.entries(layout), layout.request_entry
-    elements = partitions.elements()
+    elements, entries = partitions.listed(layout)
+    if len(elements) > MAX_TOPICS:
+        return None
+    size = layout.request_entry
     parts: list[Buffer] = [layout.count(len(elements))]
     for key, start, end in elements:
         parts += (layout.prefix(key, end - start), entries[start * size : end * size])

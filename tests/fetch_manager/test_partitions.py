@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from proxy.fetch_manager.partitions import SessionPartitions
 from proxy.protocol.fetch_layout import LAYOUTS, FetchLayout
-from proxy.protocol.fetch_request import FetchRequest, Listing, parse_fetch_request
+from proxy.protocol.fetch_request import MAX_TOPICS, FetchRequest, Listing, parse_fetch_request
 from tests.examples import examples
 from tests.model.wire import FetchPartition, FetchTopic, encode_request
 from tests.model.wire import FetchRequest as ModelRequest
@@ -42,10 +42,11 @@ def keys(version: int, topic: str) -> bytes:
 
 def content(partitions: SessionPartitions, layout: FetchLayout) -> list[Wanted]:
     """Topic, partition, fetch offset of all rows, read off the elements of a full fetch."""
-    data = np.frombuffer(partitions.entries(layout), layout.request_item).view(layout.request_fields)
+    elements, entries = partitions.listed(layout)
+    data = np.frombuffer(entries, layout.request_item).view(layout.request_fields)
     return [
         (key.decode().rstrip(), int(row["partition"]), int(row["offset"]))
-        for key, start, end in partitions.elements()
+        for key, start, end in elements
         for row in data[start:end]
     ]
 
@@ -64,17 +65,45 @@ def test_rows_stand_in_the_order_of_the_first_request() -> None:
     held = holding(("b", 3, 1), ("a", 7, 2), ("b", 1, 3))
 
     assert content(held, LAYOUTS[12]) == [("b", 3, 1), ("a", 7, 2), ("b", 1, 3)]
-    assert [(key, end - start) for key, start, end in held.elements()] == [(b"b", 1), (b"a", 1), (b"b", 1)]
+    elements, _ = held.listed(LAYOUTS[12])
+    assert [(key, end - start) for key, start, end in elements] == [(b"b", 1), (b"a", 1), (b"b", 1)]
     assert repr(held) == "<SessionPartitions partitions=3 topics=2 v12>"
 
 
 def test_nothing_is_held_of_an_empty_request() -> None:
     held = holding()
 
-    assert (len(held), held.elements(), bytes(held.entries(LAYOUTS[12]))) == (0, [], b"")
+    elements, entries = held.listed(LAYOUTS[12])
+    assert (len(held), elements, bytes(entries)) == (0, [], b"")
     assert row_of(held, b"a", 0) == -1
     held.forget([(b"a", np.array([0], ">u4").tobytes())])
     held.move_to_end([])
+
+
+def test_topics_that_are_mixed_much_are_listed_one_after_the_other() -> None:
+    """Each change of the topic would cost its name again: 253 bytes for an entry of 32."""
+    count = MAX_TOPICS // 2 + 1
+    mixed = [(topic, number, 0) for number in range(count) for topic in ("b", "a", "c")]
+    held = holding(*mixed[:MAX_TOPICS])
+    held.update(listing(mixed[MAX_TOPICS:], 12))
+
+    for first in mixed[:7]:
+        listed = content(held, LAYOUTS[12])
+        assert sorted(listed) == sorted(mixed)
+        assert len(held.listed(LAYOUTS[12])[0]) == 3
+        # Who is first in the session's order is first here, and each in its topic.
+        assert listed[0] == first
+        assert [each for each in listed if each[0] == "b"] == [
+            entry for entry in [*mixed[mixed.index(first) :], *mixed[: mixed.index(first)]] if entry[0] == "b"
+        ]
+        held.move_to_end([0])
+
+
+def test_topics_that_are_mixed_a_little_stay_in_the_order_of_the_session() -> None:
+    """Under a limit of the response it decides who gets records (KIP-227)."""
+    mixed = [(topic, number, 0) for number in range(MAX_TOPICS // 2) for topic in ("b", "a")]
+
+    assert content(holding(*mixed), LAYOUTS[12]) == mixed
 
 
 def test_listed_twice_first_place_last_values() -> None:
@@ -158,7 +187,7 @@ def test_versions_with_more_fields_and_with_fewer(narrow: int, wide: int) -> Non
     for version in (narrow, wide):
         first, second = listing([("a", 0, 4)], version), listing([("a", 1, 6)], version, epoch=3)
         expected = first.entries.tobytes() + second.entries.tobytes()
-        assert bytes(held.entries(LAYOUTS[version])) == expected
+        assert bytes(held.listed(LAYOUTS[version])[1]) == expected
     held.update(listing([("a", 0, 9)], narrow))
     assert held.layout.request_entry == LAYOUTS[wide].request_entry
     assert content(held, LAYOUTS[wide]) == [("a", 0, 9), ("a", 1, 6)]
