@@ -23,6 +23,7 @@ RANGES = [
     ("2.4.1", (0, 11), (0, 8)),
     ("2.8.2", (0, 12), (0, 9)),
     ("3.9.1", (0, 17), (0, 11)),
+    ("4.4.0", (4, 18), (0, 13)),
 ]
 """Kafka's own tables: the versions of Fetch and Produce that each release takes."""
 

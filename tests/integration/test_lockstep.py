@@ -13,7 +13,7 @@ from tools.kafka.raw import RawConnection, frame
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(1800)]
 
-RELEASES = ("4.3.0", "3.9.1", "2.8.2", "2.4.1", "1.1.1", "1.0.2")
+RELEASES = ("4.4.0", "4.3.0", "3.9.1", "2.8.2", "2.4.1", "1.1.1", "1.0.2")
 STEPS = int(os.environ.get("LOCKSTEP_STEPS", "500"))
 """Steps on each broker, shared out over its Fetch versions."""
 

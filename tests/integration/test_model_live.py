@@ -24,6 +24,7 @@ from tools.kafka import Broker
 pytestmark = pytest.mark.integration
 
 RELEASES = {
+    "4.4.0": (4, 7, 12, 18),
     "4.3.0": (4, 7, 11, 12, 16, 18),
     "3.9.1": (4, 9, 12, 17),
     "2.8.2": (4, 8, 10, 12),

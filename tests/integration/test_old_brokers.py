@@ -23,6 +23,7 @@ Seen = list[tuple[int, int, bytes | None, bytes | None, tuple[int, int]]]
 @pytest.mark.parametrize(
     ("version", "sessions"),
     [
+        ("4.4.0", True),
         ("3.9.1", True),
         ("2.8.2", True),
         # 2.1 to 2.4: a session forgets leader epochs (KAFKA-9338), and librdkafka sends them.
