@@ -50,7 +50,7 @@ demo-link: $(STAMP)  ## a client, two gateways in a row, a broker without sessio
 demo-cooperative: $(STAMP)  ## four consumers on one partition, as a plain group and cooperative
 	$(BIN)/python -m tools.demo_cooperative
 
-clients: $(STAMP)  ## tests with clients in Java, Go and JavaScript
+clients: $(STAMP)  ## tests with clients in Java, Go, JavaScript and C
 	$(BIN)/pytest -q -m clients
 
 soak: $(STAMP)  ## fuzzers, an hour of faults, and the tests that take long

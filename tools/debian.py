@@ -26,6 +26,7 @@ from tools.kafka import jars
 PACKAGES: Final = {
     "haproxy": ("haproxy",),
     "iproute2": ("ip",),
+    "kcat": ("kcat",),
     "nftables": ("nft",),
     "procps": ("sysctl",),
     "prometheus": ("promtool",),

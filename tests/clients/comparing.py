@@ -80,9 +80,9 @@ def read_whole(
 
 def count_of(program: Program, expected: Expected, isolation: str) -> int:
     """How many records this client finds in all topics together."""
-    if not program.transactions:
-        return expected.uncommitted + expected.markers
-    return expected.committed if isolation == "read_committed" else expected.uncommitted
+    if program.transactions and isolation == "read_committed":
+        return expected.committed + program.aborted
+    return expected.uncommitted + (0 if program.markers else expected.markers)
 
 
 def fetches_of(gateway: GatewayProcess, client_id: str) -> Fetches:
@@ -121,6 +121,10 @@ def assert_sessions(sessions: Sessions, fetches: Fetches) -> None:
         case Sessions.GIVEN:
             assert client["incremental"] == client["full"] == 0 < client["sessionless"], fetches
             assert broker["incremental"] > 0, fetches
+            assert fetches.broker_bytes < fetches.client_bytes, fetches
+        case Sessions.ASKED:
+            assert client["incremental"] == client["sessionless"] == 0 < client["full"], fetches
+            assert broker["incremental"] > broker["full"] > 0, fetches
             assert fetches.broker_bytes < fetches.client_bytes, fetches
         case Sessions.OWN:
             assert client["incremental"] > 0, fetches

@@ -47,4 +47,4 @@ def _hash(line: Line) -> int:
 
 
 def _is_marker(program: Program, line: Line) -> bool:
-    return not program.transactions and line["key"] in MARKERS
+    return not program.markers and line["key"] in MARKERS

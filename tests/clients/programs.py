@@ -6,6 +6,7 @@ goes to the cache folder.
 
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -34,7 +35,9 @@ def build(*command: str, folder: Path) -> None:
     subprocess.run(command, cwd=folder, check=True, timeout=BUILD_SECONDS)
 
 
-def go_program(name: str, command: str, sessions: Sessions, *, transactions: bool = True) -> Program:
+def go_program(
+    name: str, command: str, sessions: Sessions, *, transactions: bool = True, markers: bool = True
+) -> Program:
     output = BUILT / "go"
     output.mkdir(parents=True, exist_ok=True)
     build(tool("go"), "build", "-o", str(output / command), f"./{command}", folder=HERE / "go")
@@ -44,6 +47,7 @@ def go_program(name: str, command: str, sessions: Sessions, *, transactions: boo
         command=(str(output / command),),
         sessions=sessions,
         transactions=transactions,
+        markers=markers,
     )
 
 
@@ -51,39 +55,73 @@ def sarama() -> Program:
     return go_program("sarama", "sarama", Sessions.GIVEN)
 
 
+def old_sarama() -> Program:
+    return go_program("sarama-1.19", "saramaold", Sessions.GIVEN, transactions=False)
+
+
 def franz_go() -> Program:
     return go_program("franz-go", "franz", Sessions.OWN)
 
 
 def kafka_go() -> Program:
-    return go_program("kafka-go", "kafkago", Sessions.NONE, transactions=False)
+    return go_program("kafka-go", "kafkago", Sessions.NONE, transactions=False, markers=False)
 
 
-def kafkajs() -> Program:
+def js_program(name: str, package: str, module: str, sessions: Sessions, *, aborted: int = 0) -> Program:
     node, npm = tool("node"), tool("npm")
     folder = BUILT / "js"
     folder.mkdir(parents=True, exist_ok=True)
-    for name in ("package.json", ".npmrc"):
-        shutil.copy(HERE / "js" / name, folder)
-    if not (folder / "node_modules" / "kafkajs").is_dir():
+    for file in ("package.json", ".npmrc"):
+        shutil.copy(HERE / "js" / file, folder)
+    if not (folder / "node_modules" / package).is_dir():
         build(npm, "install", folder=folder)
-    command = (node, str(HERE / "js" / "consume.js"), str(folder))
-    return Program(name="kafkajs", client_id="kafkajs", command=command, sessions=Sessions.GIVEN)
+    command = (node, str(HERE / "js" / f"consume_{module}.js"), str(folder))
+    return Program(name=name, client_id=name, command=command, sessions=sessions, aborted=aborted)
 
 
-def java() -> Program:
+def kafkajs() -> Program:
+    return js_program("kafkajs", "kafkajs", "kafkajs", Sessions.GIVEN)
+
+
+def kafka_ts() -> Program:
+    return js_program("kafka-ts", "kafka-ts", "kafka_ts", Sessions.OWN)
+
+
+def platformatic() -> Program:
+    """Of a producer with two aborted transactions in a response it delivers the first: 8 records each."""
+    return js_program("platformatic", "@platformatic/kafka", "platformatic", Sessions.ASKED, aborted=16)
+
+
+def kcat() -> Program:
+    """Debian's, and with it a librdkafka that is years older than confluent-kafka's."""
+    command = (sys.executable, "-m", "tests.clients.python.consume_kcat", tool("kcat"))
+    return Program(name="kcat", client_id="kcat", command=command, sessions=Sessions.GIVEN)
+
+
+def java(release: str = LATEST) -> Program:
     compiler, runtime = tool("javac"), tool("java")
-    folder = BUILT / "java"
-    jars = classpath(LATEST)
+    folder = BUILT / f"java-{release}"
+    folder.mkdir(parents=True, exist_ok=True)
+    jars = classpath(release)
     build(compiler, "-cp", jars, "-d", str(folder), "Consume.java", folder=HERE / "java")
     command = (runtime, "-Xmx256m", *QUICK_START, "-cp", f"{folder}:{jars}", "Consume")
     return Program(name="java", client_id="java", command=command, sessions=Sessions.OWN)
 
 
+def newest_java() -> Program:
+    """It asks for ApiVersions v5 first, which the gateway does not understand."""
+    return java("4.4.0")
+
+
 PROGRAMS: Mapping[str, Callable[[], Program]] = {
     "java": java,
+    "java-4.4": newest_java,
     "sarama": sarama,
+    "sarama-1.19": old_sarama,
     "franz-go": franz_go,
     "kafka-go": kafka_go,
     "kafkajs": kafkajs,
+    "kafka-ts": kafka_ts,
+    "platformatic": platformatic,
+    "kcat": kcat,
 }

@@ -28,6 +28,7 @@ class Sessions(Enum):
 
     OWN = "the client's own, passed on as they come"
     GIVEN = "the gateway's"
+    ASKED = "the gateway's; the client asks for a new one with each fetch, and uses none"
     NONE = "nobody: they would not pay for one partition a connection"
 
 
@@ -41,7 +42,11 @@ class Program:
     environment: Mapping[str, str] = field(default_factory=dict)
     sessions: "Sessions"
     transactions: bool = True
-    """The client knows read_committed, and that the ends of transactions in a log are no records."""
+    """The client knows read_committed."""
+    aborted: int = 0
+    """How many records of aborted transactions it delivers with read_committed, directly as well."""
+    markers: bool = True
+    """The client knows that the ends of transactions in a log are no records."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +88,7 @@ def _old_kafka_python() -> Program:
         environment={"PYTHONPATH": str(folder)},
         sessions=Sessions.GIVEN,
         transactions=False,
+        markers=False,
     )
 
 

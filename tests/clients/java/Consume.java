@@ -1,3 +1,4 @@
+import java.io.InputStream;
 import java.security.MessageDigest;
 import java.time.Duration;
 import java.util.ArrayList;
@@ -5,6 +6,7 @@ import java.util.HashMap;
 import java.util.HexFormat;
 import java.util.List;
 import java.util.Map;
+import java.util.Properties;
 import java.util.StringJoiner;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
@@ -12,7 +14,6 @@ import org.apache.kafka.common.KafkaException;
 import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.header.Header;
 import org.apache.kafka.common.serialization.ByteArrayDeserializer;
-import org.apache.kafka.common.utils.AppInfoParser;
 
 /**
  * The consumer program of the Java client, which makes fetch sessions of its own. Command line and output are told in
@@ -30,7 +31,7 @@ public final class Consume {
         for (int at = 0; at < arguments.length; at += 2) {
             given.put(arguments[at].substring(2), arguments[at + 1]);
         }
-        System.out.printf("{\"kind\": \"start\", \"client\": \"Java\", \"version\": \"%s\"}%n", AppInfoParser.getVersion());
+        System.out.printf("{\"kind\": \"start\", \"client\": \"Java\", \"version\": \"%s\"}%n", version());
         try (KafkaConsumer<byte[], byte[]> consumer = new KafkaConsumer<>(settings(given))) {
             if (given.containsKey("subscribe")) {
                 consumer.subscribe(List.of(given.get("subscribe").split(",")));
@@ -42,6 +43,14 @@ public final class Consume {
             read(consumer);
         }
         System.out.println("{\"kind\": \"end\"}");
+    }
+
+    private static String version() throws Exception {
+        Properties told = new Properties();
+        try (InputStream stream = KafkaConsumer.class.getResourceAsStream("/kafka/kafka-version.properties")) {
+            told.load(stream);
+        }
+        return told.getProperty("version");
     }
 
     private static Map<String, Object> settings(Map<String, String> given) {
