@@ -303,6 +303,16 @@ class ClientSide:
             state.tally.refused[Refusal.VERSION] += 1
             state.fail("client", f"{ApiKey(api_key).name} v{version}, which is not offered")
             return len(data)
+        # A fetch that is sent again must not come between SaslHandshake and SaslAuthenticate: a broker takes
+        # nothing else there (error 34, ILLEGAL_SASL_STATE). Only when authenticating anew (KIP-368).
+        if (
+            api_key == ApiKey.SASL_HANDSHAKE
+            and size < READ_WITHIN
+            and (self._fetches.handler.outstanding or state.responses.resending)
+        ):
+            state.request_part.need = size
+            state.request_part.held = len(data) >= size
+            return 0
         if self._following is not None and not state.client_id:
             with suppress(ProtocolError):  # not all clients send ApiVersions on each connection
                 state.client_id = readable(request_header(data, LENGTH_BYTES)[3])

@@ -15,7 +15,7 @@ from proxy.session.handler import FetchSessionHandler
 from proxy.session.state import Loss
 from tests.frames import Want, entry, fetch, fetch_response, framed, named
 from tests.model import wire
-from tests.playbook import HOT, SESSION_ID, Playbook, T, asks, full, passes, turn
+from tests.playbook import HOT, SESSION_ID, Playbook, T, asks, full, passes, request, response, turn
 
 # --- the broker loses or refuses sessions ---------------------------------------------------------
 
@@ -183,6 +183,29 @@ def test_a_response_with_id_0_ends_the_session() -> None:
     assert lost == SessionLost(
         session_id=SESSION_ID, error_code=0, reason="the broker does not have the session"
     )
+
+
+@pytest.mark.parametrize("code", [0, 70, 71, -1])
+@pytest.mark.parametrize("version", [0, 1])
+def test_a_fetch_that_is_sent_again_does_not_come_amid_an_authentication(code: int, version: int) -> None:
+    """KIP-368, trap 33: between SaslHandshake and SaslAuthenticate a broker takes nothing else (error 34)."""
+    play = Playbook().established(16, T)
+    handshake = request(17, version, 5, b"\0\5PLAIN")
+    token = request(36, 1, 6, b"\0\0\0\1t") if version else b"\0\0\0\1t"
+    play.client(fetch(16, *T, correlation=4)).to_broker(asks(16, [], (SESSION_ID, 1), correlation=4))
+    play.client(handshake[:14]).nothing().client(handshake[14:]).nothing().client(token).nothing()
+    if code:
+        play.broker(fetch_response(16, error_code=code, correlation_id=4))
+        again = play.takes_broker()
+        assert again != handshake
+        assert again[8:12] == (4).to_bytes(4)
+        told = {"session_id": 78} if code != -1 else {}
+        play.broker(full(16, T, correlation_id=4, **told))
+    else:
+        play.broker(fetch_response(16, session_id=SESSION_ID, correlation_id=4))
+    play.to_client(full(16, T, correlation_id=4), more=True).to_broker(handshake, token)
+    told_of_both = response(5, b"\0\0\0\0\0\0")
+    play.broker(told_of_both).to_client(told_of_both)
 
 
 def test_what_the_broker_has_not_described_is_asked_for_in_full() -> None:
