@@ -61,7 +61,7 @@ class NotFollowed(StrEnum):
     REFUSED = "refused"
     """The new leader gave an error, too, or sent the client elsewhere."""
     BUSY = "connection busy"
-    """On the client's connection to the new leader a request may wait longer than a response is held."""
+    """On the client's connection to the new leader a request may wait too long, or a repeat does already."""
     CLOSED = "connection closed"
     """That connection ended first."""
     LATE = "too late"

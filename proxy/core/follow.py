@@ -13,7 +13,7 @@ offset. Logs that share a record of an epoch are the same up to it.
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
@@ -50,6 +50,9 @@ _MAX_KNOWN: Final = 1 << 15
 _BATCH_BYTES: Final = 600
 """What is kept of a batch, beside the bytes of its entry."""
 _FETCH: Final = int(ApiKey.FETCH)
+_REQUEST_SECONDS: Final = 1e-3
+"""A broker takes about so long for a request that need not wait, on the safe side."""
+_ASKED_OF_PEERS: Final = (ApiKey.FETCH, ApiKey.PRODUCE, ApiKey.OFFSET_FOR_LEADER_EPOCH)
 _PARKED: Final = (ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP)
 """Brokers answer these when other members have come, which may take minutes."""
 
@@ -67,6 +70,8 @@ class _Held:
     """How long after its answer that will be."""
     waits: int = 0
     """Responses to requests of the gateway's own that are to come."""
+    legs: dict[int, list[Failed]] = field(default_factory=dict)
+    """By the leader that is asked now: what it is to be asked when it has answered."""
     done: bool = False
 
 
@@ -75,6 +80,7 @@ class _Leg:
     """What one new leader is asked."""
 
     held: _Held
+    leader_id: int
     peer: Peer
     failed: list[Failed]
 
@@ -111,6 +117,7 @@ class Following:
         "_kept",
         "_known",
         "_lanes",
+        "_listed",
         "_node_id",
         "_over",
         "_peers",
@@ -155,8 +162,8 @@ class Following:
         that epoch, it is asked at once: what was proven once stays so, for a leader truncates nothing."""
         self._wake: Callable[[], None] = _nothing
         self._alarm: Callable[[float], None] = _nothing
-        if node_id is not None:
-            peers.add(self, host, node_id)
+        self._listed: Identity | None = None
+        """Whose connection others find this one as."""
 
     def attach(self, wake: Callable[[], None], alarm: Callable[[float], None]) -> None:
         """Have a shell see to this connection.
@@ -200,18 +207,22 @@ class Following:
     def wait_left(self, now: float) -> float:
         """Return how many seconds the broker may let a request wait that is sent now; inf: do not send it.
 
-        A broker handles the requests of a connection one by one (fetch-semantics, trap 16).
+        A broker handles the requests of a connection one by one (fetch-semantics, trap 16). So one repeat at
+        a time is all that a connection gets, from however many clients with the same name.
         """
         self._catch_up()
         self._state.take_over()
         self._settle()
-        left = 0.0
-        for request in self._state.responses.expected:
-            if request.api_key in _PARKED:
+        expected = self._state.responses.expected
+        free_at = 0.0
+        for request in expected:
+            if request.api_key in _PARKED or (
+                request.reply is not None and request.api_key in _ASKED_OF_PEERS
+            ):
                 return float("inf")
-            if request.fetch is not None:
-                left = max(left, request.sent_at + request.fetch.max_wait_ms / 1e3 - now)
-        return left
+            if request.fetch is not None:  # it begins to wait when those before it are answered
+                free_at = max(free_at, request.sent_at) + request.fetch.max_wait_ms / 1e3
+        return max(free_at - now, 0.0) + len(expected) * _REQUEST_SECONDS
 
     def ask(self, request: InFlightRequest, frame: bytes, now: float) -> None:
         """Send a request of the gateway's own."""
@@ -244,11 +255,24 @@ class Following:
     def answered(self, request: InFlightRequest) -> None:
         """Note that a response is whole."""
         self._authentication.answered(request)
+        if self._listed is None and self._authentication.done:
+            self._list(self._who)
 
     def authenticates(self, frame: bytes) -> None:
         """Note a request of SASL; b"" if it was not kept."""
         self._state.steady.forget()  # what comes next is to be seen
         self._authentication.authenticates(frame)
+        self._list(None)
+
+    def _list(self, who: Identity | None) -> None:
+        """Have others find this connection as somebody's; None: as nobody's."""
+        if self._node_id is None:
+            return
+        if self._listed is not None:
+            self._peers.remove(self, self._listed, self._node_id)
+        self._listed = who
+        if who is not None:
+            self._peers.add(self, who, self._node_id)
 
     def takes(self, version: int) -> bool:
         """Whether produce requests of a version are looked into."""
@@ -460,17 +484,30 @@ class Following:
             self._give_up((each for each in found if not held.repeat.may(each)), NotFollowed.NOT_NEXT)
             if not those:
                 continue
-            peer = self._peers.find(self._who, leader_id, now)
-            if peer is None:
+            if leader_id in held.legs:
+                held.legs[leader_id] += those
+                continue
+            found_there = self._peers.find(self._who, leader_id, now)
+            if found_there is None:
                 self._give_up(those, NotFollowed.NO_CONNECTION)
-            elif peer.wait_left(now) > held.deadline - now:
+                continue
+            peer, left = found_there
+            if now + left > held.deadline + held.repeat.beyond:
                 self._give_up(those, NotFollowed.BUSY)
+                continue
+            held.legs[leader_id] = []
+            leg = _Leg(held, leader_id, peer, those)
+            if all(each.sure for each in those):
+                self._repeat(leg, now, left)
             else:
-                leg = _Leg(held, peer, those)
-                if all(each.sure for each in those):
-                    self._repeat(leg, now)
-                else:
-                    self._ask_epochs(leg, now)
+                self._ask_epochs(leg, now)
+
+    def _done(self, leg: _Leg, now: float) -> None:
+        """Ask a new leader what could not be asked with the rest; send the response if nothing is to come."""
+        held = leg.held
+        if more := held.legs.pop(leg.leader_id):
+            self._go(held, more, now)
+        self._go_on(held)
 
     def _ask_epochs(self, leg: _Leg, now: float) -> None:
         asked: dict[bytes, list[tuple[int, int, int]]] = {}
@@ -504,12 +541,19 @@ class Following:
         if frame is None or leg.peer.identity() != self._who:
             self._give_up(leg.failed, NotFollowed.CLOSED)
         elif leg.failed:
-            self._repeat(leg, now)
-        self._go_on(held)
+            self._repeat(leg, now, leg.peer.wait_left(now))
+            return
+        self._done(leg, now)
 
-    def _repeat(self, leg: _Leg, now: float) -> None:
-        """Send a new leader what the old one refused."""
-        frame = leg.held.repeat.ask(leg.failed)
+    def _repeat(self, leg: _Leg, now: float, left: float) -> None:
+        """Send a new leader what the old one refused.
+
+        Args:
+            leg: that.
+            now: the time.
+            left: how long it may have to wait there.
+        """
+        frame = leg.held.repeat.ask(leg.failed, leg.held.deadline - now - left)
         request = own(frame)
         request.sent_partitions = len(leg.failed)
         request.reply = partial(self._answered, leg)
@@ -533,7 +577,7 @@ class Following:
             self._give_up((each for each in leg.failed if not each.entry), NotFollowed.REFUSED)
         if not held.done:
             self._state.now = max(self._state.now, now)  # what is next may have waited for this
-            self._go_on(held)
+            self._done(leg, now)
 
     def _know(self, place: Place, epoch: int, leader: Leader) -> None:
         if len(self._known) >= _MAX_KNOWN:
@@ -626,8 +670,7 @@ class Following:
     def end(self) -> None:
         """Note that the connection has ended."""
         self.attach(_nothing, _nothing)
-        if self._node_id is not None:
-            self._peers.remove(self, self._host, self._node_id)
+        self._list(None)
         self.lose()
         for held in self._held:
             held.done = True

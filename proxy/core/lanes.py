@@ -44,6 +44,8 @@ class Lanes:
         """The sequence after the last batch that was acknowledged."""
         self._overtaken: set[Lane] = set()
         """A request was sent although others of the lane were in flight elsewhere: these are not repeated."""
+        self._hung: set[Owner] = set()
+        """Others have waited for these as long as anybody may. Nobody does again until they get an answer."""
         self._waiting: list[Owner] = []
 
     def __repr__(self) -> str:
@@ -52,11 +54,13 @@ class Lanes:
     def enter(self, produced: Produced, owner: Owner, *, forced: bool) -> bool:
         """Note that a request is sent; return False if it has to wait, until its owner is called."""
         lanes = [lane_of(batch) for batch in produced.batches]
-        busy = [lane for lane in lanes if self._is_busy(lane, owner)]
-        if busy and not forced:
+        busy = {lane: others for lane in lanes if (others := self._others(lane, owner))}
+        in_the_way = {other for others in busy.values() for other in others} - self._hung
+        if in_the_way and not forced:
             if owner not in self._waiting:
                 self._waiting.append(owner)
             return False
+        self._hung |= in_the_way
         self._overtaken.update(busy)
         for lane in lanes:
             owners = self._in_flight.setdefault(lane, {})
@@ -65,6 +69,7 @@ class Lanes:
 
     def leave(self, produced: Produced, owner: Owner) -> None:
         """Note that a request is answered, and nothing of it will be repeated."""
+        self._hung.discard(owner)
         for batch in produced.batches:
             lane = lane_of(batch)
             owners = self._in_flight.get(lane, {})
@@ -74,6 +79,7 @@ class Lanes:
 
     def drop(self, owner: Owner) -> None:
         """Note that a connection has ended."""
+        self._hung.discard(owner)
         for lane, owners in list(self._in_flight.items()):
             if owner in owners:
                 owners[owner] = 0
@@ -99,10 +105,10 @@ class Lanes:
         lane = lane_of(batch)
         return self._next.get(lane, 0) == batch.sequence and lane not in self._overtaken
 
-    def _is_busy(self, lane: Lane, owner: Owner) -> bool:
-        """Whether batches are in flight on another connection of the same client."""
+    def _others(self, lane: Lane, owner: Owner) -> list[Owner]:
+        """Return the other connections of the same client on which batches are in flight."""
         owners = self._in_flight.get(lane, {})
-        return any(other is not owner and other.client == owner.client for other in owners)
+        return [other for other in owners if other is not owner and other.client == owner.client]
 
     def _forget(self, lane: Lane, owner: Owner, owners: dict[Owner, int]) -> None:
         if owners[owner] <= 0:

@@ -5,6 +5,7 @@ For a broker a client is who has authenticated, and its client id, which quotas 
 together if they agree in both, and come from one host. When in doubt they don't.
 """
 
+from collections import deque
 from hashlib import sha256
 from typing import Final, NamedTuple, Protocol
 
@@ -16,6 +17,8 @@ from proxy.protocol.primitives import ProtocolError, read_int32, read_string, re
 SASL: Final = (ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE)
 _BEFORE: Final = (*SASL, ApiKey.API_VERSIONS)
 """What brokers answer before a client has authenticated."""
+_LOOKED_AT: Final = 8
+"""Of more connections of one client none is asked whether it is free. Each is asked in its turn."""
 _WHOLE: Final = frozenset({b"PLAIN", b"OAUTHBEARER"})
 """Mechanisms whose first token says who the client is, with the proof: the same each time."""
 _SCRAM: Final = b"SCRAM-"
@@ -39,7 +42,10 @@ class Peer(Protocol):
         """Return whose connection it is; None if that is not known, or not proven."""
 
     def wait_left(self, now: float) -> float:
-        """Return how many seconds the broker may let a request wait that is sent now; inf: do not send it."""
+        """Return how many seconds the broker may let a request wait that is sent now; inf: do not send it.
+
+        A repeat that is not answered yet forbids another one.
+        """
 
     def ask(self, request: InFlightRequest, frame: bytes, now: float) -> None:
         """Send a request of the gateway's own."""
@@ -49,7 +55,7 @@ class Peer(Protocol):
 
 
 class Peers:
-    """The connections of a process, by the client's host and the broker.
+    """The connections of a process, by whose they are and the broker.
 
     Args:
         produces: idempotent produce requests are repeated, too.
@@ -59,29 +65,43 @@ class Peers:
         self.produces = produces
         self.lanes = Lanes()
         """The order of idempotent batches."""
-        self._by_place: dict[tuple[str, int], list[Peer]] = {}
+        self._own: dict[tuple[Identity, int], deque[Peer]] = {}
 
     def __repr__(self) -> str:
-        return f"<Peers {sum(map(len, self._by_place.values()))}>"
+        return f"<Peers {sum(map(len, self._own.values()))}>"
 
-    def add(self, peer: Peer, host: str, node_id: int) -> None:
-        """Note a connection of a client on that host to that broker."""
-        self._by_place.setdefault((host, node_id), []).append(peer)
+    def add(self, peer: Peer, who: Identity, node_id: int) -> None:
+        """Note a client's connection to a broker."""
+        self._own.setdefault((who, node_id), deque()).appendleft(peer)
 
-    def remove(self, peer: Peer, host: str, node_id: int) -> None:
+    def remove(self, peer: Peer, who: Identity, node_id: int) -> None:
         """Forget a connection."""
-        at = self._by_place.get((host, node_id), [])
-        if peer in at:
-            at.remove(peer)
-        if not at:
-            self._by_place.pop((host, node_id), None)
+        own = self._own[who, node_id]
+        own.remove(peer)
+        if not own:
+            del self._own[who, node_id]
 
-    def find(self, who: Identity | None, node_id: int, now: float) -> Peer | None:
-        """Return the client's own connection to a broker, the one that has least to wait for; None: none."""
-        if who is None:
-            return None
-        own = [peer for peer in self._by_place.get((who.host, node_id), []) if peer.identity() == who]
-        return min(own, key=lambda peer: peer.wait_left(now), default=None)
+    def find(self, who: Identity | None, node_id: int, now: float) -> tuple[Peer, float] | None:
+        """Return a connection of the client to a broker, and the seconds to wait there; None: there is none.
+
+        The first that has nothing to wait for is taken, or the best of the first few. They take turns: there
+        may be hundreds, as clients on one host may have one client id.
+        """
+        own = self._own.get((who, node_id), deque[Peer]()) if who is not None else deque[Peer]()
+        best: tuple[Peer, float] | None = None
+        looked_at = 0
+        for _ in range(len(own)):
+            peer = own[0]
+            own.rotate(-1)
+            if peer.identity() != who:
+                continue
+            left = peer.wait_left(now)
+            if best is None or left < best[1]:
+                best = peer, left
+            looked_at += 1
+            if left <= 0 or looked_at == _LOOKED_AT:
+                break
+        return best
 
 
 class Authentication:

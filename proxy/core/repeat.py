@@ -59,6 +59,8 @@ class Repeat(Protocol):
     """Topics are named by their ids."""
     seconds: float
     """How long the response may be held."""
+    beyond: float
+    """The new leader is asked even if other requests there may take so much longer than that."""
 
     def choose(self, followed: Container[Place]) -> int:
         """Leave out what may not be repeated; return how many partitions without a leader that are.
@@ -70,8 +72,13 @@ class Repeat(Protocol):
     def may(self, each: Failed) -> bool:
         """Whether a partition may be repeated now."""
 
-    def ask(self, failed: Sequence[Failed]) -> bytes:
-        """Return a request for some of the partitions."""
+    def ask(self, failed: Sequence[Failed], seconds: float) -> bytes:
+        """Return a request for some of the partitions.
+
+        Args:
+            failed: these.
+            seconds: how long the new leader may take, if it has nothing to say.
+        """
 
     def read(self, frame: bytes) -> "Told":
         """Read the response to it."""

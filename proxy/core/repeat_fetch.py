@@ -17,11 +17,12 @@ from proxy.protocol.primitives import ProtocolError, read_string
 
 FIRST_VERSION: Final = 9
 """A broker that takes it takes what the gateway asks, too: see `proxy.protocol.leader_requests`."""
-MORE_SECONDS: Final = 0.2
-"""A response may be held so much longer than the client's max_wait_ms. So long its own fetch may wait at the
-new leader, and the repeated one comes behind it."""
-WAIT_MS: Final = 100
+HOLD_SECONDS: Final = 0.1
+"""A response is held so long at most: a client that is not followed hears so much later of the move."""
+WAIT_MS: Final = 75
 """max_wait_ms of a repeated fetch, at most. It paces a client that asks a former leader again and again."""
+_MARGIN_SECONDS: Final = 0.025
+"""So long before the hold ends the new leader should answer."""
 _LIMITS = Struct(">iii")  # max_wait_ms, min_bytes, max_bytes
 _EPOCH: Final = slice(4, 8)
 """current_leader_epoch in an entry of a request."""
@@ -39,6 +40,9 @@ class FetchRepeat:
     """
 
     name = "fetch"
+    seconds = HOLD_SECONDS
+    beyond = MAX_SECONDS - HOLD_SECONDS
+    """The client's own fetch at the new leader may wait so long, but it seldom does while records come."""
 
     def __init__(self, fetch: FetchRequest, frame: bytes) -> None:
         self.frame = frame
@@ -50,9 +54,6 @@ class FetchRepeat:
         self._record_bytes = walk.record_bytes
         self.client_id = read_string(fetch.frame, REQUEST_START_BYTES)[0] or b""
         self.by_id = fetch.layout.topic_ids
-        # Records that are there must not wait as long as a client that gets none.
-        wait_ms = 0 if self._record_bytes else max(fetch.max_wait_ms, 0)
-        self.seconds = min(wait_ms / 1e3 + MORE_SECONDS, MAX_SECONDS)
 
     def choose(self, _followed: Container[Place]) -> int:
         """Leave nothing out."""
@@ -62,7 +63,7 @@ class FetchRepeat:
         """Whether a partition may be repeated now: reading twice does no harm."""
         return True
 
-    def ask(self, failed: Sequence[Failed]) -> bytes:
+    def ask(self, failed: Sequence[Failed], seconds: float) -> bytes:
         """Return a fetch of some partitions, with the client's own fields."""
         fetch = self._fetch
         layout = fetch.layout
@@ -78,8 +79,9 @@ class FetchRepeat:
         frame[REQUEST_CORRELATION_ID] = CORRELATION_ID.to_bytes(4)
         at = fetch.body + layout.request_limits
         max_wait_ms, min_bytes, max_bytes = _LIMITS.unpack_from(frame, at)
-        # What the client has got must not wait.
-        wait_ms = 0 if self._record_bytes else min(max(max_wait_ms, 0), WAIT_MS)
+        # What the client has got must not wait; nor what it sends behind a repeat that comes too late.
+        most = 0 if self._record_bytes else int(max(seconds - _MARGIN_SECONDS, 0) * 1e3 + 0.5)
+        wait_ms = min(max(max_wait_ms, 0), WAIT_MS, most)
         room = max(min(max_bytes - self._record_bytes, MAX_BYTES), 1)
         _LIMITS.pack_into(frame, at, wait_ms, min(min_bytes, 1), room)
         return bytes(frame)

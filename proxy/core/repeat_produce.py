@@ -30,6 +30,7 @@ class ProduceRepeat:
     name = "produce"
     by_id = False
     seconds = MAX_SECONDS
+    beyond = 0.0
 
     def __init__(
         self,
@@ -69,7 +70,7 @@ class ProduceRepeat:
         """Whether a batch is still the next one of its producer."""
         return self._lanes.is_next(self._batches[each.place])
 
-    def ask(self, failed: Sequence[Failed]) -> bytes:
+    def ask(self, failed: Sequence[Failed], _seconds: float) -> bytes:
         """Return a request with some of the batches, byte for byte."""
         return some_of(self._produced, (self._batches[each.place] for each in failed), CORRELATION_ID)
 

@@ -1,0 +1,228 @@
+"""Many clients of one host and one client id are followed: none waits for more than one repeat of another."""
+
+import struct
+from typing import Final
+
+import pytest
+
+from proxy.core.events import NotFollowed
+from proxy.core.peers import Identity, Peers
+from proxy.core.repeat import MAX_SECONDS
+from proxy.protocol.api import ApiKey
+from tests.core.test_follow import (
+    NEW,
+    OLD,
+    OURS,
+    TOPIC,
+    Two,
+    metadata_request,
+    metadata_response,
+    play,
+)
+from tests.core.test_follow_produce import Producer, batch, produce, produced
+from tests.frames import entry, fetch, fetch_response
+from tests.playbook import Playbook, request
+
+MOST_SECONDS: Final = 0.1
+"""A repeat delays a request behind it so long at most."""
+CLIENTS: Final = 100
+
+
+def frames_of(taken: bytes) -> list[bytes]:
+    frames = []
+    while taken:
+        size = 4 + int.from_bytes(taken[:4])
+        frames.append(taken[:size])
+        taken = taken[size:]
+    return frames
+
+
+def fails(old: Playbook, partition: int = 0, correlation: int = 5) -> None:
+    """A client asks the old leader, which refuses, and says who leads if it is asked."""
+    asked = fetch(
+        11, (TOPIC, partition), correlation=correlation, max_wait_ms=500, values={"current_leader_epoch": -1}
+    )
+    old.client(asked).to_broker(asked)
+    refusal = fetch_response(11, (TOPIC, [entry(partition, error=6)]), correlation_id=correlation)
+    old.broker(refusal)
+    if old.takes_broker():
+        old.broker(metadata_response(False, {partition: (NEW, 5)}))
+
+
+def pile_up(peers: Peers) -> list[Playbook]:
+    olds = [play(peers, OLD) for _ in range(CLIENTS)]
+    for old in olds:
+        fails(old)
+    return olds
+
+
+def test_repeats_of_clients_with_one_name_are_spread_over_their_connections() -> None:
+    peers = Peers()
+    news = [play(peers, NEW) for _ in range(CLIENTS)]
+    pile_up(peers)
+    assert [len(frames_of(new.takes_broker())) for new in news] == [1] * CLIENTS
+
+
+def test_a_bystander_waits_for_one_repeat_at_most() -> None:
+    """The broker handles the requests of a connection one by one, so their waits add up."""
+    peers = Peers()
+    bystander = play(peers, NEW)
+    olds = pile_up(peers)
+    own = request(ApiKey.HEARTBEAT, 0, 9)
+    bystander.connection.receive_client(own, 0.0)
+    *before, last = frames_of(bystander.takes_broker())
+    assert last == own
+    waits = [struct.unpack_from(">i", each, 4 + 8 + 2 + 1 + 4)[0] for each in before]
+    assert len(waits) == 1
+    assert sum(waits) / 1e3 <= MOST_SECONDS
+    # The others get their errors at once.
+    assert sum(bool(old.takes_client()) for old in olds) == CLIENTS - 1
+    assert sum(old.connection.tally.not_followed[NotFollowed.BUSY] for old in olds) == CLIENTS - 1
+
+
+def test_clients_that_never_refresh_do_not_fill_the_queue() -> None:
+    peers = Peers()
+    bystander = play(peers, NEW)
+    olds = pile_up(peers)
+    for again in range(5):
+        for old in olds:
+            old.connection.following.tick(MAX_SECONDS)
+            old.takes_client()
+            fails(old, correlation=10 + again)
+    assert len(frames_of(bystander.takes_broker())) == 1
+
+
+def test_produce_requests_are_spread_as_well() -> None:
+    peers = Peers(produces=True)
+    news, olds = [play(peers, NEW) for _ in range(50)], [play(peers, OLD) for _ in range(50)]
+    for at, old in enumerate(olds):
+        asked = produce(7, (0, batch(0, producer=at)), correlation=5)
+        old.client(asked).to_broker(asked).broker(produced(7, (0, 6, -1), correlation=5))
+        old.to_broker(metadata_request(False)).broker(metadata_response(False, {0: (NEW, 5)}))
+    assert [len(frames_of(new.takes_broker())) for new in news] == [1] * 50
+
+
+class Stub:
+    """A connection that counts how often it is asked."""
+
+    asked = 0
+
+    def __init__(self, who: Identity, left: float) -> None:
+        self._who, self._left = who, left
+
+    def identity(self) -> Identity:
+        return self._who
+
+    def wait_left(self, _now: float) -> float:
+        Stub.asked += 1
+        return self._left
+
+    def ask(self, *_: object) -> None: ...
+    def count(self, *_: object) -> None: ...
+
+
+@pytest.mark.parametrize(("left", "most"), [(0.0, 1), (0.5, 8), (float("inf"), 8)])
+def test_few_of_many_connections_are_looked_at(left: float, most: int) -> None:
+    """To ask one takes what it has in flight off the steady path: 9 ms for each error at 400 clients."""
+    peers, who = Peers(), Identity("10.0.0.7", "c", b"")
+    for _ in range(400):
+        peers.add(Stub(who, left), who, NEW)
+        peers.add(Stub(who._replace(client_id="d"), left), who._replace(client_id="d"), NEW)
+    Stub.asked = 0
+    assert peers.find(who, NEW, 0.0) is not None
+    assert Stub.asked <= most
+
+
+def test_a_connection_that_has_ended_is_found_no_more() -> None:
+    peers = Peers()
+    ended = play(peers, NEW)
+    assert repr(peers) == "<Peers 1>"
+    ended.connection.ended()
+    assert repr(peers) == "<Peers 0>"
+
+
+def test_a_repeat_behind_an_idle_fetch_does_not_wait_for_records() -> None:
+    """It may come too late. What the client sends behind it must not wait for it then."""
+    two = Two()
+    own = two.fetch((TOPIC, 1), correlation=8)
+    two.new.client(own).to_broker(own)
+    two.fails((TOPIC, 0)).asks_leaders().leaders({0: (NEW, 5)})
+    two.new.to_broker(two.repeated((TOPIC, 0), max_wait_ms=0))
+    two.old.connection.following.tick(MOST_SECONDS)
+    two.old.to_client(two.refusal((TOPIC, 0)))
+
+
+def test_pipelined_fetches_wait_one_after_the_other() -> None:
+    two = Two()
+    for correlation in (8, 9, 10):
+        own = two.fetch((TOPIC, 1), correlation=correlation)
+        two.new.client(own).to_broker(own)
+    two.fails((TOPIC, 0)).asks_leaders().leaders({0: (NEW, 5)})
+    two.new.nothing()
+    two.old.to_client(two.refusal((TOPIC, 0)))
+    assert two.counted() == ({}, {NotFollowed.BUSY: 1})
+
+
+def test_what_one_response_needs_of_a_leader_is_asked_one_after_the_other() -> None:
+    """One partition's leader is known from before, the other's is told while that one is asked."""
+    two = Two()
+    two.fails((TOPIC, 0)).asks_leaders().leaders({0: (NEW, 5)})
+    two.new.to_broker(two.repeated((TOPIC, 0)))
+    two.new.broker(fetch_response(11, (TOPIC, [entry(0, 5)]), correlation_id=OURS))
+    two.old.to_client(fetch_response(11, (TOPIC, [entry(0, 5)]), correlation_id=5))
+    two.fails((TOPIC, 0), (TOPIC, 1), errors=(6, 6)).asks_leaders()
+    two.new.to_broker(two.repeated((TOPIC, 0)))
+    two.leaders({1: (NEW, 5)}).new.nothing()
+    two.new.broker(fetch_response(11, (TOPIC, [entry(0, 6)]), correlation_id=OURS))
+    two.new.to_broker(two.repeated((TOPIC, 1)))
+    two.new.broker(fetch_response(11, (TOPIC, [entry(1, 7)]), correlation_id=OURS))
+    two.old.to_client(fetch_response(11, (TOPIC, [entry(0, 6), entry(1, 7)]), correlation_id=5))
+    assert two.counted() == ({"fetch": 3}, {})
+
+
+# A former leader that hangs
+
+
+def test_a_producer_waits_once_for_a_leader_that_hangs() -> None:
+    two = Producer()
+    two.sends(0)
+    first = two.produce(2, 9)
+    two.new.client(first).nothing()
+    two.new.connection.following.tick(MAX_SECONDS)
+    two.new.to_broker(first)
+    # Other batches of the lane, and those of other partitions in flight there, wait no more.
+    second = two.produce(4, 10)
+    two.new.client(second).to_broker(second)
+    other = produce(7, (1, batch(0)), correlation=11)
+    two.old.client(other).to_broker(other)
+    late = produce(7, (1, batch(2)), correlation=12)
+    two.new.client(late).to_broker(late)
+
+
+def test_a_leader_that_answers_again_is_waited_for_again() -> None:
+    two = Producer()
+    two.sends(0)
+    first = two.produce(2, 9)
+    two.new.client(first).nothing()
+    two.new.connection.following.tick(MAX_SECONDS)
+    two.new.to_broker(first)
+    two.old.broker(two.told(0, 40, 100)).to_client(two.told(0, 40, 100))
+    other = produce(7, (1, batch(0)), correlation=11)
+    two.old.client(other).to_broker(other)
+    two.new.client(produce(7, (1, batch(2)), correlation=12)).nothing()
+
+
+def test_nothing_is_repeated_behind_what_did_not_wait() -> None:
+    two = Producer()
+    other = produce(7, (1, batch(0)), correlation=11)
+    two.sends(0).old.client(other).to_broker(other)
+    first = two.produce(2, 9)
+    two.new.client(first).nothing()
+    two.new.connection.following.tick(MAX_SECONDS)
+    two.new.to_broker(first)
+    late = produce(7, (1, batch(2)), correlation=12)
+    two.new.client(late).to_broker(late)
+    two.refused(0).old.to_client(two.told(6, correlation=100))
+    refusal = produced(7, (1, 6, -1), correlation=11)
+    two.old.broker(refusal).to_client(refusal)
+    assert two.counted() == ({}, {NotFollowed.NOT_NEXT: 2})
