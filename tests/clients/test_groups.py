@@ -75,6 +75,26 @@ class Group:
             producer.produce(self.topic, key=b"key-%d" % (each % KEYS), value=b"%d" % each)
         assert producer.flush(30) == 0
 
+    def produce_transactions(self, number: int) -> list[int]:
+        """Produce transactions of two records, a record without one behind each; return all offsets."""
+        offsets: list[int] = []
+
+        def delivered(_: object, message: confluent_kafka.Message) -> None:
+            offsets.append(message.offset() or 0)
+
+        bootstrap = {"bootstrap.servers": self._broker.address, "linger.ms": 0}
+        plain = confluent_kafka.Producer(bootstrap)
+        producer = confluent_kafka.Producer(bootstrap | {"transactional.id": self.topic})
+        producer.init_transactions(PATIENCE)
+        for each in range(number):
+            producer.begin_transaction()
+            for one in range(2):
+                producer.produce(self.topic, key=b"key-%d" % ((3 * each + one) % KEYS), on_delivery=delivered)
+            producer.commit_transaction(PATIENCE)
+            plain.produce(self.topic, key=b"key-%d" % ((3 * each + 2) % KEYS), on_delivery=delivered)
+            assert plain.flush(30) == 0
+        return offsets
+
     def wait_shared(self) -> int:
         """Produce until each member has got something, and no more for a while; return how many records."""
         number = 0
@@ -131,6 +151,20 @@ def test_two_members_share_a_partition(name: str, broker: Broker) -> None:
         group.produce(first, RECORDS)
         group.wait(first + RECORDS)
         group.check(first, first + RECORDS)
+
+
+@pytest.mark.parametrize("name", ["sarama", "kafkajs", "kafka-python"])
+def test_nothing_is_lost_among_transactions(name: str, broker: Broker) -> None:
+    """Each member sees the markers of all transactions, and skips what others get between them."""
+    program = program_of(name)
+    with Group(broker, [program]) as group:
+        group.join(program)
+        group.join(program)
+        first = group.wait_shared()
+        offsets = group.produce_transactions(200)
+        group.wait(first + len(offsets))
+        found = [line["offset"] for run in group.runs for line in run.of("record")]
+        assert sorted(each for each in found if each >= first) == sorted(offsets)
 
 
 def test_many_libraries_share_a_partition(broker: Broker) -> None:
