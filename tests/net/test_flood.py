@@ -2,10 +2,12 @@
 
 import asyncio
 import socket
+import ssl
 import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from itertools import pairwise
+from pathlib import Path
 from typing import Final
 
 import pytest
@@ -21,6 +23,7 @@ from tests.shell import (
     BOTH_LOOPS,
     StubCluster,
     client,
+    frame,
     gateway,
     link_of,
     request,
@@ -30,6 +33,7 @@ from tests.shell import (
     stub_cluster,
     until,
 )
+from tools.certificates import Authority
 
 UNKNOWN: Final = 99
 """A version of ApiVersions that no broker has: the gateway answers."""
@@ -230,5 +234,30 @@ def test_one_whose_broker_does_not_read_waits_until_it_sends_no_more(
             monkeypatch.setattr(transports, "HALF_CLOSED_SECONDS", 0.0)
             await until(lambda: not gate.links)
             socket_of(cluster.writers[-1]).resume_reading()
+
+    run(scene(), plain=plain)
+
+
+@BOTH_LOOPS
+@pytest.mark.parametrize(
+    ("api_key", "version"), [(ApiKey.HEARTBEAT, 0), (ApiKey.API_VERSIONS, UNKNOWN)], ids=["broker", "gateway"]
+)
+def test_within_tls_all_is_answered_in_order(plain: bool, api_key: int, version: int, tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    pair = authority.sign("gate", "localhost")
+
+    async def scene() -> None:
+        trusting = ssl.create_default_context(cafile=authority.file)
+        options = {"tls_cert": str(pair.cert), "tls_key": str(pair.key)}
+        async with (
+            stub_cluster((1, "", 0)) as cluster,
+            gateway(cluster.address, Gateway, **options) as gate,
+            client(gate.listen.port, trusting, "localhost") as (reader, writer),
+        ):
+            cluster.others = lambda _: ERROR
+            writer.write(_requests(api_key, version))
+            for number in range(MANY):
+                assert (await frame(reader))[:4] == number.to_bytes(4)
+            await until(lambda: link_of(gate).client_holds == 0)
 
     run(scene(), plain=plain)
