@@ -20,8 +20,8 @@ DEFAULT_SLOTS: Final = 1000
 EVICTION_MS: Final = 120_000
 """How long a session is safe from others. KIP-227: min.incremental.fetch.session.eviction.ms; Kafka fixes it.
 """
-MAX_PARTITIONS: Final = 1 << 20
-"""Partitions in all sessions of a cache: some 100 MB."""
+MAX_PARTITIONS: Final = 1 << 17
+"""Partitions in all sessions of a cache: some 13 MB."""
 
 MAX_LEFT: Final = 1 << 14
 """Ids of brokers' own sessions that are remembered, the latest ones: some 1.5 MB. Kafka's default is 1,000

@@ -2,7 +2,7 @@
 
 from tools.bench.bystander import figures, heartbeat
 from tools.bench.figures import GATEWAY
-from tools.bench.flood import READ_BYTES, queued, unknown_versions
+from tools.bench.flood import READ_BYTES, queued, remembered, unknown_versions
 from tools.bench.others import NUISANCES, Window, _table
 
 
@@ -19,7 +19,7 @@ def test_figures_of_a_window() -> None:
 def test_what_is_added_is_that_of_the_same_round() -> None:
     alone = [Window(p50=1.0, p99=each, resident=50.0) for each in (2.0, 9.0, 4.0)]
     beside = [Window(p50=1.5, p99=each, resident=80.0) for each in (3.0, 12.0, 5.0)]
-    nuisance = NUISANCES[-1]
+    nuisance = NUISANCES[1]
     rows = {row.name: row for row in _table(nuisance, alone, beside, 19.0).rows}
     assert rows["added to p99"].values == {GATEWAY: 1.0}
     assert rows["added to p99"].met
@@ -36,7 +36,7 @@ def test_what_is_queued_is_one_read_of_whole_requests() -> None:
 
 
 def test_all_else_is_whole_as_well() -> None:
-    for data in (unknown_versions(), heartbeat(1)):
+    for data in (unknown_versions(), heartbeat(1), remembered()):
         at = 0
         while at < len(data):
             at += 4 + int.from_bytes(data[at : at + 4])

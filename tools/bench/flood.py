@@ -6,6 +6,8 @@ KIND is what each of COUNT connections does:
   limits them but its speed. All connections together send `RATE` bytes a second, and read what comes.
 - ``queued``: one fetch for which the broker waits `WAIT_MS`, and behind it, in one go, `READ_BYTES` of the
   smallest requests. Nothing of it is answered before.
+- ``remembered``: requests of some kinds, each with a header of 200 kB, and nothing more: what a gateway keeps
+  of them, it keeps for an idle connection.
 
 They connect when a line comes on stdin, and leave with the next line, and so on until stdin is closed. With
 each leave, and at the end, the bytes are printed that they sent.
@@ -19,6 +21,7 @@ from typing import Final, cast
 import uvloop
 
 from proxy.protocol.api import ApiKey
+from proxy.protocol.primitives import encode_uvarint
 from tools.bench.bystander import heartbeat
 from tools.bench.frames import fetch_request
 from tools.bench.passthrough import address
@@ -33,7 +36,9 @@ UNKNOWN: Final = 99
 """A version that ApiVersions does not have."""
 PIECE: Final = 17_000
 """Bytes that are sent at once."""
-ANSWERED, QUEUED = "answered", "queued"
+TAG_BYTES: Final = 200_000
+"""Of a tag in a header. No limit is in the protocol."""
+ANSWERED, QUEUED, REMEMBERED = "answered", "queued", "remembered"
 
 
 class Client(asyncio.Protocol):
@@ -64,10 +69,28 @@ def queued(topic: bytes) -> bytes:
     return first + small * ((READ_BYTES - len(first)) // len(small))
 
 
+def remembered() -> bytes:
+    """Build requests of several kinds whose headers are large. Each gets a response."""
+    kinds = {
+        (ApiKey.LIST_GROUPS, 3): b"\0",
+        (ApiKey.LIST_GROUPS, 4): b"\1\0",
+        (ApiKey.LIST_GROUPS, 5): b"\1\1\0",
+        (ApiKey.DESCRIBE_GROUPS, 5): b"\1\0\0",
+        (ApiKey.DELETE_GROUPS, 2): b"\1\0",
+        (ApiKey.LIST_TRANSACTIONS, 0): b"\1\1\0",
+        (ApiKey.HEARTBEAT, 4): b"\2g" + bytes(4) + b"\2m\0\0",
+    }
+    tags = b"\1\5" + encode_uvarint(TAG_BYTES) + bytes(TAG_BYTES)
+    return b"".join(
+        frame(key.to_bytes(2) + version.to_bytes(2) + bytes(4) + string("idle") + tags + body)
+        for (key, version), body in kinds.items()
+    )
+
+
 async def run(where: tuple[str, int], kind: str, count: int, topic: bytes) -> int:
     """Flood in windows, between lines on stdin; return how many bytes were sent."""
     loop = asyncio.get_running_loop()
-    sent = 0
+    sent, asked_once = 0, remembered()
     print("ready", flush=True)
     while await loop.run_in_executor(None, sys.stdin.readline):
         ends = loop.run_in_executor(None, sys.stdin.readline)
@@ -77,6 +100,10 @@ async def run(where: tuple[str, int], kind: str, count: int, topic: bytes) -> in
             for client in clients:
                 client.transport.write(queued(topic))
                 sent += READ_BYTES
+        if kind == REMEMBERED:
+            for client in clients:
+                client.transport.write(asked_once)
+                sent += len(asked_once)
         piece = unknown_versions()
         while not ends.done():
             if kind == ANSWERED and sent - before < RATE * (loop.time() - began):

@@ -13,7 +13,7 @@ from statistics import median
 from typing import Final
 
 from tools.bench.figures import GATEWAY, Row, Table
-from tools.bench.flood import ANSWERED, QUEUED
+from tools.bench.flood import ANSWERED, QUEUED, REMEMBERED
 from tools.bench.processes import Gateway, Load
 from tools.bench.stage import Stage
 from tools.kafka.admin import Admin
@@ -30,6 +30,8 @@ it takes to look and to close."""
 WAIT_SECONDS: Final = 120.0
 KEPT_LIMIT: Final = 1.1
 """The most MB that requests of one client may take (docs/deploy.md, Memory)."""
+IDLE_LIMIT: Final = 0.1
+"""The most MB that an idle connection may take: 32 KB, and what the allocator keeps of what has passed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +71,9 @@ NUISANCES: Final[Sequence[Nuisance]] = (
     Nuisance("one that asks for unknown versions, 1.7 MB/s", 1, _flood(ANSWERED, 1), KEPT_LIMIT),
     Nuisance(
         f"{CLIENTS} with 18,700 requests behind a long fetch", CLIENTS, _flood(QUEUED, CLIENTS), KEPT_LIMIT
+    ),
+    Nuisance(
+        f"{CLIENTS} idle ones that sent headers of 200 kB", CLIENTS, _flood(REMEMBERED, CLIENTS), IDLE_LIMIT
     ),
 )
 
