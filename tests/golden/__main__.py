@@ -1,0 +1,8 @@
+"""Writes the files of this folder anew."""
+
+from tests.golden.made import CAPTURES, FILES, FOLDER, measured
+
+for name, make in FILES.items():
+    (FOLDER / name).write_text(make())
+for capture in CAPTURES:
+    (FOLDER / f"{capture.stem}.json").write_text(measured(capture))

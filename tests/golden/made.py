@@ -1,0 +1,205 @@
+"""Makes what the files of this folder hold: `/metrics`, `/state`, `/cooperative`, and `measure --json`."""
+
+import io
+import itertools
+import json
+from collections import Counter
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+from typing import Any, Final
+
+from proxy.addresses import Address, Broker
+from proxy.config import load
+from proxy.cooperative.tally import Cooperative, FilterTally, GroupSeen, LaneSeen, MemberSeen
+from proxy.core.events import FetchKind, NotFollowed, Refusal, SideTally, Tally
+from proxy.core.histograms import Measured
+from proxy.telemetry.history import History
+from proxy.telemetry.metrics import exposition
+from proxy.telemetry.state import cooperative, overview
+from proxy.telemetry.status import Account, Counts, Process, Status, Unreachable, WithBroker
+from proxy.telemetry.totals import BROKER_FETCHES
+from proxy.telemetry.unanswered import Unanswered
+from replay import cli
+
+FOLDER: Final = Path(__file__).parent
+CAPTURES: Final = sorted((FOLDER.parents[1] / "captures").glob("*.pcap"))
+_OF_THE_PROCESS: Final = ("python_", "process_")
+
+
+def measured(capture: Path) -> str:
+    """The report of `replay measure --json`."""
+    said = io.StringIO()
+    with redirect_stdout(said), redirect_stderr(io.StringIO()):
+        assert cli.main(["measure", str(capture), "--json"]) in {0, 3}
+    return said.getvalue()
+
+
+def metrics() -> str:
+    """`/metrics` without what it tells of Python and of the process."""
+    lines = exposition(account()).decode().splitlines(keepends=True)
+    return "".join(
+        line
+        for line in lines
+        if not line.removeprefix("# HELP ").removeprefix("# TYPE ").startswith(_OF_THE_PROCESS)
+    )
+
+
+def state() -> str:
+    """`/state` without its connections, and without the time."""
+    return _json(overview(account()) | {"time": 0})
+
+
+def groups() -> str:
+    """`/cooperative`."""
+    found = account().counts.cooperative
+    assert found is not None
+    return _json(cooperative(found))
+
+
+def _json(document: dict[str, Any]) -> str:
+    return json.dumps(document, indent=1) + "\n"
+
+
+def account() -> Account:
+    """An account in which no two figures are the same."""
+    number = itertools.count(11)
+
+    def side() -> SideTally:
+        figures = {name: next(number) for name in SideTally.__slots__ if name != "fetches"}
+        return SideTally(**figures, fetches=[next(number) for _ in FetchKind])
+
+    def tally() -> Tally:
+        return Tally(
+            client=side(),
+            broker=side(),
+            session_errors=Counter({70: next(number), 71: next(number)}),
+            refusals=next(number),
+            probe_bytes=next(number),
+            passthrough=Counter({"one partition": next(number), "resting": next(number)}),
+            refused=Counter({refusal: next(number) for refusal in Refusal}),
+            followed=Counter(fetch=next(number), produce=next(number)),
+            not_followed=Counter({reason: next(number) for reason in NotFollowed}),
+        )
+
+    def with_broker() -> WithBroker:
+        return WithBroker(
+            connections=next(number),
+            reached=next(number),
+            sessions=next(number),
+            session_partitions=next(number),
+            outstanding=next(number),
+            oldest_seconds=next(number) / 8,
+        )
+
+    counts = Counts(
+        tallies={None: tally(), 1: tally(), 2: tally()},
+        measured={None: _measured(), 1: _measured()},
+        accepted=next(number),
+        turned_away=Counter({"limit": next(number), "idle": next(number)}),
+        faults=Counter(client=next(number), broker=next(number)),
+        connect_failures=Counter({None: next(number), 1: next(number)}),
+        tls_failures=Counter(client=next(number), broker=next(number)),
+        authentication_failures=Counter(client=next(number), broker=next(number)),
+        leaders_updated=next(number),
+        links={None: with_broker(), 1: with_broker(), 2: with_broker()},
+        paused=Counter({("client", "core"): next(number), ("broker", "budget"): next(number)}),
+        processes=[
+            Process(
+                number=worker,
+                pid=next(number),
+                connections=next(number),
+                cpu_seconds=next(number) / 8,
+                resident_bytes=next(number),
+                open_fds=next(number),
+            )
+            for worker in (1, 2)
+        ],
+        cooperative=_cooperative(number),
+    )
+    counts.loop_lag.note([0.002, 0.3])
+    counts.recent_events.note(1000.0, "SessionLost", "broker 1: error 70", warning=True)
+    history = History()
+    for at in range(3):
+        history.note(2.0 * at, [at * next(number) for _ in range(BROKER_FETCHES + len(FetchKind))])
+    return Account(
+        status=_status(number),
+        counts=counts,
+        uptime_seconds=next(number) / 8,
+        history=history,
+        saved_bytes={None: next(number), 1: next(number), 2: next(number)},
+        response_seconds={None: (0.5, None), 1: (0.25, 0.125)},
+    )
+
+
+def _status(number: "itertools.count[int]") -> Status:
+    unreachable = Unreachable()
+    unreachable.failed(2, "connection refused", 90.0)
+    return Status(
+        at=100.0,
+        config=load({"bootstrap": "kafka-1:9092", "sessions_off_for": "b,a"}, {}, None),
+        listen=Address("127.0.0.1", 19092),
+        bootstrap=(Address("kafka-1", 9092),),
+        brokers={
+            1: Broker(node_id=1, address=Address("kafka-1", 9092), listener=Address("127.0.0.1", 19094)),
+            2: Broker(node_id=2, address=Address("kafka-2", 9092), problem="port 19095 is taken"),
+        },
+        unreachable_brokers=unreachable,
+        unanswered=Unanswered(),
+        bootstrap_answered=True,
+        draining=False,
+        problems=["the listener of broker 2 is missing"],
+        slots_used=next(number),
+        connections=next(number),
+        buffered_bytes=next(number),
+        client_sessions=next(number),
+        client_session_partitions=next(number),
+        client_session_evictions={False: next(number), True: next(number)},
+        capture_stopped=True,
+        reloaded_at=float(next(number)),
+        reload_failures=next(number),
+        certificates={"--tls-cert": float(next(number)), "--tls-cert-of 1": float(next(number))},
+        broker_certificates={1: float(next(number))},
+    )
+
+
+def _measured() -> Measured:
+    measured = Measured()
+    for place, name in enumerate(Measured.DISTRIBUTIONS):
+        getattr(measured, name).note([0.0004 * (place + 1), 3 + place])
+    return measured
+
+
+def _cooperative(number: "itertools.count[int]") -> Cooperative:
+    def counted(*names: Any) -> Counter[Any]:
+        return Counter({name: next(number) for name in names})
+
+    lanes = [
+        LaneSeen(topic="t", partition=0, ranges=((0, 0x7FFF_FFFF),), position=next(number), lag=next(number)),
+        LaneSeen(topic="t", partition=1, ranges=((0, 0xFFFF_FFFF),), position=None, lag=None),
+    ]
+    return Cooperative(
+        tally=FilterTally(
+            records=counted("kept", "filtered"),
+            batches=counted("untouched", "thinned", "dropped", "placeholder"),
+            upstream_bytes=next(number),
+            client_bytes=next(number),
+            skipped_offsets=next(number),
+            commits=counted("ok", "error"),
+            refused=counted(6, 25),
+            exclusive=counted("outsider", "instances"),
+        ),
+        reader_fetches=next(number),
+        buffered_bytes=next(number),
+        detached=counted("full", "wait"),
+        groups=[
+            GroupSeen(
+                name="g",
+                exclusive="",
+                members=[MemberSeen(client_id="g.1", host="127.0.0.1", state="shares", lanes=lanes)],
+            ),
+            GroupSeen(name="h", exclusive="outsider", members=[]),
+        ],
+    )
+
+
+FILES: Final = {"metrics.txt": metrics, "state.json": state, "cooperative.json": groups}

@@ -1,0 +1,18 @@
+"""Nothing that others script against changes unseen. What changed on purpose: `python -m tests.golden`."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.golden.made import CAPTURES, FILES, FOLDER, measured
+
+
+@pytest.mark.parametrize(("name", "make"), FILES.items())
+def test_what_a_gateway_tells(name: str, make: Callable[[], str]) -> None:
+    assert make() == (FOLDER / name).read_text()
+
+
+@pytest.mark.parametrize("capture", CAPTURES, ids=lambda capture: capture.stem)
+def test_what_measure_tells_of_a_capture(capture: Path) -> None:
+    assert measured(capture) == (FOLDER / f"{capture.stem}.json").read_text()
