@@ -20,7 +20,7 @@ from proxy.protocol.addresses import Resolve, rewrite_endpoints
 from proxy.protocol.api import LENGTH_BYTES, RESPONSE_START_BYTES, ApiKey, response_header
 from proxy.protocol.fetch_layout import MAX_VERSION, MIN_VERSION
 from proxy.protocol.fetch_response import NODE_ENDPOINTS_TAG, FetchResponseWalk
-from proxy.protocol.leader_walk import read_leaders
+from proxy.protocol.leader_requests import read_leaders
 from proxy.protocol.primitives import Buffer, ProtocolError, TagSpan, encode_uvarint
 from proxy.protocol.schemas import CONFINED
 

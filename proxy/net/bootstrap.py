@@ -14,16 +14,9 @@ from proxy.net.loop_guard import check_not_own
 from proxy.net.resolve import Resolver, try_each
 from proxy.net.tls import BrokerTls
 from proxy.protocol.api import ApiKey
-from proxy.protocol.primitives import (
-    Buffer,
-    ProtocolError,
-    encode_count,
-    encode_string,
-    read_count,
-    read_int16,
-    read_int32,
-    read_string,
-)
+from proxy.protocol.messages import read, request
+from proxy.protocol.primitives import ProtocolError
+from proxy.protocol.schemas import API_VERSIONS, API_VERSIONS_REQUEST, METADATA, METADATA_REQUEST
 from proxy.reasons import reason_of
 
 ASK_SECONDS: Final = 10.0
@@ -123,7 +116,7 @@ async def ask_any(
 
 async def _ask_versions(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> int | None:
     """Return the version of Metadata to use; None: there is none."""
-    writer.write(_request(ApiKey.API_VERSIONS, 0, b""))
+    writer.write(request(API_VERSIONS_REQUEST, ApiKey.API_VERSIONS, 0, 1, _CLIENT_ID))
     return metadata_version(await _response(reader))
 
 
@@ -132,17 +125,12 @@ async def _ask_brokers(
 ) -> dict[int, Address] | None:
     if version is None:
         return None
-    writer.write(_request(ApiKey.METADATA, version, metadata_body(version)))
+    writer.write(metadata_request(version))
     try:
         response = await _response(reader)
     except (asyncio.IncompleteReadError, ConnectionError):
         return None  # before SASL, a broker closes a connection that asks for anything but ApiVersions
     return brokers_of(response, version)
-
-
-def _request(api_key: ApiKey, version: int, body: bytes) -> bytes:
-    message = api_key.to_bytes(2) + version.to_bytes(2) + (1).to_bytes(4) + encode_string(_CLIENT_ID) + body
-    return len(message).to_bytes(4) + message
 
 
 async def _response(reader: asyncio.StreamReader) -> bytes:
@@ -156,38 +144,37 @@ async def _response(reader: asyncio.StreamReader) -> bytes:
     return (await reader.readexactly(size))[4:]
 
 
-def metadata_version(response: Buffer) -> int | None:
+def metadata_version(response: bytes) -> int | None:
     """Read from an ApiVersions v0 response the version of Metadata to use; None: there is none."""
-    error, at = read_int16(response, 0)
-    count, at = read_count(response, at)
-    if error:
+    found = read(API_VERSIONS, ApiKey.API_VERSIONS, 0, response, 0, whole=False)
+    if error := found["error_code"]:
         raise ProtocolError(f"error {error} in response to ApiVersions")
-    for _ in range(count or 0):
-        api_key, at = read_int16(response, at)
-        lowest, at = read_int16(response, at)
-        highest, at = read_int16(response, at)
-        if api_key == ApiKey.METADATA:
-            version = max(lowest, _METADATA_VERSIONS[0])
-            return version if version <= min(highest, _METADATA_VERSIONS[1]) else None
+    for offer in found["api_keys"] or ():
+        if offer["api_key"] == ApiKey.METADATA:
+            version = max(offer["min_version"], _METADATA_VERSIONS[0])
+            return version if version <= min(offer["max_version"], _METADATA_VERSIONS[1]) else None
     return None
 
 
-def metadata_body(version: int) -> bytes:
-    """Write a Metadata request (v1 to v8) for the brokers and no topic."""
-    no_auto_creation = b"\x00" if version >= 4 else b""
-    no_authorized_operations = b"\x00\x00" if version >= 8 else b""
-    return encode_count(0) + no_auto_creation + no_authorized_operations
+def metadata_request(version: int) -> bytes:
+    """Write a Metadata request (v1 to v8) for the brokers and no topic: a whole frame."""
+    return request(
+        METADATA_REQUEST,
+        ApiKey.METADATA,
+        version,
+        1,
+        _CLIENT_ID,
+        topics=[],
+        allow_auto_topic_creation=False,
+        include_cluster_authorized_operations=False,
+        include_topic_authorized_operations=False,
+    )
 
 
-def brokers_of(response: Buffer, version: int) -> dict[int, Address]:
+def brokers_of(response: bytes, version: int) -> dict[int, Address]:
     """Read the brokers from a Metadata response (v1 to v8)."""
-    at = 4 if version >= 3 else 0  # throttle_time_ms
-    count, at = read_count(response, at)
-    brokers: dict[int, Address] = {}
-    for _ in range(count or 0):
-        node_id, at = read_int32(response, at)
-        host, at = read_string(response, at)
-        port, at = read_int32(response, at)
-        _rack, at = read_string(response, at)
-        brokers[node_id] = Address((host or b"").decode("utf-8", "replace"), port)
-    return brokers
+    found = read(METADATA, ApiKey.METADATA, version, response, 0, only=frozenset({"brokers"}), whole=False)
+    return {
+        broker["node_id"]: Address((broker["host"] or b"").decode("utf-8", "replace"), broker["port"])
+        for broker in found["brokers"] or ()
+    }

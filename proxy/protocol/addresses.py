@@ -4,35 +4,25 @@ The bytes of host and port are replaced, with the counts and sizes that depend o
 is, unknown tags too. A response that `schemas` does not describe is not rewritten.
 """
 
-from collections import Counter
 from collections.abc import Callable, Iterator
-from operator import itemgetter
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
-from proxy.protocol.address_walk import AddressSpan, AddressWalk, Array
-from proxy.protocol.api import ErrorCode
-from proxy.protocol.primitives import (
-    Malformed,
-    Span,
-    UnknownVersion,
-    encode_compact_count,
-    encode_compact_string,
-    encode_count,
-    encode_string,
-    encode_uvarint,
-)
-from proxy.protocol.schemas import ENDPOINTS, REWRITTEN, layout
+from proxy.protocol.api import ApiKey, ErrorCode
+from proxy.protocol.fetch_layout import MAX_VERSION
+from proxy.protocol.messages import Edit, Struct, read, splice
+from proxy.protocol.primitives import Malformed, Span, UnknownVersion, encode_uvarint
+from proxy.protocol.schemas import ADDRESSED, NODE_ENDPOINTS, REWRITTEN, Addressed
 
 __all__ = ["REWRITTEN", "Resolve", "changeable", "may_name", "rewrite", "rewrite_endpoints"]
 
 Resolve: TypeAlias = Callable[[int, str, int], tuple[str, int] | None]
 """(node id, host, port) -> the (host, port) for the client; None: the broker is left out."""
 
-_Edit: TypeAlias = tuple[int, int, bytes]
-"""The start and end of some bytes, and the bytes that replace them."""
-
 _NOBODY: Final = -1
 """Kafka's node id and port if there is no broker."""
+_ENDPOINTS: Final = "node_endpoints"
+_FLEXIBLE: Final = (int(ApiKey.FETCH), MAX_VERSION)
+"""A key and a version with compact strings, for what stands in a tag."""
 
 
 def rewrite(api_key: int, version: int, body: bytes, resolve: Resolve) -> bytes:
@@ -59,30 +49,21 @@ def rewrite(api_key: int, version: int, body: bytes, resolve: Resolve) -> bytes:
         ProtocolError: the version is unknown, or the body is not of that version. `resolve` was not called
             then.
     """
-    struct = layout(api_key, version)
-    if struct is None:
+    message = _addressed(api_key, version)
+    if version < message.first:
         return body
-    walk = AddressWalk(body)
-    end = walk.struct(struct, 0)
-    if not struct.partial:
-        _check_end(body, end)
-    edits = [*_edits(walk.addresses, resolve)]
-    for size_at, start, end in walk.endpoints:
-        payload = body[start:end]
-        new = rewrite_endpoints(payload, resolve)
-        if new is not payload:
-            edits.append((size_at, end, encode_uvarint(len(new)) + new))
-    return _splice(body, edits)
+    # There can be thousands of topics in Metadata, and they stand after the brokers.
+    whole = api_key != ApiKey.METADATA
+    found = read(message.schema, api_key, version, body, 0, only=message.where, whole=whole)
+    return splice(body, _edits(body, found, resolve))
 
 
 def may_name(api_key: int, version: int) -> bool:
     """Whether a response may name brokers that `rewrite` knows to replace, or is not understood."""
     if not 0 <= version <= REWRITTEN.get(api_key, -1):
         return False
-    try:
-        return layout(api_key, version) is not None
-    except UnknownVersion:
-        return True
+    message = ADDRESSED[api_key]
+    return version >= message.first or version < message.oldest
 
 
 def changeable(api_key: int, version: int, body: bytes) -> list[Span] | None:
@@ -94,12 +75,12 @@ def changeable(api_key: int, version: int, body: bytes) -> list[Span] | None:
     Raises:
         ProtocolError: as `rewrite`.
     """
-    struct, fixed = layout(api_key, version), list[Span]()
-    if struct is None or struct.partial:
+    message = _addressed(api_key, version)
+    if version < message.first or api_key == ApiKey.METADATA:
         return None
-    walk = AddressWalk(body, fixed)
-    _check_end(body, walk.struct(struct, 0))
-    return None if walk.addresses or walk.endpoints else fixed
+    fixed: list[Span] = []
+    found = read(message.schema, api_key, version, body, 0, only=message.where, fixed=fixed)
+    return None if _names_broker(found) else fixed
 
 
 def rewrite_endpoints(payload: bytes, resolve: Resolve) -> bytes:
@@ -110,56 +91,81 @@ def rewrite_endpoints(payload: bytes, resolve: Resolve) -> bytes:
     Raises:
         ProtocolError: the payload is not exactly an array of endpoints.
     """
-    walk = AddressWalk(payload)
-    _check_end(payload, walk.field(ENDPOINTS, 0, flexible=True))
-    return _splice(payload, [*_edits(walk.addresses, resolve)])
+    found = read(NODE_ENDPOINTS, *_FLEXIBLE, payload, 0, whole=False)
+    if (end := found.spans[_ENDPOINTS][1]) != len(payload):
+        raise Malformed(f"{len(payload) - end} bytes are left over")
+    return splice(payload, _edits(payload, found, resolve))
 
 
-def _edits(addresses: list[AddressSpan], resolve: Resolve) -> Iterator[_Edit]:
-    left_out: Counter[Array] = Counter()
-    for address in addresses:
-        # FindCoordinator has host "" and port -1 with an error (fetch-semantics 6.10).
-        if not address.host:
-            continue
-        resolved = resolve(address.node_id, address.host, address.port)
-        if resolved is None and address.array is not None and "error_code" not in address.spans:
-            yield *address.struct, b""
-            left_out[address.array] += 1
+def _addressed(api_key: int, version: int) -> Addressed:
+    message = ADDRESSED.get(api_key)
+    if message is None or not message.oldest <= version <= message.last:
+        raise UnknownVersion(api_key, version)
+    return message
+
+
+class _Address(NamedTuple):
+    """A struct with a host."""
+
+    struct: Struct
+    node_id: Struct
+    """The struct that has its node id: itself, or one around it."""
+    host: str
+    array: tuple[Struct, str] | None
+    """The array of which it is an element: who has it, and its name."""
+
+
+def _addresses(
+    struct: Struct, node_id: Struct, array: tuple[Struct, str] | None = None
+) -> Iterator[_Address]:
+    """Yield the addresses in a struct, in their order, but for those in tags.
+
+    Raises:
+        Malformed: a host is not UTF-8.
+    """
+    if "node_id" in struct:
+        node_id = struct
+    # FindCoordinator has host "" and port -1 with an error (fetch-semantics 6.10).
+    if host := struct.get("host"):
+        yield _Address(struct, node_id, _decode(host), array)
+    for name, value in struct.items():
+        if isinstance(value, list) and name not in struct.tagged:
+            for item in value:
+                if isinstance(item, Struct):
+                    yield from _addresses(item, node_id, (struct, name))
+
+
+def _decode(host: bytes) -> str:
+    try:
+        return host.decode()
+    except UnicodeDecodeError:
+        raise Malformed(f"{host!r} is no UTF-8") from None
+
+
+def _edits(body: bytes, found: Struct, resolve: Resolve) -> Iterator[Edit]:
+    left_out: dict[tuple[int, str], tuple[Struct, list[Struct]]] = {}
+    for struct, node, host, array in list(_addresses(found, found)):
+        resolved = resolve(node["node_id"], host, struct["port"])
+        if resolved is None and array is not None and "error_code" not in struct:
+            around, name = array
+            left_out.setdefault((around.span[0], name), (around, []))[1].append(struct)
         elif resolved is None:
-            yield from _unavailable(address)
-        elif resolved != (address.host, address.port):
-            yield from _place(address, *resolved)
-    for array, count in left_out.items():
-        encode = encode_compact_count if array.flexible else encode_count
-        yield *array.count_span, encode(array.count - count)
+            unavailable = int(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            yield from struct.edits(error_code=unavailable, node_id=_NOBODY, host=b"", port=_NOBODY)
+        elif resolved != (host, struct["port"]):
+            yield from struct.edits(host=resolved[0].encode(), port=resolved[1])
+    for (_, name), (around, structs) in left_out.items():
+        yield from around.without(name, structs)
+    if (tag := found.tagged.get(_ENDPOINTS)) is not None:
+        payload = body[slice(*found.spans[_ENDPOINTS])]
+        new = rewrite_endpoints(payload, resolve)
+        if new is not payload:
+            yield *tag, encode_uvarint(len(new)) + new
 
 
-def _place(address: AddressSpan, host: str, port: int) -> Iterator[_Edit]:
-    encode = encode_compact_string if address.flexible else encode_string
-    yield *address.spans["host"], encode(host.encode())
-    start, end = address.spans["port"]
-    yield start, end, port.to_bytes(end - start, signed=port < 0)
-
-
-def _unavailable(address: AddressSpan) -> Iterator[_Edit]:
-    yield *address.spans["error_code"], ErrorCode.COORDINATOR_NOT_AVAILABLE.to_bytes(2)
-    yield *address.spans["node_id"], _NOBODY.to_bytes(4, signed=True)
-    yield from _place(address, "", _NOBODY)
-
-
-def _splice(body: bytes, edits: list[_Edit]) -> bytes:
-    if not edits:
-        return body
-    kept = memoryview(body)
-    pieces: list[bytes | memoryview] = []
-    at = 0
-    for start, end, new in sorted(edits, key=itemgetter(0)):
-        pieces += (kept[at:start], new)
-        at = end
-    pieces.append(kept[at:])
-    return b"".join(pieces)
-
-
-def _check_end(body: bytes, at: int) -> None:
-    if at != len(body):
-        raise Malformed(f"{len(body) - at} bytes are left over")
+def _names_broker(struct: Struct) -> bool:
+    """Whether a struct has a host, if only an empty one, or node_endpoints in a tag."""
+    if "host" in struct or struct.tagged:
+        return True
+    lists = [value for value in struct.values() if isinstance(value, list)]
+    return any(_names_broker(item) for items in lists for item in items if isinstance(item, Struct))

@@ -169,7 +169,8 @@ API_KEY_AND_VERSION: Final = slice(4, 8)
 REQUEST_CORRELATION_ID: Final = slice(8, 12)
 RESPONSE_CORRELATION_ID: Final = slice(4, 8)
 
-_REQUEST_HEADER: Final = Struct(">hhi")  # api_key, api_version, correlation_id
+REQUEST_HEADER: Final = Struct(">hhi")
+"""How a request header begins: api_key, api_version, correlation_id."""
 
 
 def is_flexible(api_key: int, version: int) -> bool | None:
@@ -192,10 +193,10 @@ def request_header(frame: Buffer, offset: int) -> tuple[int, int, int, bytes | N
     Raises:
         ProtocolError: the header ends too early, or these bytes are no header.
     """
-    at = offset + _REQUEST_HEADER.size
+    at = offset + REQUEST_HEADER.size
     if at > len(frame):
         raise Truncated("request header", offset)
-    api_key, version, correlation_id = _REQUEST_HEADER.unpack_from(frame, offset)
+    api_key, version, correlation_id = REQUEST_HEADER.unpack_from(frame, offset)
     # fetch-semantics 1.2: the one request with header v0.
     if api_key == ApiKey.CONTROLLED_SHUTDOWN and version == 0:
         return api_key, version, correlation_id, None, at

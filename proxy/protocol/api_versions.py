@@ -3,27 +3,22 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from struct import Struct
+from struct import Struct as Layout
 from typing import Final
 
+from proxy.protocol import messages
 from proxy.protocol.api import ApiKey, ErrorCode
 from proxy.protocol.fetch_layout import MAX_VERSION, SESSION_VERSION
+from proxy.protocol.messages import Edit, Struct, read, splice
 from proxy.protocol.primitives import (
     Buffer,
-    Malformed,
     ProtocolError,
     UnknownVersion,
-    encode_compact_count,
     encode_count,
-    encode_string,
-    read_compact_count,
     read_compact_string,
-    read_count,
-    read_int16,
-    read_int32,
     skip_tags,
 )
-from proxy.protocol.schemas import CONFINED
+from proxy.protocol.schemas import API_VERSIONS, API_VERSIONS_REQUEST, CONFINED
 
 _LAST_VERSION: Final = 4
 UNDERSTOOD: Final[dict[int, tuple[int, int]]] = {
@@ -48,10 +43,7 @@ FOR_MEMBERS: Final[dict[int, tuple[int, int]]] = {
 """The same for a client with a lane of a cooperative group, whose fetches and commits are read as well: later
 versions name topics by id (KIP-516, KIP-848)."""
 _RAISED_FROM: Final = 5
-_FIRST_THROTTLED: Final = 1
-_FIRST_FLEXIBLE: Final = 3
-_VERSION_RANGE: Final = Struct(">hhh")
-_REQUEST_V0: Final = Struct(">hhi")
+_VERSION_RANGE: Final = Layout(">hhh")
 _ABSENT: Final = -1
 _UNSUPPORTED_VERSION: Final = ErrorCode.UNSUPPORTED_VERSION.to_bytes(2)
 
@@ -110,26 +102,6 @@ class ClientSoftware:
     version: str
 
 
-@dataclass(frozen=True, slots=True)
-class _Range:
-    """An element of api_keys, and where it stands."""
-
-    api_key: int
-    min_version: int
-    max_version: int
-    start: int
-    end: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Response:
-    error_code: int
-    ranges: list[_Range]
-    array_at: int
-    """Offset of the number of api_keys."""
-    flexible: bool
-
-
 @lru_cache(maxsize=16)  # all responses of one broker are the same
 def clamp(
     body: bytes, version: int, *, rewrites: bool = True, serves: bool = False, member: bool = False
@@ -155,15 +127,15 @@ def clamp(
         ProtocolError: the body has neither the form of that version nor that of v0.
     """
     response = _read_response(body, version)
-    features = _features(response) if response.error_code == ErrorCode.NONE else None
+    features = _features(response) if response["error_code"] == ErrorCode.NONE else None
     raises = serves and features is not None and features.is_raised
     limits = REWRITABLE if rewrites else UNDERSTOOD
     if member:
         limits = limits | FOR_MEMBERS
-    return _rebuild(body, response, limits, raises=raises and not member), features
+    return splice(body, _cuts(response, limits, raises=raises and not member)), features
 
 
-def _read_response(body: bytes, version: int) -> _Response:
+def _read_response(body: bytes, version: int) -> Struct:
     try:
         return _read_form(body, version)
     except ProtocolError:
@@ -173,36 +145,14 @@ def _read_response(body: bytes, version: int) -> _Response:
     return _read_form(body, 0)
 
 
-def _read_form(body: bytes, version: int) -> _Response:
+def _read_form(body: bytes, version: int) -> Struct:
     if not 0 <= version <= _LAST_VERSION:
         raise UnknownVersion(ApiKey.API_VERSIONS, version)
-    flexible = version >= _FIRST_FLEXIBLE
-    error_code, array_at = read_int16(body, 0)
-    count, at = (read_compact_count if flexible else read_count)(body, array_at)
-    ranges: list[_Range] = []
-    for _ in range(count or 0):
-        found, at = _read_range(body, at, flexible=flexible)
-        ranges.append(found)
-    if version >= _FIRST_THROTTLED:
-        _, at = read_int32(body, at)
-    if flexible:
-        _, at = skip_tags(body, at)
-    if at != len(body):
-        raise Malformed(f"{len(body) - at} bytes are left over")
-    return _Response(error_code, ranges, array_at, flexible)
+    return read(API_VERSIONS, ApiKey.API_VERSIONS, version, body, 0)
 
 
-def _read_range(body: bytes, start: int, *, flexible: bool) -> tuple[_Range, int]:
-    api_key, at = read_int16(body, start)
-    min_version, at = read_int16(body, at)
-    max_version, at = read_int16(body, at)
-    if flexible:
-        _, at = skip_tags(body, at)
-    return _Range(api_key, min_version, max_version, start, at), at
-
-
-def _features(response: _Response) -> Features:
-    highest = {found.api_key: found.max_version for found in response.ranges}
+def _features(response: Struct) -> Features:
+    highest = {offer["api_key"]: offer["max_version"] for offer in response["api_keys"] or ()}
     return Features(
         fetch_max=highest.get(ApiKey.FETCH, _ABSENT),
         offset_fetch_max=highest.get(ApiKey.OFFSET_FETCH, _ABSENT),
@@ -210,34 +160,20 @@ def _features(response: _Response) -> Features:
     )
 
 
-def _rebuild(body: bytes, response: _Response, limits: dict[int, tuple[int, int]], *, raises: bool) -> bytes:
-    if not response.ranges:
-        return body
-    kept = list(_cut(body, response.ranges, limits, raises=raises))
-    first, last = response.ranges[0].start, response.ranges[-1].end
-    # A count that does not change keeps its bytes: a broker may write it in more than one way.
-    count = body[response.array_at : first]
-    if len(kept) != len(response.ranges):
-        count = (encode_compact_count if response.flexible else encode_count)(len(kept))
-    new = b"".join((body[: response.array_at], count, *kept, body[last:]))
-    return body if new == body else new
-
-
-def _cut(
-    body: bytes, ranges: list[_Range], limits: dict[int, tuple[int, int]], *, raises: bool
-) -> Iterator[bytes]:
-    for found in ranges:
-        element = body[found.start : found.end]
-        offered = found.min_version, found.max_version
-        lowest, highest = limits.get(found.api_key, offered)
+def _cuts(response: Struct, limits: dict[int, tuple[int, int]], *, raises: bool) -> Iterator[Edit]:
+    """Yield what cuts the offered versions: nothing else of an element changes (fetch-semantics, trap 5)."""
+    left_out: list[Struct] = []
+    for offer in response["api_keys"] or ():
+        offered = offer["min_version"], offer["max_version"]
+        lowest, highest = limits.get(offer["api_key"], offered)
         kept = max(offered[0], lowest), min(offered[1], highest)
-        if raises and found.api_key == ApiKey.FETCH:
+        if raises and offer["api_key"] == ApiKey.FETCH:
             kept = kept[0], SESSION_VERSION
-        if kept == offered:
-            yield element
-        elif kept[0] <= kept[1]:
-            # Only the versions are cut; the rest of the element stays (fetch-semantics, trap 5).
-            yield _VERSION_RANGE.pack(found.api_key, *kept) + element[_VERSION_RANGE.size :]
+        if kept[0] > kept[1]:
+            left_out.append(offer)
+        elif kept != offered:
+            yield from offer.edits(min_version=kept[0], max_version=kept[1])
+    yield from response.without("api_keys", left_out)
 
 
 def read_client_software(frame: Buffer, offset: int) -> tuple[ClientSoftware, int]:
@@ -274,5 +210,4 @@ def refusal(correlation_id: bytes) -> bytes:
 
 def request(correlation_id: int, client_id: bytes) -> bytes:
     """Build an ApiVersions request v0, which every broker understands: a whole frame with its length."""
-    header = _REQUEST_V0.pack(ApiKey.API_VERSIONS, 0, correlation_id) + encode_string(client_id)
-    return len(header).to_bytes(4) + header
+    return messages.request(API_VERSIONS_REQUEST, ApiKey.API_VERSIONS, 0, correlation_id, client_id)

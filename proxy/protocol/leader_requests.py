@@ -5,22 +5,21 @@ Every broker that takes Fetch v13 takes Metadata v12, which asks by topic id (3.
 """
 
 from collections.abc import Iterable, Mapping
-from struct import Struct
+from functools import cache
 from typing import Final, NamedTuple, TypeAlias
 
 from proxy.protocol.api import LENGTH_BYTES, ApiKey, response_header
-from proxy.protocol.metadata import read_partitions
-from proxy.protocol.primitives import (
-    UUID_BYTES,
-    Truncated,
-    encode_compact_count,
-    encode_count,
-    read_compact_count,
-    read_compact_string,
-    read_count,
-    read_int16,
-    read_string,
-    skip_tags,
+from proxy.protocol.messages import read, request
+from proxy.protocol.metadata import MAX_LEADERS, NO_TOPIC_ID, LeaderHint
+from proxy.protocol.schemas import (
+    METADATA,
+    METADATA_REQUEST,
+    OFFSET_FOR_LEADER_EPOCH,
+    OFFSET_FOR_LEADER_EPOCH_REQUEST,
+    PRODUCE,
+    REWRITTEN,
+    SHARE_ACKNOWLEDGE,
+    SHARE_FETCH,
 )
 
 BY_NAME: Final = 7
@@ -33,11 +32,18 @@ EPOCHS_VERSION: Final = 2
 Place: TypeAlias = tuple[bytes, int]
 """Name or id of a topic as the client's fetch has it, and a partition."""
 
-_HEAD = Struct(">hhi")  # api_key, api_version, correlation_id
-_PARTITION = Struct(">hiii")  # error_code, partition_index, leader_id, leader_epoch
-_ASKED = Struct(">iii")  # partition, current_leader_epoch, leader_epoch
-_END = Struct(">hiiq")  # error_code, partition, leader_epoch, end_offset
-_NO_NAME: Final = b"\x00"
+_LEADERS: Final = frozenset(
+    {"topics.name", "topics.topic_id"}
+    | {f"topics.partitions.{name}" for name in ("error_code", "partition_index", "leader_id", "leader_epoch")}
+)
+_ENTRIES: Final[dict[int, tuple[int, str, str, str]]] = {
+    ApiKey.PRODUCE: (13, PRODUCE, "partition_responses", "index"),
+    ApiKey.SHARE_FETCH: (1, SHARE_FETCH, "partitions", "partition_index"),
+    ApiKey.SHARE_ACKNOWLEDGE: (1, SHARE_ACKNOWLEDGE, "partitions", "partition_index"),
+}
+"""API key -> the first version that names leaders by topic id, the response, and what its partitions are
+called in it, and their number."""
+_NONE: Final = (0x7FFF, "", "", "")
 
 
 class Leader(NamedTuple):
@@ -69,14 +75,20 @@ def metadata_request(correlation_id: int, client_id: bytes, topics: Iterable[byt
         topics: their names, or ids.
         by_id: these are ids.
     """
-    listed = list(topics)
-    head = _head(ApiKey.METADATA, BY_ID if by_id else BY_NAME, correlation_id, client_id)
-    if by_id:
-        elements = b"".join(topic + _NO_NAME + b"\0" for topic in listed)
-        # No tags in the header; then allow_auto_topic_creation, include_topic_authorized_operations, no tags.
-        return _framed(head + b"\0" + encode_compact_count(len(listed)) + elements + b"\0\0\0")
-    elements = b"".join(map(_string, listed))
-    return _framed(head + encode_count(len(listed)) + elements + b"\0")
+    listed = [
+        {"topic_id": topic, "name": None} if by_id else {"topic_id": NO_TOPIC_ID, "name": topic}
+        for topic in topics
+    ]
+    return request(
+        METADATA_REQUEST,
+        ApiKey.METADATA,
+        BY_ID if by_id else BY_NAME,
+        correlation_id,
+        client_id,
+        topics=listed,
+        allow_auto_topic_creation=False,
+        include_topic_authorized_operations=False,
+    )
 
 
 def read_metadata(frame: bytes, *, by_id: bool) -> dict[Place, Leader]:
@@ -87,51 +99,14 @@ def read_metadata(frame: bytes, *, by_id: bool) -> dict[Place, Leader]:
     """
     version = BY_ID if by_id else BY_NAME
     _, at = response_header(frame, LENGTH_BYTES, ApiKey.METADATA, version)
-    return _read_by_id(frame, at + 4) if by_id else _read_by_name(frame, at + 4)  # throttle_time_ms
-
-
-def _read_by_name(frame: bytes, at: int) -> dict[Place, Leader]:
-    brokers, at = read_count(frame, at)
-    for _ in range(brokers or 0):
-        _, at = read_string(frame, at + 4)  # node_id, host
-        _, at = read_string(frame, at + 4)  # port, rack
-    _, at = read_string(frame, at)  # cluster_id
-    topics, at = read_count(frame, at + 4)  # controller_id
+    found = read(METADATA, ApiKey.METADATA, version, frame, at, only=_LEADERS)
     leaders: dict[Place, Leader] = {}
-    for _ in range(topics or 0):
-        name, at = read_string(frame, at + 2)  # error_code
-        partitions, at = read_count(frame, at + 1)  # is_internal
-        for _ in range(partitions or 0):
-            if at + _PARTITION.size > len(frame):
-                raise Truncated("partition", at)
-            error, index, leader, epoch = _PARTITION.unpack_from(frame, at)
-            at += _PARTITION.size
-            for _ in range(3):  # replica_nodes, isr_nodes, offline_replicas
-                count, at = read_count(frame, at)
-                at += 4 * (count or 0)
-            if not error:
-                leaders[name or b"", index] = Leader(leader, epoch, name or b"")
-    return leaders
-
-
-def _read_by_id(frame: bytes, at: int) -> dict[Place, Leader]:
-    brokers, at = read_compact_count(frame, at)
-    for _ in range(brokers or 0):
-        _, at = read_compact_string(frame, at + 4)
-        _, at = read_compact_string(frame, at + 4)
-        _, at = skip_tags(frame, at)
-    _, at = read_compact_string(frame, at)
-    topics, at = read_compact_count(frame, at + 4)
-    leaders: dict[Place, Leader] = {}
-    for _ in range(topics or 0):
-        _, at = read_int16(frame, at)
-        name, at = read_compact_string(frame, at)
-        topic_id = frame[at : at + UUID_BYTES]
-        partitions, at = read_partitions(frame, at + UUID_BYTES + 1)
-        _, at = skip_tags(frame, at + 4)  # topic_authorized_operations
-        for error, index, leader, epoch in partitions.entries.tolist():
-            if not error:
-                leaders[topic_id, index] = Leader(leader, epoch, name or b"")
+    for topic in found["topics"] or ():
+        name = topic["name"] or b""
+        for entry in topic["partitions"] or ():
+            if not entry["error_code"]:
+                place = topic["topic_id"] if by_id else name, entry["partition_index"]
+                leaders[place] = Leader(entry["leader_id"], entry["leader_epoch"], name)
     return leaders
 
 
@@ -145,12 +120,19 @@ def epochs_request(
         client_id: whose connection it is.
         asked: by topic name: partition, the epoch in which the broker is to lead it, the epoch in question.
     """
-    topics = []
-    for name, partitions in asked.items():
-        entries = [_ASKED.pack(*entry) for entry in partitions]
-        topics.append(_string(name) + encode_count(len(entries)) + b"".join(entries))
-    head = _head(ApiKey.OFFSET_FOR_LEADER_EPOCH, EPOCHS_VERSION, correlation_id, client_id)
-    return _framed(head + encode_count(len(topics)) + b"".join(topics))
+    topics = [
+        {
+            "topic": name,
+            "partitions": [
+                {"partition": partition, "current_leader_epoch": current, "leader_epoch": epoch}
+                for partition, current, epoch in partitions
+            ],
+        }
+        for name, partitions in asked.items()
+    ]
+    key = ApiKey.OFFSET_FOR_LEADER_EPOCH
+    schema = OFFSET_FOR_LEADER_EPOCH_REQUEST
+    return request(schema, key, EPOCHS_VERSION, correlation_id, client_id, topics=topics)
 
 
 def read_epochs(frame: bytes) -> dict[Place, EpochEnd]:
@@ -161,27 +143,40 @@ def read_epochs(frame: bytes) -> dict[Place, EpochEnd]:
     """
     key = ApiKey.OFFSET_FOR_LEADER_EPOCH
     _, at = response_header(frame, LENGTH_BYTES, key, EPOCHS_VERSION)
-    topics, at = read_count(frame, at + 4)  # throttle_time_ms
-    ends: dict[Place, EpochEnd] = {}
-    for _ in range(topics or 0):
-        name, at = read_string(frame, at)
-        partitions, at = read_count(frame, at)
-        for _ in range(partitions or 0):
-            if at + _END.size > len(frame):
-                raise Truncated("partition", at)
-            error, index, epoch, end = _END.unpack_from(frame, at)
-            at += _END.size
-            ends[name or b"", index] = EpochEnd(error, epoch, end)
-    return ends
+    found = read(OFFSET_FOR_LEADER_EPOCH, key, EPOCHS_VERSION, frame, at)
+    return {
+        (topic["topic"] or b"", entry["partition"]): EpochEnd(
+            entry["error_code"], entry["leader_epoch"], entry["end_offset"]
+        )
+        for topic in found["topics"] or ()
+        for entry in topic["partitions"] or ()
+    }
 
 
-def _head(api_key: int, version: int, correlation_id: int, client_id: bytes) -> bytes:
-    return _HEAD.pack(api_key, version, correlation_id) + _string(client_id)
+def read_leaders(api_key: int, version: int, body: bytes) -> list[LeaderHint]:
+    """Return what Produce (v13), ShareFetch and ShareAcknowledge name as current_leader (KIP-951).
+
+    Args:
+        api_key: that of the request.
+        version: that of the request.
+        body: the response without its header, whole.
+
+    Raises:
+        ProtocolError: the body is not of that version.
+    """
+    first, schema, partitions, index = _ENTRIES.get(api_key, _NONE)
+    if not first <= version <= REWRITTEN.get(api_key, -1):
+        return []
+    only = _leader_fields(partitions, index)
+    return [
+        LeaderHint(topic["topic_id"], entry[index], leader["leader_id"], leader["leader_epoch"])
+        for topic in read(schema, api_key, version, body, 0, only=only)["responses"] or ()
+        for entry in topic[partitions] or ()
+        if (leader := entry.get("current_leader")) is not None
+    ][:MAX_LEADERS]
 
 
-def _string(text: bytes) -> bytes:
-    return len(text).to_bytes(2) + text
-
-
-def _framed(content: bytes) -> bytes:
-    return len(content).to_bytes(4) + content
+@cache
+def _leader_fields(partitions: str, index: str) -> frozenset[str]:
+    inner = {f"responses.{partitions}.{name}" for name in (index, "current_leader")}
+    return frozenset({"responses.topic_id"} | inner)

@@ -14,7 +14,7 @@ from replay.capture.kafka.exchanges import Connections
 from replay.capture.packets.segments import read
 from replay.capture.packets.tcp import Filter
 from replay.drive.script import Script, ScriptMaker
-from replay.protocol.errors import LAYOUTS
+from replay.protocol.errors import SCHEMAS
 
 _ONE_SHARE: Final = 1 << 62
 
@@ -56,7 +56,7 @@ def _items(inputs: Iterable[str], wanted: Wanted, problems: list[str]) -> Iterat
     secrets, left_out = load_secrets(wanted.keylogs, sources)
     problems += left_out
     connections = Connections(
-        ports=wanted.ports, keep_requests=True, responses=READ | LAYOUTS.keys(), secrets=secrets
+        ports=wanted.ports, keep_requests=True, responses=READ | SCHEMAS.keys(), secrets=secrets
     )
     for share in plan(sources, _ONE_SHARE):
         for batch in read(share, Filter(ports=wanted.ports)):

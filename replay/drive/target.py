@@ -3,28 +3,16 @@
 import asyncio
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
 from proxy.addresses import Address
 from proxy.protocol.api import ApiKey, ErrorCode
-from proxy.protocol.primitives import (
-    UUID_BYTES,
-    ProtocolError,
-    Truncated,
-    encode_compact_count,
-    encode_compact_string,
-    encode_count,
-    encode_string,
-    read_compact_count,
-    read_compact_string,
-    read_count,
-    read_int16,
-    read_int32,
-    read_string,
-    skip_tags,
-)
+from proxy.protocol.messages import Struct, body, read
+from proxy.protocol.metadata import NO_TOPIC_ID
+from proxy.protocol.primitives import ProtocolError
+from proxy.protocol.schemas import METADATA, METADATA_REQUEST
 from replay.drive.access import Access, Versions, ask_versions
 from replay.drive.mapping import Topic
 from replay.drive.wire import SilentError, TargetConnection, TargetError
@@ -37,12 +25,24 @@ _METADATA_VERSIONS: Final = (4, 12)
 _LIST_OFFSETS_VERSION: Final = 1
 """Brokers from 1.0 to 4.3 speak it."""
 _LATEST, _EARLIEST = -1, -2
-_CLIENT: Final = (-1).to_bytes(4, signed=True)
+_CLIENT: Final = -1
 """The replica_id of a client."""
 _MAX_PARTITIONS: Final = 1_000_000
 _CREATE_TOPICS_VERSIONS: Final = (2, 4)
 """Brokers from 1.0 to 4.3 speak one of these versions; they differ in what their fields may be."""
 TOPIC_ALREADY_EXISTS: Final = 36
+_CREATE_TOPICS_REQUEST: Final = (
+    "topics:[name:string num_partitions:int32 replication_factor:int16 "
+    "assignments:[partition_index:int32 broker_ids:int32[]] configs:[name:string value:string]] "
+    "timeout_ms:int32 validate_only:bool"
+)
+_CREATE_TOPICS: Final = "throttle_time_ms:int32 topics:[name:string error_code:int16 error_message:string]"
+_LIST_OFFSETS_REQUEST: Final = (
+    "replica_id:int32 topics:[name:string partitions:[partition_index:int32 timestamp:int64]]"
+)
+_LIST_OFFSETS: Final = (
+    "topics:[name:string partitions:[partition_index:int32 error_code:int16 timestamp:int64 offset:int64]]"
+)
 _CREATE_SECONDS: Final = 30.0
 _CREATE_POLL_SECONDS: Final = 0.2
 
@@ -153,57 +153,19 @@ async def _describe(connection: TargetConnection, target: Target, names: list[st
 
 
 def metadata_request(version: int, names: list[str]) -> bytes:
-    """Write a Metadata request (v4 to v12) for these topics that creates none of them."""
-    flexible = version >= 9
-    encode, tags = (encode_compact_string, b"\x00") if flexible else (encode_string, b"")
-    no_id = bytes(UUID_BYTES) if version >= 10 else b""
-    topics = [no_id + encode(name.encode()) + tags for name in names]
-    count = (encode_compact_count if flexible else encode_count)(len(topics))
-    no_creation = b"\x00"
-    no_operations = b"" if version < 8 else b"\x00" if version >= 11 else b"\x00\x00"
-    return count + b"".join(topics) + no_creation + no_operations + tags
+    """Write a Metadata request (v4 to v12) for these topics that creates none of them, without its header."""
+    return body(
+        METADATA_REQUEST,
+        ApiKey.METADATA,
+        version,
+        topics=[{"topic_id": NO_TOPIC_ID, "name": name.encode()} for name in names],
+        allow_auto_topic_creation=False,
+        include_cluster_authorized_operations=False,
+        include_topic_authorized_operations=False,
+    )
 
 
-class _Reader:
-    """Reads the fields of a Metadata response in order (MetadataResponse.json)."""
-
-    def __init__(self, body: bytes, version: int) -> None:
-        self.body = body
-        self.version = version
-        self.flexible = version >= 9
-        self.at = 0
-
-    def int16(self) -> int:
-        value, self.at = read_int16(self.body, self.at)
-        return value
-
-    def int32(self) -> int:
-        value, self.at = read_int32(self.body, self.at)
-        return value
-
-    def count(self) -> int:
-        count, self.at = (read_compact_count if self.flexible else read_count)(self.body, self.at)
-        return count or 0
-
-    def string(self) -> str:
-        value, self.at = (read_compact_string if self.flexible else read_string)(self.body, self.at)
-        return (value or b"").decode(errors="replace")
-
-    def bytes_(self, size: int) -> bytes:
-        if self.at + size > len(self.body):
-            raise Truncated("Metadata", self.at)
-        self.at += size
-        return self.body[self.at - size : self.at]
-
-    def tags(self) -> None:
-        if self.flexible:
-            self.at = skip_tags(self.body, self.at)[1]
-
-    def int32s(self) -> None:
-        self.bytes_(4 * self.count())
-
-
-def read_metadata(body: bytes, version: int) -> tuple[dict[int, Address], int, dict[str, Topic]]:
+def read_metadata(response: bytes, version: int) -> tuple[dict[int, Address], int, dict[str, Topic]]:
     """Read a Metadata response (v4 to v12).
 
     Returns:
@@ -212,56 +174,37 @@ def read_metadata(body: bytes, version: int) -> tuple[dict[int, Address], int, d
     Raises:
         ProtocolError: it does not parse.
     """
-    reader = _Reader(body, version)
-    reader.int32()  # throttle_time_ms
-    brokers: dict[int, Address] = {}
-    for _ in range(reader.count()):
-        node_id = reader.int32()
-        brokers[node_id] = Address(reader.string(), reader.int32())
-        reader.string()  # rack
-        reader.tags()
-    reader.string()  # cluster_id
-    controller = reader.int32()
-    topics: dict[str, Topic] = {}
-    for _ in range(reader.count()):
-        error = reader.int16()
-        name = reader.string()
-        topic = _read_topic(reader)
-        if error == ErrorCode.NONE:
-            topics[name] = topic
-    return brokers, controller, topics
+    found = read(METADATA, ApiKey.METADATA, version, response, 0, whole=False)
+    brokers = {
+        broker["node_id"]: Address(_text(broker["host"]), broker["port"]) for broker in found["brokers"] or ()
+    }
+    topics = {
+        _text(topic["name"]): _topic(topic) for topic in found["topics"] or () if not topic["error_code"]
+    }
+    return brokers, found["controller_id"], topics
 
 
-def _read_topic(reader: _Reader) -> Topic:
-    topic_id = reader.bytes_(UUID_BYTES) if reader.version >= 10 else bytes(UUID_BYTES)
-    reader.bytes_(1)  # is_internal
-    leaders: dict[int, tuple[int, int]] = {}
-    for _ in range(reader.count()):
-        reader.int16()  # error_code: a partition without a leader has -1 as its leader
-        partition = reader.int32()
-        leader = reader.int32()
-        leaders[partition] = leader, reader.int32() if reader.version >= 7 else -1
-        reader.int32s()  # replica_nodes
-        reader.int32s()  # isr_nodes
-        if reader.version >= 5:
-            reader.int32s()  # offline_replicas
-        reader.tags()
-    if reader.version >= 8:
-        reader.int32()  # topic_authorized_operations
-    reader.tags()
-    size = max(leaders, default=-1) + 1
-    if size > _MAX_PARTITIONS or min(leaders, default=0) < 0:
+def _topic(described: Struct) -> Topic:
+    entries = described["partitions"] or ()
+    numbers = [entry["partition_index"] for entry in entries]
+    size = max(numbers, default=-1) + 1
+    if size > _MAX_PARTITIONS or min(numbers, default=0) < 0:
         raise ProtocolError(f"a topic of {size} partitions")
     topic = Topic(
-        topic_id=topic_id,
+        topic_id=described.get("topic_id", NO_TOPIC_ID),
         leaders=np.full(size, -1, np.int32),
         leader_epochs=np.full(size, -1, np.int32),
         earliest=np.full(size, -1, np.int64),
         latest=np.full(size, -1, np.int64),
     )
-    for partition, (leader, epoch) in leaders.items():
-        topic.leaders[partition], topic.leader_epochs[partition] = leader, epoch
+    # A partition without a leader has -1 as its leader, and an error code.
+    topic.leaders[numbers] = [entry["leader_id"] for entry in entries]
+    topic.leader_epochs[numbers] = [entry.get("leader_epoch", -1) for entry in entries]
     return topic
+
+
+def _text(name: bytes | None) -> str:
+    return (name or b"").decode(errors="replace")
 
 
 async def _create(target: Target, topics: Mapping[str, int]) -> None:
@@ -312,25 +255,31 @@ def create_request(version: int, topics: Mapping[str, int]) -> bytes:
     From v4 on a broker can choose its default replication factor (KIP-464); before, each partition gets one
     replica.
     """
-    replication = (-1 if version >= 4 else 1).to_bytes(2, signed=True)
-    entries = [
-        encode_string(name.encode()) + count.to_bytes(4) + replication + encode_count(0) + encode_count(0)
+    listed: list[dict[str, Any]] = [
+        {
+            "name": name.encode(),
+            "num_partitions": count,
+            "replication_factor": -1 if version >= 4 else 1,
+            "assignments": [],
+            "configs": [],
+        }
         for name, count in topics.items()
     ]
-    timeout_ms = int(_CREATE_SECONDS * 1000).to_bytes(4)
-    return encode_count(len(entries)) + b"".join(entries) + timeout_ms + b"\x00"  # not validate_only
+    timeout_ms = int(_CREATE_SECONDS * 1000)
+    return body(
+        _CREATE_TOPICS_REQUEST,
+        ApiKey.CREATE_TOPICS,
+        version,
+        topics=listed,
+        timeout_ms=timeout_ms,
+        validate_only=False,
+    )
 
 
 def read_created(response: bytes) -> dict[str, int]:
     """Read a CreateTopics response (v2 to v4): the error code of each topic."""
-    _, at = read_int32(response, 0)  # throttle_time_ms
-    count, at = read_count(response, at)
-    errors: dict[str, int] = {}
-    for _ in range(count or 0):
-        name, at = read_string(response, at)
-        errors[(name or b"").decode(errors="replace")], at = read_int16(response, at)
-        _, at = read_string(response, at)  # error_message
-    return errors
+    found = read(_CREATE_TOPICS, ApiKey.CREATE_TOPICS, _CREATE_TOPICS_VERSIONS[0], response, 0, whole=False)
+    return {_text(topic["name"]): topic["error_code"] for topic in found["topics"] or ()}
 
 
 async def _find_offsets(connection: TargetConnection, target: Target) -> None:
@@ -355,26 +304,22 @@ async def _find_offsets(connection: TargetConnection, target: Target) -> None:
 
 def offsets_request(partitions: Mapping[str, list[int]], timestamp: int) -> bytes:
     """Write a ListOffsets request (v1)."""
-    wanted = timestamp.to_bytes(8, signed=True)
     topics = [
-        encode_string(name.encode())
-        + encode_count(len(numbers))
-        + b"".join(n.to_bytes(4) + wanted for n in numbers)
+        {
+            "name": name.encode(),
+            "partitions": [{"partition_index": number, "timestamp": timestamp} for number in numbers],
+        }
         for name, numbers in partitions.items()
     ]
-    return _CLIENT + encode_count(len(topics)) + b"".join(topics)
+    version = _LIST_OFFSETS_VERSION
+    return body(_LIST_OFFSETS_REQUEST, ApiKey.LIST_OFFSETS, version, replica_id=_CLIENT, topics=topics)
 
 
 def _read_offsets(target: Target, response: bytes, timestamp: int) -> None:
-    count, at = read_count(response, 0)
-    for _ in range(count or 0):
-        name, at = read_string(response, at)
-        topic = target.topics.get((name or b"").decode(errors="replace"))
-        partitions, at = read_count(response, at)
-        for _ in range(partitions or 0):
-            partition, at = read_int32(response, at)
-            error, at = read_int16(response, at)
-            offset = int.from_bytes(response[at + 8 : at + 16], signed=True)
-            at += 16
-            if topic is not None and not error and 0 <= partition < topic.partitions:
-                (topic.earliest if timestamp == _EARLIEST else topic.latest)[partition] = offset
+    found = read(_LIST_OFFSETS, ApiKey.LIST_OFFSETS, _LIST_OFFSETS_VERSION, response, 0, whole=False)
+    for listed in found["topics"] or ():
+        topic = target.topics.get(_text(listed["name"]))
+        for entry in listed["partitions"] or ():
+            partition = entry["partition_index"]
+            if topic is not None and not entry["error_code"] and 0 <= partition < topic.partitions:
+                (topic.earliest if timestamp == _EARLIEST else topic.latest)[partition] = entry["offset"]

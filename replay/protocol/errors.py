@@ -5,135 +5,151 @@ from dataclasses import dataclass
 from typing import Final
 
 from proxy.protocol.api import ApiKey, response_header
+from proxy.protocol.messages import read, structs
 from proxy.protocol.primitives import Buffer, ProtocolError
-from replay.protocol.layouts import find
 
-LAYOUTS: Final[dict[int, str]] = {
+SCHEMAS: Final[dict[int, str]] = {
     ApiKey.PRODUCE: (
-        "[string@0-12 uuid@13+ [int32 error int64 int64@2+ int64@5+ [int32 string]@8+ string@8+]]"
+        "[string@0-12 uuid@13+ [int32 error:int16 int64 int64@2+ int64@5+ [int32 string]@8+ string@8+]]"
     ),
-    ApiKey.LIST_OFFSETS: "int32@2+ [string [int32 error int64[]@0 int64@1+ int64@1+ int32@4+]]",
+    ApiKey.LIST_OFFSETS: "int32@2+ [string [int32 error:int16 int64[]@0 int64@1+ int64@1+ int32@4+]]",
     ApiKey.METADATA: (
-        "int32@3+ [int32 string int32 string@1+] string@2+ int32@1+ [error topic uuid@10+ bool@1+ [error "
-        "partition int32 int32@7+ int32[] int32[] int32[]@5+] int32@8+] int32@8-10 error@13+"
+        "int32@3+ [int32 string int32 string@1+] string@2+ int32@1+ [error:int16 topic:string uuid@10+ "
+        "bool@1+ [error:int16 partition:int32 int32 int32@7+ int32[] int32[] int32[]@5+] int32@8+] "
+        "int32@8-10 error:int16@13+"
     ),
-    ApiKey.OFFSET_COMMIT: "int32@3+ [string@0-9 uuid@10+ [int32 error]]",
+    ApiKey.OFFSET_COMMIT: "int32@3+ [string@0-9 uuid@10+ [int32 error:int16]]",
     ApiKey.OFFSET_FETCH: (
-        "int32@3+ [string [int32 int64 int32@5+ string error]]@0-7 error@2-7 [string [string@8-9 uuid@10+ "
-        "[int32 int64 int32 string error]] error]@8+"
+        "int32@3+ [string [int32 int64 int32@5+ string error:int16]]@0-7 error:int16@2-7 [string "
+        "[string@8-9 uuid@10+ [int32 int64 int32 string error:int16]] error:int16]@8+"
     ),
     ApiKey.FIND_COORDINATOR: (
-        "int32@1+ error@0-3 string@1-3 int32@0-3 string@0-3 int32@0-3 [string int32 string int32 error "
-        "string]@4+"
+        "int32@1+ error:int16@0-3 string@1-3 int32@0-3 string@0-3 int32@0-3 [string int32 string int32 "
+        "error:int16 string]@4+"
     ),
-    ApiKey.JOIN_GROUP: "int32@2+ error",
-    ApiKey.HEARTBEAT: "int32@1+ error",
-    ApiKey.LEAVE_GROUP: "int32@1+ error [string string error]@3+",
-    ApiKey.SYNC_GROUP: "int32@1+ error",
+    ApiKey.JOIN_GROUP: "int32@2+ error:int16",
+    ApiKey.HEARTBEAT: "int32@1+ error:int16",
+    ApiKey.LEAVE_GROUP: "int32@1+ error:int16 [string string error:int16]@3+",
+    ApiKey.SYNC_GROUP: "int32@1+ error:int16",
     ApiKey.DESCRIBE_GROUPS: (
-        "int32@1+ [error string@6+ string string string string [string string@4+ string string bytes bytes] "
-        "int32@3+]"
+        "int32@1+ [error:int16 string@6+ string string string string [string string@4+ string string bytes "
+        "bytes] int32@3+]"
     ),
-    ApiKey.LIST_GROUPS: "int32@1+ error",
-    ApiKey.SASL_HANDSHAKE: "error",
-    ApiKey.API_VERSIONS: "error",
+    ApiKey.LIST_GROUPS: "int32@1+ error:int16",
+    ApiKey.SASL_HANDSHAKE: "error:int16",
+    ApiKey.API_VERSIONS: "error:int16",
     ApiKey.CREATE_TOPICS: (
-        "int32@2+ [string uuid@7+ error string@1+ int32@5+ int16@5+ [string string bool int8 bool]@5+]"
+        "int32@2+ [string uuid@7+ error:int16 string@1+ int32@5+ int16@5+ [string string bool int8 bool]@5+]"
     ),
-    ApiKey.DELETE_TOPICS: "int32@1+ [string uuid@6+ error string@5+]",
-    ApiKey.DELETE_RECORDS: "int32 [string [int32 int64 error]]",
-    ApiKey.INIT_PRODUCER_ID: "int32 error",
-    ApiKey.OFFSET_FOR_LEADER_EPOCH: "int32@2+ [string [error int32 int32@1+ int64]]",
+    ApiKey.DELETE_TOPICS: "int32@1+ [string uuid@6+ error:int16 string@5+]",
+    ApiKey.DELETE_RECORDS: "int32 [string [int32 int64 error:int16]]",
+    ApiKey.INIT_PRODUCER_ID: "int32 error:int16",
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: "int32@2+ [string [error:int16 int32 int32@1+ int64]]",
     ApiKey.ADD_PARTITIONS_TO_TXN: (
-        "int32 error@4+ [string [string [int32 error]]]@4+ [string [int32 error]]@0-3"
+        "int32 error:int16@4+ [string [string [int32 error:int16]]]@4+ [string [int32 error:int16]]@0-3"
     ),
-    ApiKey.ADD_OFFSETS_TO_TXN: "int32 error",
-    ApiKey.END_TXN: "int32 error",
-    ApiKey.WRITE_TXN_MARKERS: "[int64 [string [int32 error]]]",
-    ApiKey.TXN_OFFSET_COMMIT: "int32 [string [int32 error]]",
-    ApiKey.DESCRIBE_ACLS: "int32 error",
-    ApiKey.CREATE_ACLS: "int32 [error string]",
-    ApiKey.DELETE_ACLS: "int32 [error string [error string int8 string int8@1+ string string int8 int8]]",
+    ApiKey.ADD_OFFSETS_TO_TXN: "int32 error:int16",
+    ApiKey.END_TXN: "int32 error:int16",
+    ApiKey.WRITE_TXN_MARKERS: "[int64 [string [int32 error:int16]]]",
+    ApiKey.TXN_OFFSET_COMMIT: "int32 [string [int32 error:int16]]",
+    ApiKey.DESCRIBE_ACLS: "int32 error:int16",
+    ApiKey.CREATE_ACLS: "int32 [error:int16 string]",
+    ApiKey.DELETE_ACLS: (
+        "int32 [error:int16 string [error:int16 string int8 string int8@1+ string string int8 int8]]"
+    ),
     ApiKey.DESCRIBE_CONFIGS: (
-        "int32 [error string int8 string [string string bool bool@0 int8@1+ bool [string string int8]@1+ "
-        "int8@3+ string@3+]]"
+        "int32 [error:int16 string int8 string [string string bool bool@0 int8@1+ bool [string string "
+        "int8]@1+ int8@3+ string@3+]]"
     ),
-    ApiKey.ALTER_CONFIGS: "int32 [error string int8 string]",
-    ApiKey.ALTER_REPLICA_LOG_DIRS: "int32 [string [int32 error]]",
+    ApiKey.ALTER_CONFIGS: "int32 [error:int16 string int8 string]",
+    ApiKey.ALTER_REPLICA_LOG_DIRS: "int32 [string [int32 error:int16]]",
     ApiKey.DESCRIBE_LOG_DIRS: (
-        "int32 error@3+ [error string [string [int32 int64 int64 bool]] int64@4+ int64@4+ bool@5+]"
+        "int32 error:int16@3+ [error:int16 string [string [int32 int64 int64 bool]] int64@4+ int64@4+ "
+        "bool@5+]"
     ),
-    ApiKey.SASL_AUTHENTICATE: "error",
-    ApiKey.CREATE_PARTITIONS: "int32 [string error string]",
-    ApiKey.CREATE_DELEGATION_TOKEN: "error",
-    ApiKey.RENEW_DELEGATION_TOKEN: "error",
-    ApiKey.EXPIRE_DELEGATION_TOKEN: "error",
-    ApiKey.DESCRIBE_DELEGATION_TOKEN: "error",
-    ApiKey.DELETE_GROUPS: "int32 [string error]",
-    ApiKey.ELECT_LEADERS: "int32 error@1+ [string [int32 error string]]",
-    ApiKey.INCREMENTAL_ALTER_CONFIGS: "int32 [error string int8 string]",
-    ApiKey.ALTER_PARTITION_REASSIGNMENTS: "int32 bool@1+ error string [string [int32 error string]]",
-    ApiKey.LIST_PARTITION_REASSIGNMENTS: "int32 error",
-    ApiKey.OFFSET_DELETE: "error int32 [string [int32 error]]",
-    ApiKey.DESCRIBE_CLIENT_QUOTAS: "int32 error",
-    ApiKey.ALTER_CLIENT_QUOTAS: "int32 [error string [string string]]",
-    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: "int32 error string [string error string [int8 int32]]",
-    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: "int32 [string error string]",
+    ApiKey.SASL_AUTHENTICATE: "error:int16",
+    ApiKey.CREATE_PARTITIONS: "int32 [string error:int16 string]",
+    ApiKey.CREATE_DELEGATION_TOKEN: "error:int16",
+    ApiKey.RENEW_DELEGATION_TOKEN: "error:int16",
+    ApiKey.EXPIRE_DELEGATION_TOKEN: "error:int16",
+    ApiKey.DESCRIBE_DELEGATION_TOKEN: "error:int16",
+    ApiKey.DELETE_GROUPS: "int32 [string error:int16]",
+    ApiKey.ELECT_LEADERS: "int32 error:int16@1+ [string [int32 error:int16 string]]",
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: "int32 [error:int16 string int8 string]",
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: (
+        "int32 bool@1+ error:int16 string [string [int32 error:int16 string]]"
+    ),
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: "int32 error:int16",
+    ApiKey.OFFSET_DELETE: "error:int16 int32 [string [int32 error:int16]]",
+    ApiKey.DESCRIBE_CLIENT_QUOTAS: "int32 error:int16",
+    ApiKey.ALTER_CLIENT_QUOTAS: "int32 [error:int16 string [string string]]",
+    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: (
+        "int32 error:int16 string [string error:int16 string [int8 int32]]"
+    ),
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: "int32 [string error:int16 string]",
     ApiKey.DESCRIBE_QUORUM: (
-        "error string@2+ [string [int32 error string@2+ int32 int32 int64 [int32 uuid@2+ int64 int64@1+ "
-        "int64@1+] [int32 uuid@2+ int64 int64@1+ int64@1+]]]"
+        "error:int16 string@2+ [string [int32 error:int16 string@2+ int32 int32 int64 [int32 uuid@2+ int64 "
+        "int64@1+ int64@1+] [int32 uuid@2+ int64 int64@1+ int64@1+]]]"
     ),
-    ApiKey.UPDATE_FEATURES: "int32 error string [string error string]@0-1",
-    ApiKey.DESCRIBE_CLUSTER: "int32 error",
-    ApiKey.DESCRIBE_PRODUCERS: "int32 [string [int32 error string [int64 int32 int32 int64 int32 int64]]]",
-    ApiKey.UNREGISTER_BROKER: "int32 error",
-    ApiKey.DESCRIBE_TRANSACTIONS: "int32 [error string string int32 int64 int64 int16 [string int32[]]]",
-    ApiKey.LIST_TRANSACTIONS: "int32 error",
-    ApiKey.CONSUMER_GROUP_HEARTBEAT: "int32 error",
+    ApiKey.UPDATE_FEATURES: "int32 error:int16 string [string error:int16 string]@0-1",
+    ApiKey.DESCRIBE_CLUSTER: "int32 error:int16",
+    ApiKey.DESCRIBE_PRODUCERS: (
+        "int32 [string [int32 error:int16 string [int64 int32 int32 int64 int32 int64]]]"
+    ),
+    ApiKey.UNREGISTER_BROKER: "int32 error:int16",
+    ApiKey.DESCRIBE_TRANSACTIONS: (
+        "int32 [error:int16 string string int32 int64 int64 int16 [string int32[]]]"
+    ),
+    ApiKey.LIST_TRANSACTIONS: "int32 error:int16",
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: "int32 error:int16",
     ApiKey.CONSUMER_GROUP_DESCRIBE: (
-        "int32 [error string string string int32 int32 string [string string string int32 string string "
-        "string[] string ([uuid string int32[]]) ([uuid string int32[]]) int8@1+] int32]"
+        "int32 [error:int16 string string string int32 int32 string [string string string int32 string "
+        "string string[] string ([uuid string int32[]]) ([uuid string int32[]]) int8@1+] int32]"
     ),
-    ApiKey.GET_TELEMETRY_SUBSCRIPTIONS: "int32 error",
-    ApiKey.PUSH_TELEMETRY: "int32 error",
-    ApiKey.LIST_CONFIG_RESOURCES: "int32 error",
+    ApiKey.GET_TELEMETRY_SUBSCRIPTIONS: "int32 error:int16",
+    ApiKey.PUSH_TELEMETRY: "int32 error:int16",
+    ApiKey.LIST_CONFIG_RESOURCES: "int32 error:int16",
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: (
-        "int32 [error string uuid bool [error int32 int32 int32 int32[] int32[] int32[] int32[] int32[]] "
-        "int32]"
+        "int32 [error:int16 string uuid bool [error:int16 int32 int32 int32 int32[] int32[] int32[] "
+        "int32[] int32[]] int32]"
     ),
-    ApiKey.SHARE_GROUP_HEARTBEAT: "int32 error",
+    ApiKey.SHARE_GROUP_HEARTBEAT: "int32 error:int16",
     ApiKey.SHARE_GROUP_DESCRIBE: (
-        "int32 [error string string string int32 int32 string [string string int32 string string string[] "
-        "([uuid string int32[]])] int32]"
+        "int32 [error:int16 string string string int32 int32 string [string string int32 string string "
+        "string[] ([uuid string int32[]])] int32]"
     ),
     ApiKey.SHARE_FETCH: (
-        "int32 error string int32@1+ [uuid [int32 error string error string (int32 int32) records [int64 "
-        "int64 int16]]]"
+        "int32 error:int16 string int32@1+ [uuid [int32 error:int16 string acknowledge_error:int16 string "
+        "(int32 int32) bytes [int64 int64 int16]]]"
     ),
-    ApiKey.SHARE_ACKNOWLEDGE: "int32 error string int32@2+ [uuid [int32 error string (int32 int32)]]",
-    ApiKey.ADD_RAFT_VOTER: "int32 error",
-    ApiKey.REMOVE_RAFT_VOTER: "int32 error",
-    ApiKey.INITIALIZE_SHARE_GROUP_STATE: "[uuid [int32 error string]]",
-    ApiKey.READ_SHARE_GROUP_STATE: "[uuid [int32 error string int32 int64 [int64 int64 int8 int16]]]",
-    ApiKey.WRITE_SHARE_GROUP_STATE: "[uuid [int32 error string]]",
-    ApiKey.DELETE_SHARE_GROUP_STATE: "[uuid [int32 error string]]",
-    ApiKey.READ_SHARE_GROUP_STATE_SUMMARY: "[uuid [int32 error string int32 int32 int64 int32@1+]]",
-    ApiKey.STREAMS_GROUP_HEARTBEAT: "int32 error",
+    ApiKey.SHARE_ACKNOWLEDGE: (
+        "int32 error:int16 string int32@2+ [uuid [int32 error:int16 string (int32 int32)]]"
+    ),
+    ApiKey.ADD_RAFT_VOTER: "int32 error:int16",
+    ApiKey.REMOVE_RAFT_VOTER: "int32 error:int16",
+    ApiKey.INITIALIZE_SHARE_GROUP_STATE: "[uuid [int32 error:int16 string]]",
+    ApiKey.READ_SHARE_GROUP_STATE: "[uuid [int32 error:int16 string int32 int64 [int64 int64 int8 int16]]]",
+    ApiKey.WRITE_SHARE_GROUP_STATE: "[uuid [int32 error:int16 string]]",
+    ApiKey.DELETE_SHARE_GROUP_STATE: "[uuid [int32 error:int16 string]]",
+    ApiKey.READ_SHARE_GROUP_STATE_SUMMARY: "[uuid [int32 error:int16 string int32 int32 int64 int32@1+]]",
+    ApiKey.STREAMS_GROUP_HEARTBEAT: "int32 error:int16",
     ApiKey.STREAMS_GROUP_DESCRIBE: (
-        "int32 [error string string string int32 int32 ?(int32 [string string[] string[] [string int32 int16 "
-        "[string string]] [string int32 int16 [string string]]]) [string int32 string string string string "
-        "int32 string ?(string uint16) [string string] [string int32 int64] [string int32 int64] ([string "
-        "int32[]] [string int32[]] [string int32[]]) ([string int32[]] [string int32[]] [string int32[]]) "
-        "bool] int32]"
+        "int32 [error:int16 string string string int32 int32 ?(int32 [string string[] string[] [string "
+        "int32 int16 [string string]] [string int32 int16 [string string]]]) [string int32 string string "
+        "string string int32 string ?(string uint16) [string string] [string int32 int64] [string int32 "
+        "int64] ([string int32[]] [string int32[]] [string int32[]]) ([string int32[]] [string int32[]] "
+        "[string int32[]]) bool] int32]"
     ),
     ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS: (
-        "int32 [string [string uuid [int32 int64 int32 int64@1+ error string]] error string]"
+        "int32 [string [string uuid [int32 int64 int32 int64@1+ error:int16 string]] error:int16 string]"
     ),
-    ApiKey.ALTER_SHARE_GROUP_OFFSETS: "int32 error string [string uuid [int32 error string]]",
-    ApiKey.DELETE_SHARE_GROUP_OFFSETS: "int32 error string [string uuid error string]",
+    ApiKey.ALTER_SHARE_GROUP_OFFSETS: "int32 error:int16 string [string uuid [int32 error:int16 string]]",
+    ApiKey.DELETE_SHARE_GROUP_OFFSETS: "int32 error:int16 string [string uuid error:int16 string]",
 }
-"""API key -> the layout of its response (see `layouts`), by the *Response.json of Kafka 3.9 and 4.3: all
-versions from 0 on. Requests of `LAYOUTS` come from clients; `tally.read_fetch` reads responses to Fetch."""
+"""API key -> the schema of its response (see `proxy.protocol.messages`), by the *Response.json of Kafka
+3.9 and 4.3: all versions from 0 on. `fetches.read_fetch` reads responses to Fetch."""
+
+_ERRORS: Final = ("error", "acknowledge_error")
 
 # Kafka's Errors.java (4.3), in the order of their codes.
 _IN_ORDER: Final = """
@@ -197,28 +213,28 @@ class Errors:
 def read_errors(api_key: int, version: int, pieces: Iterable[Buffer]) -> Errors | None:
     """Read the error codes of a response; None: it does not parse.
 
-    A response without a layout has none.
+    A response without a schema has none.
 
     Args:
         api_key: that of its request.
         version: that of its request.
         pieces: the whole frame.
     """
-    layout = LAYOUTS.get(api_key)
-    if layout is None:
+    schema = SCHEMAS.get(api_key)
+    if schema is None:
         return Errors()
     frame = b"".join(bytes(piece) for piece in pieces)
     try:
         _, body = response_header(frame, 4, api_key, version)
-        marks = find(layout, api_key, version, frame, body)
+        found = read(schema, api_key, version, frame, body, whole=False)
     except ProtocolError:
         return None
-    codes = [
-        (mark.depth, int.from_bytes(frame[mark.start : mark.end], signed=True))
-        for mark in marks
-        if mark.word == "error"
-    ]
+    codes = sorted(
+        (struct.spans[name], depth, struct[name])
+        for struct, depth in structs(found)
+        for name in _ERRORS
+        if struct.get(name)
+    )
     return Errors(
-        tuple(code for depth, code in codes if code and not depth),
-        tuple(code for depth, code in codes if code and depth),
+        tuple(code for _, depth, code in codes if not depth), tuple(code for _, depth, code in codes if depth)
     )

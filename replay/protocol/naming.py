@@ -1,62 +1,61 @@
 """What requests name: clients, groups, transactional ids, topics and their partitions. Sans-IO."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Final
 
-from proxy.protocol.api import REQUEST_START_BYTES, ApiKey, is_flexible, response_header
-from proxy.protocol.primitives import (
-    ProtocolError,
-    encode_compact_string,
-    encode_string,
-    read_compact_string,
-    read_string,
-)
-from replay.protocol import errors
-from replay.protocol.layouts import Mark, find
+from proxy.protocol.api import REQUEST_START_BYTES, ApiKey, response_header
+from proxy.protocol.messages import Edit, Struct, read, splice, structs
+from proxy.protocol.primitives import ProtocolError
+from proxy.protocol.schemas import METADATA
 
-LAYOUTS: Final[dict[int, str]] = {
-    ApiKey.PRODUCE: "transaction@3+ int16 int32 [topic@0-12 uuid@13+ [partition records]]",
-    ApiKey.LIST_OFFSETS: "int32 int8@2+ [topic [partition int32@4+ int64 int32@0]]",
+SCHEMAS: Final[dict[int, str]] = {
+    ApiKey.PRODUCE: "transaction:string@3+ int16 int32 [topic:string@0-12 uuid@13+ [partition:int32 bytes]]",
+    ApiKey.LIST_OFFSETS: "int32 int8@2+ [topic:string [partition:int32 int32@4+ int64 int32@0]]",
     ApiKey.OFFSET_COMMIT: (
-        "group int32@1+ string@1+ string@7+ int64@2-4 [topic@0-9 uuid@10+ [partition int64 int32@6+ int64@1 "
-        "string]]"
+        "group:string int32@1+ string@1+ string@7+ int64@2-4 [topic:string@0-9 uuid@10+ [partition:int32 "
+        "int64 int32@6+ int64@1 string]]"
     ),
     ApiKey.OFFSET_FETCH: (
-        "group@0-7 [topic partition[]]@0-7 [group string@9+ int32@9+ [topic@8-9 uuid@10+ partition[]]]@8+"
+        "group:string@0-7 [topic:string partition:int32[]]@0-7 [group:string string@9+ int32@9+ "
+        "[topic:string@8-9 uuid@10+ partition:int32[]]]@8+"
     ),
-    ApiKey.FIND_COORDINATOR: "group@0-3 int8@1+ group[]@4+",
-    ApiKey.JOIN_GROUP: "group",
-    ApiKey.HEARTBEAT: "group",
-    ApiKey.LEAVE_GROUP: "group",
-    ApiKey.SYNC_GROUP: "group",
-    ApiKey.DESCRIBE_GROUPS: "group[]",
-    ApiKey.INIT_PRODUCER_ID: "transaction",
-    ApiKey.OFFSET_FOR_LEADER_EPOCH: "int32@3+ [topic [partition int32@2+ int32]]",
-    ApiKey.ADD_PARTITIONS_TO_TXN: "[transaction int64 int16 bool [string int32[]]]@4+ transaction@0-3",
-    ApiKey.ADD_OFFSETS_TO_TXN: "transaction int64 int16 group",
-    ApiKey.END_TXN: "transaction",
+    ApiKey.FIND_COORDINATOR: "group:string@0-3 int8@1+ group:string[]@4+",
+    ApiKey.JOIN_GROUP: "group:string",
+    ApiKey.HEARTBEAT: "group:string",
+    ApiKey.LEAVE_GROUP: "group:string",
+    ApiKey.SYNC_GROUP: "group:string",
+    ApiKey.DESCRIBE_GROUPS: "group:string[]",
+    ApiKey.INIT_PRODUCER_ID: "transaction:string",
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: "int32@3+ [topic:string [partition:int32 int32@2+ int32]]",
+    ApiKey.ADD_PARTITIONS_TO_TXN: (
+        "[transaction:string int64 int16 bool [string int32[]]]@4+ transaction:string@0-3"
+    ),
+    ApiKey.ADD_OFFSETS_TO_TXN: "transaction:string int64 int16 group:string",
+    ApiKey.END_TXN: "transaction:string",
     ApiKey.TXN_OFFSET_COMMIT: (
-        "transaction group int64 int16 int32@3+ string@3+ string@3+ [topic [partition int64 int32@2+ string]]"
+        "transaction:string group:string int64 int16 int32@3+ string@3+ string@3+ [topic:string "
+        "[partition:int32 int64 int32@2+ string]]"
     ),
-    ApiKey.DELETE_GROUPS: "group[]",
-    ApiKey.OFFSET_DELETE: "group",
-    ApiKey.DESCRIBE_TRANSACTIONS: "transaction[]",
-    ApiKey.CONSUMER_GROUP_HEARTBEAT: "group",
-    ApiKey.CONSUMER_GROUP_DESCRIBE: "group[]",
-    ApiKey.SHARE_GROUP_HEARTBEAT: "group",
-    ApiKey.SHARE_GROUP_DESCRIBE: "group[]",
-    ApiKey.SHARE_FETCH: "group",
-    ApiKey.SHARE_ACKNOWLEDGE: "group",
-    ApiKey.STREAMS_GROUP_HEARTBEAT: "group",
-    ApiKey.STREAMS_GROUP_DESCRIBE: "group[]",
-    ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS: "[group [string int32[]]]",
-    ApiKey.ALTER_SHARE_GROUP_OFFSETS: "group",
-    ApiKey.DELETE_SHARE_GROUP_OFFSETS: "group",
+    ApiKey.DELETE_GROUPS: "group:string[]",
+    ApiKey.OFFSET_DELETE: "group:string",
+    ApiKey.DESCRIBE_TRANSACTIONS: "transaction:string[]",
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: "group:string",
+    ApiKey.CONSUMER_GROUP_DESCRIBE: "group:string[]",
+    ApiKey.SHARE_GROUP_HEARTBEAT: "group:string",
+    ApiKey.SHARE_GROUP_DESCRIBE: "group:string[]",
+    ApiKey.SHARE_FETCH: "group:string",
+    ApiKey.SHARE_ACKNOWLEDGE: "group:string",
+    ApiKey.STREAMS_GROUP_HEARTBEAT: "group:string",
+    ApiKey.STREAMS_GROUP_DESCRIBE: "group:string[]",
+    ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS: "[group:string [string int32[]]]",
+    ApiKey.ALTER_SHARE_GROUP_OFFSETS: "group:string",
+    ApiKey.DELETE_SHARE_GROUP_OFFSETS: "group:string",
 }
-"""API key -> the layout of its request (see `layouts`), by the *Request.json of Kafka 3.9 and 4.3. The key of
-FindCoordinator counts as a group, whatever its key_type. Layouts end with the last field that is needed."""
+"""API key -> the schema of its request (see `proxy.protocol.messages`), by the *Request.json of
+Kafka 3.9 and 4.3. The key of FindCoordinator counts as a group, whatever its key_type. Schemas end with the
+last field that is needed."""
 
-_OWN: Final = frozenset({"group", "transaction"})
+_METADATA: Final = frozenset({"topics.name", "topics.partitions.partition_index"})
 
 
 def named_partitions(api_key: int, version: int, frame: bytes, body: int) -> Iterator[tuple[str, int]]:
@@ -68,7 +67,14 @@ def named_partitions(api_key: int, version: int, frame: bytes, body: int) -> Ite
         frame: the whole frame.
         body: where its body stands in the frame.
     """
-    yield from _partitions(_marks(api_key, version, frame, body), api_key, version, frame)
+    found = _read(SCHEMAS.get(api_key, ""), api_key, version, frame, body)
+    topic = ""
+    for struct, _ in structs(found) if found else ():
+        if "topic" in struct:
+            topic = _text(struct["topic"])
+        if topic and (partition := struct.get("partition")) is not None:
+            for number in partition if isinstance(partition, list) else [partition]:
+                yield topic, number
 
 
 def count_partitions(api_key: int, version: int, frame: bytes, body: int) -> int | None:
@@ -80,13 +86,13 @@ def count_partitions(api_key: int, version: int, frame: bytes, body: int) -> int
         frame: the whole frame.
         body: where its body stands in the frame.
     """
-    if "partition" not in LAYOUTS.get(api_key, ""):
+    if "partition" not in SCHEMAS.get(api_key, ""):
         return None
-    try:
-        marks = find(LAYOUTS[api_key], api_key, version, frame, body)
-    except ProtocolError:
+    found = _read(SCHEMAS[api_key], api_key, version, frame, body)
+    if found is None:
         return None
-    return sum(mark.word == "partition" for mark in marks)
+    counts = [struct["partition"] for struct, _ in structs(found) if "partition" in struct]
+    return sum(len(count) if isinstance(count, list) else 1 for count in counts)
 
 
 def metadata_partitions(version: int, frame: bytes) -> Iterator[tuple[str, int]]:
@@ -94,10 +100,12 @@ def metadata_partitions(version: int, frame: bytes) -> Iterator[tuple[str, int]]
     key = ApiKey.METADATA
     try:
         _, body = response_header(frame, 4, key, version)
-        found = find(errors.LAYOUTS[key], key, version, frame, body)
+        found = read(METADATA, key, version, frame, body, only=_METADATA, whole=False)
     except ProtocolError:
         return
-    yield from _partitions(found, key, version, frame)
+    for topic in found["topics"] or ():
+        for partition in topic["partitions"] or ():
+            yield _text(topic["name"]), partition["partition_index"]
 
 
 def own_ids(api_key: int, version: int, frame: bytes, body: int, suffix: bytes) -> bytes:
@@ -110,22 +118,22 @@ def own_ids(api_key: int, version: int, frame: bytes, body: int, suffix: bytes) 
         body: where its body stands in the frame.
         suffix: it is added to each id that is not empty.
     """
-    if api_key not in LAYOUTS:
+    if api_key not in SCHEMAS:
         return frame
-    flexible = bool(is_flexible(api_key, version))
-    parts, at = [], 4
-    for mark in _marks(api_key, version, frame, body):
-        if mark.word not in _OWN:
-            continue
-        value, _ = (read_compact_string if flexible else read_string)(frame, mark.start)
-        if value:
-            parts += [
-                frame[at : mark.start],
-                (encode_compact_string if flexible else encode_string)(value + suffix),
-            ]
-            at = mark.end
-    content = b"".join([*parts, frame[at:]])
+    found = _read(SCHEMAS[api_key], api_key, version, frame, body)
+    edits = [edit for struct, _ in structs(found) for edit in _own(struct, suffix)] if found else []
+    content = splice(frame, edits)[4:]
     return len(content).to_bytes(4) + content
+
+
+def _own(struct: Struct, suffix: bytes) -> Iterator[Edit]:
+    """Yield what adds a suffix to the ids in a struct that are not empty."""
+    for name in ("group", "transaction"):
+        value = struct.get(name)
+        if isinstance(value, list):
+            yield from struct.edits(**{name: [one and one + suffix for one in value]})
+        elif value:
+            yield from struct.edits(**{name: value + suffix})
 
 
 def own_client(frame: bytes, suffix: bytes) -> bytes:
@@ -140,19 +148,13 @@ def own_client(frame: bytes, suffix: bytes) -> bytes:
     return b"".join((length, frame[4:at], new_size, frame[at + 2 : end], suffix, frame[end:]))
 
 
-def _marks(api_key: int, version: int, frame: bytes, body: int) -> list[Mark]:
-    """Find what a request names; nothing if it is not understood."""
+def _read(schema: str, api_key: int, version: int, frame: bytes, body: int) -> Struct | None:
+    """Read what a request names; None: it is not understood."""
     try:
-        return find(LAYOUTS.get(api_key, ""), api_key, version, frame, body)
+        return read(schema, api_key, version, frame, body, whole=False)
     except ProtocolError:
-        return []
+        return None
 
 
-def _partitions(marks: Iterable[Mark], api_key: int, version: int, frame: bytes) -> Iterator[tuple[str, int]]:
-    topic = ""
-    read = read_compact_string if is_flexible(api_key, version) else read_string
-    for mark in marks:
-        if mark.word == "topic":
-            topic = (read(frame, mark.start)[0] or b"").decode(errors="replace")
-        elif mark.word == "partition" and topic:
-            yield topic, int.from_bytes(frame[mark.start : mark.end], signed=True)
+def _text(name: bytes | None) -> str:
+    return (name or b"").decode(errors="replace")

@@ -12,7 +12,7 @@ from proxy.net.bootstrap import (
     ask,
     ask_any,
     brokers_of,
-    metadata_body,
+    metadata_request,
     metadata_version,
 )
 from proxy.net.resolve import Resolver
@@ -59,7 +59,7 @@ def test_an_api_versions_response_with_an_error_is_no_response() -> None:
     [(1, "00000000"), (3, "00000000"), (4, "0000000000"), (7, "0000000000"), (8, "00000000000000")],
 )
 def test_a_metadata_request_asks_for_no_topic(version: int, body: str) -> None:
-    assert metadata_body(version).hex() == body
+    assert metadata_request(version)[23:].hex() == body
 
 
 def test_brokers_are_read_at_every_version() -> None:

@@ -6,7 +6,7 @@ from uuid import UUID
 import pytest
 from hypothesis import given
 
-from proxy.protocol.leader_walk import read_leaders
+from proxy.protocol.leader_requests import read_leaders
 from proxy.protocol.metadata import MAX_LEADERS, LeaderHint
 from proxy.protocol.primitives import ProtocolError
 from tests.examples import examples

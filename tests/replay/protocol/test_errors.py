@@ -13,7 +13,7 @@ from kio.schema.errors import ErrorCode
 from kio.serial import entity_writer
 
 from proxy.protocol.api import ApiKey, response_header
-from replay.protocol.errors import LAYOUTS, Errors, error_name, read_errors
+from replay.protocol.errors import SCHEMAS, Errors, error_name, read_errors
 from tests.replay.protocol.kio_entities import classes, made
 from tools.kafka import raw
 
@@ -40,7 +40,7 @@ def _frame(key: int, version: int, message: Any) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("key", "version"), sorted(each for each in RESPONSES if each[0] in LAYOUTS), ids=str
+    ("key", "version"), sorted(each for each in RESPONSES if each[0] in SCHEMAS), ids=str
 )
 def test_every_error_code_of_a_response_is_found(key: int, version: int) -> None:
     message = made(RESPONSES[key, version], itertools.count(1))
@@ -59,7 +59,7 @@ def test_no_api_with_error_codes_is_left_out() -> None:
         *("ALLOCATE_PRODUCER_IDS", "ASSIGN_REPLICAS_TO_DIRS", "UPDATE_RAFT_VOTER"),
     }
 
-    left_out = with_codes - LAYOUTS.keys()
+    left_out = with_codes - SCHEMAS.keys()
     assert {ApiKey(key).name for key in left_out} == {"FETCH"} | among_brokers
 
 
@@ -95,7 +95,7 @@ def test_a_response_that_ends_early_is_not_read() -> None:
     assert read_errors(ApiKey.PRODUCE, 3, [raw.frame(bytes(4) + raw.array([b"\0\5t"]))]) is None
 
 
-@given(st.sampled_from(sorted(LAYOUTS)), st.integers(0, 14), st.binary(max_size=80))
+@given(st.sampled_from(sorted(SCHEMAS)), st.integers(0, 14), st.binary(max_size=80))
 def test_any_bytes_are_errors_or_unreadable(key: int, version: int, body: bytes) -> None:
     found = read_errors(key, version, [raw.frame(bytes(4) + body)])
 

@@ -9,14 +9,14 @@ from kio.serial import entity_reader, entity_writer
 
 from proxy.protocol.api import ApiKey, is_flexible, request_header
 from replay.drive.asked import asked, needed
-from replay.protocol.naming import LAYOUTS, named_partitions, own_ids
+from replay.protocol.naming import SCHEMAS, named_partitions, own_ids
 from tests.frames import fetch
 from tests.model.broker import ModelBroker
 from tests.replay.drive.captured import Capture, request, script
 from tests.replay.protocol.kio_entities import classes, made
 from tools.kafka import raw
 
-REQUESTS = {each: cls for each, cls in classes("request").items() if each[0] in LAYOUTS}
+REQUESTS = {each: cls for each, cls in classes("request").items() if each[0] in SCHEMAS}
 
 
 def _frame(key: int, version: int, message: Any) -> tuple[bytes, int]:
