@@ -5,10 +5,11 @@ One process has these of the groups that it serves. They can be pickled: with ``
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, TypeAlias
 
+from proxy.adding import ADDS, Figures
 from proxy.cooperative.murmur2 import SPACE
 from proxy.cooperative.ranges import KeyRanges
 
@@ -41,7 +42,7 @@ Tell: TypeAlias = Callable[[Told, str, str], None]
 
 
 @dataclass(slots=True)
-class FilterTally:
+class FilterTally(Figures):
     """What the filter has counted, for all members."""
 
     records: Counter[str] = field(default_factory=Counter)
@@ -60,15 +61,6 @@ class FilterTally:
     """Partitions that were answered with an error of the gateway's own, by Kafka's number."""
     exclusive: Counter[str] = field(default_factory=Counter)
     """How many times a group has begun to share nothing, by reason (`GroupSeen.exclusive`)."""
-
-    def add(self, other: "FilterTally") -> None:
-        """Add what another process has counted; `other` does not change."""
-        for each in fields(self):
-            mine, more = getattr(self, each.name), getattr(other, each.name)
-            if isinstance(mine, Counter):
-                mine.update(more)
-            else:
-                setattr(self, each.name, mine + more)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,8 +120,12 @@ class GroupSeen:
         return gaps
 
 
+def _by_name(mine: list[GroupSeen], more: list[GroupSeen]) -> list[GroupSeen]:
+    return sorted([*mine, *more], key=lambda group: group.name)
+
+
 @dataclass(slots=True)
-class Cooperative:
+class Cooperative(Figures):
     """All that a process, or a gateway, tells of its cooperative groups."""
 
     tally: FilterTally = field(default_factory=FilterTally)
@@ -139,13 +135,5 @@ class Cooperative:
     """What is put aside for members."""
     detached: Counter[str] = field(default_factory=Counter)
     """Members that went on to fetch for themselves: no room (``full``), or they did not ask (``wait``)."""
-    groups: list[GroupSeen] = field(default_factory=list)
+    groups: list[GroupSeen] = field(default_factory=list, metadata={ADDS: _by_name})
     """By name; each group is served by one process."""
-
-    def add(self, other: "Cooperative") -> None:
-        """Add what another process serves; `other` does not change."""
-        self.tally.add(other.tally)
-        self.reader_fetches += other.reader_fetches
-        self.buffered_bytes += other.buffered_bytes
-        self.detached.update(other.detached)
-        self.groups = sorted([*self.groups, *other.groups], key=lambda group: group.name)

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from typing import TypeAlias
 
+from proxy.adding import Figures
+
 
 class FetchKind(IntEnum):
     """What a fetch is on the wire (KIP-227: the pair of session id and epoch)."""
@@ -82,7 +84,7 @@ class NotFollowed(StrEnum):
 
 
 @dataclass(slots=True)
-class SideTally:
+class SideTally(Figures):
     """Counts of one side (client or broker) of a connection. Frames are counted with their length."""
 
     bytes_in: int = 0
@@ -100,16 +102,16 @@ class SideTally:
 
 
 @dataclass(slots=True)
-class Tally:
+class Tally(Figures):
     """The counts of one connection."""
 
     client: SideTally = field(default_factory=SideTally)
     broker: SideTally = field(default_factory=SideTally)
     session_errors: Counter[int] = field(default_factory=Counter)
     """Top-level error codes of a session's responses, by Kafka's number."""
-    lost: Counter[str] = field(default_factory=Counter)
+    sessions_lost: Counter[str] = field(default_factory=Counter)
     """Sessions that the broker lost without an error, by `Loss`."""
-    checks: int = 0
+    session_checks: int = 0
     """How often a session was checked; see `Fetches`."""
     refusals: int = 0
     """Requests for a session to which the broker responded without one, since it had no free slot."""
@@ -119,9 +121,9 @@ class Tally:
     """Fetches and connections that were forwarded as they came, by reason."""
     refused: Counter[str] = field(default_factory=Counter)
     """Connections that ended since a client could have been led past the gateway, by `Refusal`."""
-    followed: Counter[str] = field(default_factory=Counter)
+    leaders_followed: Counter[str] = field(default_factory=Counter)
     """Partitions whose request was repeated to their new leader, which answered, by request (``fetch``)."""
-    not_followed: Counter[str] = field(default_factory=Counter)
+    leaders_not_followed: Counter[str] = field(default_factory=Counter)
     """Those whose error the client got, by `NotFollowed`."""
 
 

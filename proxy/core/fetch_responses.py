@@ -298,7 +298,7 @@ class FetchResponses:
         if code:
             self._tally.session_errors[code] += 1
         if result.loss is not None:
-            self._tally.lost[result.loss] += 1
+            self._tally.sessions_lost[result.loss] += 1
             if result.loss is Loss.LEFT_OUT:
                 self._note_left_out()
         self._events.append(SessionLost(session_id=request.session_id, error_code=code, reason=result.reason))
@@ -402,7 +402,7 @@ class FetchResponses:
 
     def _note_left_out(self) -> None:
         """Have no session any more once the broker has left out partitions twice: a client would starve."""
-        if self._tally.lost[Loss.LEFT_OUT] > 1 and self._eligibility.never is None:
+        if self._tally.sessions_lost[Loss.LEFT_OUT] > 1 and self._eligibility.never is None:
             self._eligibility.never = Reason.LEFT_OUT
             self._events.append(Passthrough(reason=Reason.LEFT_OUT))
 

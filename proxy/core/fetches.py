@@ -313,7 +313,7 @@ class Fetches:
 
     def plan_check(self) -> None:
         """Have the session checked when it is time again."""
-        suspect = self._state.tally.lost[Loss.LEFT_OUT]
+        suspect = self._state.tally.sessions_lost[Loss.LEFT_OUT]
         self.check_at = self._state.now + (SUSPECT_SECONDS if suspect else CHECK_SECONDS)
 
     def _check(self, fetch: FetchRequest) -> None:
@@ -324,7 +324,7 @@ class Fetches:
         has lost that partition (fetch-semantics 2.5).
         """
         self.plan_check()
-        self._state.tally.checks += 1
+        self._state.tally.session_checks += 1
         frame = no_waiting(fetch, (0, SESSIONLESS_EPOCH))
         version = fetch.layout.version
         check = InFlightRequest(_FETCH, version, frame[REQUEST_CORRELATION_ID], Disposition.OURS)

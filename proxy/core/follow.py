@@ -344,7 +344,7 @@ class Following:
         if request.kept:
             self._state.responses.buffered -= sum(map(len, request.kept))
             pieces, request.kept = [*request.kept, *pieces], []
-        walk, fetch, not_followed = request.walk, request.fetch, self._state.tally.not_followed
+        walk, fetch, not_followed = request.walk, request.fetch, self._state.tally.leaders_not_followed
         if walk is None or not walk.moved or request.resend is not None:
             return pieces
         reason = against(request)
@@ -404,7 +404,7 @@ class Following:
         """Hold a response with errors; return it if nothing can be done."""
         request, repeat, now = held.request, held.repeat, self._state.now
         if left := repeat.choose(self._known):
-            self._state.tally.not_followed[NotFollowed.NOT_NEXT] += left
+            self._state.tally.leaders_not_followed[NotFollowed.NOT_NEXT] += left
         failed = repeat.failed.values()
         if not failed:
             return [self._settled(held)]
@@ -628,9 +628,9 @@ class Following:
         repeat.settle()
         for each in repeat.failed.values():
             if each.entry:
-                tally.followed[repeat.name] += 1
+                tally.leaders_followed[repeat.name] += 1
             else:
-                tally.not_followed[each.why] += 1
+                tally.leaders_not_followed[each.why] += 1
         frame = spliced(repeat)
         if held.request.api_key == _FETCH:
             more = len(frame) - len(repeat.frame)

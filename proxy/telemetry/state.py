@@ -2,14 +2,16 @@
 
 import asyncio
 import json
+from collections import Counter
 from collections.abc import Collection, Iterable
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from math import isinf
 from time import monotonic, time
 from typing import Any, Final, Protocol, TypeAlias
 
+from proxy.adding import Figures
 from proxy.cooperative.tally import BATCHES, COMMITS, DETACHED, RECORDS, Cooperative, MemberSeen
-from proxy.core.events import FetchKind, SideTally, Tally
+from proxy.core.events import FetchKind, Tally
 from proxy.core.histograms import Distribution, Measured
 from proxy.in_force import as_json
 from proxy.net.link import HOLDS, Link
@@ -195,33 +197,22 @@ def _event(event: RecentEvent) -> dict[str, Any]:
 
 
 def _tally(tally: Tally) -> dict[str, Any]:
-    return {
-        "client": _side(tally.client),
-        "broker": _side(tally.broker),
-        "probe_bytes": tally.probe_bytes,
-        "saved_bytes": saved_bytes(tally),
-        "session_errors": {str(code): count for code, count in sorted(tally.session_errors.items())},
-        "session_checks": tally.checks,
-        "sessions_lost": dict(sorted(tally.lost.items())),
-        "refusals": tally.refusals,
-        "passthrough": dict(sorted(tally.passthrough.items())),
-        "refused": dict(sorted(tally.refused.items())),
-        "leaders_followed": dict(sorted(tally.followed.items())),
-        "leaders_not_followed": dict(sorted(tally.not_followed.items())),
-    }
+    return {"saved_bytes": saved_bytes(tally)} | _figures(tally)
 
 
-def _side(side: SideTally) -> dict[str, Any]:
-    return {
-        "bytes_in": side.bytes_in,
-        "bytes_out": side.bytes_out,
-        "fetch_request_bytes": side.fetch_request_bytes,
-        "fetch_response_bytes": side.fetch_response_bytes,
-        "fetch_record_bytes": side.fetch_record_bytes,
-        "fetches": {kind.name.lower(): side.fetches[kind] for kind in FetchKind},
-        "partitions_requested": side.partitions_requested,
-        "partitions_answered": side.partitions_answered,
-    }
+def _figures(counted: Figures) -> dict[str, Any]:
+    """Describe figures field by field: what is counted is also shown, by the same name."""
+    return {field.name: _figure(getattr(counted, field.name)) for field in fields(counted)}  # type: ignore[arg-type] # all are dataclasses
+
+
+def _figure(value: Any) -> Any:
+    if isinstance(value, Figures):
+        return _figures(value)
+    if isinstance(value, Counter):
+        return {str(name): count for name, count in sorted(value.items())}
+    if isinstance(value, list):
+        return {kind.name.lower(): value[kind] for kind in FetchKind}
+    return value
 
 
 def _added(measured: Measured) -> dict[str, Any]:

@@ -10,13 +10,14 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Final
 
+from proxy.adding import ADDS, Figures
 from proxy.addresses import LOOPED, Address, Broker
 from proxy.config import Config
 from proxy.cooperative.tally import Cooperative
 from proxy.core.events import Tally
 from proxy.core.histograms import ADDED_SECONDS, Distribution, Measured
 from proxy.telemetry.history import History, RecentEvents
-from proxy.telemetry.totals import NodeId, add
+from proxy.telemetry.totals import NodeId
 from proxy.telemetry.unanswered import Unanswered
 
 STATES: Final = ("starting", "ready", "degraded", "draining")
@@ -255,7 +256,7 @@ def called(node_id: NodeId, known: Mapping[int, Broker], *, transparent: bool) -
 
 
 @dataclass(slots=True, kw_only=True)
-class WithBroker:
+class WithBroker(Figures):
     """The open connections to one broker."""
 
     connections: int = 0
@@ -266,17 +267,8 @@ class WithBroker:
     session_partitions: int = 0
     outstanding: int = 0
     """Requests that the broker has not answered."""
-    oldest_seconds: float = 0.0
+    oldest_seconds: float = field(default=0.0, metadata={ADDS: max})
     """How long the oldest of them has been late: beyond what its client lets the broker wait; 0: none is."""
-
-    def add(self, other: "WithBroker") -> None:
-        """Add the figures of another process."""
-        self.connections += other.connections
-        self.reached += other.reached
-        self.sessions += other.sessions
-        self.session_partitions += other.session_partitions
-        self.outstanding += other.outstanding
-        self.oldest_seconds = max(self.oldest_seconds, other.oldest_seconds)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -294,7 +286,7 @@ class Process:
 
 
 @dataclass(slots=True, kw_only=True)
-class Counts:
+class Counts(Figures):
     """What one process has counted since it started, and what is open now."""
 
     tallies: dict[NodeId, Tally] = field(default_factory=dict)
@@ -322,34 +314,11 @@ class Counts:
     cooperative: Cooperative | None = None
     """None: ``--cooperative`` names no group."""
 
-    def add(self, other: "Counts") -> None:
-        """Add what another process has counted; `other` does not change."""
-        for node_id, tally in other.tallies.items():
-            add(self.tallies.setdefault(node_id, Tally()), tally)
-        for node_id, measured in other.measured.items():
-            self.measured.setdefault(node_id, Measured()).add(measured)
-        self.loop_lag.add(other.loop_lag)
-        self.accepted += other.accepted
-        self.turned_away.update(other.turned_away)
-        self.faults.update(other.faults)
-        self.connect_failures.update(other.connect_failures)
-        self.tls_failures.update(other.tls_failures)
-        self.authentication_failures.update(other.authentication_failures)
-        self.leaders_updated += other.leaders_updated
-        self.recent_events.add(other.recent_events)
-        for node_id, links in other.links.items():
-            self.links.setdefault(node_id, WithBroker()).add(links)
-        self.paused.update(other.paused)
-        self.processes += other.processes
-        if other.cooperative is not None:
-            self.cooperative = self.cooperative or Cooperative()
-            self.cooperative.add(other.cooperative)
-
     def total(self) -> Tally:
         """Add up all brokers."""
         total = Tally()
         for tally in self.tallies.values():
-            add(total, tally)
+            total.add(tally)
         return total
 
     def all_measured(self) -> Measured:

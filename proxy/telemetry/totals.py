@@ -46,14 +46,14 @@ class Totals:
 
     def closed(self, node_id: NodeId, tally: Tally) -> None:
         """Keep what a closed connection counted."""
-        add(self.closed_tallies.setdefault(node_id, Tally()), tally)
+        self.closed_tallies.setdefault(node_id, Tally()).add(tally)
 
     def by_broker(self, opened: Open) -> dict[NodeId, Tally]:
         """Add up connections, open and closed, by broker."""
         totals: dict[NodeId, Tally] = {}
         for part in (self.closed_tallies.items(), opened):
             for node_id, tally in part:
-                add(totals.setdefault(node_id, Tally()), tally)
+                totals.setdefault(node_id, Tally()).add(tally)
         return totals
 
     def saved(self, tallies: Mapping[NodeId, Tally]) -> dict[NodeId, int]:
@@ -102,27 +102,6 @@ class Totals:
         return (seconds / fetches if fetches else None), (others_seconds / others if others else None)
 
 
-def add(total: Tally, part: Tally) -> None:
-    """Add what one connection counted to a total."""
-    _add_side(total.client, part.client)
-    _add_side(total.broker, part.broker)
-    total.checks += part.checks
-    total.refusals += part.refusals
-    total.probe_bytes += part.probe_bytes
-    if part.session_errors:
-        total.session_errors.update(part.session_errors)
-    if part.lost:
-        total.lost.update(part.lost)
-    if part.passthrough:
-        total.passthrough.update(part.passthrough)
-    if part.refused:
-        total.refused.update(part.refused)
-    if part.followed:
-        total.followed.update(part.followed)
-    if part.not_followed:
-        total.not_followed.update(part.not_followed)
-
-
 def saved_bytes(tally: Tally) -> int:
     """Return what sessions saved: bytes on the client's side less those on the broker's, as counted.
 
@@ -139,17 +118,6 @@ def broker_bytes(tally: Tally) -> int:
 def fetch_bytes(side: SideTally) -> int:
     """Add up the bytes of fetch requests and responses on one side."""
     return side.fetch_request_bytes + side.fetch_response_bytes
-
-
-def _add_side(total: SideTally, part: SideTally) -> None:
-    total.bytes_in += part.bytes_in
-    total.bytes_out += part.bytes_out
-    total.fetch_request_bytes += part.fetch_request_bytes
-    total.fetch_response_bytes += part.fetch_response_bytes
-    total.fetch_record_bytes += part.fetch_record_bytes
-    total.partitions_requested += part.partitions_requested
-    total.partitions_answered += part.partitions_answered
-    total.fetches = [before + more for before, more in zip(total.fetches, part.fetches, strict=True)]
 
 
 def _sum(sums: list[int], tally: Tally) -> None:

@@ -1,6 +1,5 @@
 """What replay reads of Kafka's protocol, and the gateway does not. Sans-IO.
 
-- ``layouts``: finds some fields of a message by one line of text.
 - ``errors``: the error codes in the responses of every API, and their names.
 - ``fetches``: the fields of a fetch response that are counted.
 - ``naming``: the groups, topics and partitions that requests name.

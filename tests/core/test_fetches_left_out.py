@@ -68,8 +68,8 @@ def test_a_partition_that_the_broker_has_lost_is_found_and_told(
         client.fetch_on(isolation_level)
     assert client.read == 1
     tally = client.gate.connection.tally
-    assert tally.checks == 1
-    assert tally.lost == {Loss.LEFT_OUT: 1}
+    assert tally.session_checks == 1
+    assert tally.sessions_lost == {Loss.LEFT_OUT: 1}
     lost = [event for event in client.gate.connection.drain_events() if isinstance(event, SessionLost)]
     assert [event.error_code for event in lost] == [0]
     assert client.gate.connection.session_id  # a new one: that one may have been an accident
@@ -83,7 +83,7 @@ def test_a_broker_that_goes_on_to_lose_partitions_gets_no_sessions_any_more() ->
         if step % 8 == 0:
             client.broker.partition("t", LOST).append(b"data")
     connection = client.gate.connection
-    assert connection.tally.lost == {Loss.LEFT_OUT: 2}
+    assert connection.tally.sessions_lost == {Loss.LEFT_OUT: 2}
     assert (connection.decided, connection.session_id) == (Reason.LEFT_OUT, 0)
     events = [event for event in connection.drain_events() if isinstance(event, Passthrough)]
     assert [event.reason for event in events] == [Reason.LEFT_OUT]
@@ -128,8 +128,8 @@ def test_a_broker_that_keeps_its_sessions_is_never_suspected(
             client.wants = client.wants[1:] if len(client.wants) > 12 else list(WANTS["two topics"])
         client.fetch_on()
     tally = client.gate.connection.tally
-    assert tally.checks > 40
-    assert not tally.lost
+    assert tally.session_checks > 40
+    assert not tally.sessions_lost
 
 
 def test_a_check_is_one_full_fetch_of_one_batch_in_five_minutes() -> None:
@@ -142,7 +142,7 @@ def test_a_check_is_one_full_fetch_of_one_batch_in_five_minutes() -> None:
     for _ in range(1_000):
         client.fetch_on()
     tally = client.gate.connection.tally
-    assert (tally.checks, tally.lost) == (3, {})
+    assert (tally.session_checks, tally.sessions_lost) == (3, {})
     checks = [each for each in seen if (each.max_wait_ms, each.min_bytes, each.max_bytes) == (0, 0, 1)]
     assert [(each.session_id, each.session_epoch) for each in checks] == [(0, -1)] * 3
     assert {len(each.topics[0].partitions) for each in checks} <= set(range(1, 9))
@@ -169,7 +169,7 @@ def test_a_broker_that_keeps_no_session_starves_nobody_and_is_asked_within_bound
         client.poll(0)
         client.read_to_the_end()
     tally = client.gate.connection.tally
-    assert tally.lost[Loss.NO_ID]
+    assert tally.sessions_lost[Loss.NO_ID]
     exchange = fetch_bytes(tally.client) / 200
     assert fetch_bytes(tally.broker) < fetch_bytes(tally.client) + (CREDIT_EXCHANGES + 1) * exchange
     client.gate.check_tally()

@@ -80,7 +80,7 @@ class Two:
 
     def counted(self) -> tuple[dict[str, int], dict[str, int]]:
         tally: Tally = self.old.connection.tally
-        return dict(+tally.followed), dict(+tally.not_followed)
+        return dict(+tally.leaders_followed), dict(+tally.leaders_not_followed)
 
 
 def metadata_request(by_id: bool) -> bytes:

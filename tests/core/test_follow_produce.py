@@ -123,7 +123,7 @@ class Producer:
 
     def counted(self) -> tuple[dict[str, int], dict[str, int]]:
         tally = self.old.connection.tally
-        return dict(+tally.followed), dict(+tally.not_followed)
+        return dict(+tally.leaders_followed), dict(+tally.leaders_not_followed)
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -77,8 +77,8 @@ def account() -> Account:
             probe_bytes=next(number),
             passthrough=Counter({"one partition": next(number), "resting": next(number)}),
             refused=Counter({refusal: next(number) for refusal in Refusal}),
-            followed=Counter(fetch=next(number), produce=next(number)),
-            not_followed=Counter({reason: next(number) for reason in NotFollowed}),
+            leaders_followed=Counter(fetch=next(number), produce=next(number)),
+            leaders_not_followed=Counter({reason: next(number) for reason in NotFollowed}),
         )
 
     def with_broker() -> WithBroker:

@@ -1,5 +1,6 @@
 """Nothing that others script against changes unseen. What changed on purpose: `python -m tests.golden`."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,7 +11,11 @@ from tests.golden.made import CAPTURES, FILES, FOLDER, measured
 
 @pytest.mark.parametrize(("name", "make"), FILES.items())
 def test_what_a_gateway_tells(name: str, make: Callable[[], str]) -> None:
-    assert make() == (FOLDER / name).read_text()
+    kept = (FOLDER / name).read_text()
+    if name.endswith(".json"):  # the order of its fields is nobody's business
+        assert json.loads(make()) == json.loads(kept)
+    else:
+        assert make() == kept
 
 
 @pytest.mark.parametrize("capture", CAPTURES, ids=lambda capture: capture.stem)

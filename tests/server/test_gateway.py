@@ -18,7 +18,6 @@ from proxy.server import listeners, server
 from proxy.server.gateway import Gateway
 from proxy.server.listeners import Brokers
 from proxy.telemetry.status import Health
-from proxy.telemetry.totals import add
 from tests.shell import (
     client,
     expire_once_connected,
@@ -411,8 +410,8 @@ def test_tallies_add_up() -> None:
     part.session_errors[70] += 1
     part.passthrough["opaque"] += 2
 
-    add(total, part)
-    add(total, part)
+    total.add(part)
+    total.add(part)
 
     assert total.client == SideTally(
         bytes_in=21,

@@ -10,7 +10,6 @@ from proxy.telemetry.totals import (
     CLIENT_FETCHES,
     NodeId,
     Totals,
-    add,
     saved_bytes,
 )
 
@@ -36,8 +35,8 @@ def tally(factor: int = 1) -> Tally:
 
 def test_all_of_it_is_added_up() -> None:
     total = tally(0)
-    add(total, tally(1))
-    add(total, tally(0))
+    total.add(tally(1))
+    total.add(tally(0))
     assert total.client.bytes_in == 100
     assert total.client.fetches == [115, 118, 121, 124]
     assert total.broker.partitions_answered == 1030
@@ -76,7 +75,7 @@ def test_a_sample_is_what_was_counted_since_the_last() -> None:
     counted = tally()
     totals.sample(5.0, [(1, counted)])
     assert totals.history.seconds == []
-    add(counted, tally())
+    counted.add(tally())
     totals.sample(7.5, [(1, counted)])
     totals.closed(1, counted)
     totals.sample(9.5, [])

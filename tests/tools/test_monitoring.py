@@ -50,7 +50,7 @@ def series() -> Series:
             gate.totals.closed_tallies.clear()
             (tally := gate.counts().total()).session_errors[70] = 1
             tally.passthrough["one partition"] = 1
-            tally.not_followed[NotFollowed.BUSY] = 1
+            tally.leaders_not_followed[NotFollowed.BUSY] = 1
             gate.totals.closed(1, tally)
             await asyncio.sleep(0)
             account = gate.account()

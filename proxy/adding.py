@@ -1,0 +1,62 @@
+"""Adds up figures, field by field, whatever they are: nobody writes down a second time what is counted."""
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import fields
+from functools import cache
+from typing import Any, Final, Self
+
+ADDS: Final = "adds"
+"""The key of a field's metadata under which a sum of its own stands: ``field(metadata={ADDS: max})``. It
+takes the two values; it may change the first one and return that."""
+
+
+class Figures:
+    """A dataclass of figures that can be added up: those of connections, or of processes."""
+
+    __slots__ = ()
+
+    def add(self, other: Self) -> None:
+        """Add the figures of another one, which does not change.
+
+        Numbers are added, dicts key by key, lists of numbers place by place. Lists of anything else are
+        joined. Other objects have an ``add`` of their own. None counts as nothing.
+        """
+        numbers, sums = _fields_of(type(self))  # type: ignore[arg-type] # a class can be hashed
+        for name in numbers:
+            if more := getattr(other, name):
+                setattr(self, name, getattr(self, name) + more)
+        for name, own in sums:
+            if more := getattr(other, name):
+                setattr(self, name, own(getattr(self, name), more))
+
+
+@cache
+def _fields_of(kind: Any) -> tuple[tuple[str, ...], tuple[tuple[str, Callable[[Any, Any], Any]], ...]]:
+    """Return the fields that are plain integers, and what adds up each of the others."""
+    numbers = tuple(one.name for one in fields(kind) if one.type is int and not one.metadata)
+    others = (one for one in fields(kind) if one.name not in numbers)
+    return numbers, tuple((one.name, one.metadata.get(ADDS, _sum)) for one in others)
+
+
+def _sum(mine: Any, more: Any) -> Any:
+    """Return the sum of two values of one kind."""
+    if isinstance(more, Figures):
+        mine = type(more)() if mine is None else mine
+        mine.add(more)
+    elif isinstance(more, Counter):
+        mine.update(more)
+    elif isinstance(more, int | float):
+        return mine + more
+    elif isinstance(more, dict):
+        for key, value in more.items():
+            mine[key] = _sum(mine[key] if key in mine else type(value)(), value)
+    elif isinstance(more, list):
+        return [a + b for a, b in zip(mine, more, strict=True)] if _is_of_numbers(more) else mine + more
+    else:
+        mine.add(more)
+    return mine
+
+
+def _is_of_numbers(values: list[Any]) -> bool:
+    return isinstance(values[0], int | float)
