@@ -5,33 +5,38 @@ all members have. So a group shares partitions if all its members are behind the
 group.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from struct import Struct
-from typing import Final
+from typing import Any, Final
 
-from proxy.cooperative.fields import Reader, Writer, framed
 from proxy.cooperative.plan import Joined, Lanes
 from proxy.cooperative.positions import Place
+from proxy.cooperative.wire import read_request, read_response, string
+from proxy.protocol import schemas
 from proxy.protocol.api import (
     LENGTH_BYTES,
     REQUEST_CORRELATION_ID,
     ApiKey,
     request_header,
-    response_header,
 )
+from proxy.protocol.messages import Struct, body, encode, fields_at, read, response, with_fields
 from proxy.protocol.primitives import Malformed
 
 PROTOCOL: Final = b"fetchgate.keyrange.1"
 CONSUMER: Final = b"consumer"
-_JOIN, _SYNC = int(ApiKey.JOIN_GROUP), int(ApiKey.SYNC_GROUP)
-_THROTTLED_HEARTBEAT: Final = 1
 _REBALANCING: Final = 27
 _OWNED_SINCE: Final = 1
 """Subscriptions of this version and later name the partitions that their client has."""
 _OFFER: Final = b"fgj1"
 _LANES: Final = b"fgk1"
-_RANGE: Final = Struct(">II")
+_LANES_SCHEMA: Final = "lanes:[topic:string partition:int32 ranges:[first:uint32 last:uint32]]"
+_OFFER_SCHEMA: Final = (
+    "gateway:string binding:string planned:[topic:string partition:int32 start:uint32] "
+    f"{_LANES_SCHEMA} flags:int32"
+)
+_GIVEN_SCHEMA: Final = f"{_LANES_SCHEMA} {_LANES_SCHEMA.replace('lanes', 'planned')}"
+_OLD: Final = (int(ApiKey.JOIN_GROUP), 0)
+"""A key and a version without compact strings, as all that groups carry is written."""
 
 
 # JoinGroup
@@ -42,6 +47,7 @@ class Join:
     """A JoinGroup request."""
 
     frame: bytes
+    message: Struct
     version: int
     group: bytes
     session_ms: int
@@ -49,19 +55,11 @@ class Join:
     protocol_type: bytes
     protocols: tuple[tuple[bytes, bytes], ...]
     """Name and metadata of each, the one that is liked best first."""
-    protocols_at: int
-    protocols_end: int
 
     def with_offer(self, offer: bytes) -> bytes:
         """Return the request with `PROTOCOL` in front of the others."""
-        writer = Writer(_JOIN, self.version)
-        writer.count(len(self.protocols) + 1)
-        for name, metadata in ((PROTOCOL, offer), *self.protocols):
-            writer.string(name)
-            writer.data(metadata)
-            writer.tags()
-        head, tail = self.frame[LENGTH_BYTES : self.protocols_at], self.frame[self.protocols_end :]
-        return framed(head + bytes(writer.content) + tail)
+        ours = {"name": PROTOCOL, "metadata": offer}
+        return with_fields(self.frame, self.message, protocols=[ours, *(self.message["protocols"] or ())])
 
 
 def read_join(frame: bytes) -> Join:
@@ -70,22 +68,17 @@ def read_join(frame: bytes) -> Join:
     Raises:
         ProtocolError: it is none.
     """
-    _, version, _, _, body = request_header(frame, LENGTH_BYTES)
-    reader = Reader(frame, body, _JOIN, version)
-    group, session_ms = reader.string(), reader.int32()
-    if version >= 1:
-        reader.skip(4)  # rebalance_timeout_ms
-    member_id = reader.string()
-    if version >= 5:
-        reader.nullable()  # group_instance_id (KIP-345)
-    protocol_type = reader.string()
-    at = reader.at
-    protocols = []
-    for _ in range(reader.count() or 0):
-        protocols.append((reader.string(), reader.data() or b""))
-        reader.tags()
-    end = reader.at
-    return Join(frame, version, group, session_ms, member_id, protocol_type, tuple(protocols), at, end)
+    found = read_request(schemas.JOIN_GROUP_REQUEST, frame)
+    return Join(
+        frame=frame,
+        message=found,
+        version=request_header(frame, LENGTH_BYTES)[1],
+        group=string(found, "group_id"),
+        session_ms=found["session_timeout_ms"],
+        member_id=string(found, "member_id"),
+        protocol_type=string(found, "protocol_type"),
+        protocols=tuple((string(each, "name"), each["metadata"] or b"") for each in found["protocols"] or ()),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +86,7 @@ class JoinedGroup:
     """A JoinGroup response."""
 
     frame: bytes
-    version: int
+    message: Struct
     error_code: int
     generation: int
     protocol: bytes
@@ -103,24 +96,14 @@ class JoinedGroup:
     """The leader is not to assign anything (KIP-814)."""
     members: tuple[tuple[bytes, bytes | None, bytes], ...]
     """Of the leader's: member id, group_instance_id and metadata."""
-    name_at: int
-    name_end: int
-    members_at: int
 
     def renamed(self, protocol: bytes, members: Sequence[tuple[bytes, bytes | None, bytes]]) -> bytes:
         """Return the response with another protocol, and other metadata of the members."""
-        name, rest = Writer(_JOIN, self.version), Writer(_JOIN, self.version)
-        name.string(protocol)
-        rest.count(len(members))
-        for member_id, instance, metadata in members:
-            rest.string(member_id)
-            if self.version >= 5:
-                rest.string(instance)
-            rest.data(metadata)
-            rest.tags()
-        rest.tags()
-        head, middle = self.frame[LENGTH_BYTES : self.name_at], self.frame[self.name_end : self.members_at]
-        return framed(b"".join((head, name.content, middle, rest.content)))
+        listed = [
+            {"member_id": member_id, "group_instance_id": instance, "metadata": metadata}
+            for member_id, instance, metadata in members
+        ]
+        return with_fields(self.frame, self.message, protocol_name=protocol, members=listed)
 
 
 def read_joined(frame: bytes, version: int) -> JoinedGroup:
@@ -129,41 +112,20 @@ def read_joined(frame: bytes, version: int) -> JoinedGroup:
     Raises:
         ProtocolError: it is none.
     """
-    _, body = response_header(frame, LENGTH_BYTES, ApiKey.JOIN_GROUP, version)
-    reader = Reader(frame, body, _JOIN, version)
-    if version >= 2:
-        reader.skip(4)  # throttle_time_ms
-    error, generation = reader.int16(), reader.int32()
-    if version >= 7:
-        reader.nullable()  # protocol_type
-    name_at = reader.at
-    protocol = reader.nullable() or b""
-    name_end = reader.at
-    leader = reader.string()
-    skips = bool(reader.int8()) if version >= 9 else False
-    member_id = reader.string()
-    members_at = reader.at
-    members = []
-    for _ in range(reader.count() or 0):
-        one = reader.string()
-        instance = reader.nullable() if version >= 5 else None
-        members.append((one, instance, reader.data() or b""))
-        reader.tags()
-    reader.tags()
-    reader.end()
+    found = read_response(schemas.JOIN_GROUP, frame, ApiKey.JOIN_GROUP, version)
     return JoinedGroup(
-        frame,
-        version,
-        error,
-        generation,
-        protocol,
-        leader,
-        member_id,
-        skips,
-        tuple(members),
-        name_at,
-        name_end,
-        members_at,
+        frame=frame,
+        message=found,
+        error_code=found["error_code"],
+        generation=found["generation_id"],
+        protocol=found["protocol_name"] or b"",
+        leader=string(found, "leader"),
+        member_id=string(found, "member_id"),
+        skips=bool(found.get("skip_assignment")),
+        members=tuple(
+            (string(each, "member_id"), each.get("group_instance_id"), each["metadata"] or b"")
+            for each in found["members"] or ()
+        ),
     )
 
 
@@ -175,6 +137,7 @@ class Sync:
     """A SyncGroup request."""
 
     frame: bytes
+    message: Struct
     version: int
     group: bytes
     generation: int
@@ -184,28 +147,11 @@ class Sync:
     protocol: bytes
     """The client's own; b"" below v5."""
     assignments: tuple[tuple[bytes, bytes], ...]
-    name_at: int
-    """0: the version has no protocol name."""
-    name_end: int
-    assignments_at: int
 
     def with_assignments(self, assignments: Sequence[tuple[bytes, bytes]]) -> bytes:
         """Return the request of `PROTOCOL`, with other assignments."""
-        name, rest = Writer(_SYNC, self.version), Writer(_SYNC, self.version)
-        rest.count(len(assignments))
-        for member_id, assignment in assignments:
-            rest.string(member_id)
-            rest.data(assignment)
-            rest.tags()
-        rest.tags()
-        if not self.name_at:
-            return framed(self.frame[LENGTH_BYTES : self.assignments_at] + bytes(rest.content))
-        name.string(PROTOCOL)
-        head, middle = (
-            self.frame[LENGTH_BYTES : self.name_at],
-            self.frame[self.name_end : self.assignments_at],
-        )
-        return framed(b"".join((head, name.content, middle, rest.content)))
+        listed = [{"member_id": member_id, "assignment": data} for member_id, data in assignments]
+        return with_fields(self.frame, self.message, protocol_name=PROTOCOL, assignments=listed)
 
 
 def read_sync(frame: bytes) -> Sync:
@@ -214,36 +160,19 @@ def read_sync(frame: bytes) -> Sync:
     Raises:
         ProtocolError: it is none.
     """
-    _, version, _, _, body = request_header(frame, LENGTH_BYTES)
-    reader = Reader(frame, body, _SYNC, version)
-    group, generation, member_id = reader.string(), reader.int32(), reader.string()
-    instance = reader.nullable() if version >= 3 else None
-    name_at = name_end = 0
-    protocol = b""
-    if version >= 5:
-        reader.nullable()  # protocol_type
-        name_at = reader.at
-        protocol = reader.nullable() or b""
-        name_end = reader.at
-    at = reader.at
-    assignments = []
-    for _ in range(reader.count() or 0):
-        assignments.append((reader.string(), reader.data() or b""))
-        reader.tags()
-    reader.tags()
-    reader.end()
+    found = read_request(schemas.SYNC_GROUP_REQUEST, frame)
     return Sync(
-        frame,
-        version,
-        group,
-        generation,
-        member_id,
-        instance,
-        protocol,
-        tuple(assignments),
-        name_at,
-        name_end,
-        at,
+        frame=frame,
+        message=found,
+        version=request_header(frame, LENGTH_BYTES)[1],
+        group=string(found, "group_id"),
+        generation=found["generation_id"],
+        member_id=string(found, "member_id"),
+        instance=found.get("group_instance_id"),
+        protocol=found.get("protocol_name") or b"",
+        assignments=tuple(
+            (string(each, "member_id"), each["assignment"] or b"") for each in found["assignments"] or ()
+        ),
     )
 
 
@@ -252,24 +181,14 @@ class Synced:
     """A SyncGroup response."""
 
     frame: bytes
-    version: int
+    message: Struct
     error_code: int
     protocol: bytes
     assignment: bytes
-    name_at: int
-    name_end: int
-    assignment_at: int
 
     def renamed(self, protocol: bytes, assignment: bytes) -> bytes:
         """Return the response with another protocol and assignment."""
-        name, rest = Writer(_SYNC, self.version), Writer(_SYNC, self.version)
-        rest.data(assignment)
-        rest.tags()
-        if not self.name_at:
-            return framed(self.frame[LENGTH_BYTES : self.assignment_at] + bytes(rest.content))
-        name.string(protocol)
-        head, middle = self.frame[LENGTH_BYTES : self.name_at], self.frame[self.name_end : self.assignment_at]
-        return framed(b"".join((head, name.content, middle, rest.content)))
+        return with_fields(self.frame, self.message, protocol_name=protocol, assignment=assignment)
 
 
 def read_synced(frame: bytes, version: int) -> Synced:
@@ -278,23 +197,9 @@ def read_synced(frame: bytes, version: int) -> Synced:
     Raises:
         ProtocolError: it is none.
     """
-    _, body = response_header(frame, LENGTH_BYTES, ApiKey.SYNC_GROUP, version)
-    reader = Reader(frame, body, _SYNC, version)
-    if version >= 1:
-        reader.skip(4)  # throttle_time_ms
-    error = reader.int16()
-    name_at = name_end = 0
-    protocol = b""
-    if version >= 5:
-        reader.nullable()  # protocol_type
-        name_at = reader.at
-        protocol = reader.nullable() or b""
-        name_end = reader.at
-    at = reader.at
-    assigned = reader.data() or b""
-    reader.tags()
-    reader.end()
-    return Synced(frame, version, error, protocol, assigned, name_at, name_end, at)
+    found = read_response(schemas.SYNC_GROUP, frame, ApiKey.SYNC_GROUP, version)
+    protocol, given = found.get("protocol_name") or b"", found["assignment"] or b""
+    return Synced(frame, found, found["error_code"], protocol, given)
 
 
 # Heartbeat
@@ -306,11 +211,7 @@ def heartbeat_member(frame: bytes) -> bytes:
     Raises:
         ProtocolError: it is none.
     """
-    _, version, _, _, body = request_header(frame, LENGTH_BYTES)
-    reader = Reader(frame, body, int(ApiKey.HEARTBEAT), version)
-    reader.string()  # group_id
-    reader.int32()  # generation_id
-    return reader.string()
+    return string(read_request(schemas.HEARTBEAT_REQUEST, frame), "member_id")
 
 
 def heartbeat_error(frame: bytes, version: int) -> int:
@@ -319,23 +220,16 @@ def heartbeat_error(frame: bytes, version: int) -> int:
     Raises:
         ProtocolError: it is none.
     """
-    _, body = response_header(frame, LENGTH_BYTES, ApiKey.HEARTBEAT, version)
-    reader = Reader(frame, body, int(ApiKey.HEARTBEAT), version)
-    if version >= _THROTTLED_HEARTBEAT:
-        reader.skip(4)  # throttle_time_ms
-    return reader.int16()
+    error: int = read_response(schemas.HEARTBEAT, frame, ApiKey.HEARTBEAT, version)["error_code"]
+    return error
 
 
 def rejoin(request: bytes) -> bytes:
     """Return the response to a Heartbeat that has its member join again: REBALANCE_IN_PROGRESS."""
     _, version, _, _, _ = request_header(request, LENGTH_BYTES)
-    writer = Writer(int(ApiKey.HEARTBEAT), version)
-    writer.content += request[REQUEST_CORRELATION_ID]
-    writer.tags()
-    writer.content += bytes(4) if version >= _THROTTLED_HEARTBEAT else b""
-    writer.content += _REBALANCING.to_bytes(2)
-    writer.tags()
-    return framed(bytes(writer.content))
+    correlation_id = bytes(request[REQUEST_CORRELATION_ID])
+    said = {"throttle_time_ms": 0, "error_code": _REBALANCING}
+    return response(schemas.HEARTBEAT, ApiKey.HEARTBEAT, version, correlation_id, **said)
 
 
 # What `PROTOCOL` carries
@@ -366,23 +260,34 @@ class Offer:
         Raises:
             ProtocolError: what the member offers itself is no subscription.
         """
-        own = Reader(self.own, 2, _JOIN, 0)
-        for _ in range(own.count() or 0):
-            own.string()
-        whole = Writer(_JOIN, 0)
-        whole.content += bytes(2) + self.own[2 : own.at]
-        writer = Writer(_JOIN, 0)
-        writer.content += _OFFER
-        for text in (self.gateway, self.binding):
-            writer.string(text)
-        writer.count(len(self.planned))
-        for (topic, partition), start in self.planned.items():
-            writer.string(topic)
-            writer.content += _RANGE.pack(partition, start)
-        _write_lanes(writer, self.held)
-        writer.count(int(self.unknown) + 2 * self.keeps)
-        whole.data(bytes(writer.content) + self.own)
-        return bytes(whole.content)
+        topics = fields_at(schemas.SUBSCRIPTION, 0)[1]
+        user_data = body(
+            _OFFER_SCHEMA,
+            *_OLD,
+            gateway=self.gateway,
+            binding=self.binding,
+            planned=[
+                {"topic": topic, "partition": partition, "start": start}
+                for (topic, partition), start in self.planned.items()
+            ],
+            lanes=_listed(self.held),
+            flags=int(self.unknown) + 2 * self.keeps,
+        )
+        own = _subscription(self.own)
+        return b"".join(
+            (
+                bytes(2),
+                encode(topics, own["topics"] or [], flexible=False),
+                encode(fields_at(schemas.SUBSCRIPTION, 0)[2], _OFFER + user_data + self.own, flexible=False),
+            )
+        )
+
+
+def _subscription(data: bytes) -> Struct:
+    found = read(schemas.SUBSCRIPTION, *_OLD, data, 0, whole=False)
+    if None in (found["topics"] or ()):
+        raise Malformed("a topic without a name")
+    return found
 
 
 def read_offer(data: bytes) -> Offer:
@@ -391,20 +296,21 @@ def read_offer(data: bytes) -> Offer:
     Raises:
         ProtocolError: it is not.
     """
-    subscription = Reader(data, 2, _JOIN, 0)
-    for _ in range(subscription.count() or 0):
-        subscription.string()
-    data = subscription.data() or b""
+    data = _subscription(data)["user_data"] or b""
     if not data.startswith(_OFFER):
         raise Malformed("the metadata of another protocol")
-    reader = Reader(data, len(_OFFER), _JOIN, 0)
-    gateway, binding = reader.string(), reader.string()
-    planned: dict[Place, int] = {}
-    for _ in range(reader.count() or 0):
-        place = reader.string(), reader.int32()
-        planned[place] = reader.int32() & 0xFFFF_FFFF
-    held, flags = _read_lanes(reader), reader.count() or 0
-    return Offer(gateway, binding, planned, held, bool(flags & 1), bool(flags & 2), data[reader.at :])
+    found = read(_OFFER_SCHEMA, *_OLD, data, len(_OFFER), whole=False)
+    return Offer(
+        gateway=string(found, "gateway"),
+        binding=string(found, "binding"),
+        planned={
+            (string(each, "topic"), each["partition"]): each["start"] for each in found["planned"] or ()
+        },
+        held=_lanes(found["lanes"]),
+        unknown=bool(found["flags"] & 1),
+        keeps=bool(found["flags"] & 2),
+        own=data[found.span[1] :],
+    )
 
 
 def joined(member_id: bytes, offer: Offer) -> Joined:
@@ -413,8 +319,7 @@ def joined(member_id: bytes, offer: Offer) -> Joined:
     Raises:
         ProtocolError: its own metadata is no subscription of a consumer.
     """
-    reader = Reader(offer.own, 2, _JOIN, 0)
-    topics = frozenset(reader.string() for _ in range(reader.count() or 0))
+    topics = frozenset(_subscription(offer.own)["topics"] or ())
     return Joined(
         member_id, topics, offer.planned, offer.held, read_owned(offer.own)[0], offer.unknown, offer.keeps
     )
@@ -431,13 +336,11 @@ def read_owned(own: bytes) -> tuple[frozenset[Place], int, int]:
     """
     if int.from_bytes(own[:2]) < _OWNED_SINCE:
         return frozenset(), len(own), len(own)
-    reader = Reader(own, 2, _JOIN, 0)
-    for _ in range(reader.count() or 0):
-        reader.string()
-    reader.data()
-    begin = reader.at
-    places = _read_places(reader) if begin < len(own) else []
-    return frozenset(places), begin, reader.at
+    begin = _subscription(own).span[1]
+    if begin >= len(own):
+        return frozenset(), begin, begin
+    found = read(schemas.OWNED_PARTITIONS, *_OLD, own, begin, whole=False)
+    return frozenset(_places(found["owned_partitions"])), begin, found.span[1]
 
 
 def without_owned(own: bytes, places: Collection[Place]) -> bytes:
@@ -449,29 +352,21 @@ def without_owned(own: bytes, places: Collection[Place]) -> bytes:
     owned, begin, end = read_owned(own)
     if owned.isdisjoint(places):
         return own
-    writer = Writer(_JOIN, 0)
-    _write_places(writer, sorted(owned.difference(places)))
-    return own[:begin] + bytes(writer.content) + own[end:]
+    kept = body(schemas.OWNED_PARTITIONS, *_OLD, owned_partitions=_topics(sorted(owned.difference(places))))
+    return own[:begin] + kept + own[end:]
 
 
-def _read_places(reader: Reader) -> list[Place]:
-    places: list[Place] = []
-    for _ in range(reader.count() or 0):
-        topic = reader.string()
-        places += [(topic, reader.int32()) for _ in range(reader.count() or 0)]
-    return places
+def _places(topics: Iterable[Struct] | None) -> list[Place]:
+    return [
+        (string(topic, "topic"), number) for topic in topics or () for number in topic["partitions"] or ()
+    ]
 
 
-def _write_places(writer: Writer, places: Sequence[Place]) -> None:
+def _topics(places: Sequence[Place]) -> list[dict[str, Any]]:
     topics: dict[bytes, list[int]] = {}
     for topic, partition in places:
         topics.setdefault(topic, []).append(partition)
-    writer.count(len(topics))
-    for topic, partitions in topics.items():
-        writer.string(topic)
-        writer.count(len(partitions))
-        for partition in partitions:
-            writer.number(partition)
+    return [{"topic": topic, "partitions": partitions} for topic, partitions in topics.items()]
 
 
 def read_assignment(data: bytes) -> tuple[list[Place], bytes]:
@@ -482,27 +377,22 @@ def read_assignment(data: bytes) -> tuple[list[Place], bytes]:
     """
     if not data:
         return [], b""
-    reader = Reader(data, 2, _JOIN, 0)
-    places = _read_places(reader)
-    return places, reader.data() or b""
+    found = read(schemas.ASSIGNMENT, *_OLD, data, 0, whole=False)
+    return _places(found["assigned_partitions"]), found["user_data"] or b""
 
 
 def assignment(places: Sequence[Place], user_data: bytes | None = None) -> bytes:
     """Return an assignment of v0."""
-    writer = Writer(_JOIN, 0)
-    writer.content += bytes(2)
-    _write_places(writer, places)
-    writer.data(user_data)
-    return bytes(writer.content)
+    listed = _topics(places)
+    return body(
+        schemas.ASSIGNMENT, *_OLD, protocol_version=0, assigned_partitions=listed, user_data=user_data
+    )
 
 
 def with_lanes(lanes: Lanes, planned: Lanes) -> bytes:
     """Return the assignment of a member: its lanes, and those planned, are in the user data."""
-    writer = Writer(_JOIN, 0)
-    writer.content += _LANES
-    _write_lanes(writer, lanes)
-    _write_lanes(writer, planned)
-    return assignment(sorted(lanes), bytes(writer.content))
+    carried = body(_GIVEN_SCHEMA, *_OLD, lanes=_listed(lanes), planned=_listed(planned))
+    return assignment(sorted(lanes), _LANES + carried)
 
 
 def read_lanes(data: bytes) -> tuple[Lanes, Lanes]:
@@ -516,28 +406,28 @@ def read_lanes(data: bytes) -> tuple[Lanes, Lanes]:
     places, user_data = read_assignment(data)
     if not user_data.startswith(_LANES):
         raise Malformed("an assignment without lanes")
-    reader = Reader(user_data, len(_LANES), _JOIN, 0)
-    lanes, planned = _read_lanes(reader), _read_lanes(reader)
+    found = read(_GIVEN_SCHEMA, *_OLD, user_data, len(_LANES), whole=False)
+    lanes, planned = _lanes(found["lanes"]), _lanes(found["planned"])
     if sorted(lanes) != sorted(places):
         raise Malformed("lanes of other partitions than assigned")
     return lanes, planned
 
 
-def _write_lanes(writer: Writer, lanes: Lanes) -> None:
-    writer.count(len(lanes))
-    for (topic, partition), ranges in lanes.items():
-        writer.string(topic)
-        writer.number(partition)
-        writer.count(len(ranges))
-        writer.content += b"".join(_RANGE.pack(*each) for each in ranges)
+def _listed(lanes: Lanes) -> list[dict[str, Any]]:
+    return [
+        {
+            "topic": topic,
+            "partition": partition,
+            "ranges": [{"first": first, "last": last} for first, last in ranges],
+        }
+        for (topic, partition), ranges in lanes.items()
+    ]
 
 
-def _read_lanes(reader: Reader) -> Lanes:
-    lanes: Lanes = {}
-    for _ in range(reader.count() or 0):
-        place = reader.string(), reader.int32()
-        count = reader.count() or 0
-        lanes[place] = tuple(
-            (reader.int32() & 0xFFFF_FFFF, reader.int32() & 0xFFFF_FFFF) for _ in range(count)
+def _lanes(listed: Iterable[Struct] | None) -> Lanes:
+    return {
+        (string(each, "topic"), each["partition"]): tuple(
+            (one["first"], one["last"]) for one in each["ranges"] or ()
         )
-    return lanes
+        for each in listed or ()
+    }

@@ -4,23 +4,23 @@ Later versions name topics by id, and are not offered to a member. A frame is wh
 length. Requests and responses are read into `Entry` objects, and written again with others: commits are rare.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from operator import attrgetter
-from typing import Final
+from typing import Any, Final
 
-from proxy.cooperative.fields import Reader, Writer, framed
 from proxy.cooperative.positions import Place
+from proxy.cooperative.wire import read_request, read_response, string
+from proxy.protocol import schemas
 from proxy.protocol.api import (
     LENGTH_BYTES,
     REQUEST_CORRELATION_ID,
     ApiKey,
     is_flexible,
     request_header,
-    response_header,
 )
-from proxy.protocol.primitives import NO_TAGS, encode_string
+from proxy.protocol.messages import Struct, request, response, with_fields
 
 NO_OFFSET: Final = -1
 NO_EPOCH: Final = -1
@@ -49,8 +49,7 @@ class Commit:
     generation: int
     member_id: bytes
     entries: tuple[Entry, ...]
-    topics_at: int
-    """Offset of ``topics`` in the frame; all before it stays as it is."""
+    message: Struct
 
     @property
     def places(self) -> list[Place]:
@@ -64,25 +63,25 @@ class Commit:
 
     def with_entries(self, entries: Iterable[Entry]) -> bytes:
         """Return the request with other entries."""
-        writer = Writer(self.api_key, self.version)
-        _write(writer, entries, _committed)
-        writer.tags()
-        return framed(self.frame[LENGTH_BYTES : self.topics_at] + writer.content)
+        topics = _by_topic(entries, lambda entry: _committed(entry) | {"committed_metadata": entry.metadata})
+        return with_fields(self.frame, self.message, topics=topics)
 
     def response(self, errors: Sequence[int]) -> bytes:
         """Return the response that has an error code for each entry, in their order."""
-        writer = Writer(self.api_key, self.version)
-        if self.api_key == ApiKey.TXN_OFFSET_COMMIT or self.version >= _THROTTLED_SINCE:
-            writer.content += bytes(4)
         said = [replace(entry, error_code=error) for entry, error in zip(self.entries, errors, strict=True)]
-        _write(writer, said, _answered)
-        writer.tags()
-        head = self.frame[REQUEST_CORRELATION_ID] + (NO_TAGS if writer.flexible else b"")
-        return framed(head + writer.content)
+        topics = _by_topic(
+            said, lambda entry: {"partition_index": entry.partition, "error_code": entry.error_code}
+        )
+        correlation_id = bytes(self.frame[REQUEST_CORRELATION_ID])
+        _, schema = _COMMITS[self.api_key]
+        return response(schema, self.api_key, self.version, correlation_id, throttle_time_ms=0, topics=topics)
 
 
-_THROTTLED_SINCE: Final = 3
-"""OffsetCommit and OffsetFetch: throttle_time_ms stands first from here on."""
+_COMMITS: Final = {
+    int(ApiKey.OFFSET_COMMIT): (schemas.OFFSET_COMMIT_REQUEST, schemas.OFFSET_COMMIT),
+    int(ApiKey.TXN_OFFSET_COMMIT): (schemas.TXN_OFFSET_COMMIT_REQUEST, schemas.TXN_OFFSET_COMMIT),
+}
+"""API key -> request and response."""
 
 
 def read_commit(frame: bytes) -> Commit:
@@ -91,38 +90,18 @@ def read_commit(frame: bytes) -> Commit:
     Raises:
         ProtocolError: it is none.
     """
-    api_key, version, _, _, body = request_header(frame, LENGTH_BYTES)
-    reader = Reader(frame, body, api_key, version)
-    generation, member_id = NO_EPOCH, b""
-    if api_key == ApiKey.OFFSET_COMMIT:
-        group = reader.string()
-        generation, member_id = reader.int32(), reader.string()
-        if version >= 7:  # KIP-345: group_instance_id
-            reader.nullable()
-        if version <= 4:  # retention_time_ms
-            reader.skip(8)
-        epochs_since = 6
-    else:
-        reader.string()  # transactional_id
-        group = reader.string()
-        reader.skip(10)  # producer_id and producer_epoch
-        if version >= 3:  # KIP-447
-            generation, member_id = reader.int32(), reader.string()
-            reader.nullable()
-        epochs_since = 2
-    topics_at = reader.at
-    entries: list[Entry] = []
-    for _ in range(reader.count() or 0):
-        topic = reader.string()
-        for _ in range(reader.count() or 0):
-            partition, offset = reader.int32(), reader.int64()
-            epoch = reader.int32() if version >= epochs_since else NO_EPOCH
-            entries.append(Entry(topic, partition, offset, epoch, reader.nullable()))
-            reader.tags()
-        reader.tags()
-    reader.tags()
-    reader.end()
-    return Commit(frame, api_key, version, group, generation, member_id, tuple(entries), topics_at)
+    api_key, version, *_ = request_header(frame, LENGTH_BYTES)
+    found = read_request(_COMMITS[api_key][0], frame)
+    return Commit(
+        frame=frame,
+        api_key=api_key,
+        version=version,
+        group=string(found, "group_id"),
+        generation=found.get("generation_id", NO_EPOCH),
+        member_id=string(found, "member_id") if "member_id" in found else b"",
+        entries=tuple(_entries(found, "committed_metadata")),
+        message=found,
+    )
 
 
 def read_answered(frame: bytes, commit: Commit) -> list[Entry]:
@@ -131,31 +110,39 @@ def read_answered(frame: bytes, commit: Commit) -> list[Entry]:
     Raises:
         ProtocolError: it is none.
     """
-    _, body = response_header(frame, LENGTH_BYTES, commit.api_key, commit.version)
-    reader = Reader(frame, body, commit.api_key, commit.version)
-    if commit.version >= _THROTTLED_SINCE:
-        reader.skip(4)
-    found: list[Entry] = []
-    for _ in range(reader.count() or 0):
-        topic = reader.string()
-        for _ in range(reader.count() or 0):
-            found.append(Entry(topic, reader.int32(), error_code=reader.int16()))
-            reader.tags()
-        reader.tags()
-    reader.tags()
-    reader.end()
-    return found
+    _, schema = _COMMITS[commit.api_key]
+    return list(_entries(read_response(schema, frame, commit.api_key, commit.version)))
 
 
-def _committed(writer: Writer, entry: Entry) -> None:
-    writer.content += entry.partition.to_bytes(4) + entry.offset.to_bytes(8, signed=True)
-    if writer.version >= (6 if writer.api_key == ApiKey.OFFSET_COMMIT else 2):
-        writer.content += entry.leader_epoch.to_bytes(4, signed=True)
-    writer.string(entry.metadata)
+def _entries(message: Struct, metadata: str = "metadata") -> Iterator[Entry]:
+    """Yield what a message says of each partition."""
+    for topic in message["topics"] or ():
+        name = string(topic, "name")
+        for each in topic["partitions"] or ():
+            yield Entry(
+                name,
+                each["partition_index"],
+                each.get("committed_offset", NO_OFFSET),
+                each.get("committed_leader_epoch", NO_EPOCH),
+                each.get(metadata),
+                each.get("error_code", 0),
+            )
 
 
-def _answered(writer: Writer, entry: Entry) -> None:
-    writer.content += entry.partition.to_bytes(4) + entry.error_code.to_bytes(2, signed=True)
+def _committed(entry: Entry) -> dict[str, Any]:
+    return {
+        "partition_index": entry.partition,
+        "committed_offset": entry.offset,
+        "committed_leader_epoch": entry.leader_epoch,
+    }
+
+
+def _by_topic(entries: Iterable[Entry], written: Callable[[Entry], dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return topics and their partitions; neighbours of one topic share an element."""
+    return [
+        {"name": topic, "partitions": [written(entry) for entry in some]}
+        for topic, some in groupby(entries, attrgetter("topic"))
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,8 +167,6 @@ class OffsetFetch:
 
 GROUPS_SINCE: Final = 8
 """KIP-709: several groups in one OffsetFetch."""
-_EPOCHS_SINCE: Final = 5
-"""leader_epoch in OffsetFetch responses."""
 
 
 def read_offset_fetch(frame: bytes) -> OffsetFetch:
@@ -190,27 +175,17 @@ def read_offset_fetch(frame: bytes) -> OffsetFetch:
     Raises:
         ProtocolError: it is none.
     """
-    api_key, version, _, _, body = request_header(frame, LENGTH_BYTES)
-    reader = Reader(frame, body, api_key, version)
+    _, version, *_ = request_header(frame, LENGTH_BYTES)
+    message = read_request(schemas.OFFSET_FETCH_REQUEST, frame)
     found = OffsetFetch(frame, version)
-    for _ in range((reader.count() or 0) if version >= GROUPS_SINCE else 1):
-        group = reader.string()
-        if version >= 9:  # KIP-848: member_id and member_epoch
-            reader.nullable()
-            reader.skip(4)
-        topics = reader.count()
-        entries: list[Entry] = []
-        for _ in range(topics or 0):
-            topic = reader.string()
-            entries += [Entry(topic, reader.int32()) for _ in range(reader.count() or 0)]
-            reader.tags()
-        if version >= GROUPS_SINCE:
-            reader.tags()
-        found.groups.append(FetchedGroup(group, tuple(entries), everything=topics is None))
-    if version >= 7:  # KIP-447: require_stable
-        reader.skip(1)
-    reader.tags()
-    reader.end()
+    for group in (message["groups"] or ()) if version >= GROUPS_SINCE else [message]:
+        entries = tuple(
+            Entry(string(topic, "name"), partition)
+            for topic in group["topics"] or ()
+            for partition in topic["partition_indexes"] or ()
+        )
+        everything = group["topics"] is None
+        found.groups.append(FetchedGroup(string(group, "group_id"), entries, everything=everything))
     return found
 
 
@@ -220,27 +195,24 @@ class FetchedOffsets:
 
     frame: bytes
     version: int
-    groups_at: int
-    """Offset after throttle_time_ms; all before it stays as it is."""
+    message: Struct
     groups: tuple[FetchedGroup, ...]
     """Up to v7 there is one, whose name is b""."""
 
     def with_groups(self, groups: Iterable[FetchedGroup]) -> bytes:
         """Return the response with other entries."""
-        writer = Writer(int(ApiKey.OFFSET_FETCH), self.version)
-        said = list(groups)
+        said: list[dict[str, Any]] = [
+            {
+                "group_id": group.group,
+                "topics": _by_topic(group.entries, _fetched),
+                "error_code": group.error_code,
+            }
+            for group in groups
+        ]
         if self.version >= GROUPS_SINCE:
-            writer.count(len(said))
-        for group in said:
-            if self.version >= GROUPS_SINCE:
-                writer.string(group.group)
-            _write(writer, group.entries, _fetched)
-            if self.version >= 2:
-                writer.content += group.error_code.to_bytes(2, signed=True)
-            if self.version >= GROUPS_SINCE:
-                writer.tags()
-        writer.tags()
-        return framed(self.frame[LENGTH_BYTES : self.groups_at] + writer.content)
+            return with_fields(self.frame, self.message, groups=said)
+        (one,) = said
+        return with_fields(self.frame, self.message, topics=one["topics"], error_code=one["error_code"])
 
 
 def read_fetched_offsets(frame: bytes, version: int) -> FetchedOffsets:
@@ -249,39 +221,20 @@ def read_fetched_offsets(frame: bytes, version: int) -> FetchedOffsets:
     Raises:
         ProtocolError: it is none.
     """
-    _, body = response_header(frame, LENGTH_BYTES, ApiKey.OFFSET_FETCH, version)
-    reader = Reader(frame, body, int(ApiKey.OFFSET_FETCH), version)
-    if version >= _THROTTLED_SINCE:
-        reader.skip(4)
-    groups_at = reader.at
-    groups: list[FetchedGroup] = []
-    for _ in range((reader.count() or 0) if version >= GROUPS_SINCE else 1):
-        group = reader.string() if version >= GROUPS_SINCE else b""
-        entries: list[Entry] = []
-        for _ in range(reader.count() or 0):
-            topic = reader.string()
-            for _ in range(reader.count() or 0):
-                partition, offset = reader.int32(), reader.int64()
-                epoch = reader.int32() if version >= _EPOCHS_SINCE else NO_EPOCH
-                metadata = reader.nullable()
-                entries.append(Entry(topic, partition, offset, epoch, metadata, reader.int16()))
-                reader.tags()
-            reader.tags()
-        error = reader.int16() if version >= 2 else 0
-        if version >= GROUPS_SINCE:
-            reader.tags()
-        groups.append(FetchedGroup(group, tuple(entries), error))
-    reader.tags()
-    reader.end()
-    return FetchedOffsets(frame, version, groups_at, tuple(groups))
+    message = read_response(schemas.OFFSET_FETCH, frame, ApiKey.OFFSET_FETCH, version)
+    groups = [
+        FetchedGroup(
+            string(group, "group_id") if "group_id" in group else b"",
+            tuple(_entries(group)),
+            group.get("error_code", 0),
+        )
+        for group in ((message["groups"] or ()) if version >= GROUPS_SINCE else [message])
+    ]
+    return FetchedOffsets(frame, version, message, tuple(groups))
 
 
-def _fetched(writer: Writer, entry: Entry) -> None:
-    writer.content += entry.partition.to_bytes(4) + entry.offset.to_bytes(8, signed=True)
-    if writer.version >= _EPOCHS_SINCE:
-        writer.content += entry.leader_epoch.to_bytes(4, signed=True)
-    writer.string(entry.metadata)
-    writer.content += entry.error_code.to_bytes(2, signed=True)
+def _fetched(entry: Entry) -> dict[str, Any]:
+    return _committed(entry) | {"metadata": entry.metadata, "error_code": entry.error_code}
 
 
 ASKS: Final = 2
@@ -291,28 +244,16 @@ FLEXIBLE_ASKS: Final = 6
 
 def offset_fetch(commit: Commit, correlation_id: bytes) -> bytes:
     """Return an OffsetFetch request for what is stored of a commit's partitions."""
-    flexible = commit.flexible
-    writer = Writer(int(ApiKey.OFFSET_FETCH), FLEXIBLE_ASKS if flexible else ASKS)
-    _, _, _, client_id, _ = request_header(commit.frame, LENGTH_BYTES)
-    writer.content += writer.api_key.to_bytes(2) + writer.version.to_bytes(2)
-    writer.content += correlation_id + encode_string(client_id) + (NO_TAGS if flexible else b"")
-    writer.string(commit.group)
-    _write(writer, commit.entries, lambda writer, entry: writer.number(entry.partition), tagged=False)
-    writer.tags()
-    return framed(bytes(writer.content))
-
-
-def _write(
-    writer: Writer, entries: Iterable[Entry], write: Callable[[Writer, Entry], None], *, tagged: bool = True
-) -> None:
-    """Write topics and their partitions; neighbours of one topic share an element."""
-    topics = [(topic, list(some)) for topic, some in groupby(entries, attrgetter("topic"))]
-    writer.count(len(topics))
-    for topic, some in topics:
-        writer.string(topic)
-        writer.count(len(some))
-        for entry in some:
-            write(writer, entry)
-            if tagged:
-                writer.tags()
-        writer.tags()
+    topics = [
+        {"name": topic, "partition_indexes": [entry.partition for entry in some]}
+        for topic, some in groupby(commit.entries, attrgetter("topic"))
+    ]
+    return request(
+        schemas.OFFSET_FETCH_REQUEST,
+        ApiKey.OFFSET_FETCH,
+        FLEXIBLE_ASKS if commit.flexible else ASKS,
+        int.from_bytes(correlation_id, signed=True),
+        request_header(commit.frame, LENGTH_BYTES)[3],
+        group_id=commit.group,
+        topics=topics,
+    )

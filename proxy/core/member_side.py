@@ -15,7 +15,6 @@ from dataclasses import replace
 from math import inf
 from typing import Final
 
-from proxy.cooperative.fields import Reader
 from proxy.cooperative.group import Group, own_offset, with_positions
 from proxy.cooperative.joining import Joining
 from proxy.cooperative.lane_fetch import HELD_SECONDS, LaneFetch, Verdict, refusal
@@ -56,9 +55,12 @@ from proxy.protocol.api import (
 )
 from proxy.protocol.api_versions import FOR_MEMBERS
 from proxy.protocol.fetch_request import parse_fetch_request
+from proxy.protocol.messages import read
 from proxy.protocol.primitives import Buffer, ProtocolError, encode_string
 from proxy.protocol.produce import READ_WITHIN, wants_response
 
+_GROUP: Final = "group_id:string"
+"""The field with which requests of groups begin."""
 MAX_READ: Final = 1 << 20
 """A larger fetch or commit of a client with a lane is not read, and can't pass unread."""
 MAX_HELD: Final = 1 << 16
@@ -488,9 +490,10 @@ class MemberSide:
         """
         try:
             api_key, version, _, _, body = request_header(data[:size], LENGTH_BYTES)
-            return Reader(data[:size], body, api_key, version).nullable() or b""
+            group: bytes | None = read(_GROUP, api_key, version, data[:size], body, whole=False)["group_id"]
         except ProtocolError:
             return None if len(data) < min(size, READ_WITHIN) else b""
+        return group or b""
 
     def _renamed(self, data: bytes, name_end: int, size: int) -> bytes:
         """Return a request, or its beginning, with the client's own id."""

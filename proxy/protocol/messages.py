@@ -8,10 +8,10 @@ definitions have them (clients/src/main/resources/common/message in Kafka's sour
 Read: an int32 from version 1 on, an error code, in the versions 0 to 3 an array of structs, and a tagged
 field, with tag 0. `@1` is version 1 alone. Types:
 
-    bool int8 int16 uint16 int32 int64 uuid       of fixed size; a uuid is 16 bytes, a bool is 0 or 1
-    string bytes                                  bytes or None, undecoded
-    int32[]                                       an array of any of these
-    [...] (...) ?(...)                            an array of structs, a struct, a struct that can be null
+    bool int8 int16 uint16 int32 uint32 int64 uuid   of fixed size; a uuid is 16 bytes, a bool is 0 or 1
+    string bytes                                     bytes or None, undecoded
+    int32[]                                          an array of any of these
+    [...] (...) ?(...)                               an array of structs, a struct, a struct that can be null
 
 A field without a name is skipped. An array or a struct without a name that has fields with names is called by
 its place: "0", "1". In flexible versions strings and arrays are compact, and each struct ends with tags
@@ -55,10 +55,11 @@ _SIZES: Final = {
     "int16": 2,
     "uint16": 2,
     "int32": 4,
+    "uint32": 4,
     "int64": 8,
     "uuid": UUID_BYTES,
 }
-_UNSIGNED: Final = frozenset({"bool", "uint16"})
+_UNSIGNED: Final = frozenset({"bool", "uint16", "uint32"})
 _TOKEN: Final = re.compile(
     r"\s*(?:#(?P<tag>\d+)\s+)?(?:(?P<name>\w+):)?"
     r"(?P<type>\?\(|[(\[)\]]|\w+(?:\[\])?)(?:@(?P<since>\d+)(?P<until>\+|-\d+)?)?"
@@ -466,6 +467,19 @@ def request(
             encode_fields(fields_at(schema, version), values, flexible=flexible),
         )
     )
+    return len(content).to_bytes(LENGTH_BYTES) + content
+
+
+def response(schema: str, api_key: int, version: int, correlation_id: bytes, **values: Any) -> bytes:
+    """Write a response with its length and its header (v0 or v1). ApiVersions has another rule."""
+    tags = NO_TAGS if is_flexible(api_key, version) else b""
+    content = b"".join((correlation_id, tags, body(schema, api_key, version, **values)))
+    return len(content).to_bytes(LENGTH_BYTES) + content
+
+
+def with_fields(frame: bytes, message: Struct, **values: Any) -> bytes:
+    """Return a whole frame, with its length, in which some fields of its message have other values."""
+    content = splice(frame, message.edits(**values))[LENGTH_BYTES:]
     return len(content).to_bytes(LENGTH_BYTES) + content
 
 

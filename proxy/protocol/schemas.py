@@ -84,6 +84,65 @@ DESCRIBE_QUORUM: Final = (
 )
 
 
+HEARTBEAT_REQUEST: Final = "group_id:string generation_id:int32 member_id:string group_instance_id:string@3+"
+HEARTBEAT: Final = "throttle_time_ms:int32@1+ error_code:int16"
+JOIN_GROUP_REQUEST: Final = (
+    "group_id:string session_timeout_ms:int32 rebalance_timeout_ms:int32@1+ member_id:string "
+    "group_instance_id:string@5+ protocol_type:string protocols:[name:string metadata:bytes] reason:string@8+"
+)
+JOIN_GROUP: Final = (
+    "throttle_time_ms:int32@2+ error_code:int16 generation_id:int32 protocol_type:string@7+ "
+    "protocol_name:string leader:string skip_assignment:bool@9+ member_id:string "
+    "members:[member_id:string group_instance_id:string@5+ metadata:bytes]"
+)
+SYNC_GROUP_REQUEST: Final = (
+    "group_id:string generation_id:int32 member_id:string group_instance_id:string@3+ "
+    "protocol_type:string@5+ protocol_name:string@5+ assignments:[member_id:string assignment:bytes]"
+)
+SYNC_GROUP: Final = (
+    "throttle_time_ms:int32@1+ error_code:int16 protocol_type:string@5+ protocol_name:string@5+ "
+    "assignment:bytes"
+)
+OFFSET_COMMIT_REQUEST: Final = (
+    "group_id:string generation_id:int32@1+ member_id:string@1+ group_instance_id:string@7+ "
+    "retention_time_ms:int64@2-4 topics:[name:string partitions:[partition_index:int32 "
+    "committed_offset:int64 committed_leader_epoch:int32@6+ committed_metadata:string]]"
+)
+OFFSET_COMMIT: Final = (
+    "throttle_time_ms:int32@3+ topics:[name:string partitions:[partition_index:int32 error_code:int16]]"
+)
+TXN_OFFSET_COMMIT_REQUEST: Final = (
+    "transactional_id:string group_id:string producer_id:int64 producer_epoch:int16 generation_id:int32@3+ "
+    "member_id:string@3+ group_instance_id:string@3+ topics:[name:string partitions:[partition_index:int32 "
+    "committed_offset:int64 committed_leader_epoch:int32@2+ committed_metadata:string]]"
+)
+TXN_OFFSET_COMMIT: Final = (
+    "throttle_time_ms:int32 topics:[name:string partitions:[partition_index:int32 error_code:int16]]"
+)
+OFFSET_FETCH_REQUEST: Final = (
+    "group_id:string@0-7 topics:[name:string partition_indexes:int32[]]@0-7 groups:[group_id:string "
+    "member_id:string@9+ member_epoch:int32@9+ topics:[name:string partition_indexes:int32[]]]@8+ "
+    "require_stable:bool@7+"
+)
+_FETCHED_OFFSETS: Final = (
+    "topics:[name:string partitions:[partition_index:int32 committed_offset:int64 "
+    "committed_leader_epoch:int32@5+ metadata:string error_code:int16]]"
+)
+OFFSET_FETCH: Final = (
+    f"throttle_time_ms:int32@3+ {_FETCHED_OFFSETS}@0-7 error_code:int16@2-7 "
+    f"groups:[group_id:string {_FETCHED_OFFSETS} error_code:int16]@8+"
+)
+
+SUBSCRIPTION: Final = "protocol_version:int16 topics:string[] user_data:bytes"
+"""What a consumer offers when it joins (ConsumerProtocolSubscription.json), in all its versions."""
+OWNED_PARTITIONS: Final = "owned_partitions:[topic:string partitions:int32[]]"
+"""What follows it from v1 on (KIP-429)."""
+ASSIGNMENT: Final = (
+    "protocol_version:int16 assigned_partitions:[topic:string partitions:int32[]] user_data:bytes"
+)
+"""What a consumer is given (ConsumerProtocolAssignment.json)."""
+
+
 class Addressed(NamedTuple):
     """A response that names brokers."""
 

@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from proxy.cooperative.fields import Reader, Writer
 from proxy.cooperative.membership import (
     PROTOCOL,
     assignment,
@@ -16,6 +15,7 @@ from proxy.cooperative.membership import (
 )
 from proxy.cooperative.positions import Place
 from proxy.core.connection import Connection
+from tests.cooperative.fields import Reader, Writer
 from tests.model.gate import framed, unframed
 
 GROUP, OWN = b"billing", b"range"

@@ -2,7 +2,6 @@
 
 import pytest
 
-from proxy.cooperative.fields import Writer
 from proxy.cooperative.key_hash import SPACE, murmur2
 from proxy.cooperative.membership import read_owned, without_owned
 from proxy.cooperative.offsets import read_answered, read_commit
@@ -26,6 +25,7 @@ from tests.cooperative.coordinator import (
     sent,
     subscription,
 )
+from tests.cooperative.fields import Writer
 from tests.core.test_member_side import Shared, asks, commit, committed, fetch, offsets
 from tests.model.broker import ModelBroker
 from tests.model.gate import Gate, framed

@@ -1,4 +1,4 @@
-"""Fields of Kafka's messages, one after the other: for what is read whole and written again, and is rare."""
+"""Fields of Kafka's messages, one after the other: a second opinion on the schemas."""
 
 from proxy.protocol.api import LENGTH_BYTES, is_flexible
 from proxy.protocol.primitives import (
