@@ -16,9 +16,10 @@ from textwrap import fill
 from typing import Any, Final, NoReturn
 
 from proxy.completion import SHELLS, script
-from proxy.config import OPTIONS, TOP_OPTIONS, ConfigError, Option, file_of, read
+from proxy.config import GROUPS, OPTIONS, TOP_OPTIONS, read
 from proxy.exits import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, complain, complain_of_variables
 from proxy.installing import PIPX_FILE, command_for_extra
+from proxy.options import ConfigError, Option, file_of
 from proxy.version import VERSION
 
 REPLAY: Final = "replay"
@@ -148,10 +149,14 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_options(parser: argparse.ArgumentParser, options: Sequence[Option]) -> None:
+    """Add options to the help in `GROUPS`, if they have any, and ``--config`` to all others."""
+    group: argparse._ActionsContainer = parser
     for option in options:
+        if options is OPTIONS and option.name in GROUPS:
+            group = parser.add_argument_group(GROUPS[option.name])
         default = f" (default: {option.default})" if option.default else ""
         names = [option.alias, option.flag] if option.alias else [option.flag]
-        parser.add_argument(*names, dest=option.name, metavar=option.metavar, help=option.help + default)
+        group.add_argument(*names, dest=option.name, metavar=option.metavar, help=option.help + default)
     parser.add_argument("--config", metavar="FILE", help="a TOML file with these options as keys")
 
 

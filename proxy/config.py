@@ -1,24 +1,20 @@
 """The options of ``fetchgate proxy``: each is declared once, as a field of `Config`.
 
-The flags, the names in the environment, the TOML keys, the help and what a reload applies follow from there.
-An option ``max_sessions`` is ``--max-sessions``, ``FETCHGATE_MAX_SESSIONS`` and the key ``max_sessions``;
-a flag counts before the environment, the environment before the file, the file before the default.
+The flags, the names in the environment, the TOML keys, the help and what a reload applies follow from there;
+see `proxy.options`.
 """
 
 # ruff: noqa: RUF009 - `option` declares a field, as dataclasses.field does, which it calls
 
-import difflib
-import json
 import sys
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from proxy.addresses import Address, BrokerPorts
+from proxy.options import ConfigError, Given, Option, find, misspelt, option, parse
 from proxy.units import milliseconds, seconds, size, switch, word
 
 if TYPE_CHECKING:
@@ -29,71 +25,9 @@ LOOPBACK = "127.0.0.1"
 MIN_INTERVAL = 0.1
 MAX_INTERVAL = 3600.0
 LOG_LEVELS = ("debug", "info", "warning", "error")
-_PREFIX = "FETCHGATE_"
-_FILE_VARIABLE = "FETCHGATE_CONFIG"
 _Value = TypeVar("_Value")
 _READ_RECORDS = ("cramjam", "google_crc32c", "lz4", "zstandard")
 """What proxy.cooperative imports, of the extra `cooperative`."""
-_ALMOST = 0.9
-"""How similar a variable must be to an option's to be taken for a misspelling (`difflib`'s ratio)."""
-
-
-class ConfigError(ValueError):
-    """An option that can't be used: which one, its source, and what to write instead, in one line."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Option:
-    """An option: its names, how it is read, and when it applies."""
-
-    name: str
-    metavar: str
-    parse: Callable[[str], object]
-    default: str | None
-    """As an operator would write it; None: the option must be given."""
-    help: str
-    alias: str = ""
-    """A second flag, such as ``-b``."""
-    table: bool = False
-    """In the file it is a table; its text elsewhere is the same in JSON."""
-    live: bool = False
-    """SIGHUP, or a change of the file, applies it; other options need a restart."""
-    needs: str = ""
-    """The option without which this one has no effect."""
-    parse_transparent: Callable[[str], object] | None = None
-    """How it is read in transparent mode, where it has no effect: there it is a mistake to give it."""
-
-    @property
-    def flag(self) -> str:
-        """Its name on the command line."""
-        return "--" + self.name.replace("_", "-")
-
-    @property
-    def variable(self) -> str:
-        """Its name in the environment."""
-        return _PREFIX + self.name.upper()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Given:
-    """What an option is set to, and where."""
-
-    text: str
-    """As it is written there."""
-    source: str
-    """``flag``, ``environment``, ``file`` or ``default``."""
-    place: str
-    """The flag, the variable, or the file; of a default, the flag that would change it."""
-    called: str
-    """How errors call that place."""
-
-
-def option(*, parse: Callable[[str], _Value], **rest: Any) -> _Value:
-    """Declare an option as a field of `Config`; see `Option` for what it takes.
-
-    The field is as required as any other: the value of the type that `parse` returns is there for mypy alone.
-    """
-    return cast("_Value", field(metadata={"option": partial(Option, parse=parse, **rest)}))
 
 
 def _left_out(value: _Value, why: str) -> Callable[[str], _Value]:
@@ -291,6 +225,14 @@ class Config:
         "handshake selects the broker); also single brokers (3=29103); separate them by commas; "
         "not with --transparent",
     )
+    state: Path | None = option(
+        metavar="FILE",
+        parse=_path,
+        parse_transparent=_left_out(None, "no broker has a listener of its own"),
+        default="",
+        help="write the known brokers to this file; after a restart the gateway opens their listeners "
+        "at once; not with --transparent",
+    )
     tls_cert: Path | None = option(
         metavar="FILE",
         parse=_path,
@@ -368,56 +310,6 @@ class Config:
         "the file of --broker-tls-cert",
         needs="broker_tls_cert",
     )
-    admin: Address | None = option(
-        metavar="HOST:PORT|off",
-        parse=_listened_or_off,
-        default="127.0.0.1:9464",
-        help="the address of the admin endpoint, which serves /livez, /readyz, /metrics, /state, and "
-        "with --cooperative /cooperative",
-    )
-    """None: ``off``."""
-    admin_names: tuple[str, ...] = option(
-        metavar="NAME[,NAME]",
-        parse=_admin_names,
-        default="",
-        help="names by which others may ask for the admin endpoint, beside localhost, IP addresses and the "
-        "host of --admin; requests for any other name are refused, since a web page in a browser could "
-        "send them (DNS rebinding)",
-    )
-    admin_token_file: Path | None = option(
-        metavar="FILE",
-        parse=_path,
-        default="",
-        help="the file whose first line is a token that peers of the admin endpoint must send "
-        "(Authorization: Bearer TOKEN); /livez and /readyz stay open for probes; it is read again when it "
-        "changes",
-        needs="admin",
-    )
-    admin_cert: Path | None = option(
-        metavar="FILE",
-        parse=_path,
-        default="",
-        help="use TLS at the admin endpoint; the file has its certificate in PEM, followed by those of "
-        "intermediate CAs; it is read again when it changes",
-        needs="admin",
-    )
-    """None: plain text."""
-    admin_key: Path | None = option(
-        metavar="FILE",
-        parse=_path,
-        default="",
-        help="the private key of --admin-cert in PEM, without a passphrase; by default it is in the file of "
-        "--admin-cert",
-        needs="admin_cert",
-    )
-    metrics: Address | None = option(
-        metavar="HOST:PORT|off",
-        parse=_listened_or_off,
-        default="off",
-        help="one more address, which serves /metrics, /livez and /readyz alone, in plain text and without a "
-        "token: for Prometheus and probes, while --admin stays at loopback",
-    )
-    """None: ``off``."""
     sessions: bool = option(
         metavar="on|off",
         parse=switch,
@@ -571,14 +463,56 @@ class Config:
         live=True,
     )
     """Seconds."""
-    state: Path | None = option(
+    admin: Address | None = option(
+        metavar="HOST:PORT|off",
+        parse=_listened_or_off,
+        default="127.0.0.1:9464",
+        help="the address of the admin endpoint, which serves /livez, /readyz, /metrics, /state, and "
+        "with --cooperative /cooperative",
+    )
+    """None: ``off``."""
+    admin_names: tuple[str, ...] = option(
+        metavar="NAME[,NAME]",
+        parse=_admin_names,
+        default="",
+        help="names by which others may ask for the admin endpoint, beside localhost, IP addresses and the "
+        "host of --admin; requests for any other name are refused, since a web page in a browser could "
+        "send them (DNS rebinding)",
+    )
+    admin_token_file: Path | None = option(
         metavar="FILE",
         parse=_path,
-        parse_transparent=_left_out(None, "no broker has a listener of its own"),
         default="",
-        help="write the known brokers to this file; after a restart the gateway opens their listeners "
-        "at once; not with --transparent",
+        help="the file whose first line is a token that peers of the admin endpoint must send "
+        "(Authorization: Bearer TOKEN); /livez and /readyz stay open for probes; it is read again when it "
+        "changes",
+        needs="admin",
     )
+    admin_cert: Path | None = option(
+        metavar="FILE",
+        parse=_path,
+        default="",
+        help="use TLS at the admin endpoint; the file has its certificate in PEM, followed by those of "
+        "intermediate CAs; it is read again when it changes",
+        needs="admin",
+    )
+    """None: plain text."""
+    admin_key: Path | None = option(
+        metavar="FILE",
+        parse=_path,
+        default="",
+        help="the private key of --admin-cert in PEM, without a passphrase; by default it is in the file of "
+        "--admin-cert",
+        needs="admin_cert",
+    )
+    metrics: Address | None = option(
+        metavar="HOST:PORT|off",
+        parse=_listened_or_off,
+        default="off",
+        help="one more address, which serves /metrics, /livez and /readyz alone, in plain text and without a "
+        "token: for Prometheus and probes, while --admin stays at loopback",
+    )
+    """None: ``off``."""
     capture: Path | None = option(
         metavar="DIR",
         parse=_path,
@@ -680,11 +614,18 @@ TOP_OPTIONS = (
     ),
 )
 """The options of ``fetchgate top``."""
+ALL_OPTIONS = (*OPTIONS, *TOP_OPTIONS)
 
-
-def file_of(flag: str | None, environ: Mapping[str, str]) -> str | None:
-    """Return the name of the file that options are read from, if there is one."""
-    return flag or environ.get(_FILE_VARIABLE)
+GROUPS: Final = {
+    "bootstrap": "connect",
+    "listen": "listen",
+    "tls_cert": "TLS with clients",
+    "broker_tls": "TLS with brokers",
+    "sessions": "sessions",
+    "max_connections": "limits",
+    "admin": "watch",
+}
+"""The option with which each group of the help begins."""
 
 
 def load(flags: Mapping[str, str | None], environ: Mapping[str, str], file: str | None) -> Config:
@@ -707,8 +648,8 @@ def load(flags: Mapping[str, str | None], environ: Mapping[str, str], file: str 
             else option
             for option in OPTIONS
         )
-    given = _find_all(options, flags, environ, file)
-    config = Config(**_parse_all(options, given), given=given)
+    given = find(options, flags, environ, file, ALL_OPTIONS)
+    config = Config(**parse(options, given), given=given)
     _check_apart(config)
     if config.workers > 1 and config.capture is not None:
         raise ConfigError("--capture works with one process only; leave out --workers, or set it to 1")
@@ -749,12 +690,12 @@ def _check_needs(config: Config) -> None:
     Raises:
         ConfigError: the other option is missing.
     """
-    options = {option.name: option for option in OPTIONS}
-    for option in OPTIONS:
-        if option.needs and getattr(config, option.name) and not getattr(config, option.needs):
-            needed = options[option.needs]
+    options = {each.name: each for each in OPTIONS}
+    for each in OPTIONS:
+        if each.needs and getattr(config, each.name) and not getattr(config, each.needs):
+            needed = options[each.needs]
             value = "on" if needed.parse is switch else needed.metavar.removesuffix("|off")
-            raise ConfigError(f"{option.flag} has no effect alone: give {needed.flag} {value} as well")
+            raise ConfigError(f"{each.flag} has no effect alone: give {needed.flag} {value} as well")
 
 
 def read(
@@ -765,37 +706,12 @@ def read(
     Raises:
         ConfigError: an option, or the file, can't be used.
     """
-    return _parse_all(options, _find_all(options, flags, environ, file))
-
-
-def _find_all(
-    options: Sequence[Option], flags: Mapping[str, str | None], environ: Mapping[str, str], file: str | None
-) -> dict[str, Given]:
-    written = _read_toml(file) if file else {}
-    return {option.name: _find(option, flags, environ, written, file) for option in options}
-
-
-def _parse_all(options: Sequence[Option], given: Mapping[str, Given]) -> dict[str, Any]:
-    values: dict[str, Any] = {}
-    for option in options:
-        found = given[option.name]
-        try:
-            values[option.name] = option.parse(found.text)
-        except ValueError as error:
-            raise ConfigError(f"{found.called}: {error}") from None
-    return values
+    return parse(options, find(options, flags, environ, file, ALL_OPTIONS))
 
 
 def misspelt_variables(environ: Mapping[str, str]) -> list[str]:
-    """Return a line for each variable that is almost that of an option; they are ignored.
-
-    Others that begin with FETCHGATE_ are no mistake: Kubernetes sets some for a service named fetchgate.
-    """
-    known = [_FILE_VARIABLE, *(option.variable for option in (*OPTIONS, *TOP_OPTIONS))]
-    ours = sorted(name for name in environ.keys() - set(known) if name.startswith(_PREFIX))
-    meant = [difflib.get_close_matches(name, known, n=1, cutoff=_ALMOST) for name in ours]
-    pairs = [(name, close[0]) for name, close in zip(ours, meant, strict=True) if close]
-    return [f"{name} is not an option and is ignored; did you mean {close}?" for name, close in pairs]
+    """Return a line for each variable that is almost that of an option; they are ignored."""
+    return misspelt(environ, ALL_OPTIONS)
 
 
 def changes(before: Config, after: Config, live: frozenset[str] = LIVE) -> tuple[list[str], list[str]]:
@@ -809,58 +725,3 @@ def with_live(before: Config, after: Config, live: frozenset[str] = LIVE) -> Con
     """Return a configuration with the live options of another one."""
     given = {**before.given, **{name: after.given[name] for name in live}}
     return replace(before, **{name: getattr(after, name) for name in live}, given=given)
-
-
-def _find(
-    option: Option,
-    flags: Mapping[str, str | None],
-    environ: Mapping[str, str],
-    written: Mapping[str, str],
-    file: str | None,
-) -> Given:
-    """Return an option's text, and where it was written."""
-    flag, variable = option.flag, option.variable
-    if (text := flags.get(option.name)) is not None:
-        return Given(text=text, source="flag", place=flag, called=flag)
-    if variable in environ:
-        return Given(text=environ[variable], source="environment", place=variable, called=variable)
-    if option.name in written:
-        called = f"{option.name} in {file}"
-        return Given(text=written[option.name], source="file", place=str(file), called=called)
-    if option.default is None:
-        raise ConfigError(
-            f"{option.flag} is missing: give {option.flag} {option.metavar}, {option.variable}, "
-            f"or the key {option.name} in the file of --config"
-        )
-    return Given(text=option.default, source="default", place=flag, called=flag)
-
-
-def _read_toml(file: str) -> dict[str, str]:
-    try:
-        document = tomllib.loads(Path(file).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"--config {file}: {error.strerror or error}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"--config {file} is not TOML: {error}") from None
-    return {key: _toml_text(file, key, value) for key, value in document.items()}
-
-
-def _toml_text(file: str, key: str, value: object) -> str:
-    """Convert a TOML value to what the command line would have."""
-    names = [option.name for option in (*OPTIONS, *TOP_OPTIONS)]
-    if isinstance(value, dict) and any(option.name == key and option.table for option in OPTIONS):
-        return json.dumps(value, default=str)
-    if key not in names and isinstance(value, dict):
-        raise ConfigError(f"[{key}] in {file}: tables are not allowed; write options without [{key}]")
-    if key not in names:
-        close = difflib.get_close_matches(key.replace("-", "_"), names, n=1)
-        raise ConfigError(
-            f"{key} in {file}: no such option" + (f"; did you mean {close[0]}?" if close else "")
-        )
-    if isinstance(value, bool):
-        return "on" if value else "off"
-    if isinstance(value, (str, int, float)):
-        return str(value)
-    if isinstance(value, list) and all(isinstance(item, (str, int)) for item in value):
-        return ",".join(str(item) for item in value)
-    raise ConfigError(f"{key} in {file}: give a string, a number, or a list of them")

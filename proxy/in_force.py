@@ -6,7 +6,8 @@ No option holds a secret: keys and tokens are in files, and what is shown of the
 import json
 from typing import Final
 
-from proxy.config import OPTIONS, Config, Given
+from proxy.config import OPTIONS, Config
+from proxy.options import Given
 from proxy.version import VERSION
 
 MAX_SHOWN: Final = 1000

@@ -17,7 +17,7 @@ import structlog
 
 from proxy import server
 from proxy.cli import main
-from proxy.config import OPTIONS
+from proxy.config import GROUPS, OPTIONS
 from proxy.protocol.api import ApiKey
 from proxy.server import bypass, listeners, preflight
 from tests.names import Names
@@ -91,6 +91,16 @@ def test_help_names_every_option_and_nothing_that_is_not_there(capsys: pytest.Ca
     text = capsys.readouterr().out
     assert "run the gateway" in text
     assert "replay" in text
+
+
+def test_the_help_of_the_gateway_has_its_options_in_groups(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["proxy", "--help"])
+    lines = capsys.readouterr().out.splitlines()
+    groups = [line.removesuffix(":") for line in lines if line.endswith(":") and line[0].isalpha()]
+    assert [group for group in groups if group in GROUPS.values()] == list(GROUPS.values())
+    names = [option.name for option in OPTIONS]
+    assert sorted(GROUPS, key=names.index) == list(GROUPS)
 
 
 @pytest.mark.parametrize("command", [[], ["proxy"], ["top"], ["completion"], ["replay"], ["replay", "drive"]])

@@ -5,16 +5,8 @@ from pathlib import Path
 import pytest
 
 from proxy.addresses import Address, BrokerPorts
-from proxy.config import (
-    OPTIONS,
-    TOP_OPTIONS,
-    Config,
-    ConfigError,
-    changes,
-    load,
-    misspelt_variables,
-    with_live,
-)
+from proxy.config import OPTIONS, TOP_OPTIONS, Config, changes, load, misspelt_variables, with_live
+from proxy.options import ConfigError
 
 NEEDED = {"bootstrap": "kafka:9092"}
 

@@ -14,6 +14,7 @@ FLOORS = (
         "proxy.addresses",
         "proxy.installing",
         "proxy.logger",
+        "proxy.options",
         "proxy.reasons",
         "proxy.printable",
         "proxy.adding",

@@ -17,7 +17,8 @@ from os import strerror
 from pathlib import Path
 from typing import Any, Final, cast
 
-from proxy.config import Config, ConfigError
+from proxy.config import Config
+from proxy.options import ConfigError
 from proxy.reasons import short
 
 HANDSHAKE_SECONDS: Final = 10.0

@@ -11,8 +11,8 @@ import struct
 from typing import Any, Final
 
 from proxy.addresses import MAX_PORT, OTHERS, Address, Broker
-from proxy.config import ConfigError
 from proxy.net.listen import UNUSABLE, Binding
+from proxy.options import ConfigError
 from proxy.reasons import reason_of
 
 REDIRECT: Final = "redirect"

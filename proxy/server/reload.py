@@ -6,9 +6,10 @@ from pathlib import Path
 from time import time
 from typing import Protocol
 
-from proxy.config import LIVE, Config, ConfigError, changes, with_live
+from proxy.config import LIVE, Config, changes, with_live
 from proxy.logger import Logger
 from proxy.net.tls import stamp
+from proxy.options import ConfigError
 from proxy.server.server import TICK_SECONDS
 from proxy.telemetry import logs
 

@@ -11,12 +11,13 @@ from functools import partial
 from typing import Any
 
 from proxy.addresses import BY_NAME, OTHERS, Address, Broker
-from proxy.config import Config, ConfigError
+from proxy.config import Config
 from proxy.core.connection import Connection
 from proxy.core.events import Event, MemberElsewhere
 from proxy.net.link import Link
 from proxy.net.relay import Relay
 from proxy.net.transparent import MAX_DESTINATIONS, Destinations, OutboundPorts
+from proxy.options import ConfigError
 from proxy.server.ipc import Channel, HandedOver, Question, Received, receive_connection, send_connection
 from proxy.server.listeners import MAX_BROKERS, Directory
 from proxy.server.process import keep_freed, new_event_loop

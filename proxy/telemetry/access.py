@@ -5,8 +5,9 @@ from hmac import compare_digest
 from pathlib import Path
 from typing import Final
 
-from proxy.config import Config, ConfigError
+from proxy.config import Config
 from proxy.net.tls import ReloadingContext, load_pair, stamp
+from proxy.options import ConfigError
 from proxy.reasons import reason_of
 from proxy.telemetry import logs
 

@@ -17,7 +17,7 @@ import pytest
 import structlog
 
 from proxy.addresses import Address
-from proxy.config import ConfigError
+from proxy.options import ConfigError
 from proxy.server.supervisor import Supervisor
 from proxy.telemetry.metrics import exposition
 from proxy.telemetry.state import document

@@ -8,8 +8,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from proxy.addresses import Address
-from proxy.config import ConfigError
 from proxy.net.listen import Binding
+from proxy.options import ConfigError
 from proxy.telemetry.access import MAX_TOKEN, Token, read_token
 from proxy.telemetry.admin import METRICS, Admin
 from tests.shell import gateway, run, stub_broker

@@ -11,9 +11,9 @@ from structlog.testing import capture_logs
 
 from proxy.addresses import Address
 from proxy.cli import main
-from proxy.config import ConfigError
 from proxy.dashboard import top
 from proxy.net.listen import Binding
+from proxy.options import ConfigError
 from proxy.telemetry.access import admin_tls
 from proxy.telemetry.admin import MAX_CONNECTIONS, Admin
 from tests.shell import BOTH_LOOPS, client, config, gateway, run, stub_broker, until

@@ -1,0 +1,189 @@
+"""What an option is, and how options are read from flags, the environment and a TOML file.
+
+An option ``max_sessions`` is ``--max-sessions``, ``FETCHGATE_MAX_SESSIONS`` and the key ``max_sessions``;
+a flag counts before the environment, the environment before the file, the file before the default.
+"""
+
+import difflib
+import json
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+_PREFIX = "FETCHGATE_"
+_FILE_VARIABLE = "FETCHGATE_CONFIG"
+_Value = TypeVar("_Value")
+_ALMOST = 0.9
+"""How similar a variable must be to an option's to be taken for a misspelling (`difflib`'s ratio)."""
+
+
+class ConfigError(ValueError):
+    """An option that can't be used: which one, its source, and what to write instead, in one line."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """An option: its names, how it is read, and when it applies."""
+
+    name: str
+    metavar: str
+    parse: Callable[[str], object]
+    default: str | None
+    """As an operator would write it; None: the option must be given."""
+    help: str
+    alias: str = ""
+    """A second flag, such as ``-b``."""
+    table: bool = False
+    """In the file it is a table; its text elsewhere is the same in JSON."""
+    live: bool = False
+    """SIGHUP, or a change of the file, applies it; other options need a restart."""
+    needs: str = ""
+    """The option without which this one has no effect."""
+    parse_transparent: Callable[[str], object] | None = None
+    """How it is read in transparent mode, where it has no effect: there it is a mistake to give it."""
+
+    @property
+    def flag(self) -> str:
+        """Its name on the command line."""
+        return "--" + self.name.replace("_", "-")
+
+    @property
+    def variable(self) -> str:
+        """Its name in the environment."""
+        return _PREFIX + self.name.upper()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Given:
+    """What an option is set to, and where."""
+
+    text: str
+    """As it is written there."""
+    source: str
+    """``flag``, ``environment``, ``file`` or ``default``."""
+    place: str
+    """The flag, the variable, or the file; of a default, the flag that would change it."""
+    called: str
+    """How errors call that place."""
+
+
+def option(*, parse: Callable[[str], _Value], **rest: Any) -> _Value:
+    """Declare an option as a field of `Config`; see `Option` for what it takes.
+
+    The field is as required as any other: the value of the type that `parse` returns is there for mypy alone.
+    """
+    return cast("_Value", field(metadata={"option": partial(Option, parse=parse, **rest)}))
+
+
+def file_of(flag: str | None, environ: Mapping[str, str]) -> str | None:
+    """Return the name of the file that options are read from, if there is one."""
+    return flag or environ.get(_FILE_VARIABLE)
+
+
+def find(
+    options: Sequence[Option],
+    flags: Mapping[str, str | None],
+    environ: Mapping[str, str],
+    file: str | None,
+    known: Sequence[Option],
+) -> dict[str, Given]:
+    """Find what was written of options, in the source that counts.
+
+    Args:
+        options: those that are looked for.
+        flags: what the command line gives, by the option's name; None where it gives nothing.
+        environ: the environment.
+        file: the TOML file, or None.
+        known: all that may stand in the file.
+
+    Raises:
+        ConfigError: one is missing that must be given, or the file can't be used.
+    """
+    written = _read_toml(file, known) if file else {}
+    return {option.name: _find(option, flags, environ, written, file) for option in options}
+
+
+def parse(options: Sequence[Option], given: Mapping[str, Given]) -> dict[str, Any]:
+    """Read the values of options.
+
+    Raises:
+        ConfigError: one can't be used.
+    """
+    values: dict[str, Any] = {}
+    for option in options:
+        found = given[option.name]
+        try:
+            values[option.name] = option.parse(found.text)
+        except ValueError as error:
+            raise ConfigError(f"{found.called}: {error}") from None
+    return values
+
+
+def misspelt(environ: Mapping[str, str], options: Sequence[Option]) -> list[str]:
+    """Return a line for each variable that is almost that of an option; they are ignored.
+
+    Others that begin with FETCHGATE_ are no mistake: Kubernetes sets some for a service named fetchgate.
+    """
+    known = [_FILE_VARIABLE, *(option.variable for option in options)]
+    ours = sorted(name for name in environ.keys() - set(known) if name.startswith(_PREFIX))
+    meant = [difflib.get_close_matches(name, known, n=1, cutoff=_ALMOST) for name in ours]
+    pairs = [(name, close[0]) for name, close in zip(ours, meant, strict=True) if close]
+    return [f"{name} is not an option and is ignored; did you mean {close}?" for name, close in pairs]
+
+
+def _find(
+    option: Option,
+    flags: Mapping[str, str | None],
+    environ: Mapping[str, str],
+    written: Mapping[str, str],
+    file: str | None,
+) -> Given:
+    """Return an option's text, and where it was written."""
+    flag, variable = option.flag, option.variable
+    if (text := flags.get(option.name)) is not None:
+        return Given(text=text, source="flag", place=flag, called=flag)
+    if variable in environ:
+        return Given(text=environ[variable], source="environment", place=variable, called=variable)
+    if option.name in written:
+        called = f"{option.name} in {file}"
+        return Given(text=written[option.name], source="file", place=str(file), called=called)
+    if option.default is None:
+        raise ConfigError(
+            f"{option.flag} is missing: give {option.flag} {option.metavar}, {option.variable}, "
+            f"or the key {option.name} in the file of --config"
+        )
+    return Given(text=option.default, source="default", place=flag, called=flag)
+
+
+def _read_toml(file: str, known: Sequence[Option]) -> dict[str, str]:
+    try:
+        document = tomllib.loads(Path(file).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"--config {file}: {error.strerror or error}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"--config {file} is not TOML: {error}") from None
+    return {key: _toml_text(file, key, value, known) for key, value in document.items()}
+
+
+def _toml_text(file: str, key: str, value: object, known: Sequence[Option]) -> str:
+    """Convert a TOML value to what the command line would have."""
+    names = [option.name for option in known]
+    if isinstance(value, dict) and any(option.name == key and option.table for option in known):
+        return json.dumps(value, default=str)
+    if key not in names and isinstance(value, dict):
+        raise ConfigError(f"[{key}] in {file}: tables are not allowed; write options without [{key}]")
+    if key not in names:
+        close = difflib.get_close_matches(key.replace("-", "_"), names, n=1)
+        raise ConfigError(
+            f"{key} in {file}: no such option" + (f"; did you mean {close[0]}?" if close else "")
+        )
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if isinstance(value, (str, int, float)):
+        return str(value)
+    if isinstance(value, list) and all(isinstance(item, (str, int)) for item in value):
+        return ",".join(str(item) for item in value)
+    raise ConfigError(f"{key} in {file}: give a string, a number, or a list of them")
