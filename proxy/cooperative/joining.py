@@ -120,6 +120,8 @@ class Joining:
         So it is if the client itself drops the response: kafka-python 3 joins anew if that comes between two
         polls, and keeps its position in what it is then given. It sends no heartbeat before, others do.
         """
+        if member.inherits:
+            return False
         if join.member_id in {b"", self._given}:
             return True
         beats = member.syncs == self._syncs and self._beats > 0
@@ -211,7 +213,8 @@ class Joining:
             if group is not None and not group.enters(member, sync.generation, sync.instance, now):
                 lanes, planned, given = {}, planned or {_NOWHERE: FULL}, assignment(())
             member.member_id = sync.member_id
-            member.synced(None if plain else lanes, planned, now, self._owned)
+            whole = read_assignment(given)[0] if plain else ()
+            member.synced(None if plain else lanes, planned, now, self._owned, whole)
             self._syncs, self._beats, self._given = member.syncs, 0, b""
         if not plain:
             return said.renamed(sync.protocol, assignment(sorted(lanes)) if given else b"")

@@ -86,6 +86,7 @@ class LaneFetch:
         "_began",
         "_epoch",
         "_fetch",
+        "_goes_on",
         "_kept",
         "_member",
         "_offsets",
@@ -122,7 +123,12 @@ class LaneFetch:
                 entries["partition"].tolist(), entries["offset"].tolist(), strict=True
             ):
                 offsets[partition] = offset
-                member.fetches((topic, partition), offset)
+        self._goes_on = member.goes_on(self.places)
+        """The member has begun with all of them: see `Member.unasked`."""
+        for topic, partitions in self._offsets.items():
+            for partition, offset in partitions.items():
+                if (topic, partition) not in member.unasked:
+                    member.fetches((topic, partition), offset)
         self.failed: set[Place] = set()
         """The partitions that had an error, or named another broker: the log may not be the same any more."""
         self._asked: set[tuple[bytes, int]] = set()
@@ -165,8 +171,11 @@ class LaneFetch:
 
     def find(self, now: float) -> dict[Place, Share] | None:
         """Look for what other members have left for this fetch: see `Rider.find`."""
-        gets = self._member.gets(self._epoch, now)  # else the broker is asked, and the response has nothing
+        gets = self._gets(now)  # else the broker is asked, and the response has nothing
         return self._rider.find(self._member, self.wants() if gets else None, now)
+
+    def _gets(self, now: float) -> bool:
+        return self._goes_on and self._member.gets(self._epoch, now)
 
     def request(self, now: float) -> bytes:
         """Return the fetch for the broker: without a session, behind what is known to hold nothing."""
@@ -232,7 +241,7 @@ class LaneFetch:
         """Yield what changes in entries that have records, or an error."""
         member, view = self._member, memoryview(frame)
         spans = iter(walk.record_spans or ())
-        gets = member.gets(self._epoch, now)
+        gets = self._gets(now)
         for entry in walk.entries:
             self._kept = self._kept or bool(entry.error_code) or entry.redirects
             if not entry.records:

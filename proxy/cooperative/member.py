@@ -1,10 +1,10 @@
 """What is known of a member of a cooperative group: its lane, how far it was scanned, and what it got."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from proxy.cooperative.plan import Lanes
 from proxy.cooperative.positions import Place, Positions
-from proxy.cooperative.ranges import FULL, KeyRanges, Split
+from proxy.cooperative.ranges import FULL, KeyRanges, Split, within
 from proxy.cooperative.scan import Scan
 from proxy.cooperative.tally import FilterTally, LaneSeen
 from proxy.protocol.fetch_request import MAX_PARTITIONS
@@ -25,14 +25,18 @@ class Member:
         "_splits",
         "declared",
         "delivered",
+        "doubted",
         "ends",
         "epoch",
         "expires_at",
         "first",
         "frozen",
         "generation",
+        "given",
         "group",
+        "has_shared",
         "heard",
+        "inherits",
         "instance",
         "keeps",
         "lanes",
@@ -45,6 +49,7 @@ class Member:
         "started",
         "syncs",
         "tally",
+        "unasked",
     )
 
     def __init__(self, tally: FilterTally, declared: KeyRanges | None = None) -> None:
@@ -69,6 +74,20 @@ class Member:
         """How many times its group gave it lanes here."""
         self.heard = 0
         """The last of these of which its client is known to have heard."""
+        self.given: Lanes = {}
+        """What it was given last, whole partitions as well."""
+        self.has_shared = False
+        """Its group had lanes for it at some time, so that hashes may be done to different offsets."""
+        self.unasked: set[Place] = set()
+        """The partitions whose committed offsets it has to ask for, before it gets anything of them. A client
+        that asks for none goes on where it was when it had the partition before, and what lies before that of
+        ranges that are new to it is read by nobody (kafka-python forgets an assignment that comes just as a
+        poll ends, and keeps its positions)."""
+        self.inherits = False
+        """It was seen to go on so. It has to give up all, and to join again."""
+        self.doubted = False
+        """It has nothing since then, and joins again once it is known to have heard of that. If it asks for
+        nothing after that, its application says where it begins."""
         self.frozen = declared is None
         """Its group has gone on without it, or may have: it gets nothing until it has synced."""
         self.keeps = False
@@ -116,10 +135,19 @@ class Member:
     @property
     def joins_again(self) -> bool:
         """Whether it is to join its group again."""
-        return self.unknown or (not self.frozen and self.lanes.keys() != self.planned.keys())
+        if self.unknown or self.frozen:
+            return self.unknown
+        if self.doubted and self.heard != self.syncs:
+            return False
+        return self.inherits or self.lanes.keys() != self.planned.keys()
 
     def synced(
-        self, lanes: Lanes | None, planned: Lanes, now: float, owned: Collection[Place] = frozenset()
+        self,
+        lanes: Lanes | None,
+        planned: Lanes,
+        now: float,
+        owned: Collection[Place] = frozenset(),
+        whole: Collection[Place] = (),
     ) -> None:
         """Give it lanes.
 
@@ -128,7 +156,10 @@ class Member:
             planned: those that it is to have.
             now: in seconds.
             owned: the partitions of which its client goes on where it is, or has more to commit.
+            whole: the partitions that it has if its group shares nothing.
         """
+        self.has_shared = self.has_shared or lanes is not None
+        self._begins(dict.fromkeys(whole, FULL) if lanes is None else lanes)
         before, self.lanes = self.lanes, lanes or {}
         goes_on = {*owned, *before} if self.keeps else owned
         self.plain, self.planned = lanes is None, planned
@@ -147,6 +178,27 @@ class Member:
         for topic, scans in self.scans.items():
             self.scans[topic] = {each: scan for each, scan in scans.items() if (topic, each) in kept}
         self.beats(now)
+
+    def _begins(self, given: Lanes) -> None:
+        """Note where it has to begin from the committed offsets; see `unasked`."""
+        heard = 0 < self.syncs == self.heard
+        self.unasked = {
+            place
+            for place, ranges in given.items()
+            if place in self.unasked
+            or not (within(ranges, self.given[place]) if place in self.given else heard)
+        }
+        if not self.has_shared:
+            self.unasked.clear()
+        self.given = given
+        self.inherits, self.doubted = False, self.inherits
+
+    def goes_on(self, places: Iterable[Place]) -> bool:
+        """Tell whether it may be given records of partitions, as far as its client has begun with them."""
+        if self.unasked.isdisjoint(places):
+            return True
+        self.inherits = self.inherits or 0 < self.syncs == self.heard
+        return False
 
     def assigned(self, now: float) -> None:
         """Note that a broker assigns it whole partitions."""

@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from proxy.cooperative.key_hash import SPACE
 from proxy.cooperative.positions import Place
-from proxy.cooperative.ranges import FULL, KeyRange, KeyRanges, overlap
+from proxy.cooperative.ranges import FULL, KeyRange, KeyRanges, overlap, within
 
 Lanes: TypeAlias = dict[Place, KeyRanges]
 """What one member has."""
@@ -97,11 +97,7 @@ def _goes_on(member: Joined, place: Place, ranges: KeyRanges) -> bool:
     """Whether a client may have these ranges, wherever it is in the partition."""
     if place in member.owned or (member.keeps and place in member.held):
         return ranges == member.held.get(place)
-    return place not in member.held or _within(ranges, member.held[place])
-
-
-def _within(ranges: KeyRanges, others: KeyRanges) -> bool:
-    return all(any(low <= start and end <= high for low, high in others) for start, end in ranges)
+    return place not in member.held or within(ranges, member.held[place])
 
 
 def cut(parts: int) -> list[KeyRange]:

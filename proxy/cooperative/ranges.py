@@ -100,6 +100,11 @@ def check_ranges(ranges: KeyRanges) -> None:
         pass
 
 
+def within(ranges: KeyRanges, others: KeyRanges) -> bool:
+    """Tell whether each of some ranges lies in one of others."""
+    return all(any(low <= start and end <= high for low, high in others) for start, end in ranges)
+
+
 def overlap(one: KeyRanges, other: KeyRanges) -> bool:
     """Whether some hash is within both."""
     return any(low <= end and start <= high for low, high in one for start, end in other)

@@ -149,10 +149,14 @@ class _Beats:
 class _Offsets:
     """The member asks for committed offsets."""
 
-    __slots__ = ("changes", "groups", "version")
+    __slots__ = ("changes", "everything", "groups", "version")
 
-    def __init__(self, version: int, groups: list[bytes], changes: dict[bytes, int]) -> None:
+    def __init__(
+        self, version: int, groups: list[bytes], changes: dict[bytes, int], everything: set[bytes]
+    ) -> None:
         self.version, self.groups = version, groups
+        self.everything = everything
+        """The groups of which it asks for all that was committed."""
         self.changes = changes
         """Of the cooperative ones among these: see `Group.changes`."""
 
@@ -516,7 +520,8 @@ class MemberSide:
             asked = read_offset_fetch(frame)
             names = [each.group for each in asked.groups]
             known = {name: group.changes for name in names if (group := self._members.group(name))}
-            self._expected.append(_Offsets(version, names, known))
+            everything = {each.group for each in asked.groups if each.everything}
+            self._expected.append(_Offsets(version, names, known, everything))
             self._forward(frame, now)
         else:
             return self._commit(read_commit(frame), now)
@@ -546,12 +551,11 @@ class MemberSide:
         elif (member := self._member) is not None and self._bound:
             if api_key == ApiKey.LEAVE_GROUP:
                 joining.leave()
-            elif member.joins_again:
-                joining.beats()
-                self._answer([rejoin(frame)], now)
-                return
             else:
                 joining.beats()
+                if member.joins_again:
+                    self._answer([rejoin(frame)], now)
+                    return
                 self._expected.append(_Beats(version, heartbeat_member(frame), now))
                 self._forward(frame, now)
                 return
@@ -600,7 +604,9 @@ class MemberSide:
             self._refuse(commit, OVERLAPS, now)
         elif code := self._denied(commit.places, claims=False):
             self._refuse(commit, code, now)
-        elif group is not None and (member.unknown or group.strange(member, commit)):
+        elif group is not None and (
+            member.unknown or group.strange(member, commit) or not member.goes_on(commit.places)
+        ):
             self._refuse(commit, _REBALANCING, now)
         elif group is None or not group.shares(member, commit):
             self._expected.append(None)
@@ -807,5 +813,8 @@ class MemberSide:
                 group.learn(entry for entry in each.entries if entry.offset >= 0)
             group.forget((entry.topic, entry.partition) for entry in each.entries if entry.offset < 0)
             entries = tuple(own_offset(member, entry) for entry in each.entries)
+            if not each.error_code:
+                told = {(entry.topic, entry.partition) for entry in each.entries if not entry.error_code}
+                member.unasked = set() if name in asked.everything else member.unasked - told
             groups.append(replace(each, entries=entries))
         return said.with_groups(groups)

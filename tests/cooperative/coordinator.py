@@ -19,7 +19,7 @@ from tests.cooperative.fields import Reader, Writer
 from tests.model.gate import framed, unframed
 
 GROUP, OWN = b"billing", b"range"
-JOIN_GROUP, HEARTBEAT, LEAVE_GROUP, SYNC_GROUP = 11, 12, 13, 14
+OFFSET_FETCH, JOIN_GROUP, HEARTBEAT, LEAVE_GROUP, SYNC_GROUP = 9, 11, 12, 13, 14
 REBALANCE_IN_PROGRESS = 27
 
 
@@ -63,6 +63,9 @@ class Client:
     session_ms: int = 6_000
     instance: bytes | None = None
     """Its group_instance_id."""
+    keeps: bool = False
+    """It asks for no committed offsets of what it is assigned: it goes on where it was, or its application
+    says where."""
     joined: bool = False
     """It was given its member id."""
     protocol: bytes = b""
@@ -181,6 +184,28 @@ class Coordinator:
         said.data(given)
         found = read_synced(client.answered(framed(bytes(said.content)), now), 3)
         client.places, client.synced = read_assignment(found.assignment)[0], True
+        if client.places and not client.keeps:
+            Coordinator.offsets(client, now)
+
+    @staticmethod
+    def offsets(client: Client, now: float = 1.0) -> None:
+        """Have a client ask for the committed offsets of its partitions: there are none."""
+        body, said = Writer(OFFSET_FETCH, 2), Writer(OFFSET_FETCH, 2)
+        body.string(GROUP)
+        said.content += (7).to_bytes(4)
+        for writer in body, said:
+            writer.count(len(client.places))
+        for topic, partition in client.places:
+            for writer in body, said:
+                writer.string(topic)
+                writer.count(1)
+                writer.number(partition)
+            said.content += (-1).to_bytes(8, signed=True)
+            said.string(b"")
+            said.content += bytes(2)
+        said.content += bytes(2)
+        client.ask(OFFSET_FETCH, 2, body.content, now)
+        client.answered(framed(bytes(said.content)), now)
 
     def beat(self, client: Client, error: int = 0, now: float = 1.0) -> int:
         """Have a client send a heartbeat; return the error that it is told."""

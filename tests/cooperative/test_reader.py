@@ -412,6 +412,7 @@ def bound(world: World, name: str, lane: KeyRange) -> tuple[Client, Member]:
     member.joins(b"billing", SESSION)
     given: Lanes = {(TOPIC.encode(), 0): (lane,)}
     member.synced(given, given, world.now)
+    member.unasked.clear()
     return client, member
 
 
@@ -450,6 +451,7 @@ def test_what_is_put_aside_is_not_for_another_lane(world: World) -> None:
     assert settled(one, two) == [1, 0]
     given: Lanes = {(TOPIC.encode(), 0): (QUARTERS[3],)}
     member.synced(given, given, world.now)
+    member.unasked.clear()
     two.lane, two.offsets[0], two.got[0] = QUARTERS[3], 0, {}
     two.ask(0)
     assert two.respond()
@@ -466,6 +468,7 @@ def test_who_waits_gets_nothing_of_a_lane_that_it_was_given_meanwhile(world: Wor
     two.ask(0)
     given: Lanes = {(TOPIC.encode(), 0): (QUARTERS[3],)}
     member.synced(given, given, world.now)
+    member.unasked.clear()
     world.produce(0, KEYS, codec=0)
     assert one.respond()
     assert other.respond()

@@ -269,10 +269,112 @@ def test_what_others_have_done_does_not_come_to_a_client_that_keeps_its_position
     coordinator.rebalance([one, two])
     member = shared.members.bound("h", one.client_id.encode())
     member.start(PLACE, Positions((0, SPACE // 4), (0, 30)))
+    one.keeps = True
     coordinator.rebalance([one, two])
     assert one.places == [PLACE]
     hidden = set(of(LOW)) - set(fetched(shared, one, broker))
     assert bool(hidden) == keeps
+
+
+def forgot(coordinator: Coordinator, shared: Shared, *, keeps: bool = True) -> Client:
+    """A client that had the lower half, was given nothing and did not notice it, and then was given all.
+
+    So might one that sends a heartbeat while it waits for its assignment, and then drops that.
+    """
+    one, two = client(shared), client(shared, "b")
+    coordinator.rebalance([one, two])
+    coordinator.rebalance([one])
+    assert one.places == []
+    one.keeps = keeps
+    coordinator.rebalance([one])
+    assert one.places == [PLACE]
+    return one
+
+
+def test_who_goes_on_where_it_was_gets_nothing_of_ranges_that_are_new_to_it(
+    shared: Shared, coordinator: Coordinator, broker: ModelBroker
+) -> None:
+    """What lies before its position would be read by nobody, and its commit would say that it is done."""
+    one = forgot(coordinator, shared)
+    assert fetched(shared, one, broker, 20) == []
+    assert refused(one, 30) == REBALANCING
+
+
+def test_nor_does_it_in_a_group_that_shares_nothing_any_more(
+    shared: Shared, coordinator: Coordinator, broker: ModelBroker
+) -> None:
+    one, two = client(shared), client(shared, "b")
+    coordinator.rebalance([one, two])
+    coordinator.rebalance([one])
+    one.keeps = True
+    coordinator.rebalance([one], outsider=True)
+    assert one.places == [PLACE]
+    assert fetched(shared, one, broker, 20) == []
+    one.keeps = False
+    Coordinator.offsets(one)
+    assert fetched(shared, one, broker, 20) == of(FULL)
+
+
+def test_who_goes_on_where_it_was_first_gives_all_up(
+    shared: Shared, coordinator: Coordinator, broker: ModelBroker
+) -> None:
+    one = forgot(coordinator, shared)
+    fetched(shared, one, broker, 20)  # it may have been on its way
+    assert coordinator.beat(one) == coordinator.beat(one) == 0
+    fetched(shared, one, broker, 20)
+    assert coordinator.beat(one) == REBALANCING
+    coordinator.rebalance([one])
+    assert one.places == []
+    one.keeps = False  # it has no position any more
+    assert [coordinator.beat(one), coordinator.beat(one)] == [0, REBALANCING]
+    coordinator.rebalance([one])
+    assert one.places == [PLACE]
+    assert fetched(shared, one, broker) == of(FULL)
+
+
+def test_an_application_that_says_itself_where_it_begins_gets_what_it_asks_for(
+    shared: Shared, coordinator: Coordinator, broker: ModelBroker
+) -> None:
+    """Once its client is known to have heard that it has nothing, it can't go on where it was."""
+    one = forgot(coordinator, shared)
+    for _ in range(2):
+        coordinator.beat(one)
+    fetched(shared, one, broker, 20)
+    coordinator.rebalance([one])
+    for _ in range(2):
+        coordinator.beat(one)
+    coordinator.rebalance([one])
+    assert one.places == [PLACE]
+    assert fetched(shared, one, broker, 20) == of(FULL)
+
+
+def test_who_asks_for_its_offset_begins_at_once(
+    shared: Shared, coordinator: Coordinator, broker: ModelBroker
+) -> None:
+    one = forgot(coordinator, shared, keeps=False)
+    assert fetched(shared, one, broker) == of(FULL)
+    assert coordinator.beat(one) == coordinator.beat(one) == 0
+
+
+def test_who_gets_less_of_what_it_had_may_go_on_where_it_was(
+    shared: Shared, coordinator: Coordinator, broker: ModelBroker
+) -> None:
+    one, two = client(shared), client(shared, "b")
+    coordinator.rebalance([one])
+    one.keeps = True
+    coordinator.rebalance([one, two])
+    assert fetched(shared, one, broker) == of(LOW)
+
+
+def test_after_a_restart_of_the_gateway_a_client_that_joins_anew_may_have_kept_its_position(
+    shared: Shared, coordinator: Coordinator, broker: ModelBroker
+) -> None:
+    """Its group had forgotten it while it joined: it has no member id, and joins with its partition."""
+    one, two = client(shared), client(shared, "b")
+    one.keeps = True
+    coordinator.rebalance([one, two])
+    assert fetched(shared, one, broker, 20) == []
+    assert fetched(shared, two, broker) == of(HIGH)
 
 
 def test_who_takes_the_place_of_a_static_member_has_it_alone(
