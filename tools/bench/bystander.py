@@ -18,9 +18,10 @@ from tools.bench.passthrough import address
 from tools.kafka.raw import frame, string
 
 EVERY_SECONDS: Final = 0.01
+CLIENT_ID: Final = "bystander"
 
 
-def heartbeat(number: int, client_id: str | None = "bystander") -> bytes:
+def heartbeat(number: int, client_id: str | None = CLIENT_ID) -> bytes:
     """Build a Heartbeat v0 of a member that the broker does not know: it responds at once."""
     head = ApiKey.HEARTBEAT.to_bytes(2) + b"\0\0" + number.to_bytes(4) + string(client_id)
     return frame(head + string("group") + (1).to_bytes(4) + string("member"))

@@ -1,4 +1,4 @@
-"""Clients that send more than they should: `python -m tools.bench.flood ADDRESS KIND COUNT [TOPIC_ID]`.
+"""Clients that send more than they should: `python -m tools.bench.flood ADDRESS KIND COUNT [TOPIC]`.
 
 KIND is what each of COUNT connections does:
 
@@ -8,6 +8,11 @@ KIND is what each of COUNT connections does:
   smallest requests. Nothing of it is answered before.
 - ``remembered``: requests of some kinds, each with a header of 200 kB, and nothing more: what a gateway keeps
   of them, it keeps for an idle connection.
+- ``moved``: fetches of v11 at a broker that does not lead, each when the one before is answered. ADDRESS is
+  that of the leader, the port before it is that of the other one. Each has a connection there, too. They
+  never refresh, and all have the bystander's client id.
+
+TOPIC is the topic's id in hex; for ``moved`` its name.
 
 They connect when a line comes on stdin, and leave with the next line, and so on until stdin is closed. With
 each leave, and at the end, the bytes are printed that they sent.
@@ -15,6 +20,7 @@ each leave, and at the end, the bytes are printed that they sent.
 
 import asyncio
 import json
+import struct
 import sys
 from typing import Final, cast
 
@@ -22,10 +28,10 @@ import uvloop
 
 from proxy.protocol.api import ApiKey
 from proxy.protocol.primitives import encode_uvarint
-from tools.bench.bystander import heartbeat
+from tools.bench.bystander import CLIENT_ID, heartbeat
 from tools.bench.frames import fetch_request
 from tools.bench.passthrough import address
-from tools.kafka.raw import frame, string
+from tools.kafka.raw import array, frame, string
 
 RATE: Final = 1_700_000
 """Bytes a second."""
@@ -38,7 +44,10 @@ PIECE: Final = 17_000
 """Bytes that are sent at once."""
 TAG_BYTES: Final = 200_000
 """Of a tag in a header. No limit is in the protocol."""
-ANSWERED, QUEUED, REMEMBERED = "answered", "queued", "remembered"
+ANSWERED, QUEUED, REMEMBERED, MOVED = "answered", "queued", "remembered", "moved"
+MOVED_WAIT_MS: Final = 500
+BACK_OFF_SECONDS: Final = 0.1
+"""What a client waits after an error."""
 
 
 class Client(asyncio.Protocol):
@@ -87,6 +96,53 @@ def remembered() -> bytes:
     )
 
 
+def moved(topic: str) -> bytes:
+    """Build a fetch v11 of a topic's first partition, from its end, without an epoch."""
+    entry = struct.pack(">iiqqi", 0, -1, 0, -1, 1 << 20)
+    limits = struct.pack(">iiiibii", -1, MOVED_WAIT_MS, 1, 1 << 24, 0, 0, -1)
+    body = limits + array([string(topic) + array([entry])]) + array([]) + string("")
+    return frame(ApiKey.FETCH.to_bytes(2) + (11).to_bytes(2) + bytes(4) + string(CLIENT_ID) + body)
+
+
+async def _call(connection: tuple[asyncio.StreamReader, asyncio.StreamWriter], asked: bytes) -> bytes:
+    reader, writer = connection
+    writer.write(asked)
+    return await reader.readexactly(int.from_bytes(await reader.readexactly(4)))
+
+
+async def follow(where: tuple[str, int], topic: str) -> None:
+    """Fetch again and again from a broker that does not lead; end when cancelled."""
+    host, port = where
+    # correlation id, throttle time, error, session, topics, name, partitions, partition
+    error_at = 4 + 4 + 2 + 4 + 4 + len(string(topic)) + 4 + 4
+    at_leader = await asyncio.open_connection(host, port)
+    elsewhere = await asyncio.open_connection(host, port - 1)
+    try:
+        for each in (at_leader, elsewhere):
+            await _call(each, heartbeat(1))
+        while True:
+            told = await _call(elsewhere, moved(topic))
+            if int.from_bytes(told[error_at : error_at + 2]):
+                await asyncio.sleep(BACK_OFF_SECONDS)
+    finally:
+        for _, writer in (at_leader, elsewhere):
+            writer.transport.abort()
+
+
+async def run_moved(where: tuple[str, int], count: int, topic: str) -> None:
+    """Have clients follow in windows, between lines on stdin."""
+    loop = asyncio.get_running_loop()
+    print("ready", flush=True)
+    while await loop.run_in_executor(None, sys.stdin.readline):
+        clients = [asyncio.create_task(follow(where, topic)) for _ in range(count)]
+        await loop.run_in_executor(None, sys.stdin.readline)
+        for each in clients:
+            each.cancel()
+        ended = await asyncio.gather(*clients, return_exceptions=True)
+        failed = sum(not isinstance(each, asyncio.CancelledError) for each in ended)
+        print(json.dumps({"failed": failed}), flush=True)
+
+
 async def run(where: tuple[str, int], kind: str, count: int, topic: bytes) -> int:
     """Flood in windows, between lines on stdin; return how many bytes were sent."""
     loop = asyncio.get_running_loop()
@@ -120,6 +176,9 @@ async def run(where: tuple[str, int], kind: str, count: int, topic: bytes) -> in
 
 if __name__ == "__main__":
     target, what, connections, *topic_id = sys.argv[1:]
+    if what == MOVED:
+        uvloop.run(run_moved(address(target), int(connections), topic_id[0]))
+        sys.exit()
     asked = bytes.fromhex(topic_id[0]) if topic_id else bytes(16)
     total = uvloop.run(run(address(target), what, int(connections), asked))
     print(json.dumps({"sent": total}), flush=True)

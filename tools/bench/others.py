@@ -13,9 +13,10 @@ from statistics import median
 from typing import Final
 
 from tools.bench.figures import GATEWAY, Row, Table
-from tools.bench.flood import ANSWERED, QUEUED, REMEMBERED
-from tools.bench.processes import Gateway, Load
+from tools.bench.flood import ANSWERED, MOVED, QUEUED, REMEMBERED
+from tools.bench.processes import HOST, Gateway, Load
 from tools.bench.stage import Stage
+from tools.kafka import LATEST, Cluster
 from tools.kafka.admin import Admin
 
 SHARE: Final = 4
@@ -32,6 +33,11 @@ KEPT_LIMIT: Final = 1.1
 """The most MB that requests of one client may take (docs/deploy.md, Memory)."""
 IDLE_LIMIT: Final = 0.1
 """The most MB that an idle connection may take: 32 KB, and what the allocator keeps of what has passed."""
+MOVED_CLIENTS: Final = 100
+MOVED_LIMIT: Final = 100.0
+"""The most milliseconds that a request may wait behind a repeat at a new leader (docs/kip-951.md)."""
+NODES: Final = 2
+QUIET: Final = "quiet"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,15 +47,17 @@ class Nuisance:
     Args:
         name: for the table.
         clients: so many connections do it.
-        start: starts it, given the gateway's address and the id of a topic without records; it waits for
+        start: starts it, given the gateway's address and the id or name of an empty topic; it waits for
             `Load.go`, and ends with `Load.pause`.
         most: the most MB that each of its connections may take in the gateway.
+        p99_limit: the most milliseconds by which it may raise the p99 of the bystander.
     """
 
     name: str
     clients: int
     start: Callable[[str, str], AbstractContextManager[Load]]
     most: float
+    p99_limit: float = P99_LIMIT
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,28 +86,52 @@ NUISANCES: Final[Sequence[Nuisance]] = (
 )
 
 
+PILE_UP: Final = Nuisance(
+    f"{MOVED_CLIENTS} with its client id whose fetches are repeated to the new leader (--follow-leader)",
+    MOVED_CLIENTS,
+    _flood(MOVED, MOVED_CLIENTS),
+    KEPT_LIMIT,
+    MOVED_LIMIT,
+)
+
+
 def run(stage: Stage) -> list[Table]:
     """Measure the bystander alone and beside each nuisance, several rounds."""
     rounds = stage.rounds(quick=2, usual=5, long=9)
     with ExitStack() as stack:
-        topic = stack.enter_context(stage.topic(1, name="quiet"))
+        topic = stack.enter_context(stage.topic(1, name=QUIET))
         with Admin(stage.broker.address) as admin:
             topic_id = admin.topic_id(topic).hex
         tables = []
         for nuisance in NUISANCES:
             with stage.gateway() as gateway:  # a new one: it has no free memory yet
                 tables.append(_table(nuisance, *_measured(stage, gateway, nuisance, topic_id, rounds)))
-    return tables
+    return [*tables, _piled_up(stage, rounds)]
+
+
+def _piled_up(stage: Stage, rounds: int) -> Table:
+    """Measure what clients cost that are followed to a new leader: the second broker."""
+    stage.report(f"others: starting {NODES} brokers ...")
+    with ExitStack() as stack:
+        cluster = stack.enter_context(Cluster(LATEST, nodes=NODES))
+        admin = stack.enter_context(Admin(cluster.bootstrap))
+        # A broker that has never led answers as one that no longer leads.
+        admin.create_topic(QUIET, assignment={0: [NODES]})
+        options = ("--follow-leader", "fetch")
+        gateway = stack.enter_context(Gateway(cluster.bootstrap, *options, node_id=NODES)).ready()
+        leader = f"{HOST}:{gateway.node_port}"
+        return _table(PILE_UP, *_measured(stage, gateway, PILE_UP, QUIET, rounds, leader))
 
 
 def _measured(
-    stage: Stage, gateway: Gateway, nuisance: Nuisance, topic_id: str, rounds: int
+    stage: Stage, gateway: Gateway, nuisance: Nuisance, topic: str, rounds: int, address: str = ""
 ) -> tuple[list[Window], list[Window], float]:
     """Return the windows without the nuisance, those with it, and in how many seconds it was let go."""
     alone, beside = [], []
+    address = address or gateway.address
     with (
-        Load("tools.bench.bystander", gateway.address) as bystander,
-        nuisance.start(gateway.address, topic_id) as load,
+        Load("tools.bench.bystander", address) as bystander,
+        nuisance.start(address, topic) as load,
     ):
         bystander.ready()
         load.ready()
@@ -138,7 +170,7 @@ def _table(nuisance: Nuisance, alone: Sequence[Window], beside: Sequence[Window]
         _row("bystander alone, p99", "ms", median(window.p99 for window in alone)),
         _row("beside it, p50", "ms", median(window.p50 for window in beside)),
         _row("beside it, p99", "ms", median(window.p99 for window in beside)),
-        _row("added to p99", "ms", median(each.p99 - own.p99 for own, each in pairs), P99_LIMIT),
+        _row("added to p99", "ms", median(each.p99 - own.p99 for own, each in pairs), nuisance.p99_limit),
         _row("resident before", "MB", before),
         _row("resident beside it", "MB", beside[0].resident),
         _row("more for each of its clients", "MB", grown / nuisance.clients, nuisance.most),
