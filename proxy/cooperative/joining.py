@@ -52,6 +52,7 @@ class Joining:
         "__weakref__",
         "_beats",
         "_given",
+        "_had_nothing",
         "_host",
         "_join",
         "_members",
@@ -81,6 +82,8 @@ class Joining:
         """`Member.syncs` as this connection has brought it about."""
         self._beats = 0
         """Heartbeats since then."""
+        self._had_nothing = False
+        """The client was known to have nothing then: it may have what it was given, or nothing still."""
         self._unknown = False
         """`Joined.unknown` of the client, when it joined."""
         self._sharing = False
@@ -124,8 +127,8 @@ class Joining:
             return False
         if join.member_id in {b"", self._given}:
             return True
-        beats = member.syncs == self._syncs and self._beats > 0
-        return member.syncs > 0 and (beats or member.syncs == member.heard)
+        here = member.syncs == self._syncs and (self._beats > 0 or self._had_nothing)
+        return member.syncs > 0 and (here or member.syncs == member.heard)
 
     def joined(self, frame: bytes) -> bytes:
         """Return the JoinGroup response that the client gets.
@@ -213,6 +216,7 @@ class Joining:
             if group is not None and not group.enters(member, sync.generation, sync.instance, now):
                 lanes, planned, given = {}, planned or {_NOWHERE: FULL}, assignment(())
             member.member_id = sync.member_id
+            self._had_nothing = not (self._unknown or member.plain or member.lanes)
             whole = read_assignment(given)[0] if plain else ()
             member.synced(None if plain else lanes, planned, now, self._owned, whole)
             self._syncs, self._beats, self._given = member.syncs, 0, b""

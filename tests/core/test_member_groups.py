@@ -237,6 +237,22 @@ def test_a_client_that_joins_again_without_a_heartbeat_may_be_where_it_was(
     assert fetched(shared, one, broker) == of(FULL)
 
 
+def test_a_client_that_had_nothing_and_joins_again_without_a_heartbeat_gets_its_partition(
+    shared: Shared, coordinator: Coordinator, broker: ModelBroker
+) -> None:
+    """If it has dropped its first assignment it has nothing still; else it has what it was given. A second
+    time it may be anywhere: what it gets by then is another part."""
+    one, two = client(shared), client(shared, "b")
+    for _ in range(2):
+        coordinator.join([one, two])
+        coordinator.sync([one, two], {b"a": [PLACE], b"b": []})
+        assert one.places == two.places == [PLACE]
+    assert fetched(shared, one, broker) == of(LOW)
+    coordinator.join([one, two])
+    coordinator.sync([one, two], {b"a": [PLACE], b"b": []})
+    assert one.places == two.places == []
+
+
 @pytest.mark.parametrize(("name", "keeps"), [(b"kafka-python", True), (b"librdkafka", False)])
 def test_a_client_that_keeps_what_it_has_in_hand_gives_up_a_partition_before_it_gets_less_of_it(
     shared: Shared, coordinator: Coordinator, broker: ModelBroker, name: bytes, keeps: bool
