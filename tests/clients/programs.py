@@ -125,3 +125,5 @@ PROGRAMS: Mapping[str, Callable[[], Program]] = {
     "platformatic": platformatic,
     "kcat": kcat,
 }
+COOPERATIVE = tuple(name for name in PROGRAMS if name != "platformatic")
+"""platformatic gets no records with a lane or in a cooperative group, but does in other groups."""

@@ -9,7 +9,7 @@ from typing import Final, Self
 import confluent_kafka
 import pytest
 
-from tests.clients.programs import PROGRAMS
+from tests.clients.programs import COOPERATIVE, PROGRAMS
 from tests.clients.runner import Program, Run, python_programs
 from tools.gateway import GatewayProcess
 from tools.kafka import Broker
@@ -22,7 +22,7 @@ KEYS: Final = 101
 SETTLED_SECONDS: Final = 6.0
 """Two heartbeats of three seconds: who has to join again has heard of it."""
 PATIENCE: Final = 90.0
-ALL: Final = (*PROGRAMS, "kafka-python-2.0.2")
+ALL: Final = (*COOPERATIVE, "kafka-python-2.0.2")
 _numbers = count()
 
 

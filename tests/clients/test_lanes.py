@@ -6,7 +6,7 @@ import pytest
 
 from tests.clients.dataset import Expected
 from tests.clients.lanes import assert_lanes
-from tests.clients.programs import PROGRAMS
+from tests.clients.programs import COOPERATIVE, PROGRAMS
 from tests.clients.runner import Ways
 from tools.gateway import GatewayProcess
 from tools.kafka import Cluster
@@ -21,7 +21,7 @@ def cluster_gateway(cluster: Cluster) -> Iterator[GatewayProcess]:
         yield gateway
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", COOPERATIVE)
 @pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])
 def test_each_lane_gets_its_records_in_their_order(
     name: str, ways: Ways, expected: Expected, isolation: str
