@@ -35,7 +35,8 @@ _GONE: Final = frozenset({22, 25, 82})
 _BETWEEN: Final = b"\0"
 _BEATS: Final = 2
 """A client has no two heartbeats in flight. So with the second one it has read the response to the first, and
-all that came before it on this connection."""
+all that came before it on this connection. One on another connection comes after it has read its assignment
+(franz-go)."""
 _NOWHERE: Final[Place] = b"", 0
 """Is planned for a member that is to join again."""
 
@@ -50,7 +51,6 @@ class Joining:
 
     __slots__ = (
         "__weakref__",
-        "_beats",
         "_given",
         "_had_nothing",
         "_host",
@@ -80,8 +80,6 @@ class Joining:
         """The member id that the coordinator gave to a client that had none, until it has its lanes."""
         self._syncs = 0
         """`Member.syncs` as this connection has brought it about."""
-        self._beats = 0
-        """Heartbeats since then."""
         self._had_nothing = False
         """The client was known to have nothing then: it may have what it was given, or nothing still."""
         self._unknown = False
@@ -127,7 +125,7 @@ class Joining:
             return False
         if join.member_id in {b"", self._given}:
             return True
-        here = member.syncs == self._syncs and (self._beats > 0 or self._had_nothing)
+        here = member.syncs == self._syncs and (member.beaten > 0 or self._had_nothing)
         return member.syncs > 0 and (here or member.syncs == member.heard)
 
     def joined(self, frame: bytes) -> bytes:
@@ -219,7 +217,7 @@ class Joining:
             self._had_nothing = not (self._unknown or member.plain or member.lanes)
             whole = read_assignment(given)[0] if plain else ()
             member.synced(None if plain else lanes, planned, now, self._owned, whole)
-            self._syncs, self._beats, self._given = member.syncs, 0, b""
+            self._syncs, self._given = member.syncs, b""
         if not plain:
             return said.renamed(sync.protocol, assignment(sorted(lanes)) if given else b"")
         if said.protocol == PROTOCOL:
@@ -244,9 +242,9 @@ class Joining:
     def beats(self) -> None:
         """Note that the client sends a heartbeat."""
         member = self._member
-        if member is not None and member.syncs == self._syncs:
-            self._beats += 1
-            if self._beats >= _BEATS:
+        if member is not None:
+            member.beaten += 1
+            if member.beaten >= _BEATS:
                 member.heard = member.syncs
 
     def beat(self, member_id: bytes, error_code: int, sent: float) -> None:

@@ -23,6 +23,7 @@ class Member:
     __slots__ = (
         "__weakref__",
         "_splits",
+        "beaten",
         "declared",
         "delivered",
         "doubted",
@@ -72,6 +73,8 @@ class Member:
         """Changes with the lanes: what was asked for before is for nobody."""
         self.syncs = 0
         """How many times its group gave it lanes here."""
+        self.beaten = 0
+        """Heartbeats since the last time, on whatever connections: franz-go joins on one of its own."""
         self.heard = 0
         """The last of these of which its client is known to have heard."""
         self.given: Lanes = {}
@@ -168,6 +171,7 @@ class Member:
         self.frozen = False
         self.epoch += 1
         self.syncs += 1
+        self.beaten = 0
         self.first = {place: each for place, each in self.first.items() if place in kept}
         self.delivered = {place: each for place, each in self.delivered.items() if place in kept}
         self.ends = {place: each for place, each in self.ends.items() if place in kept}

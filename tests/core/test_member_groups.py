@@ -292,6 +292,19 @@ def test_what_others_have_done_does_not_come_to_a_client_that_keeps_its_position
     assert bool(hidden) == keeps
 
 
+def test_heartbeats_on_another_connection_count(shared: Shared, coordinator: Coordinator) -> None:
+    """franz-go joins on a connection of its own: it was given nothing for ever, and the group had no rest."""
+    one, two = client(shared), client(shared, "b")
+    coordinator.rebalance([one, two])
+    coordinator.rebalance([one])
+    assert one.places == []  # it first gives up its position
+    beats = client(shared)
+    assert coordinator.beat(beats) == REBALANCING
+    one.synced = False  # it sends none itself
+    coordinator.rebalance([one])
+    assert one.places == [PLACE]
+
+
 def forgot(coordinator: Coordinator, shared: Shared, *, keeps: bool = True) -> Client:
     """A client that had the lower half, was given nothing and did not notice it, and then was given all.
 
