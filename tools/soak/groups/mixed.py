@@ -150,8 +150,7 @@ class Group:
             self._start(slot)
             return
         if self._plan.kills and self._random.random() < 0.6:
-            slot.process.kill()
-            slot.process.wait()
+            self._kill(slot.process)
             slot.life.killed_at = time.time()
             slot.process = None
             self.done["killed"] += 1
@@ -172,10 +171,20 @@ class Group:
         """Kill all."""
         for slot in self._slots:
             if slot.process is not None:
-                slot.process.kill()
-                slot.process.wait()
+                self._kill(slot.process)
+        for reader in self._readers:
+            reader.join(10)
+
+    @staticmethod
+    def _kill(process: subprocess.Popen[str]) -> None:
+        process.kill()
+        process.wait()
+        if process.stdin is not None:
+            process.stdin.close()
 
     def _start(self, slot: _Slot) -> None:
+        if slot.process is not None and slot.process.stdin is not None:
+            slot.process.stdin.close()  # it ended by itself
         slot.number += 1
         slot.life = Life(f"{slot.program.name}#{slot.number}")
         self.lives.append(slot.life)
@@ -225,8 +234,7 @@ class Group:
             slot.process.wait(LEAVE_SECONDS)
             slot.life.left_at = time.time()
         except (subprocess.TimeoutExpired, BrokenPipeError):
-            slot.process.kill()
-            slot.process.wait()
+            self._kill(slot.process)
             slot.life.killed_at = time.time()
             self.done["killed, as it did not leave"] += 1
         slot.process = None
@@ -247,8 +255,12 @@ class _Positions:
         for each in self._asks.committed(asked, timeout=10):
             if each.error is not None or each.offset < 0:
                 continue
+            try:
+                metadata = each.metadata or ""
+            except UnicodeDecodeError:  # confluent-kafka takes it for a C string, and reads beyond its end
+                continue
             place = each.topic, each.partition
-            positions = read_committed(each.offset, each.metadata or "").positions
+            positions = read_committed(each.offset, metadata).positions
             if positions != self._last.get(place):
                 self._last[place] = positions
                 self.moved.append((time.time(), place, positions))
