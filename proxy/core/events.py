@@ -127,6 +127,24 @@ class Tally(Figures):
     """Those whose error the client got, by `NotFollowed`."""
 
 
+def saved_bytes(tally: Tally) -> int:
+    """Return what sessions saved: bytes on the client's side less those on the broker's, as counted.
+
+    The client's side has fetches, the broker's has fetches and what the gateway itself asked.
+    """
+    return fetch_bytes(tally.client) - broker_bytes(tally)
+
+
+def broker_bytes(tally: Tally) -> int:
+    """Add up the bytes of fetches on the broker's side, and those of the gateway's own ApiVersions."""
+    return fetch_bytes(tally.broker) + tally.probe_bytes
+
+
+def fetch_bytes(side: SideTally) -> int:
+    """Add up the bytes of fetch requests and responses on one side."""
+    return side.fetch_request_bytes + side.fetch_response_bytes
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientNamed:
     """The client named itself and its software in ApiVersions (KIP-511)."""

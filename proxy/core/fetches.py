@@ -13,7 +13,7 @@ from typing import Final
 from proxy.core.broker_versions import BrokerVersions
 from proxy.core.connection_state import ConnectionState
 from proxy.core.eligibility import Eligibility, SessionLimits
-from proxy.core.events import FetchKind, SessionClosed, fetch_kind
+from proxy.core.events import FetchKind, SessionClosed, fetch_kind, saved_bytes
 from proxy.core.in_flight import Disposition, InFlightRequest
 from proxy.core.savings import Form
 from proxy.protocol import api_versions
@@ -39,10 +39,13 @@ from proxy.session.state import Loss, SessionState
 _UNUSED_FETCHES: Final = 64
 """After so many fetches in a row for which it saved nothing a session is closed."""
 CHECK_SECONDS: Final = 300.0
-"""So often a session is checked. A broker may lose a partition of it without a word, and nothing else would
-show that. For 1,000 partitions a check has some 70 kB: 0.2 kB a second."""
+"""So often a session is checked, if it pays. A broker may lose a partition of it without a word, and nothing
+else would show that. For 1,000 partitions a check has some 70 kB: 0.2 kB a second."""
 SUSPECT_SECONDS: Final = 10.0
 """So often where that has happened."""
+CHECK_PAID: Final = 64
+"""A check must have been paid for: since the last one, so many times the bytes of its request were saved. It
+costs twice to three times its request (law 6)."""
 _CONNECTION_ENDS: Final = "the connection ends"
 _PROBE_CORRELATION_ID: Final = 0x6667_6174
 
@@ -57,6 +60,7 @@ class Fetches:
     """
 
     __slots__ = (
+        "_check_paid_at",
         "_close_frame",
         "_close_id_at",
         "_limits",
@@ -85,6 +89,8 @@ class Fetches:
         """The client sends no more fetches. One that has to be sent again goes without a session."""
         self.check_at = 0.0
         """When the session is checked next, in seconds."""
+        self._check_paid_at = 0
+        """What the connection had saved at the last check, in bytes."""
         self.version = -1
         """The version of the last fetch; -1 before the first."""
         self.decided: Reason | None = None
@@ -324,8 +330,13 @@ class Fetches:
         has lost that partition (fetch-semantics 2.5).
         """
         self.plan_check()
-        self._state.tally.session_checks += 1
         frame = no_waiting(fetch, (0, SESSIONLESS_EPOCH))
+        saved = saved_bytes(self._state.tally)
+        if saved - self._check_paid_at < CHECK_PAID * len(frame):
+            self.check_at = self._state.now + SUSPECT_SECONDS
+            return
+        self._check_paid_at = saved
+        self._state.tally.session_checks += 1
         version = fetch.layout.version
         check = InFlightRequest(_FETCH, version, frame[REQUEST_CORRELATION_ID], Disposition.OURS)
         check.checks = True

@@ -19,12 +19,12 @@ from prometheus_client.registry import Collector
 
 from proxy.cooperative.tally import BATCHES, COMMITS, DETACHED, EXCLUSIVE, RECORDS, Cooperative
 from proxy.cooperative.tally import STATES as STATES_OF_MEMBERS
-from proxy.core.events import FetchKind, Refusal, SideTally, Tally
+from proxy.core.events import FetchKind, Refusal, SideTally, Tally, saved_bytes
 from proxy.core.histograms import Distribution, Measured
 from proxy.protocol.api import ErrorCode
 from proxy.session.state import Loss
 from proxy.telemetry.status import STATES, Account, Health, WithBroker
-from proxy.telemetry.totals import NodeId, saved_bytes
+from proxy.telemetry.totals import NodeId
 from proxy.version import VERSION
 
 MAX_REASONS: Final = 50

@@ -11,22 +11,14 @@ from typing import Any, Final, Protocol, TypeAlias
 
 from proxy.adding import Figures
 from proxy.cooperative.tally import BATCHES, COMMITS, DETACHED, RECORDS, Cooperative, MemberSeen
-from proxy.core.events import FetchKind, Tally
+from proxy.core.events import FetchKind, Tally, fetch_bytes, saved_bytes
 from proxy.core.histograms import Distribution, Measured
 from proxy.in_force import as_json
 from proxy.net.link import HOLDS, Link
 from proxy.protocol.api import ErrorCode
 from proxy.telemetry.history import History, RecentEvent
 from proxy.telemetry.status import Account, Status, WithBroker
-from proxy.telemetry.totals import (
-    BROKER_BYTES,
-    BROKER_FETCHES,
-    CLIENT_BYTES,
-    CLIENT_FETCHES,
-    NodeId,
-    fetch_bytes,
-    saved_bytes,
-)
+from proxy.telemetry.totals import BROKER_BYTES, BROKER_FETCHES, CLIENT_BYTES, CLIENT_FETCHES, NodeId
 from proxy.version import VERSION
 
 MAX_LISTED: Final = 2000

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from math import fsum
 from typing import Final, TypeAlias
 
-from proxy.core.events import FetchKind, SideTally, Tally
+from proxy.core.events import FetchKind, Tally, broker_bytes, fetch_bytes, saved_bytes
 from proxy.core.histograms import ADDED_SECONDS, Distribution, Measured
 from proxy.telemetry.history import History, RecentEvents
 
@@ -100,24 +100,6 @@ class Totals:
             return None, None
         fetches, seconds, others, others_seconds = (fsum(responses.column(which)) for which in range(4))
         return (seconds / fetches if fetches else None), (others_seconds / others if others else None)
-
-
-def saved_bytes(tally: Tally) -> int:
-    """Return what sessions saved: bytes on the client's side less those on the broker's, as counted.
-
-    The client's side has fetches, the broker's has fetches and what the gateway itself asked.
-    """
-    return fetch_bytes(tally.client) - broker_bytes(tally)
-
-
-def broker_bytes(tally: Tally) -> int:
-    """Add up the bytes of fetches on the broker's side, and those of the gateway's own ApiVersions."""
-    return fetch_bytes(tally.broker) + tally.probe_bytes
-
-
-def fetch_bytes(side: SideTally) -> int:
-    """Add up the bytes of fetch requests and responses on one side."""
-    return side.fetch_request_bytes + side.fetch_response_bytes
 
 
 def _sum(sums: list[int], tally: Tally) -> None:

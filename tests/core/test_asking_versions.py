@@ -6,7 +6,7 @@ import pytest
 
 from proxy.core.broker_versions import BrokerVersions
 from proxy.core.eligibility import SessionLimits
-from proxy.telemetry.totals import saved_bytes
+from proxy.core.events import saved_bytes
 from tests.frames import Want, fetch, framed
 from tests.playbook import Playbook, T, api_versions, asks, full
 

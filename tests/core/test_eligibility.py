@@ -82,7 +82,7 @@ def test_the_switch_for_all_for_one_and_for_good() -> None:
     found = record()
     found.never = Reason.UNCACHED_ERRORS
     assert against(found, plain()) is Reason.UNCACHED_ERRORS
-    assert set(FOR_GOOD) == {Reason.SESSIONS_OFF, Reason.UNCACHED_ERRORS}
+    assert set(FOR_GOOD) == {Reason.SESSIONS_OFF, Reason.UNCACHED_ERRORS, Reason.LEFT_OUT}
 
 
 def test_each_way_not_to_be_a_plain_fetch_is_a_reason() -> None:

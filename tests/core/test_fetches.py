@@ -138,7 +138,8 @@ def test_a_rotation_is_left_when_its_rows_become_others(version: int) -> None:
     back = [*old[1:], old[0]]
     play = Playbook().established(version, old)
     play.client(fetch(version, *old)).to_broker(asks(version, [], (SESSION_ID, 1)))
-    play.broker(fetch_response(version)).to_client(full(version, old))  # id 0: the session is gone
+    play.broker(fetch_response(version)).to_broker(asks(version, old, (0, 0)))  # id 0: the session is gone
+    play.broker(full(version, old)).to_client(full(version, old))  # and there is no free slot
     play.client(fetch(version, *new)).to_broker(asks(version, new, (0, 0)))
     play.broker(full(version, new, session_id=9)).to_client(full(version, new))
     # The table's freed row still has the bytes of t-0.

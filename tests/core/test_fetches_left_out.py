@@ -6,12 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from proxy.core.events import Passthrough, SessionLost
-from proxy.core.fetches import CHECK_SECONDS, SUSPECT_SECONDS
+from proxy.core.events import Passthrough, SessionLost, fetch_bytes, saved_bytes
+from proxy.core.fetches import CHECK_PAID, CHECK_SECONDS, SUSPECT_SECONDS
 from proxy.core.savings import CREDIT_EXCHANGES
 from proxy.session.decision import Reason
 from proxy.session.state import Loss
-from proxy.telemetry.totals import fetch_bytes
 from tests.core.test_fetches_otherwise import Client
 from tests.model.asker import Want, entries
 from tests.model.broker import FETCH_SESSION_ID_NOT_FOUND, ModelBroker, Pending
@@ -116,6 +115,7 @@ def test_a_broker_that_keeps_its_sessions_is_never_suspected(
 ) -> None:
     """Checked with every third fetch, with writes, errors and throttles between a check and what follows."""
     monkeypatch.setattr("proxy.core.fetches.CHECK_SECONDS", 3.0)
+    monkeypatch.setattr("proxy.core.fetches.CHECK_PAID", 0)
     chance = random.Random(seed)
     client = Reader(7, WANTS["two topics"])
     client.broker.quirks = ModelBroker(release=release).quirks
@@ -130,6 +130,22 @@ def test_a_broker_that_keeps_its_sessions_is_never_suspected(
     tally = client.gate.connection.tally
     assert tally.session_checks > 40
     assert not tally.sessions_lost
+
+
+def test_a_check_waits_until_the_session_has_paid_for_it() -> None:
+    """Law 6: who fetches every two minutes saves little, and a check costs as much as a full fetch."""
+    client = Reader(12, WANTS["two topics"])
+    while not client.gate.connection.session_id:
+        client.fetch_on()
+    tally = client.gate.connection.tally
+    for _ in range(20):
+        client.now += 119.0
+        client.fetch_on()
+    assert tally.session_checks == 0
+    while not tally.session_checks:
+        client.now += 119.0
+        client.fetch_on()
+    assert saved_bytes(tally) > CHECK_PAID * 16 * 33
 
 
 def test_a_check_is_one_full_fetch_of_one_batch_in_five_minutes() -> None:

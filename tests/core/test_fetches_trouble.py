@@ -178,7 +178,7 @@ def test_a_response_with_id_0_ends_the_session() -> None:
     assert play.connection.session_id == 0
     play.broker(full(16, T, 6, session_id=78, correlation_id=4)).to_client(full(16, T, 6, correlation_id=4))
     assert play.connection.session_id == 78
-    assert play.connection.tally.lost == {Loss.NO_ID: 1}
+    assert play.connection.tally.sessions_lost == {Loss.NO_ID: 1}
     (lost,) = play.events(SessionLost)
     assert lost == SessionLost(
         session_id=SESSION_ID, error_code=0, reason="the broker does not have the session"

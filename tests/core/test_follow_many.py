@@ -77,7 +77,7 @@ def test_a_bystander_waits_for_one_repeat_at_most() -> None:
     assert sum(waits) / 1e3 <= MOST_SECONDS
     # The others get their errors at once.
     assert sum(bool(old.takes_client()) for old in olds) == CLIENTS - 1
-    assert sum(old.connection.tally.not_followed[NotFollowed.BUSY] for old in olds) == CLIENTS - 1
+    assert sum(old.connection.tally.leaders_not_followed[NotFollowed.BUSY] for old in olds) == CLIENTS - 1
 
 
 def test_clients_that_never_refresh_do_not_fill_the_queue() -> None:

@@ -800,7 +800,7 @@ def _cut(data: bytes, sizes: list[int]) -> list[bytes]:
 
 
 def _told(frame: bytes, says: Says) -> bytes:
-    key, version, correlation = frame[5], int.from_bytes(frame[6:8]), int.from_bytes(frame[8:12])
+    key, version, correlation = frame[5], int.from_bytes(frame[6:8]), int.from_bytes(frame[8:12], signed=True)
     if key == FETCH and 4 <= version <= 18:
         asked = wire.decode_request(frame[4:])
         elements = [

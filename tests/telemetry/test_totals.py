@@ -2,16 +2,8 @@
 
 import pytest
 
-from proxy.core.events import FetchKind, SideTally, Tally
-from proxy.telemetry.totals import (
-    BROKER_BYTES,
-    BROKER_FETCHES,
-    CLIENT_BYTES,
-    CLIENT_FETCHES,
-    NodeId,
-    Totals,
-    saved_bytes,
-)
+from proxy.core.events import FetchKind, SideTally, Tally, saved_bytes
+from proxy.telemetry.totals import BROKER_BYTES, BROKER_FETCHES, CLIENT_BYTES, CLIENT_FETCHES, NodeId, Totals
 
 
 def tally(factor: int = 1) -> Tally:
