@@ -547,8 +547,9 @@ class Connection:
             self.events.append(MemberElsewhere(worker=side.elsewhere))
             return
         self._state.tally.client.bytes_in += len(data)
-        if side.is_member and not self._rewriting.member:
-            self._rewriting.member = True
+        self._rewriting.member = side.has_lane
+        if side.is_member and not self._rewriting.grouped:
+            self._rewriting.grouped = True
             self.steady.stop()
             self.to_client = side.to_client
 
@@ -603,7 +604,7 @@ class Connection:
 
     def _settle(self) -> None:
         """Tell the steady path what may pass there from now on."""
-        if self._member_side is not None and self._rewriting.member and not self._sharing:
+        if self._member_side is not None and self._rewriting.grouped and not self._sharing:
             self._share(self._member_side)
         state, responses, left = self._state, self._responses, self._state.forwarding_left
         faultless = state.fault is None

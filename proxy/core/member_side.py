@@ -285,6 +285,11 @@ class MemberSide:
         return not (self._waits and len(self._data) >= MAX_HELD)
 
     @property
+    def has_lane(self) -> bool:
+        """Whether the client has a lane, wants one that it can't have, or has not said who it is."""
+        return self._bound or self._declared is not None or bool(self._refused) or not self._client_id
+
+    @property
     def busy(self) -> bool:
         """Whether the client waits for a response."""
         return bool(self._expected) or self._queues or self._parked is not None

@@ -60,6 +60,7 @@ class Rewriting:
         "_resolve",
         "_sessions",
         "_steady",
+        "grouped",
         "member",
     )
 
@@ -82,8 +83,10 @@ class Rewriting:
         self._eligibility = eligibility
         self._events = events
         self._refuse = refuse
+        self.grouped = False
+        """There are cooperative groups."""
         self.member = False
-        """The client has a lane of a cooperative group."""
+        """The client has a lane of one, or may have one."""
 
     def refuses(self, api_key: int, version: int) -> bool:
         """Whether a request is refused, as its response could have addresses that can't be rewritten.
@@ -134,6 +137,7 @@ class Rewriting:
                 request.version,
                 rewrites=self._resolve is not None,
                 serves=self._sessions.on,
+                grouped=self.grouped,
                 member=self.member,
             )
             self._eligibility.know(features)
@@ -190,7 +194,13 @@ def _name(request: InFlightRequest) -> str:
 
 
 def clamped(
-    frame: bytes, version: int, *, rewrites: bool = True, serves: bool = False, member: bool = False
+    frame: bytes,
+    version: int,
+    *,
+    rewrites: bool = True,
+    serves: bool = False,
+    grouped: bool = False,
+    member: bool = False,
 ) -> tuple[list[Buffer], api_versions.Features | None]:
     """Return an ApiVersions response with the gateway's limits, and what it tells of the broker.
 
@@ -199,11 +209,17 @@ def clamped(
         version: that of the request.
         rewrites: whether addresses are rewritten in responses to the same client.
         serves: whether that client may have sessions with the gateway.
-        member: whether it has a lane of a cooperative group.
+        grouped: whether there are cooperative groups.
+        member: whether it has a lane of one.
     """
     try:
         body, features = api_versions.clamp(
-            frame[RESPONSE_START_BYTES:], version, rewrites=rewrites, serves=serves, member=member
+            frame[RESPONSE_START_BYTES:],
+            version,
+            rewrites=rewrites,
+            serves=serves,
+            grouped=grouped,
+            member=member,
         )
     except ProtocolError:
         return [frame], None

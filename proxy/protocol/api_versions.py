@@ -31,8 +31,7 @@ sessions. All other keys are forwarded unread, at any version. A version that ca
 on (fetch-semantics, trap 5)."""
 REWRITABLE: Final[dict[int, tuple[int, int]]] = UNDERSTOOD | CONFINED
 """The same where addresses are rewritten: these must be found, too."""
-FOR_MEMBERS: Final[dict[int, tuple[int, int]]] = {
-    int(ApiKey.FETCH): (4, 12),
+_FOR_GROUPS: Final[dict[int, tuple[int, int]]] = {
     int(ApiKey.OFFSET_COMMIT): (2, 9),
     int(ApiKey.OFFSET_FETCH): (1, 9),
     int(ApiKey.JOIN_GROUP): (0, 9),
@@ -40,8 +39,11 @@ FOR_MEMBERS: Final[dict[int, tuple[int, int]]] = {
     int(ApiKey.LEAVE_GROUP): (0, 5),
     int(ApiKey.SYNC_GROUP): (0, 5),
 }
-"""The same for a client with a lane of a cooperative group, whose fetches and commits are read as well: later
-versions name topics by id (KIP-516, KIP-848)."""
+"""The same where there are cooperative groups: what each client says of its group is read, as it may be one
+of these. Later versions name topics by id (KIP-848)."""
+FOR_MEMBERS: Final[dict[int, tuple[int, int]]] = _FOR_GROUPS | {int(ApiKey.FETCH): (4, 12)}
+"""The same for a client with a lane of a cooperative group, whose fetches are read as well: later versions
+name topics by id (KIP-516)."""
 _RAISED_FROM: Final = 5
 _VERSION_RANGE: Final = Layout(">hhh")
 _ABSENT: Final = -1
@@ -104,7 +106,13 @@ class ClientSoftware:
 
 @lru_cache(maxsize=16)  # all responses of one broker are the same
 def clamp(
-    body: bytes, version: int, *, rewrites: bool = True, serves: bool = False, member: bool = False
+    body: bytes,
+    version: int,
+    *,
+    rewrites: bool = True,
+    serves: bool = False,
+    grouped: bool = False,
+    member: bool = False,
 ) -> tuple[bytes, Features | None]:
     """Cut the versions that a broker offers to those that are `REWRITABLE`, or else `UNDERSTOOD`.
 
@@ -117,7 +125,8 @@ def clamp(
         rewrites: whether addresses are rewritten in responses to the same client.
         serves: whether that client may have sessions with the gateway: Fetch v7 is offered also where the
             broker stops at v5 or v6, the one place where a maximum is raised.
-        member: whether that client has a lane: `FOR_MEMBERS` counts as well.
+        grouped: whether there are cooperative groups: what is said of groups is read.
+        member: whether that client has a lane of one: `FOR_MEMBERS` counts as well.
 
     Returns:
         The new body (`body` itself if nothing changes), and the broker's features; None if the response is
@@ -130,9 +139,9 @@ def clamp(
     features = _features(response) if response["error_code"] == ErrorCode.NONE else None
     raises = serves and features is not None and features.is_raised
     limits = REWRITABLE if rewrites else UNDERSTOOD
-    if member:
-        limits = limits | FOR_MEMBERS
-    return splice(body, _cuts(response, limits, raises=raises and not member)), features
+    if grouped:
+        limits = limits | (FOR_MEMBERS if member else _FOR_GROUPS)
+    return splice(body, _cuts(response, limits, raises=raises and not grouped)), features
 
 
 def _read_response(body: bytes, version: int) -> Struct:

@@ -210,10 +210,15 @@ def test_what_is_too_large_to_be_read_does_not_pass(shared: Shared) -> None:
     assert one.drain_broker() == []
 
 
-def test_api_versions_offers_what_is_read(shared: Shared) -> None:
-    """Case 33."""
+@pytest.mark.parametrize(
+    ("client_id", "fetch_max"),
+    [(LOW, 12), ("billing.a", 12), ("x.kr-9-1", 12), ("", 12), ("plain", 17), ("billing", 17)],
+    ids=str,
+)
+def test_api_versions_offers_what_is_read(shared: Shared, client_id: str, fetch_max: int) -> None:
+    """Case 33: commits are read for each client, fetches only for one that has a lane, or may have one."""
     one = shared.connection()
-    one.receive_client(framed(header(18, 0, LOW)), 1.0)
+    one.receive_client(framed(header(18, 0, client_id)), 1.0)
     (request,) = sent(one)
     ranges = [(1, 4, 17), (8, 2, 10), (9, 1, 10), (3, 0, 13)]
     body = bytes(2) + len(ranges).to_bytes(4)
@@ -222,7 +227,7 @@ def test_api_versions_offers_what_is_read(shared: Shared) -> None:
     (response,) = got(one)
     assert response[14:] == b"".join(
         b"".join(number.to_bytes(2) for number in each)
-        for each in [(1, 4, 12), (8, 2, 9), (9, 1, 9), (3, 0, 13)]
+        for each in [(1, 4, fetch_max), (8, 2, 9), (9, 1, 9), (3, 0, 13)]
     )
 
 
