@@ -59,6 +59,11 @@ class Header(NamedTuple):
         """Whether it has records of producers: it is neither empty nor a control batch."""
         return self.records > 0 and not self.attributes & _CONTROL
 
+    @property
+    def is_marker(self) -> bool:
+        """Whether it is the end of a transaction: a control batch that is not empty."""
+        return self.records > 0 and self.attributes & _CONTROL > 0
+
 
 def read_header(records: Buffer, at: int) -> Header:
     """Read the header of the batch at an offset. At least `HEADER_BYTES` must follow.

@@ -27,6 +27,8 @@ class LaneRecords:
     """The offset of its last record, -1 without one."""
     end: int = -1
     """The offset after its last batch, -1 without one."""
+    last_marker: int = -1
+    """The offset of its last end of a transaction, -1 without one. All lanes get it."""
     records: int = 0
     untouched: int = 0
     """How many of `batches` are as they came."""
@@ -98,6 +100,8 @@ def split_records(
                 lane.batches.append(share)
                 lane.end = header.last_offset + 1
                 lane.last_kept, lane.dropped = max(last, lane.last_kept), None
+                if header.is_marker:
+                    lane.last_marker = header.last_offset
                 lane.records += records_of(share)
                 lane.untouched += records_of(share) == header.records
         found.end, found.leader_epoch = header.last_offset + 1, header.leader_epoch

@@ -12,7 +12,10 @@ from proxy.cooperative.filtered import Filtered, LaneRecords
 
 @dataclass(slots=True)
 class Scan:
-    """Offsets from `low` to the one before `high` hold no record for the lane."""
+    """Offsets from `low` to the one before `high` hold no record for the lane, and no end of a transaction.
+
+    An end is kept for a client that loses the response and asks for it again.
+    """
 
     low: int = -1
     high: int = -1
@@ -34,7 +37,7 @@ class Scan:
             found: the response.
             lane: the lane's share of it.
         """
-        low = max(offset, lane.last_kept + 1)
+        low = max(offset, lane.last_kept + 1, lane.last_marker + 1)
         if found.end <= low:
             return
         if not self.low <= low <= self.high:

@@ -146,7 +146,19 @@ def test_no_placeholder_ends_where_a_marker_does() -> None:
     scan.learn(10, found, lane)
     assert (lane.batches, lane.end) == ([marker(10)], 11)
     assert scan.placeholder(max(10, lane.end)) == b""
-    assert scan.after(10) == 11
+    assert [scan.after(offset) for offset in (8, 10)] == [10, 10]
+
+
+def test_a_client_that_asks_again_gets_a_marker_again() -> None:
+    """As from a broker. kafka-go takes markers for records; it closes a connection whose response is late,
+    and asks again from where it was. The second response had none of them."""
+    scan, log = Scan(), of(OTHER, OTHER, base=8) + marker(10) + of(OTHER, base=11)
+    for _ in range(2):
+        assert scan.after(8) == 8
+        lane, found = shares(log)
+        scan.learn(8, found, lane)
+        assert lane.batches == [marker(10)]
+    assert [scan.after(offset) for offset in (8, 10, 11, 12)] == [8, 10, 12, 12]
 
 
 @pytest.mark.parametrize("early", [marker(10), emptied(6, 10)], ids=["marker", "emptied"])
