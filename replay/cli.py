@@ -23,7 +23,7 @@ from replay.exits import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE
 PROGRAM: Final = "fetchgate replay"
 COMMANDS: Final = {
     "inspect": ("replay.inspect.command", "what captures contain, in seconds"),
-    "measure": ("replay.measure.command", "what sessions would have saved, on Spark"),
+    "measure": ("replay.measure.command", "what sessions would have saved"),
     "drive": ("replay.drive.command", "play captured requests against a live gateway or broker"),
 }
 """Each module offers `add_arguments(parser)` and `run(arguments) -> int`."""
