@@ -1,0 +1,27 @@
+"""A gateway before one cluster of a test in another language. Prints its address, ends with its input.
+
+Run as ``python -m tests.clients.before BOOTSTRAP``. What the gateway counted is appended to the file that
+$FETCHGATE_COUNTED names, a JSON object in a line.
+"""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+from tools.gateway import GatewayProcess
+
+
+def main() -> None:
+    """Run it."""
+    with GatewayProcess(sys.argv[1]) as gateway:
+        sys.stdout.write(f"{gateway.address}\n")
+        sys.stdout.flush()
+        sys.stdin.read()
+        line = json.dumps(gateway.metrics()) + "\n"
+        with Path(os.environ["FETCHGATE_COUNTED"]).open("a") as file:
+            file.write(line)
+
+
+if __name__ == "__main__":
+    main()
