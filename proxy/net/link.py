@@ -352,7 +352,7 @@ class Link:
         self._steady.began = monotonic()
         set_options_of(transport)
         self.pump()
-        if self._client_ended:
+        if self._client_ended and not self._core_holds:  # else `pump` does it later
             self._forward_end()
 
     def broker_received(self, data: bytes) -> None:

@@ -12,6 +12,7 @@ from typing import Final
 
 import pytest
 
+from proxy.addresses import Address
 from proxy.core.connection import Connection
 from proxy.core.in_flight import AT_ONCE, MAX_IN_FLIGHT, REQUEST_BYTES
 from proxy.net import link as transports
@@ -142,6 +143,36 @@ def test_requests_that_came_before_the_broker_was_connected_are_bounded_too() ->
             assert link_of(gate).client_holds == 0
 
     run(scene())
+
+
+@BOTH_LOOPS
+def test_all_is_answered_that_came_with_the_clients_end_before_the_broker_was_connected(
+    plain: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scene() -> None:
+        connects, connect = asyncio.Event(), Gateway.connect_broker
+
+        async def later(gate: Gateway, link: Link, address: Address) -> None:
+            await connects.wait()
+            await connect(gate, link, address)
+
+        monkeypatch.setattr(Gateway, "connect_broker", later)
+        async with (
+            stub_cluster((1, "", 0)) as cluster,
+            gateway(cluster.address, Gateway) as gate,
+            client(gate.listen.port) as (reader, _writer),
+        ):
+            cluster.others = lambda _: ERROR
+            await until(lambda: len(gate.links) == 1)
+            link = link_of(gate)
+            link.client_received(_requests(ApiKey.HEARTBEAT, 0))  # as in the event loop's first read
+            link.client_ended()
+            connects.set()
+            got = await reader.read(-1)
+            assert len(got) == MANY * len(response(0, ERROR))
+            await until(lambda: not gate.links)
+
+    run(scene(), plain=plain)
 
 
 @asynccontextmanager
