@@ -178,9 +178,11 @@ def _cuts(response: Struct, limits: dict[int, tuple[int, int]], *, raises: bool)
         kept = max(offered[0], lowest), min(offered[1], highest)
         if raises and offer["api_key"] == ApiKey.FETCH:
             kept = kept[0], SESSION_VERSION
+        if kept == offered:
+            continue
         if kept[0] > kept[1]:
             left_out.append(offer)
-        elif kept != offered:
+        else:
             yield from offer.edits(min_version=kept[0], max_version=kept[1])
     yield from response.without("api_keys", left_out)
 
