@@ -106,9 +106,10 @@ def main() -> int:
     sys.stdin.readline()
     for process in processes:
         process.send_signal(signal.SIGTERM)
-    status = max(abs(process.wait(30)) for process in processes)
+    codes = {process.wait(30) for process in processes}
     emit("end")
-    return status
+    # A kcat that has not got as far as to handle the signal dies of it.
+    return max(abs(code) for code in codes - {-signal.SIGTERM} | {0})
 
 
 if __name__ == "__main__":
