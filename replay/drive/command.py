@@ -360,12 +360,12 @@ def _nothing(script: Script, problems: list[str]) -> int:
     left_out = script.left_out.total()
     if left_out:
         why = f"all {left_out} requests are left out; see --include"
+    elif script.clients:
+        why = "no request is of a chosen client"
     else:
-        why = (
-            "no request is of a chosen client"
-            if script.clients
-            else "no Kafka requests in the input; `fetchgate replay inspect` tells what to do"
-        )
+        why = "no Kafka requests in the input"
+        # Where a file can't be read, that says why, and inspect knows no more.
+        why += "" if problems else "; `fetchgate replay inspect` tells what to do"
     if script.left_out:
         why += f" (most of them {_most(left_out_rows(script.left_out))})"
     return _complain(f"nothing to play: {why}", EXIT_PARTLY)

@@ -181,6 +181,19 @@ def test_a_capture_without_kafka_is_no_success(capsys: pytest.CaptureFixture[str
     )
 
 
+def test_a_file_that_is_no_capture_is_named_and_nothing_leads_in_a_circle(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """`inspect` knows no more of it."""
+    text = tmp_path / "notes.txt"
+    text.write_text("no capture\n")
+
+    assert drive(str(text), "--dry-run") == 3
+    told = capsys.readouterr().err.splitlines()
+    assert str(text) in told[0]
+    assert told[-1] == "fetchgate replay drive: nothing to play: no Kafka requests in the input"
+
+
 def test_without_a_target_nothing_is_done(capsys: pytest.CaptureFixture[str]) -> None:
     assert drive(LIBRDKAFKA) == 2
     assert capsys.readouterr().err == (
