@@ -101,6 +101,8 @@ class Joining:
         self.member_id = join.member_id
         member = self._member
         self._unknown = member is not None and not self._knows(member, join)
+        if member is not None and self._unknown and member.syncs != self._syncs:
+            member.moves()
         doubtful = self._members.joins(self._host, self)
         if member is not None and not doubtful:  # else it may be refused, and the other one stays where it is
             member.joins(join.group, join.session_ms / 1e3)

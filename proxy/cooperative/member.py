@@ -125,6 +125,14 @@ class Member:
         self.session_seconds = session_seconds
         self.freeze()
 
+    def moves(self) -> None:
+        """Note that it joins on another connection than before, and may not have heard of what it was given.
+
+        A client that takes a new connection for each generation (kafka-go) would join again for ever: with
+        its first heartbeat it would be told to. So it is told with the second one, by which it has heard.
+        """
+        self.inherits = self.syncs > 0
+
     def freeze(self) -> None:
         """Give it nothing of what it shares until it has synced."""
         self.frozen = True

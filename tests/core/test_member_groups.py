@@ -1,5 +1,7 @@
 """Members of a cooperative group, as its gateway sees them: who gets what, and whose commits pass."""
 
+from dataclasses import replace
+
 import pytest
 
 from proxy.cooperative.key_hash import SPACE, murmur2
@@ -303,6 +305,30 @@ def test_heartbeats_on_another_connection_count(shared: Shared, coordinator: Coo
     one.synced = False  # it sends none itself
     coordinator.rebalance([one])
     assert one.places == [PLACE]
+
+
+def test_a_client_that_takes_a_new_connection_for_each_generation_gets_its_lanes(
+    shared: Shared, coordinator: Coordinator
+) -> None:
+    """kafka-go: with its first heartbeat it was told to join again, for ever, and nobody read its records."""
+    one, two = client(shared), client(shared, "b")
+    coordinator.rebalance([one, two])
+
+    def again() -> Client:
+        moved = replace(one, connection=client(shared).connection, synced=False)
+        coordinator.rebalance([moved])
+        return moved
+
+    assert coordinator.beat(one, REBALANCING) == REBALANCING
+    one = again()
+    assert one.places == []  # it may be where it was
+    beats = 1
+    while coordinator.beat(one) != REBALANCING:
+        beats += 1
+        assert beats < 5
+    one = again()
+    assert one.places == [PLACE]
+    assert [coordinator.beat(one) for _ in range(3)] == [0, 0, 0]
 
 
 def forgot(coordinator: Coordinator, shared: Shared, *, keeps: bool = True) -> Client:
