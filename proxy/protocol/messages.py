@@ -153,7 +153,7 @@ def read(
     """
     fields = fields_at(schema, version, only)
     if not whole:
-        fields = fields[: max((at + 1 for at, field in enumerate(fields) if field.name), default=0)]
+        fields = fields[: max((number for number, field in enumerate(fields, 1) if field.name), default=0)]
     reader = _Reader(frame, fixed, flexible=bool(is_flexible(api_key, version)))
     found = reader.struct(fields, at, tagged=whole)
     if whole and found.span[1] != len(frame):
@@ -458,28 +458,34 @@ def request(
     schema: str, api_key: int, version: int, correlation_id: int, client_id: bytes | None, **values: Any
 ) -> bytes:
     """Write a request with its length and its header, which has no tags (request header v1 or v2)."""
-    flexible = bool(is_flexible(api_key, version))
     content = b"".join(
         (
             REQUEST_HEADER.pack(api_key, version, correlation_id),
             encode_string(client_id),
-            NO_TAGS if flexible else b"",
-            encode_fields(fields_at(schema, version), values, flexible=flexible),
+            NO_TAGS if is_flexible(api_key, version) else b"",
+            body(schema, api_key, version, **values),
         )
     )
-    return len(content).to_bytes(LENGTH_BYTES) + content
+    return _framed(content)
 
 
 def response(schema: str, api_key: int, version: int, correlation_id: bytes, **values: Any) -> bytes:
     """Write a response with its length and its header (v0 or v1). ApiVersions has another rule."""
     tags = NO_TAGS if is_flexible(api_key, version) else b""
-    content = b"".join((correlation_id, tags, body(schema, api_key, version, **values)))
-    return len(content).to_bytes(LENGTH_BYTES) + content
+    return _framed(b"".join((correlation_id, tags, body(schema, api_key, version, **values))))
 
 
 def with_fields(frame: bytes, message: Struct, **values: Any) -> bytes:
     """Return a whole frame, with its length, in which some fields of its message have other values."""
-    content = splice(frame, message.edits(**values))[LENGTH_BYTES:]
+    return edited(frame, message.edits(**values))
+
+
+def edited(frame: bytes, edits: Iterable[Edit]) -> bytes:
+    """Return a whole frame, with its length, in which some bytes are replaced."""
+    return _framed(splice(frame, edits)[LENGTH_BYTES:])
+
+
+def _framed(content: bytes) -> bytes:
     return len(content).to_bytes(LENGTH_BYTES) + content
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from proxy.protocol.api import REQUEST_START_BYTES, ApiKey, response_header
-from proxy.protocol.messages import Edit, Struct, read, splice, structs
+from proxy.protocol.messages import Edit, Struct, edited, read, structs
 from proxy.protocol.primitives import ProtocolError
 from proxy.protocol.schemas import METADATA
 
@@ -122,8 +122,7 @@ def own_ids(api_key: int, version: int, frame: bytes, body: int, suffix: bytes) 
         return frame
     found = _read(SCHEMAS[api_key], api_key, version, frame, body)
     edits = [edit for struct, _ in structs(found) for edit in _own(struct, suffix)] if found else []
-    content = splice(frame, edits)[4:]
-    return len(content).to_bytes(4) + content
+    return edited(frame, edits)
 
 
 def _own(struct: Struct, suffix: bytes) -> Iterator[Edit]:
