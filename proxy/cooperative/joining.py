@@ -63,6 +63,7 @@ class Joining:
         "_unknown",
         "client_id",
         "member_id",
+        "saw_join",
     )
 
     def __init__(self, members: Members, host: str) -> None:
@@ -72,6 +73,8 @@ class Joining:
         self.member_id = b""
         """In the group that it joins; empty: it is in none."""
         self._join: Join | None = None
+        self.saw_join = False
+        """A JoinGroup request has come on this connection."""
         self._owned: frozenset[Place] = frozenset()
         """What the client had when it joined (`plan.Joined.owned`)."""
         self._offers: dict[bytes, Offer] = {}
@@ -159,8 +162,15 @@ class Joining:
         members = [(member_id, who, without_owned(offer.own, several)) for member_id, who, offer in offers]
         return said.renamed(join.protocols[0][0], members)
 
-    def sync(self, sync: Sync) -> bytes:
-        """Return the SyncGroup request that the broker gets."""
+    def sync(self, sync: Sync) -> bytes | None:
+        """Return the SyncGroup request that the broker gets; None: the client is to join again.
+
+        The leader needs what members offered, which is in the response to JoinGroup. If that came on another
+        connection, or through a gateway that has ended since, its assignment would pass as it is: of whole
+        partitions, from the lowest committed offset on. What members had done beyond that would come again.
+        """
+        if not self.saw_join:
+            return None
         if not self._sharing:
             return sync.frame
         if not sync.assignments:

@@ -24,7 +24,8 @@ from proxy.protocol.primitives import Malformed
 
 PROTOCOL: Final = b"fetchgate.keyrange.1"
 CONSUMER: Final = b"consumer"
-_REBALANCING: Final = 27
+_REJOIN: Final = {"throttle_time_ms": 0, "error_code": 27}
+"""REBALANCE_IN_PROGRESS."""
 _OWNED_SINCE: Final = 1
 """Subscriptions of this version and later name the partitions that their client has."""
 _OFFER: Final = b"fgj1"
@@ -225,11 +226,13 @@ def heartbeat_error(frame: bytes, version: int) -> int:
 
 
 def rejoin(request: bytes) -> bytes:
-    """Return the response to a Heartbeat that has its member join again: REBALANCE_IN_PROGRESS."""
-    _, version, _, _, _ = request_header(request, LENGTH_BYTES)
+    """Return the response to a Heartbeat or SyncGroup that has its member join again."""
+    api_key, version, _, _, _ = request_header(request, LENGTH_BYTES)
     correlation_id = bytes(request[REQUEST_CORRELATION_ID])
-    said = {"throttle_time_ms": 0, "error_code": _REBALANCING}
-    return response(schemas.HEARTBEAT, ApiKey.HEARTBEAT, version, correlation_id, **said)
+    if api_key == ApiKey.HEARTBEAT:
+        return response(schemas.HEARTBEAT, api_key, version, correlation_id, **_REJOIN)
+    nothing = {"protocol_type": None, "protocol_name": None, "assignment": b""}
+    return response(schemas.SYNC_GROUP, api_key, version, correlation_id, **_REJOIN, **nothing)
 
 
 # What `PROTOCOL` carries

@@ -541,6 +541,7 @@ class MemberSide:
         joining = self._joining
         if api_key == ApiKey.JOIN_GROUP:
             join = read_join(frame)
+            joining.saw_join = True
             if joining.takes(join) and (self._declared is not None or self._refused):
                 self._fail("client", "a client.id with key ranges subscribes: it has to assign partitions")
                 return
@@ -550,8 +551,12 @@ class MemberSide:
                 return
         elif api_key == ApiKey.SYNC_GROUP:
             sync = read_sync(frame)
+            made = joining.sync(sync)
+            if made is None:
+                self._answer([rejoin(frame)], now)
+                return
             self._expected.append(_Syncs(sync))
-            self._forward(joining.sync(sync), now)
+            self._forward(made, now)
             return
         elif (member := self._member) is not None and self._bound:
             if api_key == ApiKey.LEAVE_GROUP:

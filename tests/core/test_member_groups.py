@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from proxy.cooperative.key_hash import SPACE, murmur2
-from proxy.cooperative.membership import read_owned, without_owned
+from proxy.cooperative.membership import assignment, read_owned, read_synced, without_owned
 from proxy.cooperative.offsets import read_answered, read_commit
 from proxy.cooperative.positions import Place, Positions, committed_metadata, read_committed
 from proxy.cooperative.ranges import FULL, KeyRanges
@@ -430,6 +430,29 @@ def test_after_a_restart_of_the_gateway_a_client_that_joins_anew_may_have_kept_i
     coordinator.rebalance([one, two])
     assert fetched(shared, one, broker, 20) == []
     assert fetched(shared, two, broker) == of(HIGH)
+
+
+@pytest.mark.parametrize("restarted", [True, False])
+def test_who_syncs_where_it_has_not_joined_joins_again(
+    shared: Shared, coordinator: Coordinator, restarted: bool
+) -> None:
+    """The connection ended between the two. Nobody knows any more what the members offered."""
+    one, two = client(shared), client(shared, "b")
+    coordinator.rebalance([one, two])
+    coordinator.join([one, two])
+    for each in one, two:
+        each.connection = (Shared() if restarted else shared).connection()
+        body = coordinator.sync_body(each)
+        body.count(each is one)
+        if each is one:
+            body.string(each.member_id)
+            body.data(assignment([PLACE]))
+        assert each.ask(SYNC_GROUP, 3, body.content) == []
+        (said,) = got(each.connection)
+        assert read_synced(said, 3).error_code == REBALANCING
+    coordinator.rebalance([one, two])
+    coordinator.rebalance([one, two])
+    assert one.places == two.places == [PLACE]
 
 
 def test_who_takes_the_place_of_a_static_member_has_it_alone(

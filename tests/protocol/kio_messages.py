@@ -24,6 +24,7 @@ MODULES = {
     0: "produce",
     3: "metadata",
     10: "find_coordinator",
+    14: "sync_group",
     18: "api_versions",
     55: "describe_quorum",
     60: "describe_cluster",
