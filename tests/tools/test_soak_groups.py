@@ -47,6 +47,17 @@ def test_one_member_after_the_other() -> None:
     assert judged(one, life("b", "assigned 11 0", *records(12, 2, 3))) == {}
 
 
+def test_what_came_twice_is_told_with_what_the_group_went_through() -> None:
+    one = life(
+        "a", "assigned 1 0", *records(2, 0), "committed 3 0 1", "assigned 5 0", *records(6, 0, 1, 2, 3)
+    )
+    verdict = Verdict()
+    judge(LOG, [one], [(4, 5)], verdict)
+    story = "offset 0 of partition 0: 0.000 a assigned -1 -1; 0.000 a committed 0 1; "
+    story += "0.000 gateway gone until 0.000; 0.000 a assigned -1 -1"
+    assert verdict.problems[-1] == story
+
+
 def test_what_nobody_processed_is_lost() -> None:
     assert judged(life("a", "assigned 1 0", *records(2, 0, 1, 3))) == {LOST: 1}
 

@@ -8,6 +8,8 @@ from typing import Final
 from tools.soak.groups.history import Did, Life
 
 EXAMPLES: Final = 5
+BEFORE_NS: Final = 10**9
+"""So long before a record was processed for the first time its story begins, in nanoseconds."""
 REJOINED_SECONDS: Final = 10
 """After a gateway is back its members have joined again by then."""
 
@@ -80,8 +82,11 @@ def judge(log: Log, lives: Sequence[Life], gateway_down: Sequence[Span], verdict
         if log.get((each.did.partition, each.did.offset)) != each.did.key:
             verdict.wrong("invented", f"{each.did} of {each.life.name}")
         by_key[each.did.partition, each.did.key].append(each)
+    twice: list[tuple[_Processed, _Processed]] = []
     for events in by_key.values():
-        _judge_key(events, commits, crashes, verdict)
+        twice += _judge_key(events, commits, crashes, verdict)
+    if twice:
+        verdict.problems.append(_story(*twice[0], lives, gateway_down))
 
 
 def _judge_key(
@@ -89,7 +94,9 @@ def _judge_key(
     commits: Mapping[int, Mapping[int, list[Did]]],
     crashes: Mapping[int, list[Span]],
     verdict: Verdict,
-) -> None:
+) -> list[tuple[_Processed, _Processed]]:
+    """Judge what was done with one key; return what was processed twice for no reason: before, and again."""
+    found: list[tuple[_Processed, _Processed]] = []
     first: dict[int, _Processed] = {}
     highest = -1
     owners: list[tuple[int, int]] = []
@@ -124,13 +131,32 @@ def _judge_key(
             if _of_same(before, commit)
         ):
             verdict.wrong(TWICE_COMMITTED, told)
+            found.append((before, each))
         elif _between(crashes[id(before.life)], before.did.at, did.at):
             verdict.counts[EXCUSED] += 1
         elif any(before.did.at < each.at < did.at for each in before.life.did if each.kind == "fenced"):
             verdict.counts[FENCED] += 1
         else:
             verdict.wrong(TWICE, told)
+            found.append((before, each))
         first[did.offset] = each
+    return found
+
+
+def _story(before: _Processed, again: _Processed, lives: Sequence[Life], gateway_down: Sequence[Span]) -> str:
+    """Tell what the group went through until a record came twice: without it nobody finds out why."""
+    low, high = before.did.at - BEFORE_NS, again.did.at
+    lines = [(at, f"gateway gone until {back / 1e9:.3f}") for at, back in gateway_down]
+    for life in lives:
+        lines += [(at, f"{life.name} stopped until {on / 1e9:.3f}") for at, on, _ in life.stopped]
+        lines += [(life.killed_at, f"{life.name} killed")] if life.killed_at else []
+        lines += [
+            (did.at, f"{life.name} {did.kind} {did.partition} {did.offset}")
+            for did in life.did
+            if did.kind != "record"
+        ]
+    told = [f"{at / 1e9:.3f} {text}" for at, text in sorted(lines) if low <= at <= high]
+    return f"offset {before.did.offset} of partition {before.did.partition}: " + "; ".join(told)
 
 
 def _of_same(before: _Processed, commit: Did) -> bool:
