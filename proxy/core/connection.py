@@ -214,7 +214,8 @@ class Connection:
     @property
     def goes_on(self) -> bool:
         """Whether some of what came from either side waits for `go_on` alone."""
-        return self._broker_side.waiting > 0 or self._client_side.goes_on
+        of_member = self._member_side is not None and self._member_side.goes_on
+        return self._broker_side.waiting > 0 or self._client_side.goes_on or of_member
 
     @property
     def responses_wait(self) -> bool:
@@ -240,8 +241,8 @@ class Connection:
     @property
     def done(self) -> bool:
         """Whether, after `close_session`, nothing is in flight any more."""
-        state = self._state
-        if state.stage is not Stage.CLOSING or self._broker_side.awaiting:
+        state, side = self._state, self._broker_side
+        if state.stage is not Stage.CLOSING or side.awaiting or side.waiting:
             return False
         # A request of which the end never came is not answered.
         expected = self._responses.expected
@@ -278,9 +279,15 @@ class Connection:
 
     @property
     def longest_wait(self) -> float:
-        """How many seconds the fetches in flight let the broker wait (max_wait_ms), at most."""
-        fetches = [request.fetch for request in self._responses.expected if request.fetch is not None]
-        return max((fetch.max_wait_ms for fetch in fetches), default=0) / 1e3
+        """How many seconds the requests in flight let the broker wait, at most: see `InFlightRequest.wait`.
+
+        So may the fetch of a member that waits for another one's.
+        """
+        waits = [request.wait for request in self._responses.expected]
+        waits += [form.wait for _, _, form in self.steady.in_flight]
+        if self._member_side is not None:
+            waits.append(self._member_side.longest_wait)
+        return max(waits, default=0.0)
 
     @property
     def outstanding(self) -> int:
@@ -434,6 +441,10 @@ class Connection:
         self._catch_up()
         self._state.take_over()
         self._state.now = now
+        if (side := self._member_side) is not None and side.goes_on:
+            self._sharing = True
+            side.go_on(now)
+            self._sharing = False
         self._finish_waiting()
         self._settle()
 
@@ -469,13 +480,16 @@ class Connection:
 
     def _finish_waiting(self) -> None:
         """Process what waited for a response. If it is the client's last, close when none of it waits."""
-        state, side = self._state, self._client_side
-        side.go_on()
+        self._client_side.go_on()
+        self._close_after_last()
+
+    def _close_after_last(self) -> None:
+        """Close if the client sends no more, and nothing waits that it has sent."""
+        state, member = self._state, self._member_side
         if not self._closes:
             return
-        while side.goes_on:
-            side.go_on()
-        if state.fault is not None or not (state.waiting or state.request_part.held):
+        waits = state.waiting or state.request_part.held or (member is not None and member.waits)
+        if state.fault is not None or not waits:
             self._closes = self._client_ended = False
             self.close_session(state.now)
 
@@ -567,6 +581,8 @@ class Connection:
     def _share(self, side: "MemberSide") -> None:
         """Let the client have its share of what is due to it."""
         due, now = self._state.to_client, self._state.now
+        if not due:
+            return
         self._sharing = True
         while due:
             pieces = due.copy()
@@ -606,6 +622,7 @@ class Connection:
         """Tell the steady path what may pass there from now on."""
         if self._member_side is not None and self._rewriting.grouped and not self._sharing:
             self._share(self._member_side)
+            self._close_after_last()
         state, responses, left = self._state, self._responses, self._state.forwarding_left
         faultless = state.fault is None
         framed = faultless and state.stream is _FRAMES and state.stage is _OPEN and not state.foreign

@@ -300,7 +300,7 @@ class Following:
         """Keep a produce request until it is answered; return False if there is no room."""
         budget, size = self._state.request_budget, _kept_of(produced)
         if budget is not None and not budget.reserve(size):
-            self._lanes.leave(produced, self)
+            self._lanes.leave(produced, self, answered=False)
             return False
         self._kept += size
         return True

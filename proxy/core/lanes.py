@@ -67,9 +67,16 @@ class Lanes:
             owners[owner] = owners.get(owner, 0) + 1
         return True
 
-    def leave(self, produced: Produced, owner: Owner) -> None:
-        """Note that a request is answered, and nothing of it will be repeated."""
-        self._hung.discard(owner)
+    def leave(self, produced: Produced, owner: Owner, *, answered: bool = True) -> None:
+        """Note that nothing of a request will be repeated.
+
+        Args:
+            produced: the request.
+            owner: whose it is.
+            answered: the broker has responded, so it does not hang.
+        """
+        if answered:
+            self._hung.discard(owner)
         for batch in produced.batches:
             lane = lane_of(batch)
             owners = self._in_flight.get(lane, {})

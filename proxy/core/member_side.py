@@ -44,6 +44,7 @@ from proxy.cooperative.positions import Place, Positions
 from proxy.cooperative.ranges import RangeError
 from proxy.cooperative.reader import Rider
 from proxy.cooperative.tally import Told
+from proxy.core.in_flight import AT_ONCE, MAX_IN_FLIGHT
 from proxy.core.requests import describe_length, read_client_names
 from proxy.protocol.api import (
     LENGTH_BYTES,
@@ -187,11 +188,13 @@ class MemberSide:
         "_declared",
         "_expected",
         "_fail",
+        "_fetch_wait",
         "_forward",
         "_frame",
         "_host",
         "_joining",
         "_left",
+        "_left_at_once",
         "_max_request_bytes",
         "_members",
         "_own_id",
@@ -200,6 +203,7 @@ class MemberSide:
         "_queues",
         "_refused",
         "_rider",
+        "_stopped",
         "_told",
         "_turn",
         "_wake",
@@ -253,6 +257,12 @@ class MemberSide:
         """The beginning of a response, or all of it if it is read."""
         self._left = 0
         """Bytes to come of a response that passes."""
+        self._left_at_once = AT_ONCE
+        """So many requests may still be processed in this call."""
+        self._stopped = False
+        """Others would have been."""
+        self._fetch_wait = 0.0
+        """How long the last request may wait in the gateway, if it is a fetch, in seconds."""
         self._closing = False
         self._turn: Group | None = None
         """The group whose next commit is this member's, or that it waits for."""
@@ -282,7 +292,25 @@ class MemberSide:
     @property
     def reads(self) -> bool:
         """Whether more is wanted from the client."""
-        return not (self._waits and len(self._data) >= MAX_HELD)
+        return not self._stopped and not (self._waits and len(self._data) >= MAX_HELD)
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether some of what came from the client waits for `go_on` alone."""
+        return self._stopped and not (self._waits or self._full or self._closing)
+
+    @property
+    def waits(self) -> bool:
+        """Whether some of what came from the client is still to be processed, though no more of it comes.
+
+        Half a request behind it is not: its end would have to come first.
+        """
+        return self._waits or self._stopped or (self._full and len(self._data) > 0)
+
+    @property
+    def longest_wait(self) -> float:
+        """How many seconds a fetch may wait here, at most: for another member's, or until it is refused."""
+        return self._fetch_wait if self._waits else 0.0
 
     @property
     def has_lane(self) -> bool:
@@ -312,6 +340,11 @@ class MemberSide:
     def receive(self, data: bytes, now: float) -> None:
         """Take bytes from the client."""
         self._data += data
+        self.go_on(now)
+
+    def go_on(self, now: float) -> None:
+        """Process more of what came from the client."""
+        self._left_at_once = AT_ONCE
         self._read(now)
 
     def drain(self) -> bytes:
@@ -353,6 +386,7 @@ class MemberSide:
 
     def tick(self, now: float) -> None:
         """Do what is due."""
+        self._left_at_once = AT_ONCE
         if now >= self._alarmed_at:
             self._alarmed_at = inf
         self._send_own(now)
@@ -367,9 +401,23 @@ class MemberSide:
         behind = bool(self._expected) and self._expected[-1] is not None
         return behind or self._queues or self._parked is not None
 
+    @property
+    def _full(self) -> bool:
+        """Whether as many requests are in flight as may be."""
+        return len(self._expected) >= MAX_IN_FLIGHT and not self._passing
+
     def _read(self, now: float) -> None:
-        while self._data and not self._waits and not self._closing:
-            used = self._pass_on(now) if self._passing else self._request(now)
+        """Process what came from the client, as far as it need not wait: a bounded number of requests."""
+        self._stopped = False
+        while self._data and not (self._waits or self._full or self._closing):
+            if self._passing:
+                used = self._pass_on(now)
+            elif self._left_at_once:
+                self._left_at_once -= 1
+                used = self._request(now)
+            else:
+                self._stopped = True
+                return
             if not used:
                 return
             del self._data[:used]
@@ -517,6 +565,7 @@ class MemberSide:
         Raises:
             ProtocolError: it can't be read.
         """
+        self._fetch_wait = 0.0
         if api_key in _OF_GROUPS:
             self._group_request(frame, api_key, version, now)
         elif api_key == ApiKey.FETCH:
@@ -579,11 +628,12 @@ class MemberSide:
             fetch = parse_fetch_request(frame, version, body)
             self._members.tally.refused[INVALID_RANGES] += fetch.partitions
             # franz-go and aiokafka ask again at once, hundreds of times a second (cooperative.md).
-            held = max(fetch.max_wait_ms / 1e3, HELD_SECONDS)
+            self._fetch_wait = held = max(fetch.max_wait_ms / 1e3, HELD_SECONDS)
             self._answer([refusal(fetch, INVALID_RANGES)], now, now + held)
             return
         before = len(member.first)
         lane = LaneFetch(frame, version, body, member, now, self._rider)
+        self._fetch_wait = lane.refuse_at - now
         self._members.fetched(len(member.first) - before)
         if lane.in_session:
             self._answer([lane.no_session()], now)
@@ -705,6 +755,7 @@ class MemberSide:
 
     def respond(self, due: list[Buffer], now: float) -> None:
         """Take what would be due to the client if it had no lane."""
+        self._left_at_once = AT_ONCE
         for piece in due:
             view, at = memoryview(piece), 0
             while at < len(view):

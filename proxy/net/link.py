@@ -39,9 +39,9 @@ CLOSE_SECONDS: Final = 10.0
 """The longest time to close a session at the broker. Then: the longest without progress of a peer that still
 has to read its last bytes."""
 HALF_CLOSED_SECONDS: Final = 30.0
-"""How long a client that sends no more waits for a byte, beyond what its fetches let the broker wait. When it
-has left is not seen, and a broker may hang: else each client that gives up on it would leave two sockets. The
-same holds for one that is not read, and has sent its end behind what waits.
+"""How long a client that sends no more waits for a byte, beyond what its requests let the broker wait. When
+it has left is not seen, and a broker may hang: else each client that gives up on it would leave two sockets.
+The same holds for one that is not read, and has sent its end behind what waits.
 
 A client that is not read because it has too many requests in flight waits no longer than twice this. Its end
 may be behind bytes for which the system has no room, so nobody can see whether it has left."""
@@ -437,7 +437,8 @@ class Link:
 
     @property
     def _goes_on(self) -> bool:
-        return self.core.responses_wait or (self.client.holds == CORE and self.core.goes_on)
+        # What came before the client's end is processed after it, too.
+        return self.core.responses_wait or (self.client.holds & ~CLOSING == CORE and self.core.goes_on)
 
     def _go_on(self) -> None:
         """Process more of what came."""

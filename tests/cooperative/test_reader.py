@@ -9,7 +9,7 @@ from proxy.cooperative.plan import Lanes
 from proxy.cooperative.ranges import KeyRange
 from tests.cooperative import test_reader_law
 from tests.cooperative.test_reader_law import ERRORS, TOPIC, WAIT, Client, World, lanes
-from tests.model.gate import framed
+from tests.model.gate import framed, unframed
 from tests.model.wire import decode_response
 
 SESSION = 10.0
@@ -157,6 +157,32 @@ def test_nobody_waits_longer_than_its_own_fetch_would(world: World) -> None:
     assert two.respond()
     two.take()
     assert not two.asked
+
+
+def test_a_parked_member_that_sends_no_more_gets_what_it_has_asked_for(world: World) -> None:
+    """What stands behind its fetch as well (fetch-semantics 1.7)."""
+    one, two = pair(world)
+    one.ask(0)
+    two.ask(0)
+    behind = two.client_id.encode()
+    behind = framed(b"\0\3\0\1" + bytes(4) + len(behind).to_bytes(2) + behind)
+    connection = two.connection
+    connection.receive_client(behind, world.now)
+    connection.client_ended()
+    connection.close_session(world.now)
+    assert connection.longest_wait == WAIT
+    assert not connection.drain_broker()
+    world.produce(0, KEYS, codec=0)
+    assert one.respond()
+    connection.tick(world.now)
+    two.take()
+    assert not two.asked
+    (asked,) = unframed(b"".join(map(bytes, connection.drain_broker())))
+    assert asked[:4] == behind[4:8]
+    told = framed(asked[4:8] + b"told")
+    connection.receive_broker(told, world.now)
+    assert b"".join(map(bytes, connection.drain_client())) == told
+    assert connection.done
 
 
 @pytest.mark.parametrize("error", ERRORS)

@@ -190,6 +190,43 @@ def test_what_waits_behind_the_end_of_framing_is_forwarded() -> None:
     assert b"".join(connection.drain_broker()) == b"".join(asked) + handshake + b"\0token" * 9
 
 
+@pytest.mark.parametrize("steady", [True, False])
+def test_tokens_behind_many_responses_go_to_a_client_that_sends_no_more(steady: bool) -> None:
+    """After a handshake of version 0 the broker's tokens have no framing either (KIP-43)."""
+    asked = one_read()[: 2 * AT_ONCE - 1]
+    handshake = request(SASL_HANDSHAKE, 0, 99, b"\0\5PLAIN")
+    connection = core(steady=steady)
+    connection.receive_client(b"".join(asked) + handshake + b"\0token", 0.0)
+    goes_on(connection)
+    connection.drain_broker()
+    connection.client_ended()
+    connection.close_session(0.0)
+    told = b"".join(map(response, range(len(asked)))) + response(99) + b"\0a token of the broker"
+    connection.receive_broker(told, 0.0)
+    got = b""
+    while not connection.done:
+        got += b"".join(connection.drain_client())
+        connection.go_on(0.0)
+    got += b"".join(connection.drain_client())
+    assert got == told
+
+
+def test_what_a_client_sent_before_its_end_is_answered_in_steps() -> None:
+    """What the gateway answers by itself waits for no broker."""
+    connection, asked = core(), one_read(API_VERSIONS, UNKNOWN)
+    connection.receive_client(b"".join(asked), 0.0)
+    connection.client_ended()
+    connection.close_session(0.0)
+    answered = 0
+    assert connection.goes_on
+    while not connection.done:
+        got = len(split(b"".join(connection.drain_client())))
+        assert got <= 2 * AT_ONCE
+        answered += got
+        connection.go_on(0.0)
+    assert answered + len(split(b"".join(connection.drain_client()))) == len(asked)
+
+
 def test_what_waits_of_a_client_that_is_not_kafka_is_forwarded() -> None:
     asked, other = one_read()[: AT_ONCE + 3], b"\xff" * 40
     connection = core(foreign=True)

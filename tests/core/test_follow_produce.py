@@ -406,6 +406,19 @@ def test_without_room_a_produce_passes_and_is_not_followed() -> None:
     assert " in_flight=0>" in repr(two.peers.lanes)
 
 
+def test_a_produce_without_room_does_not_hide_that_its_broker_hangs() -> None:
+    """Others have waited for that one as long as anybody may. They wait for it no more until it responds."""
+    two = Producer()
+    two.old.client(two.produce(0, 100)).takes_broker()
+    two.new.client(two.produce(2, 102)).nothing()
+    two.new.connection.tick(MAX_SECONDS)
+    two.new.to_broker(two.produce(2, 102)).broker(two.told(0, 42, 102)).to_client(two.told(0, 42, 102))
+    two.old.connection._state.request_budget = RequestBudget(0)
+    two.old.client(two.produce(4, 104)).to_broker(two.produce(4, 104))
+    two.new.client(two.produce(6, 106)).to_broker(two.produce(6, 106))
+    two.old.broker(two.told(0, 40, 100)).to_client(two.told(0, 40, 100))
+
+
 def test_a_produce_response_that_is_larger_than_any_is_not_kept() -> None:
     two = Producer()
     two.sends(0)

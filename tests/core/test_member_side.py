@@ -21,6 +21,7 @@ from proxy.cooperative.tally import Told
 from proxy.core.connection import Connection
 from proxy.core.eligibility import SessionLimits
 from proxy.core.events import MemberElsewhere
+from proxy.core.in_flight import AT_ONCE, MAX_IN_FLIGHT
 from proxy.core.member_side import MAX_HELD, MAX_READ, MemberSide
 from proxy.protocol.primitives import Buffer
 from tests.cooperative.batch import Record, batch, read
@@ -344,6 +345,160 @@ def test_what_follows_a_fetch_waits_for_its_response(shared: Shared, broker: Mod
     assert len(sent(one)) == 1
     one.receive_client(framed(header(3, 1, LOW, 10) + bytes(MAX_HELD)), 1.0)
     assert not one.reads_client
+
+
+# The end of what a client sends (fetch-semantics 1.7)
+
+
+def is_done(connection: Connection) -> bool:
+    return connection.done
+
+
+def half_close(connection: Connection) -> None:
+    connection.client_ended()
+    connection.close_session(1.0)
+
+
+def answers(request: bytes) -> bytes:
+    """A response of which nobody reads more than whose it is."""
+    return framed(request[8:12] + b"told")
+
+
+def test_what_was_sent_behind_a_fetch_before_the_end_is_answered(shared: Shared, broker: ModelBroker) -> None:
+    one = shared.connection()
+    behind = framed(header(3, 1, LOW, 9))
+    one.receive_client(fetch(LOW, offset=1) + behind + fetch(LOW), 1.0)
+    half_close(one)
+    (asked,) = sent(one)
+    one.receive_broker(framed(broker.handle(asked[4:], 1.0)), 1.0)
+    assert len(got(one)) == 1
+    asked, last = sent(one)
+    assert asked == framed(header(3, 1, "x", 9))
+    one.receive_broker(answers(asked), 1.0)
+    assert got(one) == [answers(asked)]
+    assert not is_done(one)
+    one.receive_broker(framed(broker.handle(last[4:], 1.0)), 1.0)
+    assert len(got(one)) == 1
+    assert is_done(one)
+    assert not one.busy
+
+
+def test_a_response_of_the_gateways_own_that_is_due_later_does_not_end_a_connection(shared: Shared) -> None:
+    one = shared.connection()
+    behind = framed(header(3, 1, "x.kr-9-1", 9))
+    one.receive_client(fetch("x.kr-9-1") + behind, 1.0)
+    half_close(one)
+    assert (one.drain_client(), one.drain_broker(), is_done(one)) == ([], [], False)
+    one.tick(1.5)
+    assert len(got(one)) == 1
+    (asked,) = sent(one)
+    one.receive_broker(answers(asked), 1.5)
+    assert got(one) == [answers(asked)]
+    assert is_done(one)
+
+
+def test_a_commit_that_was_sent_before_the_end_is_taken(shared: Shared) -> None:
+    """The broker is asked first what it has. What the member sent behind it waits."""
+    one = shared.connection()
+    one.receive_client(commit(LOW, 50) + framed(header(3, 1, LOW, 9)), 1.0)
+    half_close(one)
+    one.receive_broker(offsets(sent(one)[0], 30), 1.0)
+    (request,) = sent(one)
+    assert entry(request).offset == 30
+    one.receive_broker(committed(request), 1.0)
+    assert got(one) == [committed(request)]
+    (asked,) = sent(one)
+    one.receive_broker(answers(asked), 1.0)
+    assert got(one) == [answers(asked)]
+    assert is_done(one)
+
+
+def test_a_commit_that_waits_for_its_turn_is_taken_after_the_end(shared: Shared) -> None:
+    low, high = shared.connection(), shared.connection()
+    low.receive_client(commit(LOW, 50), 1.0)
+    high.receive_client(commit(HIGH, 70), 1.0)
+    half_close(high)
+    assert not is_done(high)
+    low.receive_broker(offsets(sent(low)[0], 30), 1.0)
+    low.receive_broker(committed(sent(low)[0]), 1.0)
+    (request,) = sent(high)
+    assert entry(request).offset == 50
+    high.receive_broker(committed(request), 1.0)
+    assert got(high) == [committed(request)]
+    assert is_done(high)
+
+
+def test_half_a_request_behind_a_fetch_does_not_hold_up_the_end(shared: Shared, broker: ModelBroker) -> None:
+    one = shared.connection()
+    one.receive_client(fetch(LOW) + fetch(LOW)[:-1], 1.0)
+    half_close(one)
+    (asked,) = sent(one)
+    one.receive_broker(framed(broker.handle(asked[4:], 1.0)), 1.0)
+    assert len(got(one)) == 1
+    assert is_done(one)
+
+
+# Many requests at once
+
+
+def many(number: int) -> list[bytes]:
+    return [framed(header(3, 1, LOW, each)) for each in range(number)]
+
+
+def reads(connection: Connection) -> bool:
+    return connection.reads_client
+
+
+def test_what_a_member_sends_at_once_is_processed_in_steps(shared: Shared) -> None:
+    """The event loop goes to others in between, as with any client."""
+    one, asked = shared.connection(), many(300)
+    one.receive_client(b"".join(asked), 1.0)
+    passed = sent(one)
+    assert len(passed) == AT_ONCE
+    assert not reads(one)
+    while one.goes_on:
+        one.go_on(1.0)
+        step = sent(one)
+        assert len(step) <= AT_ONCE
+        passed += step
+    assert passed == [framed(header(3, 1, "x", each)) for each in range(300)]
+    assert reads(one)
+
+
+def test_responses_to_a_member_begin_no_more_than_a_step(shared: Shared) -> None:
+    one, asked = shared.connection(), many(MAX_IN_FLIGHT + 300)
+    one.receive_client(b"".join(asked), 1.0)
+    passed = sent(one)
+    while one.goes_on:
+        one.go_on(1.0)
+        passed += sent(one)
+    assert len(passed) == MAX_IN_FLIGHT
+    one.receive_broker(b"".join(map(answers, passed[:200])), 1.0)
+    told: list[bytes] = []
+    while step := sent(one):
+        assert len(step) <= AT_ONCE
+        passed += step
+        told += got(one)
+        one.go_on(1.0)
+    told += got(one)
+    assert told == list(map(answers, passed[:200]))
+    assert len(passed) == MAX_IN_FLIGHT + 200
+
+
+def test_all_of_many_requests_of_a_member_are_answered_after_its_end(shared: Shared) -> None:
+    one = shared.connection()
+    one.receive_client(b"".join(many(300)), 1.0)
+    half_close(one)
+    passed, told = sent(one), 0
+    while not is_done(one):
+        one.receive_broker(b"".join(map(answers, passed[told:])), 1.0)
+        told = len(passed)
+        while one.goes_on:
+            one.go_on(1.0)
+            step = sent(one)
+            assert len(step) <= 2 * AT_ONCE
+            passed += step
+    assert len(got(one)) == told == 300
 
 
 # Commits

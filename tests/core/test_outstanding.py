@@ -119,6 +119,29 @@ def test_a_group_waits_for_its_members() -> None:
         line.broker(response(correlation), 6.0)
 
 
+def test_a_client_that_sends_no_more_waits_as_long_as_any_of_its_requests_may() -> None:
+    """A JoinGroup is answered when all members have joined: after minutes, perhaps."""
+    line = Line()
+    line.client(join(1, 2, 10_000, 60_000), 1.0)
+    line.client(fetch(11, T[0], correlation=2, max_wait_ms=500), 1.0)
+    assert longest_waits(line) == {60.0}
+    line.broker(response(1), 2.0)
+    assert longest_waits(line) == {0.5}
+    line.broker(full(11, T[:1], correlation_id=2), 2.5)
+    assert longest_waits(line) == {0.0}
+    for at in range(3, 8):  # the later ones pass by the steady path
+        line.client(fetch(11, T[0], correlation=at, max_wait_ms=40_000), at)
+        assert longest_waits(line) == {40.0}
+        line.broker(full(11, T[:1], correlation_id=at), at + 0.5)
+    line.client(request(SYNC, 0, 8), 9.0)
+    assert longest_waits(line) == {60.0}
+
+
+def longest_waits(line: Line) -> set[float]:
+    """How long the client lets the broker wait, with and without the steady path."""
+    return {core.longest_wait for core in line.twin.cores}
+
+
 def test_a_produce_without_acks_is_never_outstanding() -> None:
     line = Line()
     for correlation in range(1, 4):
