@@ -1,7 +1,7 @@
-"""What becomes of a fetch: it goes through the session in one of three forms, or as it came, for a reason.
+"""The decision on a fetch: send it through the session in one of three forms, or forward it unchanged.
 
-Deciding changes nothing that a broker or a client could see. `Fetches`, which sends the fetch, carries the
-decision out.
+Deciding has no effect that a broker or a client could see. `Fetches` carries the decision out and sends the
+fetch.
 """
 
 from collections.abc import Sequence
@@ -15,21 +15,21 @@ from proxy.protocol.fetch_request import Listing
 
 @final
 class Reason(StrEnum):
-    """Why a request or a connection is forwarded as it came; the label of `fetchgate_passthrough_total`."""
+    """Why a request or connection is forwarded unchanged; the label of `fetchgate_passthrough_total`."""
 
     NATIVE = "native session"
     """The client has sessions of its own."""
     SESSIONS_OFF = "sessions off"
     """--sessions off, or --sessions-off-for this client id."""
     UNCACHED_ERRORS = "errors that a session forgets"
-    """The broker sent error 35 or 76, which a session up to Kafka 3.9 does not repeat (fetch-semantics 2.6,
-    trap 7)."""
+    """The broker sent error 35 or 76. Sessions up to Kafka 3.9 do not repeat these (fetch-semantics 2.6, trap
+    7)."""
     LEFT_OUT = "session leaves out partitions"
-    """Twice on this connection a response of the session left out a partition with a new high watermark."""
+    """On this connection, responses of the session left out partitions with a new high watermark twice."""
     NOT_A_CONSUMER = "not a consumer"
     """The fetch has a replica id: it is from a broker or a controller."""
     TAGS = "tags"
-    """The fetch has tags that the gateway does not know, or a response of the session has some outside of its
+    """The fetch has tags that the gateway does not know, or a response of the session has tags outside its
     entries."""
     FORGETS = "forgets without a session"
     """The fetch lists partitions to forget, but names no session."""
@@ -40,51 +40,53 @@ class Reason(StrEnum):
     NO_SESSIONS = "broker without sessions"
     """Kafka 1.0 and older."""
     LEADER_EPOCHS = "leader epochs"
-    """A session of this broker does not follow the leader epochs of the entries (KIP-320)."""
+    """A session of this broker does not update the leader epochs of its entries (KIP-320)."""
     BUSY = "session busy"
     """A fetch of the session is outstanding."""
     CATCHING_UP = "catching up"
-    """The last response was large; the next one is streamed."""
+    """The last response was large, so the next one is streamed."""
     KEEP_ORDER = "keep order"
     """--keep-order: the response limit starved a listed partition, so partitions are served in its order."""
     MEMORY = "memory"
-    """The process holds as many bytes of responses, or of what fetches list, as it may."""
+    """The process holds as many bytes of responses, or of listed partitions, as it may."""
     RESTING = "resting"
-    """Sessions cost this connection more than they saved. Many times as many bytes pass first."""
+    """Sessions cost this connection more than they saved. None is used until many times the lost bytes have
+    passed."""
     NO_SESSION_YET = "no session yet"
-    """The list is so short that a session's close would be much of what fetches have cost so far; or the last
-    session did not pay."""
+    """The last session did not save bytes, or the list is so short that closing a session would cost much of
+    what the fetches have cost so far."""
     NO_SLOT = "no slot left"
     """--max-sessions is reached."""
     NOT_SMALLER = "delta not smaller"
-    """With its response, the incremental form is expected to be no smaller than the full one."""
+    """The incremental fetch and its response are not expected to be smaller than the full ones."""
     TOO_SPARSE = "partitions listed twice or too sparse"
-    """The table of partitions can't take the fetch's list."""
+    """The partition table can't hold the list: a partition is listed twice, or the numbers are too sparse."""
     NOT_UNDERSTOOD = "not understood"
-    """The fetch request is not as its version says."""
+    """The fetch request does not match the schema of its version."""
     NOT_READ = "not looked into"
-    """A version below 4 or above 18; a request of over 1 MiB, or one for which the memory for incomplete
-    requests had no room; a fetch of over 2,048 topics or 32,768 partitions, or with a topic name of over 249
+    """A version below 4 or above 18, or a request over 1 MiB. Also a request that did not fit the memory for
+    incomplete requests, and a fetch with over 2,048 topics, over 32,768 partitions, or a topic name over 249
     bytes."""
     GSSAPI = "GSSAPI token"
     """The connection began with a bare GSSAPI token, as clients of Kafka 0.9 do."""
     SASL_V0 = "SASL handshake v0"
-    """After it the client's bytes are forwarded as they come: SASL tokens have no Kafka framing (KIP-43)."""
+    """From here on, the client's bytes are forwarded unread: its SASL tokens have no Kafka framing
+    (KIP-43)."""
     TLS = "TLS"
     """In transparent mode: the connection is TLS from the client to the broker."""
     NOT_KAFKA = "not Kafka"
     """In transparent mode: the connection speaks another protocol."""
 
     def __repr__(self) -> str:
-        """Look like the string that it is, in log lines for people."""
+        """Return the plain string, for log lines."""
         return repr(self.value)
 
 
 # Tuples, because hashing a member of an enum takes a call, and comparing two takes none.
 PASSING: Final = (Reason.BUSY, Reason.CATCHING_UP, Reason.MEMORY)
-"""Reasons that pass by themselves: the session stays."""
+"""Temporary reasons: the session is kept."""
 FOR_GOOD: Final = (Reason.SESSIONS_OFF, Reason.UNCACHED_ERRORS, Reason.LEFT_OUT)
-"""Reasons that stay: a session is closed at once (as it is for NATIVE, see `Fetches._leave_unused`)."""
+"""Permanent reasons: the session is closed at once. (So it is for NATIVE, see `Fetches._leave_unused`.)"""
 
 
 @dataclass(slots=True, eq=False)
@@ -92,22 +94,23 @@ class Delta:
     """What a fetch changes in the session."""
 
     rows: Rows
-    """The row of each entry of the fetch, -1 where the table has none."""
+    """The row of each entry of the fetch, -1 if the table does not have it."""
     added: Rows
     """Positions of entries that the session does not have."""
     altered: Rows
-    """Positions of entries whose bytes differ from those last sent, topics together."""
+    """Positions of entries whose bytes differ from those last sent, grouped by topic."""
     forgotten: Rows
     """Rows that the fetch no longer lists."""
     topics: list[tuple[bytes, bytes]]
-    """Added, then altered entries as topic elements."""
+    """Topic elements: the added entries, then the altered ones."""
     forgotten_topics: list[tuple[bytes, bytes]]
     turned: bool
-    """The fetch lists what the previous one listed, in the same order, but may begin at any of them."""
+    """The fetch is a rotation of the previous one: the same partitions in the same order, from any of them
+    on."""
 
     @property
     def size(self) -> int:
-        """Bytes of entries, topic keys and forgotten partitions on the wire, lengths and tags apart."""
+        """The bytes of entries, topic keys and forgotten partitions on the wire, without lengths and tags."""
         listed = sum(len(key) + len(block) for key, block in self.topics)
         return listed + sum(len(key) + len(block) for key, block in self.forgotten_topics)
 
@@ -115,13 +118,13 @@ class Delta:
 @final
 @dataclass(slots=True, eq=False)
 class Full:
-    """Ask for a session: the fetch goes with epoch 0."""
+    """Request a session: the fetch is sent with epoch 0."""
 
 
 @final
 @dataclass(slots=True, eq=False)
 class Incremental:
-    """Send only what the fetch changes in the session."""
+    """Send only the changes against the session."""
 
     frame: bytes
     """The incremental fetch."""
@@ -132,15 +135,15 @@ class Incremental:
 @final
 @dataclass(slots=True, eq=False)
 class Rotated:
-    """The same, found by a quicker comparison: one topic's list only rotated (`proxy.session.rotation`)."""
+    """Like `Incremental`, found faster because one topic's list only rotated (`proxy.session.rotation`)."""
 
     frame: bytes
     """The incremental fetch."""
     first: int
     """The session's row of the fetch's first entry."""
     altered: Sequence[tuple[int, bytes]]
-    """Row and entry of what the fetch alters."""
+    """The row and the bytes of each altered entry."""
 
 
 Decision: TypeAlias = Reason | Full | Incremental | Rotated
-"""What becomes of a fetch; a `Reason`: it is forwarded as it came."""
+"""The form in which a fetch is sent. A `Reason` means: forward it unchanged."""

@@ -1,7 +1,7 @@
 """Expanded responses: the response that a broker would have sent without a session.
 
-It has the cached entry of each requested partition, in the request's order. The entries that the broker sent
-take the place of the cached ones. Large ones are views of the received frame.
+It has an entry for each requested partition, in the request's order: the one that the broker sent, or else
+the cached one. Large entries are views of the received frame.
 """
 
 from collections.abc import Sequence
@@ -27,75 +27,76 @@ FOUND_BEFORE_READING: Final = frozenset(
         ErrorCode.UNKNOWN_TOPIC_ID,
     }
 )
-"""Errors that a broker finds before it reads. It sends them after all that it read: fetch-semantics 2.4.
+"""Errors that a broker finds before it reads. It sends them after the entries that it read (fetch-semantics
+2.4).
 
-Up to Kafka 1.1 an unknown partition of a known topic stands in its place. 3 does not tell it from an unknown
-topic; no client depends on it (trap 23)."""
+Exception: up to Kafka 1.1, an unknown partition of a known topic is sent in request order. Error 3 also means
+an unknown topic, so the two can't be told apart. No client depends on this order (trap 23)."""
 COPIED: Final = 1 << 12
-"""An entry below this many bytes is copied: a piece of its own would cost more."""
+"""Entries smaller than this are copied; a separate piece would cost more."""
 _UNIFORM_WORTH: Final = 8
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Expansion:
-    """What an expanded response is made of."""
+    """The parts of an expanded response."""
 
     layout: FetchLayout
-    """That of the client's version. The table has v7 if this is v4 to v6."""
+    """The layout of the client's version. If that is v4 to v6, the table uses v7."""
     listing: Listing
     table: PartitionTable
     rows: Rows
     """The row of each entry of `listing`."""
     entries: Sequence[PartitionResponse]
-    """The entries that go to the client as the broker sent them."""
+    """The entries that are forwarded as the broker sent them."""
     entry_rows: Sequence[int]
     """The row of each of `entries`."""
     entry_bytes: int
-    """The size of `entries`."""
+    """The size of `entries` in bytes."""
     late: bool
-    """Some of these have errors that a broker finds before it reads."""
+    """Some of `entries` have errors that a broker finds before it reads."""
     received: Received
     """The broker's frame."""
     starved: Sequence[int]
-    """Rows that the broker has more for, of which nothing fitted the response."""
+    """Rows whose records did not fit the response, although the broker has some."""
     correlation_id: bytes
     throttle_time_ms: int
     tags: bytes
     """The body's tag buffer; empty below v12."""
 
 
-def expand(what: Expansion) -> tuple[list[Buffer], int]:
+def expand(expansion: Expansion) -> tuple[list[Buffer], int]:
     """Return the frame for the client, in pieces, and its size.
 
-    Large pieces are views of `what.received`, so records are not copied.
+    Large pieces are views of `expansion.received`, so records are not copied.
     """
-    order = _order(what)
-    rows: Rows = what.rows
-    positions = what.table.position.take(np.array(what.entry_rows, np.intp)).astype(np.intp)
+    order = _order(expansion)
+    rows: Rows = expansion.rows
+    positions = expansion.table.position.take(np.array(expansion.entry_rows, np.intp)).astype(np.intp)
     if order is None:
-        keys, counts = what.listing.keys, what.listing.counts
+        keys, counts = expansion.listing.keys, expansion.listing.counts
     else:
-        keys, counts = _regrouped(what.listing, order)
-        rows = what.rows.take(order)
+        keys, counts = _regrouped(expansion.listing, order)
+        rows = expansion.rows.take(order)
         places = np.empty(len(order), np.intp)
         places[order] = np.arange(len(order))
         positions = places[positions]
-    template, starts = _template(what, keys, counts, rows)
-    return _spliced(what, template, starts, counts, positions.tolist())
+    template, starts = _template(expansion, keys, counts, rows)
+    return _spliced(expansion, template, starts, counts, positions.tolist())
 
 
-def _order(what: Expansion) -> Rows | None:
-    """Return the positions in the request, in the response's order; None if that is the request's own."""
-    if not what.late:
+def _order(expansion: Expansion) -> Rows | None:
+    """Return positions in the request, in the order of the response. None: the two orders are equal."""
+    if not expansion.late:
         return None
     found = sorted(
-        # A broker looks up all topic ids before anything else: 100 before 3 and 29 (fetch-semantics 2.4).
-        (entry.error_code != ErrorCode.UNKNOWN_TOPIC_ID, int(what.table.position[row]))
-        for entry, row in zip(what.entries, what.entry_rows, strict=True)
+        # A broker looks up all topic ids first, so 100 comes before 3 and 29 (fetch-semantics 2.4).
+        (entry.error_code != ErrorCode.UNKNOWN_TOPIC_ID, int(expansion.table.position[row]))
+        for entry, row in zip(expansion.entries, expansion.entry_rows, strict=True)
         if entry.error_code in FOUND_BEFORE_READING
     )
     late = [position for _, position in found]
-    mask = np.ones(len(what.listing), np.bool_)
+    mask = np.ones(len(expansion.listing), np.bool_)
     mask[late] = False
     return np.concatenate([mask.nonzero()[0], np.array(late, np.intp)])
 
@@ -106,7 +107,7 @@ def _regrouped(listing: Listing, order: Rows) -> tuple[list[bytes], list[int]]:
     counts: list[int] = []
     for owner in owners:
         key = listing.keys[owner]
-        # Only neighbours share a topic element, as the broker has it (fetch-semantics 2.5, case 36).
+        # Only neighbours share a topic element, as in the broker's response (fetch-semantics 2.5, case 36).
         if keys and keys[-1] == key:
             counts[-1] += 1
         else:
@@ -116,18 +117,22 @@ def _regrouped(listing: Listing, order: Rows) -> tuple[list[bytes], list[int]]:
 
 
 def _template(
-    what: Expansion, keys: list[bytes], counts: list[int], rows: Rows
+    expansion: Expansion, keys: list[bytes], counts: list[int], rows: Rows
 ) -> tuple[bytearray, list[int]]:
-    """Return the response with the cached entries alone, and where each topic's entries begin in it."""
-    layout = what.layout
-    head = response_head(layout, what.correlation_id, what.throttle_time_ms) + layout.count(len(keys))
+    """Return the response with cached entries only, and the offset of each topic's entries in it."""
+    layout = expansion.layout
+    head = response_head(layout, expansion.correlation_id, expansion.throttle_time_ms) + layout.count(
+        len(keys)
+    )
     # The session speaks v7; log_start_offset came with v5 (fetch-semantics 1.4, trap 4).
-    cached = what.table.cached_entries.take(rows)
-    if what.starved:
-        # An empty read stands in place of one that did not fit, and has no aborted transactions, not even an
-        # empty list (fetch-semantics 1.4 and 4, step 3).
-        without_list = np.void(what.table.layout.empty_ends[0])
-        cached.view(what.table.layout.response_fields)["end"][np.isin(rows, what.starved)] = without_list
+    cached = expansion.table.cached_entries.take(rows)
+    if expansion.starved:
+        # A partition that did not fit gets an empty read without aborted transactions: null, never an empty
+        # list (fetch-semantics 1.4 and 4, step 3).
+        without_list = np.void(expansion.table.layout.empty_ends[0])
+        cached.view(expansion.table.layout.response_fields)["end"][np.isin(rows, expansion.starved)] = (
+            without_list
+        )
     cached_entries = narrow_entries(cached, layout)
     size = layout.response_entry
     end = 1 if layout.flexible else 0
@@ -135,7 +140,7 @@ def _template(
     if len(keys) >= _UNIFORM_WORTH and len(set(counts)) == 1 and len(set(map(len, keys))) == 1:
         first = layout.prefix(keys[0], counts[0])
         element = len(first) + counts[0] * size + end
-        out = bytearray(at + len(keys) * element + len(what.tags))
+        out = bytearray(at + len(keys) * element + len(expansion.tags))
         cells = np.ndarray((len(keys), element), np.uint8, out, at)
         cells[:, : len(first)] = np.frombuffer(first, np.uint8)
         key_at = len(first) - len(keys[0]) - len(layout.count(counts[0]))
@@ -156,34 +161,36 @@ def _template(
             parts += (prefix, body[done : done + count * size], b"\x00"[:end])
             done += count * size
             at += count * size + end
-        parts.append(what.tags)
+        parts.append(expansion.tags)
         return bytearray().join(parts), starts
     out[LENGTH_BYTES : LENGTH_BYTES + len(head)] = head
-    out[len(out) - len(what.tags) :] = what.tags
+    out[len(out) - len(expansion.tags) :] = expansion.tags
     return out, starts
 
 
 def _spliced(
-    what: Expansion, template: bytearray, starts: list[int], counts: list[int], positions: list[int]
+    expansion: Expansion, template: bytearray, starts: list[int], counts: list[int], positions: list[int]
 ) -> tuple[list[Buffer], int]:
-    """Put the broker's entries in place of the cached ones, and the frame's length in front."""
-    size = what.layout.response_entry
+    """Replace cached entries by the broker's entries, and write the frame's length."""
+    size = expansion.layout.response_entry
     firsts = [0, *accumulate(counts)]
     pieces: list[Buffer] = []
     parts: list[Buffer] = []
     view = memoryview(template)
     done, topic = 0, 0
-    total = len(template) + what.entry_bytes - len(positions) * (size + narrowed_bytes(what.layout))
+    total = len(template) + expansion.entry_bytes - len(positions) * (size + narrowed_bytes(expansion.layout))
     template[:LENGTH_BYTES] = (total - LENGTH_BYTES).to_bytes(LENGTH_BYTES)
-    version = what.layout.version
+    version = expansion.layout.version
     for number in sorted(range(len(positions)), key=positions.__getitem__):
-        position, entry = positions[number], what.entries[number]
+        position, entry = positions[number], expansion.entries[number]
         while firsts[topic + 1] <= position:
             topic += 1
         at = starts[topic] + (position - firsts[topic]) * size
         if at > done:
             parts.append(view[done:at])
-        sent = entry.views if version > 5 and entry.views else narrow_entry(what.received, entry, version)
+        sent = (
+            entry.views if version > 5 and entry.views else narrow_entry(expansion.received, entry, version)
+        )
         if entry.end - entry.start < COPIED:
             parts += sent
         else:

@@ -1,11 +1,11 @@
 """KIP-227's FetchSessionHandler: the requesting half of a fetch session, for one connection to one broker.
 
-A session is a pair (id, epoch) and the partitions that both ends believe to be in it; the next request
-carries the *next* pair. This module owns all of it: pair, partitions, state. It moves by the three tables of
+A session is a pair (id, epoch) and the partitions that both ends believe to be in it. The handler holds the
+pair for the *next* request, the partitions and the state. Its transitions are the three tables of
 `proxy.session.state`.
 
-Where a response can't be completed from what the broker said in this session, nothing is invented: the fetch
-is sent again in full.
+If this session's responses are not enough to complete a response, nothing is invented: the fetch is sent
+again in full.
 """
 
 from collections.abc import Sequence
@@ -37,36 +37,36 @@ from proxy.session.state import (
 )
 
 UNSHARDED_ID: Final = 2_147_483_640
-"""Ids from here on are in no shard of a broker from 3.8 on; it answers them with -1 at every epoch
+"""Brokers from 3.8 on have no shard for ids from here on, and answer them with -1 at every epoch
 (fetch-semantics 2.2, case 96)."""
 
 
 @dataclass(slots=True, eq=False)
 class SessionResult:
-    """What a response means."""
+    """The meaning of a response."""
 
     action: Action
     reason: str = ""
     """Why the response can't be used, in words."""
     loss: Loss | None = None
-    """How the session was lost, if the broker did not say so."""
+    """How the session was lost. None if it was not, or if the broker sent a session error."""
     entries: list[PartitionResponse] = field(default_factory=list)
-    """The entries that are sent on as the broker sent them; all others are as the table has them."""
+    """The entries to forward as the broker sent them. All others come from the table."""
     rows: list[int] = field(default_factory=list)
     """The row of each of `entries`."""
     size: int = 0
-    """Bytes of `entries`."""
+    """The size of `entries` in bytes."""
     errors: set[int] = field(default_factory=set)
-    """The error codes that entries of the response have."""
+    """The error codes of the response's entries."""
 
     @property
     def late(self) -> bool:
-        """Whether there are errors that a broker sends after all that it read."""
+        """Whether `errors` has some that a broker sends after all entries that it read."""
         return not FOUND_BEFORE_READING.isdisjoint(self.errors)
 
     @property
     def news(self) -> Sequence[int]:
-        """The rows for which the client is likely to move: not those with errors found before reading."""
+        """The rows that the next fetch is likely to change. Errors found before reading do not count."""
         if not self.late:
             return self.rows
         entries = zip(self.rows, self.entries, strict=True)
@@ -74,7 +74,7 @@ class SessionResult:
 
 
 class _Taken:
-    """How much of a response the table has taken, and what came out."""
+    """How much of a response has been applied to the table, and the result so far."""
 
     __slots__ = ("entries", "errors", "misfit", "result", "rows", "runs", "walk")
 
@@ -83,7 +83,7 @@ class _Taken:
         self.runs = 0
         self.entries = 0
         self.errors = 0
-        """How many entries with errors."""
+        """The number of entries with errors."""
         self.misfit = ""
         self.result = SessionResult(_COMPLETE)
         self.rows: set[int] = set()
@@ -91,25 +91,25 @@ class _Taken:
 
 
 class FetchSessionHandler:
-    """Builds the fetches of one session and judges their responses. At most one fetch is outstanding."""
+    """Builds the fetches of one session and interprets the responses. At most one fetch is outstanding."""
 
     __slots__ = ("_due", "_taken", "epoch", "rotation", "session_id", "state", "table")
 
     def __init__(self) -> None:
         self.state = SessionState.NONE
         self.session_id = 0
-        """Id that the next request carries, 0 for none. After a session was given up it may still be that
-        session's id: the next full fetch names it, so that the broker drops that session."""
+        """The id for the next request, 0 for none. It may name a session that was given up: the next full
+        fetch then tells the broker to drop it."""
         self.epoch = 0
-        """Epoch that the next request carries; 0 asks for a new session."""
+        """The epoch for the next request; 0 requests a new session."""
         self.table: PartitionTable | None = None
-        """What the session holds; before there is one, what the last fetch listed."""
+        """The partitions of the session. Without a session: those of the last fetch."""
         self.rotation: Rotation | None = None
-        """Recognises and expands fetches quickly while the client's list only rotates; else None."""
+        """The fast path for lists that only rotate. None if the last fetch was not a rotation."""
         self._taken: _Taken | None = None
         self._due: dict[tuple[bytes, int], int] = {}
-        """Partitions that the next response of the session must name, and their high watermarks as it has
-        told them."""
+        """Partitions that the session's next response must name, each with the high watermark last sent in
+        the session."""
 
     def __repr__(self) -> str:
         size = self.table.size if self.table is not None else 0
@@ -117,20 +117,20 @@ class FetchSessionHandler:
 
     @property
     def has_session(self) -> bool:
-        """Whether there is a session to continue; one of its fetches may be outstanding."""
+        """Whether there is a session to continue. One of its fetches may be outstanding."""
         return self.epoch > 0
 
     @property
     def outstanding(self) -> bool:
-        """Whether a response of the session is still to come."""
+        """Whether a response of the session is pending."""
         return self.state not in IDLE
 
     @property
     def pair(self) -> tuple[int, int]:
-        """The (session id, epoch) that the next request carries."""
+        """The (session id, epoch) for the next request."""
         return self.session_id, self.epoch
 
-    # What a fetch would be
+    # Decide
 
     def rotated(self, frame: bytes, topics: Topics) -> Rotated | None:
         """Return the incremental form of a fetch if `rotation` recognises it, else None."""
@@ -140,16 +140,11 @@ class FetchSessionHandler:
         first = rotation.first(frame)
         if first < 0 or not self.epoch or (altered := rotation.altered(frame, first)) is None:
             return None
-        # Never larger than the fetch: it lists one topic, and what differs of it.
+        # Never larger than the fetch itself: both list one topic, and this one only its changes.
         return Rotated(rotation.delta(frame, altered, (self.session_id, self.epoch)), first, altered)
 
     def incremental(self, fetch: FetchRequest, listing: Listing) -> Incremental | None:
-        """Return the incremental form of a fetch; None if it has none, see `compare`.
-
-        Args:
-            fetch: the fetch.
-            listing: what it lists, in the session's version.
-        """
+        """Return the incremental form of a fetch. None if `compare` finds none."""
         delta = self.compare(listing)
         if delta is None:
             return None
@@ -157,17 +152,17 @@ class FetchSessionHandler:
         return Incremental(frame, listing, delta)
 
     def fits(self, listing: Listing, isolation_level: int) -> bool:
-        """Whether the table can go on with a fetch; else the session must be made anew."""
+        """Whether the table can hold this fetch. If not, a new session is needed."""
         table = self.table
         return table is None or (
             table.layout is listing.layout and table.isolation_level == isolation_level and not table.bloated
         )
 
     def compare(self, listing: Listing) -> Delta | None:
-        """Tell what a fetch would change, and change nothing.
+        """Place a fetch in the table, and return what it changes. Nothing else is changed.
 
         Returns:
-            None if there is nothing to compare with, or it lists a partition twice.
+            None if there is no table of this version, or if the fetch lists a partition twice.
         """
         table = self.table
         if table is None or table.layout is not listing.layout:
@@ -190,60 +185,60 @@ class FetchSessionHandler:
             altered = _differing(listing.entries, table.requests.take(rows))
             forgotten = table.unplaced() if named != table.size else _NONE
         if len(altered) > 1 and len(listing.keys) > 1:
-            # Only neighbours share a topic element (fetch-semantics 3.1). librdkafka mixes the topics of its
-            # list. Unsorted, there would be more elements, and each has the topic's name or id again.
+            # Only neighbours share a topic element (fetch-semantics 3.1), and librdkafka mixes the topics of
+            # its list. Unsorted, there would be more elements, each with the topic's name or id.
             altered = altered[np.argsort(table.topic[rows[altered]], kind="stable")]
-        # Added first, altered last, as the Java client sends them (fetch-semantics 3.1, case 51).
+        # Added first, altered last, like the Java client (fetch-semantics 3.1, case 51).
         topics = _elements(listing, added) + _elements(listing, altered)
         return Delta(rows, added, altered, forgotten, topics, _forgotten_elements(table, forgotten), turned)
 
     def learn_listing(self, listing: Listing, isolation_level: int) -> bool:
-        """Make a table of what a full fetch lists, replacing what there was.
+        """Replace the table by one with the partitions of a full fetch.
 
         Returns:
-            False, without a table, if partitions are listed twice or too sparse to be looked up.
+            False, and there is no table, if a partition is listed twice or the numbers are too sparse.
         """
         table = PartitionTable(listing.layout, isolation_level)
         everything = np.arange(len(listing))
         self.table = None
-        # What is listed twice has one row in the lookup.
+        # A partition that is listed twice has only one row in the lookup.
         if not table.add(listing, everything) or table.place(table.locate(listing)) != len(listing):
             return False
         self.table = table
         return True
 
     def learn(self, listing: Listing, isolation_level: int) -> Delta | None:
-        """Keep what a fetch lists before there is a session.
+        """Apply a fetch to the table while there is no session.
 
         Returns:
-            What it changes against the fetch before; None if that can't be compared. If the list can't be
-            kept (see `learn_listing`), there is no table.
+            The changes against the previous fetch. None if the two can't be compared; the table is then made
+            anew, or missing if it can't hold the list (see `learn_listing`).
         """
-        self.rotation = None  # this fetch changes the table, and a row may then stand for another partition
+        self.rotation = None  # this fetch changes the table, and a row may then be another partition
         delta = self.compare(listing)
         if delta is not None and self.apply(listing, delta):
             return delta
         self.learn_listing(listing, isolation_level)
         return None
 
-    # What is sent
+    # Send
 
     def ask_full(self) -> tuple[int, int]:
-        """Return the (id, epoch) of a full fetch for what the table has; it is outstanding from now on."""
+        """Return the (id, epoch) for a full fetch of the table's partitions, and mark it outstanding."""
         table = self._require_table()
         self.state = TRANSITIONS[self.state, SessionEvent.ASK_FULL]
         table.forget_responses()
         self._due = {}
-        # (id, 0) has the broker drop the old session and make another; (0, 0) makes one
-        # (KIP-227; fetch-semantics 2.2, case 15).
+        # (id, 0) makes the broker drop the old session and create another; (0, 0) creates one (KIP-227;
+        # fetch-semantics 2.2, case 15).
         self.epoch = 0
         return self.pair
 
     def ask(self, fetch: FetchRequest, decision: Incremental | Rotated) -> bool:
-        """Make the table hold what an incremental fetch changes; the fetch is outstanding from now on.
+        """Apply an incremental fetch to the table, and mark it outstanding.
 
         Returns:
-            False, with nothing changed, if the table can't hold what is added.
+            False, with nothing changed, if the table can't hold the added partitions.
         """
         following = TRANSITIONS[self.state, _ASK_INCREMENTAL]
         if type(decision) is Rotated:
@@ -257,21 +252,21 @@ class FetchSessionHandler:
         return True
 
     def ask_rotated(self, altered: Sequence[tuple[int, bytes]]) -> None:
-        """Do what `ask` does for the next fetch of a session that is `ESTABLISHED`."""
+        """Like `ask`, for a rotated fetch in state `ESTABLISHED`."""
         if altered and self.rotation is not None:
             self.rotation.apply(altered)
         self.state = _FETCHING
 
     def go_on(self) -> None:
-        """Do what `handle` does for a response that continues the session and says nothing else."""
+        """Like `handle`, for a response that only continues the session."""
         self.state = _ESTABLISHED
         self.epoch = next_epoch(self.epoch)
 
     def apply(self, listing: Listing, delta: Delta) -> bool:
-        """Make the table hold what a fetch lists.
+        """Apply the changes of a fetch to the table.
 
         Returns:
-            False, with nothing changed, if the table can't take what is added.
+            False, with nothing changed, if the table can't hold the added partitions.
         """
         table = self._require_table()
         if len(delta.added) and not table.add(listing, delta.added):
@@ -287,10 +282,10 @@ class FetchSessionHandler:
         return True
 
     def find_rotation(self, fetch: FetchRequest, delta: Delta) -> Rotation | None:
-        """Return a rotation that recognises the next fetches if they list the same circle as this one.
+        """Return a rotation for the next fetches. None if this fetch is not a rotation of the table's order.
 
-        The fetch has been applied. When two fetches in a row have listed the same circle, the rows of the
-        table are put into its order.
+        The fetch must have been applied. If it is a rotation of the previous fetch, the table's rows are
+        first put into that order.
         """
         table = self._require_table()
         if fetch.block is None or fetch.layout is not table.layout or len(delta.rows) != table.size:
@@ -303,29 +298,29 @@ class FetchSessionHandler:
         return Rotation(fetch, table)
 
     def take(self, walk: FetchResponseWalk) -> Sequence[PartitionResponse]:
-        """Have the table take what the response to the outstanding fetch has said so far.
+        """Apply to the table the part of the outstanding response that has been walked.
 
-        So its last byte has little left to do. If the response turns out to be of no use, the session is
-        left, and with it what the table was told in it.
+        Applying in parts keeps the work at the last byte small. If the response can't be used, the session is
+        given up, and these changes with it.
 
         Returns:
-            The entries so far that are sent on as the broker sent them.
+            The entries so far that are forwarded as the broker sent them.
         """
         if self.table is None or walk.error_code:
             return ()
         return self._take(self.table, walk).result.entries
 
     def handle(self, walk: FetchResponseWalk, *, empties: bool = True) -> SessionResult:
-        """Take the response to the outstanding fetch, walked to its end; see `proxy.session.state`.
+        """Apply the response to the outstanding fetch, walked to its end; see `proxy.session.state`.
 
         Args:
             walk: the response.
-            empties: the broker throttles by throwing the read away, so that an empty throttled response says
-                nothing of any partition (from Kafka 2.0 on).
+            empties: True for brokers that throttle by discarding the read (from Kafka 2.0 on). Their empty
+                throttled responses say nothing about any partition.
         """
         full = self.state is _REQUESTED
         result = SessionResult(_COMPLETE)
-        # KIP-219: brokers from 2.0 on throw the read away, so it says nothing of any partition
+        # KIP-219: brokers from 2.0 on discard the read, so the response says nothing about any partition
         # (fetch-semantics 2.8, cases 48 and 55).
         if walk.error_code:
             says = _ERRORS.get(walk.error_code, Says.OTHER_ERROR)
@@ -343,8 +338,8 @@ class FetchSessionHandler:
                 result.reason, result.loss = _LEFT_OUT, Loss.LEFT_OUT
             else:
                 result = taken.result
-                # A new session has an id above 0. Any id but 0 continues a session, even a negative one: Java
-                # only asks whether it is 0 (fetch-semantics 3.2).
+                # A new session has an id above 0. Any id except 0 continues a session, even a negative one:
+                # Java only compares with 0 (fetch-semantics 3.2).
                 says = _ID if walk.session_id > 0 or (walk.session_id and not full) else Says.NO_ID
                 if says is not _ID and not full:
                     result.reason, result.loss = _NO_ID, Loss.NO_ID
@@ -352,7 +347,7 @@ class FetchSessionHandler:
         pair, result.action = (AFTER_FULL if full else AFTER_INCREMENTAL)[says]
         if pair is _NEXT:
             self.state = TRANSITIONS[self.state, _CONTINUE]
-            # The id that came is not compared, as in Java (fetch-semantics 3.2).
+            # The id in the response is not compared, as in Java (fetch-semantics 3.2).
             self.epoch = next_epoch(self.epoch)
         elif pair is NextPair.FIRST:
             self.state = TRANSITIONS[self.state, _CONTINUE]
@@ -362,10 +357,10 @@ class FetchSessionHandler:
         return result
 
     def check(self, walk: FetchResponseWalk) -> None:
-        """Take what a full response says that was asked for beside the session.
+        """Compare the session with a full response that was requested beside it.
 
-        A broker compares with what it told last in the session (fetch-semantics 2.5). A partition whose high
-        watermark is higher now is in the session's next response, if the broker still has it there.
+        A broker compares with what it sent last in the session (fetch-semantics 2.5). So the session's next
+        response must name each partition whose high watermark is higher here, unless the broker has lost it.
         """
         table = self.table
         if table is None or not self.epoch:
@@ -390,7 +385,7 @@ class FetchSessionHandler:
         self._due = dict(islice(due.items(), _MAX_DUE))
 
     def _leaves_out(self, table: PartitionTable, taken: _Taken) -> bool:
-        """Whether a response does not name a partition that it must name."""
+        """Whether the response misses a partition that it must name."""
         due, self._due = self._due, {}
         for (key, partition), told in due.items():
             row = table.row(key, partition)
@@ -401,36 +396,37 @@ class FetchSessionHandler:
         return False
 
     def drop(self) -> None:
-        """Forget the session and its partitions: it is closed at the broker, or the connection has ended."""
+        """Forget the session and its partitions. It is closed at the broker, or the connection has ended."""
         self.state = SessionState.NONE
         self.session_id = self.epoch = 0
         self.table = self.rotation = self._taken = None
         self._due = {}
 
     def forget_list(self) -> None:
-        """Forget what fetches listed before there was a session."""
+        """Forget the partitions listed before there was a session."""
         self.table = self.rotation = None
 
     def renew(self, session_id: int = 0) -> None:
-        """Leave the session; the next full fetch names its id, and so has the broker drop it.
+        """Give the session up. The next full fetch names its id, so that the broker drops it.
 
         Args:
-            session_id: a session that the broker made but that can't be used; 0: the one of the handler.
+            session_id: an unusable session that the broker just created, to name in its place. 0 if there is
+                none.
         """
         self.state = TRANSITIONS[self.state, SessionEvent.LOSE]
-        # No broker makes a session with a negative id: it is a refusal (fetch-semantics 2.2, 3.2).
+        # No broker creates a session with a negative id: it is a refusal (fetch-semantics 2.2, 3.2).
         self.session_id = session_id if session_id > 0 else self.session_id
         self.epoch = 0
         self.table = self._taken = None
 
     def adopt(self, session_id: int) -> None:
-        """Name a session in the next full fetch that the client left behind, so that the broker drops it."""
+        """Name a session that the client abandoned in the next full fetch, so that the broker drops it."""
         self.session_id = session_id
 
     def close(self) -> int:
-        """Close the session; return its id, for the (id, -1) that tells the broker.
+        """Close the session and return its id, for the (id, -1) to the broker.
 
-        The table is kept until the outstanding response has come, since that is completed from it.
+        The table is kept while a response is outstanding: it is needed to complete that response.
         """
         session_id = self.session_id
         self.state = TRANSITIONS[self.state, SessionEvent.CLOSE]
@@ -439,12 +435,12 @@ class FetchSessionHandler:
         return session_id
 
     def _lose(self, pair: NextPair, given: int, error_code: int) -> None:
-        """Go on without the session, and with the pair that its last response leads to.
+        """Give the session up, and set the pair for the next request.
 
         Args:
-            pair: the pair.
-            given: the session id of that response.
-            error_code: that of the response.
+            pair: which pair to set.
+            given: the session id in the response.
+            error_code: the response's top-level error.
         """
         self.state = TRANSITIONS[self.state, SessionEvent.LOSE]
         self.epoch = 0
@@ -452,7 +448,7 @@ class FetchSessionHandler:
             self.session_id = max(given, 0)
             self.table = None
             return
-        # Such an id would fail with -1 for ever (fetch-semantics 2.2, case 96).
+        # An unsharded id would fail with -1 forever (fetch-semantics 2.2, case 96).
         if pair is not NextPair.RENEW or (error_code and self.session_id >= UNSHARDED_ID):
             self.session_id = 0
         if pair is NextPair.NEW_AND_DROP:
@@ -464,7 +460,7 @@ class FetchSessionHandler:
         return self.table
 
     def _take(self, table: PartitionTable, walk: FetchResponseWalk) -> _Taken:
-        """Have the table take what a response has said since the last call; see `take`."""
+        """Apply the part of a response that was walked since the last call; see `take`."""
         taken = self._taken
         if taken is None or taken.walk is not walk:
             taken = self._taken = _Taken(walk)
@@ -482,7 +478,7 @@ class FetchSessionHandler:
         result, seen = taken.result, taken.rows
         for entry in walk.entries[taken.entries :] if taken.entries < len(walk.entries) else ():
             row = table.row(entry.key, entry.partition)
-            # A client must get no entry that it did not ask for (fetch-semantics, trap 24; case 54).
+            # A client must get no entry that it did not request (fetch-semantics, trap 24; case 54).
             if row < 0 or row in seen:
                 taken.misfit = outside
                 return taken
@@ -505,18 +501,17 @@ class FetchSessionHandler:
         return taken
 
     def _names_stuck(self, table: PartitionTable, entry: PartitionResponse, row: int) -> bool:
-        """Whether a session says 3 or 103 where a full fetch may say 100.
+        """Whether a session answers 3 or 103 where a full fetch may answer 100.
 
-        A session looks up a topic's name once and never again, even when the topic was deleted or made
-        anew. If the full fetch that began this session had the same error, it is not due to the session.
-        KIP-516, v13 and later: fetch-semantics 2.4, trap 8 (cases 44 and 80). librdkafka reports 103 to its
-        user.
+        A session resolves a topic's name once, even if the topic is then deleted or created anew. An error
+        that also was in the full response of this session is not the session's fault. KIP-516, v13 and later:
+        fetch-semantics 2.4, trap 8 (cases 44 and 80). librdkafka reports 103 to its user.
         """
         stuck = entry.error_code in _STUCK_ERRORS and table.layout.topic_ids
         return stuck and int(table.refused[row]) != entry.error_code
 
 
-# A member of an enum is looked up slowly: those that every fetch needs are globals.
+# Globals, because looking up a member of an enum is slow and every fetch needs these.
 _REQUESTED: Final = SessionState.REQUESTED
 _ESTABLISHED: Final = SessionState.ESTABLISHED
 _FETCHING: Final = SessionState.FETCHING
@@ -541,16 +536,16 @@ _STUCK_ERRORS: Final = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCod
 
 
 def _misfit(table: PartitionTable, taken: _Taken, *, full: bool) -> str:
-    """Return why a whole response does not fit the session, or nothing."""
+    """Return why a complete response does not fit the session, or ""."""
     if taken.misfit:
         return taken.misfit
     if full:
         complete = taken.walk.partitions == table.size and not table.unmentioned
         return "" if complete else _OTHER_PARTITIONS
-    # Rows without a cached entry are those of this response that have errors: nothing else was to be known.
+    # Fast check: the only rows without a cached entry are the errors of this response.
     if table.undescribed == taken.errors and not taken.runs:
         return ""
-    # A partition whose first response was throttled away: law 4, nothing is invented
+    # The first response for this partition was lost to a throttle. Law 4: nothing is invented
     # (fetch-semantics 6.2, case 27).
     unknown = table.unknown()
     if len(unknown) and not set(unknown.tolist()) <= set(taken.result.rows):
@@ -559,10 +554,10 @@ def _misfit(table: PartitionTable, taken: _Taken, *, full: bool) -> str:
 
 
 def _differing(entries: Entries, sent: Entries) -> Rows:
-    """Return where two columns of entries differ.
+    """Return the positions at which two columns of entries differ.
 
-    All bytes are compared at once, since they are nearly always equal. Otherwise single entries are compared,
-    in the way that is fastest for their number.
+    All bytes are compared at once first, since columns are nearly always equal. Then few entries are compared
+    one by one, many as bytes.
     """
     ours, theirs = entries.tobytes(), sent.tobytes()
     if ours == theirs:
@@ -576,7 +571,7 @@ def _differing(entries: Entries, sent: Entries) -> Rows:
 
 
 def _repeated(listing: Listing, positions: Rows) -> bool:
-    """Whether entries at these positions name a partition twice."""
+    """Whether the entries at these positions name a partition twice."""
     if len(positions) < 2:
         return False
     numbers = {key: number for number, key in enumerate(dict.fromkeys(listing.keys))}
@@ -586,7 +581,7 @@ def _repeated(listing: Listing, positions: Rows) -> bool:
 
 
 def _elements(listing: Listing, positions: Rows) -> list[tuple[bytes, bytes]]:
-    """Return entries as topic elements, neighbours of one topic together."""
+    """Return entries as topic elements. Neighbours of one topic share an element."""
     if not len(positions):
         return []
     entries, keys = listing.entries, listing.keys

@@ -1,8 +1,8 @@
-"""Whether a response of the session serves partitions as a fetch without a session would. Sans-IO.
+"""Whether a response of the session serves the same partitions as a fetch without a session would. Sans-IO.
 
-A broker reads partitions in a list's order until the response limit (max_bytes) is reached (KIP-74). A fetch
-without a session has its own list; a session has another order, since who got records goes to its end
-(KIP-227; fetch-semantics 2.5, 4 and trap 25a). Where the limit cuts nothing, the order does not matter.
+A broker reads partitions in list order until the response limit (max_bytes) is reached (KIP-74). A
+sessionless fetch has its own list. In a session, partitions that returned records move to the end of the list
+(KIP-227; fetch-semantics 2.5, 4 and trap 25a). The order only matters if the limit cuts something.
 """
 
 from functools import cache
@@ -24,18 +24,17 @@ _PARTITION_MAX_BYTES: Final = 4
 def serves_in_order(
     fetch: FetchRequest, table: PartitionTable, rows: Rows, walk: FetchResponseWalk, result: SessionResult
 ) -> bool:
-    """Return whether a fetch without a session would have got the same records, as far as can be told.
+    """Return whether a fetch without a session would have got the same records, as far as can be known.
 
-    It can be told from the limit of the request, and from partitions that got no records although they have
-    some. What a broker cuts by a lower limit of its own (fetch.max.bytes, a quota) can't be seen if every
-    partition got something.
+    The evidence is the limit of the request, and partitions that got no records although they have some. If
+    every partition got something, a lower limit of the broker (fetch.max.bytes, a quota) can't be noticed.
 
     Args:
-        fetch: the fetch.
-        table: what the session holds; the response has been applied, and the fetch was placed.
+        fetch: the client's fetch.
+        table: the session's partitions. The fetch has been placed and the response applied.
         rows: the row of each entry of the fetch.
-        walk: the response.
-        result: its entries that are not empty, in the session's order.
+        walk: the broker's response.
+        result: the entries of the response that are not empty, in the session's order.
     """
     pairs = zip(result.rows, result.entries, strict=True)
     served = [row for row, entry in pairs if entry.records]
@@ -43,19 +42,19 @@ def serves_in_order(
         return True
     places = table.position.take(served)
     last = int(places.max())
-    # Who is read first may get a batch that is larger than its own limit (fetch-semantics 4, step 3).
+    # The first partition read may return a batch larger than its own limit (fetch-semantics 4, step 3).
     first = next(entry for entry in result.entries if entry.records)
     ordered = bool((places[1:] > places[:-1]).all())
     if not ordered and (
         walk.record_bytes >= fetch.max_bytes or first.records > _partition_max_bytes(table, served[0])
     ):
         return False
-    # The first batch of a partition that is listed behind all who were served fits even less without a
-    # session, where they are read before it.
+    # Partitions listed behind all served ones are safe: without a session they are also read last, so their
+    # first batch fits even less.
     listed = rows[:last] if ordered else rows
     waiting = _has_more(table, listed)
     waiting[places[places < len(listed)]] = False
-    # It was not read, but led elsewhere: to a replica (KIP-392) or to an earlier epoch.
+    # Redirected partitions were not read: to a replica (KIP-392) or to an earlier epoch.
     elsewhere = [row for row, entry in zip(result.rows, result.entries, strict=True) if entry.redirects]
     if elsewhere:
         led = table.position.take(elsewhere)
@@ -64,7 +63,7 @@ def serves_in_order(
 
 
 def _has_more(table: PartitionTable, rows: Rows) -> "np.ndarray[tuple[int], np.dtype[np.bool_]]":
-    """Return which partitions have records that the client may read, from their fetch offset on."""
+    """Return for each partition whether it has records for this client at or after its fetch offset."""
     layout = table.layout
     end_at = _LAST_STABLE_OFFSET if table.isolation_level else _HIGH_WATERMARK
     ends = table.cached_entries.view(_offset(layout.response_entry, end_at))["offset"].take(rows)
@@ -74,12 +73,12 @@ def _has_more(table: PartitionTable, rows: Rows) -> "np.ndarray[tuple[int], np.d
 
 
 def _fetch_offset(layout: FetchLayout) -> int:
-    """Return where fetch_offset stands in a request's entry: behind the leader epoch, from v9 on."""
+    """Return the offset of fetch_offset in a request's entry: from v9 on it follows the leader epoch."""
     return 8 if layout.version >= 9 else 4
 
 
 def _partition_max_bytes(table: PartitionTable, row: int) -> int:
-    """Return a partition's own limit, the last field of a request's entry before its tags."""
+    """Return a partition's own limit: the last field of a request's entry before its tags."""
     layout = table.layout
     end = (row + 1) * layout.request_entry - layout.flexible
     return int.from_bytes(table.request_bytes[end - _PARTITION_MAX_BYTES : end], signed=True)
@@ -87,5 +86,5 @@ def _partition_max_bytes(table: PartitionTable, row: int) -> int:
 
 @cache
 def _offset(size: int, at: int) -> "np.dtype[np.void]":
-    """Return entries of that size as offsets that stand at one place in them."""
+    """Return the dtype of an entry with one int64 field at the given offset."""
     return np.dtype({"names": ["offset"], "formats": [">i8"], "offsets": [at], "itemsize": size})

@@ -1,8 +1,8 @@
 """The partition table: the partitions of one fetch session, in columns.
 
-Each row is a partition. It is found by topic and partition number, never by its place in a fetch, since
-clients rotate their lists. A row costs about 90 bytes and no Python object. A topic costs an entry of a dict
-and a span of the lookup.
+Each row is a partition. Clients rotate their lists, so a row is found by topic and partition number, never by
+its position in a fetch. A row costs about 90 bytes and no Python object. A topic costs an entry of a dict and
+a span of the lookup.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,15 +16,15 @@ from proxy.protocol.fetch_request import Listing
 from proxy.protocol.fetch_response import NO_ABORTED, NULL, EmptyRun, PartitionResponse
 
 MAX_LOOKUP: Final = 1 << 17
-"""Partition numbers that the lookup of a table may span, in addition to eight for each partition. A topic
-spans the numbers from 0 to its highest, 8 bytes each."""
+"""Upper limit of the lookup's length, in addition to eight slots for each partition. A topic takes a slot of
+8 bytes for each number from 0 to its highest."""
 MAX_FORGOTTEN: Final = 8192
-"""Topics that a table may remember, with 1,024 more: the names of forgotten ones stay."""
+"""Upper limit of the topics in a table, plus 1,024. Names of forgotten topics stay."""
 
 _KEY_BYTES: Final = 200
-"""What a topic takes beside its key: an entry of a dict and one of a list, and its span."""
+"""Bytes for a topic in addition to its key: an entry of a dict, one of a list, and its span."""
 _NUMBER_BYTES: Final = 100
-"""What a row takes in a set or a list of rows."""
+"""Bytes for a row number in a set or list."""
 _SLOT_BYTES: Final = 8
 
 _NO_TOPIC: Final = 0
@@ -38,12 +38,12 @@ _T = TypeVar("_T", bound=np.generic)
 
 
 def row_bytes(layout: FetchLayout) -> int:
-    """Return what a row takes, with the columns of `PartitionTable`."""
+    """Return the bytes for a row in the columns of `PartitionTable`."""
     return layout.request_entry + layout.response_entry + 11
 
 
 def memory_of(listing: Listing) -> int:
-    """Return the most bytes that a table takes for what a fetch lists."""
+    """Return an upper limit of the bytes that a table takes for a listing."""
     partitions = listing.entries.view(listing.layout.request_fields)["partition"]
     slots = (int(partitions.max(initial=0)) + 1) * len(listing.keys)
     return (
@@ -58,24 +58,24 @@ class PartitionTable:
     """The partitions of a session, with the entries last requested and the entries last received.
 
     Args:
-        layout: that of the session's version.
-        isolation_level: that of the session's fetches. It decides how an entry without changes ends.
+        layout: the layout of the session's version.
+        isolation_level: the isolation level of the session's fetches. It decides how an empty entry ends.
     """
 
     __slots__ = (
         "_bases",
         "_blank",
         "_described",
+        "_end_unknown",
+        "_ends_vary",
         "_free",
         "_key_bytes",
         "_keys",
         "_lookup",
-        "_none",
-        "_otherwise",
+        "_no_aborted",
         "_row_bytes",
         "_spans",
         "_top",
-        "_untold",
         "_usual",
         "arranged",
         "behind",
@@ -96,23 +96,23 @@ class PartitionTable:
     def __init__(self, layout: FetchLayout, isolation_level: int) -> None:
         self.layout = layout
         self.isolation_level = isolation_level
-        # Unless the broker writes null, records are empty: null ends librdkafka (KAFKA-18646; fetch-semantics
-        # 6.2).
+        # Records are empty unless the broker writes null: librdkafka terminates on null (KAFKA-18646;
+        # fetch-semantics 6.2).
         self._blank = np.void(bytes(layout.aborted) + layout.empty_ends[1 if isolation_level else 0])
-        # Kafka writes a list for read_committed and null for read_uncommitted. Others write null for both, as
-        # franz-go's kfake. A client is to get what its broker writes.
+        # Kafka writes a list for read_committed and null for read_uncommitted; others, like franz-go's kfake,
+        # write null for both. A client is to get the form that its broker writes.
         self._usual = NO_ABORTED if isolation_level else NULL
-        self._none = self._usual
-        """How the broker wrote last that there are no aborted transactions: `NULL` or `NO_ABORTED`."""
-        self._otherwise = False
-        """A cached entry may end in another way than `_blank`."""
-        self._untold: set[int] = set()
-        """Rows of which no entry has shown how one without aborted transactions ends."""
+        self._no_aborted = self._usual
+        """The broker's latest way to write "no aborted transactions": `NULL` or `NO_ABORTED`."""
+        self._ends_vary = False
+        """True if some cached entries may end differently from `_blank`."""
+        self._end_unknown: set[int] = set()
+        """Rows for which the broker has not yet shown how it writes "no aborted transactions"."""
         self.numbers: dict[bytes, int] = {}
-        """Topic key -> number of the topic in this table, from 1."""
+        """Topic key -> the topic's number in this table, from 1."""
         self._keys: list[bytes] = [b""]
         self._key_bytes = 0
-        """What the topics take."""
+        """Bytes that the topics take."""
         self._row_bytes = row_bytes(layout)
         self._bases = np.zeros(1, np.intp)
         self._spans = np.zeros(1, np.intp)
@@ -126,24 +126,25 @@ class PartitionTable:
         self.request_bytes = self.requests.view(np.uint8).data
         """`requests` as bytes."""
         self.cached_entries: Entries = np.zeros(0, layout.response_item)
-        """The entries that stand for partitions that the broker left out of a response."""
+        """The entries that replace partitions which the broker left out of a response."""
         self.cached_bytes = self.cached_entries.view(np.uint8).data
         """`cached_entries` as bytes."""
         self.known = np.zeros(0, np.bool_)
-        """Rows whose cached entry may be used: the broker sent one in this session, without an error."""
+        """Rows whose cached entry is usable: the broker sent it in this session, without an error."""
         self._described = 0
         """The number of rows that are `known`."""
         self.behind: set[int] = set()
-        """Rows of which a read_committed fetch could read more: it begins below the last stable offset that
-        the broker sent last."""
+        """Rows where a read_committed fetch could read more: their fetch offset is below the last stable
+        offset that the broker sent last."""
         self.refused = np.zeros(0, np.int16)
-        """The error code of each row in the full response of this session, 0 for none."""
+        """The error code of each row in this session's full response, 0 for none."""
         self.topic: Column32 = np.zeros(0, np.int32)
-        """The topic's number of each row, 0 for a free row."""
+        """The number of each row's topic, 0 for a free row."""
         self.position: Column32 = np.zeros(0, np.int32)
-        """The place of each row in the latest fetch that was placed, -1 if it is not there."""
+        """The position of each row in the latest placed fetch, -1 if it is not listed."""
         self.arranged: Callable[[Rows], None] | None = None
-        """`arrange` calls it with the old number of each row. For callers with columns of their own."""
+        """A callback of `arrange` that gets the old number of each row, for callers with columns of their
+        own."""
 
     def __repr__(self) -> str:
         return f"<PartitionTable partitions={self.size} topics={len(self.numbers)} v{self.layout.version}>"
@@ -154,8 +155,8 @@ class PartitionTable:
 
     @property
     def memory(self) -> int:
-        """The bytes that it takes."""
-        numbers = len(self._free) + len(self.behind) + len(self._untold)
+        """The bytes that the table takes."""
+        numbers = len(self._free) + len(self.behind) + len(self._end_unknown)
         return (
             len(self.topic) * self._row_bytes
             + len(self._lookup) * _SLOT_BYTES
@@ -165,7 +166,7 @@ class PartitionTable:
 
     @property
     def bloated(self) -> bool:
-        """Whether forgotten topics and numbers outweigh the rest. The table should be made anew then."""
+        """Whether forgotten topics and unused slots outweigh the rest. If so, make the table anew."""
         return (
             len(self._keys) > min(4 * self.size, MAX_FORGOTTEN) + 1024
             or len(self._lookup) > MAX_LOOKUP + 8 * self.size
@@ -195,7 +196,7 @@ class PartitionTable:
         return _NO_ROW
 
     def located(self, runs: Sequence[EmptyRun]) -> tuple[EmptyRun, Rows]:
-        """Return runs as one, whatever their topics, and the row of each entry, -1 where there is none."""
+        """Merge runs of any topics into one. Return it and the row of each entry, -1 where there is none."""
         if len(runs) == 1:
             run = runs[0]
             return run, self.rows(run.key, run.entries.view(self.layout.response_fields)["partition"])
@@ -219,10 +220,10 @@ class PartitionTable:
         return rows
 
     def add(self, listing: Listing, positions: Rows) -> bool:
-        """Add the entries at some positions of a listing. None of them may be in the table.
+        """Add the entries at these positions of a listing. None of them may be in the table yet.
 
         Returns:
-            False, and nothing changes, if the partition numbers are too sparse for the lookup.
+            False, with nothing changed, if the partition numbers are too sparse for the lookup.
         """
         partitions = listing.entries.view(self.layout.request_fields)["partition"][positions].astype(np.intp)
         keys, elements = listing.keys, None
@@ -255,26 +256,26 @@ class PartitionTable:
         self._described -= int(np.count_nonzero(self.known[rows]))
         self.known[rows] = False
         self.behind.difference_update(rows.tolist() if self.behind else ())
-        self._untold.difference_update(rows.tolist() if self._untold else ())
+        self._end_unknown.difference_update(rows.tolist() if self._end_unknown else ())
         self.position[rows] = -1
         self._free.extend(rows.tolist())
         self.size -= len(rows)
 
     def forget_responses(self) -> None:
-        """Forget what the broker sent for every partition, since another session begins.
+        """Forget the cached entries of all partitions, because another session begins.
 
-        What a session said is not known in the next (fetch-semantics 6.2).
+        A session's responses say nothing about the next session (fetch-semantics 6.2).
         """
         self.known.fill(False)
         self.behind.clear()
-        self._untold.clear()
+        self._end_unknown.clear()
         self._described = 0
         self.refused.fill(0)
 
     def apply_run(self, run: EmptyRun, rows: Rows) -> None:
-        """Apply entries without changes and without errors to their rows."""
+        """Store entries that have neither changes nor errors."""
         self.cached_entries[rows] = run.entries
-        self._untold.difference_update(rows.tolist() if self._untold else ())
+        self._end_unknown.difference_update(rows.tolist() if self._end_unknown else ())
         self.known[rows] = True
         self._described = int(np.count_nonzero(self.known))
         self.refused[rows] = 0
@@ -282,45 +283,46 @@ class PartitionTable:
             self._weigh(rows)
 
     def apply_entry(self, entry: PartitionResponse, row: int) -> None:
-        """Apply one entry to its row. Of its records and its error nothing is kept."""
+        """Store one entry, without its records and its error."""
         known = bool(self.known[row])
-        # An error entry has -1 for all offsets: never filled in (fetch-semantics 6.2, trap 25; case 25).
+        # An error entry has -1 for all offsets, so it is never filled in (fetch-semantics 6.2, trap 25; case
+        # 25).
         self.known[row] = described = not entry.error_code
         self._described += described - known
         if described:
             self.refused[row] = 0
             self.describe(row, entry.fixed)
-            if entry.aborted != self._usual or entry.null_records or self._untold or self._otherwise:
+            if entry.aborted != self._usual or entry.null_records or self._end_unknown or self._ends_vary:
                 self._learn_end(entry, row, first=not known)
         elif self.isolation_level:
             self._weigh_row(row)
 
     def describe(self, row: int, fixed: bytes) -> None:
-        """Keep what an entry of a row that is `known` says before its aborted transactions."""
+        """Store the fields before the aborted transactions. The row must be `known`."""
         at = row * self.layout.response_entry
         self.cached_bytes[at : at + len(fixed)] = fixed
         if self.isolation_level:
             self._weigh_row(row)
 
     def _learn_end(self, entry: PartitionResponse, row: int, *, first: bool) -> None:
-        """Keep how an entry of this partition ends that has nothing to tell, as far as this one shows it."""
+        """Learn from an entry how the broker ends an empty entry of this partition."""
         if entry.redirects:  # made without a read
             return
         layout, aborted = self.layout, entry.aborted
         if not entry.records:
             self._write(row, layout.response_records, layout.no_items(null=entry.null_records))
-        # A list of some does not show how none are written. An empty read may stand in place of one that did
-        # not fit: that has null in any case (fetch-semantics 1.4).
+        # A list with items does not show how an empty one is written. Nor does null after a read that did not
+        # fit: such an entry always has null (fetch-semantics 1.4).
         if aborted > NO_ABORTED or (aborted == NULL and not entry.records and row in self.behind):
             if first:
-                self._write(row, layout.aborted, layout.no_items(null=self._none == NULL))
-                self._untold.add(row)
+                self._write(row, layout.aborted, layout.no_items(null=self._no_aborted == NULL))
+                self._end_unknown.add(row)
         else:
-            self._untold.discard(row)
-            for each in (row, *(self._untold if aborted != self._none else ())):
+            self._end_unknown.discard(row)
+            for each in (row, *(self._end_unknown if aborted != self._no_aborted else ())):
                 self._write(each, layout.aborted, layout.no_items(null=aborted == NULL))
-            self._none = aborted
-        self._otherwise |= entry.null_records or self._none != self._usual
+            self._no_aborted = aborted
+        self._ends_vary |= entry.null_records or self._no_aborted != self._usual
 
     def _write(self, row: int, offset: int, data: bytes) -> None:
         """Put bytes into a row's cached entry."""
@@ -328,20 +330,20 @@ class PartitionTable:
         self.cached_bytes[at : at + len(data)] = data
 
     def alter(self, rows: Rows, entries: Entries) -> None:
-        """Have rows request other values."""
+        """Replace the requested entries of rows."""
         self.requests[rows] = entries
         if self.isolation_level:
             self._weigh(rows)
 
     def alter_row(self, row: int, entry: bytes) -> None:
-        """Have one row request other values."""
+        """Replace the requested entry of one row."""
         at = row * self.layout.request_entry
         self.request_bytes[at : at + len(entry)] = entry
         if self.isolation_level:
             self._weigh_row(row)
 
     def _weigh(self, rows: Rows) -> None:
-        """Note which rows are `behind`."""
+        """Update `behind` for these rows."""
         offsets = self.requests[rows].view(self.layout.request_fields)["offset"]
         stable = self.cached_entries[rows].view(self.layout.response_fields)["last_stable_offset"]
         behind = rows[self.known[rows] & (offsets < stable)]
@@ -349,7 +351,7 @@ class PartitionTable:
         self.behind.update(behind.tolist())
 
     def _weigh_row(self, row: int) -> None:
-        """The same for one row."""
+        """Update `behind` for one row."""
         layout = self.layout
         at = row * layout.request_entry + layout.request_offset
         offset = int.from_bytes(self.request_bytes[at : at + 8], signed=True)
@@ -361,7 +363,7 @@ class PartitionTable:
             self.behind.discard(row)
 
     def high_watermarks(self, rows: Rows) -> npt.NDArray[np.int64]:
-        """Return the high watermarks that the broker sent last for rows."""
+        """Return the high watermark that the broker sent last for each row."""
         fields = self.cached_entries[rows].view(self.layout.response_fields)
         marks: npt.NDArray[np.int64] = fields["high_watermark"].astype(np.int64)
         return marks
@@ -378,7 +380,7 @@ class PartitionTable:
         return rows
 
     def place(self, rows: Rows) -> int:
-        """Note the place of each row in a fetch; return how many rows it names."""
+        """Store the position of each row in a fetch. Return the number of different rows."""
         position = self.position
         position.fill(-1)
         # By content, not by place: librdkafka rotates its lists (fetch-semantics, trap 47).
@@ -386,7 +388,7 @@ class PartitionTable:
         return int(np.count_nonzero(position >= 0))
 
     def arrange(self, rows: Rows) -> None:
-        """Renumber all rows in the given order, from 0 on."""
+        """Renumber all rows from 0 on, in the given order."""
         count, top = len(rows), self._top
         order = np.concatenate([rows, np.array(self._free, np.intp)])
         for column in (self.requests, self.cached_entries, self.known, self.refused, self.topic):
@@ -394,8 +396,8 @@ class PartitionTable:
         self._free = list(range(count, top))
         if self.behind:
             self.behind = {row for row, old in enumerate(rows.tolist()) if old in self.behind}
-        if self._untold:
-            self._untold = {row for row, old in enumerate(rows.tolist()) if old in self._untold}
+        if self._end_unknown:
+            self._end_unknown = {row for row, old in enumerate(rows.tolist()) if old in self._end_unknown}
         straight = np.arange(count)
         self._lookup[self._bases[self.topic[:count]] + self.partitions(straight)] = straight
         self.place(straight)
@@ -404,11 +406,11 @@ class PartitionTable:
 
     @property
     def undescribed(self) -> int:
-        """How many rows have no cached entry that may be used."""
+        """The number of rows without a usable cached entry."""
         return self.size - self._described
 
     def unknown(self) -> Rows:
-        """Return the rows whose cached entry may not be used."""
+        """Return the rows without a usable cached entry."""
         if self._described == self.size:
             return _NONE
         rows: Rows = (~self.known[: self._top] & (self.topic[: self._top] != _NO_TOPIC)).nonzero()[0]
@@ -416,7 +418,7 @@ class PartitionTable:
 
     @property
     def unmentioned(self) -> bool:
-        """Whether a partition was missing in the full response of this session."""
+        """Whether this session's full response left out a partition."""
         mentioned = self.known[: self._top] | (self.refused[: self._top] != 0)
         return int(np.count_nonzero(mentioned)) != self.size
 
@@ -444,12 +446,15 @@ class PartitionTable:
         self.position = extended(self.position, size, _NO_PLACE)
 
     def _span(self, keys: Sequence[bytes], needs: Sequence[int], partitions: int) -> bool:
-        """Make the lookup large enough for more partitions; False if it may not be.
+        """Make room in the lookup for more partitions.
 
         Args:
-            keys: those of the topic elements that have them.
-            needs: one more than the highest number in each element.
-            partitions: how many these are.
+            keys: the key of each topic element to add.
+            needs: the highest partition number plus one, for each element.
+            partitions: the number of partitions to add.
+
+        Returns:
+            False, with nothing changed, if the lookup would exceed its limit.
         """
         short = [
             (key, need)
@@ -484,7 +489,7 @@ _numbers: Column32 = np.arange(1024, dtype=np.int32)
 
 
 def _first_numbers(count: int) -> Column32:
-    """Return the numbers from 0 to `count` - 1. The result must not be changed."""
+    """Return the numbers from 0 to `count` - 1. The result must not be modified."""
     global _numbers  # noqa: PLW0603 - a table of constants that grows
     if count > len(_numbers):
         _numbers = np.arange(2 * count, dtype=np.int32)
@@ -492,7 +497,7 @@ def _first_numbers(count: int) -> Column32:
 
 
 def is_rotation(numbers: Rows | Column32) -> bool:
-    """Return whether these are the numbers from 0 on, in order, beginning anywhere and wrapping around."""
+    """Return whether these are the numbers 0 to n - 1 in order, starting anywhere and wrapping around."""
     count = len(numbers)
     if not count or not 0 <= (first := int(numbers[0])) < count:
         return False
@@ -501,7 +506,7 @@ def is_rotation(numbers: Rows | Column32) -> bool:
 
 
 def extended(column: npt.NDArray[_T], size: int, blank: int = 0) -> npt.NDArray[_T]:
-    """Return a column of that size that begins with another one; the rest of it is blank."""
+    """Return a copy of a column, extended to `size` with `blank`."""
     have = len(column)
     longer = np.zeros(size, column.dtype)
     longer[:have] = column

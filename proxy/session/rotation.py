@@ -1,8 +1,8 @@
-"""A shorter way for fetches of one topic that list the table's rows in order, beginning anywhere.
+"""A fast path for fetches of one topic that list the table's rows in order, starting anywhere.
 
-librdkafka rotates its list: each fetch begins one partition later, and wraps around. What such a fetch
-changes is found by comparing bytes, and its response is copied in two pieces: no column of the table is
-gathered or scattered. The result is the same as that of `handler` and `expand`, which work for any list.
+librdkafka rotates its list: each fetch starts one partition later and wraps around. Such a fetch is compared
+as bytes, and its response is copied in two pieces, without gathering or scattering columns. The result equals
+that of `handler` and `expand`, which work for any list.
 """
 
 from collections.abc import Sequence
@@ -26,14 +26,14 @@ from proxy.session.partitions import PartitionTable
 
 _CORRELATION_ID_BYTES: Final = RESPONSE_START_BYTES - LENGTH_BYTES
 _MAX_SUSPECTS: Final = 16
-"""With more suspects, comparing columns is faster."""
+"""With more suspects than this, comparing columns is faster."""
 
 
 class Rotation:
-    """The form of fetches that list all rows of a table in order, beginning anywhere.
+    """The template of fetches that list all rows of a table in order, starting anywhere.
 
     Args:
-        request: such a fetch, in the table's version. Its entries stand in one place.
+        request: such a fetch, in the table's version. Its entries are contiguous.
         table: the partitions that it lists.
     """
 
@@ -59,7 +59,7 @@ class Rotation:
         frame, layout = request.frame, request.layout
         self.table = table
         self.topics = request.topics
-        """Where the entries stand, in this fetch and in all of its form."""
+        """The spans of the entries; the same in every fetch that matches."""
         self._key = request.topics.keys[0]
         self._at = request.topics.blocks[0][0]
         self._start = frame[API_KEY_AND_VERSION]
@@ -67,28 +67,28 @@ class Rotation:
         self._rest = layout.count(0) + frame[request.tail :]
         self._element = layout.count(1) + layout.prefix(self._key, table.size)
         self._bare = layout.count(0) + self._rest
-        """The end of a fetch that changes nothing; so is its beginning."""
+        """The end of a fetch without changes."""
         size = len(self._start) + _CORRELATION_ID_BYTES + len(self._limits) + SESSION.size + len(self._bare)
         self._bare_kind = size.to_bytes(LENGTH_BYTES) + self._start
         self._full = response_head(layout, b"", 0) + self._element
-        """The beginning of a response that is not throttled, behind the correlation id; so is its end."""
+        """The start of an unthrottled response, after the correlation id."""
         self._end = b"\0\0" if layout.flexible else b""
         self._full_bytes = _CORRELATION_ID_BYTES + len(self._full) + len(self._end)
-        """Bytes of such a response apart from its length and its entries."""
+        """The size of an unthrottled response without its length field and entries."""
         self._suspects: list[int] = []
         self._first = 0
-        """The row of the first entry of the last fetch."""
+        """The row of the last fetch's first entry."""
 
     def suspect(self, rows: Sequence[int]) -> None:
-        """Note the rows that the broker sent entries for. The next fetch is likely to change these."""
+        """Note the rows that the broker sent entries for. The next fetch is likely to change them."""
         self._suspects = sorted(rows) if len(rows) <= _MAX_SUSPECTS else []
 
     def first(self, frame: bytes) -> int:
         """Return the row of a fetch's first entry, -1 if the table has none."""
         table, at = self.table, self._at
         item, last = table.layout.request_entry, self._first
-        # It is likely to be the row behind that of the last fetch, or that row. The table's look-up touches
-        # more memory than all else that such a fetch needs.
+        # Usually it is the row after the last fetch's first row, or that row itself. The table's lookup
+        # touches more memory than the whole rest of such a fetch.
         for row in ((last + 1) % table.size, last):
             if frame.startswith(table.request_bytes[row * item : row * item + PARTITION_BYTES], at):
                 break
@@ -98,11 +98,14 @@ class Rotation:
         return row
 
     def altered(self, frame: bytes, first: int) -> list[tuple[int, bytes]] | None:
-        """Return row and entry of all that a fetch changes, in its order; None if this way can't find it.
+        """Return row and bytes of each changed entry, in the fetch's order.
 
         Args:
-            frame: a fetch of the same form.
+            frame: a fetch that matches the template.
             first: the row of its first entry.
+
+        Returns:
+            None if the changes can't be found in this way.
         """
         requested, item = self.table.request_bytes, self.table.layout.request_entry
         found: list[tuple[int, bytes]] = []
@@ -128,12 +131,12 @@ class Rotation:
         return found
 
     def delta(self, frame: bytes, altered: Sequence[tuple[int, bytes]], session: tuple[int, int]) -> bytes:
-        """Return the incremental fetch for the changes of a fetch.
+        """Build the incremental fetch.
 
         Args:
-            frame: the fetch.
+            frame: the client's fetch.
             altered: the result of `altered`.
-            session: id and epoch.
+            session: the session's id and epoch.
         """
         correlation_id, pair = frame[REQUEST_CORRELATION_ID], SESSION.pack(*session)
         if not altered:
@@ -174,11 +177,11 @@ class Rotation:
 
         Args:
             first: the row of the fetch's first entry.
-            entries: row and entry of all that goes to the client as the broker sent it.
+            entries: row and entry for each partition that is forwarded as the broker sent it.
             received: the broker's frame.
             entry_bytes: the size of `entries`.
-            correlation_id: that of the response.
-            throttle_time_ms: that of the response.
+            correlation_id: the correlation id of the response.
+            throttle_time_ms: the throttle of the response.
             tags: the body's tag buffer; empty below v12.
         """
         layout, count = self.table.layout, self.table.size
@@ -196,7 +199,7 @@ class Rotation:
             if place > done:
                 parts += self._cached(first + done, first + place)
             done = place + 1
-            # It stands behind all that was read (fetch-semantics 2.4).
+            # Errors found before reading come after all entries that were read (fetch-semantics 2.4).
             if entry.error_code and entry.error_code in FOUND_BEFORE_READING:
                 late.append(entry)
             elif entry.end - entry.start < COPIED:
@@ -207,7 +210,7 @@ class Rotation:
                     parts = []
                 pieces += entry.views or received.span(entry.start, entry.end)
         parts += self._cached(first + done, first + count)
-        # A broker looks up all topic ids before anything else: 100 before 3 and 29 (fetch-semantics 2.4).
+        # A broker looks up all topic ids first, so 100 comes before 3 and 29 (fetch-semantics 2.4).
         for entry in sorted(late, key=_after_unknown_ids):
             parts += entry.sent(received)
         parts.append(end)
@@ -215,13 +218,13 @@ class Rotation:
         return pieces, size
 
     def full(self, first: int, row: int, sent: bytes, correlation_id: bytes) -> bytes:
-        """Return what `expand` does for at most one entry without an error, when nothing is throttled.
+        """Like `expand`, for an unthrottled response with at most one entry, without error.
 
         Args:
             first: the row of the fetch's first entry.
-            row: the row of that entry; -1: there is none.
-            sent: the entry.
-            correlation_id: that of the response.
+            row: the row of the entry, -1 if there is none.
+            sent: the entry's bytes.
+            correlation_id: the correlation id of the response.
         """
         table = self.table
         cached, item = table.cached_bytes, table.layout.response_entry
@@ -237,7 +240,7 @@ class Rotation:
         return b"".join((size.to_bytes(LENGTH_BYTES), correlation_id, self._full, *entries, self._end))
 
     def _cached(self, start: int, end: int) -> list[memoryview]:
-        """Return the cached entries of rows. Numbers after the last row wrap around to the first one."""
+        """Return the cached entries of rows. Numbers beyond the last row wrap around to the first."""
         table, item, count = self.table, self.table.layout.response_entry, self.table.size
         if start < count < end:
             return [
