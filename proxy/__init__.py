@@ -7,10 +7,10 @@ clock: bytes, time and ids come in as arguments, bytes and events go out.
   decoded.
 - **session** (sans-IO): KIP-227. The *handler* owns a session: its state, id and epoch, and the *table*,
   which keeps what the session holds in columns, a row a partition. A *decision* says what becomes of a fetch.
-- **cooperative** (sans-IO): records by the hash of their keys, for members that share a partition. The
-  gateway does not use it yet.
 - **core** (sans-IO): one client and its broker. A *connection* tells frames apart; its *fetches* are decided,
   carried out and completed. It reports *events*, which are rare, and a *tally*, to which every fetch adds.
+- **cooperative** (sans-IO): with ``--cooperative``, a stage before the core for members of a group that share
+  a partition. Each gets the records of its own keys, and commits for these.
 - **capture**: both sides as pcap, with or without the contents of records.
 - **net**: the sockets. A *link* is a client's socket, its broker's socket and the core between them.
 - **telemetry**: what a gateway reports of itself: status, totals, history, logs, metrics, state, admin

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import NamedTuple, TypeAlias
 
-from proxy.cooperative.positions import Place
+from proxy.cooperative.positions import TopicPartition
 from proxy.cooperative.ranges import KeyRanges, overlap
 
 Client: TypeAlias = tuple[str, bytes]
@@ -22,7 +22,7 @@ class Overlap(NamedTuple):
 
     holder: Client
     """Who has some of them."""
-    place: Place
+    place: TopicPartition
 
 
 class Claims:
@@ -32,8 +32,8 @@ class Claims:
 
     def __init__(self) -> None:
         self._connections = Counter[Client]()
-        self._by_place: dict[tuple[bytes, Place], dict[Client, KeyRanges]] = {}
-        self._by_client: dict[Client, set[tuple[bytes, Place]]] = {}
+        self._by_place: dict[tuple[bytes, TopicPartition], dict[Client, KeyRanges]] = {}
+        self._by_client: dict[Client, set[tuple[bytes, TopicPartition]]] = {}
 
     def __repr__(self) -> str:
         return f"<Claims clients={len(self._by_client)} partitions={len(self._by_place)}>"
@@ -58,7 +58,7 @@ class Claims:
                 del self._by_place[key]
 
     def overlap(
-        self, client: Client, group: bytes, lanes: Iterable[tuple[Place, KeyRanges]]
+        self, client: Client, group: bytes, lanes: Iterable[tuple[TopicPartition, KeyRanges]]
     ) -> Overlap | None:
         """Return who has some of a client's ranges; None: nobody."""
         mine = self._by_client.get(client, ())
@@ -70,7 +70,7 @@ class Claims:
                     return Overlap(other, place)
         return None
 
-    def claim(self, client: Client, group: bytes, lanes: Iterable[tuple[Place, KeyRanges]]) -> None:
+    def claim(self, client: Client, group: bytes, lanes: Iterable[tuple[TopicPartition, KeyRanges]]) -> None:
         """Give a client its ranges, which overlap with nobody's."""
         mine = self._by_client.setdefault(client, set())
         for place, ranges in lanes:

@@ -12,7 +12,13 @@ from weakref import WeakSet
 
 from proxy.cooperative.member import Member
 from proxy.cooperative.offsets import NO_EPOCH, NO_OFFSET, Commit, Entry
-from proxy.cooperative.positions import Place, Positions, committed_metadata, read_committed, without_map
+from proxy.cooperative.positions import (
+    Positions,
+    TopicPartition,
+    committed_metadata,
+    read_committed,
+    without_map,
+)
 from proxy.protocol.fetch_request import MAX_PARTITIONS
 
 Goes: TypeAlias = Callable[[float], None]
@@ -41,7 +47,7 @@ class Group:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.positions: dict[Place, Positions] = {}
+        self.positions: dict[TopicPartition, Positions] = {}
         """What Kafka has of each partition, as far as it is known here."""
         self.members = WeakSet[Member]()
         """Those that have asked for the group's offsets, or committed some."""
@@ -147,7 +153,7 @@ class Group:
                 self.positions[place] = read_committed(entry.offset, _text(entry.metadata)).positions
         return 0
 
-    def _lowest(self, place: Place) -> int:
+    def _lowest(self, place: TopicPartition) -> int:
         """Return the lowest offset that any member has fetched from: nobody has committed anything.
 
         That of the committing member alone would lose records of a member that has not committed yet.
@@ -157,9 +163,9 @@ class Group:
 
     # Commits
 
-    def moved(self, member: Member, commit: Commit) -> dict[Place, Positions]:
+    def moved(self, member: Member, commit: Commit) -> dict[TopicPartition, Positions]:
         """Return what Kafka is to have once a member's commit is taken."""
-        found: dict[Place, Positions] = {}
+        found: dict[TopicPartition, Positions] = {}
         for entry in commit.entries:
             place = entry.topic, entry.partition
             ranges = member.commits(place)
@@ -176,13 +182,13 @@ class Group:
             found[place] = after
         return found
 
-    def forget(self, places: Iterable[Place]) -> None:
+    def forget(self, places: Iterable[TopicPartition]) -> None:
         """Ask Kafka again next time: it may have something else of partitions than is known here."""
         for place in places:
             self.positions.pop(place, None)
 
 
-def with_positions(commit: Commit, moved: dict[Place, Positions], *, maps: bool = True) -> bytes:
+def with_positions(commit: Commit, moved: dict[TopicPartition, Positions], *, maps: bool = True) -> bytes:
     """Return the commit that the broker is sent: the lowest offset of each partition, and the map beside it.
 
     Args:
@@ -223,7 +229,7 @@ def own_offset(member: Member, entry: Entry) -> Entry:
     return Entry(entry.topic, entry.partition, offset, epoch, metadata)
 
 
-def _idle(member: Member, place: Place, positions: Positions) -> Positions:
+def _idle(member: Member, place: TopicPartition, positions: Positions) -> Positions:
     """Move a member that has done all it got behind what holds nothing for it, or it would hold the base."""
     ranges = member.ranges(place)
     if ranges is None or member.frozen:

@@ -26,7 +26,7 @@ from proxy.cooperative.membership import (
     without_owned,
 )
 from proxy.cooperative.plan import Lanes, at_once, plan
-from proxy.cooperative.positions import Place
+from proxy.cooperative.positions import TopicPartition
 from proxy.cooperative.ranges import FULL
 from proxy.protocol.primitives import ProtocolError
 
@@ -37,7 +37,7 @@ _BEATS: Final = 2
 """A client has no two heartbeats in flight. So with the second one it has read the response to the first, and
 all that came before it on this connection. One on another connection comes after it has read its assignment
 (franz-go)."""
-_NOWHERE: Final[Place] = b"", 0
+_NOWHERE: Final[TopicPartition] = b"", 0
 """Is planned for a member that is to join again."""
 
 
@@ -75,7 +75,7 @@ class Joining:
         self._join: Join | None = None
         self.saw_join = False
         """A JoinGroup request has come on this connection."""
-        self._owned: frozenset[Place] = frozenset()
+        self._owned: frozenset[TopicPartition] = frozenset()
         """What the client had when it joined (`plan.Joined.owned`)."""
         self._offers: dict[bytes, Offer] = {}
         """Of the leader's: what each member offers, by member id."""

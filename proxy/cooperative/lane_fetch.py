@@ -14,7 +14,7 @@ import numpy.typing as npt
 from proxy.cooperative.batches import BatchError
 from proxy.cooperative.filtered import Filtered, LaneRecords, split_records
 from proxy.cooperative.member import Member
-from proxy.cooperative.positions import Place
+from proxy.cooperative.positions import TopicPartition
 from proxy.cooperative.ranges import Split
 from proxy.cooperative.reader import Rider, Share, Want, Wants
 from proxy.cooperative.scan import Scan
@@ -129,7 +129,7 @@ class LaneFetch:
             for partition, offset in partitions.items():
                 if (topic, partition) not in member.unasked:
                     member.fetches((topic, partition), offset)
-        self.failed: set[Place] = set()
+        self.failed: set[TopicPartition] = set()
         """The partitions that had an error, or named another broker: the log may not be the same any more."""
         self._asked: set[tuple[bytes, int]] = set()
         """The partitions of which the broker is asked for another offset than the member's."""
@@ -144,7 +144,7 @@ class LaneFetch:
         return self._fetch.session_id != 0
 
     @property
-    def places(self) -> Iterator[Place]:
+    def places(self) -> Iterator[TopicPartition]:
         """The partitions that it asks for."""
         return ((topic, partition) for topic, offsets in self._offsets.items() for partition in offsets)
 
@@ -157,7 +157,7 @@ class LaneFetch:
         fetch = self._fetch
         if self._own:
             return None
-        found: dict[Place, Want] = {}
+        found: dict[TopicPartition, Want] = {}
         for topic, entries in _elements(fetch.topics, fetch.frame):
             known = fetch.layout.version >= _EPOCHS_SINCE
             epochs = entries["epoch"].tolist() if known else [-1] * len(entries)
@@ -169,7 +169,7 @@ class LaneFetch:
             return None
         return Wants(found, (fetch.min_bytes, fetch.max_bytes, fetch.isolation_level), self.wait_until)
 
-    def find(self, now: float) -> dict[Place, Share] | None:
+    def find(self, now: float) -> dict[TopicPartition, Share] | None:
         """Look for what other members have left for this fetch: see `Rider.find`."""
         gets = self._gets(now)  # else the broker is asked, and the response has nothing
         return self._rider.find(self._member, self.wants() if gets else None, now)
@@ -289,7 +289,7 @@ class LaneFetch:
         found = self._rider.split(member, place, records, self._offset(entry), aborted, now)
         return split_records(records, *split, [self._offset(entry)]) if found is None else found
 
-    def _batches(self, place: Place, offset: int, found: Filtered) -> list[bytes]:
+    def _batches(self, place: TopicPartition, offset: int, found: Filtered) -> list[bytes]:
         """Return what the member gets of a partition's records, and note it."""
         member, lane = self._member, found.lanes[0]
         scan = member.scan(*place)
@@ -319,7 +319,7 @@ class LaneFetch:
                 if (run.key, number) in shared:
                     self._rider.note((run.key, number), item[state])
 
-    def served(self, shares: Mapping[Place, Share], now: float) -> tuple[Verdict, list[Buffer]]:
+    def served(self, shares: Mapping[TopicPartition, Share], now: float) -> tuple[Verdict, list[Buffer]]:
         """Return what becomes of a fetch for which something is there, and what the member gets of it.
 
         Args:
@@ -353,7 +353,7 @@ class LaneFetch:
             verdict = Verdict.GO_ON
         return verdict, [sum(map(len, content)).to_bytes(4), *content]
 
-    def _state(self, place: Place) -> bytes:
+    def _state(self, place: TopicPartition) -> bytes:
         """Return what a response says of a partition, as this version has it."""
         size = self._fetch.layout.aborted - HIGH_WATERMARK.start
         return (self._rider.state(place) + _NOWHERE)[:size]

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterable, Mapping
 
 from proxy.cooperative.plan import Lanes
-from proxy.cooperative.positions import Place, Positions
+from proxy.cooperative.positions import Positions, TopicPartition
 from proxy.cooperative.ranges import FULL, KeyRanges, Split, within
 from proxy.cooperative.scan import Scan
 from proxy.cooperative.tally import FilterTally, LaneSeen
@@ -81,7 +81,7 @@ class Member:
         """What it was given last, whole partitions as well."""
         self.has_shared = False
         """Its group had lanes for it at some time, so that hashes may be done to different offsets."""
-        self.unasked: set[Place] = set()
+        self.unasked: set[TopicPartition] = set()
         """The partitions whose committed offsets it has to ask for, before it gets anything of them. A client
         that asks for none goes on where it was when it had the partition before, and what lies before that of
         ranges that are new to it is read by nobody (kafka-python forgets an assignment that comes just as a
@@ -101,16 +101,16 @@ class Member:
         """The session timeout of its group, and when that is over."""
         self.scans: dict[bytes, dict[int, Scan]] = {}
         """By topic and partition. A topic is named as in the fetch."""
-        self.first: dict[Place, int] = {}
+        self.first: dict[TopicPartition, int] = {}
         """The lowest offset that was fetched of each partition."""
-        self.delivered: dict[Place, int] = {}
+        self.delivered: dict[TopicPartition, int] = {}
         """The offset of the last record that went to the member."""
-        self.ends: dict[Place, int] = {}
+        self.ends: dict[TopicPartition, int] = {}
         """The high watermarks, as responses with records for it told them."""
-        self.started: dict[Place, Positions] = {}
+        self.started: dict[TopicPartition, Positions] = {}
         """How far each hash was done when the member was told its offset. What lies before was another
         member's, which may have got further than this one begins."""
-        self._splits: dict[Place | None, Split] = {}
+        self._splits: dict[TopicPartition | None, Split] = {}
         """By partition, split at the steps of these as well; None: all partitions, as declared."""
         self.tally = tally
 
@@ -157,8 +157,8 @@ class Member:
         lanes: Lanes | None,
         planned: Lanes,
         now: float,
-        owned: Collection[Place] = frozenset(),
-        whole: Collection[Place] = (),
+        owned: Collection[TopicPartition] = frozenset(),
+        whole: Collection[TopicPartition] = (),
     ) -> None:
         """Give it lanes.
 
@@ -205,7 +205,7 @@ class Member:
         self.given = given
         self.inherits, self.doubted = False, self.inherits
 
-    def goes_on(self, places: Iterable[Place]) -> bool:
+    def goes_on(self, places: Iterable[TopicPartition]) -> bool:
         """Tell whether it may be given records of partitions, as far as its client has begun with them."""
         if self.unasked.isdisjoint(places):
             return True
@@ -232,7 +232,7 @@ class Member:
         return not self.frozen and epoch == self.epoch
 
     def seen(
-        self, positions: Mapping[Place, Positions], ends: Mapping[Place, int]
+        self, positions: Mapping[TopicPartition, Positions], ends: Mapping[TopicPartition, int]
     ) -> tuple[str, list[LaneSeen]]:
         """Return its state (`MemberSeen.state`) and what it has.
 
@@ -259,15 +259,15 @@ class Member:
 
     # Its lanes
 
-    def has(self, place: Place) -> bool:
+    def has(self, place: TopicPartition) -> bool:
         """Whether a partition is its, in whole or in part, or is none of its group's business."""
         return self.declared is not None or self.plain or place in self.lanes
 
-    def commits(self, place: Place) -> KeyRanges | None:
+    def commits(self, place: TopicPartition) -> KeyRanges | None:
         """Return the key ranges of a partition that it commits for; None: for all."""
         return self.released.get(place) or self.ranges(place)
 
-    def ranges(self, place: Place) -> KeyRanges | None:
+    def ranges(self, place: TopicPartition) -> KeyRanges | None:
         """Return its key ranges of a partition; None: all records are its own business."""
         return self.declared or self.lanes.get(place)
 
@@ -275,7 +275,7 @@ class Member:
         """Return what was scanned of a partition; it is kept from now on."""
         return self.scans.setdefault(topic, {}).setdefault(partition, Scan())
 
-    def fetches(self, place: Place, offset: int) -> None:
+    def fetches(self, place: TopicPartition, offset: int) -> None:
         """Note from which offset the member fetches a partition.
 
         Raises:
@@ -289,7 +289,7 @@ class Member:
         if started is not None and ranges is not None and offset < started.lowest(ranges):
             self.start(place, None)  # the application reads again what was done
 
-    def start(self, place: Place, positions: Positions | None) -> None:
+    def start(self, place: TopicPartition, positions: Positions | None) -> None:
         """Note how far each hash of a partition is done; None: all from the member's offset on may come."""
         self._splits.pop(place, None)
         before, ranges = self.started.pop(place, None), self.ranges(place)
@@ -300,7 +300,7 @@ class Member:
         if before is not None and before != positions:
             self.forget(*place)  # what others had done was scanned as nothing for it
 
-    def lane(self, place: Place, offset: int) -> tuple[Split, list[int]] | None:
+    def lane(self, place: TopicPartition, offset: int) -> tuple[Split, list[int]] | None:
         """Return how a partition is split for the member, and for each step the lowest offset that passes.
 
         None: all records pass, as they came.
@@ -316,7 +316,7 @@ class Member:
             return split, [offset] * len(split.starts)
         return split, [max(offset, started.at(start)) for start in split.starts]
 
-    def skips(self, place: Place, offset: int) -> int:
+    def skips(self, place: TopicPartition, offset: int) -> int:
         """Return the offset up to which nothing is for the member, from an offset on."""
         scan = self.scans.get(place[0], {}).get(place[1])
         return offset if scan is None else scan.after(offset)

@@ -16,7 +16,7 @@ from proxy.cooperative.group import Group
 from proxy.cooperative.member import Member
 from proxy.cooperative.named import NamedLane
 from proxy.cooperative.plan import Lanes
-from proxy.cooperative.positions import Place
+from proxy.cooperative.positions import TopicPartition
 from proxy.cooperative.ranges import KeyRanges, RangeError
 from proxy.cooperative.reader import Readers
 from proxy.cooperative.tally import EXCLUSIVE, Cooperative, FilterTally, GroupSeen, MemberSeen, Tell, Told
@@ -119,7 +119,7 @@ class Members:
         Args:
             now: in seconds. A member whose session timeout is over is not told any more.
         """
-        ends: dict[Place, int] = {}
+        ends: dict[TopicPartition, int] = {}
         for member in self._members.values():
             for place, end in member.ends.items():
                 ends[place] = max(ends.get(place, 0), end)
@@ -241,7 +241,7 @@ class Members:
         return ", ".join(names[:MAX_NAMED]) + more if names else "none"
 
     def denied(
-        self, client: Client, member: Member, places: Iterable[Place], *, claims: bool
+        self, client: Client, member: Member, places: Iterable[TopicPartition], *, claims: bool
     ) -> Denial | None:
         """Return why a client can't have its lane of partitions; None: it has it.
 
@@ -255,7 +255,7 @@ class Members:
         """
         if not member.group:
             return None
-        lanes: list[tuple[Place, KeyRanges]] = []
+        lanes: list[tuple[TopicPartition, KeyRanges]] = []
         for place in places:
             ranges = member.ranges(place)
             if ranges is None:
@@ -334,5 +334,5 @@ def _shown(client: Client) -> str:
     return f"{shown(client[1])} at {client[0]}"
 
 
-def _place(place: Place) -> str:
+def _place(place: TopicPartition) -> str:
     return f"{place[0].decode(errors='replace')}-{place[1]}"

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from proxy.cooperative.plan import Joined, Lanes
-from proxy.cooperative.positions import Place
+from proxy.cooperative.positions import TopicPartition
 from proxy.cooperative.wire import read_request, read_response, string
 from proxy.protocol import schemas
 from proxy.protocol.api import (
@@ -246,7 +246,7 @@ class Offer:
     """The process through which the member comes."""
     binding: bytes
     """What its fetches are known by: host and client.id."""
-    planned: Mapping[Place, int]
+    planned: Mapping[TopicPartition, int]
     held: Lanes
     unknown: bool
     keeps: bool
@@ -328,7 +328,7 @@ def joined(member_id: bytes, offer: Offer) -> Joined:
     )
 
 
-def read_owned(own: bytes) -> tuple[frozenset[Place], int, int]:
+def read_owned(own: bytes) -> tuple[frozenset[TopicPartition], int, int]:
     """Return the partitions that a client says it has, and where they begin and end in what it offers.
 
     It does so with incremental rebalancing (KIP-429, v1 of a subscription). Else it has given up all.
@@ -346,7 +346,7 @@ def read_owned(own: bytes) -> tuple[frozenset[Place], int, int]:
     return frozenset(_places(found["owned_partitions"])), begin, found.span[1]
 
 
-def without_owned(own: bytes, places: Collection[Place]) -> bytes:
+def without_owned(own: bytes, places: Collection[TopicPartition]) -> bytes:
     """Return what a client offers, but for partitions that it has.
 
     Raises:
@@ -359,20 +359,20 @@ def without_owned(own: bytes, places: Collection[Place]) -> bytes:
     return own[:begin] + kept + own[end:]
 
 
-def _places(topics: Iterable[Struct] | None) -> list[Place]:
+def _places(topics: Iterable[Struct] | None) -> list[TopicPartition]:
     return [
         (string(topic, "topic"), number) for topic in topics or () for number in topic["partitions"] or ()
     ]
 
 
-def _topics(places: Sequence[Place]) -> list[dict[str, Any]]:
+def _topics(places: Sequence[TopicPartition]) -> list[dict[str, Any]]:
     topics: dict[bytes, list[int]] = {}
     for topic, partition in places:
         topics.setdefault(topic, []).append(partition)
     return [{"topic": topic, "partitions": partitions} for topic, partitions in topics.items()]
 
 
-def read_assignment(data: bytes) -> tuple[list[Place], bytes]:
+def read_assignment(data: bytes) -> tuple[list[TopicPartition], bytes]:
     """Read an assignment of a consumer (ConsumerProtocolAssignment.json): partitions, and the user data.
 
     Raises:
@@ -384,7 +384,7 @@ def read_assignment(data: bytes) -> tuple[list[Place], bytes]:
     return _places(found["assigned_partitions"]), found["user_data"] or b""
 
 
-def assignment(places: Sequence[Place], user_data: bytes | None = None) -> bytes:
+def assignment(places: Sequence[TopicPartition], user_data: bytes | None = None) -> bytes:
     """Return an assignment of v0."""
     listed = _topics(places)
     return body(

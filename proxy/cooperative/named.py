@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
-from proxy.cooperative.positions import Place
+from proxy.cooperative.positions import TopicPartition
 from proxy.cooperative.ranges import FULL, KeyRanges, RangeError, Split
 
 NAME: Final = "[A-Za-z0-9_-]{1,64}"
@@ -16,7 +16,7 @@ class NamedLane(NamedTuple):
     """A lane that has a name."""
 
     group: bytes
-    ranges: Mapping[Place, KeyRanges]
+    ranges: Mapping[TopicPartition, KeyRanges]
     """By topic and partition. It has nothing of others."""
 
 
@@ -44,7 +44,7 @@ def named_lanes(text: str) -> dict[str, NamedLane]:
     return lanes
 
 
-def _ranges(lane: str, document: object) -> Iterator[tuple[Place, KeyRanges]]:
+def _ranges(lane: str, document: object) -> Iterator[tuple[TopicPartition, KeyRanges]]:
     for topic, of_topic in _items(document, f"lane {lane}"):
         for partition, pairs in _items(of_topic, f"lane {lane}, topic {topic}"):
             if not (partition.isascii() and partition.isdecimal()):
@@ -72,7 +72,7 @@ def _check(lanes: Mapping[str, NamedLane]) -> None:
     Raises:
         RangeError: it has two.
     """
-    by_place: dict[tuple[bytes, Place], dict[str, KeyRanges]] = {}
+    by_place: dict[tuple[bytes, TopicPartition], dict[str, KeyRanges]] = {}
     for name, lane in lanes.items():
         for place, ranges in lane.ranges.items():
             by_place.setdefault((lane.group, place), {})[name] = ranges

@@ -10,7 +10,7 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Any, Final
 
-from proxy.cooperative.positions import Place
+from proxy.cooperative.positions import TopicPartition
 from proxy.cooperative.wire import read_request, read_response, string
 from proxy.protocol import schemas
 from proxy.protocol.api import (
@@ -52,7 +52,7 @@ class Commit:
     message: Struct
 
     @property
-    def places(self) -> list[Place]:
+    def places(self) -> list[TopicPartition]:
         """The partitions for which it commits."""
         return [(entry.topic, entry.partition) for entry in self.entries]
 

@@ -11,10 +11,10 @@ from itertools import pairwise
 from typing import TypeAlias
 
 from proxy.cooperative.key_hash import SPACE
-from proxy.cooperative.positions import Place
+from proxy.cooperative.positions import TopicPartition
 from proxy.cooperative.ranges import FULL, KeyRange, KeyRanges, overlap, within
 
-Lanes: TypeAlias = dict[Place, KeyRanges]
+Lanes: TypeAlias = dict[TopicPartition, KeyRanges]
 """What one member has."""
 
 
@@ -25,11 +25,11 @@ class Joined:
     member_id: bytes
     topics: frozenset[bytes]
     """That it subscribes to."""
-    planned: Mapping[Place, int] = field(default_factory=dict)
+    planned: Mapping[TopicPartition, int] = field(default_factory=dict)
     """The first hash of what it was to have of partitions in the last plan."""
-    held: Mapping[Place, KeyRanges] = field(default_factory=dict)
+    held: Mapping[TopicPartition, KeyRanges] = field(default_factory=dict)
     """What it has: its client may go on from where it is."""
-    owned: frozenset[Place] = frozenset()
+    owned: frozenset[TopicPartition] = frozenset()
     """What its client goes on to process while the group rebalances (incremental rebalancing)."""
     unknown: bool = False
     """It may have anything: this process does not know."""
@@ -38,7 +38,7 @@ class Joined:
 
 
 def plan(
-    members: Sequence[Joined], assigned: Mapping[bytes, Sequence[Place]], *, shares: bool
+    members: Sequence[Joined], assigned: Mapping[bytes, Sequence[TopicPartition]], *, shares: bool
 ) -> dict[bytes, Lanes]:
     """Return the lanes of each member, by member id.
 
@@ -93,7 +93,7 @@ def at_once(member: Joined, lanes: Lanes, members: Sequence[Joined]) -> Lanes:
     }
 
 
-def _goes_on(member: Joined, place: Place, ranges: KeyRanges) -> bool:
+def _goes_on(member: Joined, place: TopicPartition, ranges: KeyRanges) -> bool:
     """Whether a client may have these ranges, wherever it is in the partition."""
     if place in member.owned or (member.keeps and place in member.held):
         return ranges == member.held.get(place)

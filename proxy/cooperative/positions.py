@@ -27,7 +27,7 @@ _OWN: Final = ";"
 """Before the application's own metadata."""
 
 
-Place: TypeAlias = tuple[bytes, int]
+TopicPartition: TypeAlias = tuple[bytes, int]
 """A topic and a partition."""
 
 

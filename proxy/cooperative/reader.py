@@ -18,7 +18,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from proxy.cooperative.filtered import Filtered, end_of, split_records
 from proxy.cooperative.member import Member
-from proxy.cooperative.positions import Place
+from proxy.cooperative.positions import TopicPartition
 from proxy.cooperative.ranges import FULL, KeyRanges, Split
 from proxy.protocol.primitives import Buffer
 
@@ -49,7 +49,7 @@ class Want(NamedTuple):
 class Wants(NamedTuple):
     """What a fetch wants."""
 
-    partitions: Mapping[Place, Want]
+    partitions: Mapping[TopicPartition, Want]
     limits: tuple[int, int, int]
     """min_bytes, max_bytes and isolation_level."""
     wait_until: float
@@ -59,7 +59,7 @@ class Wants(NamedTuple):
 class Key(NamedTuple):
     """What fetches have in common that the broker would answer alike."""
 
-    place: Place
+    place: TopicPartition
     group: bytes
     """Empty: its members declare their lanes."""
     broker: str
@@ -93,7 +93,7 @@ class _Lane:
 
     __slots__ = ("asked_at", "epoch", "member", "ranges", "shares", "started", "upto")
 
-    def __init__(self, member: Member, ranges: KeyRanges, place: Place) -> None:
+    def __init__(self, member: Member, ranges: KeyRanges, place: TopicPartition) -> None:
         self.member, self.ranges = member, ranges
         self.epoch = member.epoch
         self.started = member.started.get(place)
@@ -102,7 +102,7 @@ class _Lane:
         """The offset that is asked for after all of them."""
         self.asked_at = 0.0
 
-    def is_of(self, member: Member, place: Place) -> bool:
+    def is_of(self, member: Member, place: TopicPartition) -> bool:
         """Whether this is what the member has of a partition: shares for another lane are not its own."""
         return (
             self.member is member
@@ -377,7 +377,7 @@ class Rider:
     def __init__(self, readers: Readers, broker: str, wake: Callable[[float], None]) -> None:
         self._readers, self._wake = readers, wake
         self._broker = "" if "," in broker else broker
-        self._at: dict[Place, Reader] = {}
+        self._at: dict[TopicPartition, Reader] = {}
         self._fetching: list[Reader] = []
         """Those to which the fetch belongs that is under way."""
         self._parked: dict[Reader, int] = {}
@@ -385,7 +385,7 @@ class Rider:
         self._went_at: float | None = None
         """When a fetch went upstream last, in seconds."""
 
-    def find(self, member: Member, wants: Wants | None, now: float) -> dict[Place, Share] | None:
+    def find(self, member: Member, wants: Wants | None, now: float) -> dict[TopicPartition, Share] | None:
         """Look for what a member asks for.
 
         Args:
@@ -403,7 +403,7 @@ class Rider:
         if wants is None or not self._broker or not member.gets(member.epoch, now):
             self._went_at = now
             return None
-        found: dict[Place, Share] = {}
+        found: dict[TopicPartition, Share] = {}
         offsets: dict[Reader, int] = {}
         alone = now >= self._went_at + UPSTREAM_SECONDS
         for place, want in wants.partitions.items():
@@ -433,29 +433,35 @@ class Rider:
         self._went_at = now
         return None
 
-    def state(self, place: Place) -> State:
+    def state(self, place: TopicPartition) -> State:
         """Return what is known of a partition of which `find` has found something, or of one beside it."""
         return self._at[place].state or b""
 
     # The response to a fetch that has gone upstream
 
     @property
-    def places(self) -> list[Place]:
+    def places(self) -> list[TopicPartition]:
         """The partitions of the fetch under way that are shared."""
         return [reader.key.place for reader in self._fetching]
 
-    def note(self, place: Place, state: State) -> None:
+    def note(self, place: TopicPartition, state: State) -> None:
         """Note what the response says of a partition without an error."""
         if (reader := self._reader_of(place)) is not None:
             reader.note(state)
 
-    def forget(self, place: Place) -> None:
+    def forget(self, place: TopicPartition) -> None:
         """Note that the response has an error for a partition, or names another broker."""
         if (reader := self._reader_of(place)) is not None:
             reader.forget()
 
     def split(
-        self, member: Member, place: Place, records: Buffer, offset: int, aborted: Sequence[bytes], now: float
+        self,
+        member: Member,
+        place: TopicPartition,
+        records: Buffer,
+        offset: int,
+        aborted: Sequence[bytes],
+        now: float,
     ) -> Filtered | None:
         """Split a partition's records for all that share it: see `Reader.split`."""
         reader = self._reader_of(place)
@@ -509,16 +515,16 @@ class Rider:
             reader = self._at[key.place] = self._readers.reader(key)
         return reader
 
-    def _reader_of(self, place: Place) -> Reader | None:
+    def _reader_of(self, place: TopicPartition) -> Reader | None:
         reader = self._at.get(place)
         return reader if reader is not None and self in reader.fetching else None
 
-    def _leave(self, place: Place) -> None:
+    def _leave(self, place: TopicPartition) -> None:
         if (reader := self._at.pop(place, None)) is not None:
             reader.leave(self)
 
 
-def _is_current(lane: _Lane, place: Place, now: float) -> bool:
+def _is_current(lane: _Lane, place: TopicPartition, now: float) -> bool:
     """Whether a lane is what its member has, and the member gets records."""
     return lane.is_of(lane.member, place) and lane.member.gets(lane.epoch, now)
 
@@ -527,7 +533,7 @@ def _watermark(state: State) -> int:
     return int.from_bytes(state[:8], signed=True)
 
 
-def _from(share: Share, member: Member, place: Place, offset: int) -> Share | None:
+def _from(share: Share, member: Member, place: TopicPartition, offset: int) -> Share | None:
     """Return a share from an offset within it on."""
     lane = member.lane(place, offset)
     if lane is None:
@@ -539,9 +545,9 @@ def _from(share: Share, member: Member, place: Place, offset: int) -> Share | No
     return Share(offset, share.end, share.found.of(part), share.aborted, 0, share.fetched)
 
 
-def _within(shares: dict[Place, Share], limit: int) -> dict[Place, Share]:
+def _within(shares: dict[TopicPartition, Share], limit: int) -> dict[TopicPartition, Share]:
     """Return the shares that a response of a number of bytes has room for, the first one in any case."""
-    found: dict[Place, Share] = {}
+    found: dict[TopicPartition, Share] = {}
     for place, share in shares.items():
         limit -= sum(map(len, share.found.lanes[0].batches))
         if limit < 0 and found:

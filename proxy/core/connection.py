@@ -7,7 +7,7 @@ why the connection has to end.
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import Final
 
 from proxy.core.broker_side import BrokerSide
 from proxy.core.broker_versions import BrokerVersions
@@ -23,6 +23,7 @@ from proxy.core.follow import Following
 from proxy.core.histograms import Measured
 from proxy.core.in_flight import MAX_IN_FLIGHT, REQUEST_BYTES, Disposition
 from proxy.core.leaders import Leaders
+from proxy.core.member_stage import MakeMemberSide, MemberStage
 from proxy.core.peers import Peers
 from proxy.core.responses import Rewriting
 from proxy.core.steady import Steady
@@ -34,12 +35,6 @@ from proxy.protocol.produce import READ_WITHIN
 from proxy.session.decision import Reason
 from proxy.session.partitions import PartitionTable
 
-if TYPE_CHECKING:  # it reads records, for which a gateway without cooperative groups has no libraries
-    from proxy.core.member_side import MemberSide
-
-MakeMemberSide: TypeAlias = Callable[
-    [str, Callable[[bytes, float], None], Callable[[str, str], None], int, str], "MemberSide"
-]
 MAX_REQUEST_BYTES: Final = 104_857_600
 """Kafka's default for socket.request.max.bytes."""
 QUEUED_FREE: Final = 65_536
@@ -75,8 +70,7 @@ class Connection:
             leaders are not followed.
         host: the client's.
         node_id: the broker's; None: it is not known.
-        member_side: makes the side of a client that may have a lane of a cooperative group, of the client's
-            host and what `MemberSide` takes after it; None: nobody has.
+        member_side: makes the stage for members of cooperative groups; None: there are no such groups.
     """
 
     __slots__ = (
@@ -152,7 +146,7 @@ class Connection:
         self._client_side = ClientSide(
             state, fetches, rewriting, served, self.following, max_request_bytes=max_request_bytes
         )
-        self._member_side: MemberSide | None = None
+        self._member_side: MemberStage | None = None
         """None: the client has no lane. It has to be asked until its first request has come."""
         if member_side is not None:
             self._member_side = member_side(host, self._forward, state.fail, max_request_bytes, broker)
@@ -547,7 +541,7 @@ class Connection:
 
     # A client with a lane
 
-    def _receive_member(self, side: "MemberSide", data: bytes, now: float) -> None:
+    def _receive_member(self, side: MemberStage, data: bytes, now: float) -> None:
         """Take bytes from a client that has a lane, or may have one."""
         self._state.now = now
         self._sharing = True
@@ -578,7 +572,7 @@ class Connection:
         self._client_side.receive(data, now)
         self._state.tally.client.bytes_in -= len(data)
 
-    def _share(self, side: "MemberSide") -> None:
+    def _share(self, side: MemberStage) -> None:
         """Let the client have its share of what is due to it."""
         due, now = self._state.to_client, self._state.now
         if not due:

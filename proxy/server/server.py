@@ -23,10 +23,11 @@ from proxy.config import Config, with_live
 from proxy.cooperative.tally import Tell, Told
 from proxy.core.broker_versions import BrokerVersions
 from proxy.core.budget import REQUESTS_PART, Budget, RequestBudget
-from proxy.core.connection import Connection, MakeMemberSide
+from proxy.core.connection import Connection
 from proxy.core.eligibility import SessionLimits
 from proxy.core.events import BrokersAwaited, Event, Fault, LoginRefused, Tally
 from proxy.core.leaders import Leaders
+from proxy.core.member_stage import MakeMemberSide
 from proxy.core.peers import Peers
 from proxy.fetch_manager.cache import FetchSessionCache
 from proxy.fetch_manager.manager import FetchManager
@@ -671,8 +672,8 @@ def _cooperative(
     if not config.cooperative:
         return None, None
     # They read records; a gateway without cooperative groups may lack the libraries for that.
+    from proxy.cooperative.member_side import MemberSide  # noqa: PLC0415
     from proxy.cooperative.members import Members  # noqa: PLC0415
-    from proxy.core.member_side import MemberSide  # noqa: PLC0415
 
     members = Members(config.cooperative, os.urandom(16), tell, number=number, processes=config.workers)
     members.lanes = config.cooperative_lanes

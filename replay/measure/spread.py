@@ -12,7 +12,7 @@ from typing import Any, Final, Self, TypeAlias
 
 from proxy.cooperative.murmur2 import MASK
 from proxy.cooperative.plan import Joined, Lanes, cut, plan
-from proxy.cooperative.positions import Place
+from proxy.cooperative.positions import TopicPartition
 from proxy.cooperative.ranges import Split
 from replay.report.model import CooperativeRow, HottestKey, SpreadShare
 
@@ -227,7 +227,7 @@ def _lanes(members: int, topics: Mapping[str, Iterable[int]]) -> list[Lanes]:
     Kafka's RangeAssignor does it.
     """
     names = [b"%02d" % number for number in range(members)]
-    assigned: dict[bytes, list[Place]] = {name: [] for name in names}
+    assigned: dict[bytes, list[TopicPartition]] = {name: [] for name in names}
     for topic, numbers in topics.items():
         partitions = sorted(numbers)
         each, more = divmod(len(partitions), members)

@@ -13,7 +13,7 @@ from proxy.cooperative.membership import (
     read_sync,
     read_synced,
 )
-from proxy.cooperative.positions import Place
+from proxy.cooperative.positions import TopicPartition
 from proxy.core.connection import Connection
 from tests.cooperative.fields import Reader, Writer
 from tests.model.gate import framed, unframed
@@ -40,7 +40,7 @@ def request(key: int, version: int, client_id: str, body: bytes | bytearray) -> 
     return framed(head + body)
 
 
-def subscription(topic: bytes, owned: Sequence[Place] = ()) -> bytes:
+def subscription(topic: bytes, owned: Sequence[TopicPartition] = ()) -> bytes:
     """A subscription (ConsumerProtocolSubscription v1)."""
     writer = Writer(JOIN_GROUP, 0)
     writer.content += (1).to_bytes(2)
@@ -58,7 +58,7 @@ class Client:
     client_id: str
     member_id: bytes
     topic: bytes = b"orders"
-    owned: Sequence[Place] = ()
+    owned: Sequence[TopicPartition] = ()
     """What it says it has."""
     session_ms: int = 6_000
     instance: bytes | None = None
@@ -72,7 +72,7 @@ class Client:
     """As it is told."""
     leads: list[bytes] = field(default_factory=list)
     """The metadata of all members, if it leads."""
-    places: list[Place] = field(default_factory=list)
+    places: list[TopicPartition] = field(default_factory=list)
     """Its assignment."""
     synced: bool = False
     """It was given one."""
@@ -151,7 +151,7 @@ class Coordinator:
             each.protocol, each.leads = joined.protocol, [metadata for _, _, metadata in joined.members]
 
     def sync(
-        self, clients: Sequence[Client], dealt: dict[bytes, list[Place]], now: float = 1.0
+        self, clients: Sequence[Client], dealt: dict[bytes, list[TopicPartition]], now: float = 1.0
     ) -> dict[bytes, bytes]:
         """Have all sync; return what the broker got from the leader."""
         made: dict[bytes, bytes] = {}
@@ -221,7 +221,7 @@ class Coordinator:
         return heartbeat_error(said, 3)
 
 
-def owned_of(metadata: Iterable[bytes]) -> list[list[Place]]:
+def owned_of(metadata: Iterable[bytes]) -> list[list[TopicPartition]]:
     """Return what each member says it has, of their subscriptions."""
     found = []
     for data in metadata:

@@ -4,13 +4,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.cooperative.claims import Claims, Client, Overlap
-from proxy.cooperative.positions import Place
+from proxy.cooperative.positions import TopicPartition
 from proxy.cooperative.ranges import KeyRanges, overlap
 
 LOW: KeyRanges = ((0, 9),)
 HIGH: KeyRanges = ((10, 19),)
 BOTH: KeyRanges = ((0, 4), (15, 19))
-PLACE: Place = (b"orders", 0)
+PLACE: TopicPartition = (b"orders", 0)
 ONE: Client = ("one", b"a")
 TWO: Client = ("two", b"a")
 
@@ -51,7 +51,7 @@ _STEPS = st.one_of(
 def test_no_hash_has_two_owners(ranges: dict[Client, KeyRanges], steps: list[tuple[object, ...]]) -> None:
     claims = Claims()
     connections = dict.fromkeys(ranges, 0)
-    have: dict[Client, set[tuple[bytes, Place]]] = {client: set() for client in ranges}
+    have: dict[Client, set[tuple[bytes, TopicPartition]]] = {client: set() for client in ranges}
     for step in steps:
         match step:
             case ("opens", tuple(client)):

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from proxy.cooperative.batches import HEADER_BYTES, read_header
 from proxy.cooperative.declared import suffix
 from proxy.cooperative.key_hash import SPACE, murmur2, offset_hash
+from proxy.cooperative.member_side import MemberSide
 from proxy.cooperative.members import Members
 from proxy.cooperative.ranges import KeyRange
 from proxy.core.connection import Connection
 from proxy.core.eligibility import SessionLimits
-from proxy.core.member_side import MemberSide
 from tests.cooperative.batch import Record, batch, read
 from tests.examples import examples
 from tests.model.broker import ModelBroker

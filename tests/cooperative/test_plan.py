@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from proxy.cooperative.key_hash import SPACE
 from proxy.cooperative.plan import Joined, Lanes, at_once, cut, plan
-from proxy.cooperative.positions import Place
+from proxy.cooperative.positions import TopicPartition
 from proxy.cooperative.ranges import FULL
 
 TOPIC = b"orders"
@@ -22,7 +22,7 @@ def test_the_space_is_cut_into_equal_parts() -> None:
 
 def test_as_many_partitions_as_subscribers_stay_as_they_were_assigned() -> None:
     """Case 37."""
-    assigned: dict[bytes, list[Place]] = {b"a": [(TOPIC, 1)], b"b": [(TOPIC, 0), (TOPIC, 2)]}
+    assigned: dict[bytes, list[TopicPartition]] = {b"a": [(TOPIC, 1)], b"b": [(TOPIC, 0), (TOPIC, 2)]}
     assert plan([A, B], assigned, shares=True) == {
         b"a": {(TOPIC, 1): FULL},
         b"b": {(TOPIC, 0): FULL, (TOPIC, 2): FULL},
@@ -39,7 +39,7 @@ def test_more_subscribers_share() -> None:
 
 
 def test_in_doubt_nothing_is_shared() -> None:
-    assigned: dict[bytes, list[Place]] = {b"a": [(TOPIC, 0)], b"b": []}
+    assigned: dict[bytes, list[TopicPartition]] = {b"a": [(TOPIC, 0)], b"b": []}
     assert plan([A, B], assigned, shares=False) == {b"a": {(TOPIC, 0): FULL}, b"b": {}}
 
 
@@ -59,8 +59,8 @@ def again(lanes: dict[bytes, Lanes], gone: set[bytes], come: list[bytes]) -> lis
     return [*stay, *(Joined(name, frozenset({TOPIC})) for name in come)]
 
 
-def assigned(members: list[Joined], partitions: int) -> dict[bytes, list[Place]]:
-    found: dict[bytes, list[Place]] = {member.member_id: [] for member in members}
+def assigned(members: list[Joined], partitions: int) -> dict[bytes, list[TopicPartition]]:
+    found: dict[bytes, list[TopicPartition]] = {member.member_id: [] for member in members}
     for number in range(partitions):
         found[members[number % len(members)].member_id].append((TOPIC, number))
     return found
@@ -94,7 +94,7 @@ def test_each_hash_has_one_owner_and_members_stay_where_they_were(
 
 def check(lanes: dict[bytes, Lanes], partitions: int) -> None:
     """Each hash of each partition has one owner; as many members share each partition, or one more."""
-    ranges: dict[Place, list[tuple[int, int]]] = {}
+    ranges: dict[TopicPartition, list[tuple[int, int]]] = {}
     for mine in lanes.values():
         for place, some in mine.items():
             ranges.setdefault(place, []).extend(some)

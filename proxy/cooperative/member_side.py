@@ -40,7 +40,7 @@ from proxy.cooperative.offsets import (
     read_fetched_offsets,
     read_offset_fetch,
 )
-from proxy.cooperative.positions import Place, Positions
+from proxy.cooperative.positions import Positions, TopicPartition
 from proxy.cooperative.ranges import RangeError
 from proxy.cooperative.reader import Rider
 from proxy.cooperative.tally import Told
@@ -115,7 +115,7 @@ class _Committing:
         self.commit, self.group = commit, group
         self.asks = False
         """The broker is asked first what it has."""
-        self.moved: dict[Place, Positions] = {}
+        self.moved: dict[TopicPartition, Positions] = {}
         """What it has once it has taken the commit."""
         self.maps = True
         """It is sent maps."""
@@ -643,7 +643,7 @@ class MemberSide:
         else:
             self._ask(lane, now)
 
-    def _denied(self, places: Iterable[Place], *, claims: bool) -> int:
+    def _denied(self, places: Iterable[TopicPartition], *, claims: bool) -> int:
         """Return the error that a member gets for a lane which it declares and can't have; 0: it has it."""
         if self._declared is None:
             return 0

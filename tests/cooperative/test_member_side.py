@@ -6,6 +6,7 @@ from functools import partial
 import pytest
 
 from proxy.cooperative.key_hash import murmur2
+from proxy.cooperative.member_side import MAX_HELD, MAX_READ, MemberSide
 from proxy.cooperative.members import Members
 from proxy.cooperative.named import NamedLane
 from proxy.cooperative.offsets import (
@@ -22,7 +23,6 @@ from proxy.core.connection import Connection
 from proxy.core.eligibility import SessionLimits
 from proxy.core.events import MemberElsewhere
 from proxy.core.in_flight import AT_ONCE, MAX_IN_FLIGHT
-from proxy.core.member_side import MAX_HELD, MAX_READ, MemberSide
 from proxy.protocol.primitives import Buffer
 from tests.cooperative.batch import Record, batch, read
 from tests.model.broker import ModelBroker

@@ -5,12 +5,12 @@ from dataclasses import replace
 import pytest
 
 from proxy.cooperative.key_hash import SPACE, murmur2
+from proxy.cooperative.member_side import MAX_READ
 from proxy.cooperative.membership import assignment, read_owned, read_synced, without_owned
 from proxy.cooperative.offsets import read_answered, read_commit
-from proxy.cooperative.positions import Place, Positions, committed_metadata, read_committed
+from proxy.cooperative.positions import Positions, TopicPartition, committed_metadata, read_committed
 from proxy.cooperative.ranges import FULL, KeyRanges
 from proxy.cooperative.tally import Told
-from proxy.core.member_side import MAX_READ
 from tests.cooperative.batch import Record, batch, read
 from tests.cooperative.coordinator import (
     GROUP,
@@ -28,7 +28,7 @@ from tests.cooperative.coordinator import (
     subscription,
 )
 from tests.cooperative.fields import Writer
-from tests.core.test_member_side import Shared, asks, commit, committed, fetch, offsets
+from tests.cooperative.test_member_side import Shared, asks, commit, committed, fetch, offsets
 from tests.model.broker import ModelBroker
 from tests.model.gate import Gate, framed
 from tests.model.wire import decode_response
@@ -177,7 +177,7 @@ def test_who_has_not_come_along_gets_nothing_more(
 
 @pytest.mark.parametrize("owned", [[PLACE], []], ids=["incremental", "eager"])
 def test_a_join_that_is_sent_twice_to_a_new_gateway_is_of_a_client_that_may_have_anything(
-    shared: Shared, coordinator: Coordinator, broker: ModelBroker, owned: list[Place]
+    shared: Shared, coordinator: Coordinator, broker: ModelBroker, owned: list[TopicPartition]
 ) -> None:
     """The first response was cut off, or the next rebalance began: it keeps its position all the same."""
     one = client(shared)
