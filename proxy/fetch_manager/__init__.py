@@ -1,11 +1,10 @@
-"""The client-facing half of KIP-227: fetch sessions toward clients, where the broker gives none. Sans-IO.
+"""The client-facing half of KIP-227: fetch sessions for clients whose broker gives none. Sans-IO.
 
-- **FetchManager** takes a client's fetch and says in which context it is (fetch-semantics 2.2).
-- A **context** has the full fetch that goes on toward the broker, and makes the client's response from the
-  full response that comes back: full, sessionless, incremental, error.
-- **FetchSessionCache** has the slots, in shards, and decides who gives way to whom (fetch-semantics 2.7).
-- A **FetchSession** is what is known of one client session; its partitions are columns.
+- **FetchManager** returns the context of a client's fetch (fetch-semantics 2.2).
+- A **context** is full, sessionless, incremental or an error. It holds the full fetch to send toward the
+  broker, and makes the client's response from the full response.
+- **FetchSessionCache** holds the slots, in shards, and decides evictions (fetch-semantics 2.7).
+- A **FetchSession** is one client's session; its partitions are columns.
 
-What is between this stage and the broker may use a session of its own. The two are independent
-(fetch-semantics 6.11).
+The stages toward the broker may use a session of their own. The two are independent (fetch-semantics 6.11).
 """

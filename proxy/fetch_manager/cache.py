@@ -1,9 +1,9 @@
-"""The slots for sessions toward clients: ids, shards, and who gives way to whom. Sans-IO.
+"""The slots for sessions toward clients: ids, shards, and evictions. Sans-IO.
 
-All times are milliseconds, of any clock that does not go back. The rules are those of Kafka 3.8 and later
-(FetchSession.scala; fetch-semantics 2.7). One thing is added. A client may list any number of partitions,
-and memory is bounded here: a shard has room for a number of partitions, where long names of topics count as
-more of them. If a newcomer needs more than is left, stale sessions give way, and no others.
+All times are milliseconds of a monotonic clock. The rules are those of Kafka 3.8 and later
+(FetchSession.scala; fetch-semantics 2.7), with one addition: a shard has an upper limit of partitions,
+because a client may list any number and memory is bounded. Long topic names count as additional partitions.
+If a new session does not fit, only stale sessions are evicted for it.
 """
 
 from bisect import bisect_left, insort
@@ -13,25 +13,25 @@ from typing import Final, TypeAlias
 from proxy.fetch_manager.session import FetchSession
 
 SHARDS: Final = 8
-"""As in Kafka 3.8 and later."""
+"""The number in Kafka 3.8 and later."""
 IDS_PER_SHARD: Final = (2**31 - 1) // SHARDS
 DEFAULT_SLOTS: Final = 1000
 """Kafka's default for max.incremental.fetch.session.cache.slots."""
 EVICTION_MS: Final = 120_000
-"""How long a session is safe from others. KIP-227: min.incremental.fetch.session.eviction.ms; Kafka fixes it.
-"""
+"""How long a session can't be evicted. KIP-227: min.incremental.fetch.session.eviction.ms, a constant in
+Kafka."""
 MAX_PARTITIONS: Final = 1 << 17
-"""Partitions in all sessions of a cache: some 13 MB."""
+"""The limit of partitions in all sessions of a cache: about 13 MB."""
 
 MAX_LEFT: Final = 1 << 14
-"""Ids of brokers' own sessions that are remembered, the latest ones: some 1.5 MB. Kafka's default is 1,000
-sessions a broker."""
+"""How many ids of brokers' own sessions are remembered, the latest ones: about 1.5 MB. Kafka's default is
+1,000 sessions a broker."""
 
 NewId: TypeAlias = Callable[[int, int], int]
 """Returns a random number between two, both included."""
 
 _BITS: Final = 31
-"""Ids and sizes fit into so many."""
+"""The number of bits for ids and for sizes."""
 _ID: Final = (1 << _BITS) - 1
 
 
@@ -40,9 +40,9 @@ class FetchSessionCache:
 
     Args:
         new_id: chooses ids.
-        slots: sessions at most, an eighth in each shard. Fewer than 8 are none, as in Kafka.
-        eviction_ms: how long a session is safe from others.
-        max_partitions: partitions at most, an eighth in each shard.
+        slots: the limit of sessions, an eighth in each shard. Below 8 there are none, as in Kafka.
+        eviction_ms: how long a session can't be evicted.
+        max_partitions: the limit of partitions, an eighth in each shard.
     """
 
     __slots__ = ("_left", "_shards", "_turn")
@@ -56,7 +56,7 @@ class FetchSessionCache:
         max_partitions: int = MAX_PARTITIONS,
     ) -> None:
         self._left: dict[int, None] = {}
-        """Ids that sessions of brokers have, the one that was seen last at the end."""
+        """Ids of brokers' own sessions, the one seen last at the end."""
         self._shards = [
             FetchSessionCacheShard(
                 new_id,
@@ -83,45 +83,46 @@ class FetchSessionCache:
 
     @property
     def partitions(self) -> int:
-        """NumIncrementalFetchPartitionsCached: as of the last touch of each session."""
+        """NumIncrementalFetchPartitionsCached, as of the last touch of each session."""
         return sum(shard.partitions for shard in self._shards)
 
     @property
     def evictions(self) -> dict[bool, int]:
-        """How many sessions gave way to others so far, by whether they were privileged."""
+        """The number of evictions so far, by whether the evicted session was privileged."""
         return {
             privileged: sum(shard.evictions[privileged] for shard in self._shards)
             for privileged in (False, True)
         }
 
     def shard_of(self, session_id: int) -> int:
-        """Return the number of the shard that an id belongs to, -1 if no shard has such ids.
+        """Return the number of the shard that owns an id, -1 if none does.
 
-        Brokers throw for those, on whatever they are used (fetch-semantics 2.2); here they are unknown ids.
+        A broker throws on any use of an id that no shard owns (fetch-semantics 2.2). Here it is an unknown
+        id.
         """
         return session_id // IDS_PER_SHARD if 0 < session_id < SHARDS * IDS_PER_SHARD else -1
 
     def get(self, session_id: int) -> FetchSession | None:
-        """Return the session of that id, None if there is none."""
+        """Return the session with this id, None if there is none."""
         shard = self.shard_of(session_id)
         return self._shards[shard].get(session_id) if shard >= 0 else None
 
     def touch(self, session: FetchSession, now_ms: int) -> None:
-        """Note that a session is used; one that was removed stays so."""
+        """Note that a session is used. A removed session stays removed."""
         self._shards[self.shard_of(session.session_id)].touch(session, now_ms)
 
     def remove(self, session: FetchSession) -> None:
-        """Give up a session; nothing happens if it has gone."""
+        """Remove a session, if it is still there."""
         self._shards[self.shard_of(session.session_id)].remove(session)
 
     def room_for(self, session: FetchSession) -> bool:
-        """Return whether a session's shard has room for the partitions that the session has now."""
+        """Return whether a session's shard has room for its present partitions."""
         return self._shards[self.shard_of(session.session_id)].room_for(session)
 
     def leave(self, session_id: int) -> None:
-        """Note that a broker's own session has this id: none here has it.
+        """Reserve an id that a broker's own session has, and remove the session here that has the same id.
 
-        A client sends nothing but the id. With two sessions of one id it could get the other client's.
+        A client sends only the id. If two sessions had one id, it could get another client's session.
         """
         if session_id in self._left:
             del self._left[session_id]
@@ -132,18 +133,17 @@ class FetchSessionCache:
             self.remove(session)
 
     def create(self, session: FetchSession, now_ms: int) -> int:
-        """Give a new session a slot of the shard whose turn it is; return its id, or 0 if it gets none."""
+        """Give a new session a slot of the next shard in turn. Return its id, 0 if there is no slot."""
         shard = self._shards[self._turn % SHARDS]
         self._turn += 1
         return shard.create(session, now_ms)
 
 
 class FetchSessionCacheShard:
-    """One shard: some slots, and the ids of a range.
+    """One shard: some slots and a range of ids.
 
-    Who is used least recently, and who is worth least, stands first in a sorted list of integers: bits of the
-    id below those of the time, or below those of privilege and size. So ties go to the smaller id, as in
-    Kafka, and a touch moves some KB at most.
+    Sessions are sorted by last use, and by value (privilege, then size), as integers with the session id in
+    the low bits. So the smaller id wins a tie, as in Kafka, and a touch moves a few KB at most.
     """
 
     __slots__ = (
@@ -186,11 +186,11 @@ class FetchSessionCacheShard:
         self._evictable_by_privileged: list[int] = []
         self._evictable_by_all: list[int] = []
         self._weight = 0
-        """`SessionPartitions.weight` of all sessions, as of the last touch of each."""
+        """The sum of `SessionPartitions.weight`, as of the last touch of each session."""
         self.partitions = 0
-        """Partitions of all sessions, as of the last touch of each."""
+        """The sum of partitions, as of the last touch of each session."""
         self.evictions = {False: 0, True: 0}
-        """How many sessions gave way to others, by whether they were privileged."""
+        """The number of evictions, by whether the evicted session was privileged."""
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -199,15 +199,15 @@ class FetchSessionCacheShard:
         return iter(self._sessions.values())
 
     def get(self, session_id: int) -> FetchSession | None:
-        """Return the session of that id, None if there is none."""
+        """Return the session with this id, None if there is none."""
         return self._sessions.get(session_id)
 
     def room_for(self, session: FetchSession) -> bool:
-        """Return whether there is room for the partitions that a session of this shard has now."""
+        """Return whether there is room for the present partitions of a session of this shard."""
         return self._weight - session.cached_weight + session.partitions.weight <= self._max_partitions
 
     def create(self, session: FetchSession, now_ms: int) -> int:
-        """Give a new session a slot, an id and its first touch; return the id, or 0 if it gets no slot."""
+        """Give a new session a slot and an id. Return the id, 0 if there is no slot."""
         if not self._make_room(now_ms, session):
             return 0
         session_id = self._new_id(self._first_id, self._last_id)
@@ -221,7 +221,7 @@ class FetchSessionCacheShard:
         return session_id
 
     def touch(self, session: FetchSession, now_ms: int) -> None:
-        """Note that a session is used, and its size and age as they are now."""
+        """Note that a session is used, with its present size and age."""
         if self._sessions.get(session.session_id) is not session:
             return
         aged = now_ms - session.created_ms > self._eviction_ms
@@ -242,7 +242,7 @@ class FetchSessionCacheShard:
             insort(self._by_use, _use(session))
 
     def remove(self, session: FetchSession) -> None:
-        """Give up a session; nothing happens if it has gone."""
+        """Remove a session, if it is still there."""
         if self._sessions.get(session.session_id) is not session:
             return
         del self._sessions[session.session_id]
@@ -252,11 +252,11 @@ class FetchSessionCacheShard:
         self._weight -= session.cached_weight
 
     def _make_room(self, now_ms: int, newcomer: FetchSession) -> bool:
-        """Have a free slot, and room for a newcomer's partitions; return whether it can be had."""
+        """Evict sessions until there is a slot and room for a new session. Return False if that fails."""
         weight = newcomer.partitions.weight
         if weight > self._max_partitions:
             return False
-        # For partitions only stale sessions give way: one large newcomer would end hundreds of others.
+        # For partitions, only stale sessions are evicted: one large newcomer would end hundreds of others.
         while self._weight + weight > self._max_partitions and (stale := self._stale(now_ms)) is not None:
             self._evict(stale)
         if self._weight + weight > self._max_partitions:
@@ -270,16 +270,16 @@ class FetchSessionCacheShard:
         return True
 
     def _stale(self, now_ms: int) -> FetchSession | None:
-        """Return the least recently used session if it was not used for long. Anyone may have its slot."""
+        """Return the least recently used session if it is stale. Any new session may evict it."""
         if not self._by_use:
             return None
         oldest = self._sessions[self._by_use[0] & _ID]
         return oldest if now_ms - oldest.last_used_ms > self._eviction_ms else None
 
     def _smaller(self, newcomer: FetchSession) -> FetchSession | None:
-        """Return the session that is worth least of those that a newcomer may evict, None if none is."""
+        """Return the session with the least value that a new session may evict, None if there is none."""
         pool = self._evictable_by_privileged if newcomer.privileged else self._evictable_by_all
-        # Ids are above 0: within one class of privilege the newcomer must be larger.
+        # Ids are above 0, so with equal privilege the newcomer must be larger.
         if not pool or (newcomer.privileged << _BITS | len(newcomer.partitions)) << _BITS < pool[0]:
             return None
         return self._sessions[pool[0] & _ID]

@@ -1,8 +1,8 @@
-"""What becomes of one fetch of a client for which the gateway is the session server. Sans-IO.
+"""The contexts of a client's fetch when the gateway is the session server. Sans-IO.
 
-A context has either the response at once, or the full fetch that goes on toward the broker. Then it makes the
-client's response of the full one as that comes in. Names are those of FetchSession.scala; the rules are those
-of fetch-semantics 2.5 and 2.8.
+A context either has the response at once, or has the full fetch to send toward the broker and makes the
+client's response from the full response as it arrives. Names are those of FetchSession.scala; the rules are
+in fetch-semantics 2.5 and 2.8.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from typing import Final, TypeAlias
 import numpy as np
 
 from proxy.fetch_manager.cache import FetchSessionCache
-from proxy.fetch_manager.partitions import NOT_TOLD, SessionPartitions
+from proxy.fetch_manager.partitions import NOT_REPORTED, SessionPartitions
 from proxy.fetch_manager.session import FetchSession
 from proxy.fetch_manager.walk import OrderedWalk, ResponseColumns
 from proxy.protocol.api import LENGTH_BYTES, REQUEST_CORRELATION_ID, RESPONSE_START_BYTES, ErrorCode
@@ -27,10 +27,10 @@ from proxy.protocol.primitives import NO_TAGS, Buffer, ProtocolError
 from proxy.protocol.received import Received
 
 STREAM_FROM: Final = 1 << 20
-"""With so many bytes of records, a response to an incremental fetch is forwarded as it comes, with all its
-entries: beside the records the others cost little, and memory is spared."""
+"""With this many bytes of records, the response to an incremental fetch is streamed with all its entries. The
+unchanged ones add little, and streaming saves memory."""
 COPIED: Final = 1 << 13
-"""Pieces below so many bytes are joined."""
+"""Pieces below this many bytes are joined."""
 
 _HEAD: Final = Struct(">ihi")  # throttle_time_ms, error_code, session_id
 _NARROW_HEAD: Final = Struct(">iii")  # length, correlation_id, throttle_time_ms
@@ -54,7 +54,7 @@ def empty_response(
 
 
 class SessionErrorContext:
-    """A fetch in a session that does not exist or does not fit: 70, 71 or 106 (fetch-semantics 2.2)."""
+    """A fetch in a session that does not exist or does not match: 70, 71 or 106 (fetch-semantics 2.2)."""
 
     __slots__ = ("error", "response")
 
@@ -67,7 +67,7 @@ class SessionErrorContext:
 
 
 class SessionClosedContext:
-    """A fetch that only closes its session: it lists nothing (fetch-semantics, trap 42)."""
+    """A fetch without partitions, which only closes its session (fetch-semantics, trap 42)."""
 
     __slots__ = ("response",)
 
@@ -82,8 +82,8 @@ class SessionlessFetchContext:
     """A fetch without a session.
 
     Args:
-        request: what goes on toward the broker.
-        version: that of `request`.
+        request: the fetch to send toward the broker.
+        version: the version of `request`.
     """
 
     __slots__ = ("_head", "request")
@@ -91,18 +91,15 @@ class SessionlessFetchContext:
     def __init__(self, request: bytes, version: int) -> None:
         self.request = request
         self._head = b"" if version < SESSION_VERSION else None
-        """The first bytes of a response whose head becomes longer."""
+        """The first bytes of a v5 or v6 response, until its head can be widened."""
 
     def __repr__(self) -> str:
         return "<SessionlessFetchContext>"
 
     def receive(self, piece: Buffer, _now_ms: int, *, last: bool) -> list[Buffer]:
-        """Take the next bytes of the response; return those of the client's response.
+        """Return the client's bytes for the next bytes of the response, which start at the length.
 
-        Args:
-            piece: they are as they come, from the length on.
-            _now_ms: the time in milliseconds.
-            last: the response is whole.
+        `last` marks the end of the response.
         """
         if self._head is None:
             return [piece]
@@ -115,26 +112,26 @@ class SessionlessFetchContext:
 
 
 class _Walked:
-    """A response that is read as it comes."""
+    """A response that is walked as it arrives."""
 
     __slots__ = ("_fetch", "_held", "_understood", "_walk", "partitions", "record_bytes", "request")
 
     def __init__(self, fetch: FetchRequest, request: bytes, version: int) -> None:
         self.request = request
-        """What goes on toward the broker."""
+        """The fetch to send toward the broker."""
         self._fetch = fetch
         self._walk = OrderedWalk(LAYOUTS[version], fetch.isolation_level)
         self._understood = True
         self._held: Received | None = Received()
-        """The response so far, while nothing of it has left for the client."""
+        """The response so far. None once its first bytes have been sent to the client."""
         self.partitions = 0
-        """How many partitions the client is told of, once the response is whole."""
+        """The number of partitions in the client's response, once that is complete."""
         self.record_bytes = 0
-        """The size of the records that it gets."""
+        """The bytes of records in the client's response."""
 
     @property
     def buffered(self) -> int:
-        """Bytes of the response that are kept."""
+        """The bytes of the response in memory."""
         return self._held.size if self._held is not None else 0
 
     def _read(self, piece: Buffer) -> None:
@@ -156,13 +153,13 @@ class _Walked:
                 self._understood = False
 
     def _released(self, session_id: int) -> list[Buffer]:
-        """Return the response so far, with another session id. It is not kept any longer."""
+        """Return the response so far with another session id, and stop buffering."""
         held, walk = self._held, self._walk
         if held is None:
             return []
         self._held = None
         at = walk.session_id_at
-        if not walk.head_known:  # it is not a fetch response that could be read
+        if not walk.head_known:  # not a readable fetch response
             return [*held.span(0, held.size)]
         if not at:
             head, rest = _widened(b"".join(held.span(0, _NARROW_HEAD.size)), session_id), _NARROW_HEAD.size
@@ -176,11 +173,11 @@ class _Walked:
 
 
 class FullFetchContext(_Walked):
-    """A full fetch that asks for a session (epoch 0).
+    """A full fetch that requests a session (epoch 0).
 
-    The session is made when the response begins, so that the response passes as it comes, and gets its
-    order and what the client was told when it is whole. If it turns out then not to list what was asked
-    for, the session goes: the client's next fetch gets 70, and it begins again.
+    The session is created at the response's first bytes, so that the response can be streamed. The order and
+    the offsets follow at its end. If the response does not list the requested partitions, the session is
+    removed: the client's next fetch gets 70 and requests a new one.
     """
 
     __slots__ = ("_broker", "_cache", "_session")
@@ -198,11 +195,11 @@ class FullFetchContext(_Walked):
 
     @property
     def session(self) -> FetchSession | None:
-        """The session that was made, None without one."""
+        """The created session, None if there is none."""
         return self._session
 
     def receive(self, piece: Buffer, now_ms: int, *, last: bool) -> list[Buffer]:
-        """As `SessionlessFetchContext.receive`."""
+        """Like `SessionlessFetchContext.receive`."""
         self._read(piece)
         if self._held is None:
             pieces = [piece]
@@ -215,17 +212,17 @@ class FullFetchContext(_Walked):
         return pieces
 
     def _session_id(self, now_ms: int) -> int:
-        """Make the session, if there is to be one; return the session id of the response."""
+        """Create the session if possible. Return the session id for the response."""
         walk, fetch = self._walk, self._fetch
         if not self._understood or not walk.head_known:
             return 0
         if walk.error_code:
             # The broker copies the id of the request (fetch-semantics 2.9, trap 12).
             return fetch.session_id
-        if walk.session_id > 0:  # the broker's own: nothing is to be done for this client
+        if walk.session_id > 0:  # the broker's own session: this client needs none
             return walk.session_id
-        # A throttled response is empty, and makes no session (fetch-semantics 2.8). So is one of a server
-        # that does not say all that it was asked for.
+        # A throttled response is empty and creates no session (fetch-semantics 2.8). The same holds for a
+        # server that does not name every requested partition.
         if not walk.partitions and (fetch.partitions or walk.throttle_time_ms):
             return 0
         partitions = SessionPartitions(fetch.layout)
@@ -236,16 +233,16 @@ class FullFetchContext(_Walked):
         return session.session_id
 
     def _settle(self, partitions: SessionPartitions) -> bool:
-        """Note what the client was told, in the order in which it was; return whether it was told of all."""
+        """Store the reported offsets in the response's order. Return whether every partition was reported."""
         if not self._complete():
             return False
-        told = ResponseColumns(self._walk)
-        order = partitions.rows(told.topics, told.partitions)
+        reported = ResponseColumns(self._walk)
+        order = partitions.rows(reported.topics, reported.partitions)
         if len(order) != len(partitions) or (order < 0).any() or len(np.unique(order)) != len(order):
             return False
         partitions.arrange(order)
-        partitions.high_watermarks[:] = told.high_watermarks
-        partitions.log_starts[:] = told.log_starts
+        partitions.high_watermarks[:] = reported.high_watermarks
+        partitions.log_starts[:] = reported.log_starts
         return True
 
 
@@ -253,11 +250,11 @@ class IncrementalFetchContext(_Walked):
     """A fetch in a session.
 
     Args:
-        fetch: the client's. It has been applied to the session, whose epoch has advanced.
-        session: it may be evicted before the response comes; the response is the same then.
+        fetch: the client's fetch. It has been applied to the session and has advanced the epoch.
+        session: it may be evicted before the response comes, which does not change the response.
         request: the full fetch.
-        version: that of `request`.
-        cache: where the session is removed from, if the response can't be read.
+        version: the version of `request`.
+        cache: the session is removed from it if the response can't be read.
     """
 
     __slots__ = ("_cache", "_repeats", "_session")
@@ -274,13 +271,13 @@ class IncrementalFetchContext(_Walked):
         self._session = session
         self._cache = cache
         self._repeats = bool(session.silent)
-        """The response so far is that which had nothing to tell."""
+        """The response so far equals the last response without changes."""
 
     def __repr__(self) -> str:
         return f"<IncrementalFetchContext {self._session!r}>"
 
     def receive(self, piece: Buffer, _now_ms: int, *, last: bool) -> list[Buffer]:
-        """As `SessionlessFetchContext.receive`."""
+        """Like `SessionlessFetchContext.receive`."""
         if self._repeats and self._held is not None:
             if self._is_repeated(piece, last=last):
                 self._keep(piece)
@@ -307,12 +304,12 @@ class IncrementalFetchContext(_Walked):
         return self._finished(self._respond()) if last else []
 
     def _finished(self, pieces: list[Buffer]) -> list[Buffer]:
-        """Keep nothing of the response any longer."""
+        """Stop buffering."""
         self._held = None
         return pieces
 
     def _is_repeated(self, piece: Buffer, *, last: bool) -> bool:
-        """Return whether the response goes on as the one that had nothing to tell."""
+        """Return whether the response still equals the last response without changes."""
         silent, at = self._session.silent, self.buffered
         if at:
             at -= RESPONSE_START_BYTES
@@ -323,28 +320,28 @@ class IncrementalFetchContext(_Walked):
         return silent.startswith(bytes(piece), at) and (not last or at + len(piece) == len(silent))
 
     def _unchanged(self) -> bytes:
-        """Return the response without changes."""
+        """Return the client's response if nothing has changed."""
         if self._overtaken:
             return self._empty(ErrorCode.INVALID_FETCH_SESSION_EPOCH, self._session.session_id)
         return self._empty(ErrorCode.NONE, self._session.session_id)
 
     @property
     def _overtaken(self) -> bool:
-        """Whether the session has gone on since the fetch came (fetch-semantics 2.5, case 42)."""
+        """Whether a later fetch has advanced the session (fetch-semantics 2.5, case 42)."""
         return self._session.epoch != next_epoch(self._fetch.session_epoch)
 
     def _respond(self) -> list[Buffer]:
-        """Return the client's response to a full response that is whole."""
+        """Return the client's response to a complete full response."""
         walk, session = self._walk, self._session
         if not self._complete():
-            # Nobody knows what the client was told. It begins again (fetch-semantics 3.2).
+            # What the client has been sent is unknown: it must begin a new session (fetch-semantics 3.2).
             self._cache.remove(session)
             return [self._empty(ErrorCode.UNKNOWN_SERVER_ERROR, self._fetch.session_id)]
         if walk.error_code:
             return [self._empty(walk.error_code, self._fetch.session_id)]
         if self._overtaken:
             return [self._empty(ErrorCode.INVALID_FETCH_SESSION_EPOCH, session.session_id)]
-        if walk.tagged:  # nobody knows what these say: all goes on
+        if walk.tagged:  # unknown tags: forward every entry
             self._note_forwarded()
             return self._released(session.session_id)
         elements = self._changes()
@@ -354,7 +351,7 @@ class IncrementalFetchContext(_Walked):
         return self._changed(elements)
 
     def _note_forwarded(self) -> None:
-        """Note what the client was told by a response that has left with all its entries."""
+        """Update the session after a response that was streamed with all its entries."""
         self._changes()
         self.partitions, self.record_bytes = self._walk.partitions, self._walk.record_bytes
 
@@ -368,7 +365,7 @@ class IncrementalFetchContext(_Walked):
         )
 
     def _changes(self) -> "list[_Element]":
-        """Return what the client is told, and note it (fetch-semantics 2.5)."""
+        """Return the entries for the client, and update the session (fetch-semantics 2.5)."""
         self._session.silent = b""
         if not self._complete():
             self._cache.remove(self._session)
@@ -376,15 +373,15 @@ class IncrementalFetchContext(_Walked):
         partitions = self._session.partitions
         if not len(partitions):  # closed by a later fetch
             return []
-        told = ResponseColumns(self._walk)
-        rows = partitions.rows(told.topics, told.partitions)
-        # Never one that is not in the session (fetch-semantics, trap 24).
+        reported = ResponseColumns(self._walk)
+        rows = partitions.rows(reported.topics, reported.partitions)
+        # A partition outside the session is never reported (fetch-semantics, trap 24).
         known = rows >= 0
-        changed = partitions.high_watermarks.take(rows, mode="clip") != told.high_watermarks
-        changed |= partitions.log_starts.take(rows, mode="clip") != told.log_starts
+        changed = partitions.high_watermarks.take(rows, mode="clip") != reported.high_watermarks
+        changed |= partitions.log_starts.take(rows, mode="clip") != reported.log_starts
         served: list[int] = []
         errors: list[int] = []
-        for place, entry in zip(told.entry_places.tolist(), told.entries, strict=True):
+        for place, entry in zip(reported.entry_places.tolist(), reported.entries, strict=True):
             if entry.records or entry.error_code or entry.redirects:
                 changed[place] = True
                 if entry.error_code:
@@ -392,32 +389,32 @@ class IncrementalFetchContext(_Walked):
                 if entry.records:
                     served.append(place)
         changed &= known
-        partitions.high_watermarks[rows[known]] = told.high_watermarks[known]
-        partitions.log_starts[rows[known]] = told.log_starts[known]
-        # An error is told each time, and once more when it has gone (cases 24 and 25).
-        partitions.high_watermarks[rows[[place for place in errors if known[place]]]] = NOT_TOLD
-        elements = self._elements(told, changed.nonzero()[0]) if changed.any() else []
-        # Who had records is served last the next time (KIP-227, KAFKA-12330).
+        partitions.high_watermarks[rows[known]] = reported.high_watermarks[known]
+        partitions.log_starts[rows[known]] = reported.log_starts[known]
+        # An error is reported each time, and the partition once more after the error (cases 24 and 25).
+        partitions.high_watermarks[rows[[place for place in errors if known[place]]]] = NOT_REPORTED
+        elements = self._elements(reported, changed.nonzero()[0]) if changed.any() else []
+        # A partition that returned records is served last next time (KIP-227, KAFKA-12330).
         partitions.move_to_end(rows[[place for place in served if known[place]]].tolist())
         return elements
 
-    def _elements(self, told: ResponseColumns, places: Rows) -> "list[_Element]":
-        """Return the topic elements that have the entries at some places of the response."""
+    def _elements(self, reported: ResponseColumns, places: Rows) -> "list[_Element]":
+        """Return the entries at these places of the response, as topic elements."""
         elements: list[_Element] = []
-        topics = np.repeat(np.arange(len(told.topics)), [count for _, count in told.topics])[places]
-        before = np.searchsorted(told.entry_places, places)
-        is_entry = np.isin(places, told.entry_places)
-        # Entries of a run that stand side by side are one piece.
+        topics = np.repeat(np.arange(len(reported.topics)), [count for _, count in reported.topics])[places]
+        before = np.searchsorted(reported.entry_places, places)
+        is_entry = np.isin(places, reported.entry_places)
+        # Neighbours in a run become one piece.
         joined = (np.diff(places) == 1) & (np.diff(topics) == 0) & ~is_entry[1:] & ~is_entry[:-1]
         starts = [0, *((~joined).nonzero()[0] + 1).tolist()]
         for start, end in zip(starts, [*starts[1:], len(places)], strict=True):
-            key = told.topics[topics[start]][0]
+            key = reported.topics[topics[start]][0]
             sent: Sequence[Buffer]
             if is_entry[start]:
-                sent = told.entries[before[start]].sent(self._held) if self._held is not None else ()
+                sent = reported.entries[before[start]].sent(self._held) if self._held is not None else ()
             else:
                 at = places[start] - before[start]
-                sent = (told.items[at : at + end - start].tobytes(),)
+                sent = (reported.items[at : at + end - start].tobytes(),)
             # Neighbours of one topic share an element (case 36).
             if elements and elements[-1][0] == key:
                 _, count, pieces = elements[-1]
@@ -428,7 +425,7 @@ class IncrementalFetchContext(_Walked):
         return elements
 
     def _changed(self, elements: "list[_Element]") -> list[Buffer]:
-        """Return the response that has these elements."""
+        """Return the response with these elements."""
         held, walk, layout = self._held, self._walk, self._fetch.layout
         if held is None:
             raise RuntimeError("the response has left")
@@ -442,7 +439,7 @@ class IncrementalFetchContext(_Walked):
             parts.append(layout.prefix(key, count))
             parts += pieces
             parts.append(end)
-        # KIP-951: node_endpoints stay, also with entries left out (fetch-semantics, trap 44).
+        # KIP-951: node_endpoints stay even if entries are left out (fetch-semantics, trap 44).
         parts += held.span(walk.tags_at, held.size) if layout.flexible else []
         return _joined(parts)
 
@@ -451,20 +448,20 @@ _Element: TypeAlias = tuple[bytes, int, list[Buffer]]
 """A topic element of a response: key, number of entries, entries as the broker sent them."""
 
 FetchContext: TypeAlias = FullFetchContext | SessionlessFetchContext | IncrementalFetchContext
-"""A fetch that goes on toward the broker."""
+"""A fetch that is sent on toward the broker."""
 FinalContext: TypeAlias = SessionErrorContext | SessionClosedContext
-"""A fetch to which the response is known."""
+"""A fetch whose response is known."""
 
 
 def _widened(head: bytes, session_id: int) -> bytes:
-    """Return the head of a response of v5 or v6 as v7 has it."""
+    """Return the head of a v5 or v6 response in the form of v7."""
     length, correlation_id, throttle = _NARROW_HEAD.unpack_from(head)
     more = _WIDE_HEAD.size - _NARROW_HEAD.size
     return _WIDE_HEAD.pack(length + more, correlation_id, throttle, 0, session_id)
 
 
 def _joined(parts: list[Buffer]) -> list[Buffer]:
-    """Return a frame of these parts, the small ones joined."""
+    """Return the parts as one frame. Small parts are joined."""
     size = sum(map(len, parts))
     pieces: list[Buffer] = []
     small: list[Buffer] = [size.to_bytes(LENGTH_BYTES)]

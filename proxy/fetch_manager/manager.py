@@ -1,4 +1,4 @@
-"""The session server for clients: which context a fetch has (fetch-semantics 2.2 and 2.3). Sans-IO."""
+"""The session server for clients: chooses the context of a fetch (fetch-semantics 2.2 and 2.3). Sans-IO."""
 
 from typing import Final
 
@@ -26,15 +26,15 @@ from proxy.protocol.fetch_request import (
 
 _NOT_A_CONSUMER: Final = "not a consumer"
 _IGNORED: Final = "forgets without a session"
-"""A broker ignores what a full fetch forgets (fetch-semantics 2.3)."""
+"""A broker ignores forgotten topics in a full fetch (fetch-semantics 2.3)."""
 
 
 class FetchManager:
     """Gives sessions to clients. One serves all connections of a process, since sessions outlive them.
 
     Args:
-        cache: where the sessions are.
-        asks_broker: a client gets the broker's own session, and one of these only if the broker gives none.
+        cache: the sessions.
+        asks_broker: prefer the broker's own session. The gateway gives one only if the broker gives none.
     """
 
     __slots__ = ("asks_broker", "cache", "raised")
@@ -43,30 +43,24 @@ class FetchManager:
         self.cache = cache
         self.asks_broker = asks_broker
         self.raised = False
-        """A client was offered v7 for a broker that stops before it."""
+        """A client was offered v7 although the broker stops at v5 or v6."""
 
     def __repr__(self) -> str:
         return f"<FetchManager {self.cache!r}>"
 
     def serves(self, session_id: int, epoch: int, broker: str) -> bool:
-        """Return whether a fetch is this server's business. If not, it passes: the broker may know it.
+        """Return whether this server handles a fetch.
 
-        Args:
-            session_id: the fetch's.
-            epoch: the fetch's.
-            broker: the broker that it is for.
+        If not, it is forwarded: the broker may know the session.
         """
         return not self.asks_broker or epoch == INITIAL_EPOCH or self._find(session_id, broker) is not None
 
     def takes_over(self, session_id: int, epoch: int, broker: str) -> bool:
-        """Take what a fetch says of its session from one that can't be read; return whether it is ours.
+        """Handle the session fields of a fetch that can't be read further.
 
-        A session of this server that it names is given up: what the fetch changes in it is not known.
+        Return whether this server handles it.
 
-        Args:
-            session_id: the fetch's.
-            epoch: the fetch's.
-            broker: the broker that it is for.
+        If it names a session of this server, that session is removed: the changes to it are unknown.
         """
         session = self._find(session_id, broker)
         if session is not None:
@@ -76,21 +70,21 @@ class FetchManager:
     def context(
         self, fetch: FetchRequest, now_ms: int, *, broker: str = "", version: int = 0, gives: bool = True
     ) -> FetchContext | FinalContext | None:
-        """Take a client's fetch, v7 and later. What it says of its session is done at once.
+        """Return the context of a client's fetch (v7 and later). Changes to its session are applied at once.
 
         Args:
-            fetch: the fetch.
+            fetch: the client's fetch.
             now_ms: the time in milliseconds.
-            broker: the broker that it is for. Ids of sessions with other brokers are not known to it.
-            version: the version in which it goes on; 0: its own. Only a fetch of v7 may go on as v5 or v6.
-            gives: it may get a session.
+            broker: the broker of the fetch. Only sessions with this broker are found.
+            version: the version to send on, 0 for the fetch's own. Only v7 can be sent on as v5 or v6.
+            gives: whether the client may get a session.
 
         Returns:
-            None if it has to be forwarded as it is: a follower's fetch (fetch-semantics, trap 2), or one with
-            tags whose session is the broker's to give.
+            None if the fetch has to be forwarded unchanged: a follower's (fetch-semantics, trap 2), or one
+            with tags whose session the broker may give.
 
         Raises:
-            ProtocolError: it is not as its version says.
+            ProtocolError: the fetch does not match the schema of its version.
         """
         if fetch.not_plain == _NOT_A_CONSUMER:
             return None
@@ -113,13 +107,13 @@ class FetchManager:
     def _full(
         self, fetch: FetchRequest, session: FetchSession | None, broker: str, version: int, *, gives: bool
     ) -> FetchContext | FinalContext | None:
-        """Begin a full fetch. It ends the session that it names, if there is one."""
+        """Handle a full fetch. If it names a session, that session ends."""
         if session is not None:
             self.cache.remove(session)
         asks = self.asks_broker and version >= SESSION_VERSION
         if gives and fetch.session_epoch == INITIAL_EPOCH and fetch.not_plain in ("", _IGNORED):
             if asks:
-                # The broker may have given the session that it names, but not if that was here.
+                # A session that was not found here may be the broker's own: keep its id.
                 request = fetch.with_session(0 if session is not None else fetch.session_id, INITIAL_EPOCH)
             else:
                 request = sessionless(fetch, version)
@@ -127,7 +121,7 @@ class FetchManager:
         if fetch.session_epoch == INITIAL_EPOCH and asks:
             return None
         if fetch.session_id and not fetch.partitions:
-            # It only closes a session (fetch-semantics, trap 42).
+            # The fetch only closes a session (fetch-semantics, trap 42).
             return SessionClosedContext(fetch)
         return SessionlessFetchContext(sessionless(fetch, version), version)
 
@@ -145,7 +139,8 @@ class FetchManager:
             partitions.forget(fetch.forgotten)
             session.silent = b""
         if not len(partitions):
-            # It is told once what it has added and forgotten in this fetch (cases 38 and 40).
+            # The last response of this session reports the partitions that this fetch added or forgot (cases
+            # 38 and 40).
             self.cache.remove(session)
             if not fetch.partitions:
                 return SessionClosedContext(fetch)
@@ -160,6 +155,6 @@ class FetchManager:
         return IncrementalFetchContext(fetch, session, request, version, self.cache)
 
     def _lost(self, fetch: FetchRequest, session: FetchSession) -> SessionErrorContext:
-        """End a session that can't be served any longer, as if it was evicted: its client begins again."""
+        """End a session that can't go on, as if it were evicted. The client then requests a new one."""
         self.cache.remove(session)
         return SessionErrorContext(fetch, ErrorCode.FETCH_SESSION_ID_NOT_FOUND)

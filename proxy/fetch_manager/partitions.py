@@ -1,9 +1,9 @@
-"""What a session toward a client holds of its partitions: columns in the session's order. Sans-IO.
+"""The partitions of a session toward a client: columns in the session's order. Sans-IO.
 
-A broker keeps an insertion-ordered hash set of cached partitions (fetch-semantics 2.1). Here a partition is a
-row of a few numpy arrays, some 61 bytes, and no Python object. Rows stand in the session's order, so that a
-full fetch is a copy, and so that a response in that order is compared column by column. A row is found by
-its code, topic number and partition number in one integer, in an index that is sorted.
+A broker uses an insertion-ordered hash set of cached partitions (fetch-semantics 2.1). Here a partition is a
+row of numpy arrays, about 61 bytes, and no Python object. Rows are in the session's order, so a full fetch is
+a copy, and a response in that order is compared column by column. A row is found by its code in a sorted
+index. The code is topic number and partition number in one integer.
 """
 
 from collections.abc import Sequence
@@ -18,32 +18,32 @@ from proxy.protocol.fetch_request import MAX_TOPICS, Listing
 Codes: TypeAlias = npt.NDArray[np.int64]
 """Topic number and partition number of each row, in one integer."""
 Partitions: TypeAlias = npt.NDArray[np.uint32]
-"""Partition numbers. Unsigned: a negative one is a number that no topic has."""
+"""Partition numbers. Unsigned, so that a negative one becomes a number that no topic has."""
 Offsets: TypeAlias = npt.NDArray[np.int64]
 
-NOT_TOLD: Final = -1
-"""High watermark and log start offset of a partition before the client was told any (fetch-semantics 2.3)."""
+NOT_REPORTED: Final = -1
+"""High watermark and log start offset of a partition before the first report (fetch-semantics 2.3)."""
 NO_ROW: Final = -1
 _TOPIC_SHIFT: Final = 32
 _ROW_BYTES: Final = 100
-"""What a partition takes: its row, and its entry in `FetchSession.silent`."""
+"""Bytes for a partition: its row, and its entry in `FetchSession.silent`."""
 _KEY_BYTES: Final = 150
-"""What a topic takes beside two copies of its key, one of them in `FetchSession.silent`."""
+"""Bytes for a topic beside two copies of its key, one of them in `FetchSession.silent`."""
 _SPARE_TOPICS: Final = 64
-"""Topics without partitions that may be remembered, in addition to twice the partitions."""
+"""How many topics without partitions are kept, in addition to twice the number of partitions."""
 _NO_VALUE: Final = {"epoch": -1, "last_epoch": -1, "log_start_offset": -1}
-"""What a request means that has no such field (FetchRequest.json)."""
+"""The default values of fields that a request's version lacks (FetchRequest.json)."""
 
 
 Element: TypeAlias = tuple[bytes, int, int]
-"""A topic element: key, its first entry, the entry after its last."""
+"""A topic element: its key, the index of its first entry, the index after its last one."""
 
 
 class SessionPartitions:
     """The partitions of a session.
 
     Args:
-        layout: that of the first request.
+        layout: the layout of the first request.
     """
 
     __slots__ = (
@@ -60,21 +60,21 @@ class SessionPartitions:
 
     def __init__(self, layout: FetchLayout) -> None:
         self.layout = layout
-        """That of `requests`. It is the one with the most fields of all requests so far."""
+        """The layout of `requests`: of all requests so far, the one with the most fields."""
         self._numbers: dict[bytes, int] = {}
         """Topic key -> topic number."""
         self._keys: list[bytes] = []
         self._key_bytes = 0
-        """What the topics take."""
+        """Bytes that the topics take."""
         self._codes: Codes = np.zeros(0, np.int64)
         self._index: npt.NDArray[np.int32] = np.zeros(0, np.int32)
         """Row numbers in the order of their codes."""
         self.requests: Entries = np.zeros(0, layout.request_item)
         """The request half of each row: its entry as on the wire."""
         self.high_watermarks: Offsets = np.zeros(0, np.int64)
-        """The response half of each row: the high watermark last told to the client."""
+        """The response half of each row: the high watermark last reported to the client."""
         self.log_starts: Offsets = np.zeros(0, np.int64)
-        """The same for the log start offset."""
+        """The log start offset last reported to the client."""
 
     def __len__(self) -> int:
         return len(self._codes)
@@ -84,7 +84,7 @@ class SessionPartitions:
 
     @property
     def weight(self) -> int:
-        """Its partitions; or those that would take the memory of its topics' keys, if these are more."""
+        """The number of partitions; if more, the number that would take the memory of the topics' keys."""
         return max(len(self), self._key_bytes // _ROW_BYTES)
 
     # The request half
@@ -92,9 +92,8 @@ class SessionPartitions:
     def update(self, listing: Listing) -> None:
         """Apply the entries of a request (fetch-semantics 2.3).
 
-        Partitions that are not known are appended in their order, and were told nothing yet. Known ones
-        get other values and keep their place. Of a partition that is listed twice the first place and the
-        last values count.
+        New partitions are appended in order, with nothing reported yet. Known ones get the new values and
+        keep their position. If a partition is listed twice, its first position and its last values count.
         """
         if not listing.keys:
             return
@@ -112,10 +111,10 @@ class SessionPartitions:
         self._append(codes[~known], entries[~known])
 
     def forget(self, forgotten: Sequence[tuple[bytes, bytes]]) -> None:
-        """Remove partitions; those that are not known are no error (fetch-semantics 2.3).
+        """Remove partitions. Unknown ones are no error (fetch-semantics 2.3).
 
         Args:
-            forgotten: topic keys, and the partition numbers of each, 4 bytes each.
+            forgotten: topic keys, each with its partition numbers as int32.
         """
         topics = [(key, len(numbers) // PARTITION_BYTES) for key, numbers in forgotten]
         numbers = b"".join([numbers for _, numbers in forgotten])
@@ -129,13 +128,13 @@ class SessionPartitions:
     def listed(self, layout: FetchLayout) -> tuple[list[Element], memoryview]:
         """Return the topic elements of a full fetch, and the entries of all of them.
 
-        They stand in the session's order. In that order topics may be mixed, and each change of the topic
-        begins an element with a name of up to 249 bytes. With more than `MAX_TOPICS` elements each topic gets
-        one element, where its first partition stands. The first partition of all stays the first one. So each
-        partition comes to be first, as in the session's order, and none starves.
+        They are in the session's order. There, topics may be mixed, and each change of topic starts an
+        element with a name of up to 249 bytes. With more than `MAX_TOPICS` elements, each topic therefore
+        gets one element, at the position of its first partition. The first partition of all stays first, so
+        each partition comes first in turn, and none starves.
 
         Args:
-            layout: that of the version in which the fetch goes on.
+            layout: the layout of the version to send on.
         """
         entries = self.requests
         if len(self._keys) == 1:
@@ -159,8 +158,8 @@ class SessionPartitions:
         """Return the row of each partition of a response, -1 where there is none.
 
         Args:
-            topics: topic keys, and how many of the partitions each has.
-            partitions: partition numbers. It is fast if they stand in the session's order.
+            topics: topic keys, each with the number of its partitions.
+            partitions: partition numbers. The session's order is the fast case.
         """
         get = self._numbers.get
         numbers = np.array([get(key, -1) for key, _ in topics], np.int64) << _TOPIC_SHIFT
@@ -176,16 +175,16 @@ class SessionPartitions:
         return rows
 
     def move_to_end(self, rows: Sequence[int]) -> None:
-        """Move rows to the end, in their order: their partitions had records (fetch-semantics 2.5)."""
+        """Move rows to the end, in their order: their partitions returned records (fetch-semantics 2.5)."""
         size, rows = len(self), list(dict.fromkeys(rows))
-        # Who had records last stands there already: the most frequent case.
+        # The most frequent case: the same partitions returned records last time.
         if rows != list(range(size - len(rows), size)):
             stay = np.ones(size, np.bool_)
             stay[rows] = False
             self.arrange(np.concatenate([stay.nonzero()[0], np.array(rows, np.intp)]))
 
     def arrange(self, order: Rows) -> None:
-        """Keep the rows that `order` names, in that order."""
+        """Keep only the rows in `order`, in that order."""
         places = np.full(len(self), NO_ROW, np.int32)
         places[order] = np.arange(len(order), dtype=np.int32)
         index = places[self._index]
@@ -195,10 +194,10 @@ class SessionPartitions:
         self.high_watermarks = self.high_watermarks.take(order)
         self.log_starts = self.log_starts.take(order)
 
-    # Within
+    # Internals
 
     def _codes_of(self, listing: Listing, entries: Entries) -> Codes:
-        """Return the code of each entry. Topics that are not known get a number."""
+        """Return the code of each entry. New topics get a number."""
         numbers = self._numbers
         for key in listing.keys:
             if key not in numbers:
@@ -211,7 +210,7 @@ class SessionPartitions:
         return codes
 
     def _as_stored(self, listing: Listing) -> Entries:
-        """Return a request's entries with the fields that are stored, which may become more."""
+        """Return a request's entries in the stored layout, which may gain fields."""
         if listing.layout.request_entry > self.layout.request_entry:
             self.requests = _converted(self.requests, self.layout, listing.layout)
             self.layout = listing.layout
@@ -231,18 +230,18 @@ class SessionPartitions:
         order = codes.argsort()
         places = np.searchsorted(self._codes, codes[order], sorter=self._index)
         self._index = np.insert(self._index, places, (order + len(self)).astype(np.int32))
-        told = np.full(len(codes), NOT_TOLD, np.int64)
+        reported = np.full(len(codes), NOT_REPORTED, np.int64)
         self._codes = np.concatenate((self._codes, codes))
         self.requests = np.concatenate((self.requests, entries))
-        self.high_watermarks = np.concatenate((self.high_watermarks, told))
-        self.log_starts = np.concatenate((self.log_starts, told))
+        self.high_watermarks = np.concatenate((self.high_watermarks, reported))
+        self.log_starts = np.concatenate((self.log_starts, reported))
 
     def _drop_topics(self) -> None:
         """Forget topics without partitions, once there are many."""
         if len(self._keys) <= _SPARE_TOPICS + 2 * len(self):
             return
         topics = self._codes >> _TOPIC_SHIFT
-        # They stay in order, and so does the index.
+        # Topic numbers keep their order, so the index stays valid.
         used, numbers = np.unique(topics, return_inverse=True)
         self._keys = [self._keys[topic] for topic in used.tolist()]
         self._key_bytes = sum(_KEY_BYTES + 2 * len(key) for key in self._keys)
@@ -251,15 +250,15 @@ class SessionPartitions:
 
 
 def _changes(topics: Codes) -> list[int]:
-    """Return where another topic begins; the first row is one of these places."""
+    """Return the first row of each stretch of one topic."""
     places: list[int] = ((topics[1:] != topics[:-1]).nonzero()[0] + 1).tolist()
     return [0, *places] if len(topics) else []
 
 
 def _once_each(codes: Codes) -> tuple[Rows | None, Rows]:
-    """Return, for codes that occur more than once, the first and the last place of each; None if none does.
+    """Return the first and the last place of each code, in the order of the first places.
 
-    Both are in the order of the first places.
+    If no code occurs twice, return None and all places, sorted by code.
     """
     order = codes.argsort(kind="stable")
     ordered = codes[order]
@@ -274,7 +273,7 @@ def _once_each(codes: Codes) -> tuple[Rows | None, Rows]:
 
 
 def _converted(entries: Entries, layout: FetchLayout, wanted: FetchLayout) -> Entries:
-    """Return entries of one layout as another has them."""
+    """Return entries converted to another layout."""
     if layout.request_entry == wanted.request_entry:
         return entries
     old, fields = entries.view(layout.request_fields), wanted.request_fields

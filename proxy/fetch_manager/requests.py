@@ -1,4 +1,4 @@
-"""Requests of clients with sessions, and the full fetches that go on toward the broker. Sans-IO."""
+"""The full fetches that replace the fetches of clients with sessions. Sans-IO."""
 
 from collections.abc import Iterable
 from typing import Final
@@ -13,11 +13,11 @@ _NO_SESSION: Final = SESSION.pack(0, SESSIONLESS_EPOCH)
 
 
 def sessionless(fetch: FetchRequest, version: int) -> bytes:
-    """Return a full fetch of a client, without what it says of sessions.
+    """Return a client's full fetch without its session.
 
     Args:
-        fetch: what it lists goes on as it is.
-        version: that of the frame: the fetch's own, or below v7 if it is v7.
+        fetch: its partitions are kept.
+        version: the version to send: the fetch's own, or below v7 if that is v7.
     """
     if version >= SESSION_VERSION:
         return fetch.with_session(0, SESSIONLESS_EPOCH)
@@ -26,12 +26,12 @@ def sessionless(fetch: FetchRequest, version: int) -> bytes:
 
 
 def full_fetch(fetch: FetchRequest, partitions: SessionPartitions, version: int) -> bytes | None:
-    """Return the full fetch that stands for an incremental one; None if it has more than `MAX_TOPICS`.
+    """Return the full fetch for an incremental one, None if it would have more than `MAX_TOPICS`.
 
     Args:
         fetch: its header, limits, rack and tags are kept.
-        partitions: what is listed, in this order (fetch-semantics, trap 39).
-        version: that of the frame: the fetch's own, or below v7 if it is v7.
+        partitions: the partitions to list, in this order (fetch-semantics, trap 39).
+        version: the version to send: the fetch's own, or below v7 if that is v7.
     """
     layout = LAYOUTS[version]
     elements, entries = partitions.listed(layout)
@@ -47,7 +47,7 @@ def full_fetch(fetch: FetchRequest, partitions: SessionPartitions, version: int)
 
 
 def _frame(fetch: FetchRequest, version: int, topics: Iterable[Buffer]) -> bytes:
-    """Return a fetch without a session with other topics."""
+    """Return a sessionless fetch with other topics."""
     frame = fetch.frame
     parts: list[Buffer] = [
         frame[API_KEY],

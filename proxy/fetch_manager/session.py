@@ -8,11 +8,11 @@ class FetchSession:
     """One session.
 
     Args:
-        partitions: what it holds.
-        uses_ids: the request that made it named topics by id (v13 and later).
-        privileged: a follower made it.
-        broker: which broker it is a session with, in any form that identifies one. A client numbers its
-            sessions by broker; here one cache has those of all.
+        partitions: its partitions.
+        uses_ids: the request that created it named topics by id (v13 and later).
+        privileged: a follower created it.
+        broker: the broker that the client believes to have the session, in any unique form. A client
+            counts its sessions by broker, while one cache holds those with all brokers.
     """
 
     __slots__ = (
@@ -38,9 +38,9 @@ class FetchSession:
         self.privileged = privileged
         self.broker = broker
         self.session_id = 0
-        """0 until it has a slot."""
+        """0 until the session has a slot."""
         self.epoch = FIRST_EPOCH
-        """The epoch that its next fetch must have."""
+        """The epoch that the next fetch must have."""
         self.created_ms = 0
         self.last_used_ms = 0
         self.cached_size = -1
@@ -48,10 +48,10 @@ class FetchSession:
         self.cached_weight = 0
         """`SessionPartitions.weight` at the last touch, 0 before the first."""
         self.silent = b""
-        """The last full response, behind its correlation id, if it had nothing to tell the client; b"" if it
-        had, or if the partitions were changed since. The same again has nothing to tell either."""
+        """The last full response after its correlation id, if it had no changes for the client and the
+        partitions are the same since. An equal response has no changes either. Else b""."""
         self.aged = False
-        """It was not safe from others any more at the last touch."""
+        """At the last touch the session was old enough to be evicted."""
 
     def __repr__(self) -> str:
         size = len(self.partitions)

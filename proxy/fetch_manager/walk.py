@@ -1,4 +1,4 @@
-"""A full fetch response in columns, for the session that a client has. Sans-IO."""
+"""A full fetch response in columns, for a client's session. Sans-IO."""
 
 from collections.abc import Sequence
 from struct import Struct
@@ -16,15 +16,15 @@ _UNSIGNED: Final = 0xFFFF_FFFF
 
 
 class OrderedWalk(FetchResponseWalk):
-    """A walk that knows where runs stand among the entries: their order is that of the session."""
+    """A walk that also knows the position of each run among the entries: their order is the session's."""
 
     __slots__ = ("run_places",)
 
     def __init__(self, layout: FetchLayout, isolation_level: int) -> None:
         super().__init__(layout, isolation_level, keep=True)
-        self._list_at = layout.aborted  # what a run's entries end with does not matter here
+        self._list_at = layout.aborted  # how a run's entries end does not matter here
         self.run_places: list[int] = []
-        """The place in the response of the first entry of each run."""
+        """The position in the response of each run's first entry."""
 
     def _run(self, buffer: bytes, at: int, base: int) -> int:
         place = self.partitions
@@ -35,25 +35,21 @@ class OrderedWalk(FetchResponseWalk):
 
 
 class ResponseColumns:
-    """What a whole response says of its partitions, in its order.
-
-    Args:
-        walk: it is done.
-    """
+    """The partitions of a complete response, in its order."""
 
     __slots__ = ("entries", "entry_places", "high_watermarks", "items", "log_starts", "partitions", "topics")
 
     def __init__(self, walk: OrderedWalk) -> None:
         self.topics = [(key, count) for key, count in walk.elements if count > 0]
-        """Topic keys, and how many of the entries each has."""
+        """Topic keys, each with the number of its entries."""
         self.entries: Sequence[PartitionResponse] = walk.entries
-        """The entries that are not in runs."""
+        """The entries outside of runs."""
         self.entry_places: Rows = np.zeros(0, np.intp)
-        """The places of these in the response."""
+        """The position of each of `entries` in the response."""
         runs = [run.entries for run in walk.runs]
         nothing = np.zeros(0, walk.layout.response_item)
         self.items: Entries = runs[0] if len(runs) == 1 else np.concatenate(runs or [nothing])
-        """The entries that are in runs."""
+        """The entries in runs."""
         fields = self.items.view(walk.layout.response_fields)
         self.partitions: Partitions = fields["partition"]
         self.high_watermarks: Offsets = fields["high_watermark"]
@@ -62,7 +58,7 @@ class ResponseColumns:
             self._insert(walk)
 
     def _insert(self, walk: OrderedWalk) -> None:
-        """Put what the entries say between what the runs say."""
+        """Merge the values of single entries into those of the runs."""
         in_run = np.zeros(walk.partitions, np.bool_)
         for run, place in zip(walk.runs, walk.run_places, strict=True):
             in_run[place : place + len(run.entries)] = True
