@@ -7,7 +7,16 @@ from typing import Any, cast
 from tools.soak.chaos import begins_late, reads_on
 from tools.soak.disturbances import Disturbances
 from tools.soak.producers import Topics
-from tools.soak.records import Log, Place, Produced, Received, Record, digest_of, generation_of
+from tools.soak.records import (
+    Log,
+    Place,
+    Produced,
+    Received,
+    Record,
+    Written,
+    digest_of,
+    generation_of,
+)
 
 STEADY = Place("steady", 0, 3)
 HEADERS = [("generation", b"0"), ("empty", b""), ("null", None)]
@@ -60,19 +69,46 @@ def test_what_was_lost_twice_in_the_log_or_invented_is_a_problem() -> None:
         produced.delivered(STEADY, offset, digest)
         log.put(STEADY, offset, digest)
     produced.delivered(STEADY, None, digests[3])
-    assert produced.problems(log, {}) == [
+    assert produced.problems(log, {}, {}) == [
         "1 records that were acknowledged without an offset are not in the log"
     ]
     log.put(STEADY, 3, digests[3])
-    assert produced.problems(log, {}) == []
+    assert produced.problems(log, {}, {}) == []
     log.put(STEADY, 4, digests[3])
     log.put(STEADY, 5, 99)
     log.put(STEADY, 1, digests[0])
-    assert produced.problems(log, {}) == [
+    assert produced.problems(log, {}, {}) == [
         "1 acknowledged records are not in the log: steady-3 at 1",
-        "2 records are in the log more than once",
+        "2 records are in the log more than once: steady-3 at 0, steady-3 at 1",
         "1 records are in the log that nobody sent",
     ]
+
+
+def test_only_a_record_that_its_producer_wrote_under_another_epoch_may_be_twice() -> None:
+    produced, log = Produced(), Log()
+    digest = _record(1).digest()
+    produced.sent.add(digest)
+    for offset in (3, 7):
+        log.put(STEADY, offset, digest)
+    twice = ["1 records are in the log more than once: steady-3 at 3, steady-3 at 7"]
+    first, again = (STEADY, 3), (STEADY, 7)
+    newer = {first: Written(5, 0, 9), again: Written(5, 1, 0)}
+    assert produced.problems(log, {}, newer) == []
+    assert produced.problems(log, {}, newer | {again: Written(5, 0, 10)}) == twice, "of the same epoch"
+    assert produced.problems(log, {}, newer | {again: Written(6, 1, 0)}) == twice, "of another producer"
+    assert produced.problems(log, {}, {first: Written(5, 0, 9)}) == twice, "it is not known"
+    without = {first: Written(-1, -1, -1), again: Written(-1, -2, -1)}
+    assert produced.problems(log, {}, without) == twice, "it was not idempotent"
+    assert produced.problems(log, {}, newer | {again: Written(-1, -1, -1)}) == twice, "one was not"
+    elsewhere = Log()
+    other = Place(STEADY.topic, 0, 4)
+    elsewhere.put(STEADY, 3, digest)
+    elsewhere.put(other, 7, digest)
+    assert produced.problems(elsewhere, {}, {first: Written(5, 0, 9), (other, 7): Written(5, 1, 0)}) != []
+    log.put(STEADY, 8, digest)
+    third = {(STEADY, 8): Written(5, 1, 1)}
+    assert produced.problems(log, {}, newer | third) != [], "a third one, in an epoch that has it"
+    assert produced.problems(log, {}, newer | {(STEADY, 8): Written(5, 2, 0)}) == []
 
 
 def test_records_of_a_deleted_generation_need_not_be_in_the_log() -> None:
@@ -80,12 +116,14 @@ def test_records_of_a_deleted_generation_need_not_be_in_the_log() -> None:
     digest = _record(1).digest()
     produced.sent.add(digest)
     produced.delivered(Place("churn", 0, 1), 0, digest)
-    assert produced.problems(log, {"churn": 1}) == [], "nothing was produced to it since"
+    assert produced.problems(log, {"churn": 1}, {}) == [], "nothing was produced to it since"
     later = _record(2).digest()
     produced.sent.add(later)
     log.put(Place("churn", 1, 1), 0, later)
-    assert produced.problems(log, {"churn": 1}) == []
-    assert produced.problems(log, {"churn": 0}) == ["1 acknowledged records are not in the log: churn-1 at 0"]
+    assert produced.problems(log, {"churn": 1}, {}) == []
+    assert produced.problems(log, {"churn": 0}, {}) == [
+        "1 acknowledged records are not in the log: churn-1 at 0"
+    ]
 
 
 def test_a_record_may_come_again_after_a_rebalance_only() -> None:

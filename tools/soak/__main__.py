@@ -40,6 +40,8 @@ def _show(outcome: Outcome) -> None:
     produced, (first, last, most) = outcome.produced, outcome.used
     print("disturbances:", ", ".join(f"{name} {count}" for name, count in sorted(outcome.done.items())))
     print(f"given up by producers: {produced.given_up}", dict(produced.errors) or "")
+    again = len(outcome.log.twice())
+    print(f"records that are in the log more than once: {again} (their producers' own, unless told below)")
     print(f"the last gateway used {first} at its start, {last} after its clients had left")
     print(f"the most memory of a gateway with its workers: {most / 1e6:.0f} MB")
     print(f"fetches: {outcome.fetches['client']} of clients, {outcome.fetches['broker']} to brokers")

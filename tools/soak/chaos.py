@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Final
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, TopicPartition
@@ -20,7 +21,8 @@ from tools.soak.disturbances import PRODUCERS, Disturbances, create
 from tools.soak.gateways import Gateways, Used
 from tools.soak.network import Network, configure, network, restored
 from tools.soak.producers import CHURN_PARTITIONS, CLIENTS, PARTITIONS, Source, Topics
-from tools.soak.records import GENERATION, Log, Place, Produced, Record, describe
+from tools.soak.records import GENERATION, Log, Place, Produced, Record, Written, describe
+from tools.soak.written import written
 
 NODES: Final = 3
 FEW_SLOTS: Final = 8
@@ -67,6 +69,8 @@ class Outcome:
     saved: int
     slowest: float
     """The longest time until a new gateway was ready to take over, in seconds."""
+    written: Mapping[tuple[Place, int], Written] = field(default_factory=dict)
+    """How records that are in the log more than once were numbered by their producers."""
     sessions: dict[int, tuple[int, int]] = field(default_factory=dict)
     """By node id: how many its followers have, and how many it had at the end."""
     problems: list[str] = field(default_factory=list)
@@ -77,7 +81,7 @@ class Outcome:
 
     def judge(self) -> None:
         """Add what was wrong with the records."""
-        self.problems += self.produced.problems(self.log, self.generations)
+        self.problems += self.produced.problems(self.log, self.generations, self.written)
         direct = {reader.name: reader for reader in self.readers if reader.way == DIRECT}
         for reader in self.readers:
             name, received = str(reader), reader.received
@@ -230,6 +234,8 @@ class _Run:
         self._disturb()
         self._say("no more disturbances; waiting until everybody has received everything ...")
         log = self._caught_up()
+        with self._network.far():
+            numbers = written(self._cluster, chain.from_iterable(log.twice().values()))
         self._say("ending the clients ...")
         for reader in self._readers:
             reader.stop()
@@ -250,6 +256,7 @@ class _Run:
             self._gateways.fetches,
             self._gateways.saved,
             self._gateways.slowest,
+            numbers,
             sessions,
             problems + self._gateways.problems,
         )
