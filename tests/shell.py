@@ -24,6 +24,8 @@ from proxy.net import bootstrap, resolve
 from proxy.net.link import Link
 from proxy.protocol.api import ApiKey
 from proxy.server.gateway import Gateway
+from proxy.server.process import Process
+from proxy.server.registry import BrokerRegistry
 from tools.kafka.ports import free_ports
 
 WAIT_SECONDS = 30.0
@@ -322,12 +324,21 @@ class WireGateway(Gateway):
 
     closing = b""
 
+    def __init__(self, process: Process) -> None:
+        super().__init__(process)
+        self.server.make_core = self.make_core  # type: ignore[method-assign,assignment]
+
     def make_core(self, _link: Link, _reached_at: str, _versions: BrokerVersions, _broker: str) -> Connection:
         return cast("Connection", Wire(closing=self.closing))
 
     def open(self) -> None:
         """Ask nobody: a stub that only echoes has no Metadata."""
-        self.listeners.background_tasks = list  # type: ignore[method-assign]  # the cluster is not polled
+
+        async def nothing(*_: object) -> None:
+            """Do not poll the cluster."""
+
+        if isinstance(self.brokers, BrokerRegistry):
+            self.brokers.poll = nothing  # type: ignore[method-assign,assignment]
         super().open()
 
 
@@ -343,8 +354,8 @@ async def gateway(
 ) -> AsyncIterator[Gateway]:
     """Run a gateway in front of a bootstrap address."""
     addresses = bootstrap if isinstance(bootstrap, str) else ",".join(bootstrap)
-    log = structlog.get_logger()
-    gate = kind(config(bootstrap=addresses, **options), asyncio.get_running_loop(), log)
+    asked = config(bootstrap=addresses, **options)
+    gate = kind(Process.of(asked, asyncio.get_running_loop(), structlog.get_logger()))
     gate.open()
     await asyncio.sleep(0)
     try:
@@ -352,7 +363,7 @@ async def gateway(
     finally:
         gate.close()
         with suppress(TimeoutError):
-            await until(lambda: not gate.links)
+            await until(lambda: not gate.server.links)
 
 
 @asynccontextmanager
@@ -369,7 +380,7 @@ async def client(
 
 def link_of(gate: Gateway) -> Link:
     """The only link of a gateway."""
-    (link,) = gate.links
+    (link,) = gate.server.links
     return link
 
 
@@ -378,7 +389,7 @@ def overdue_later(gate: Gateway) -> set[str]:
 
     What the client took since the last look counts as life, so one hour alone proves nothing.
     """
-    idle, handshake = gate.config.idle_timeout, gate.config.handshake_timeout
+    idle, handshake = gate.process.config.idle_timeout, gate.process.config.handshake_timeout
     hours = [monotonic() + 3600 * hour for hour in range(1, 6)]
     return {link_of(gate).overdue(now, idle=idle, handshake=handshake) for now in hours} - {""}
 
@@ -398,4 +409,4 @@ async def answers_and_closes(
     broker.writers[0].close()
     assert await reader.read() == b"y" * 3_000_000
     writer.close()
-    await until(lambda: not gate.links)
+    await until(lambda: not gate.server.links)

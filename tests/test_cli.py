@@ -19,7 +19,7 @@ from proxy import server
 from proxy.cli import main
 from proxy.config import GROUPS, OPTIONS
 from proxy.protocol.api import ApiKey
-from proxy.server import bypass, listeners, preflight
+from proxy.server import bypass, preflight, registry
 from tests.names import Names
 from tests.shell import (
     WAIT_SECONDS,
@@ -747,7 +747,7 @@ def test_check_waits_for_the_names_of_listeners(
     capsys: pytest.CaptureFixture[str], fake_names: Names, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Longer than a response of a gateway would wait for them."""
-    monkeypatch.setattr(listeners, "OPEN_SECONDS", 0.0)
+    monkeypatch.setattr(registry, "OPEN_SECONDS", 0.0)
 
     async def scene() -> None:
         first = free_ports(2)

@@ -163,6 +163,7 @@ class Link:
         "client_address",
         "client_subject",
         "core",
+        "handed_over",
         "last_error",
         "last_event",
         "measured",
@@ -202,6 +203,8 @@ class Link:
         mode the gateway's own number of the client's destination."""
         self.outbound: tuple[int, Address] | None = None
         """Transparent mode: the local port of the broker connection, and its destination."""
+        self.handed_over = False
+        """Another process has accepted the client; this link was told its address."""
         self.client_address = ""
         self.client_subject = ""
         """The subject of the certificate that the client showed, or nothing (``--client-ca``)."""
@@ -231,7 +234,7 @@ class Link:
         # uvloop starts to read after this callback even if it is paused here; the core keeps what comes
         # before the pause takes effect.
         self._host.loop.call_soon(self._pause_until_connected)
-        if not self.client_address:  # else another process has accepted the client
+        if not self.handed_over:
             self.client_address = _name(transport.get_extra_info("peername"))
             self.server_name = server_name_of(transport)
             self.client_subject = subject_of(transport)

@@ -33,17 +33,26 @@ class Destinations:
 
     Args:
         mode: ``redirect`` or ``tproxy``.
+        listen: the address of the listener.
     """
 
-    def __init__(self, mode: str) -> None:
+    def __init__(self, mode: str, listen: Address) -> None:
+        self.listen = listen
+        """The address of the listener; with the port that was bound, once it is bound."""
+        self.bound: tuple[Address, ...] = ()
+        """The IPs, and the port, at which it is bound."""
+        self.known: dict[int, Broker] = {}
         self._mode = mode
         self._numbers: dict[Address, int] = {}
-        self.known: dict[int, Broker] = {}
 
     @property
     def problems(self) -> list[str]:
         """None: responses are not changed, so no broker is left out of them."""
         return []
+
+    def knows(self, node_id: int) -> bool:
+        """Tell whether a destination has this number."""
+        return node_id in self.known
 
     def of(self, accepted: Any) -> tuple[int, Address]:
         """Return the number of a connection's original destination, and the destination.

@@ -1,161 +1,104 @@
-"""The gateway as one process: it listens and serves."""
+"""The gateway as one process: it accepts clients and serves them."""
 
-import asyncio
 from collections.abc import Sequence
 from socket import socket
 
-from proxy.capture.pcap import BROKER
-from proxy.capture.tap import Tap, no_tap
-from proxy.config import Config
-from proxy.logger import Logger
-from proxy.net.link import Link
-from proxy.net.listen import BACKLOG, Binding
-from proxy.net.sockets import ClientProtocol
-from proxy.server.listeners import ClusterListeners
-from proxy.server.server import ACCEPT_AGAIN_SECONDS, ACCEPTED_AT_ONCE, Server
+from proxy.addresses import Address
+from proxy.config import Config, with_live
+from proxy.server.acceptor import Acceptor
+from proxy.server.monitor import Monitor
+from proxy.server.process import Process
+from proxy.server.registry import BrokerRegistry, brokers_of, open_listeners
+from proxy.server.server import Server
 from proxy.telemetry import state
-from proxy.telemetry.status import Account, Status
-from proxy.telemetry.totals import NodeId
+from proxy.telemetry.status import Account, Health, Status, health_of
 
 
-class Gateway(Server):
+class Gateway:
     """``fetchgate proxy`` with one process.
 
     Args:
-        config: what the operator asked for.
-        loop: the event loop that runs it.
-        log: takes its log lines.
-        tap: wraps the protocol of each socket, to capture its bytes.
+        process: the process.
         inherited: listening sockets from systemd.
     """
 
-    def __init__(
-        self,
-        config: Config,
-        loop: asyncio.AbstractEventLoop,
-        log: Logger,
-        tap: Tap = no_tap,
-        inherited: Sequence[socket] = (),
-    ) -> None:
-        super().__init__(config, loop, log, tap)
-        self.listeners = ClusterListeners(
-            config,
-            binding=Binding(config.reuse_port, inherited),
-            reach=self.reach,
-            broker_tls=self._broker_tls,
-            log=log,
-            note=self.note,
-            serve=self._serve,
-            stop=self._stop,
-            in_use=lambda: {link.node_id for link in self.links if link.node_id is not None},
-            spawn=self.spawn,
-            resolver=self.resolver,
-        )
-        self._servers: dict[NodeId, list[asyncio.Server]] = {}
-        self._unserved: set[socket] = set()
-        self._tls_sockets: dict[NodeId, list[socket]] = {}
+    def __init__(self, process: Process, inherited: Sequence[socket] = ()) -> None:
+        self.process = process
+        self.acceptor = Acceptor(process, inherited)
+        self.brokers = brokers_of(process, self.acceptor)
+        self.monitor = Monitor(process, self.brokers)
+        self.server = Server(process, self.brokers, self.monitor)
+
+    @property
+    def listen(self) -> Address:
+        """The address of the first listener; with the port that was bound, once it is bound."""
+        return self.brokers.listen
 
     def open(self) -> None:
-        """Bind the bootstrap listener and those of the brokers in the state file; start the background tasks.
+        """Bind the first listener and those of the brokers in the state file; start the background tasks.
 
         Raises:
-            OSError: the address of the bootstrap listener can't be bound.
+            OSError: the address of the first listener can't be bound.
             ConfigError: the right for ``tproxy`` is missing.
         """
-        self.listeners.open()
-        self.listen, self.bound = self.listeners.listen, self.listeners.bound
-        self.brokers = self.listeners.brokers
-        for work in self.listeners.background_tasks():
-            self.spawn(work)
-        self.begin()
+        brokers, server, spawn = self.brokers, self.server, self.process.spawn
+        open_listeners(self.process, brokers, self.acceptor)
+        self.acceptor.begin(server.take, lambda _: server.out_of_descriptors())
+        if isinstance(brokers, BrokerRegistry):
+            spawn(brokers.poll(self.monitor.reach, server.broker_tls, self._in_use))
+            spawn(brokers.keep_retrying())
+        server.begin()
+
+    def status(self) -> Status:
+        """Describe the status."""
+        return self.server.status()
+
+    def health(self) -> Health:
+        """Tell whether clients can be served, and what is wrong."""
+        return health_of(self.status())
 
     async def collect_status(self) -> Status:
         """Describe the status."""
-        return self.status()
+        return self.server.status()
 
     async def collect_account(self) -> Account:
         """Describe everything but the single connections."""
-        return self.account()
+        return self.server.account()
 
     async def collect_connections(self, most: int) -> list[state.Described]:
         """Describe the connections that moved most bytes."""
-        return await state.connections(self.links, most)
+        return await state.connections(self.server.links, most)
+
+    def reconfigure(self, config: Config) -> None:
+        """Apply the options that need no restart."""
+        self.process.options.config = with_live(self.process.config, config)
+        self.server.reconfigured()
+
+    def follow_files(self) -> None:
+        """Reload the certificates whose files have changed."""
+        self.server.follow_files()
 
     async def drain(self, within: float) -> int:
-        """Stop listening, and finish what is in flight: see `Server.drain`."""
-        self.listeners.stop_opening()
-        self._stop_all()
-        return await super().drain(within)
+        """Stop listening, finish what is in flight, then close everything.
+
+        Args:
+            within: seconds after which the remaining connections are cut off.
+
+        Returns:
+            The number of connections that were cut off.
+        """
+        if isinstance(self.brokers, BrokerRegistry):
+            self.brokers.stop_opening()
+        self.acceptor.close()
+        await self.server.finish(within)
+        return self.close()
 
     def close(self) -> int:
         """Close everything at once; return the number of connections that were open."""
-        self._stop_all()
-        self.listeners.close()
-        left = super().close()
-        for sock in self._unserved:
-            sock.close()
-        return left
+        self.acceptor.close()
+        if isinstance(self.brokers, BrokerRegistry):
+            self.brokers.close()
+        return self.server.close()
 
-    def _serve(self, node_id: NodeId, sockets: list[socket]) -> None:
-        if self._client_tls.reloading:
-            self._tls_sockets[node_id] = sockets
-            for sock in sockets:
-                self.loop.add_reader(sock.fileno(), self._accept_tls, node_id, sock)
-            return
-        self._servers[node_id] = []
-        self._unserved.update(sockets)
-        for sock in sockets:
-            self.spawn(self._accept(node_id, sock))
-
-    async def _accept(self, node_id: NodeId, sock: socket) -> None:
-        server = await self.loop.create_server(
-            lambda: self.tap(ClientProtocol(Link(self, node_id)), BROKER), sock=sock, backlog=BACKLOG
-        )
-        self._unserved.discard(sock)
-        if node_id in self._servers:
-            self._servers[node_id].append(server)
-        else:
-            server.close()
-
-    def _accept_tls(self, node_id: NodeId, listener: socket) -> None:
-        """Accept the waiting clients, as far as the connection limit allows, and begin their handshakes.
-
-        Event loops call a protocol only after the handshake: handshakes would not count as connections.
-        """
-        for _ in range(ACCEPTED_AT_ONCE):
-            try:
-                client, _address = listener.accept()
-            except (BlockingIOError, ConnectionAbortedError):
-                return
-            except OSError:  # no descriptor is left: connections that end free some
-                self.out_of_descriptors()
-                self.loop.remove_reader(listener.fileno())
-                self.loop.call_later(ACCEPT_AGAIN_SECONDS, self._accept_again, node_id, listener)
-                return
-            if not self.admits_beside(len(self.links) + len(self.handshakes)):
-                client.close()
-                continue
-            client.setblocking(False)
-            self.handshakes.add(link := Link(self, node_id))
-            self.spawn(self._shake_hands(link, client))
-
-    def _accept_again(self, node_id: NodeId, listener: socket) -> None:
-        if listener in self._tls_sockets.get(node_id, []):
-            self.loop.add_reader(listener.fileno(), self._accept_tls, node_id, listener)
-
-    async def _shake_hands(self, link: Link, client: socket) -> None:
-        try:
-            await self.receive_client(link, client, self._client_tls.accept_args(link.node_id))
-        finally:
-            self.handshakes.discard(link)
-
-    def _stop(self, node_id: NodeId) -> None:
-        for server in self._servers.pop(node_id, []):
-            server.close()
-        for sock in self._tls_sockets.pop(node_id, []):
-            self.loop.remove_reader(sock.fileno())
-            sock.close()
-
-    def _stop_all(self) -> None:
-        for node_id in [*self._servers, *self._tls_sockets]:
-            self._stop(node_id)
+    def _in_use(self) -> set[int]:
+        return {link.node_id for link in self.server.links if link.node_id is not None}

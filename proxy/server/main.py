@@ -28,7 +28,7 @@ from proxy.reasons import reason_of
 from proxy.server.bypass import passing_by
 from proxy.server.gateway import Gateway
 from proxy.server.preflight import check
-from proxy.server.process import keep_freed, new_event_loop, tell_ready
+from proxy.server.process import Process, keep_freed, new_event_loop, tell_ready
 from proxy.server.reload import Reloader
 from proxy.server.supervisor import Supervisor
 from proxy.telemetry import logs
@@ -114,8 +114,8 @@ async def _serve(config: Config, arguments: dict[str, Any]) -> int:
         token, tls = admin_token(config), admin_tls(config)
         from_systemd = inherited(os.environ, os.getpid())
         make = Supervisor if config.workers > 1 else Gateway
-        gateway = make(config, loop, log, inherited=from_systemd)
-        gateway.certificates["admin_cert"] = tls
+        gateway = make(Process.of(config, loop, log), from_systemd)
+        gateway.monitor.certificates["admin_cert"] = tls
         gateway.open()
     except ConfigError as error:
         return complain("proxy", str(error), EXIT_USAGE)
@@ -132,7 +132,7 @@ async def _serve(config: Config, arguments: dict[str, Any]) -> int:
             f"can't write to {config.capture}: {reason}; give --capture a directory that can be written",
             EXIT_USAGE,
         )
-    binding = replace(gateway.listeners.binding, shares=False)
+    binding = replace(gateway.acceptor.binding, shares=False)
     endpoints = _endpoints(config, gateway, token, tls)
     opened: dict[str, str] = {}
     for name, (endpoint, at) in endpoints.items():
@@ -153,7 +153,7 @@ async def _serve(config: Config, arguments: dict[str, Any]) -> int:
             remedy="raise the limit (ulimit -n), or lower --max-connections",
         )
     options = Reloader(gateway, config, lambda: _load(arguments), _file(arguments))
-    gateway.spawn(options.watch_file())
+    gateway.process.spawn(options.watch_file())
     await _until_stopped(gateway, options)
     for endpoint, _ in endpoints.values():
         endpoint.close()
@@ -190,11 +190,11 @@ async def _start_admin(
     try:
         sockets = bind()
     except OSError as error:
-        waits = gateway.config.reuse_port and error.errno == EADDRINUSE
+        waits = gateway.process.config.reuse_port and error.errno == EADDRINUSE
         if not waits or isinstance(error, OwnListenerError):
             raise
-        gateway.log.info("the admin endpoint opens when the other gateway has stopped", option=flag)
-        gateway.spawn(_wait_for_admin(gateway, admin, flag, at, bind))
+        gateway.process.log.info("the admin endpoint opens when the other gateway has stopped", option=flag)
+        gateway.process.spawn(_wait_for_admin(gateway, admin, flag, at, bind))
         return at
     admin.start(sockets)
     return Address(at.host, sockets[0].getsockname()[1])
@@ -204,8 +204,8 @@ async def _wait_for_admin(
     gateway: Gateway | Supervisor, admin: Admin, flag: str, at: Address, bind: Callable[[], list[socket]]
 ) -> None:
     remedy = f"stop the program that uses its address, or give {flag} another HOST:PORT"
-    say = partial(gateway.log.warning, f"the admin endpoint is still closed: {remedy}", admin=str(at))
-    late = gateway.loop.call_later(ADMIN_LATE_SECONDS, say)
+    say = partial(gateway.process.log.warning, f"the admin endpoint is still closed: {remedy}", admin=str(at))
+    late = gateway.process.loop.call_later(ADMIN_LATE_SECONDS, say)
     try:
         while True:
             await asyncio.sleep(ADMIN_RETRY_SECONDS)
@@ -225,14 +225,16 @@ def _capture(config: Config, gateway: Gateway | Supervisor) -> Capture | None:
     if config.capture is None or isinstance(gateway, Supervisor):
         return None
     files = Files(config.capture, most_bytes=config.capture_file_bytes, most_files=config.capture_files)
-    gateway.tap = capture = Capture(files, records=config.capture_records, loop=gateway.loop, log=gateway.log)
-    gateway.log.info("capturing", directory=str(config.capture), records=config.capture_records)
+    process = gateway.process
+    capture = Capture(files, records=config.capture_records, loop=process.loop, log=process.log)
+    gateway.server.tap = capture
+    process.log.info("capturing", directory=str(config.capture), records=config.capture_records)
     return capture
 
 
 async def _until_stopped(gateway: Gateway | Supervisor, options: Reloader) -> None:
     """Wait for SIGTERM or SIGINT, then drain; a second one ends the draining."""
-    loop, log = gateway.loop, gateway.log
+    loop, log = gateway.process.loop, gateway.process.log
     stop, again = asyncio.Event(), asyncio.Event()
 
     def stopping() -> None:

@@ -9,7 +9,6 @@ from datetime import UTC, datetime
 from errno import EADDRINUSE
 from functools import partial
 from pathlib import Path
-from socket import socket
 from tempfile import TemporaryFile
 from typing import Final
 
@@ -17,12 +16,14 @@ from proxy.addresses import Address, Broker
 from proxy.config import Config
 from proxy.net import bootstrap
 from proxy.net.bootstrap import BootstrapError, Cluster, ask
-from proxy.net.listen import Binding, OwnListenerError
+from proxy.net.listen import OwnListenerError
 from proxy.net.loop_guard import LeadsBackError, check_not_own
 from proxy.net.resolve import Resolver
 from proxy.net.tls import BrokerTls, ClientTls, ended, in_words
 from proxy.reasons import reason_of
-from proxy.server.listeners import Brokers, first_listener
+from proxy.server.acceptor import Acceptor
+from proxy.server.process import Process
+from proxy.server.registry import BrokerRegistry, brokers_of
 from proxy.telemetry import logs
 from proxy.telemetry.access import admin_tls, admin_token
 
@@ -52,11 +53,10 @@ async def check(config: Config, say: Say) -> bool:
     admin_token(config)
     valid = _certificate_valid(config, say)
     writable = [_writable(flag, folder, say) for flag, folder in _folders(config)]
-    resolver = Resolver()
-    cluster = await _ask_all(config, tls, resolver, say)
+    process = Process.of(config, asyncio.get_running_loop(), logs.silent())
+    cluster = await _ask_all(config, tls, process.resolver, say)
     with ExitStack() as opened:
-        found = _Listeners(config, resolver, say, opened)
-        bound = await found.bind_all((cluster and cluster.brokers) or {})
+        bound = await _Listeners(process, say, opened).bind_all((cluster and cluster.brokers) or {})
     if config.bootstrap and cluster is None:
         raise BootstrapError("no bootstrap address responds; is --bootstrap right, and are the brokers up?")
     if config.is_transparent:
@@ -160,27 +160,26 @@ class _Listeners:
     """The listening sockets of a gateway; nobody is served.
 
     Args:
-        config: what the operator asked for.
-        resolver: resolves names.
+        process: stands for that of a gateway.
         say: gets what can't be bound, and where each broker would be.
-        opened: keeps the sockets, to close them.
+        opened: closes the sockets at its end.
     """
 
-    def __init__(self, config: Config, resolver: Resolver, say: Say, opened: ExitStack) -> None:
-        self._config = config
-        self._resolver = resolver
+    def __init__(self, process: Process, say: Say, opened: ExitStack) -> None:
+        self._process = process
+        self._config = process.config
         self._say = say
         self._opened = opened
-        self._binding = Binding(config.reuse_port)
-        self._listen = config.listen
-        self._bound_at: tuple[Address, ...] = ()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._acceptor = Acceptor(process)
+        opened.callback(self._acceptor.close)
+        self._brokers = brokers_of(process, self._acceptor)
 
     async def bind_all(self, known: dict[int, Address]) -> bool:
         """Bind all listeners: bootstrap, brokers, admin endpoint; tell whether all are bound."""
         config = self._config
         bound = [self._bound("--listen", config.listen, self._bind_listen)]
-        bound += await self._brokers(known)
+        if isinstance(self._brokers, BrokerRegistry):
+            bound += await self._bind_brokers(self._brokers, known)
         for flag, at in (("--admin", config.admin), ("--metrics", config.metrics)):
             if at is not None:
                 bound.append(self._bound(flag, at, partial(self._bind_admin, flag)))
@@ -198,19 +197,17 @@ class _Listeners:
     def _say_bound(self, flag: str, address: Address) -> None:
         self._say(f"{flag} {address} was bound and released.")
 
-    def _keep(self, _: object, sockets: list[socket]) -> None:
-        for sock in sockets:
-            self._opened.enter_context(sock)
-
     def _bind_listen(self, _: Address) -> None:
-        self._listen, sockets = first_listener(self._config, self._binding)
-        self._bound_at = tuple(Address(*sock.getsockname()[:2]) for sock in sockets)
-        self._keep(None, sockets)
-        self._say_bound("--listen", self._listen)
+        if isinstance(self._brokers, BrokerRegistry):
+            self._brokers.open()
+        else:
+            self._brokers.listen, self._brokers.bound = self._acceptor.open()
+        self._say_bound("--listen", self._brokers.listen)
 
     def _bind_admin(self, flag: str, address: Address) -> None:
         try:
-            self._keep(None, replace(self._binding, shares=False).bind(address))
+            for sock in replace(self._acceptor.binding, shares=False).bind(address):
+                self._opened.enter_context(sock)
         except OwnListenerError:
             raise
         except OSError as error:
@@ -220,22 +217,7 @@ class _Listeners:
         else:
             self._say_bound(flag, address)
 
-    async def _brokers(self, known: dict[int, Address]) -> list[bool]:
-        config = self._config
-        brokers = Brokers(
-            rule=config.broker_ports,
-            listen=self._listen,
-            ips=[at.host for at in self._bound_at],
-            advertise=config.advertise,
-            serve=self._keep,
-            stop=lambda _: None,
-            changed=lambda: None,
-            spawn=lambda work: self._tasks.add(asyncio.create_task(work)),
-            log=logs.silent(),
-            shares=config.shares_port,
-            binding=self._binding,
-            resolver=self._resolver,
-        )
+    async def _bind_brokers(self, brokers: BrokerRegistry, known: dict[int, Address]) -> list[bool]:
         for node_id, address in sorted(known.items()):
             brokers.learn(node_id, address)
         await self._finished()
@@ -246,7 +228,7 @@ class _Listeners:
             self._say(broker.problem or reached)
         if len(learned) < len(known):
             self._say(brokers.problems[-1])
-        own = [*self._bound_at, *(at for broker in learned for at in broker.bound)]
+        own = brokers.listeners
         elsewhere = await asyncio.gather(*(self._leads_elsewhere(broker, own) for broker in learned))
         return [*elsewhere, not brokers.problems]
 
@@ -254,14 +236,14 @@ class _Listeners:
         """Wait until all listeners are open; a name may take longer than a response would wait for it."""
         with suppress(TimeoutError):
             async with asyncio.timeout(bootstrap.ASK_SECONDS):
-                while running := [task for task in self._tasks if not task.done()]:
+                while running := self._process.tasks.running:
                     await asyncio.wait(running)
 
     async def _leads_elsewhere(self, broker: Broker, own: list[Address]) -> bool:
         if broker.address.port not in {at.port for at in own}:
             return True
         try:
-            check_not_own(await self._resolver.ips(broker.address.host), broker.address.port, own)
+            check_not_own(await self._process.resolver.ips(broker.address.host), broker.address.port, own)
         except LeadsBackError as error:
             self._say(f"broker {broker.node_id} {broker.address}: {error}")
             return False

@@ -1,36 +1,122 @@
-"""What a process sets up once: its heap, its event loop, the notification of systemd.
+"""What the parts of one gateway process share, and what a process sets up once: event loop, heap, systemd.
 
-The settings of the heap are glibc's alone; nothing is set with other C libraries.
+The settings of the heap are glibc's; with other C libraries nothing is set.
 """
 
+import asyncio
 import ctypes
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass
+from time import time
+from typing import Any, Final, Self
 
-if TYPE_CHECKING:
-    from asyncio import AbstractEventLoop  # the functions for the heap alone do not need asyncio
+from proxy.config import Config
+from proxy.logger import Logger
+from proxy.net.resolve import Resolver
+from proxy.telemetry.history import RecentEvents
 
-_OPTIONS: Final = (
+_HEAP: Final = (
     (-1, 4 << 20),  # M_TRIM_THRESHOLD: how much may stay free at the top of the heap
     (-2, 1 << 20),  # M_TOP_PAD: how much more than needed is requested from the kernel at one time
-    (
-        -3,
-        1 << 20,
-    ),  # M_MMAP_THRESHOLD: larger blocks are mapped and returned singly; its default is 128 KB
+    (-3, 1 << 20),  # M_MMAP_THRESHOLD: larger blocks are mapped and returned singly; its default is 128 KB
 )
 """Parameters of mallopt(3), in bytes."""
 
 
-def new_event_loop() -> "AbstractEventLoop":
+class Options:
+    """The options of a process: as they apply now, and the result of the last reload.
+
+    Args:
+        config: the options at the start.
+    """
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        """A reload replaces it."""
+        self.errors: list[str] = []
+        """Why the last reload failed; a restart would fail for the same reason."""
+        self.needs_restart: list[str] = []
+        """Options that changed in the last reload but apply only after a restart."""
+        self.reloaded_at = time()
+        """When the options were last read without an error, in seconds since 1970."""
+        self.reload_failures = 0
+        """Number of failed reloads since the start."""
+
+    def problems(self) -> list[str]:
+        """Describe the errors of the last reload, and the options that need a restart."""
+        needed = f"a restart is needed for {', '.join(self.needs_restart)}"
+        return [*self.errors, *([needed] if self.needs_restart else [])]
+
+
+class Tasks:
+    """The background tasks of a process.
+
+    Args:
+        loop: the event loop that runs them.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self.running: set[asyncio.Task[None]] = set()
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run a task in the background and keep a reference to it."""
+        task = self._loop.create_task(work)
+        self.running.add(task)
+        task.add_done_callback(self.running.discard)
+
+    def cancel(self) -> None:
+        """Cancel all tasks."""
+        for task in list(self.running):
+            task.cancel()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Process:
+    """One process of a gateway: what its acceptor, broker registry, server and monitor share."""
+
+    options: Options
+    loop: asyncio.AbstractEventLoop
+    log: Logger
+    events: RecentEvents
+    """The recent events that ``/state`` shows."""
+    tasks: Tasks
+    resolver: Resolver
+
+    @classmethod
+    def of(cls, config: Config, loop: asyncio.AbstractEventLoop, log: Logger) -> Self:
+        """Make a process that starts with these options."""
+        return cls(
+            options=Options(config),
+            loop=loop,
+            log=log,
+            events=RecentEvents(),
+            tasks=Tasks(loop),
+            resolver=Resolver(),
+        )
+
+    @property
+    def config(self) -> Config:
+        """The options as they apply now."""
+        return self.options.config
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run a task in the background."""
+        self.tasks.spawn(work)
+
+    def note(self, kind: str, text: str, *, warning: bool = False) -> None:
+        """Add a recent event, in words."""
+        self.events.note(time(), kind, text, warning=warning)
+
+
+def new_event_loop() -> asyncio.AbstractEventLoop:
     """Make uvloop's event loop if uvloop is installed, else asyncio's own."""
     try:
         import uvloop  # noqa: PLC0415 - it has no wheel for some platforms
     except ImportError:  # the gateway works without it, only slower
-        import asyncio  # noqa: PLC0415 - the functions for the heap alone do not need it
-
         return asyncio.new_event_loop()
     return uvloop.new_event_loop()
 
@@ -46,7 +132,7 @@ def keep_freed() -> None:
         return
     with suppress(AttributeError, OSError):
         mallopt = ctypes.CDLL(None).mallopt
-        for parameter, value in _OPTIONS:
+        for parameter, value in _HEAP:
             mallopt(parameter, value)
 
 

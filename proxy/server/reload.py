@@ -4,51 +4,28 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 from time import time
-from typing import Protocol
 
 from proxy.config import LIVE, Config, changes, with_live
-from proxy.logger import Logger
 from proxy.net.tls import stamp
 from proxy.options import ConfigError
+from proxy.server.gateway import Gateway
 from proxy.server.server import TICK_SECONDS
+from proxy.server.supervisor import Supervisor
 from proxy.telemetry import logs
-
-
-class Reloaded(Protocol):
-    """A gateway as the reloader sees it: one process or several."""
-
-    log: Logger
-    reload_errors: list[str]
-    """Why the options could not be read; empty when they could."""
-    needs_restart: list[str]
-    """Options that were read again and differ, but do not apply before a restart."""
-    reloaded_at: float
-    """When they were last read without a mistake, in seconds since 1970."""
-    reload_failures: int
-    """How often they could not be read."""
-
-    def follow_files(self) -> None:
-        """Reload certificates whose files have changed."""
-
-    def reconfigure(self, config: Config) -> None:
-        """Apply the options that need no restart."""
-
-    def note(self, kind: str, text: str, *, warning: bool = False) -> None:
-        """Add a recent event, in words."""
 
 
 class Reloader:
     """Applies the changed options that need no restart, and reports those that need one.
 
     Args:
-        gateway: whose options they are.
-        config: what it was started with.
+        gateway: the gateway.
+        config: the options at the start.
         load: reads the options again from all their sources.
         file: the file of ``--config``, or None.
     """
 
     def __init__(
-        self, gateway: Reloaded, config: Config, load: Callable[[], Config], file: str | None
+        self, gateway: Gateway | Supervisor, config: Config, load: Callable[[], Config], file: str | None
     ) -> None:
         self.config = config
         """The options as they apply now; those that need a restart stay as they were, for the next report."""
@@ -61,28 +38,28 @@ class Reloader:
 
     def reload(self) -> None:
         """Reload the options; a mistake in them is reported and changes nothing."""
-        gateway = self._gateway
+        gateway, process, options = self._gateway, self._gateway.process, self._gateway.process.options
         self._stamp = self._file_stamp()
         gateway.follow_files()
         try:
             after = self._load()
         except ConfigError as error:
-            gateway.log.warning("not reloaded", reason=str(error))
-            gateway.reload_failures += 1
-            gateway.reload_errors = [f"options not reloaded, a restart would fail: {error}"]
-            gateway.note("not reloaded", f"options not reloaded: {error}", warning=True)
+            process.log.warning("not reloaded", reason=str(error))
+            options.reload_failures += 1
+            options.errors = [f"options not reloaded, a restart would fail: {error}"]
+            process.note("not reloaded", f"options not reloaded: {error}", warning=True)
             return
-        gateway.reload_errors = []
-        gateway.reloaded_at = time()
+        options.errors = []
+        options.reloaded_at = time()
         live = LIVE - {"drain_timeout"} if self.draining else LIVE
         applied, restart = changes(self.config, after, live)
         self.config = with_live(self.config, after, live)
         gateway.reconfigure(self.config)
         logs.configure(style=self.config.log_format, level=self.config.log_level)
-        gateway.needs_restart = restart
-        say = gateway.log.warning if restart else gateway.log.info
+        options.needs_restart = restart
+        say = process.log.warning if restart else process.log.info
         say("reloaded", applied=applied, needs_restart=restart)
-        gateway.note("reloaded", _in_words(applied, restart), warning=bool(restart))
+        process.note("reloaded", _in_words(applied, restart), warning=bool(restart))
 
     async def watch_file(self) -> None:
         """Reload when the file has changed, for ever.

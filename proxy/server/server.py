@@ -5,7 +5,7 @@ import os
 import random
 import ssl
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -19,19 +19,18 @@ from weakref import WeakValueDictionary
 from proxy.addresses import BY_NAME, LOOPED, Address
 from proxy.capture.pcap import BROKER, CLIENT
 from proxy.capture.tap import Capture, Tap, no_tap
-from proxy.config import Config, with_live
+from proxy.config import Config
 from proxy.cooperative.tally import Tell, Told
 from proxy.core.broker_versions import BrokerVersions
 from proxy.core.budget import REQUESTS_PART, Budget, RequestBudget
 from proxy.core.connection import Connection
 from proxy.core.eligibility import SessionLimits
-from proxy.core.events import BrokersAwaited, Event, Fault, LoginRefused, Tally
+from proxy.core.events import BrokersAwaited, Event, Fault, LoginRefused, MemberElsewhere, Tally
 from proxy.core.leaders import Leaders
 from proxy.core.member_stage import MakeMemberSide
 from proxy.core.peers import Peers
 from proxy.fetch_manager.cache import FetchSessionCache
 from proxy.fetch_manager.manager import FetchManager
-from proxy.logger import Logger
 from proxy.net.link import BUDGET, CONNECT_SECONDS, IDLE, NO_REQUEST, NOT_READING, PEER_FULL, Link
 from proxy.net.loop_guard import check_not_own
 from proxy.net.resolve import try_each
@@ -39,12 +38,12 @@ from proxy.net.sockets import BrokerProtocol, ClientProtocol
 from proxy.net.tls import BrokerTls, ClientTls
 from proxy.net.transparent import Destinations, OutboundPorts, is_own, outbound_socket
 from proxy.reasons import is_client_refused, is_tls, of_client, reason_of, refuses_certificate
-from proxy.server.base import Service
-from proxy.server.conditions import Descriptors, Repeated
-from proxy.server.listeners import Directory
-from proxy.server.process import give_back
+from proxy.server.conditions import ConnectionLimit, Descriptors, Repeated
+from proxy.server.monitor import Monitor
+from proxy.server.process import Process, give_back
+from proxy.server.registry import KnownBrokers
 from proxy.telemetry.history import INTERVAL_SECONDS, describe, write_event
-from proxy.telemetry.status import Account, Counts, Health, Process, Status, WithBroker, health_of
+from proxy.telemetry.status import Account, Counts, ServingProcess, Status, WithBroker
 from proxy.telemetry.totals import NodeId
 from proxy.telemetry.unanswered import Owed
 
@@ -53,10 +52,6 @@ if TYPE_CHECKING:
 
 TICK_SECONDS: Final = 5.0
 """How often the gateway looks for stalled connections, changed files and what to forget."""
-ACCEPTED_AT_ONCE: Final = 64
-"""How many waiting connections are accepted before open ones are served again."""
-ACCEPT_AGAIN_SECONDS: Final = 1.0
-"""The wait before clients are accepted again after an accept failed."""
 LIMIT: Final = "limit"
 DRAINING: Final = "draining"
 LOOP_SECONDS: Final = 60.0
@@ -76,28 +71,41 @@ class Shared:
     outbound_ports: OutboundPorts = field(default_factory=OutboundPorts)
 
 
-class Server(Service):
+class Server:
     """Serves the clients whose sockets it gets.
 
     Args:
-        config: what the operator asked for.
-        loop: the event loop that runs it.
-        log: takes its log lines.
-        tap: wraps the protocol of each socket, to capture its bytes.
+        process: the process that it belongs to.
+        brokers: the brokers that it knows.
+        monitor: watches these brokers.
         shared: what the processes share.
+        left: gets each link that has closed, or whose client left before it was connected.
+        elsewhere: gets a client of a group that the worker of a number owns.
     """
 
     def __init__(
         self,
-        config: Config,
-        loop: asyncio.AbstractEventLoop,
-        log: Logger,
-        tap: Tap = no_tap,
+        process: Process,
+        brokers: KnownBrokers | Destinations,
+        monitor: Monitor,
         shared: Shared | None = None,
+        *,
+        left: Callable[[Link], None] = lambda _: None,
+        elsewhere: Callable[[Link, int], None] = lambda *_: None,
     ) -> None:
-        super().__init__(config, loop, log)
-        self.tap = tap
+        config = process.config
+        self.process = process
+        self.loop = process.loop
+        self.log = process.log
+        self.spawn = process.spawn
+        self.brokers = brokers
+        self.monitor = monitor
         self.shared = shared or Shared()
+        self.tap: Tap = no_tap
+        """Wraps the protocol of each socket, to capture its bytes."""
+        self._left = left
+        self._elsewhere = elsewhere
+        self._transparent = config.is_transparent
         self.sessions = SessionLimits(max_sessions=0, slots=self.shared.slots, own=self.shared.number - 1)
         self.budget = Budget(0)
         self.request_budget = RequestBudget(0)
@@ -106,7 +114,8 @@ class Server(Service):
         self._apply_limits()
         self.links: set[Link] = set()
         self.handshakes: set[Link] = set()
-        """Of clients that were accepted and whose TLS handshake has not ended; they are connections, too."""
+        """Links of accepted clients until they are connected, in TLS until the handshake ends; these count as
+        connections."""
         self.accepted = 0
         self.faults = Counter({"client": 0, "broker": 0})
         self.tls_failures = Counter({"client": 0, "broker": 0})
@@ -123,15 +132,16 @@ class Server(Service):
         self._members: Members | None
         self._member_side: MakeMemberSide | None
         self._members, self._member_side = _cooperative(config, self.shared.number, self._tell)
-        self._descriptors = Descriptors(log, self.note)
-        self._failed_handshakes = Repeated(log, "TLS handshake of a client failed")
-        self._refused_clients = Repeated(log, "client refused")
+        self._connection_limit = ConnectionLimit(self.log, process.note)
+        self._descriptors = Descriptors(self.log, process.note)
+        self._failed_handshakes = Repeated(self.log, "TLS handshake of a client failed")
+        self._refused_clients = Repeated(self.log, "client refused")
         self._all_closed = asyncio.Event()
-        self._broker_tls = BrokerTls(config)
-        self._client_tls = ClientTls(config)
-        for node_id, each in self._client_tls.reloading.items():
-            self.certificates["tls_cert" if node_id is None else f"tls_cert_of {node_id}"] = each
-        self.certificates |= {"broker_tls_cert": self._broker_tls.reloading}
+        self.broker_tls = BrokerTls(config)
+        self.client_tls = ClientTls(config)
+        for node_id, each in self.client_tls.reloading.items():
+            monitor.certificates["tls_cert" if node_id is None else f"tls_cert_of {node_id}"] = each
+        monitor.certificates["broker_tls_cert"] = self.broker_tls.reloading
         self._broker_certificates: dict[NodeId, float] = {}
         """When the certificate expires that a broker showed last, in seconds since 1970."""
         self._expired: list[str] = []
@@ -147,23 +157,66 @@ class Server(Service):
         """Start the background tasks."""
         self._check_expiry()
         self.spawn(self._supervise_links())
-        self.spawn(self.keep_history())
+        self.spawn(self.monitor.keep_history(self.sample))
+
+    # -- clients -------------------------------------------------------------------------------------------
+
+    def take(self, client: socket, node_id: NodeId) -> bool:
+        """Serve a client that was accepted, if the connection limit allows it; always True.
+
+        Args:
+            client: its socket.
+            node_id: the listener that it connected to.
+        """
+        if self._connection_limit.admits(self.clients, self.process.config.max_connections, monotonic()):
+            client.setblocking(False)
+            self.serve(Link(self, node_id), client, self.client_tls.accept_args(node_id))
+        else:
+            self.turned_away[LIMIT] += 1
+            client.close()
+        return True
+
+    def serve(self, link: Link, client: socket, tls: Mapping[str, Any]) -> None:
+        """Begin to serve a client.
+
+        Args:
+            link: the new connection.
+            client: its socket.
+            tls: asyncio's arguments for TLS with it; none for plain text.
+        """
+        self.handshakes.add(link)
+        self.spawn(self._shake_hands(link, client, tls))
+
+    async def _shake_hands(self, link: Link, client: socket, tls: Mapping[str, Any]) -> None:
+        protocol = self.tap(ClientProtocol(link), BROKER)
+        try:
+            peer = client.getpeername()
+            await self.loop.connect_accepted_socket(lambda: protocol, client, **tls)
+        except ssl.SSLError as error:
+            client.close()
+            self.faults["client"] += 1
+            self.tls_failures["client"] += 1
+            self.authentication_failures["client"] += is_client_refused(error)
+            address = Address(*peer[:2])
+            self._failed_handshakes.happens(address.host, of_client(error), monotonic(), shown=str(address))
+        except OSError:
+            client.close()  # it left, or took too long
+        finally:
+            if link in self.handshakes:  # else it is connected: see `opened`
+                self.handshakes.discard(link)
+                self._left(link)
+
+    @property
+    def clients(self) -> int:
+        """How many clients are connected, those in a TLS handshake included."""
+        return len(self.links) + len(self.handshakes)
 
     # -- what links call: see proxy.net.link.Host ----------------------------------------------------------
 
     def admits(self) -> bool:
-        """Tell whether one more client is accepted; see `ConnectionLimit`."""
-        return self.admits_beside(len(self.links))
-
-    def admits_beside(self, connected: int) -> bool:
-        """Tell whether one more client is accepted beside so many."""
-        if self._draining:
-            self.turned_away[DRAINING] += 1
-            return False
-        if self._connection_limit.admits(connected, self.config.max_connections, monotonic()):
-            return True
-        self.turned_away[LIMIT] += 1
-        return False
+        """Tell whether a client that is now connected is served: not while the gateway drains."""
+        self.turned_away[DRAINING] += self.monitor.draining
+        return not self.monitor.draining
 
     def broker_for(self, link: Link, sock: Any) -> int | None:
         """Return the broker that a new connection is for: that of its listener, or its original destination.
@@ -172,6 +225,10 @@ class Server(Service):
             link: the new connection; the address of its client is known.
             sock: its socket, as the event loop gives it.
         """
+        if link.node_id is not None and link.node_id != BY_NAME:
+            self.brokers.knows(link.node_id)  # a worker asks for a broker that it does not know yet
+        if link.handed_over:
+            return link.node_id
         if not isinstance(self.brokers, Destinations):
             return self._broker_by_name(link)
         try:
@@ -182,7 +239,7 @@ class Server(Service):
                 "only connections that netfilter redirects are served"
             )
         link.broker_address = destination
-        if destination.port == self.listen.port and destination.host == _own_host(sock):
+        if destination.port == self.brokers.listen.port and destination.host == _own_host(sock):
             return self._refuse(
                 "a client connected to --listen directly; in transparent mode it must connect to a broker"
             )
@@ -199,16 +256,12 @@ class Server(Service):
         """Return the broker of a link's listener; a shared listener's clients name theirs in TLS (SNI)."""
         if link.node_id not in {None, BY_NAME}:
             return link.node_id
-        named = self.config.broker_ports.called(link.server_name) if link.server_name else None
+        named = self.process.config.broker_ports.called(link.server_name) if link.server_name else None
         if named is None:
             return None
-        if self.knows(named):
+        if self.brokers.knows(named):
             return named
         return self._refuse(f"a client asked for {link.server_name}, but this broker is not known yet")
-
-    def knows(self, node_id: int) -> bool:
-        """Tell whether a broker is known."""
-        return node_id in self.brokers.known
 
     async def connect_broker(self, link: Link, address: Address) -> None:
         """Connect a link to its broker.
@@ -216,13 +269,12 @@ class Server(Service):
         Raises:
             OSError: nobody listens there, or the gateway itself does.
         """
-        if self._transparent:
+        if isinstance(self.brokers, Destinations):
             await self._connect(link, address, sock=await self._recorded_socket(link, address))
             return
         end = self.loop.time() + CONNECT_SECONDS
-        ips = await self.resolver.ips(address.host)
-        brokers = self.brokers.known.values()
-        check_not_own(ips, address.port, [*self.bound, *(at for broker in brokers for at in broker.bound)])
+        ips = await self.process.resolver.ips(address.host)
+        check_not_own(ips, address.port, self.brokers.listeners)
         connect = partial(self._connect, link, address, port=address.port)
         await try_each(ips, end - self.loop.time(), lambda ip: connect(host=ip))
 
@@ -258,27 +310,27 @@ class Server(Service):
         if self._refused != reason:
             self._refused = reason
             self.log.warning("client refused", reason=reason)
-            self.note("refused", f"a client is refused: {reason}", warning=True)
+            self.process.note("refused", f"a client is refused: {reason}", warning=True)
         return LOOPED
 
     def _tell(self, what: Told, who: str, text: str) -> None:
         """Tell what happened to a cooperative group, or to one of its clients."""
         if what is Told.REFUSED:
             if self._refused_clients.happens(who, text, monotonic()):
-                self.note("refused", f"a client is refused: {text}", warning=True)
+                self.process.note("refused", f"a client is refused: {text}", warning=True)
         elif what is Told.EXCLUSIVE:
             self.log.warning(what, group=who, reason=text)
-            self.note("exclusive", f"group {who} shares no partition: {text}", warning=True)
+            self.process.note("exclusive", f"group {who} shares no partition: {text}", warning=True)
         else:
             self.log.info(what, group=who, lanes=text)
-            self.note("rebalanced", f"group {who}: {text}")
+            self.process.note("rebalanced", f"group {who}: {text}")
 
     def broker_tls_args(self, link: Link, address: Address) -> Mapping[str, Any]:
         """Return asyncio's arguments for TLS to an address; none for plain text.
 
         In transparent mode the address is an IP, but a client that speaks TLS has named the broker.
         """
-        return self._broker_tls.connect_args((self._transparent and link.server_name) or address.host)
+        return self.broker_tls.connect_args((self._transparent and link.server_name) or address.host)
 
     def addresses_for(self, link: Link) -> Sequence[Address]:
         """Return the addresses to try for a connection, in order."""
@@ -289,18 +341,18 @@ class Server(Service):
     def targets(self, node_id: int | None) -> Sequence[Address]:
         """Return the addresses of a broker; None is the bootstrap."""
         if node_id is None:
-            return self.reach.bootstrap
+            return self.monitor.reach.bootstrap
         broker = self.brokers.known.get(node_id)
         return (broker.address,) if broker else ()
 
     def connected(self, node_id: int | None, address: Address) -> None:
         """Record that an address responded."""
-        self.reach.connected(node_id, address)
+        self.monitor.reach.connected(node_id, address)
 
     def unreachable(self, node_id: int | None, reason: str, error: Exception | None = None) -> None:
         """Record that none did; `error` is the last one."""
-        self.reach.unreachable(node_id, reason)
-        if error is not None and self._broker_tls.reloading is not None:
+        self.monitor.reach.unreachable(node_id, reason)
+        if error is not None and self.broker_tls.reloading is not None:
             self.tls_failures["broker"] += is_tls(error)
             self.authentication_failures["broker"] += refuses_certificate(error)
 
@@ -318,13 +370,15 @@ class Server(Service):
             self.spawn(self._open_brokers(link, event.node_ids))
         write_event(self.log, event, **link.log_fields)
         client = link.core.client_id or link.client_address
-        if (described := describe(event, client, self.called(link.node_id))) is not None:
+        if (described := describe(event, client, self.monitor.called(link.node_id))) is not None:
             kind, text, warning = described
-            self.note(kind, text, warning=warning)
+            self.process.note(kind, text, warning=warning)
+        if isinstance(event, MemberElsewhere):
+            self._elsewhere(link, event.worker)
 
     async def _open_brokers(self, link: Link, node_ids: frozenset[int]) -> None:
         """Wait for the listeners of brokers, then let the responses go on that name these."""
-        if isinstance(self.brokers, Directory):
+        if isinstance(self.brokers, KnownBrokers):
             await self.brokers.opened(node_ids)
         link.brokers_opened(node_ids)
 
@@ -337,10 +391,10 @@ class Server(Service):
             reached_at: the gateway's address that the client connected to.
         """
         link.node_id = self.broker_for(link, sock)
-        link.measured = self.totals.measured(link.node_id)
+        link.measured = self.monitor.totals.measured(link.node_id)
         self.handshakes.discard(link)
         self.links.add(link)
-        self.accepted += 1
+        self.accepted += not link.handed_over  # the worker that accepted it counts it
         addresses = self.addresses_for(link)
         broker = ",".join(map(str, addresses))
         return self.make_core(link, reached_at, self._versions_at(addresses), broker)
@@ -353,12 +407,12 @@ class Server(Service):
 
     def make_core(self, link: Link, reached_at: str, versions: BrokerVersions, broker: str) -> Connection:
         """Make the core of a new connection."""
-        brokers = self.brokers if isinstance(self.brokers, Directory) else None
+        brokers = self.brokers if isinstance(self.brokers, KnownBrokers) else None
         return Connection(
             sessions=self.sessions,
             resolve=partial(brokers.resolve, reached_at) if brokers is not None else None,
             opening=self._is_opening,
-            max_request_bytes=self.config.max_request_bytes,
+            max_request_bytes=self.process.config.max_request_bytes,
             measured=link.measured,
             foreign=self._transparent,
             request_budget=self.request_budget,
@@ -373,36 +427,37 @@ class Server(Service):
         )
 
     def _is_opening(self, node_id: int) -> bool:
-        return isinstance(self.brokers, Directory) and self.brokers.is_opening(node_id)
+        return isinstance(self.brokers, KnownBrokers) and self.brokers.is_opening(node_id)
 
     def closed(self, link: Link) -> None:
         """Remove a link, and keep what it counted."""
         self.links.discard(link)
         if link.outbound is not None:
             self.shared.outbound_ports.discard(link.outbound)
-        self.totals.closed(link.node_id, link.core.tally)
+        self.monitor.totals.closed(link.node_id, link.core.tally)
         self._closed_owed.setdefault(link.node_id, Owed()).add(Owed(responded_at=link.responded_at))
         if not self.links:
             self._all_closed.set()
+        self._left(link)
 
     # -- its status and counts -----------------------------------------------------------------------------
 
     def tallies(self) -> dict[NodeId, Tally]:
         """Add up the tallies of each broker's connections, open and closed."""
-        return self.totals.by_broker((link.node_id, link.core.tally) for link in self.links)
+        return self.monitor.totals.by_broker((link.node_id, link.core.tally) for link in self.links)
 
     def status(self) -> Status:
         """Describe the status."""
-        contexts = (self._broker_tls.reloading, *self._client_tls.reloading.values())
+        contexts = (self.broker_tls.reloading, *self.client_tls.reloading.values())
         problems = [self._refused] if monotonic() - self._looped_at < LOOP_SECONDS else []
-        problems += self.brokers.problems + self.reload_problems()
+        problems += self.brokers.problems + self.process.options.problems()
         problems += [self._descriptors.problem] if self._descriptors.problem else []
         problems += dict.fromkeys(each.problem for each in contexts if each is not None and each.problem)
         problems += self._expired
         stopped = self.tap.stopped if isinstance(self.tap, Capture) else ""
         problems += [f"the capture has stopped: {stopped}; restart to capture again"] if stopped else []
-        connections = len(self.links) + len(self.handshakes)
-        status = self.status_of(problems, slots_used=self.sessions.used, connections=connections)
+        used, connections = self.sessions.used, self.clients
+        status = self.monitor.status(problems, slots_used=used, connections=connections)
         status.buffered_bytes, status.over = self.budget.total, self.budget.over
         if self.manager is not None:
             cache = self.manager.cache
@@ -411,10 +466,6 @@ class Server(Service):
         status.capture_stopped = bool(stopped)
         status.broker_certificates = self._broker_certificates.copy()
         return status
-
-    def health(self) -> Health:
-        """Tell whether clients can be served, and what is wrong."""
-        return health_of(self.status())
 
     def counts(self) -> Counts:
         """Return what was counted, and what is open now."""
@@ -437,7 +488,7 @@ class Server(Service):
             paused["client", "broker_full"] += link.client_holds & PEER_FULL != 0
             paused["broker", "client_full"] += link.broker_holds & PEER_FULL != 0
             paused["broker", "budget"] += link.broker_holds & BUDGET != 0
-        process = Process(
+        process = ServingProcess(
             number=self.shared.number,
             pid=os.getpid(),
             connections=len(self.links),
@@ -447,16 +498,16 @@ class Server(Service):
         )
         return Counts(
             tallies=self.tallies(),
-            measured=self.totals.all_measured(),
-            loop_lag=self.totals.loop_lag,
+            measured=self.monitor.totals.all_measured(),
+            loop_lag=self.monitor.totals.loop_lag,
             accepted=self.accepted,
             turned_away=self.turned_away,
             faults=self.faults,
-            connect_failures=self.reach.failures,
+            connect_failures=self.monitor.reach.failures,
             tls_failures=self.tls_failures,
             authentication_failures=self.authentication_failures,
             leaders_updated=self._leaders.updated,
-            recent_events=self.totals.recent_events,
+            recent_events=self.process.events,
             links=by_broker,
             paused=paused,
             processes=[process],
@@ -465,26 +516,25 @@ class Server(Service):
 
     def account(self) -> Account:
         """Describe everything but the single connections."""
-        return self.account_of(self.status(), self.counts())
+        return self.monitor.account(self.status(), self.counts())
 
     # -- reload, drain, close ------------------------------------------------------------------------------
 
-    def reconfigure(self, config: Config) -> None:
-        """Apply the options that need no restart.
+    def reconfigured(self) -> None:
+        """Apply the options of the process after a reload.
 
         They apply to open connections, too; only the largest request applies to new connections alone.
         Sessions above a lowered limit stay until they end.
         """
-        self.config = with_live(self.config, config)
         self._apply_limits()
         if self._members is not None:
-            self._members.lanes = self.config.cooperative_lanes
+            self._members.lanes = self.process.config.cooperative_lanes
         self.budget.settle()
         self.sessions.crowded = self.budget.over
 
     def _apply_limits(self) -> None:
         """Pass the options to the sessions and the budgets; other options are looked up where they apply."""
-        config = self.config
+        config = self.process.config
         self.sessions.on = config.sessions
         self.sessions.off_for = config.sessions_off_for
         self.sessions.keep_order = config.keep_order
@@ -495,39 +545,38 @@ class Server(Service):
 
     def follow_files(self) -> None:
         """Reload the certificates whose files have changed; open connections keep theirs."""
-        contexts = [("client", each) for each in self._client_tls.reloading.values()]
-        both = [("broker", self._broker_tls.reloading), *contexts]
+        contexts = [("client", each) for each in self.client_tls.reloading.values()]
+        both = [("broker", self.broker_tls.reloading), *contexts]
         changed = [
             (side, each.problem) for side, each in both if each is not None and each.reload_if_changed()
         ]
         for side, problem in dict.fromkeys(changed):  # all listeners read one --client-ca
             if problem:
                 self.log.warning("certificates not reloaded", side=side, reason=problem)
-                self.note("certificates", problem, warning=True)
+                self.process.note("certificates", problem, warning=True)
             else:
                 self.log.info("certificates reloaded", side=side)
-                self.note("certificates", f"new certificates toward the {side} are in use")
+                self.process.note("certificates", f"new certificates toward the {side} are in use")
         self._check_expiry()
 
     def _check_expiry(self) -> None:
         """Log once when a certificate of the gateway has expired."""
-        before, self._expired = self._expired, self._client_tls.expired(datetime.now(UTC))
+        before, self._expired = self._expired, self.client_tls.expired(datetime.now(UTC))
         for reason in self._expired:
             if reason not in before:
                 self.log.warning("certificate expired", side="client", reason=reason)
-                self.note("certificates", reason, warning=True)
+                self.process.note("certificates", reason, warning=True)
 
-    async def drain(self, within: float) -> int:
-        """Accept no new clients, finish what is in flight, close the sessions at the brokers, then close all.
+    async def finish(self, within: float) -> None:
+        """Serve no new clients, finish what is in flight, and close the sessions at the brokers.
 
         Args:
-            within: seconds after which the remaining connections are cut off.
-
-        Returns:
-            The number of connections that were cut off.
+            within: the longest time for that, in seconds.
         """
-        self._draining = True
-        self.note("draining", f"draining: {len(self.links)} connections finish their requests in flight")
+        self.monitor.draining = True
+        self.process.note(
+            "draining", f"draining: {len(self.links)} connections finish their requests in flight"
+        )
         for link in list(self.links):
             link.close_session("the gateway stops", within=within)
         if self.links:
@@ -535,45 +584,22 @@ class Server(Service):
             with suppress(TimeoutError):
                 async with asyncio.timeout(within):
                     await self._all_closed.wait()
-        return self.close()
 
     def close(self) -> int:
         """Close everything at once; return the number of connections that were open."""
         left = len(self.links)
         for link in list(self.links):
             link.abort()
-        self.cancel()
+        self.process.tasks.cancel()
         return left
-
-    async def receive_client(self, link: Link, client: socket, tls: Mapping[str, Any]) -> None:
-        """Begin to serve a client.
-
-        Args:
-            link: the new connection.
-            client: its socket.
-            tls: asyncio's arguments for TLS with it; none for plain text.
-        """
-        protocol = self.tap(ClientProtocol(link), BROKER)
-        try:
-            peer = client.getpeername()
-            await self.loop.connect_accepted_socket(lambda: protocol, client, **tls)
-        except ssl.SSLError as error:
-            client.close()
-            self.faults["client"] += 1
-            self.tls_failures["client"] += 1
-            self.authentication_failures["client"] += is_client_refused(error)
-            address = Address(*peer[:2])
-            self._failed_handshakes.happens(address.host, of_client(error), monotonic(), shown=str(address))
-        except OSError:
-            client.close()  # it left, or took too long
 
     async def sample(self, now: float) -> None:
         """Add the totals of all connections to the history, and notice brokers that do not respond."""
-        self.totals.sample(now, ((link.node_id, link.core.tally) for link in self.links))
+        self.monitor.totals.sample(now, ((link.node_id, link.core.tally) for link in self.links))
         looked_at, self._looked_at = self._looked_at, now
         # When the whole machine has stood still, brokers get a moment to respond.
         if now - looked_at < 2 * INTERVAL_SECONDS:
-            self.hung_brokers.look(self._owed(now), now)
+            self.monitor.hung_brokers.look(self._owed(now), now)
 
     def _owed(self, now: float) -> dict[NodeId, Owed]:
         """Return what each broker owes; `now` in seconds."""
@@ -596,8 +622,8 @@ class Server(Service):
             await asyncio.sleep(TICK_SECONDS)
             self.follow_files()
             self._close_overdue()
-            self.reach.forget(monotonic())
-            self.hung_brokers.forget(monotonic())
+            self.monitor.reach.forget(monotonic())
+            self.monitor.hung_brokers.forget(monotonic())
             self._descriptors.update(left=_two_descriptors_free(), now=monotonic())
             buffered = self.budget.total
             if most - buffered > TRIM_BYTES:
@@ -613,7 +639,7 @@ class Server(Service):
 
     def _close_overdue(self) -> None:
         """Close the connections of clients that were idle for too long, as if the clients had closed them."""
-        config, now = self.config, monotonic()
+        config, now = self.process.config, monotonic()
         for link in list(self.links):
             link.look_after()
             reason = link.overdue(now, idle=config.idle_timeout, handshake=config.handshake_timeout)

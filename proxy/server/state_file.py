@@ -3,14 +3,14 @@
 import asyncio
 import json
 import os
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from threading import Lock
 from typing import Any, Final
 
 from proxy.addresses import Address
-from proxy.logger import Logger
 from proxy.reasons import reason_of
+from proxy.server.process import Process
 
 SAVE_SECONDS: Final = 1.0
 """How long after a change the file is written: one response can name many new brokers."""
@@ -20,32 +20,23 @@ Known = list[tuple[int, Address]]
 
 
 class StateFile:
-    """The file; it is written in another thread, because a disk can be slow.
+    """The file; another thread writes it, because a disk can be slow.
 
     Args:
-        path: where it is; None: there is none.
+        process: the process; ``--state`` is the path, without it there is no file.
         known: returns the brokers to keep.
-        spawn: runs a task in the background.
-        log: takes what can't be read or written.
     """
 
-    def __init__(
-        self,
-        path: Path | None,
-        *,
-        known: Callable[[], Known],
-        spawn: Callable[[Coroutine[Any, Any, None]], None],
-        log: Logger,
-    ) -> None:
-        self._path = path
+    def __init__(self, process: Process, known: Callable[[], Known]) -> None:
+        self._process = process
+        self._path = process.config.state
+        self._log = process.log
         self._known = known
-        self._spawn = spawn
-        self._log = log
         self._due = False
-        """What is known has changed and is not written yet."""
+        """The known brokers have changed since they were last written."""
         self._number = 0
         self._written = 0
-        """Of all states that were to be written, the number of the last that was."""
+        """The number of the newest state that was written."""
         self._writing = Lock()
 
     def load(self) -> Known:
@@ -62,7 +53,7 @@ class StateFile:
         """Write the file soon, unless that is about to happen."""
         if self._path is not None and not self._due:
             self._due = True
-            self._spawn(self._save_later(self._path))
+            self._process.spawn(self._save_later(self._path))
 
     async def _save_later(self, path: Path) -> None:
         await asyncio.sleep(SAVE_SECONDS)

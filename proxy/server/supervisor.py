@@ -9,7 +9,7 @@ import asyncio
 import os
 import pickle
 import socket
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from time import monotonic
@@ -17,15 +17,16 @@ from typing import Any, Final
 
 from proxy.addresses import Address
 from proxy.config import Config, with_live
-from proxy.logger import Logger
-from proxy.net.listen import Binding
 from proxy.net.tls import BrokerTls, ClientTls
 from proxy.net.transparent import Destinations
 from proxy.reasons import reason_of
-from proxy.server.base import Service
+from proxy.server.acceptor import Acceptor
+from proxy.server.conditions import ConnectionLimit
 from proxy.server.ipc import HandedOver
-from proxy.server.listeners import Brokers, ClusterListeners
-from proxy.server.server import ACCEPT_AGAIN_SECONDS, ACCEPTED_AT_ONCE, DRAINING, LIMIT
+from proxy.server.monitor import Monitor
+from proxy.server.process import Process
+from proxy.server.registry import BrokerRegistry, brokers_of, open_listeners
+from proxy.server.server import DRAINING, LIMIT
 from proxy.server.worker import shared_bytes, shared_memory
 from proxy.server.worker_handle import ASK_SECONDS, WorkerHandle
 from proxy.telemetry.state import Described
@@ -34,8 +35,6 @@ from proxy.telemetry.totals import NodeId
 
 START_AGAIN_SECONDS: Final = (1.0, 30.0)
 """The first and the longest wait before an ended worker is restarted; each wait doubles."""
-ASSIGN_AGAIN_SECONDS: Final = 0.01
-"""The wait before an accepted client is offered to the workers again."""
 HAND_OVER_SECONDS: Final = 5.0
 """How long a client waits for the worker that is to serve it, which may have to start again."""
 HAND_OVER_AGAIN_SECONDS: Final = 0.05
@@ -49,40 +48,23 @@ STEADY_SECONDS: Final = 60.0
 """A worker that ran for so long is restarted at once."""
 
 
-class Supervisor(Service):
+class Supervisor:
     """The main process of ``fetchgate proxy --workers N``.
 
     Args:
-        config: what the operator asked for.
-        loop: the event loop that runs it.
-        log: takes its log lines.
+        process: the process.
         inherited: listening sockets from systemd.
     """
 
-    def __init__(
-        self,
-        config: Config,
-        loop: asyncio.AbstractEventLoop,
-        log: Logger,
-        inherited: Sequence[socket.socket] = (),
-    ) -> None:
-        super().__init__(config, loop, log)
-        self._broker_tls = BrokerTls(config)
-        self.listeners = ClusterListeners(
-            config,
-            binding=Binding(config.reuse_port, inherited),
-            reach=self.reach,
-            broker_tls=self._broker_tls,
-            log=log,
-            note=self.note,
-            serve=self._serve,
-            stop=self._stop,
-            in_use=self._in_use,
-            changed=self._brokers_changed,
-            spawn=self.spawn,
-            resolver=self.resolver,
-        )
+    def __init__(self, process: Process, inherited: Sequence[socket.socket] = ()) -> None:
+        config = process.config
+        self.process = process
+        self.acceptor = Acceptor(process, inherited)
+        self.brokers = brokers_of(process, self.acceptor, self._brokers_changed)
+        self.monitor = Monitor(process, self.brokers)
         self.turned_away = Counter({LIMIT: 0, DRAINING: 0})
+        self._broker_tls = BrokerTls(config)
+        self._connection_limit = ConnectionLimit(process.log, process.note)
         self._started = False
         """The cluster is polled and clients are accepted: all workers were up, or one for long enough."""
         self._closed = False
@@ -90,11 +72,6 @@ class Supervisor(Service):
         """What workers counted that have ended."""
         self._workers: dict[int, WorkerHandle] = {}
         self._restart_waits: dict[int, float] = {}
-        self._sockets: dict[NodeId, list[socket.socket]] = {}
-        self._accepting = False
-        """Clients are accepted."""
-        self._unassigned: deque[tuple[socket.socket, NodeId]] = deque()
-        """Accepted clients that no worker could take yet."""
         self._sent_brokers = b""
         self._sent_brokers_at = 0.0
         self._sends_brokers = False
@@ -105,38 +82,38 @@ class Supervisor(Service):
         shared = shared_memory(self._memory, 1, config.workers)
         self._slots, self._outbound_ports = shared.slots, shared.outbound_ports
 
+    @property
+    def listen(self) -> Address:
+        """The address of the first listener; with the port that was bound, once it is bound."""
+        return self.brokers.listen
+
     def open(self) -> None:
-        """Bind the bootstrap listener and those of the brokers in the state file; start the workers.
+        """Bind the first listener and those of the brokers in the state file; start the workers.
 
         Raises:
-            OSError: the address of the bootstrap listener can't be bound.
+            OSError: the address of the first listener can't be bound.
             ConfigError: the right for ``tproxy`` is missing.
         """
-        self.listeners.open()
-        self.listen, self.bound = self.listeners.listen, self.listeners.bound
-        self.brokers = self.listeners.brokers
-        for number in range(1, self.config.workers + 1):
-            self.spawn(self._start(number))
-        self.spawn(self.keep_history())
-
-    def worker_arguments(self) -> tuple[object, ...]:
-        """Return the arguments of a worker's "begin" message."""
-        return self._worker_config(), self.listen, self.bound, self.brokers.known
+        open_listeners(self.process, self.brokers, self.acceptor)
+        for number in range(1, self.process.config.workers + 1):
+            self.process.spawn(self._start(number))
+        self.process.spawn(self.monitor.keep_history(self._sample))
 
     def _worker_config(self) -> Config:
         """Return the configuration of one worker."""
-        share = max(1, self.config.max_inflight_bytes // self.config.workers)
-        return replace(self.config, max_inflight_bytes=share)
+        config = self.process.config
+        return replace(config, max_inflight_bytes=max(1, config.max_inflight_bytes // config.workers))
 
     # -- its status and counts -----------------------------------------------------------------------------
 
     def status(self) -> Status:
         """Describe the status of this process, without what only the workers know."""
         missing = self._missing
-        problems = [*self.brokers.problems, *self.reload_problems()]
+        problems = [*self.brokers.problems, *self.process.options.problems()]
         problems += [f"worker {number} is not running yet" for number in missing]
-        status = self.status_of(problems, slots_used=sum(self._slots), connections=self._connected)
-        status.bootstrap_answered &= len(missing) < self.config.workers
+        slots_used, connections = sum(self._slots), self._connected
+        status = self.monitor.status(problems, slots_used=slots_used, connections=connections)
+        status.bootstrap_answered &= len(missing) < self.process.config.workers
         return status
 
     async def collect_status(self) -> Status:
@@ -154,7 +131,7 @@ class Supervisor(Service):
     async def collect_account(self) -> Account:
         """Describe everything but the single connections."""
         counts = await self._counts()
-        return self.account_of(await self.collect_status(), counts)
+        return self.monitor.account(await self.collect_status(), counts)
 
     async def collect_connections(self, most: int) -> list[Described]:
         """Describe the connections that moved most bytes."""
@@ -164,13 +141,13 @@ class Supervisor(Service):
 
     async def _counts(self) -> Counts:
         """Add up what this process and its workers have counted, ended workers included."""
-        total, totals = Counts(), self.totals
+        total = Counts()
         total.add(
             Counts(
-                loop_lag=totals.loop_lag,
+                loop_lag=self.monitor.totals.loop_lag,
                 turned_away=self.turned_away,
-                connect_failures=self.reach.failures,
-                recent_events=totals.recent_events,
+                connect_failures=self.monitor.reach.failures,
+                recent_events=self.process.events,
             )
         )
         for worker, counts in await self._ask_all("counts"):
@@ -191,13 +168,17 @@ class Supervisor(Service):
     def _missing(self) -> list[int]:
         """The numbers of the workers that don't serve."""
         up = {worker.number for worker in self._workers.values() if worker.up}
-        return [number for number in range(1, self.config.workers + 1) if number not in up]
+        return [number for number in range(1, self.process.config.workers + 1) if number not in up]
 
-    async def sample(self, now: float) -> None:
+    @property
+    def _any_up(self) -> bool:
+        return any(worker.up for worker in self._workers.values())
+
+    async def _sample(self, now: float) -> None:
         """Add the totals of all processes to the history, and send the workers the known destinations."""
         counts = await self._counts()
-        self.totals.sample(now, counts.tallies.items(), counts.measured)
-        if self._transparent:  # brokers are sent when they change
+        self.monitor.totals.sample(now, counts.tallies.items(), counts.measured)
+        if isinstance(self.brokers, Destinations):  # brokers are sent when they change
             self._send_brokers()
         self._follow_own_files()
 
@@ -209,7 +190,7 @@ class Supervisor(Service):
 
     def reconfigure(self, config: Config) -> None:
         """Apply the options that need no restart, here and in the workers."""
-        self.config = with_live(self.config, config)
+        self.process.options.config = with_live(self.process.config, config)
         self._send_all("options", self._worker_config())
 
     def follow_files(self) -> None:
@@ -222,12 +203,14 @@ class Supervisor(Service):
             self._broker_tls.reloading.reload_if_changed()
 
     async def drain(self, within: float) -> int:
-        """Accept no new clients, and have the workers finish what is in flight; see `Server.drain`."""
-        self._draining = True
-        self.note("draining", f"draining: {self._connected} connections finish their requests in flight")
-        self.listeners.stop_opening()
-        for node_id in list(self._sockets):
-            self._stop(node_id)
+        """Accept no new clients, and have the workers finish what is in flight; see `Gateway.drain`."""
+        self.monitor.draining = True
+        self.process.note(
+            "draining", f"draining: {self._connected} connections finish their requests in flight"
+        )
+        if isinstance(self.brokers, BrokerRegistry):
+            self.brokers.stop_opening()
+        self.acceptor.stop_all()
         cut_off = await asyncio.gather(*(worker.drain(within) for worker in self._workers.values()))
         self.close()
         return sum(cut_off)
@@ -235,103 +218,117 @@ class Supervisor(Service):
     def close(self) -> int:
         """Close everything at once; return the number of connections that were open."""
         self._closed = True
-        self.listeners.close()
         left = self._connected
-        for node_id in list(self._sockets):
-            self._stop(node_id)
-        for client, _ in self._unassigned:
-            client.close()
-        self._unassigned.clear()
-        self.cancel()
+        self.acceptor.close()
+        if isinstance(self.brokers, BrokerRegistry):
+            self.brokers.close()
+        self.process.tasks.cancel()
         for worker in self._workers.values():
             worker.end()
         self._workers.clear()
         return left
 
-    # -- the workers: see proxy.server.worker_handle.WorkerOwner -------------------------------------------
+    # -- the workers ---------------------------------------------------------------------------------------
 
-    def respond(self, what: str, *more: Any) -> object:
+    def _respond(self, what: str, *more: Any) -> object:
         """Return the response to a worker's blocking question."""
         brokers = self.brokers
         if what == "destination" and isinstance(brokers, Destinations):
             return brokers.number(*more)
         return brokers.known.get(*more)
 
-    def hand_over(self, stream: socket.socket, node_id: NodeId, handed: HandedOver) -> None:
-        """Send a client that a worker has accepted to the one that is to serve it."""
-        self.spawn(self._hand_over(stream, node_id, handed))
+    def _received(self, worker: WorkerHandle, name: str, *what: Any) -> None:
+        """Act on a message from a worker; see `WorkerHandle`."""
+        if name == "up":
+            self._worker_up(worker)
+        elif name == "ended":
+            self._worker_ended(worker, *what)
+        elif name == "learned":
+            self._learned(*what)
+        elif name == "hand over":
+            self.process.spawn(self._hand_over(*what))
 
     async def _hand_over(self, stream: socket.socket, node_id: NodeId, handed: HandedOver) -> None:
-        """Do so as soon as that worker serves; without `stream` the other worker closes the client."""
+        """Send a client that a worker has accepted to the one that is to serve it, as soon as that serves.
+
+        When `stream` is closed, the worker that accepted the client closes it.
+        """
         end = monotonic() + HAND_OVER_SECONDS
         with stream:
-            while not self._draining and monotonic() < end:
+            while not self.monitor.draining and monotonic() < end:
                 worker = self._workers.get(handed.worker)
                 if worker is not None and worker.up and worker.send_handed_over(stream, node_id, handed):
                     return
                 await asyncio.sleep(HAND_OVER_AGAIN_SECONDS)
-        self.log.warning(
+        self.process.log.warning(
             "connection closed: the worker of its group does not serve",
             client=handed.client_address,
             worker=handed.worker,
         )
 
-    def learned(self, named: dict[int, Address]) -> None:
+    def _learned(self, named: dict[int, Address]) -> None:
         """Record the addresses of brokers that responses to a worker named; all workers are told."""
-        if isinstance(self.brokers, Brokers) and not self._closed:
+        if isinstance(self.brokers, BrokerRegistry) and not self._closed:
             for node_id, address in named.items():
                 self.brokers.learn(node_id, address)
 
-    def worker_up(self, number: int) -> None:
-        """Record that a worker serves."""
+    def _worker_up(self, worker: WorkerHandle) -> None:
+        """Give a worker that serves its part of the clients."""
         if self._started:
-            self.log.info("worker started", worker=number)
-            self._resume_accepting()
+            self.process.log.info("worker started", worker=worker.number)
+            self.acceptor.resume()
         elif not self._missing:
             self._begin()
         else:
-            self.loop.call_later(TOGETHER_SECONDS, self._begin)
+            self.process.loop.call_later(TOGETHER_SECONDS, self._begin)
 
     def _begin(self) -> None:
         """Begin to poll the cluster and to accept clients; a client stays with the worker that gets it."""
         if not self._started and not self._closed:
             self._started = True
-            for work in self.listeners.background_tasks():
-                self.spawn(work)
-            self._resume_accepting()
+            brokers, spawn = self.brokers, self.process.spawn
+            if isinstance(brokers, BrokerRegistry):
+                spawn(brokers.poll(self.monitor.reach, self._broker_tls, self._in_use))
+                spawn(brokers.keep_retrying())
+            self.acceptor.begin(self._assign, self._no_client)
+            if not self._any_up:
+                self.acceptor.pause()
 
-    def worker_ended(self, worker: WorkerHandle, code: int | None) -> None:
+    def _worker_ended(self, worker: WorkerHandle, code: int | None) -> None:
         """Record that a worker ended, and start another in its place."""
         if self._closed:
             return
         worker.end()
         why = "unexpectedly" if code is None else f"by signal {-code}" if code < 0 else f"with code {code}"
-        self.log.error("worker ended", worker=worker.number, reason=why)
+        self.process.log.error("worker ended", worker=worker.number, reason=why)
         name = f"worker {worker.number}"
-        self.note(name, f"{name} ended {why}; its clients must reconnect", warning=True)
+        self.process.note(name, f"{name} ended {why}; its clients must reconnect", warning=True)
         worker.counts.drop_current()
         self._ended_counts.add(worker.counts)
         worker.counts = Counts()
         worker.open.clear()
         self._slots[worker.number - 1] = 0
         self._outbound_ports.forget(worker.number)
-        if not any(other.up for other in self._workers.values()):
-            self._pause_accepting()
-        if not self._draining:
-            self.spawn(self._restart(worker))
+        if not self._any_up:
+            self.acceptor.pause()
+        if not self.monitor.draining:
+            self.process.spawn(self._restart(worker))
 
     async def _start(self, number: int) -> None:
         """Start a worker; while that fails, for lack of memory or descriptors, try again and again."""
         while True:
             try:
-                self._workers[number] = worker = WorkerHandle(number, self, self._memory)
+                self._workers[number] = worker = WorkerHandle(
+                    self.process, number, self._memory, self._received, self._respond
+                )
             except OSError as error:
-                self.log.warning(
+                self.process.log.warning(
                     "worker can't be started, trying again", worker=number, reason=reason_of(error)
                 )
                 await asyncio.sleep(START_AGAIN_SECONDS[1])
             else:
-                return await worker.begin()
+                brokers = self.brokers
+                return await worker.begin(self._worker_config(), brokers.listen, brokers.bound, brokers.known)
 
     async def _restart(self, worker: WorkerHandle) -> None:
         wait = self._restart_waits.get(worker.number, 0.0)
@@ -341,7 +338,7 @@ class Supervisor(Service):
             max(2 * wait, START_AGAIN_SECONDS[0]), START_AGAIN_SECONDS[1]
         )
         await asyncio.sleep(wait)
-        if not self._draining:
+        if not self.monitor.draining:
             await self._start(worker.number)
 
     def _send_all(self, name: str, *what: object) -> None:
@@ -352,12 +349,12 @@ class Supervisor(Service):
         """Send the workers the known brokers soon; at once if they were not sent just now."""
         if not self._sends_brokers:
             self._sends_brokers = True
-            self.loop.call_at(self._sent_brokers_at + SEND_SECONDS, self._send_brokers)
+            self.process.loop.call_at(self._sent_brokers_at + SEND_SECONDS, self._send_brokers)
 
     def _send_brokers(self) -> None:
         """Send the workers the known brokers, if these changed."""
         self._sends_brokers = False
-        self._sent_brokers_at = self.loop.time()
+        self._sent_brokers_at = self.process.loop.time()
         known = self.brokers.known
         if (now := pickle.dumps(known)) != self._sent_brokers:
             self._sent_brokers = now
@@ -369,62 +366,8 @@ class Supervisor(Service):
     def _connected(self) -> int:
         return sum(worker.open.total() for worker in self._workers.values())
 
-    def _serve(self, node_id: NodeId, sockets: list[socket.socket]) -> None:
-        self._sockets[node_id] = sockets
-        if self._accepting:
-            self._watch(node_id)
-
-    def _watch(self, node_id: NodeId) -> None:
-        for sock in self._sockets[node_id]:
-            self.loop.add_reader(sock.fileno(), self._accept, node_id, sock)
-
-    def _unwatch(self, node_id: NodeId) -> None:
-        for sock in self._sockets[node_id]:
-            self.loop.remove_reader(sock.fileno())
-
-    def _stop(self, node_id: NodeId) -> None:
-        if node_id in self._sockets:
-            self._unwatch(node_id)
-            for sock in self._sockets.pop(node_id):
-                sock.close()
-
-    def _resume_accepting(self) -> None:
-        """Accept clients, after those that were accepted before have been assigned to workers."""
-        while self._unassigned:
-            if not self._assign(*self._unassigned[0]):
-                self._pause_accepting(ASSIGN_AGAIN_SECONDS)
-                return
-            self._unassigned.popleft()[0].close()
-        if not self._accepting and any(worker.up for worker in self._workers.values()):
-            self._accepting = True
-            for node_id in self._sockets:
-                self._watch(node_id)
-
-    def _pause_accepting(self, seconds: float | None = None) -> None:
-        """Leave clients in the listeners' backlog, for some seconds or until a worker is up."""
-        if self._accepting:
-            self._accepting = False
-            for node_id in self._sockets:
-                self._unwatch(node_id)
-        if seconds is not None:
-            self.loop.call_later(seconds, self._resume_accepting)
-
-    def _accept(self, node_id: NodeId, listener: socket.socket) -> None:
-        """Accept the waiting clients and assign each to a worker."""
-        for _ in range(ACCEPTED_AT_ONCE):
-            try:
-                client, _address = listener.accept()
-            except (BlockingIOError, ConnectionAbortedError):
-                return
-            except OSError as error:  # no descriptor or no memory is left: other connections may free some
-                self.log.warning("no client can be accepted, trying again", reason=reason_of(error))
-                self._pause_accepting(ACCEPT_AGAIN_SECONDS)
-                return
-            if not self._assign(client, node_id):
-                self._unassigned.append((client, node_id))
-                self._pause_accepting(ASSIGN_AGAIN_SECONDS)
-                return
-            client.close()
+    def _no_client(self, error: OSError) -> None:
+        self.process.log.warning("no client can be accepted, trying again", reason=reason_of(error))
 
     def _assign(self, client: socket.socket, node_id: NodeId) -> bool:
         """Send a client to the worker with the fewest clients of this listener, the least busy of equals.
@@ -434,9 +377,13 @@ class Supervisor(Service):
             is left.
         """
         now = monotonic()
-        if not self._connection_limit.admits(self._connected, self.config.max_connections, now):
+        if not self._connection_limit.admits(self._connected, self.process.config.max_connections, now):
             self.turned_away[LIMIT] += 1
+            client.close()
             return True
         able = [worker for worker in self._workers.values() if worker.up and worker.full_until <= now]
         able.sort(key=lambda worker: (worker.silent, worker.open[node_id], worker.busy, worker.open.total()))
-        return any(worker.send_client(client, node_id) for worker in able)
+        sent = any(worker.send_client(client, node_id) for worker in able)
+        if sent:
+            client.close()  # the worker has its own copy
+        return sent

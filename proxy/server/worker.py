@@ -10,39 +10,50 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from proxy.addresses import BY_NAME, OTHERS, Address, Broker
-from proxy.config import Config
-from proxy.core.connection import Connection
-from proxy.core.events import Event, MemberElsewhere
+from proxy.addresses import OTHERS, Address, Broker
+from proxy.config import Config, with_live
 from proxy.net.link import Link
 from proxy.net.relay import Relay
 from proxy.net.transparent import MAX_DESTINATIONS, Destinations, OutboundPorts
 from proxy.options import ConfigError
+from proxy.server.acceptor import ACCEPTED_AT_ONCE
 from proxy.server.ipc import Channel, HandedOver, Question, Received, receive_connection, send_connection
-from proxy.server.listeners import MAX_BROKERS, Directory
-from proxy.server.process import keep_freed, new_event_loop
-from proxy.server.server import ACCEPTED_AT_ONCE, Server, Shared
+from proxy.server.monitor import Monitor
+from proxy.server.process import Process, keep_freed, new_event_loop
+from proxy.server.registry import MAX_BROKERS, KnownBrokers
+from proxy.server.server import Server, Shared
 from proxy.telemetry import logs, state
 from proxy.telemetry.status import Unreachable
 from proxy.telemetry.totals import NodeId
 
 
-class AskedBrokers(Directory):
+class AskedBrokers(KnownBrokers):
     """The brokers as the supervisor knows them; it alone has listeners.
 
     Args:
-        listen: where the bootstrap listener is.
-        advertise: the host in the addresses that clients get, or nothing.
+        config: the options.
+        listen: the address of the bootstrap listener.
         tell: tells the supervisor the addresses of brokers.
+        ask: asks the supervisor.
     """
 
-    def __init__(self, listen: Address, advertise: str, tell: Callable[[dict[int, Address]], None]) -> None:
-        super().__init__(listen, advertise)
+    def __init__(
+        self, config: Config, listen: Address, tell: Callable[[dict[int, Address]], None], ask: Question
+    ) -> None:
+        super().__init__(listen, config.advertise)
         self._tell = tell
+        self._ask = ask
         self._asked: dict[int, Address] = {}
-        """What the supervisor is told, and has not confirmed yet."""
+        """The addresses that the supervisor was told, and has not confirmed yet."""
         self._untold: dict[int, Address] = {}
-        """What of that is told in the next step of the event loop: a response can name many brokers."""
+        """Those of `_asked` that are sent in the event loop's next step: a response can name many brokers."""
+
+    def knows(self, node_id: int) -> bool:
+        """Tell whether a broker is known, here or to the supervisor.
+
+        A client of a new listener may come before the message that names its broker.
+        """
+        return _knows(self, self._ask, node_id)
 
     def learn(self, node_id: int, address: Address) -> Broker | None:
         """Have the supervisor open a listener for a new broker; the broker is opening until it has."""
@@ -81,13 +92,22 @@ class AskedDestinations(Destinations):
     """Destinations with the numbers that the supervisor gives them.
 
     Args:
-        mode: ``redirect`` or ``tproxy``.
+        config: the options.
+        listen: the address of the listener.
         ask: asks the supervisor.
     """
 
-    def __init__(self, mode: str, ask: Question) -> None:
-        super().__init__(mode)
+    def __init__(self, config: Config, listen: Address, ask: Question) -> None:
+        super().__init__(config.transparent, listen)
         self._ask = ask
+
+    def knows(self, node_id: int) -> bool:
+        """Tell whether a destination has this number, here or at the supervisor."""
+        return _knows(self, self._ask, node_id)
+
+    def replace(self, known: dict[int, Broker]) -> None:
+        """Replace the known destinations by those of the supervisor."""
+        self.known = known
 
     def number(self, address: Address) -> int:
         """Return the number of a destination."""
@@ -101,108 +121,94 @@ class AskedDestinations(Destinations):
         return number
 
 
-class Worker(Server):
+def _knows(brokers: AskedBrokers | AskedDestinations, ask: Question, node_id: int) -> bool:
+    if node_id not in brokers.known:
+        with suppress(OSError):
+            if (broker := ask("known", node_id)) is not None:
+                brokers.known[node_id] = broker
+    return node_id in brokers.known
+
+
+class Worker:
     """Serves the clients whose sockets the supervisor sends.
 
     Args:
-        config: what the operator asked for, with this worker's part of ``--max-inflight-bytes``.
-        listen: the bootstrap listener.
-        bound: the IPs, and the port, at which it is bound.
-        loop: the event loop that runs it.
+        process: the process.
+        brokers: the brokers as the supervisor knows them.
         shared: what the processes share.
-        ask: asks the supervisor.
         channel: to the supervisor.
         clients: connections from and to the supervisor.
     """
 
     def __init__(
         self,
-        config: Config,
-        listen: Address,
-        bound: tuple[Address, ...],
-        loop: asyncio.AbstractEventLoop,
-        *,
+        process: Process,
+        brokers: AskedBrokers | AskedDestinations,
         shared: Shared,
-        ask: Question,
         channel: Channel,
         clients: socket.socket,
     ) -> None:
-        super().__init__(config, loop, logs.logger().bind(worker=shared.number), shared=shared)
-        self.listen, self.bound = listen, bound
-        if config.is_transparent:
-            self.brokers = AskedDestinations(config.transparent, ask)
-        else:
-            self.brokers = AskedBrokers(listen, config.advertise, partial(channel.send, "learned"))
-        self.reach.answered = True  # only the supervisor asks the bootstrap
-        self.reach.unreachable_brokers = Unreachable()
-        self._ask = ask
+        self.process = process
+        self.brokers = brokers
+        monitor = Monitor(process, brokers)
+        monitor.reach.answered = True  # only the supervisor asks the bootstrap
+        monitor.reach.unreachable_brokers = Unreachable()
+        self.server = Server(process, brokers, monitor, shared, left=self._left, elsewhere=self._hand_over)
         self._channel = channel
         self._clients = clients
         self._listener_of: dict[Link | Relay, NodeId] = {}
-        """The listeners of the clients whose sockets this process has, be they served here or elsewhere."""
+        """The listeners of the clients whose sockets this process has, whichever worker serves them."""
         self._relays: set[Relay] = set()
         self._none_relayed = asyncio.Event()
 
-    def receive_clients(self) -> None:
-        """Receive the connections that the supervisor sent, and serve them."""
+    def begin(self) -> None:
+        """Start the background tasks, and serve the connections that the supervisor sends."""
+        self.server.begin()
+        self.process.loop.add_reader(self._clients.fileno(), self._receive_clients)
+        self._channel.send("up")
+
+    def _receive_clients(self) -> None:
         with suppress(BlockingIOError):
             for _ in range(ACCEPTED_AT_ONCE):
                 received = receive_connection(self._clients)
                 if received is None:
-                    self.loop.remove_reader(self._clients.fileno())
+                    self.process.loop.remove_reader(self._clients.fileno())
                     return
                 if received.client is not None:
-                    self.spawn(self._serve(received, received.client))
+                    self._serve(received, received.client)
                     continue
-                self.out_of_descriptors()
+                self.server.out_of_descriptors()
                 if received.handed is None:
                     self._channel.send("full", received.node_id)
 
-    async def _serve(self, received: Received, client: socket.socket) -> None:
-        link = Link(self, received.node_id)
+    def _serve(self, received: Received, client: socket.socket) -> None:
+        link = Link(self.server, received.node_id)
         tls: dict[str, Any] = {}
         if (handed := received.handed) is None:
             self._listener_of[link] = received.node_id
-            tls = self._client_tls.accept_args(received.node_id)
+            tls = self.server.client_tls.accept_args(received.node_id)
         else:
+            link.handed_over = True
             link.client_address, link.server_name = handed.client_address, handed.server_name
             link.client_subject = handed.client_subject
             link.reached_at, link.broker_address = handed.reached_at, handed.broker_address
-        await self.receive_client(link, client, tls)
-        if link not in self.links:
-            self._left(link)
-
-    def opened(self, link: Link, sock: Any, reached_at: str) -> Connection:
-        """Count a new connection, find its broker, and make its core; see `Server.opened`."""
-        core = super().opened(link, sock, reached_at)
-        if link not in self._listener_of:
-            self.accepted -= 1  # the worker that accepted it has counted it
-        return core
-
-    def closed(self, link: Link) -> None:
-        """Remove a link, and report to the supervisor that the client has left."""
-        super().closed(link)
-        self._left(link)
+        self.server.serve(link, client, tls)
 
     def _left(self, client: Link | Relay) -> None:
+        """Report to the supervisor that a client has left, unless another worker has its socket."""
         with suppress(KeyError):
             self._channel.send("left", self._listener_of.pop(client))
 
     # -- clients of groups that another worker owns --------------------------------------------------------
 
-    def report(self, event: Event, link: Link) -> None:
-        """Log an event of a connection; have a client served by the worker that owns its group."""
-        super().report(event, link)
-        if isinstance(event, MemberElsewhere):
-            self._hand_over(link, event.worker)
-
     def _hand_over(self, link: Link, number: int) -> None:
+        """Have another worker serve a client; its bytes go through this one."""
         node_id = self._listener_of.pop(link)
         data, client = link.core.hand_over(), link.give_away()
         if client is None:
             self._channel.send("left", node_id)
             return
-        relay = Relay(self.loop, client, self._relay_ended)
+        relay = Relay(self.process.loop, client, self._relay_ended)
         self._listener_of[relay] = node_id
         self._relays.add(relay)
         handed = HandedOver(
@@ -221,7 +227,7 @@ class Worker(Server):
             relay.abort()
             return
         ours.setblocking(False)
-        self.spawn(relay.begin(data, ours))
+        self.process.spawn(relay.begin(data, ours))
 
     def _relay_ended(self, relay: Relay) -> None:
         self._left(relay)
@@ -229,56 +235,48 @@ class Worker(Server):
         if not self._relays:
             self._none_relayed.set()
 
-    def broker_for(self, link: Link, sock: Any) -> int | None:
-        """Return the broker that a new connection is for; see `Server.broker_for`.
+    # -- what the supervisor asks --------------------------------------------------------------------------
 
-        A client of a new listener may come before the message that names its broker. For a client that was
-        handed over, the worker that accepted it has found it.
-        """
-        if link.node_id not in {None, BY_NAME}:
-            self.knows(link.node_id)
-        return super().broker_for(link, sock) if link in self._listener_of else link.node_id
+    def received(self, name: str, *what: Any) -> None:
+        """Carry out a message of the supervisor."""
+        if name == "brokers":
+            self.brokers.replace(*what)
+        elif name == "ask":
+            self.process.spawn(self._respond(*what))
+        elif name == "options":
+            (config,) = what
+            logs.configure(style=config.log_format, level=config.log_level)
+            self.process.options.config = with_live(self.process.config, config)
+            self.server.reconfigured()
+        elif name == "follow files":
+            self.server.follow_files()
 
-    def knows(self, node_id: int) -> bool:
-        """Tell whether a broker is known, here or to the supervisor."""
-        if node_id not in self.brokers.known:
-            with suppress(OSError):
-                if (broker := self._ask("known", node_id)) is not None:
-                    self.brokers.known[node_id] = broker
-        return super().knows(node_id)
-
-    def set_brokers(self, known: dict[int, Broker]) -> None:
-        """Replace the known brokers by those of the supervisor."""
-        if isinstance(self.brokers, AskedBrokers):
-            self.brokers.replace(known)
-        else:
-            self.brokers.known = known
-
-    async def respond(self, number: int, what: str, *more: Any) -> None:
+    async def _respond(self, number: int, what: str, *more: Any) -> None:
         """Send the response to a question of the supervisor."""
         result: object
         if what == "status":
-            result = self.status()
+            result = self.server.status()
         elif what == "counts":
-            result = self.counts()
+            result = self.server.counts()
         else:
-            result = await state.connections(self.links, *more)
+            result = await state.connections(self.server.links, *more)
         self._channel.send("response", number, result)
 
     async def leave(self, within: float) -> None:
         """Drain, and report the final counts. Clients that other workers serve are finished by these."""
-        end = self.loop.time() + within
-        cut_off = await self.drain(within)
+        end = self.process.loop.time() + within
+        await self.server.finish(within)
+        cut_off = self.server.close()
         if self._relays:
             self._none_relayed.clear()
             with suppress(TimeoutError):
                 async with asyncio.timeout_at(end):
                     await self._none_relayed.wait()
-        self._channel.send("drained", cut_off, self.counts())
+        self._channel.send("drained", cut_off, self.server.counts())
 
 
-class _Process:
-    """The main loop of a worker process: it carries out the messages of the supervisor."""
+class _Main:
+    """The main loop of a worker process: from its start to its end it follows the supervisor's messages."""
 
     def __init__(self, clients: socket.socket, asks: socket.socket, shared: Shared) -> None:
         self._clients = clients
@@ -288,7 +286,7 @@ class _Process:
         self._loop.set_exception_handler(logs.unexpected)
         sys.unraisablehook = logs.ignored
         self.failed = False
-        """It could not start to serve."""
+        """The worker could not start to serve."""
         self._ended = asyncio.Event()
         self._channel = Channel(self._received, self._ended.set)
         self._worker: Worker | None = None
@@ -299,53 +297,39 @@ class _Process:
         await self._channel.connect(self._loop, end)
         await self._ended.wait()
         if self._worker is not None:
-            self._worker.close()
+            self._worker.server.close()
 
     def _received(self, name: str, *what: Any) -> None:
         if name == "begin":
             self._begin(*what)
+        elif self._worker is None:
             return
-        worker = self._worker
-        if worker is None:
-            return
-        if name == "brokers":
-            worker.set_brokers(*what)
-        elif name == "ask":
-            worker.spawn(worker.respond(*what))
-        elif name == "options":
-            (config,) = what
-            logs.configure(style=config.log_format, level=config.log_level)
-            worker.reconfigure(config)
-        elif name == "follow files":
-            worker.follow_files()
-        elif name == "drain":
-            self._leaving = self._loop.create_task(worker.leave(*what))
+        elif name == "drain":  # not a background task of the process: draining ends those
+            self._leaving = self._loop.create_task(self._worker.leave(*what))
+        else:
+            self._worker.received(name, *what)
 
     def _begin(
         self, config: Config, listen: Address, bound: tuple[Address, ...], known: dict[int, Broker]
     ) -> None:
         logs.configure(style=config.log_format, level=config.log_level)
+        process = Process.of(config, self._loop, logs.logger().bind(worker=self._shared.number))
+        brokers: AskedBrokers | AskedDestinations
+        if config.is_transparent:
+            brokers = AskedDestinations(config, listen, self._ask)
+        else:
+            brokers = AskedBrokers(config, listen, partial(self._channel.send, "learned"), self._ask)
+            brokers.bound = bound
         try:
-            worker = Worker(
-                config,
-                listen,
-                bound,
-                self._loop,
-                shared=self._shared,
-                ask=self._ask,
-                channel=self._channel,
-                clients=self._clients,
-            )
+            worker = Worker(process, brokers, self._shared, self._channel, self._clients)
         except ConfigError as error:  # a file has changed since the supervisor read it
             logs.logger().error("worker can't start", worker=self._shared.number, reason=str(error))
             self.failed = True
             self._ended.set()
             return
-        worker.set_brokers(known)
+        brokers.replace(known)
         worker.begin()
         self._worker = worker
-        self._loop.add_reader(self._clients.fileno(), worker.receive_clients)
-        self._channel.send("up")
 
 
 def main(arguments: list[str]) -> int:
@@ -366,9 +350,9 @@ def main(arguments: list[str]) -> int:
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
 
         async def run() -> int:
-            process = _Process(ends[1], ends[2], shared)
-            await process.run(ends[0])
-            return int(process.failed)
+            worker = _Main(ends[1], ends[2], shared)
+            await worker.run(ends[0])
+            return int(worker.failed)
 
         return runner.run(run())
 

@@ -1,4 +1,4 @@
-"""A worker process as the supervisor sees it: messages to it, messages from it, its end."""
+"""A worker process as the supervisor sees it: messages to and from it, its clients, its end."""
 
 import asyncio
 import os
@@ -6,89 +6,72 @@ import socket
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
 from itertools import count
 from time import monotonic
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
-from proxy.addresses import Address
-from proxy.config import Config
 from proxy.server.ipc import Channel, HandedOver, receive_connection, respond, send_connection
+from proxy.server.process import Process
 from proxy.telemetry.history import INTERVAL_SECONDS
 from proxy.telemetry.status import Counts
 from proxy.telemetry.totals import NodeId
 
 ASK_SECONDS: Final = 0.8
-"""The time that a worker has to respond; then it counts as silent. A kubelet's probe waits a second."""
+"""How long a worker may take to respond before it counts as silent. A kubelet's probe waits a second."""
 LEAVE_SECONDS: Final = 2.0
-"""The time, after that for draining, that a worker has to report that it has drained."""
+"""How long after the time for draining a worker may take to report that it has drained."""
 FULL_SECONDS: Final = 1.0
 """How long a worker that ran out of file descriptors gets no client."""
 EXIT_SECONDS: Final = 0.5
 """The longest wait for a worker to exit after it closed its channel; mostly it takes a millisecond."""
 _BUSY_STEPS: Final = 20
-"""How busy a worker is, is counted in so many parts of a core; smaller differences do not matter."""
-
-
-class WorkerOwner(Protocol):
-    """What a `WorkerHandle` needs of the supervisor."""
-
-    config: Config
-    loop: asyncio.AbstractEventLoop
-
-    def worker_arguments(self) -> tuple[object, ...]:
-        """Return the arguments of a worker's "begin" message, see `proxy.server.worker.Worker`."""
-
-    def respond(self, what: str, *more: Any) -> object:
-        """Return the response to a worker's blocking question."""
-
-    def hand_over(self, stream: socket.socket, node_id: NodeId, handed: HandedOver) -> None:
-        """Send a client that a worker has accepted to the one that is to serve it."""
-
-    def learned(self, named: dict[int, Address]) -> None:
-        """Record the addresses of brokers that responses to a worker named."""
-
-    def worker_up(self, number: int) -> None:
-        """Record that a worker serves."""
-
-    def worker_ended(self, worker: "WorkerHandle", code: int | None) -> None:
-        """Record that a worker ended.
-
-        Args:
-            worker: the worker.
-            code: the exit code of its process, negative for a signal; None: it has only closed its channel.
-        """
+"""The unit of `WorkerHandle.busy` is a core divided by this; smaller differences do not matter."""
 
 
 class WorkerHandle:
     """A worker process, and the sockets to it.
 
     Args:
-        number: its number, from 1.
-        gateway: the supervisor.
+        process: the supervisor's process.
+        number: the worker's number, from 1.
         memory: the descriptor of the memory that all workers share.
+        received: gets the messages for the supervisor, by name: ``up``; ``learned`` (the brokers); ``hand
+            over`` (a stream, its listener, the client); ``ended`` (the exit code, negative for a signal;
+            None: the worker has only closed its channel).
+        respond: returns the response to a blocking question.
 
     Raises:
         OSError: no process can be started.
     """
 
-    def __init__(self, number: int, gateway: WorkerOwner, memory: int) -> None:
+    def __init__(
+        self,
+        process: Process,
+        number: int,
+        memory: int,
+        received: Callable[..., None],
+        respond: Callable[..., object],
+    ) -> None:
         self.number = number
         self.up = False
-        """It serves."""
+        """The worker serves."""
         self.silent = False
-        """It did not respond to the last question."""
+        """The worker did not respond to the last question."""
         self.full_until = 0.0
-        """Until when it gets no client, because it ran out of file descriptors."""
+        """Until when the worker gets no client, because it ran out of file descriptors."""
         self.open: Counter[NodeId] = Counter()
-        """Its connections, by the listener to which they came."""
+        """The worker's connections, by the listener to which they came."""
         self.counts = Counts()
-        """What it reported last."""
+        """What the worker reported last."""
         self.busy = 0
-        """How much of a core it used recently, in twentieths."""
+        """How much of a core the worker used recently, in twentieths."""
         self.started_at = monotonic()
         self._measured_at = (self.started_at, 0.0)
-        self._gateway = gateway
+        self._loop = process.loop
+        self._tell = received
+        self._find = respond
         self._questions: dict[int, asyncio.Future[Any]] = {}
         self._numbers = count(1)  # never used twice: a late response must not be matched to a later question
         self._drained: asyncio.Future[int] | None = None
@@ -99,7 +82,7 @@ class WorkerHandle:
         ]
         self._messages, self._clients, self._asks = (ours for ours, _ in pairs)
         descriptors = [*(theirs.fileno() for _, theirs in pairs), memory]
-        arguments = (*descriptors, number, gateway.config.workers)
+        arguments = (*descriptors, number, process.config.workers)
         try:  # -P and the path: it imports what this process imports, and nothing from the working directory
             self._process = subprocess.Popen(  # noqa: S603 - our own interpreter
                 [sys.executable, "-P", "-m", "proxy.server.worker", *map(str, arguments)],
@@ -121,22 +104,21 @@ class WorkerHandle:
     def __repr__(self) -> str:
         return f"<WorkerHandle {self.number} pid={self._process.pid} up={self.up} open={self.open.total()}>"
 
-    async def begin(self) -> None:
-        """Send it what to serve with, and listen to its messages."""
-        gateway = self._gateway
-        gateway.loop.add_reader(self._asks.fileno(), self._respond)
-        gateway.loop.add_reader(self._clients.fileno(), self._hand_over)
-        await self._channel.connect(gateway.loop, self._messages)
-        self.send("begin", *gateway.worker_arguments())
+    async def begin(self, *arguments: object) -> None:
+        """Listen to the worker's messages, and have it begin with these arguments."""
+        self._loop.add_reader(self._asks.fileno(), self._respond)
+        self._loop.add_reader(self._clients.fileno(), self._hand_over)
+        await self._channel.connect(self._loop, self._messages)
+        self.send("begin", *arguments)
 
     def send(self, name: str, *what: object) -> None:
-        """Send it a message."""
+        """Send the worker a message."""
         self._channel.send(name, *what)
 
     async def ask(self, what: str, *more: object, within: float = ASK_SECONDS) -> Any:
-        """Ask it something; None: it did not respond within so many seconds, or has ended."""
+        """Ask the worker something. None: it did not respond within so many seconds, or has ended."""
         number = next(self._numbers)
-        response = self._questions[number] = self._gateway.loop.create_future()
+        response = self._questions[number] = self._loop.create_future()
         self.send("ask", number, what, *more)
         try:
             async with asyncio.timeout(within):
@@ -151,7 +133,7 @@ class WorkerHandle:
             del self._questions[number]
 
     def send_client(self, client: socket.socket, node_id: NodeId) -> bool:
-        """Send it a connection; tell whether it could be sent."""
+        """Send the worker a connection; tell whether it could be sent."""
         try:
             send_connection(self._clients, client, node_id)
         except OSError:
@@ -160,7 +142,7 @@ class WorkerHandle:
         return True
 
     def send_handed_over(self, stream: socket.socket, node_id: NodeId, handed: HandedOver) -> bool:
-        """Send it a client that another worker has accepted; tell whether it could be sent."""
+        """Send the worker a client that another one has accepted; tell whether it could be sent."""
         try:
             send_connection(self._clients, stream, node_id, handed)
         except OSError:
@@ -168,10 +150,10 @@ class WorkerHandle:
         return True
 
     async def drain(self, within: float) -> int:
-        """Have it drain; return the number of connections that it cut off."""
+        """Have the worker drain; return the number of connections that it cut off."""
         if not self.up:
             return 0
-        self._drained = self._gateway.loop.create_future()
+        self._drained = self._loop.create_future()
         self.send("drain", within)
         try:
             async with asyncio.timeout(within + LEAVE_SECONDS):
@@ -180,12 +162,12 @@ class WorkerHandle:
             return self.open.total()
 
     def end(self) -> None:
-        """Kill it, if it has not ended."""
+        """Kill the worker, if it has not ended."""
         self.up = False
         if self._asks.fileno() < 0:
             return
-        self._gateway.loop.remove_reader(self._asks.fileno())
-        self._gateway.loop.remove_reader(self._clients.fileno())
+        self._loop.remove_reader(self._asks.fileno())
+        self._loop.remove_reader(self._clients.fileno())
         self._channel.close()
         for sock in (self._clients, self._asks):
             sock.close()
@@ -193,7 +175,7 @@ class WorkerHandle:
         self._process.wait()
 
     def update_counts(self, counts: Counts) -> None:
-        """Keep what it reported, and from time to time measure how busy it is."""
+        """Keep the counts that the worker reported, and from time to time measure how busy it is."""
         self.counts = counts
         now, used = monotonic(), sum(each.cpu_seconds for each in counts.processes)
         then, before = self._measured_at
@@ -212,26 +194,24 @@ class WorkerHandle:
             response = self._questions.get(number)
             if response is not None and not response.done():
                 response.set_result(result)
-        elif name == "learned":
-            self._gateway.learned(*what)
-        elif name == "up":
-            self.up = True
-            self._gateway.worker_up(self.number)
         elif name == "drained":
             cut_off, self.counts = what
             if self._drained is not None and not self._drained.done():
                 self._drained.set_result(cut_off)
+        else:
+            self.up |= name == "up"
+            self._tell(self, name, *what)
 
     def _respond(self) -> None:
         try:
-            respond(self._asks, self._gateway.respond)
+            respond(self._asks, self._find)
         except BlockingIOError:
             return
         except OSError:
-            self._gateway.loop.remove_reader(self._asks.fileno())
+            self._loop.remove_reader(self._asks.fileno())
 
     def _hand_over(self) -> None:
-        """Receive a client that it hands over to another worker."""
+        """Receive a client that another worker is to serve."""
         try:
             received = receive_connection(self._clients)
         except BlockingIOError:
@@ -239,9 +219,9 @@ class WorkerHandle:
         except OSError:
             received = None
         if received is None:
-            self._gateway.loop.remove_reader(self._clients.fileno())
+            self._loop.remove_reader(self._clients.fileno())
         elif received.client is not None and received.handed is not None:
-            self._gateway.hand_over(received.client, received.node_id, received.handed)
+            self._tell(self, "hand over", received.client, received.node_id, received.handed)
 
     def _lost(self) -> None:
         if self._drained is not None and not self._drained.done():
@@ -251,4 +231,4 @@ class WorkerHandle:
                 response.set_result(None)
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(EXIT_SECONDS)
-        self._gateway.worker_ended(self, self._process.returncode)
+        self._tell(self, "ended", self._process.returncode)

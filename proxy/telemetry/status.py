@@ -272,7 +272,7 @@ class WithBroker(Figures):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Process:
+class ServingProcess:
     """A process that serves clients."""
 
     number: int
@@ -310,7 +310,7 @@ class Counts(Figures):
     links: dict[NodeId, WithBroker] = field(default_factory=dict)
     paused: Counter[tuple[str, str]] = field(default_factory=Counter)
     """The connections of which a side is not read, by side and reason."""
-    processes: list[Process] = field(default_factory=list)
+    processes: list[ServingProcess] = field(default_factory=list)
     cooperative: Cooperative | None = None
     """None: ``--cooperative`` names no group."""
 

@@ -9,7 +9,7 @@ from typing import Final, TypeAlias
 
 from proxy.core.events import FetchKind, Tally, broker_bytes, fetch_bytes, saved_bytes
 from proxy.core.histograms import ADDED_SECONDS, Distribution, Measured
-from proxy.telemetry.history import History, RecentEvents
+from proxy.telemetry.history import History
 
 NodeId: TypeAlias = int | None
 Open: TypeAlias = Iterable[tuple[NodeId, Tally]]
@@ -31,7 +31,6 @@ class Totals:
         self.closed_tallies: dict[NodeId, Tally] = {}
         """By broker: what closed connections counted."""
         self.history = History()
-        self.recent_events = RecentEvents()
         self.loop_lag = Distribution(ADDED_SECONDS)
         """Seconds by which the event loop was late, measured at intervals."""
         self._saved: dict[NodeId, int] = {}

@@ -25,7 +25,18 @@ from proxy.core.steady import Steady
 from proxy.server.gateway import Gateway
 from tests.captured import ACK, FIN, RST, SYN, Packet, read, read_directory, streams
 from tests.frames import entry, fetch, fetch_response
-from tests.shell import BOTH_LOOPS, WireGateway, client, gateway, request, response, run, stub_broker, until
+from tests.shell import (
+    BOTH_LOOPS,
+    WireGateway,
+    client,
+    gateway,
+    link_of,
+    request,
+    response,
+    run,
+    stub_broker,
+    until,
+)
 
 HEADER = len(file_header())
 
@@ -78,8 +89,8 @@ async def _capturing(
 ) -> AsyncIterator[Gateway]:
     """A gateway that passes bytes and captures them; afterwards everything is on the disk."""
     async with gateway(broker, kind) as gate:
-        capture = Capture(files, records=records, loop=gate.loop, log=structlog.get_logger())
-        gate.tap = capture
+        capture = Capture(files, records=records, loop=gate.process.loop, log=structlog.get_logger())
+        gate.server.tap = capture
         try:
             yield gate
         finally:
@@ -186,13 +197,15 @@ def test_what_passes_is_written_from_both_sides(tmp_path: Path, plain: bool, kin
     async def scene() -> None:
         async with stub_broker() as broker, _capturing(broker.address, _files(tmp_path), kind=kind) as gate:
             async with client(gate.listen.port) as (reader, writer):
+                # No steady path begins before the broker has responded.
+                await until(lambda: gate.server.links and link_of(gate).has_broker)
                 writer.write(sent)
                 assert await reader.readexactly(len(sent)) == sent
                 ports["client"] = writer.get_extra_info("sockname")[1]
                 ports["listener"], ports["broker"] = gate.listen.port, broker.port
                 writer.write_eof()
                 assert await reader.read() == b""
-            await until(lambda: not gate.links)
+            await until(lambda: not gate.server.links)
 
     run(scene(), plain=plain)
 
@@ -218,7 +231,7 @@ def test_a_client_that_breaks_off_is_told_by_a_reset(tmp_path: Path) -> None:
             await until(lambda: broker.received)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
             sock.close()
-            await until(lambda: not gate.links)
+            await until(lambda: not gate.server.links)
 
     run(scene())
 
@@ -238,7 +251,7 @@ def test_what_the_gateway_cuts_off_is_told_by_a_reset_of_its_own(tmp_path: Path)
             writer.write(b"x")
             await until(lambda: broker.received)
             gate.close()
-            await until(lambda: not gate.links)
+            await until(lambda: not gate.server.links)
 
     run(scene())
 
@@ -283,7 +296,7 @@ def test_a_fetch_response_that_is_cut_off_is_in_the_capture_by_its_size(tmp_path
             async with client(gate.listen.port) as (reader, writer):
                 writer.write(asked)
                 await reader.readexactly(len(half))
-            await until(lambda: not gate.links)
+            await until(lambda: not gate.server.links)
 
     run(scene())
 
@@ -364,6 +377,6 @@ def test_without_capture_nothing_stands_between(tmp_path: Path) -> None:
     async def scene() -> None:
         async with stub_broker() as broker, gateway(broker.address, WireGateway) as gate:
             protocol: Any = object()
-            assert gate.tap(protocol, 0) is protocol
+            assert gate.server.tap(protocol, 0) is protocol
 
     run(scene())

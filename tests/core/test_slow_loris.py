@@ -16,6 +16,7 @@ from proxy.net.listen import Binding
 from proxy.protocol.api import ApiKey
 from proxy.server import server
 from proxy.server.gateway import Gateway
+from proxy.server.process import Process
 from proxy.telemetry import admin
 from proxy.telemetry.admin import Admin
 from tests.shell import (
@@ -104,7 +105,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def waits(gate: Gateway, seconds: float) -> None:
     """Have the gateway wait so long for first requests: briefly, once those who behave have made theirs."""
-    gate.config = replace(gate.config, handshake_timeout=seconds)
+    gate.process.options.config = replace(gate.process.config, handshake_timeout=seconds)
 
 
 @asynccontextmanager
@@ -137,8 +138,8 @@ def test_plain(way: int, said: str) -> None:
                 await asks(reader, writer)
                 waits(gate, 0.5)
                 assert await ended == [True] * 5 * PEERS
-                assert gate.turned_away["no request"] == 5 * PEERS
-                await until(lambda: len(gate.links) == 1)
+                assert gate.server.turned_away["no request"] == 5 * PEERS
+                await until(lambda: len(gate.server.links) == 1)
                 await asks(reader, writer)
 
     run(scene())
@@ -160,7 +161,7 @@ def test_half_of_a_first_request(said: str) -> None:
                 halves.append(closed_after(writer, reader, FRAMES[said][:size]))
             waits(gate, 0.5)
             await asyncio.gather(*halves)
-            assert gate.turned_away["no request"] == len(SIZES)
+            assert gate.server.turned_away["no request"] == len(SIZES)
 
     run(scene())
 
@@ -174,9 +175,9 @@ def test_half_of_a_second_request(said: str) -> None:
                 reader, writer = await stack.enter_async_context(client(gate.listen.port))
                 await asks(reader, writer)
                 halves.append(closed_after(writer, reader, FRAMES[said][:size]))
-            gate.config = replace(gate.config, idle_timeout=0.5)
+            gate.process.options.config = replace(gate.process.config, idle_timeout=0.5)
             await asyncio.gather(*halves)
-            assert gate.turned_away["idle"] == len(SIZES)
+            assert gate.server.turned_away["idle"] == len(SIZES)
 
     run(scene())
 
@@ -203,8 +204,8 @@ def test_tls(
             await serves(port, trust, name)
             waits(gate, 0.5)
             assert await ended == [True] * PEERS
-            await until(lambda: not gate.links)
-            assert gate.turned_away["no request"] == (PEERS if drops == "request" else 0)
+            await until(lambda: not gate.server.links)
+            assert gate.server.turned_away["no request"] == (PEERS if drops == "request" else 0)
             waits(gate, WAIT_SECONDS)
             await serves(port, trust, name)
 
@@ -219,14 +220,14 @@ def test_transparent_mode(monkeypatch: pytest.MonkeyPatch) -> None:
             cluster.others = lambda _: b"groups"
             meant = Address("127.0.0.1", cluster.port)
             monkeypatch.setattr(transparent, "original_destination", lambda _: meant)
-            gate = Gateway(options, asyncio.get_running_loop(), structlog.get_logger())
+            gate = Gateway(Process.of(options, asyncio.get_running_loop(), structlog.get_logger()))
             gate.open()
             ended = asyncio.gather(*(dripping(gate.listen.port, FRAME) for _ in range(PEERS)))
             await serves(gate.listen.port)
             waits(gate, 0.5)
             assert await ended == [True] * PEERS
-            await until(lambda: not gate.links)
-            assert gate.turned_away["no request"] == PEERS
+            await until(lambda: not gate.server.links)
+            assert gate.server.turned_away["no request"] == PEERS
             gate.close()
 
     run(scene())

@@ -16,7 +16,7 @@ from proxy.core.histograms import Measured
 from proxy.telemetry.history import History
 from proxy.telemetry.metrics import exposition
 from proxy.telemetry.state import cooperative, overview
-from proxy.telemetry.status import Account, Counts, Process, Status, Unreachable, WithBroker
+from proxy.telemetry.status import Account, Counts, ServingProcess, Status, Unreachable, WithBroker
 from proxy.telemetry.totals import BROKER_FETCHES
 from proxy.telemetry.unanswered import Unanswered
 from replay import cli
@@ -104,7 +104,7 @@ def account() -> Account:
         links={None: with_broker(), 1: with_broker(), 2: with_broker()},
         paused=Counter({("client", "core"): next(number), ("broker", "budget"): next(number)}),
         processes=[
-            Process(
+            ServingProcess(
                 number=worker,
                 pid=next(number),
                 connections=next(number),

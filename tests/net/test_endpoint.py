@@ -124,7 +124,7 @@ def test_what_is_written_is_sent_at_once(plain: bool) -> None:
 
     async def scene() -> None:
         async with stub_broker() as broker, gateway(broker.address) as gate, client(gate.listen.port):
-            await until(lambda: gate.links and link_of(gate).has_broker)
+            await until(lambda: gate.server.links and link_of(gate).has_broker)
             for end in (link_of(gate).client, link_of(gate).broker):
                 assert end.transport is not None
                 sock = end.transport.get_extra_info("socket")

@@ -20,6 +20,7 @@ from proxy.net.link import CORE, IDLE, PEER_FULL, Link
 from proxy.protocol.api import ApiKey
 from proxy.server import server
 from proxy.server.gateway import Gateway
+from proxy.server.server import Server
 from tests.shell import (
     BOTH_LOOPS,
     StubCluster,
@@ -109,7 +110,7 @@ def test_all_is_answered_before_the_end_of_a_client_that_sends_no_more(
             size = 4 + int.from_bytes(got[:4])
             assert len(got) == MANY * size
             assert got[-size:][4:8] == (MANY - 1).to_bytes(4)
-            await until(lambda: not gate.links)
+            await until(lambda: not gate.server.links)
 
     run(scene(), plain=plain)
 
@@ -121,11 +122,11 @@ def test_what_waits_is_counted(plain: bool) -> None:
             cluster.others = lambda _: b""
             writer.write(_requests(ApiKey.HEARTBEAT, 0))
             await until(lambda: link.client_holds & CORE and not link.core.goes_on)
-            assert gate.budget.total >= MAX_IN_FLIGHT * REQUEST_BYTES
+            assert gate.server.budget.total >= MAX_IN_FLIGHT * REQUEST_BYTES
             cluster.writers[-1].transport.abort()
             assert await reader.read(-1) == b""
-            await until(lambda: not gate.links)
-            assert gate.budget.total == 0
+            await until(lambda: not gate.server.links)
+            assert gate.server.budget.total == 0
 
     run(scene(), plain=plain)
 
@@ -150,27 +151,27 @@ def test_all_is_answered_that_came_with_the_clients_end_before_the_broker_was_co
     plain: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def scene() -> None:
-        connects, connect = asyncio.Event(), Gateway.connect_broker
+        connects, connect = asyncio.Event(), Server.connect_broker
 
-        async def later(gate: Gateway, link: Link, address: Address) -> None:
+        async def later(serving: Server, link: Link, address: Address) -> None:
             await connects.wait()
-            await connect(gate, link, address)
+            await connect(serving, link, address)
 
-        monkeypatch.setattr(Gateway, "connect_broker", later)
+        monkeypatch.setattr(Server, "connect_broker", later)
         async with (
             stub_cluster((1, "", 0)) as cluster,
             gateway(cluster.address, Gateway) as gate,
             client(gate.listen.port) as (reader, _writer),
         ):
             cluster.others = lambda _: ERROR
-            await until(lambda: len(gate.links) == 1)
+            await until(lambda: len(gate.server.links) == 1)
             link = link_of(gate)
             link.client_received(_requests(ApiKey.HEARTBEAT, 0))  # as in the event loop's first read
             link.client_ended()
             connects.set()
             got = await reader.read(-1)
             assert len(got) == MANY * len(response(0, ERROR))
-            await until(lambda: not gate.links)
+            await until(lambda: not gate.server.links)
 
     run(scene(), plain=plain)
 
@@ -207,8 +208,8 @@ def test_one_that_is_not_read_and_resets_is_let_go(
             sock = writer.get_extra_info("socket")
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             writer.transport.abort()
-            await until(lambda: not gate.links)
-            assert gate.budget.total == 0
+            await until(lambda: not gate.server.links)
+            assert gate.server.budget.total == 0
             for each in cluster.writers:
                 socket_of(each).resume_reading()
 
@@ -230,8 +231,8 @@ def test_one_with_too_much_in_flight_waits_as_long_as_one_that_sends_no_more(
             assert link.overdue(at + 29, idle=0, handshake=0) == ""
             assert link.overdue(at + 31, idle=0, handshake=0) == IDLE
             monkeypatch.setattr(transports, "HALF_CLOSED_SECONDS", 0.0)
-            await until(lambda: not gate.links)
-            assert gate.turned_away[IDLE] == 1
+            await until(lambda: not gate.server.links)
+            assert gate.server.turned_away[IDLE] == 1
 
     run(scene(), plain=plain)
 
@@ -263,7 +264,7 @@ def test_one_whose_broker_does_not_read_waits_until_it_sends_no_more(
             await until(lambda: link.overdue(at + 31, idle=0, handshake=0))
             assert link.overdue(at + 29, idle=0, handshake=0) == ""
             monkeypatch.setattr(transports, "HALF_CLOSED_SECONDS", 0.0)
-            await until(lambda: not gate.links)
+            await until(lambda: not gate.server.links)
             socket_of(cluster.writers[-1]).resume_reading()
 
     run(scene(), plain=plain)

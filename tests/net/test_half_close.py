@@ -45,7 +45,7 @@ async def _half_closed(
         gateway(broker.address, ClosingGateway, **options) as gate,
         client(gate.listen.port) as (reader, writer),
     ):
-        await until(lambda: gate.links and link_of(gate).has_broker)
+        await until(lambda: gate.server.links and link_of(gate).has_broker)
         cast("Wire", link_of(gate).core).busy = True
         cast("Wire", link_of(gate).core).longest_wait = longest_wait
         writer.write(b"request")
@@ -63,7 +63,7 @@ def test_it_waits_as_long_as_the_broker_does(plain: bool) -> None:
             assert await reader.readexactly(6) == b"answer"
             broker.writers[0].write(b"<close>")
             assert await reader.read() == b""
-            await until(lambda: not gate.links and not broker.open)
+            await until(lambda: not gate.server.links and not broker.open)
 
     run(scene(), plain=plain)
 
@@ -76,7 +76,7 @@ def test_once_it_has_its_responses_a_broker_has_a_while_to_close_the_session(pla
             assert await reader.readexactly(6) == b"answer"
             cast("Wire", link_of(gate).core).busy = False
             assert await reader.read() == b""
-            await until(lambda: not gate.links and not broker.open)
+            await until(lambda: not gate.server.links and not broker.open)
 
     run(scene(), plain=plain)
 
@@ -90,7 +90,7 @@ def test_one_that_resets_is_gone(plain: bool) -> None:
             sock = writer.get_extra_info("socket")
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             writer.transport.abort()
-            await until(lambda: not gate.links and not broker.open)
+            await until(lambda: not gate.server.links and not broker.open)
 
     run(scene(), plain=plain)
 
@@ -101,9 +101,9 @@ def test_one_that_has_left_is_noticed_when_it_is_written_to(plain: bool) -> None
         async with _half_closed() as (gate, broker, _, writer):
             writer.transport.abort()
             await asyncio.sleep(0.3)
-            assert gate.links
+            assert gate.server.links
             broker.writers[0].write(b"answer")
-            await until(lambda: not gate.links and not broker.open)
+            await until(lambda: not gate.server.links and not broker.open)
 
     run(scene(), plain=plain)
 
@@ -114,8 +114,8 @@ def test_one_whose_broker_says_nothing_is_idle_at_last() -> None:
         async with _half_closed(idle_timeout="1") as (gate, _broker, reader, _):
             assert await reader.read() == b""
             assert monotonic() - began >= 1
-            await until(lambda: not gate.links)
-            assert gate.turned_away["idle"] == 1
+            await until(lambda: not gate.server.links)
+            assert gate.server.turned_away["idle"] == 1
 
     run(scene())
 
@@ -132,8 +132,8 @@ def test_one_whose_broker_says_nothing_waits_longer_only_where_its_fetch_does(
             assert link_of(gate).phase is Phase.CLOSING
             cast("Wire", link_of(gate).core).longest_wait = 0.0
             assert await reader.read() == b""
-            await until(lambda: not gate.links)
-            assert gate.turned_away["idle"] == 1
+            await until(lambda: not gate.server.links)
+            assert gate.server.turned_away["idle"] == 1
 
     run(scene())
 
@@ -141,10 +141,10 @@ def test_one_whose_broker_says_nothing_waits_longer_only_where_its_fetch_does(
 def test_a_drain_has_its_own_limit() -> None:
     async def scene() -> None:
         async with _half_closed() as (gate, _broker, reader, _):
-            began = gate.loop.time()
+            began = gate.process.loop.time()
             await gate.drain(0.3)
-            assert 0.2 < gate.loop.time() - began < 5
-            await until(lambda: not gate.links)
+            assert 0.2 < gate.process.loop.time() - began < 5
+            await until(lambda: not gate.server.links)
             assert reader is not None
 
     run(scene())
@@ -199,7 +199,7 @@ def test_one_that_does_not_read_its_last_response_is_cut_off(plain: bool) -> Non
             link.pump()
             cast("Wire", link.core).done = True
             link.pump()
-            await until(lambda: not gate.links and not broker.open)
+            await until(lambda: not gate.server.links and not broker.open)
 
     run(scene(), plain=plain)
 
@@ -211,11 +211,11 @@ def test_one_that_resets_while_its_connection_ends_is_not_sent_an_end(plain: boo
     async def scene() -> None:
         async with stub_broker() as broker, gateway(broker.address) as gate:
             sock = socket.create_connection(("127.0.0.1", gate.listen.port))
-            await until(lambda: gate.links and link_of(gate).has_broker)
+            await until(lambda: gate.server.links and link_of(gate).has_broker)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             sock.close()
             link_of(gate).finish()
-            await until(lambda: not gate.links and not broker.open)
+            await until(lambda: not gate.server.links and not broker.open)
 
     run(scene(), plain=plain)
 
@@ -224,13 +224,13 @@ def test_one_that_resets_while_its_connection_ends_is_not_sent_an_end(plain: boo
 def test_the_end_of_a_client_is_not_sent_to_a_broker_that_resets(plain: bool) -> None:
     async def scene() -> None:
         async with stub_broker() as broker, gateway(broker.address) as gate, client(gate.listen.port):
-            await until(lambda: gate.links and link_of(gate).has_broker and broker.open)
+            await until(lambda: gate.server.links and link_of(gate).has_broker and broker.open)
             cast("Wire", link_of(gate).core).wire = True
             sock = broker.writers[0].get_extra_info("socket")
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             broker.writers[0].transport.abort()
             await asyncio.sleep(0)
             link_of(gate).client_ended()
-            await until(lambda: not gate.links)
+            await until(lambda: not gate.server.links)
 
     run(scene(), plain=plain)

@@ -41,10 +41,10 @@ def test_bytes_pass_both_ways(plain: bool) -> None:
                 writer.write(sent)
                 assert await reader.readexactly(len(sent)) == sent
                 core = _wire(gate)
-            await until(lambda: not gate.links)
+            await until(lambda: not gate.server.links)
             await until(lambda: not broker.open)
             assert core.has_ended
-            assert gate.counts().total().client.bytes_in == len(sent)
+            assert gate.server.counts().total().client.bytes_in == len(sent)
 
     run(scene(), plain=plain)
 
@@ -67,7 +67,7 @@ def test_both_sockets_have_nodelay_and_keepalive() -> None:
             gateway(broker.address) as gate,
             client(gate.listen.port),
         ):
-            await until(lambda: gate.links and link_of(gate).has_broker)
+            await until(lambda: gate.server.links and link_of(gate).has_broker)
             for transport in (link_of(gate).client.transport, link_of(gate).broker.transport):
                 assert transport is not None
                 sock = transport.get_extra_info("socket")
@@ -93,7 +93,7 @@ def test_a_client_that_half_closes_still_gets_its_response(plain: bool) -> None:
             assert await reader.readexactly(6) == b"answer"
             broker.writers[0].write(b"<close>")
             assert await reader.read() == b""
-            await until(lambda: not gate.links)
+            await until(lambda: not gate.server.links)
             await until(lambda: not broker.open)
 
     run(scene(), plain=plain)
@@ -108,7 +108,7 @@ def test_a_session_is_closed_at_the_broker_when_its_client_resets() -> None:
                 writer.write(b"x")
                 await until(lambda: broker.received.endswith(b"x"))
             await until(lambda: broker.received.endswith(b"x<close>"))
-            await until(lambda: not gate.links and not broker.open)
+            await until(lambda: not gate.server.links and not broker.open)
 
     run(scene())
 
@@ -124,7 +124,7 @@ def test_a_broker_that_does_not_answer_the_close_is_left_after_a_while(
             async with client(gate.listen.port) as (_, writer):
                 writer.write(b"x")
                 await until(lambda: broker.received.endswith(b"x"))
-            await until(lambda: not gate.links and not broker.open)
+            await until(lambda: not gate.server.links and not broker.open)
 
     run(scene())
 
@@ -156,12 +156,12 @@ def test_a_fault_ends_that_connection_alone_and_is_logged_once(plain: bool) -> N
                 async with client(gate.listen.port) as (bad_reader, bad_writer):
                     bad_writer.write(b"\xff garbage")
                     assert await bad_reader.read() == b""
-                await until(lambda: len(gate.links) == 1)
+                await until(lambda: len(gate.server.links) == 1)
             writer.write(b"after")
             assert await reader.readexactly(5) == b"after"
             faults = [line for line in lines if line["event"] == "connection fault"]
             assert [(line["side"], line["reason"]) for line in faults] == [("client", "bad byte")]
-            assert gate.faults == {"client": 1, "broker": 0}
+            assert gate.server.faults == {"client": 1, "broker": 0}
 
     run(scene(), plain=plain)
 
@@ -183,7 +183,7 @@ def test_a_defect_of_the_core_ends_that_connection_alone() -> None:
                 with capture_logs() as lines:
                     writer.write(b"x")
                     assert await reader.read() == b""
-                    await until(lambda: len(gate.links) == 1)
+                    await until(lambda: len(gate.server.links) == 1)
                 assert [line["event"] for line in lines] == [
                     "connection closed by a defect of fetchgate; please report it"
                 ]
@@ -206,7 +206,7 @@ def test_a_client_that_does_not_read_holds_back_its_broker_alone(plain: bool) ->
         ):
             socket_of(writer).pause_reading()
             writer.write(b"flood")
-            await until(lambda: gate.links and link_of(gate).broker_holds == PEER_FULL)
+            await until(lambda: gate.server.links and link_of(gate).broker_holds == PEER_FULL)
             link = link_of(gate)
             assert link.client.transport is not None
             assert link.client.transport.get_write_buffer_size() <= WRITE_HIGH_WATER + RECEIVE_BYTES
@@ -276,7 +276,7 @@ def test_over_the_budget_a_second_holder_waits_until_the_first_is_through() -> N
         ):
             writer.write(b"a")
             await reader.readexactly(1)
-            first = link_of(gate) if len(gate.links) == 1 else _by_port(gate, writer)
+            first = link_of(gate) if len(gate.server.links) == 1 else _by_port(gate, writer)
             other_writer.write(b"b")
             await other_reader.readexactly(1)
             second = _by_port(gate, other_writer)
@@ -296,15 +296,15 @@ def test_over_the_budget_a_second_holder_waits_until_the_first_is_through() -> N
             cast("Wire", first.core).buffered = 0
             first.report_buffered()
             assert await other_reader.readexactly(1) == b"b"
-            assert gate.budget.total == 300
-        assert gate.budget.total == 0
+            assert gate.server.budget.total == 300
+        assert gate.server.budget.total == 0
 
     run(scene())
 
 
 def _by_port(gate: Gateway, writer: asyncio.StreamWriter) -> Link:
     port = writer.get_extra_info("sockname")[1]
-    return next(link for link in gate.links if link.client_address == f"127.0.0.1:{port}")
+    return next(link for link in gate.server.links if link.client_address == f"127.0.0.1:{port}")
 
 
 def test_an_expanded_response_that_a_client_does_not_take_counts_as_held() -> None:
@@ -321,11 +321,11 @@ def test_an_expanded_response_that_a_client_does_not_take_counts_as_held() -> No
             core.to_client.append(bytes(40_000_000))
             link.pump()
             assert link.broker_holds == PEER_FULL
-            assert gate.budget.total > 20_000_000
-            assert gate.budget.over
+            assert gate.server.budget.total > 20_000_000
+            assert gate.server.budget.over
             socket_of(writer).resume_reading()
             await reader.readexactly(40_000_000)
-            await until(lambda: gate.budget.total == 0)
+            await until(lambda: gate.server.budget.total == 0)
 
     run(scene())
 
@@ -342,7 +342,7 @@ def test_a_broker_that_cant_be_reached_closes_the_client_and_is_reported_once(
                 for _ in range(5):
                     async with client(gate.listen.port) as (reader, _):
                         assert await reader.read() == b""
-                await until(lambda: not gate.links)
+                await until(lambda: not gate.server.links)
         said = [line["reason"] for line in lines if line["log_level"] == "warning"]
         assert said == ["127.0.0.1:1: Connection refused"]
 
@@ -358,7 +358,7 @@ def test_bootstrap_addresses_are_tried_in_turn_and_the_one_that_answers_is_kept(
         ):
             writer.write(b"hello")
             assert await reader.readexactly(5) == b"hello"
-            assert str(gate.targets(None)[0]) == broker.address
+            assert str(gate.server.targets(None)[0]) == broker.address
 
     run(scene())
 
@@ -368,9 +368,9 @@ def test_a_broker_is_reachable_again_once_it_has_said_something() -> None:
 
     async def scene() -> None:
         async with stub_broker() as broker, gateway(broker.address) as gate:
-            gate.reach.answered = True
+            gate.monitor.reach.answered = True
             async with client(gate.listen.port) as (reader, writer):
-                await until(lambda: gate.links and link_of(gate).has_broker)
+                await until(lambda: gate.server.links and link_of(gate).has_broker)
                 assert gate.health().reasons
                 writer.write(b"x")
                 await reader.readexactly(1)
@@ -412,18 +412,18 @@ def test_three_hundred_connections_leave_nothing_behind() -> None:
                 writer.write(b"x")
             for reader, _ in streams:
                 await reader.readexactly(1)
-            assert len(gate.links) == 300
+            assert len(gate.server.links) == 300
             assert descriptors() >= before + 4 * 300
             for number, (_, writer) in enumerate(streams):
                 if number % 2:
                     writer.close()
                 else:
                     writer.transport.abort()
-            await until(lambda: not gate.links and not broker.open)
+            await until(lambda: not gate.server.links and not broker.open)
             del streams, reader, writer
             gc.collect()
             await until(lambda: descriptors() <= before)
-            assert gate.counts().total().client.bytes_in == 300
+            assert gate.server.counts().total().client.bytes_in == 300
 
     run(scene())
 

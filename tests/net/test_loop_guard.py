@@ -80,7 +80,7 @@ def test_a_bootstrap_that_is_the_gateway_itself_opens_no_connection() -> None:
                 reason = f"localhost:{port}: {LEADS_BACK}"
                 await until(lambda: gate.health() == Health(state="starting", reasons=[reason]))
                 await _closed(port)
-                assert gate.accepted == 1
+                assert gate.server.accepted == 1
         assert [line["event"] for line in lines] == ["bootstrap unreachable, trying again"]
 
     run(scene())
@@ -101,7 +101,7 @@ def test_a_broker_whose_address_is_a_listener_of_the_gateway_is_not_connected_to
                     await _closed(port + 2)
                 reason = f"127.0.0.1:{port + behind}: {LEADS_BACK}"
                 assert gate.health() == Health(state="degraded", reasons=[reason])
-                assert gate.accepted == 3
+                assert gate.server.accepted == 3
         assert [line["event"] for line in lines].count(
             "broker unreachable, connections of its clients are closed"
         ) == 1
@@ -123,7 +123,7 @@ def test_a_broker_at_a_port_that_the_gateway_could_not_have_is_no_loop() -> None
             (reason,) = gate.health().reasons
             assert "can't be bound: Address already in use" in reason
             async with client(port):
-                await until(lambda: cluster.open == 1 and gate.links)
+                await until(lambda: cluster.open == 1 and gate.server.links)
 
     run(scene())
 

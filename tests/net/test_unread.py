@@ -56,8 +56,8 @@ async def _not_reading(gate: Gateway, count: int) -> AsyncIterator[list[socket.s
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         sock.setblocking(False)
         socks.append(sock)
-        await gate.loop.sock_connect(sock, ("127.0.0.1", gate.listen.port))
-        await gate.loop.sock_sendall(sock, b"x")
+        await gate.process.loop.sock_connect(sock, ("127.0.0.1", gate.listen.port))
+        await gate.process.loop.sock_sendall(sock, b"x")
     try:
         yield socks
     finally:
@@ -74,22 +74,26 @@ def test_clients_that_never_read_take_little_each_and_are_counted() -> None:
             gateway(broker.address) as gate,
             _not_reading(gate, CLIENTS),
         ):
-            await until(lambda: sum(link.broker_holds & PEER_FULL > 0 for link in gate.links) == CLIENTS)
-            in_process = sum(map(_kept, gate.links))
-            assert gate.budget.total >= in_process
-            for link in gate.links:
+            await until(
+                lambda: sum(link.broker_holds & PEER_FULL > 0 for link in gate.server.links) == CLIENTS
+            )
+            in_process = sum(map(_kept, gate.server.links))
+            assert gate.server.budget.total >= in_process
+            for link in gate.server.links:
                 assert _kept(link) <= WRITE_HIGH_WATER + RECEIVE_BYTES
                 assert _kernel_bytes(link.client.transport)[0] <= 2 * UNSENT_BYTES
             assert in_process <= 50_000_000
-            in_system = sum(unread(cast("asyncio.Transport", link.broker.transport)) for link in gate.links)
+            in_system = sum(
+                unread(cast("asyncio.Transport", link.broker.transport)) for link in gate.server.links
+            )
 
             def counted() -> bool:
-                for link in gate.links:
+                for link in gate.server.links:
                     link.look_after()
-                return gate.budget.total >= in_process + in_system
+                return gate.server.budget.total >= in_process + in_system
 
             await until(counted)  # what a broker has sent counts when its client has read nothing for a while
-        await until(lambda: gate.budget.total == 0)
+        await until(lambda: gate.server.budget.total == 0)
 
     run(scene())
 
@@ -120,7 +124,13 @@ def test_over_the_limit_those_that_read_nothing_go_and_those_that_read_stay(
 
             reading = asyncio.create_task(reads())
             async with _not_reading(gate, 20):
-                await until(lambda: gate.accepted == 21 and len(gate.links) < 20 and not gate.budget.over)
+                await until(
+                    lambda: (
+                        gate.server.accepted == 21
+                        and len(gate.server.links) < 20
+                        and not gate.server.budget.over
+                    )
+                )
                 await reading
                 writer.write(b"still here")
                 assert await reader.readexactly(10) == b"still here"
@@ -146,11 +156,11 @@ def test_metadata_does_not_wait_for_a_client_that_does_not_read() -> None:
             client(gate.listen.port) as (reader, writer),
         ):
             await until(lambda: gate.health().state == "ready" and cluster.open == 1)
-            gate.budget.update(Lies(), 1_000_000)
+            gate.server.budget.update(Lies(), 1_000_000)
             whole = response(7, metadata((1, "127.0.0.1", cluster.port)))
             cluster.responses = lambda _: whole[:20]
             writer.write(request(ApiKey.METADATA, 1, 7, struct.pack(">i", 0)))
-            await until(lambda: gate.budget.total >= 1_000_000 + 20)
+            await until(lambda: gate.server.budget.total >= 1_000_000 + 20)
             cluster.writers[0].write(whole[20:])
             async with asyncio.timeout(5):
                 assert (await frame(reader))[:4] == struct.pack(">i", 7)
@@ -167,13 +177,13 @@ def test_a_client_whose_response_fits_below_the_high_water_mark_is_counted_at_th
         ):
             writer.write(b"x")
             await reader.readexactly(1)
-            (link,) = gate.links
+            (link,) = gate.server.links
             socket_of(writer).pause_reading()
             while not _kept(link):
                 broker.writers[0].write(bytes(100_000))
                 await asyncio.sleep(0.005)
             assert not link.broker_holds
             link.look_after()
-            assert gate.budget.total >= _kept(link) > 0
+            assert gate.server.budget.total >= _kept(link) > 0
 
     run(scene())

@@ -14,9 +14,9 @@ from proxy.addresses import Address
 from proxy.core.budget import STALL_SECONDS
 from proxy.core.events import SideTally, Tally
 from proxy.protocol.api import ApiKey
-from proxy.server import listeners, server
+from proxy.server import registry, server
 from proxy.server.gateway import Gateway
-from proxy.server.listeners import Brokers
+from proxy.server.registry import BrokerRegistry
 from proxy.telemetry.status import Health
 from tests.shell import (
     client,
@@ -54,7 +54,7 @@ def test_it_is_ready_once_the_cluster_was_asked_and_its_listeners_are_open() -> 
 
 
 def test_an_unreachable_bootstrap_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listeners, "RETRY_SECONDS", (0.02, 0.05))
+    monkeypatch.setattr(registry, "RETRY_SECONDS", (0.02, 0.05))
 
     async def scene() -> None:
         port = free_ports()
@@ -73,8 +73,8 @@ def test_an_unreachable_bootstrap_is_tried_again(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_bootstrap_that_goes_away_degrades_and_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listeners, "RETRY_SECONDS", (0.02, 0.05))
-    monkeypatch.setattr(listeners, "REFRESH_SECONDS", 0.02)
+    monkeypatch.setattr(registry, "RETRY_SECONDS", (0.02, 0.05))
+    monkeypatch.setattr(registry, "REFRESH_SECONDS", 0.02)
 
     async def scene() -> None:
         port = free_ports()
@@ -92,8 +92,8 @@ def test_a_bootstrap_that_goes_away_degrades_and_comes_back(monkeypatch: pytest.
 def test_a_bootstrap_that_hangs_after_a_response_is_not_asked_for_tls(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(listeners, "RETRY_SECONDS", (0.02, 0.05))
-    monkeypatch.setattr(listeners, "REFRESH_SECONDS", 0.02)
+    monkeypatch.setattr(registry, "RETRY_SECONDS", (0.02, 0.05))
+    monkeypatch.setattr(registry, "REFRESH_SECONDS", 0.02)
 
     async def scene() -> None:
         async with stub_cluster((1, "", 0)) as cluster, gateway(cluster.address, Gateway) as gate:
@@ -107,7 +107,7 @@ def test_a_bootstrap_that_hangs_after_a_response_is_not_asked_for_tls(
 
 
 def test_a_broker_whose_port_is_taken_degrades_until_it_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listeners, "TICK_SECONDS", 0.02)
+    monkeypatch.setattr(registry, "TICK_SECONDS", 0.02)
 
     async def scene() -> None:
         port = free_ports(4)
@@ -265,7 +265,7 @@ def test_a_client_that_sends_garbage_is_closed_and_others_are_unharmed(garbage: 
                 async with client(gate.listen.port) as (bad_reader, bad_writer):
                     bad_writer.write(garbage)
                     assert await bad_reader.read() == b""
-                await until(lambda: len(gate.links) == 1)
+                await until(lambda: len(gate.server.links) == 1)
             assert [line["event"] for line in lines if line["log_level"] == "warning"] == ["connection fault"]
             writer.write(request(LIST_GROUPS, 0, 1))
             assert await frame(reader) == struct.pack(">i", 1) + b"ok"
@@ -282,10 +282,10 @@ def test_a_connection_cut_at_any_byte_of_a_request_leaves_nothing_behind() -> No
                 async with client(gate.listen.port) as (_, writer):
                     writer.write(sent[:size])
                     await writer.drain()
-            await until(lambda: not gate.links)
+            await until(lambda: not gate.server.links)
             await until(lambda: not cluster.open)
-            assert gate.sessions.used == 0
-            assert gate.budget.total == 0
+            assert gate.server.sessions.used == 0
+            assert gate.server.budget.total == 0
 
     run(scene())
 
@@ -302,8 +302,8 @@ def test_a_broker_cut_at_any_byte_of_a_response_closes_its_client() -> None:
                     cluster.writers[0].close()
                     assert await reader.read() in {b"", whole[:size]}
                     writer.close()
-                await until(lambda: not gate.links and not cluster.open)
-            assert gate.budget.total == 0
+                await until(lambda: not gate.server.links and not cluster.open)
+            assert gate.server.budget.total == 0
 
     run(scene())
 
@@ -329,9 +329,9 @@ def test_a_broker_that_sends_a_response_to_no_request_ends_that_connection() -> 
 def test_the_switch_turns_for_all_connections_at_once() -> None:
     async def scene() -> None:
         async with stub_cluster() as cluster, gateway(cluster.address, Gateway) as gate:
-            assert (gate.sessions.on, gate.sessions.off_for) == (True, frozenset())
-            gate.reconfigure(replace(gate.config, sessions=False, sessions_off_for=frozenset({"a"})))
-            assert (gate.sessions.on, gate.sessions.off_for) == (False, frozenset({"a"}))
+            assert (gate.server.sessions.on, gate.server.sessions.off_for) == (True, frozenset())
+            gate.reconfigure(replace(gate.process.config, sessions=False, sessions_off_for=frozenset({"a"})))
+            assert (gate.server.sessions.on, gate.server.sessions.off_for) == (False, frozenset({"a"}))
 
     run(scene())
 
@@ -342,9 +342,9 @@ def test_a_ceiling_of_fetches_applies_to_all_connections_at_once() -> None:
             stub_cluster() as cluster,
             gateway(cluster.address, Gateway, max_fetch_bytes="900,a=5") as gate,
         ):
-            assert gate.sessions.most_bytes("c") == 900
-            gate.reconfigure(replace(gate.config, max_fetch_bytes={"a": 7}))
-            assert (gate.sessions.most_bytes("a"), gate.sessions.most_bytes("c")) == (7, 0)
+            assert gate.server.sessions.most_bytes("c") == 900
+            gate.reconfigure(replace(gate.process.config, max_fetch_bytes={"a": 7}))
+            assert (gate.server.sessions.most_bytes("a"), gate.server.sessions.most_bytes("c")) == (7, 0)
 
     run(scene())
 
@@ -358,13 +358,13 @@ def test_a_link_that_stalls_while_others_wait_is_cut_off(monkeypatch: pytest.Mon
             gateway(cluster.address, Gateway, max_inflight_bytes="100") as gate,
             client(gate.listen.port) as (reader, _),
         ):
-            await until(lambda: len(gate.links) == 1)
-            (link,) = gate.links
+            await until(lambda: len(gate.server.links) == 1)
+            (link,) = gate.server.links
             async with client(gate.listen.port):
-                await until(lambda: len(gate.links) == 2)
-                (other,) = gate.links - {link}
-                gate.budget.update(link, 200)
-                gate.budget.update(other, 1)
+                await until(lambda: len(gate.server.links) == 2)
+                (other,) = gate.server.links - {link}
+                gate.server.budget.update(link, 200)
+                gate.server.budget.update(other, 1)
                 link.buffered_changed_at = -STALL_SECONDS
                 monkeypatch.setattr(type(link), "report_buffered", lambda _: None)
                 assert await _closed(reader)
@@ -382,12 +382,12 @@ async def _closed(reader: asyncio.StreamReader) -> bool:
 def test_a_changed_address_of_a_broker_is_used_for_new_connections() -> None:
     async def scene() -> None:
         async with stub_cluster() as cluster, gateway(cluster.address, Gateway) as gate:
-            assert isinstance(gate.brokers, Brokers)
+            assert isinstance(gate.brokers, BrokerRegistry)
             gate.brokers.update({5: Address("a", 1)}, (), 0.0)
-            assert gate.targets(5) == (Address("a", 1),)
+            assert gate.server.targets(5) == (Address("a", 1),)
             gate.brokers.resolve("127.0.0.1", 5, "b", 2)
-            assert gate.targets(5) == (Address("b", 2),)
-            assert gate.targets(6) == ()
+            assert gate.server.targets(5) == (Address("b", 2),)
+            assert gate.server.targets(6) == ()
 
     run(scene())
 
@@ -433,7 +433,7 @@ def test_connections_to_one_address_share_what_the_broker_said_of_itself() -> No
         async with stub_cluster((1, "", 0)) as cluster, gateway(cluster.address, Gateway) as gate:
             await until(lambda: gate.health().state == "ready")
             async with client(gate.listen.port + 2), client(gate.listen.port + 2):
-                await until(lambda: len(gate.links) == 2)
-                assert len({id(link.core._versions) for link in gate.links}) == 1
+                await until(lambda: len(gate.server.links) == 2)
+                assert len({id(link.core._versions) for link in gate.server.links}) == 1
 
     run(scene())

@@ -72,15 +72,15 @@ def test_a_gateway_tells_of_it_everywhere() -> None:
             await until(lambda: gate.health().state == "ready" and cluster.open == 1)
             writer.write(request(ApiKey.HEARTBEAT, 0, 2))
             await until(lambda: link_of(gate).core.outstanding)
-            gate.cancel()  # nobody else looks
+            gate.process.tasks.cancel()  # nobody else looks
             due = link_of(gate).late_since(monotonic() + HUNG_SECONDS)
             assert due is not None
             later = due + HUNG_SECONDS + 2.5
-            gate._looked_at = later
+            gate.server._looked_at = later
             with capture_logs() as lines:
-                await gate.sample(later)
+                await gate.server.sample(later)
             assert [line["broker"] for line in lines] == ["bootstrap"]
-            account = gate.account()
+            account = gate.server.account()
             account.status.at = later
             assert account.health == Health(
                 state="degraded", reasons=["the bootstrap: no response for 12 s (outstanding requests: 1)"]
@@ -95,8 +95,8 @@ def test_a_gateway_tells_of_it_everywhere() -> None:
 
             cluster.writers[-1].write(response(2, b"\0\0"))
             assert await frame(reader)
-            await gate.sample(later + 1)
-            account = gate.account()
+            await gate.server.sample(later + 1)
+            account = gate.server.account()
             assert account.health.reasons == []
             assert overview(account)["bootstrap"]["problem"] == ""
 
@@ -107,11 +107,11 @@ def test_after_the_machine_stood_still_a_broker_gets_a_moment(monkeypatch: pytes
     async def scene() -> None:
         async with stub_cluster() as cluster, gateway(cluster.address, Gateway) as gate:
             looks: list[float] = []
-            monkeypatch.setattr(gate.hung_brokers, "look", lambda _, now: looks.append(now))
-            gate.cancel()  # nobody else looks
+            monkeypatch.setattr(gate.monitor.hung_brokers, "look", lambda _, now: looks.append(now))
+            gate.process.tasks.cancel()  # nobody else looks
             now = monotonic()
             for at in (1.0, 2.0, 60.0, 61.0):
-                await gate.sample(now + at)
+                await gate.server.sample(now + at)
             assert looks == [now + 1.0, now + 2.0, now + 61.0]
 
     run(scene())

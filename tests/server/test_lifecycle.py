@@ -70,7 +70,7 @@ def test_one_connection_more_than_there_may_be_is_closed_and_that_is_said_once()
         async with stub_broker() as broker, gateway(broker.address, max_connections="2") as gate:
             with capture_logs() as lines:
                 async with client(gate.listen.port) as (reader, writer), client(gate.listen.port):
-                    await until(lambda: len(gate.links) == 2)
+                    await until(lambda: len(gate.server.links) == 2)
                     assert [await _closed(gate.listen.port) for _ in range(5)] == [True] * 5
                     full = (
                         "all 2 connections are used, further ones are closed at once; raise --max-connections"
@@ -78,14 +78,14 @@ def test_one_connection_more_than_there_may_be_is_closed_and_that_is_said_once()
                     assert full in gate.health().reasons
                     writer.write(b"still served")
                     assert await reader.readexactly(12) == b"still served"
-                await until(lambda: not gate.links)
+                await until(lambda: not gate.server.links)
                 assert full not in gate.health().reasons
                 async with client(gate.listen.port) as (reader, writer):
                     writer.write(b"room")
                     assert await reader.readexactly(4) == b"room"
-            assert gate.turned_away["limit"] == 5
+            assert gate.server.turned_away["limit"] == 5
             assert broker.accepted == 3, "those turned away never reached the broker"
-            assert gate.accepted == 3
+            assert gate.server.accepted == 3
             assert [line["event"] for line in lines].count(
                 "connection limit reached, further connections are closed"
             ) == 1
@@ -101,7 +101,7 @@ def test_it_is_degraded_while_all_connections_are_taken() -> None:
         ):
             await until(lambda: gate.health().state == "ready")
             async with client(gate.listen.port):
-                await until(lambda: gate.links)
+                await until(lambda: gate.server.links)
                 reason = (
                     "all 1 connections are used, further ones are closed at once; raise --max-connections"
                 )
@@ -131,7 +131,7 @@ def test_a_client_that_never_gets_to_a_request_is_closed(begun: bytes) -> None:
         ):
             writer.write(begun)
             assert await reader.read() == b""
-            assert gate.turned_away == {
+            assert gate.server.turned_away == {
                 "limit": 0,
                 "draining": 0,
                 "no request": 1,
@@ -152,9 +152,9 @@ def test_a_connection_that_nobody_uses_is_closed_and_its_session_ended() -> None
             writer.write(request(LIST_GROUPS, 0, 1))
             assert await frame(reader) == (1).to_bytes(4) + b"groups"
             assert await reader.read() == b""
-            assert gate.turned_away["idle"] == 1
+            assert gate.server.turned_away["idle"] == 1
             writer.close()
-            await until(lambda: not gate.links and not cluster.writers)
+            await until(lambda: not gate.server.links and not cluster.writers)
 
     run(scene())
 
@@ -168,7 +168,7 @@ def test_a_client_that_waits_for_a_response_is_not_idle() -> None:
                 writer.write(request(LIST_GROUPS, 0, 1))
                 await until(lambda: request(LIST_GROUPS, 0, 1) in cluster.received)
                 assert not overdue_later(gate)
-                assert gate.turned_away["idle"] == 0
+                assert gate.server.turned_away["idle"] == 0
                 for broker in cluster.writers:
                     broker.write(response(1, b"late"))
                 assert await frame(reader) == (1).to_bytes(4) + b"late"
@@ -191,10 +191,10 @@ def test_a_client_that_takes_nothing_of_its_response_is_closed(plain: bool) -> N
                 async with client(gate.listen.port) as (_, writer):
                     socket_of(writer).pause_reading()
                     writer.write(request(LIST_GROUPS, 0, 1))
-                    await until(lambda: gate.turned_away["not reading"])
+                    await until(lambda: gate.server.turned_away["not reading"])
                     link_of(gate).abort()  # what it does not take it may have for ten seconds more, twice
-                    await until(lambda: not gate.links and not cluster.writers)
-            assert gate.turned_away["not reading"] == 1
+                    await until(lambda: not gate.server.links and not cluster.writers)
+            assert gate.server.turned_away["not reading"] == 1
             closed = [line for line in lines if line["event"] == "connection closed"]
             assert [line["reason"] for line in closed] == ["not reading"]
 
@@ -236,12 +236,12 @@ def test_halves_of_fetches_are_kept_up_to_a_limit_and_pass_beyond_it() -> None:
             for _ in range(10):
                 _, writer = await stack.enter_async_context(client(gate.listen.port))
                 writer.write(half)
-            await until(lambda: gate.counts().total().client.bytes_in == 10 * len(half))
-            assert 0 < gate.request_budget.total <= 2_000_000
-            assert gate.counts().total().broker.bytes_out >= 6 * len(half)
+            await until(lambda: gate.server.counts().total().client.bytes_in == 10 * len(half))
+            assert 0 < gate.server.request_budget.total <= 2_000_000
+            assert gate.server.counts().total().broker.bytes_out >= 6 * len(half)
             await stack.aclose()
-            await until(lambda: not gate.links)
-            assert gate.request_budget.total == 0
+            await until(lambda: not gate.server.links)
+            assert gate.server.request_budget.total == 0
 
     run(scene())
 
@@ -250,7 +250,7 @@ def test_0_is_no_limit_of_time() -> None:
     async def scene() -> None:
         options = {"idle_timeout": "0", "handshake_timeout": "0"}
         async with _served(**options) as (gate, _), client(gate.listen.port) as (reader, writer):
-            await until(lambda: gate.links and not link_of(gate).client_holds)
+            await until(lambda: gate.server.links and not link_of(gate).client_holds)
             assert not overdue_later(gate)
             writer.write(request(LIST_GROUPS, 0, 1))
             assert await frame(reader) == (1).to_bytes(4) + b"groups"
@@ -271,13 +271,14 @@ def test_clients_that_vanish_without_a_word_are_ended_and_leave_nothing() -> Non
                 sock.sendall(request(LIST_GROUPS, 0, 1))
                 vanishing.append(sock)
                 await asyncio.sleep(0)
-            await until(lambda: len(gate.links) == 200)
-            await until(lambda: all(link.core.tally.client.bytes_out for link in gate.links))
+            await until(lambda: len(gate.server.links) == 200)
+            await until(lambda: all(link.core.tally.client.bytes_out for link in gate.server.links))
             for sock in vanishing:
                 _vanish(sock)
-            gate.config = replace(gate.config, idle_timeout=0.1)  # not before: 200 connections take time
-            await until(lambda: not gate.links and len(cluster.writers) == 0)
-            assert gate.turned_away["idle"] == 200
+            # Not before: 200 connections take time.
+            gate.process.options.config = replace(gate.process.config, idle_timeout=0.1)
+            await until(lambda: not gate.server.links and len(cluster.writers) == 0)
+            assert gate.server.turned_away["idle"] == 200
 
     run(scene())
 
@@ -343,14 +344,14 @@ def test_a_new_gateway_takes_over_while_the_old_one_drains() -> None:
                 async with gateway(cluster.address, Gateway, **options) as new:
                     await until(lambda: new.health().state == "ready")
                     assert await old.drain(20) == 0
-                    assert not old.links
+                    assert not old.server.links
                     before = [each.answered for each in clients]
                     await until(
                         lambda: all(
                             each.answered > then + 10 for each, then in zip(clients, before, strict=True)
                         )
                     )
-                    assert len(new.links) == len(clients)
+                    assert len(new.server.links) == len(clients)
                     for each in clients:
                         each.stop = True
                     await asyncio.gather(*asking)
@@ -523,9 +524,9 @@ def test_a_group_that_shares_nothing_stays_in_the_recent_events_beside_its_rebal
             stub_cluster() as cluster,
             gateway(cluster.address, Gateway, cooperative="billing") as gate,
         ):
-            gate._tell(Told.EXCLUSIVE, "billing", "members differ")
-            gate._tell(Told.REBALANCED, "billing", "2 members")
-            told = [(event.text, event.warning) for event in gate.totals.recent_events]
+            gate.server._tell(Told.EXCLUSIVE, "billing", "members differ")
+            gate.server._tell(Told.REBALANCED, "billing", "2 members")
+            told = [(event.text, event.warning) for event in gate.process.events]
             assert told[-2:] == [
                 ("group billing shares no partition: members differ", True),
                 ("group billing: 2 members", False),

@@ -2,27 +2,33 @@ import asyncio
 import socket
 from collections.abc import Coroutine, Iterator
 from contextlib import closing
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import structlog
 
-from proxy.addresses import Address, BrokerPorts
-from proxy.net.listen import Binding
-from proxy.net.resolve import Resolver
-from proxy.server.listeners import FORGET_SECONDS, Brokers
+from proxy.addresses import Address
+from proxy.config import load
+from proxy.server.acceptor import Acceptor
+from proxy.server.process import Process, Tasks
+from proxy.server.registry import FORGET_SECONDS, BrokerRegistry
 from tools.kafka.ports import free_ports
 
 KAFKA = Address("kafka-1", 9092)
 
 
-class Serving:
-    """Stands for the gateway: takes the sockets of brokers."""
+class Serving(Tasks):
+    """Stands for the gateway: has the listeners, and keeps what would run in the background."""
 
-    def __init__(self) -> None:
-        self.sockets: dict[int, list[socket.socket]] = {}
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(loop)
+        self.loop = loop
         self.tasks: list[Coroutine[Any, Any, None]] = []
-        self.resolver = Resolver()
+        self.acceptor: Acceptor
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        self.tasks.append(work)
 
     def settle(self) -> None:
         """Run what runs in the background of a gateway, until it has ended."""
@@ -31,46 +37,32 @@ class Serving:
             while self.tasks:
                 await self.tasks.pop(0)
 
-        asyncio.run(settled())
+        self.loop.run_until_complete(settled())
 
-    def serve(self, node_id: int, sockets: list[socket.socket]) -> None:
-        self.sockets[node_id] = sockets
-
-    def stop(self, node_id: int) -> None:
-        for sock in self.sockets.pop(node_id):
-            sock.close()
-
-    def brokers(
-        self,
-        base: int,
-        *,
-        rule: str = "",
-        advertise: str = "",
-        binding: Binding | None = None,
-    ) -> Brokers:
-        return Brokers(
-            rule=BrokerPorts.parse(rule),
-            listen=Address("127.0.0.1", base),
-            ips=["127.0.0.1"],
-            advertise=advertise,
-            serve=self.serve,
-            stop=self.stop,
-            changed=lambda: None,
-            spawn=self.tasks.append,
-            log=structlog.get_logger(),
-            binding=binding or Binding(),
-            resolver=self.resolver,
-        )
+    def brokers(self, base: int, *, rule: str = "", advertise: str = "", **more: str) -> BrokerRegistry:
+        asked = {
+            "bootstrap": "k:1",
+            "listen": f"127.0.0.1:{base}",
+            "broker_ports": rule,
+            "advertise": advertise,
+        }
+        given = {name: text for name, text in asked.items() if text} | more
+        process = Process.of(load(given, {}, None), self.loop, structlog.get_logger())
+        process = replace(process, tasks=self)
+        self.acceptor = Acceptor(process)
+        brokers = BrokerRegistry(process, self.acceptor)
+        brokers.open()
+        return brokers
 
 
 @pytest.fixture
 def serving() -> Iterator[Serving]:
-    serving = Serving()
+    serving = Serving(asyncio.new_event_loop())
     yield serving
     for task in serving.tasks:
         task.close()
-    for node_id in list(serving.sockets):
-        serving.stop(node_id)
+    serving.acceptor.close()
+    serving.loop.close()
 
 
 @pytest.fixture
@@ -97,10 +89,10 @@ def test_a_response_names_a_broker_once_its_listener_is_bound(serving: Serving, 
 def test_the_same_broker_is_told_the_same_and_bound_once(serving: Serving, base: int) -> None:
     brokers = serving.brokers(base, advertise="gate")
     first = brokers.resolve("127.0.0.1", 0, "kafka-0", 9092)
-    (sock,) = serving.sockets[0]
+    (sock,) = serving.acceptor.listeners[0]
 
     assert brokers.resolve("127.0.0.1", 0, "kafka-0", 9092) == first == ("gate", base + 1)
-    assert serving.sockets[0] == [sock]
+    assert serving.acceptor.listeners[0] == [sock]
 
 
 def test_a_broker_that_moved_keeps_its_listener(serving: Serving, base: int) -> None:
@@ -156,7 +148,7 @@ def test_a_broker_whose_port_is_taken_is_left_out_until_it_is_free(serving: Serv
 
 def test_two_brokers_never_share_a_port_by_accident(serving: Serving, base: int) -> None:
     """SO_REUSEPORT would let both be bound, and spread the clients of each over the two."""
-    brokers = serving.brokers(base, rule=f"{base},3={base + 1}", binding=Binding(shares=True))
+    brokers = serving.brokers(base, rule=f"{base},3={base + 1}", reuse_port="on")
 
     assert brokers.resolve("127.0.0.1", 1, "kafka-1", 9092) == ("127.0.0.1", base + 1)
     assert brokers.resolve("127.0.0.1", 3, "kafka-3", 9092) is None
@@ -166,7 +158,7 @@ def test_two_brokers_never_share_a_port_by_accident(serving: Serving, base: int)
         "give it another port with --broker-ports"
     )
 
-    serving.stop(1)
+    serving.acceptor.stop(1)
     brokers.retry()
     serving.settle()
 
@@ -187,7 +179,7 @@ def test_a_host_template_binds_and_tells_the_name(serving: Serving, base: int) -
     brokers = serving.brokers(base, rule=f"127.0.0.{{id}}:{base}", advertise="gate")
 
     assert brokers.resolve("127.0.0.1", 9, "kafka-9", 9092) == ("127.0.0.9", base)
-    assert serving.sockets[9][0].getsockname() == ("127.0.0.9", base)
+    assert serving.acceptor.listeners[9][0].getsockname() == ("127.0.0.9", base)
 
 
 def test_a_broker_that_is_gone_for_long_loses_its_listener(serving: Serving, base: int) -> None:

@@ -6,22 +6,24 @@ import struct
 from collections import Counter
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from proxy.addresses import Address, Broker
 from proxy.net.listen import Binding
 from proxy.protocol.api import ApiKey
-from proxy.server import listeners, state_file
+from proxy.server import registry, state_file
 from proxy.server.gateway import Gateway
-from proxy.server.listeners import AT_ONCE, MAX_BROKERS
+from proxy.server.ipc import Question
+from proxy.server.registry import AT_ONCE, MAX_BROKERS
 from proxy.server.worker import AskedBrokers
 from tests.server.test_supervisor import workers
 from tests.shell import (
     WAIT_SECONDS,
     asks_until,
     client,
+    config,
     frame,
     gateway,
     metadata,
@@ -65,10 +67,10 @@ def test_2000_brokers_in_a_response_stop_no_other_client(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """All clients stood still for 16 s, with --state for 43: the file was written once for each broker."""
-    monkeypatch.setattr(listeners, "MAX_BROKERS", 300)
-    monkeypatch.setattr(listeners, "AT_ONCE", 4)
+    monkeypatch.setattr(registry, "MAX_BROKERS", 300)
+    monkeypatch.setattr(registry, "AT_ONCE", 4)
     monkeypatch.setattr(state_file, "SAVE_SECONDS", WAIT_SECONDS)
-    monkeypatch.setattr(listeners, "OPEN_SECONDS", WAIT_SECONDS)
+    monkeypatch.setattr(registry, "OPEN_SECONDS", WAIT_SECONDS)
     steps = Steps(monkeypatch)
     state = tmp_path / "state.json"
 
@@ -102,7 +104,7 @@ def test_2000_brokers_in_a_response_stop_no_other_client(
                 "300 brokers are known, and a gateway serves no more: broker 300 and others are left out"
             ]
             assert sum(steps.bound.values()) == 300 + 1
-            assert max(steps.bound.values()) <= listeners.AT_ONCE
+            assert max(steps.bound.values()) <= registry.AT_ONCE
             cluster.brokers = cluster.brokers[:3]
             writer.write(METADATA)
             assert len(await frame(reader)) < 200
@@ -136,9 +138,9 @@ def test_a_cluster_of_250_brokers_is_served(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_brokers_that_leave_make_room_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listeners, "MAX_BROKERS", 2)
-    monkeypatch.setattr(listeners, "REFRESH_SECONDS", 0.01)
-    monkeypatch.setattr(listeners, "FORGET_SECONDS", 0.03)
+    monkeypatch.setattr(registry, "MAX_BROKERS", 2)
+    monkeypatch.setattr(registry, "REFRESH_SECONDS", 0.01)
+    monkeypatch.setattr(registry, "FORGET_SECONDS", 0.03)
 
     async def scene() -> None:
         async with (
@@ -178,11 +180,12 @@ def test_a_response_of_a_worker_waits_for_all_listeners_that_the_supervisor_open
 def test_a_worker_tells_the_supervisor_once_and_no_more_than_it_would_take(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(listeners, "OPEN_SECONDS", WAIT_SECONDS)
+    monkeypatch.setattr(registry, "OPEN_SECONDS", WAIT_SECONDS)
 
     async def scene() -> None:
         told: list[dict[int, Address]] = []
-        brokers = AskedBrokers(Address("127.0.0.1", 19092), "", told.append)
+        listen = Address("127.0.0.1", 19092)
+        brokers = AskedBrokers(config(bootstrap="k:1"), listen, told.append, cast("Question", None))
         for _ in range(2):
             for each in range(2000):
                 assert brokers.resolve("127.0.0.1", each, "kafka", 9092) is None

@@ -10,7 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from proxy.protocol.api import ApiKey
-from proxy.server import listeners
+from proxy.server import registry
 from proxy.server.gateway import Gateway
 from proxy.telemetry.status import Health
 from tests.names import Names
@@ -41,7 +41,7 @@ LOOKING_UP = "broker {}: the name b-{}.silent.example is being looked up"
 @pytest.fixture
 def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have a response wait for listeners as long as it takes."""
-    monkeypatch.setattr(listeners, "OPEN_SECONDS", WAIT_SECONDS)
+    monkeypatch.setattr(registry, "OPEN_SECONDS", WAIT_SECONDS)
 
 
 async def _exchange(port: int) -> bytes:
@@ -80,7 +80,9 @@ def test_clients_of_a_broker_whose_name_hangs_delay_no_other(fake_names: Names, 
                 writer.write(METADATA)
                 await frame(reader)
             waiting = [await stack.enter_async_context(client(gate.listen.port + 2)) for _ in range(60)]
-            await until(lambda: fake_names.lookups["a.silent.example"] and len(gate.links) == len(waiting))
+            await until(
+                lambda: fake_names.lookups["a.silent.example"] and len(gate.server.links) == len(waiting)
+            )
 
             assert await _exchange(gate.listen.port + 3) == struct.pack(">i", 9) + b"ok"
 
@@ -106,8 +108,8 @@ def test_a_response_waits_for_a_name_and_nobody_else_does(fake_names: Names) -> 
             assert (await send(admin, b"GET /livez HTTP/1.1\r\n\r\n"))[0] == 200
             assert gate.health() == Health(state="degraded", reasons=[LOOKING_UP.format(1, 1)])
             assert await _exchange(gate.listen.port) == struct.pack(">i", 9) + b"ok"
-            assert isinstance(gate.listeners.brokers, listeners.Brokers)
-            gate.listeners.brokers.retry()  # as every 5 seconds
+            assert isinstance(gate.brokers, registry.BrokerRegistry)
+            gate.brokers.retry()  # as every 5 seconds
             assert await _exchange(gate.listen.port) == struct.pack(">i", 9) + b"ok"
             assert fake_names.lookups["b-1.silent.example"] == 1
             assert not fake_names.ended
@@ -123,7 +125,7 @@ def test_a_response_waits_for_a_name_and_nobody_else_does(fake_names: Names) -> 
 
 
 def test_a_name_that_takes_long_is_left_out(fake_names: Names, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listeners, "OPEN_SECONDS", 0.02)
+    monkeypatch.setattr(registry, "OPEN_SECONDS", 0.02)
 
     async def scene() -> None:
         async with _named(1) as (gate, _), client(gate.listen.port) as (reader, writer):
@@ -164,7 +166,7 @@ def test_a_bootstrap_whose_name_hangs_stops_no_other(fake_names: Names) -> None:
             await until(lambda: fake_names.lookups["a.silent.example"])
             fake_names.end()
             await until(lambda: gate.health().state == "ready")
-            assert str(gate.reach.bootstrap[0]) == cluster.address
+            assert str(gate.monitor.reach.bootstrap[0]) == cluster.address
 
     run(scene())
 
@@ -220,10 +222,10 @@ def test_what_a_waiting_response_took_of_the_budget_is_free_again(fake_names: Na
     async def scene() -> None:
         async with _named(1) as (gate, _), client(gate.listen.port) as (reader, writer):
             writer.write(METADATA)
-            await until(lambda: gate.budget.total)
+            await until(lambda: gate.server.budget.total)
             fake_names.speak({"b-1.silent.example": "127.0.0.1"})
             await frame(reader)
-            assert gate.budget.total == 0
+            assert gate.server.budget.total == 0
 
     run(scene())
 
@@ -241,7 +243,7 @@ def test_a_client_that_left_meanwhile_is_no_defect(fake_names: Names) -> None:
                 link.finish()
                 fake_names.speak({"b-1.silent.example": "127.0.0.1"})
                 await until(lambda: gate.health().state == "ready")
-                await until(lambda: not gate.links)
+                await until(lambda: not gate.server.links)
         assert not [line for line in lines if line["log_level"] == "error"]
 
     run(scene())

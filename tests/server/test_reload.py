@@ -47,7 +47,7 @@ async def _following(file: Path) -> AsyncIterator[tuple[Gateway, Reloader]]:
     """Run a gateway that follows a file."""
     async with stub_cluster((1, "", 0)) as cluster, gateway(cluster.address, Gateway) as gate:
         options = _reloader(gate, cluster.address, file)
-        gate.spawn(options.watch_file())
+        gate.process.spawn(options.watch_file())
         yield gate, options
 
 
@@ -63,10 +63,10 @@ def test_a_file_that_changes_is_applied_without_a_signal(tmp_path: Path) -> None
                 "max_sessions = 6\nmax_inflight_bytes = 1000\ndrain_timeout = 1.5\ncapture_files = 2\n"
             )
             aside.replace(file)
-            await until(lambda: gate.sessions.max_sessions == 6)
-            assert gate.budget.limit == 1000
+            await until(lambda: gate.server.sessions.max_sessions == 6)
+            assert gate.server.budget.limit == 1000
             assert options.config.drain_timeout == 1.5
-            (told,) = [each for each in gate.totals.recent_events if each.kind == "reloaded"]
+            (told,) = [each for each in gate.process.events if each.kind == "reloaded"]
             assert told.warning
             assert told.text == (
                 "a restart is needed for capture_files; "
@@ -89,7 +89,7 @@ def test_what_needs_a_restart_is_told_until_it_is_taken_back(
 
             async def shown() -> tuple[str, list[str], Any, float]:
                 state = json.loads(await document(gate))
-                samples = exposition(gate.account()).decode()
+                samples = exposition(gate.server.account()).decode()
                 (told,) = re.findall(r"^fetchgate_options_need_restart (.*)$", samples, re.MULTILINE)
                 return state["state"], state["reasons"], state["needs_restart"], float(told)
 
@@ -120,7 +120,7 @@ def test_a_file_that_broke_changes_nothing_and_one_that_is_mended_counts(tmp_pat
 
     async def scene() -> None:
         async with _following(file) as (gate, _):
-            before = gate.sessions.max_sessions
+            before = gate.server.sessions.max_sessions
 
             def told() -> list[str]:
                 return [line["reason"] for line in lines if line["event"] == "not reloaded"]
@@ -130,13 +130,13 @@ def test_a_file_that_broke_changes_nothing_and_one_that_is_mended_counts(tmp_pat
                 await until(told)
                 await asyncio.sleep(0.05)
             assert told() == [f"--config {file} is not TOML: Invalid value (at line 1, column 16)"], "once"
-            assert gate.sessions.max_sessions == before
+            assert gate.server.sessions.max_sessions == before
             status = gate.status()
-            assert (status.reload_failures, status.reloaded_at) == (1, gate.reloaded_at)
+            assert (status.reload_failures, status.reloaded_at) == (1, gate.process.options.reloaded_at)
             (reason,) = gate.health().reasons
             assert reason == f"options not reloaded, a restart would fail: {told()[0]}"
             file.write_text("max_sessions = 7\n")
-            await until(lambda: gate.sessions.max_sessions == 7)
+            await until(lambda: gate.server.sessions.max_sessions == 7)
             assert gate.health().reasons == []
             assert gate.status().reload_failures == 1
             assert gate.status().reloaded_at > status.reloaded_at
@@ -155,9 +155,9 @@ def test_a_drain_under_way_keeps_the_time_that_it_was_given(tmp_path: Path) -> N
             file.write_text("drain_timeout = 3\nmax_sessions = 6\n")
             for applied in ("max_sessions", "nothing changed"):
                 options.reload()
-                *_, told = gate.totals.recent_events
+                *_, told = gate.process.events
                 assert told.text == f"a restart is needed for drain_timeout; options reloaded: {applied}"
-            assert (options.config.drain_timeout, gate.config.max_sessions) == (20, 6)
+            assert (options.config.drain_timeout, gate.process.config.max_sessions) == (20, 6)
 
     run(scene())
 
@@ -169,15 +169,15 @@ def test_a_lower_limit_leaves_sessions_that_stand_and_gives_no_more(tmp_path: Pa
     async def scene() -> None:
         async with stub_cluster((1, "", 0)) as cluster, gateway(cluster.address, Gateway) as gate:
             options = _reloader(gate, cluster.address, file)
-            assert gate.sessions.reserve()
-            assert gate.sessions.reserve()
+            assert gate.server.sessions.reserve()
+            assert gate.server.sessions.reserve()
             file.write_text("max_sessions = 1\n")
             options.reload()
-            assert gate.sessions.used == 2
-            gate.sessions.release()
-            assert not gate.sessions.reserve()
-            gate.sessions.release()
-            assert gate.sessions.reserve()
+            assert gate.server.sessions.used == 2
+            gate.server.sessions.release()
+            assert not gate.server.sessions.reserve()
+            gate.server.sessions.release()
+            assert gate.server.sessions.reserve()
 
     run(scene())
 
@@ -201,14 +201,14 @@ def test_memory_that_a_lower_limit_makes_short_holds_brokers_back(tmp_path: Path
         async with stub_cluster((1, "", 0)) as cluster, gateway(cluster.address, Gateway) as gate:
             options = _reloader(gate, cluster.address, file)
             first, second = Holder(), Holder()
-            gate.budget.update(first, 60)
-            gate.budget.update(second, 60)
+            gate.server.budget.update(first, 60)
+            gate.server.budget.update(second, 60)
             file.write_text("max_inflight_bytes = 100\n")
             options.reload()
-            assert (first.waits, second.waits, gate.sessions.crowded) == (False, True, True)
+            assert (first.waits, second.waits, gate.server.sessions.crowded) == (False, True, True)
             file.write_text("max_inflight_bytes = 200\n")
             options.reload()
-            assert (first.waits, second.waits, gate.sessions.crowded) == (False, False, False)
+            assert (first.waits, second.waits, gate.server.sessions.crowded) == (False, False, False)
 
     run(scene())
 

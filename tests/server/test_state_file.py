@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Coroutine
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,23 +13,24 @@ from structlog.testing import capture_logs
 
 from proxy.addresses import Address
 from proxy.server import state_file
+from proxy.server.process import Process, Tasks
 from proxy.server.state_file import StateFile
-from tests.shell import run, until
+from tests.shell import config, run, until
 
 KAFKA = (1, Address("kafka-1", 9092))
 
 
-class Keeping:
+class Keeping(Tasks):
     """Stands for the gateway: knows brokers, and counts what is run in the background."""
 
     def __init__(self, path: Path) -> None:
+        super().__init__(loop := asyncio.get_running_loop())
         self.known = [KAFKA]
         self.tasks: list[asyncio.Task[None]] = []
-        self.file = StateFile(
-            path, known=lambda: list(self.known), spawn=self._spawn, log=structlog.get_logger()
-        )
+        process = Process.of(config(bootstrap="k:1", state=str(path)), loop, structlog.get_logger())
+        self.file = StateFile(replace(process, tasks=self), lambda: list(self.known))
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         self.tasks.append(asyncio.get_running_loop().create_task(work))
 
 
@@ -119,9 +121,13 @@ def test_a_state_that_is_written_late_replaces_no_newer_one(tmp_path: Path) -> N
 def test_a_state_that_cant_be_read_is_no_reason_to_stay_down(tmp_path: Path, text: str) -> None:
     state = tmp_path / "state.json"
     state.write_text(text, encoding="latin-1")
-    with capture_logs() as lines:
-        assert Keeping(state).file.load() == []
-    assert [line["event"] for line in lines] == ["--state file not read"]
+
+    async def scene() -> None:
+        with capture_logs() as lines:
+            assert Keeping(state).file.load() == []
+        assert [line["event"] for line in lines] == ["--state file not read"]
+
+    run(scene())
 
 
 def test_a_state_that_cant_be_written_is_no_reason_to_fail(tmp_path: Path) -> None:

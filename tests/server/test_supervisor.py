@@ -18,6 +18,7 @@ import structlog
 
 from proxy.addresses import Address
 from proxy.options import ConfigError
+from proxy.server.process import Process
 from proxy.server.supervisor import Supervisor
 from proxy.telemetry.metrics import exposition
 from proxy.telemetry.state import document
@@ -45,7 +46,7 @@ LIST_OFFSETS = 2
 async def starting(bootstrap: str, number: int = 2, **options: str) -> AsyncIterator[Supervisor]:
     """Run a gateway of so many workers."""
     asked = config(bootstrap=bootstrap, workers=str(number), **options)
-    gate = Supervisor(asked, asyncio.get_running_loop(), structlog.get_logger())
+    gate = Supervisor(Process.of(asked, asyncio.get_running_loop(), structlog.get_logger()))
     gate.open()
     try:
         yield gate
@@ -96,7 +97,7 @@ async def connected(stack: AsyncExitStack, port: int, number: int) -> list[Ends]
 def test_each_worker_gets_its_share_of_each_listener_and_all_is_reported_as_one() -> None:
     async def scene() -> None:
         async with served() as (gate, cluster), AsyncExitStack() as stack:
-            listener = gate.listeners.brokers.known[1].listener
+            listener = gate.brokers.known[1].listener
             assert listener is not None
             await connected(stack, gate.listen.port, 6)
             await connected(stack, listener.port, 4)
@@ -211,7 +212,7 @@ def test_of_workers_that_end_together_each_is_reported() -> None:
             for worker in (await state(gate))["workers"]:
                 os.kill(worker["pid"], signal.SIGKILL)
             ended = [f"worker {number} ended by signal 9; its clients must reconnect" for number in (1, 2)]
-            await until(lambda: {*ended} <= {kept.text for kept in gate.totals.recent_events})
+            await until(lambda: {*ended} <= {kept.text for kept in gate.process.events})
 
     run(scene())
 
@@ -251,7 +252,7 @@ def test_a_worker_that_cannot_be_started_is_tried_again(monkeypatch: pytest.Monk
 
 @pytest.mark.slow
 def test_without_a_descriptor_left_clients_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("proxy.server.supervisor.ACCEPT_AGAIN_SECONDS", 0.05)
+    monkeypatch.setattr("proxy.server.acceptor.ACCEPT_AGAIN_SECONDS", 0.05)
     take, failures = socket.socket.accept, [OSError(24, "Too many open files")] * 3
 
     def fail(listener: socket.socket) -> Any:
@@ -276,7 +277,7 @@ def test_more_clients_than_a_worker_can_be_given_at_once_wait_their_turn() -> No
             for pid in pids:
                 os.kill(pid, signal.SIGSTOP)
             clients = [await stack.enter_async_context(client(gate.listen.port)) for _ in range(900)]
-            await until(lambda: gate._unassigned)
+            await until(lambda: gate.acceptor.waiting)
             for pid in pids:
                 os.kill(pid, signal.SIGCONT)
             assert len(await asyncio.gather(*map(ask, clients))) == len(clients)
@@ -379,7 +380,7 @@ def test_a_worker_that_could_never_be_started_is_missed(monkeypatch: pytest.Monk
 
     async def scene() -> None:
         asked = config(transparent="redirect", workers="2")
-        gate = Supervisor(asked, asyncio.get_running_loop(), structlog.get_logger())
+        gate = Supervisor(Process.of(asked, asyncio.get_running_loop(), structlog.get_logger()))
         gate.open()
         await asyncio.sleep(0.01)
         try:
@@ -408,7 +409,7 @@ def test_a_certificate_that_breaks_keeps_only_new_workers_away(
             _write(pair.cert, "no certificate")
             os.kill((await state(gate))["workers"][0]["pid"], signal.SIGKILL)
             ended = "worker 1 ended with code 1; its clients must reconnect"
-            await until(lambda: ended in [kept.text for kept in gate.totals.recent_events])
+            await until(lambda: ended in [kept.text for kept in gate.process.events])
             _write(pair.cert, good)
             await ready(gate)
 
@@ -465,7 +466,7 @@ def test_a_broker_that_a_response_names_has_a_listener_before_the_client_hears_o
             reader, writer = ends
             writer.write(request(3, 1, 9, b"\xff\xff\xff\xff"))
             told = await frame(reader)
-            listener = gate.listeners.brokers.known[5].listener
+            listener = gate.brokers.known[5].listener
             assert listener is not None
             ours = ((1, "127.0.0.1", listener.port - 4), (5, "127.0.0.1", listener.port))
             assert told == response(9, metadata(*ours))[4:]
@@ -587,7 +588,7 @@ def test_nothing_listens_where_nothing_can_be_bound() -> None:
     async def scene() -> None:
         async with served(1) as (gate, _):
             asked = config(bootstrap="k:1", workers="2", listen=str(Address("127.0.0.1", gate.listen.port)))
-            another = Supervisor(asked, asyncio.get_running_loop(), structlog.get_logger())
+            another = Supervisor(Process.of(asked, asyncio.get_running_loop(), structlog.get_logger()))
             with pytest.raises(OSError, match="in use"):
                 another.open()
             another.close()

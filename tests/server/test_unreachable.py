@@ -64,7 +64,7 @@ def test_a_gateway_is_well_again_when_nobody_wants_the_broker(monkeypatch: pytes
     async def scene() -> None:
         async with stub_cluster((1, "", 0)) as cluster, gateway(cluster.address, Gateway) as gate:
             await until(lambda: gate.health().state == "ready")
-            gate.unreachable(1, "refused")
+            gate.server.unreachable(1, "refused")
             await asyncio.sleep(0.05)
             assert gate.health() == Health(state="degraded", reasons=["refused"])
             monkeypatch.setattr(conditions, "UNTRIED_SECONDS", 0.0)

@@ -24,21 +24,21 @@ def test_limits_that_are_reached_are_reasons() -> None:
             gateway(cluster.address, Gateway, max_sessions="1", max_inflight_bytes="100") as gate,
         ):
             await until(lambda: gate.health().state == "ready")
-            assert gate.sessions.reserve()
+            assert gate.server.sessions.reserve()
             slots = (
                 "all 1 session slots are used, other clients' fetches are forwarded unchanged;"
                 " raise --max-sessions"
             )
             assert gate.health() == Health(state="degraded", reasons=[slots])
-            gate.reconfigure(replace(gate.config, sessions=False))
+            gate.reconfigure(replace(gate.process.config, sessions=False))
             assert gate.health().state == "ready", "nobody wants one"
-            gate.reconfigure(replace(gate.config, sessions=True))
-            gate.budget.total = 101
+            gate.reconfigure(replace(gate.process.config, sessions=True))
+            gate.server.budget.total = 101
             held = "101 bytes of responses are buffered, brokers are not read; raise --max-inflight-bytes"
             assert gate.health() == Health(state="degraded", reasons=[slots, held])
             assert gate.health().ready
-            gate.budget.total = 0
-            gate.sessions.release()
+            gate.server.budget.total = 0
+            gate.server.sessions.release()
             assert gate.health() == Health(state="ready", reasons=[])
 
     run(scene())
@@ -59,16 +59,16 @@ def test_that_no_broker_is_reachable_is_said_first() -> None:
     async def scene() -> None:
         async with stub_cluster((1, "", 0)) as cluster, gateway(cluster.address, Gateway) as gate:
             await until(lambda: gate.health().state == "ready")
-            gate.unreachable(None, "down")
+            gate.server.unreachable(None, "down")
             assert gate.health().reasons == ["down"]
-            gate.unreachable(1, "and this")
+            gate.server.unreachable(1, "and this")
             assert gate.health() == Health(
                 state="degraded", reasons=["no broker is reachable", "down", "and this"]
             )
-            told = [kept.text for kept in gate.totals.recent_events]
+            told = [kept.text for kept in gate.process.events]
             assert told[0].startswith("ready: the bootstrap ")
             assert told[1:] == ["broker 1 is unreachable: and this"], "of one kind, told as one"
-            gate.connected(1, gate.listen)
+            gate.server.connected(1, gate.listen)
             assert gate.health().reasons == ["down"]
 
     run(scene())
@@ -136,8 +136,8 @@ def test_that_none_is_left_for_its_broker_is_no_fault_of_the_broker(
 
     async def scene() -> None:
         async with stub_broker() as broker, gateway(broker.address) as gate:
-            gate.reach.answered = True
-            gate.reach.unreachable_brokers.reached(None, 0.0)
+            gate.monitor.reach.answered = True
+            gate.monitor.reach.unreachable_brokers.reached(None, 0.0)
             with _descriptors_left(2):  # one for each end of the client's connection
                 async with client(gate.listen.port) as (reader, _):
                     assert await reader.read() == b""

@@ -19,7 +19,7 @@ Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 
 def _scrape(gate: Gateway) -> Samples:
-    text = exposition(gate.account()).decode()
+    text = exposition(gate.server.account()).decode()
     families = text_string_to_metric_families(text)
     return {
         (sample.name, frozenset(sample.labels.items())): sample.value
@@ -49,8 +49,8 @@ def _fill(tally: Tally) -> None:
 def test_every_figure_is_the_tallys() -> None:
     async def scene() -> None:
         async with stub_broker() as broker, gateway(broker.address) as gate:
-            _fill(gate.totals.closed_tallies.setdefault(None, Tally()))
-            gate.faults["broker"] = 12
+            _fill(gate.monitor.totals.closed_tallies.setdefault(None, Tally()))
+            gate.server.faults["broker"] = 12
             samples = _scrape(gate)
 
             for factor, side in ((1, "client"), (1000, "broker")):
@@ -79,11 +79,11 @@ def test_live_connections_are_counted_while_they_live() -> None:
             async with client(gate.listen.port) as (reader, writer):
                 writer.write(b"hello")
                 await reader.readexactly(5)
-                (link,) = gate.links
+                (link,) = gate.server.links
                 core = cast("Wire", link.core)
                 core.session_id, core.session_partitions = 77, 100
                 link.client.holds, link.broker.holds = PEER_FULL, PEER_FULL | BUDGET
-                gate.budget.total = 4096
+                gate.server.budget.total = 4096
                 core.outstanding, core.due_at = 3, monotonic() - 60.0
                 samples = _scrape(gate)
                 assert _value(samples, "fetchgate_broker_outstanding_requests", broker="bootstrap") == 3
@@ -104,8 +104,8 @@ def test_live_connections_are_counted_while_they_live() -> None:
                 assert _value(samples, name, side="broker", reason="client_full") == 1
                 assert _value(samples, name, side="broker", reason="budget") == 1
                 link.client.holds = link.broker.holds = 0
-                gate.budget.total = 0
-            await until(lambda: not gate.links)
+                gate.server.budget.total = 0
+            await until(lambda: not gate.server.links)
             samples = _scrape(gate)
             assert _value(samples, "fetchgate_connections", side="client") == 0
             assert _value(samples, "fetchgate_connections_accepted_total") == 1
@@ -118,7 +118,7 @@ def test_live_connections_are_counted_while_they_live() -> None:
 def test_a_capture_that_stopped_shows() -> None:
     async def scene() -> None:
         async with stub_broker() as broker, gateway(broker.address) as gate:
-            account = gate.account()
+            account = gate.server.account()
             assert b"\nfetchgate_capture_stopped 0.0\n" in exposition(account)
             account.status.capture_stopped = True
             assert b"\nfetchgate_capture_stopped 1.0\n" in exposition(account)
@@ -145,8 +145,8 @@ def test_the_process_and_the_switch_show() -> None:
 def test_sessions_of_clients_show() -> None:
     async def scene() -> None:
         async with stub_broker() as broker, gateway(broker.address) as gate:
-            account = gate.account()
-            status, other = account.status, gate.account().status
+            account = gate.server.account()
+            status, other = account.status, gate.server.account().status
             for each in (status, other):
                 each.client_sessions, each.client_session_partitions = 3, 50
                 each.client_session_evictions = {False: 7, True: 1}
@@ -179,11 +179,11 @@ def test_histograms_are_cumulative_and_add_brokers_up() -> None:
     async def scene() -> None:
         async with stub_broker() as broker, gateway(broker.address) as gate:
             for node_id in (1, None):
-                measured = gate.totals.measured(node_id)
+                measured = gate.monitor.totals.measured(node_id)
                 measured.fetches.extend((0.3, 77, 3740, 0, 100, 0.02, 4000, -1, 100, -1))
                 measured.requests.extend((0.00004, 3.0))
                 measured.others.append(0.002)
-            gate.totals.loop_lag.note([0.02])
+            gate.monitor.totals.loop_lag.note([0.02])
             samples = _scrape(gate)
 
             def buckets(name: str, **labels: str) -> list[float]:
@@ -216,7 +216,7 @@ def test_brokers_are_told_apart_up_to_a_bound() -> None:
                 tally = Tally(refusals=2)
                 tally.session_errors[70] = 3
                 tally.client.fetch_request_bytes = 10
-                gate.totals.closed(node_id, tally)
+                gate.monitor.totals.closed(node_id, tally)
             samples = _scrape(gate)
             name = "fetchgate_broker_session_refusals_total"
             assert _value(samples, name, broker="0") == 2
@@ -232,13 +232,13 @@ def test_brokers_are_told_apart_up_to_a_bound() -> None:
 def test_state_and_limits_show() -> None:
     async def scene() -> None:
         async with stub_broker() as broker, gateway(broker.address, max_sessions="7") as gate:
-            assert all(gate.sessions.reserve() for _ in range(3))
+            assert all(gate.server.sessions.reserve() for _ in range(3))
             samples = _scrape(gate)
             states = {name: _value(samples, "fetchgate_state", state=name) for name in STATES}
             assert states == {"starting": 1, "ready": 0, "degraded": 0, "draining": 0}
             assert _value(samples, "fetchgate_session_slots_held") == 3
             assert _value(samples, "fetchgate_session_slots_limit") == 7
-            assert _value(samples, "fetchgate_inflight_limit_bytes") == gate.budget.limit
+            assert _value(samples, "fetchgate_inflight_limit_bytes") == gate.server.budget.limit
             assert _value(samples, "fetchgate_broker_unreachable", broker="bootstrap") == 1
 
     run(scene())
@@ -262,10 +262,10 @@ def test_destinations_are_told_by_their_address() -> None:
         async with gateway("", transparent="redirect") as gate:
             assert isinstance(gate.brokers, Destinations)
             number = gate.brokers.number(Address("10.0.0.7", 9092))
-            gate.totals.closed(number, Tally(refusals=1))
-            gate.totals.closed(LOOPED, Tally(refusals=2))
-            gate.totals.closed(OTHERS, Tally(refusals=4))
-            gate.unreachable(number, "down")
+            gate.monitor.totals.closed(number, Tally(refusals=1))
+            gate.monitor.totals.closed(LOOPED, Tally(refusals=2))
+            gate.monitor.totals.closed(OTHERS, Tally(refusals=4))
+            gate.server.unreachable(number, "down")
             assert gate.health().reasons == ["no broker is reachable", "down"]
             samples = _scrape(gate)
             name = "fetchgate_broker_session_refusals_total"

@@ -5,7 +5,7 @@ import pytest
 
 from proxy.core.events import SideTally, Tally
 from proxy.server.gateway import Gateway
-from proxy.server.listeners import Brokers
+from proxy.server.registry import BrokerRegistry
 from proxy.telemetry import state
 from proxy.telemetry.state import document
 from proxy.telemetry.totals import NodeId
@@ -25,7 +25,7 @@ def test_it_describes_brokers_and_connections() -> None:
         ):
             writer.write(b"hello")
             await reader.readexactly(5)
-            (link,) = gate.links
+            (link,) = gate.server.links
             core = cast("Wire", link.core)
             core.session_id, core.session_epoch, core.session_partitions = 77, 3, 100
             core.software_name, core.software_version, core.fetch_version = "librdkafka", "2.16", 16
@@ -35,7 +35,7 @@ def test_it_describes_brokers_and_connections() -> None:
             core.tally.session_errors[70] = 4
             core.tally.refusals = 2
             link.last_error = "error 70"
-            assert isinstance(gate.brokers, Brokers)
+            assert isinstance(gate.brokers, BrokerRegistry)
             told = gate.brokers.resolve("127.0.0.1", 1, "kafka-1", 9092)
             assert told is not None
 
@@ -120,14 +120,14 @@ def test_it_tells_the_last_two_minutes_and_what_happened() -> None:
         async with stub_broker() as broker, gateway(broker.address) as gate:
             tally = Tally()
             opened: list[tuple[NodeId, Tally]] = [(None, tally)]
-            gate.totals.measured(None)
-            gate.totals.sample(10.0, opened)
+            gate.monitor.totals.measured(None)
+            gate.monitor.totals.sample(10.0, opened)
             tally.client = SideTally(fetch_request_bytes=100, fetch_response_bytes=50, fetches=[0, 0, 7, 0])
             tally.broker = SideTally(fetch_request_bytes=10, fetch_response_bytes=5, fetches=[1, 6, 0, 0])
-            gate.totals.measured(None).fetches.extend((0.5, 5, 50, 1, 10, 1.5, 5, 50, 1, 10))
-            gate.totals.sample(12.0, opened)
-            gate.note("fault", "c was cut off", warning=True)
-            gate.totals.measured(None).requests.extend((0.0002, 0.0004))
+            gate.monitor.totals.measured(None).fetches.extend((0.5, 5, 50, 1, 10, 1.5, 5, 50, 1, 10))
+            gate.monitor.totals.sample(12.0, opened)
+            gate.process.note("fault", "c was cut off", warning=True)
+            gate.monitor.totals.measured(None).requests.extend((0.0002, 0.0004))
 
             shown = await _state(gate)
 
@@ -167,7 +167,7 @@ def test_of_many_connections_those_that_moved_most_are_listed(monkeypatch: pytes
         ):
             writer.write(b"hello")
             await reader.readexactly(5)
-            await until(lambda: len(gate.links) == 3)
+            await until(lambda: len(gate.server.links) == 3)
             shown = await _state(gate, 2)
             assert shown["connections_open"] == 3
             assert [entry["client"]["bytes_out"] for entry in shown["connections"]] == [5, 0]

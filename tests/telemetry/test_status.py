@@ -6,7 +6,7 @@ from proxy.core.eligibility import SessionLimits
 from proxy.core.events import SideTally, Tally
 from proxy.core.histograms import Measured
 from proxy.telemetry.history import MAX_EVENTS, RecentEvents
-from proxy.telemetry.status import Counts, Process, Unreachable, WithBroker
+from proxy.telemetry.status import Counts, ServingProcess, Unreachable, WithBroker
 
 
 def _with_broker(size: int) -> WithBroker:
@@ -32,7 +32,9 @@ def counts(node_id: int, size: int) -> Counts:
         faults=Counter(client=1),
         links={node_id: _with_broker(size)},
         paused=Counter({("client", "broker_full"): 1}),
-        processes=[Process(number=1, pid=2, connections=3, cpu_seconds=0.5, resident_bytes=6, open_fds=7)],
+        processes=[
+            ServingProcess(number=1, pid=2, connections=3, cpu_seconds=0.5, resident_bytes=6, open_fds=7)
+        ],
     )
 
 

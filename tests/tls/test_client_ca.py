@@ -53,7 +53,7 @@ def test_the_subject_of_a_client_is_in_its_log_lines_and_in_the_state(keys: Keys
             assert await reader.readexactly(5) == b"hello"
             link = link_of(gate)
             assert link.log_fields["subject"] == "CN=alice"
-            ((_, described),) = await state.connections(gate.links, 1)
+            ((_, described),) = await state.connections(gate.server.links, 1)
             assert '"client_subject": "CN=alice"' in described
 
     run(scene(), plain=plain)
@@ -103,9 +103,9 @@ def test_a_client_without_a_good_certificate_is_refused(
             async with stub_broker() as broker, gateway(broker.address, Gateway, **_wanting(keys)) as gate:
                 with pytest.raises((OSError, EOFError)):
                     await _hello(gate.listen.port, _showing(keys, pair))
-                await until(lambda: gate.faults["client"])
-                assert gate.counts().authentication_failures == {"client": 1, "broker": 0}
-                assert not gate.links
+                await until(lambda: gate.server.faults["client"])
+                assert gate.server.counts().authentication_failures == {"client": 1, "broker": 0}
+                assert not gate.server.links
                 assert b"hello" not in broker.received
         (line,) = [line for line in lines if line["event"] == "TLS handshake of a client failed"]
         assert line["reason"].startswith(said)

@@ -28,8 +28,8 @@ def test_a_handshake_with_a_broker(keys: Keys, pair: Callable[[Keys], Pair | Non
             gateway(broker.address, WireGateway, **keys.to_broker()) as gate,
             client(gate.listen.port),
         ):
-            await until(lambda: gate.tls_failures["broker"])
-            counts = gate.counts()
+            await until(lambda: gate.server.tls_failures["broker"])
+            counts = gate.server.counts()
             assert counts.tls_failures == {"client": 0, "broker": 1}
             assert counts.authentication_failures == {"client": 0, "broker": int(refused)}
             assert counts.connect_failures == {None: 1}
@@ -42,8 +42,8 @@ def test_a_broker_that_is_not_there_is_no_failure_of_tls(keys: Keys) -> None:
         async with stub_broker() as broker:
             address = broker.address
         async with gateway(address, WireGateway, **keys.to_broker()) as gate, client(gate.listen.port):
-            await until(lambda: gate.counts().connect_failures)
-            assert gate.counts().tls_failures == {"client": 0, "broker": 0}
+            await until(lambda: gate.server.counts().connect_failures)
+            assert gate.server.counts().tls_failures == {"client": 0, "broker": 0}
 
     run(scene())
     assert not is_tls(ConnectionRefusedError(111, "refused"))
@@ -62,13 +62,13 @@ def test_it_is_known_when_certificates_expire(keys: Keys) -> None:
         ):
             writer.write(b"hello")
             await reader.readexactly(5)
-            gate.certificates["admin_cert"] = ReloadingContext(shown.cert, [], lambda: serving(shown))
+            gate.monitor.certificates["admin_cert"] = ReloadingContext(shown.cert, [], lambda: serving(shown))
             assert gate.status().certificates["admin_cert"] == _ends(shown)
-            del gate.certificates["admin_cert"]
+            del gate.monitor.certificates["admin_cert"]
             status = gate.status()
             assert status.certificates == {"tls_cert": _ends(keys.good), "broker_tls_cert": _ends(mine)}
             assert status.broker_certificates == {None: _ends(shown)}
-            text = exposition(gate.account()).decode()
+            text = exposition(gate.server.account()).decode()
             name = "fetchgate_certificate_expiry_timestamp_seconds"
             told = [line for line in text.splitlines() if line.startswith(name)]
             assert {line.split()[0].removeprefix(name): float(line.split()[1]) for line in told} == {
@@ -98,9 +98,9 @@ def test_a_client_whose_credentials_are_refused_is_named() -> None:
         ):
             writer.write(b"hello")
             await reader.readexactly(5)
-            gate.report(LoginRefused(error_code=58), link_of(gate))
-            assert gate.counts().authentication_failures == {"client": 1, "broker": 0}
-            told = [event.text for event in gate.totals.recent_events if event.kind == "login refused"]
+            gate.server.report(LoginRefused(error_code=58), link_of(gate))
+            assert gate.server.counts().authentication_failures == {"client": 1, "broker": 0}
+            told = [event.text for event in gate.process.events if event.kind == "login refused"]
             assert told == ["the bootstrap refused the authentication of t: error 58"]
 
     run(scene())

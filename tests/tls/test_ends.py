@@ -43,8 +43,8 @@ def test_bytes_pass_both_ways_inside_tls_on_both_sides(keys: Keys, plain: bool) 
             async with client(gate.listen.port, keys.trust(), "localhost") as (reader, writer):
                 writer.write(sent)
                 assert await reader.readexactly(len(sent)) == sent
-            await until(lambda: not gate.links and not broker.open)
-            assert gate.counts().total().client.bytes_in == len(sent)
+            await until(lambda: not gate.server.links and not broker.open)
+            assert gate.server.counts().total().client.bytes_in == len(sent)
 
     run(scene(), plain=plain)
 
@@ -61,7 +61,7 @@ def test_a_client_that_does_not_read_holds_back_its_broker(keys: Keys, plain: bo
         ):
             socket_of(writer).pause_reading()
             writer.write(b"flood")
-            await until(lambda: gate.links and link_of(gate).broker_holds == PEER_FULL)
+            await until(lambda: gate.server.links and link_of(gate).broker_holds == PEER_FULL)
             link = link_of(gate)
             assert link.client.transport is not None
             # TLS adds 22 bytes to a record of 16 KiB.
@@ -123,7 +123,7 @@ def test_a_session_is_closed_when_its_client_leaves(keys: Keys, plain: bool, ord
                     writer.close()
                     await writer.wait_closed()
             await until(lambda: broker.received.endswith(b"x<close>"))
-            await until(lambda: not gate.links and not broker.open)
+            await until(lambda: not gate.server.links and not broker.open)
 
     run(scene(), plain=plain)
 
@@ -165,7 +165,7 @@ def test_responses_to_a_client_that_has_said_the_end_go_nowhere(keys: Keys) -> N
                 broker.writers[0].write(b"late")
                 await asyncio.sleep(0.002)
             broker.writers[0].write(b"<close>")
-            await until(lambda: not gate.links)
+            await until(lambda: not gate.server.links)
 
     run(scene())
 
@@ -224,12 +224,14 @@ def test_a_capture_sees_what_is_inside(keys: Keys, tmp_path: Path) -> None:
             gateway(broker.address, WireGateway, **keys.to_broker(), **keys.to_client()) as gate,
         ):
             files = Files(tmp_path, most_bytes=1 << 20, most_files=4)
-            gate.tap = capture = Capture(files, records=True, loop=gate.loop, log=structlog.get_logger())
+            gate.server.tap = capture = Capture(
+                files, records=True, loop=gate.process.loop, log=structlog.get_logger()
+            )
             async with client(gate.listen.port, keys.trust(), "localhost") as (reader, writer):
                 writer.write(request(ApiKey.LIST_GROUPS, 0, 7))
                 await reader.readexactly(15)
-                await until(lambda: gate.links)
-            await until(lambda: not gate.links)
+                await until(lambda: gate.server.links)
+            await until(lambda: not gate.server.links)
             capture.close()
 
     run(scene())

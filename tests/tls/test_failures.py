@@ -230,11 +230,13 @@ def test_a_broker_that_wants_a_client_certificate_says_so(keys: Keys) -> None:
             )
         assert str(caught.value) == f"127.0.0.1:{port}: {line}"
         async with gateway(f"127.0.0.1:{port}", WireGateway, **keys.to_broker()) as gate:
-            gate.reach.unreachable_brokers.reached(None, monotonic())
+            gate.monitor.reach.unreachable_brokers.reached(None, monotonic())
             async with client(gate.listen.port) as (reader, writer):
                 writer.write(b"x")
                 assert await reader.read() == b""
-            await until(lambda: gate.reach.unreachable_brokers.of(None) == f"127.0.0.1:{port}: {line}")
+            await until(
+                lambda: gate.monitor.reach.unreachable_brokers.of(None) == f"127.0.0.1:{port}: {line}"
+            )
 
     with _wants_certificates(keys) as port:
         run(scene(port))
@@ -245,13 +247,13 @@ def test_a_broker_that_refuses_us_after_the_handshake_stays_unreachable(keys: Ke
 
     async def scene(port: int) -> None:
         async with gateway(f"127.0.0.1:{port}", WireGateway, **keys.to_broker()) as gate:
-            gate.reach.answered = True
+            gate.monitor.reach.answered = True
             with capture_logs() as lines:
                 for _ in range(3):
                     async with client(gate.listen.port) as (reader, writer):
                         writer.write(b"x")
                         assert await reader.read() == b""
-                    await until(lambda: not gate.links)
+                    await until(lambda: not gate.server.links)
             assert [line["event"] for line in lines] == ["bootstrap unreachable, trying again"]
             assert gate.health().reasons[0] == "no broker is reachable"
 
@@ -272,7 +274,7 @@ def test_a_client_that_leaves_amid_a_response_is_no_trouble_of_the_broker(keys: 
                         await reader.readexactly(100_000)
                         if orderly:
                             writer.close()
-                    await until(lambda: not gate.links and not broker.open)
+                    await until(lambda: not gate.server.links and not broker.open)
         assert lines == []
 
     run(scene())
@@ -318,7 +320,7 @@ def test_a_client_in_plain_text_is_reported_and_costs_no_other(keys: Keys) -> No
             ]
             (line,) = lines
             assert line["client"].startswith("127.0.0.1:")
-            assert gate.faults["client"] == gate.tls_failures["client"] == 1
+            assert gate.server.faults["client"] == gate.server.tls_failures["client"] == 1
             writer.write(b"on")
             assert await reader.readexactly(2) == b"on"
 
@@ -471,11 +473,11 @@ def test_a_socket_that_is_closed_before_this_is_reported_has_nothing_unread(keys
             gateway(broker.address, WireGateway, **keys.to_client()) as gate,
             client(gate.listen.port, keys.trust(), "localhost"),
         ):
-            await until(lambda: gate.links and link_of(gate).has_broker)
+            await until(lambda: gate.server.links and link_of(gate).has_broker)
             transport = link_of(gate).client.transport
             assert transport is not None
             transport.abort()
-            while gate.links:
+            while gate.server.links:
                 last = unacknowledged(transport), unread(transport), is_gone(transport)
                 await asyncio.sleep(0)
             assert last == (0, 0, False)

@@ -8,8 +8,7 @@ from contextlib import ExitStack
 import pytest
 from structlog.testing import capture_logs
 
-from proxy.server import gateway as gateways
-from proxy.server import server
+from proxy.server import acceptor, server
 from proxy.server.server import LIMIT
 from tests.server.test_supervisor import workers
 from tests.shell import (
@@ -40,19 +39,19 @@ def test_handshakes_count_as_connections(keys: Keys, plain: bool) -> None:
                     stack.enter_context(socket.create_connection(("127.0.0.1", gate.listen.port)))
                     for _ in range(40)
                 ]
-                await until(lambda: gate.turned_away[LIMIT] == 37)
-                assert len(gate.handshakes) == gate.status().connections == 3
-                assert not gate.links
+                await until(lambda: gate.server.turned_away[LIMIT] == 37)
+                assert len(gate.server.handshakes) == gate.status().connections == 3
+                assert not gate.server.links
                 assert gate.health().reasons[-1].startswith("all 3 connections are used")
                 for sock in silent[3:]:
                     sock.settimeout(0)
                     assert sock.recv(1) == b""
-            await until(lambda: not gate.handshakes)
+            await until(lambda: not gate.server.handshakes)
             async with client(gate.listen.port, keys.trust(), "localhost") as (reader, writer):
                 writer.write(b"x")
                 assert await reader.readexactly(1) == b"x"
                 assert gate.status().connections == 1
-            assert gate.accepted == 1
+            assert gate.server.accepted == 1
 
     run(scene(), plain=plain)
 
@@ -89,8 +88,8 @@ def test_as_many_clients_as_allowed_are_served_in_tls(keys: Keys, plain: bool) -
                     pass
             asks.write(b"x")
             assert await first.readexactly(1) == b"x"
-            assert gate.turned_away[LIMIT] == 1
-            assert gate.status().connections == len(gate.links) == 3
+            assert gate.server.turned_away[LIMIT] == 1
+            assert gate.status().connections == len(gate.server.links) == 3
 
     run(scene(), plain=plain)
 
@@ -107,9 +106,9 @@ def test_a_handshake_that_takes_too_long_makes_room(
             gateway(broker.address, WireGateway, max_connections="1", **keys.to_client()) as gate,
         ):
             reader, writer = await asyncio.open_connection("127.0.0.1", gate.listen.port)
-            await until(lambda: gate.handshakes)
+            await until(lambda: gate.server.handshakes)
             assert await reader.read() == b""
-            await until(lambda: not gate.handshakes)
+            await until(lambda: not gate.server.handshakes)
             writer.close()
             async with client(gate.listen.port, keys.trust(), "localhost"):
                 pass
@@ -118,7 +117,7 @@ def test_a_handshake_that_takes_too_long_makes_room(
 
 
 def test_clients_wait_while_no_descriptor_is_left(keys: Keys, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gateways, "ACCEPT_AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(acceptor, "ACCEPT_AGAIN_SECONDS", 0.01)
 
     async def scene() -> None:
         async with stub_broker() as broker, gateway(broker.address, WireGateway, **keys.to_client()) as gate:
@@ -150,7 +149,7 @@ def test_a_drain_ends_handshakes(keys: Keys, monkeypatch: pytest.MonkeyPatch) ->
             gateway(broker.address, ClosingGateway, **keys.to_client()) as gate,
         ):
             reader, writer = await asyncio.open_connection("127.0.0.1", gate.listen.port)
-            await until(lambda: gate.handshakes)
+            await until(lambda: gate.server.handshakes)
             assert await gate.drain(20) == 0
             assert await reader.read() == b""
             writer.close()

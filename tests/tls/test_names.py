@@ -14,6 +14,7 @@ from proxy.addresses import Address, BrokerPorts
 from proxy.net.link import Link
 from proxy.protocol.api import ApiKey
 from proxy.server.gateway import Gateway
+from proxy.server.process import Process
 from tests.shell import (
     client,
     config,
@@ -126,10 +127,10 @@ def test_in_transparent_mode_the_name_that_a_client_asked_for_is_asked_of_the_br
 ) -> None:
     async def scene() -> None:
         configured = config(transparent="redirect", **keys.to_broker(**options))
-        gate = Gateway(configured, asyncio.get_running_loop(), structlog.get_logger())
-        link = Link(gate, None)
+        gate = Gateway(Process.of(configured, asyncio.get_running_loop(), structlog.get_logger()))
+        link = Link(gate.server, None)
         link.server_name = asked_for
-        assert gate.broker_tls_args(link, Address("10.0.0.1", 9093))["server_hostname"] == name
+        assert gate.server.broker_tls_args(link, Address("10.0.0.1", 9093))["server_hostname"] == name
 
     run(scene())
 
@@ -137,9 +138,9 @@ def test_in_transparent_mode_the_name_that_a_client_asked_for_is_asked_of_the_br
 def test_in_explicit_mode_each_broker_is_asked_for_by_its_own_host(keys: Keys) -> None:
     async def scene() -> None:
         configured = config(bootstrap="kafka:9093", **keys.to_broker())
-        gate = Gateway(configured, asyncio.get_running_loop(), structlog.get_logger())
-        link = Link(gate, 1)
+        gate = Gateway(Process.of(configured, asyncio.get_running_loop(), structlog.get_logger()))
+        link = Link(gate.server, 1)
         link.server_name = "gate.example"
-        assert gate.broker_tls_args(link, Address("kafka1", 9093))["server_hostname"] == "kafka1"
+        assert gate.server.broker_tls_args(link, Address("kafka1", 9093))["server_hostname"] == "kafka1"
 
     run(scene())

@@ -47,13 +47,13 @@ def series() -> Series:
 
     async def scene() -> None:
         async with stub_broker() as broker, gateway(broker.address, cooperative="billing") as gate:
-            gate.totals.closed_tallies.clear()
-            (tally := gate.counts().total()).session_errors[70] = 1
+            gate.monitor.totals.closed_tallies.clear()
+            (tally := gate.server.counts().total()).session_errors[70] = 1
             tally.passthrough["one partition"] = 1
             tally.leaders_not_followed[NotFollowed.BUSY] = 1
-            gate.totals.closed(1, tally)
+            gate.monitor.totals.closed(1, tally)
             await asyncio.sleep(0)
-            account = gate.account()
+            account = gate.server.account()
             assert account.counts.cooperative is not None
             account.counts.cooperative.tally.refused[44] = 1
             account.counts.cooperative.groups[0].members.append(MEMBER)

@@ -12,6 +12,7 @@ import socket
 import time
 from collections.abc import Coroutine
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any, Final, Self, TypeAlias
 
 import numpy as np
@@ -23,6 +24,7 @@ from proxy.net.link import Link
 from proxy.net.sockets import BrokerProtocol, ClientProtocol
 from proxy.protocol.api import ApiKey
 from proxy.server.gateway import Gateway
+from proxy.server.process import Process, Tasks
 from tools.bench import passthrough
 from tools.bench.frames import Topics, fetch_request, fetch_response, rotated
 from tools.bench.processes import HOST
@@ -95,18 +97,22 @@ class _Transport(asyncio.Transport):
         """Nothing is read."""
 
 
+class _NoTasks(Tasks):
+    """Nothing runs in the background: the stand-ins are connected at once."""
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        work.close()
+
+
 class _Gateway(Gateway):
     """One that accepts nothing, although it is bound, and never connects."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         options = {"listen": f"{HOST}:{free_ports()}", "bootstrap": f"{HOST}:{_PEER[1]}", "admin": "off"}
         log = structlog.wrap_logger(None, wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
-        super().__init__(load(options, {}, None), loop, log)
+        process = Process.of(load(options, {}, None), loop, log)
+        super().__init__(replace(process, tasks=_NoTasks(loop)))
         self.open()
-
-    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run nothing in the background: the stand-ins are connected at once."""
-        work.close()
 
 
 class Inside:
@@ -124,7 +130,7 @@ class Inside:
         self._broker_side: Side
         self._gateway = _Gateway(self._loop) if gateway else None
         if self._gateway is not None:
-            link = Link(self._gateway, None)
+            link = Link(self._gateway.server, None)
             self._client_side, self._broker_side = ClientProtocol(link), BrokerProtocol(link)
         else:
             side = passthrough.Side()

@@ -18,6 +18,7 @@ import structlog
 from proxy.config import load
 from proxy.server.gateway import Gateway
 from proxy.server.ipc import Channel, HandedOver, Question, receive_connection, respond, send_connection
+from proxy.server.process import Process
 from proxy.telemetry import logs
 from proxy.telemetry.admin import Admin
 from proxy.telemetry.state import Described
@@ -198,7 +199,7 @@ def _stage() -> tuple[asyncio.AbstractEventLoop, Admin]:
     loop = asyncio.new_event_loop()
 
     async def begin() -> Admin:
-        gate = Gateway(load(_FLAGS, {}, None), loop, structlog.get_logger())
+        gate = Gateway(Process.of(load(_FLAGS, {}, None), loop, structlog.get_logger()))
         gate.open()
         still = _Still(await gate.collect_status(), await gate.collect_account())
         gate.close()

@@ -1,39 +1,33 @@
-"""The listeners: one for the bootstrap and one for each broker that the cluster names.
+"""The brokers that are known, their listeners, and the addresses that clients get for them.
 
-`ClusterListeners` binds the bootstrap listener, or in transparent mode the one that netfilter leads clients
-to, and polls the cluster for its brokers. `Brokers` opens a listener as soon as a broker is known: at once
-if its IPs are known; in small steps if a response names many brokers; after a look-up if its host is a name.
-Meanwhile the broker is *opening*, and responses that name it wait (`Directory.opened`). The brokers can be
-kept in a file (``--state``): after a restart their listeners are open at once.
+`BrokerRegistry` opens a listener as soon as a broker is known: at once if its IPs are known; in small steps
+if a response names many brokers; after a look-up if its host is a name. Meanwhile the broker is *opening*,
+and responses that name it wait (`KnownBrokers.opened`). The cluster is asked for its brokers, and ``--state``
+keeps them in a file: after a restart their listeners are open at once.
 """
 
 import asyncio
 import errno
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Collection, Coroutine, Iterable
-from socket import socket
+from collections.abc import Callable, Collection, Iterable
 from time import monotonic
-from typing import Any, Final
+from typing import Final
 
-from proxy.addresses import BY_NAME, MAX_PORT, Address, Broker, BrokerPorts, advertised
-from proxy.config import Config
-from proxy.logger import Logger
+from proxy.addresses import BY_NAME, MAX_PORT, Address, Broker, advertised
 from proxy.net.bootstrap import BootstrapError, Cluster, ask_any
-from proxy.net.listen import Binding
-from proxy.net.resolve import Resolver
 from proxy.net.tls import BrokerTls
-from proxy.net.transparent import Destinations, listen
+from proxy.net.transparent import Destinations
 from proxy.reasons import reason_of
+from proxy.server.acceptor import Acceptor
 from proxy.server.conditions import Reachability
+from proxy.server.process import Process
 from proxy.server.state_file import StateFile
-from proxy.telemetry.history import Note
-from proxy.telemetry.totals import NodeId
 
 _OF_THE_PORT: Final = frozenset({errno.EADDRINUSE, errno.EACCES})
 """Errors that another port would not have."""
 FORGET_SECONDS: Final = 300.0
-"""A broker that the cluster did not name for so long loses its listener. A restart of a broker takes less."""
+"""A broker that the cluster has not named for so long loses its listener. A broker restarts in less time."""
 REFRESH_SECONDS: Final = 60.0
 """How often the cluster is asked for its brokers while it responds."""
 RETRY_SECONDS: Final = (1.0, 30.0)
@@ -43,30 +37,37 @@ TICK_SECONDS: Final = 5.0
 OPEN_SECONDS: Final = 2.0
 """How long a response waits for the listeners of the brokers that it names."""
 MAX_BROKERS: Final = 1000
-"""How many brokers are known at most. Large clusters have some hundreds. More are a mistake somewhere, and
-their listeners would take the descriptors that clients need."""
+"""The largest number of brokers. Large clusters have some hundreds. More are a mistake somewhere, and their
+listeners would take the descriptors that clients need."""
 AT_ONCE: Final = 16
 """How many listeners are opened in one step of the event loop; each takes some 0.1 ms."""
 
 
-class Directory(ABC):
+class KnownBrokers(ABC):
     """The known brokers, and the addresses that clients get for them.
 
     Args:
         listen: the address of the bootstrap listener.
-        advertise: the host in the addresses that clients get, or nothing.
+        advertise: the value of ``--advertise``.
     """
 
     def __init__(self, listen: Address, advertise: str) -> None:
-        self._listen = listen
-        self._advertise = advertise
+        self.listen = listen
+        """The address of the bootstrap listener; with the port that was bound, once it is bound."""
+        self.bound: tuple[Address, ...] = ()
+        """The IPs, and the port, at which it is bound."""
         self.known: dict[int, Broker] = {}
+        self._advertise = advertise
         self._openings: dict[int, asyncio.Future[None]] = {}
-        """For each broker that is opening and that somebody waits for: done when it is opening no more."""
+        """By broker that is opening and awaited; done when it is opening no more."""
 
     @abstractmethod
     def learn(self, node_id: int, address: Address) -> Broker | None:
         """Record the address of a broker; a new one gets a listener. None: there are too many brokers."""
+
+    def knows(self, node_id: int) -> bool:
+        """Tell whether a broker is known."""
+        return node_id in self.known
 
     def is_opening(self, node_id: int) -> bool:
         """Tell whether it is not known yet if a broker will have a listener."""
@@ -81,7 +82,7 @@ class Directory(ABC):
         if broker is None or broker.listener is None or broker.opening or broker.problem:
             return None
         address = advertised(
-            broker.listener, listen=self._listen, advertise=self._advertise, reached_at=reached_at
+            broker.listener, listen=self.listen, advertise=self._advertise, reached_at=reached_at
         )
         return address.host, address.port
 
@@ -97,7 +98,7 @@ class Directory(ABC):
             await asyncio.wait(opening, timeout=OPEN_SECONDS)
 
     def _is_open(self, node_id: int) -> None:
-        """Let those go on who wait for a broker: it is opening no more."""
+        """End the wait for a broker: it is opening no more."""
         opening = self._openings.pop(node_id, None)
         if opening is not None and not opening.done():
             opening.set_result(None)
@@ -107,56 +108,39 @@ class Directory(ABC):
         """The brokers that are left out of the responses, and why."""
         return [broker.problem for broker in self.known.values() if broker.problem]
 
+    @property
+    def listeners(self) -> list[Address]:
+        """The IPs and ports of all listeners."""
+        return [*self.bound, *(at for broker in self.known.values() for at in broker.bound)]
 
-class Brokers(Directory):
+
+class BrokerRegistry(KnownBrokers):
     """The known brokers and their listeners.
 
     Args:
-        rule: the addresses of the listeners.
-        listen: the address of the bootstrap listener.
-        ips: where that is bound.
-        advertise: the host in the addresses that clients get, or nothing.
-        serve: gets the listening sockets of a broker.
-        stop: gets the id of a broker that is no longer served.
+        process: the process that it belongs to.
+        acceptor: has the listeners.
         changed: called when anything about the known brokers has changed.
-        spawn: runs a task in the background.
-        log: takes the changes.
-        shares: brokers of a host template share its port at the host of `listen`; the server name
-            in TLS (SNI) says which broker a client wants.
-        binding: makes the sockets.
-        resolver: resolves the names of listeners.
     """
 
     def __init__(
-        self,
-        *,
-        rule: BrokerPorts,
-        listen: Address,
-        ips: Collection[str],
-        advertise: str,
-        serve: Callable[[int, list[socket]], None],
-        stop: Callable[[int], None],
-        changed: Callable[[], None],
-        spawn: Callable[[Coroutine[Any, Any, None]], None],
-        log: Logger,
-        shares: bool = False,
-        binding: Binding,
-        resolver: Resolver,
+        self, process: Process, acceptor: Acceptor, changed: Callable[[], None] = lambda: None
     ) -> None:
-        super().__init__(listen, advertise)
-        self._rule = rule
-        self._serve = serve
-        self._stop = stop
-        self._changed = changed
-        self._spawn = spawn
-        self._log = log
-        self._shares = shares
-        self._bind = binding.bind
-        self._resolver = resolver
-        self._resolver.keep(listen.host, ips)
-        self._shared = Address(listen.host, rule.template_port)
-        self._shared_at = tuple(Address(ip, listen.port) for ip in ips) if self._shared == listen else ()
+        config = process.config
+        super().__init__(config.listen, config.advertise)
+        self._process = process
+        self._log = process.log
+        self._resolver = process.resolver
+        self._acceptor = acceptor
+        self._on_change = changed
+        self._rule = config.broker_ports
+        self._shares = config.shares_port
+        """Brokers of a host template share its port at the host of `listen`; the server name in TLS (SNI)
+        says which broker a client wants."""
+        self._shared = Address(config.listen.host, self._rule.template_port)
+        self._shared_at: tuple[Address, ...] = ()
         """Where the shared port is bound; from the start if it is that of the bootstrap listener."""
+        self._state: StateFile | None = None
         self._queue: deque[Broker] = deque()
         """Brokers whose listeners are opened in the next steps."""
         self._opening: set[int] = set()
@@ -171,6 +155,36 @@ class Brokers(Directory):
         """The brokers that are left out of the responses, and why."""
         return [*super().problems, *filter(None, [self._too_many])]
 
+    def open(self) -> None:
+        """Bind the bootstrap listener.
+
+        Raises:
+            OSError: its address can't be bound.
+        """
+        self.listen, self.bound = self._acceptor.open()
+        self._resolver.keep(self.listen.host, [at.host for at in self.bound])
+        if self._shared == self.listen:
+            self._shared_at = self.bound
+
+    def restore(self) -> None:
+        """Open the listeners of the brokers in the state file; from now on the file is kept up to date."""
+        self._state = StateFile(self._process, self._addresses)
+        for node_id, address in self._state.load():
+            self.learn(node_id, address)
+
+    def close(self) -> None:
+        """Write to the state file what is not written yet."""
+        if self._state is not None:
+            self._state.close()
+
+    def _addresses(self) -> list[tuple[int, Address]]:
+        return [(broker.node_id, broker.address) for broker in self.known.values()]
+
+    def _changed(self) -> None:
+        if self._state is not None:
+            self._state.changed()
+        self._on_change()
+
     def learn(self, node_id: int, address: Address) -> Broker | None:
         """Record the address of a broker, and open a listener if the broker is new."""
         broker = self.known.get(node_id)
@@ -178,7 +192,7 @@ class Brokers(Directory):
             if len(self.known) >= MAX_BROKERS:
                 self._refuse(node_id)
                 return None
-            listener = self._rule.place(node_id, self._listen)
+            listener = self._rule.place(node_id, self.listen)
             broker = Broker(node_id=node_id, address=address, listener=listener, opening=True)
             self.known[node_id] = broker
             self._open_soon(broker)
@@ -221,7 +235,7 @@ class Brokers(Directory):
         del self.known[broker.node_id]
         self._too_many = ""
         self._opening.discard(broker.node_id)
-        self._stop(broker.node_id)
+        self._acceptor.stop(broker.node_id)
         self._is_open(broker.node_id)
         self._log.info(
             "broker is no longer in the cluster", broker=broker.node_id, address=str(broker.address)
@@ -249,7 +263,7 @@ class Brokers(Directory):
         ips = self._resolver.known(host)
         if self._at_once and (ips or not host):
             if self._at_once == AT_ONCE:
-                self._spawn(self._open_queued())
+                self._process.spawn(self._open_queued())
             self._at_once -= 1
             self._open(broker, ips)
         else:
@@ -260,7 +274,7 @@ class Brokers(Directory):
         self._queue.append(broker)
         if self._at_once == AT_ONCE:
             self._at_once -= 1
-            self._spawn(self._open_queued())
+            self._process.spawn(self._open_queued())
 
     async def _open_queued(self) -> None:
         """Open the listeners in the queue, some in each step of the event loop."""
@@ -271,7 +285,7 @@ class Brokers(Directory):
                     host = self._host_of(broker)
                     ips = self._resolver.known(host)
                     if host and (broker.problem or not ips):
-                        self._spawn(self._resolve_and_open(broker, host))
+                        self._process.spawn(self._resolve_and_open(broker, host))
                     elif self._knows(broker):
                         self._open(broker, ips)
                 await asyncio.sleep(0)
@@ -307,11 +321,11 @@ class Brokers(Directory):
         """Return the host where a broker's listener is to be bound; nothing if it needs none of its own."""
         if broker.listener is None or (self._by_name(broker) and self._shared_at):
             return ""
-        return self._listen.host if self._by_name(broker) else broker.listener.host
+        return self.listen.host if self._by_name(broker) else broker.listener.host
 
     def _by_name(self, broker: Broker) -> bool:
         """Tell whether a broker shares its listener; one with a port of its own is bound by itself."""
-        return self._shares and broker.listener is not None and broker.listener.host != self._listen.host
+        return self._shares and broker.listener is not None and broker.listener.host != self.listen.host
 
     def _open(self, broker: Broker, ips: tuple[str, ...]) -> None:
         """Open the listener of a broker at these IPs."""
@@ -327,20 +341,14 @@ class Brokers(Directory):
             return
         try:
             if not self._by_name(broker):
-                broker.bound = self._serve_at(broker.node_id, broker.listener, ips)
+                broker.bound = self._acceptor.listen(broker.node_id, broker.listener, ips)
             else:
-                self._shared_at = self._shared_at or self._serve_at(BY_NAME, self._shared, ips)
+                self._shared_at = self._shared_at or self._acceptor.listen(BY_NAME, self._shared, ips)
                 broker.bound = self._shared_at
         except (OSError, ValueError) as error:
             self._failed(broker, error)
         else:
             self._settle(broker, "")
-
-    def _serve_at(self, node_id: int, address: Address, ips: tuple[str, ...]) -> tuple[Address, ...]:
-        sockets = self._bind(address, ips=ips)
-        bound = tuple(Address(*sock.getsockname()[:2]) for sock in sockets)
-        self._serve(node_id, sockets)
-        return bound
 
     def _failed(self, broker: Broker, error: OSError | ValueError) -> None:
         at = self._shared if self._by_name(broker) else broker.listener
@@ -363,166 +371,78 @@ class Brokers(Directory):
             self._changed()
         self._is_open(broker.node_id)
 
+    # -- the cluster ---------------------------------------------------------------------------------------
 
-def first_listener(config: Config, binding: Binding) -> tuple[Address, list[socket]]:
-    """Bind the first listener: that of the bootstrap, or in transparent mode the one for all clients.
-
-    Returns:
-        Its address, with the port that was bound, and its sockets.
-
-    Raises:
-        OSError: the address can't be bound.
-        ConfigError: the right for ``tproxy`` is missing.
-    """
-    address, mode = config.listen, config.transparent
-    sockets = listen(address, mode, binding) if config.is_transparent else binding.bind(address)
-    return Address(address.host, sockets[0].getsockname()[1]), sockets
-
-
-class ClusterListeners:
-    """Binds the listeners and polls the cluster for its brokers; the caller serves the sockets.
-
-    Args:
-        config: what the operator asked for.
-        binding: makes the sockets.
-        reach: records whether the bootstrap responds.
-        broker_tls: TLS to the bootstrap; the caller reloads its files.
-        log: takes the changes.
-        note: adds them to the recent events.
-        serve: gets the listening sockets of a broker; those of None are the bootstrap's.
-        stop: gets the id of a broker that is no longer served.
-        in_use: returns the brokers that clients are connected to.
-        changed: called when anything about the known brokers has changed.
-        spawn: runs a task in the background.
-        resolver: resolves the names of listeners and bootstrap addresses.
-    """
-
-    def __init__(
-        self,
-        config: Config,
-        *,
-        binding: Binding,
-        reach: Reachability,
-        broker_tls: BrokerTls,
-        log: Logger,
-        note: Note,
-        serve: Callable[[NodeId, list[socket]], None],
-        stop: Callable[[NodeId], None],
-        in_use: Callable[[], set[int]],
-        changed: Callable[[], None] = lambda: None,
-        spawn: Callable[[Coroutine[Any, Any, None]], None],
-        resolver: Resolver,
-    ) -> None:
-        self.brokers: Brokers | Destinations
-        self.listen = config.listen
-        """The address of the bootstrap listener; with the port that was bound, once it is bound."""
-        self.bound: tuple[Address, ...] = ()
-        """The IPs, and the port, at which it is bound."""
-        self.binding = binding
-        self._config = config
-        self._reach = reach
-        self._log = log
-        self._note = note
-        self._serve = serve
-        self._stop = stop
-        self._in_use = in_use
-        self._broker_tls = broker_tls
-        self._brokers_changed = changed
-        self._spawn = spawn
-        self._resolver = resolver
-        self._plain: set[Address] = set()
-        """Bootstrap addresses that have responded in plain text."""
-        self._state = StateFile(config.state, known=self._addresses, spawn=spawn, log=log)
-
-    def open(self) -> None:
-        """Bind the bootstrap listener and those of the brokers in the state file.
-
-        Raises:
-            OSError: the address of the bootstrap listener can't be bound.
-            ConfigError: the right for ``tproxy`` is missing.
-        """
-        config = self._config
-        self.listen, sockets = first_listener(config, self.binding)
-        self.bound = tuple(Address(*sock.getsockname()[:2]) for sock in sockets)
-        if config.is_transparent:
-            self.brokers = Destinations(config.transparent)
-            self._serve(None, sockets)
-            self._log.info("ready", transparent=config.transparent)
-            self._note("ready", f"ready in transparent mode: {config.transparent}")
-            return
-        self.brokers = brokers = Brokers(
-            rule=config.broker_ports,
-            listen=self.listen,
-            ips=[at.host for at in self.bound],
-            advertise=config.advertise,
-            serve=self._serve,
-            stop=self._stop,
-            changed=self._changed,
-            spawn=self._spawn,
-            log=self._log,
-            shares=config.shares_port,
-            binding=self.binding,
-            resolver=self._resolver,
-        )
-        self._serve(None, sockets)
-        for node_id, address in self._state.load():
-            brokers.learn(node_id, address)
-
-    def stop_opening(self) -> None:
-        """Open no more listeners: the gateway drains."""
-        if isinstance(self.brokers, Brokers):
-            self.brokers.stop_opening()
-
-    def close(self) -> None:
-        """Write to the state file what is not written yet."""
-        self._state.close()
-
-    def _addresses(self) -> list[tuple[int, Address]]:
-        return [(broker.node_id, broker.address) for broker in self.brokers.known.values()]
-
-    def _changed(self) -> None:
-        self._state.changed()
-        self._brokers_changed()
-
-    def background_tasks(self) -> list[Coroutine[Any, Any, None]]:
-        """Return what must run as long as clients are accepted."""
-        if isinstance(self.brokers, Destinations):
-            return []
-        return [self._poll_cluster(self.brokers), self._retry(self.brokers)]
-
-    async def _retry(self, brokers: Brokers) -> None:
+    async def keep_retrying(self) -> None:
+        """Retry for ever to open the listeners that could not be opened."""
         while True:
             await asyncio.sleep(TICK_SECONDS)
-            brokers.retry()
+            self.retry()
 
-    async def _poll_cluster(self, brokers: Brokers) -> None:
-        """Ask the cluster for its brokers for ever; the wait grows while it does not respond."""
+    async def poll(self, reach: Reachability, tls: BrokerTls, in_use: Callable[[], set[int]]) -> None:
+        """Ask the cluster for its brokers for ever; the wait grows while it does not respond.
+
+        Args:
+            reach: records whether the bootstrap responds.
+            tls: TLS to the bootstrap.
+            in_use: returns the brokers that clients are connected to.
+        """
         wait = RETRY_SECONDS[0]
+        plain: set[Address] = set()  # bootstrap addresses that have responded in plain text
         while True:
             try:
-                own = [*self.bound, *(at for broker in brokers.known.values() for at in broker.bound)]
-                cluster = await ask_any(
-                    self._reach.bootstrap, self._resolver, self._broker_tls, own, self._plain
-                )
+                cluster = await ask_any(reach.bootstrap, self._resolver, tls, self.listeners, plain)
             except BootstrapError as error:
-                self._reach.unreachable(None, str(error))
+                reach.unreachable(None, str(error))
                 await asyncio.sleep(wait)
                 wait = min(wait * 2, RETRY_SECONDS[1])
             else:
-                self._plain.add(cluster.address)
+                plain.add(cluster.address)
                 if cluster.brokers is not None:
-                    brokers.update(cluster.brokers, self._in_use(), monotonic())
-                    await brokers.opened(cluster.brokers)
-                self._cluster_responded(cluster, brokers)
+                    self.update(cluster.brokers, in_use(), monotonic())
+                    await self.opened(cluster.brokers)
+                if reach.bootstrap_responded(cluster.address):
+                    self._ready(cluster)
                 wait = RETRY_SECONDS[0]
                 await asyncio.sleep(REFRESH_SECONDS)
 
-    def _cluster_responded(self, cluster: Cluster, brokers: Brokers) -> None:
-        if not self._reach.bootstrap_responded(cluster.address):
-            return
-        self._log.info("ready", bootstrap=str(cluster.address), brokers=sorted(brokers.known))
-        self._note("ready", f"ready: the bootstrap {cluster.address} responded")
+    def _ready(self, cluster: Cluster) -> None:
+        self._log.info("ready", bootstrap=str(cluster.address), brokers=sorted(self.known))
+        self._process.note("ready", f"ready: the bootstrap {cluster.address} responded")
         if cluster.brokers is None:
             self._log.info(
                 "the cluster requires authentication: brokers are learned from the responses to clients"
             )
+
+
+def brokers_of(
+    process: Process, acceptor: Acceptor, changed: Callable[[], None] = lambda: None
+) -> BrokerRegistry | Destinations:
+    """Make the registry of brokers, or in transparent mode that of destinations.
+
+    Args:
+        process: the process that it belongs to.
+        acceptor: has the listeners.
+        changed: called when anything about the brokers of a registry has changed.
+    """
+    config = process.config
+    if config.is_transparent:
+        return Destinations(config.transparent, config.listen)
+    return BrokerRegistry(process, acceptor, changed)
+
+
+def open_listeners(process: Process, brokers: BrokerRegistry | Destinations, acceptor: Acceptor) -> None:
+    """Bind the first listener, and the listeners of the brokers in the state file.
+
+    Raises:
+        OSError: the address of the first listener can't be bound.
+        ConfigError: the right for ``tproxy`` is missing.
+    """
+    if isinstance(brokers, BrokerRegistry):
+        brokers.open()
+        brokers.restore()
+        return
+    brokers.listen, brokers.bound = acceptor.open()
+    mode = process.config.transparent
+    process.log.info("ready", transparent=mode)
+    process.note("ready", f"ready in transparent mode: {mode}")

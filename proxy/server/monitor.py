@@ -1,0 +1,89 @@
+"""What one process knows of its brokers and of itself: reachability, totals, history, status."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from copy import deepcopy
+from time import monotonic
+
+from proxy.net.tls import ReloadingContext
+from proxy.net.transparent import Destinations
+from proxy.server.conditions import HungBrokers, Reachability
+from proxy.server.process import Process
+from proxy.server.registry import KnownBrokers
+from proxy.telemetry.history import INTERVAL_SECONDS
+from proxy.telemetry.status import Account, Counts, Status, called
+from proxy.telemetry.totals import NodeId, Totals
+
+
+class Monitor:
+    """Watches brokers and event loop, and describes the process.
+
+    Args:
+        process: the process.
+        brokers: the brokers that it knows.
+    """
+
+    def __init__(self, process: Process, brokers: KnownBrokers | Destinations) -> None:
+        self.reach = Reachability(process.config.bootstrap, process.log, process.note, self.called)
+        self.hung_brokers = HungBrokers(process.log, process.note, self.called)
+        self.totals = Totals()
+        self.certificates: dict[str, ReloadingContext | None] = {}
+        """The gateway's own certificates, by option; None: not configured."""
+        self.draining = False
+        self._process = process
+        self._brokers = brokers
+        self._started_at = monotonic()
+
+    def called(self, node_id: NodeId) -> str:
+        """Name a broker as people read it."""
+        return called(node_id, self._brokers.known, transparent=self._process.config.is_transparent)
+
+    def status(self, problems: list[str], *, slots_used: int, connections: int) -> Status:
+        """Describe the status of this process."""
+        options, brokers = self._process.options, self._brokers
+        return Status(
+            config=options.config,
+            listen=brokers.listen,
+            bootstrap=self.reach.bootstrap,
+            brokers=brokers.known,
+            at=monotonic(),
+            unreachable_brokers=deepcopy(self.reach.unreachable_brokers),
+            unanswered=deepcopy(self.hung_brokers.unanswered),
+            bootstrap_answered=self.reach.answered,
+            draining=self.draining,
+            reloaded_at=options.reloaded_at,
+            reload_failures=options.reload_failures,
+            needs_restart=list(options.needs_restart),
+            certificates={
+                option: each.valid_until.timestamp()
+                for option, each in self.certificates.items()
+                if each is not None and each.valid_until is not None
+            },
+            problems=problems,
+            slots_used=slots_used,
+            connections=connections,
+        )
+
+    def account(self, status: Status, counts: Counts) -> Account:
+        """Describe everything but the single connections."""
+        return Account(
+            status=status,
+            counts=counts,
+            uptime_seconds=monotonic() - self._started_at,
+            history=self.totals.history,
+            saved_bytes=self.totals.saved(counts.tallies),
+            response_seconds=self.totals.all_response_seconds(),
+        )
+
+    async def keep_history(self, sample: Callable[[float], Awaitable[None]]) -> None:
+        """Sample at regular intervals, and measure how late the event loop is.
+
+        Args:
+            sample: adds the totals to the history; gets the time in seconds.
+        """
+        while True:
+            before = monotonic()
+            await asyncio.sleep(INTERVAL_SECONDS)
+            now = monotonic()
+            self.totals.loop_lag.note([max(0.0, now - before - INTERVAL_SECONDS)])
+            await sample(now)
