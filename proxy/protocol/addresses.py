@@ -1,7 +1,7 @@
 """Rewrites the addresses of brokers in responses, so that clients stay on the gateway's listeners.
 
-The bytes of host and port are replaced, with the counts and sizes that depend on them. All else stays as it
-is, unknown tags too. A response that `schemas` does not describe is not rewritten.
+Hosts and ports are replaced, and the counts and sizes that depend on them. All other bytes stay, unknown tags
+too. A response without a schema in `schemas` is not rewritten.
 """
 
 from collections.abc import Callable, Iterator
@@ -16,31 +16,31 @@ from proxy.protocol.schemas import ADDRESSED, NODE_ENDPOINTS, REWRITTEN, Address
 __all__ = ["REWRITTEN", "Resolve", "changeable", "may_name", "rewrite", "rewrite_endpoints"]
 
 Resolve: TypeAlias = Callable[[int, str, int], tuple[str, int] | None]
-"""(node id, host, port) -> the (host, port) for the client; None: the broker is left out."""
+"""(node id, host, port) -> the (host, port) for the client. None leaves the broker out."""
 
 _NOBODY: Final = -1
-"""Kafka's node id and port if there is no broker."""
+"""Kafka's node id and port for "no broker"."""
 _ENDPOINTS: Final = "node_endpoints"
 _FLEXIBLE: Final = (int(ApiKey.FETCH), MAX_VERSION)
-"""A key and a version with compact strings, for what stands in a tag."""
+"""A flexible key and version, to read the payloads of tags."""
 
 
 def rewrite(api_key: int, version: int, body: bytes, resolve: Resolve) -> bytes:
     """Replace each host and port of a response.
 
-    A broker that `resolve` leaves out is removed from its array. A coordinator can't be removed: there is one
-    for each requested key. It becomes error 15 COORDINATOR_NOT_AVAILABLE, and the client tries again. An
-    address without a host stays as it is.
+    If `resolve` leaves a broker out, it is removed from its array. A coordinator can't be removed, since
+    there is one for each requested key: it becomes error 15 COORDINATOR_NOT_AVAILABLE, and the client
+    retries. An address without a host stays unchanged.
 
-    KIP-853 brought DescribeQuorum's listeners (v2); all keys: fetch-semantics 6.10. DescribeQuorum names
-    controllers. In combined mode they share their node ids with brokers and have ports of their own, so the
-    addresses that `resolve` gets for that key are not those of brokers.
+    All keys: fetch-semantics 6.10. DescribeQuorum has listeners since v2 (KIP-853), and names controllers. In
+    combined mode these share node ids with brokers but have ports of their own, so for this key `resolve`
+    gets no addresses of brokers.
 
     Args:
-        api_key: that of the request, one of `REWRITTEN`.
-        version: that of the request.
-        body: the response without its header, whole.
-        resolve: returns the address at which the client finds a broker.
+        api_key: the request's, one of `REWRITTEN`.
+        version: the request's.
+        body: the complete response without its header.
+        resolve: returns a broker's address for the client.
 
     Returns:
         The new body; `body` itself if nothing changes.
@@ -52,14 +52,14 @@ def rewrite(api_key: int, version: int, body: bytes, resolve: Resolve) -> bytes:
     message = _addressed(api_key, version)
     if version < message.first:
         return body
-    # There can be thousands of topics in Metadata, and they stand after the brokers.
+    # Metadata can have thousands of topics, all behind the brokers.
     whole = api_key != ApiKey.METADATA
     found = read(message.schema, api_key, version, body, 0, only=message.where, whole=whole)
     return splice(body, _edits(body, found, resolve))
 
 
 def may_name(api_key: int, version: int) -> bool:
-    """Whether a response may name brokers that `rewrite` knows to replace, or is not understood."""
+    """Whether a response may contain addresses, or is not understood."""
     if not 0 <= version <= REWRITTEN.get(api_key, -1):
         return False
     message = ADDRESSED[api_key]
@@ -67,13 +67,13 @@ def may_name(api_key: int, version: int) -> bool:
 
 
 def changeable(api_key: int, version: int, body: bytes) -> list[Span] | None:
-    """Return the spans of a response that names no broker which may change without naming one.
+    """Return the spans of a response that may change without the response naming a broker.
 
     Returns:
-        None if it names a broker.
+        None if the response names a broker.
 
     Raises:
-        ProtocolError: as `rewrite`.
+        ProtocolError: like `rewrite`.
     """
     message = _addressed(api_key, version)
     if version < message.first or api_key == ApiKey.METADATA:
@@ -109,23 +109,23 @@ class _Address(NamedTuple):
 
     struct: Struct
     node_id: Struct
-    """The struct that has its node id: itself, or one around it."""
+    """The struct with the node id of this address: the struct itself, or one around it."""
     host: str
     array: tuple[Struct, str] | None
-    """The array of which it is an element: who has it, and its name."""
+    """The array that has this struct as an element: its owner and its name."""
 
 
 def _addresses(
     struct: Struct, node_id: Struct, array: tuple[Struct, str] | None = None
 ) -> Iterator[_Address]:
-    """Yield the addresses in a struct, in their order, but for those in tags.
+    """Yield the addresses in a struct, in order, except those in tags.
 
     Raises:
         Malformed: a host is not UTF-8.
     """
     if "node_id" in struct:
         node_id = struct
-    # FindCoordinator has host "" and port -1 with an error (fetch-semantics 6.10).
+    # With an error, FindCoordinator has host "" and port -1 (fetch-semantics 6.10).
     if host := struct.get("host"):
         yield _Address(struct, node_id, _decode(host), array)
     for name, value in struct.items():
@@ -164,7 +164,7 @@ def _edits(body: bytes, found: Struct, resolve: Resolve) -> Iterator[Edit]:
 
 
 def _names_broker(struct: Struct) -> bool:
-    """Whether a struct has a host, if only an empty one, or node_endpoints in a tag."""
+    """Whether a struct has a host, even an empty one, or node_endpoints in a tag."""
     if "host" in struct or struct.tagged:
         return True
     lists = [value for value in struct.values() if isinstance(value, list)]

@@ -109,7 +109,7 @@ class ApiKey(IntEnum):
 
 
 class ErrorCode(IntEnum):
-    """The error codes that fetches can have, and those that the gateway itself needs."""
+    """The error codes of fetches, and those that the gateway itself needs."""
 
     UNKNOWN_SERVER_ERROR = -1
     NONE = 0
@@ -136,7 +136,7 @@ class ErrorCode(IntEnum):
 
 
 NEVER_FLEXIBLE: Final = 0x8000
-"""Above every version (an int16): no version is flexible."""
+"""Above every version (an int16), so no version is flexible."""
 
 # KIP-482; fetch-semantics 1.2. Keys 0 to 54 in order. From 55 on every version is flexible. SaslHandshake and
 # OffsetDelete have no flexible version.
@@ -152,16 +152,16 @@ _FIRST_FLEXIBLE: Final = (
 # fmt: on
 
 FIRST_FLEXIBLE: Final[dict[int, int]] = dict.fromkeys(ApiKey, 0) | dict(enumerate(_FIRST_FLEXIBLE))
-"""API key -> the first version with compact strings and tag buffers, in requests and responses alike."""
+"""API key -> the first version with compact strings and tag buffers, in requests and responses."""
 
-# Where the fields stand that every frame begins with.
+# The fields at the start of every frame
 LENGTH_BYTES: Final = 4
 """A frame begins with its length, an int32 that does not count itself."""
 REQUEST_START: Final = Struct(">ihhi")
-"""How a request begins: length, api_key, api_version, correlation_id. The client id follows."""
+"""The start of a request: length, api_key, api_version, correlation_id. The client id follows."""
 REQUEST_START_BYTES: Final = REQUEST_START.size
 RESPONSE_START: Final = Struct(">ii")
-"""How a response begins: length, correlation_id. The header's tags follow, if it has any."""
+"""The start of a response: length, correlation_id. The header's tags follow, if it has any."""
 RESPONSE_START_BYTES: Final = RESPONSE_START.size
 API_KEY: Final = slice(4, 6)
 API_VERSION: Final = slice(6, 8)
@@ -170,44 +170,44 @@ REQUEST_CORRELATION_ID: Final = slice(8, 12)
 RESPONSE_CORRELATION_ID: Final = slice(4, 8)
 
 REQUEST_HEADER: Final = Struct(">hhi")
-"""How a request header begins: api_key, api_version, correlation_id."""
+"""The start of a request header: api_key, api_version, correlation_id."""
 
 
 def is_flexible(api_key: int, version: int) -> bool | None:
-    """Return whether a body is flexible; None for an unknown key."""
+    """Return whether a body is flexible, None for an unknown key."""
     first = FIRST_FLEXIBLE.get(api_key)
     return None if first is None else version >= first
 
 
 def request_header(frame: Buffer, offset: int) -> tuple[int, int, int, bytes | None, int]:
-    """Read a request header (v0, v1 or v2, whichever the key and version have).
+    """Read a request header: v0, v1 or v2, depending on key and version.
 
     Args:
         frame: a request, or its first bytes.
-        offset: where its api_key stands, right after the length.
+        offset: the offset of api_key, right after the length.
 
     Returns:
-        api_key, api_version, correlation_id, client_id, and the offset of the body. For an unknown key the
-        last one is the end of client_id, since it is not known whether tags follow.
+        api_key, api_version, correlation_id, client_id, and the offset of the body. For an unknown key that
+        offset is the end of client_id, because tags may or may not follow.
 
     Raises:
-        ProtocolError: the header ends too early, or these bytes are no header.
+        ProtocolError: the header is incomplete, or these bytes are no header.
     """
     at = offset + REQUEST_HEADER.size
     if at > len(frame):
         raise Truncated("request header", offset)
     api_key, version, correlation_id = REQUEST_HEADER.unpack_from(frame, offset)
-    # fetch-semantics 1.2: the one request with header v0.
+    # The only request with header v0 (fetch-semantics 1.2).
     if api_key == ApiKey.CONTROLLED_SHUTDOWN and version == 0:
         return api_key, version, correlation_id, None, at
-    client_id, at = read_string(frame, at)  # int16 length in header v2, too (fetch-semantics 1.2)
+    client_id, at = read_string(frame, at)  # header v2 has an int16 length, too (fetch-semantics 1.2)
     if is_flexible(api_key, version):
         _, at = skip_tags(frame, at)
     return api_key, version, correlation_id, client_id, at
 
 
 def _has_response_tags(api_key: int, version: int) -> bool | None:
-    # KIP-511: a client must read an ApiVersions response before it knows the broker: its header is always v0
+    # KIP-511: a client reads an ApiVersions response before it knows the broker, so its header is always v0
     # (fetch-semantics 1.2).
     return False if api_key == ApiKey.API_VERSIONS else is_flexible(api_key, version)
 
@@ -217,16 +217,16 @@ def response_header(frame: Buffer, offset: int, api_key: int, version: int) -> t
 
     Args:
         frame: a response, or its first bytes.
-        offset: where its correlation_id stands, right after the length.
-        api_key: that of the request. The response does not contain it.
-        version: that of the request. The response does not contain it.
+        offset: the offset of correlation_id, right after the length.
+        api_key: the request's; the response does not contain it.
+        version: the request's; the response does not contain it.
 
     Returns:
-        correlation_id and the offset of the body. For an unknown key the latter is the end of
-        correlation_id, since it is not known whether tags follow.
+        correlation_id and the offset of the body. For an unknown key that offset is the end of
+        correlation_id, because tags may or may not follow.
 
     Raises:
-        ProtocolError: the header ends too early, or these bytes are no header.
+        ProtocolError: the header is incomplete, or these bytes are no header.
     """
     correlation_id, at = read_int32(frame, offset)
     if _has_response_tags(api_key, version):

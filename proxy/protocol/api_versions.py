@@ -26,11 +26,11 @@ UNDERSTOOD: Final[dict[int, tuple[int, int]]] = {
     int(ApiKey.FETCH): (0, MAX_VERSION),
     int(ApiKey.API_VERSIONS): (0, _LAST_VERSION),
 }
-"""API key -> the lowest and the highest version in which the gateway finds what it needs in any mode: acks,
-sessions. All other keys are forwarded unread, at any version. A version that can't be read must not be agreed
-on (fetch-semantics, trap 5)."""
+"""API key -> the lowest and highest version that the gateway can read, for the keys that it needs in any mode
+(acks, sessions). All other keys are forwarded unread, at any version. Client and broker must not agree on an
+unreadable version (fetch-semantics, trap 5)."""
 REWRITABLE: Final[dict[int, tuple[int, int]]] = UNDERSTOOD | CONFINED
-"""The same where addresses are rewritten: these must be found, too."""
+"""Like `UNDERSTOOD`, where addresses are rewritten and so must be found."""
 _FOR_GROUPS: Final[dict[int, tuple[int, int]]] = {
     int(ApiKey.OFFSET_COMMIT): (2, 9),
     int(ApiKey.OFFSET_FETCH): (1, 9),
@@ -39,11 +39,11 @@ _FOR_GROUPS: Final[dict[int, tuple[int, int]]] = {
     int(ApiKey.LEAVE_GROUP): (0, 5),
     int(ApiKey.SYNC_GROUP): (0, 5),
 }
-"""The same where there are cooperative groups: what each client says of its group is read, as it may be one
-of these. Later versions name topics by id (KIP-848)."""
+"""Like `UNDERSTOOD`, with cooperative groups: the gateway reads the group messages of every client. Later
+versions name topics by id (KIP-848)."""
 FOR_MEMBERS: Final[dict[int, tuple[int, int]]] = _FOR_GROUPS | {int(ApiKey.FETCH): (4, 12)}
-"""The same for a client with a lane of a cooperative group, whose fetches are read as well: later versions
-name topics by id (KIP-516)."""
+"""Like `_FOR_GROUPS`, for a client with a lane of a cooperative group, whose fetches are read too. Later
+versions name topics by id (KIP-516)."""
 _RAISED_FROM: Final = 5
 _VERSION_RANGE: Final = Layout(">hhh")
 _ABSENT: Final = -1
@@ -52,7 +52,7 @@ _UNSUPPORTED_VERSION: Final = ErrorCode.UNSUPPORTED_VERSION.to_bytes(2)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Features:
-    """What a broker can do, by its version ranges. A version is -1 if the broker lacks the API."""
+    """The abilities of a broker, from its version ranges. A version is -1 if the broker lacks the API."""
 
     fetch_max: int
     offset_fetch_max: int
@@ -65,46 +65,46 @@ class Features:
 
     @property
     def is_raised(self) -> bool:
-        """Whether a client that may have sessions with the gateway is offered v7 for this broker.
+        """Whether v7 is offered for this broker to a client that may have sessions with the gateway.
 
-        v7 adds only the fields of sessions to v5 and v6 (fetch-semantics, trap 4). No release stops at v4.
+        v7 adds only session fields to v5 and v6 (fetch-semantics, trap 4). No release stops at v4.
         """
         return _RAISED_FROM <= self.fetch_max < SESSION_VERSION
 
     @property
     def throttles_by_emptying(self) -> bool:
-        """KIP-219: from 2.0 on a throttled fetch gets an empty response at once (fetch-semantics 2.8).
+        """KIP-219: from 2.0 on, a throttled fetch gets an empty response at once (fetch-semantics 2.8).
 
-        1.1 sends the whole response, late.
+        1.1 sends the full response late.
         """
         return self.fetch_max >= 8
 
     @property
     def keeps_leader_epoch(self) -> bool:
-        """KAFKA-9338: before 2.5 a session forgets current_leader_epoch (fetch-semantics 6.3, case 68).
+        """KAFKA-9338: before 2.5, a session forgets current_leader_epoch (fetch-semantics 6.3, case 68).
 
-        There is no fencing after its first fetch then.
+        So after its first fetch there is no fencing.
         """
         return self.offset_fetch_max >= 7
 
     @property
     def moves_records_only(self) -> bool:
-        """KAFKA-12330: from 3.0 on a session moves a partition to the end of its list only if it has records.
+        """KAFKA-12330: from 3.0 on, a session moves only partitions with records to the end of its list.
 
-        Before, it moved each partition that it sent (fetch-semantics 2.5, case 32).
+        Earlier releases move each partition that they send (fetch-semantics 2.5, case 32).
         """
         return self.find_coordinator_max >= 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientSoftware:
-    """KIP-511: name and version of a client's software, in its own words."""
+    """KIP-511: the name and version that a client's software sends."""
 
     name: str
     version: str
 
 
-@lru_cache(maxsize=16)  # all responses of one broker are the same
+@lru_cache(maxsize=16)  # all responses of one broker are equal
 def clamp(
     body: bytes,
     version: int,
@@ -114,23 +114,23 @@ def clamp(
     grouped: bool = False,
     member: bool = False,
 ) -> tuple[bytes, Features | None]:
-    """Cut the versions that a broker offers to those that are `REWRITABLE`, or else `UNDERSTOOD`.
+    """Cut the versions that a broker offers to `REWRITABLE`, or else to `UNDERSTOOD`.
 
-    A key is left out if no version that the broker offers is understood. All else stays as it is: order,
-    tags, the keys that the gateway forwards unread.
+    A key is removed if the gateway understands none of its offered versions. All other bytes stay: the order,
+    tags, and keys that the gateway forwards unread.
 
     Args:
-        body: an ApiVersions response without its header, whole.
-        version: that of the request. A broker that does not know it responds in v0 form, with error 35.
-        rewrites: whether addresses are rewritten in responses to the same client.
-        serves: whether that client may have sessions with the gateway: Fetch v7 is offered also where the
-            broker stops at v5 or v6, the one place where a maximum is raised.
-        grouped: whether there are cooperative groups: what is said of groups is read.
-        member: whether that client has a lane of one: `FOR_MEMBERS` counts as well.
+        body: a complete ApiVersions response without its header.
+        version: the request's. A broker that does not know it responds in v0 form, with error 35.
+        rewrites: whether addresses are rewritten in responses to this client.
+        serves: whether this client may have sessions with the gateway. If so, Fetch v7 is offered even if
+            the broker stops at v5 or v6. This is the only maximum that is raised.
+        grouped: whether there are cooperative groups, so that group messages are read.
+        member: whether this client has a lane of one, so that `FOR_MEMBERS` applies.
 
     Returns:
-        The new body (`body` itself if nothing changes), and the broker's features; None if the response is
-        an error.
+        The new body (`body` itself if nothing changes), and the broker's features. These are None if the
+        response is an error.
 
     Raises:
         ProtocolError: the body has neither the form of that version nor that of v0.
@@ -170,7 +170,7 @@ def _features(response: Struct) -> Features:
 
 
 def _cuts(response: Struct, limits: dict[int, tuple[int, int]], *, raises: bool) -> Iterator[Edit]:
-    """Yield what cuts the offered versions: nothing else of an element changes (fetch-semantics, trap 5)."""
+    """Yield the edits that cut the offered versions (fetch-semantics, trap 5)."""
     left_out: list[Struct] = []
     for offer in response["api_keys"] or ():
         offered = offer["min_version"], offer["max_version"]
@@ -200,7 +200,7 @@ def read_client_software(frame: Buffer, offset: int) -> tuple[ClientSoftware, in
 
 
 def _text(value: bytes | None) -> str:
-    # It is only shown to people, so bytes that are not UTF-8 are replaced.
+    # For display only, so invalid UTF-8 is replaced.
     return (value or b"").decode(errors="replace")
 
 
@@ -208,17 +208,17 @@ def refusal(correlation_id: bytes) -> bytes:
     """Build the response of a broker that lacks the requested version: v0 form, error 35, only this key.
 
     Args:
-        correlation_id: 4 bytes, that of the request.
+        correlation_id: the request's, 4 bytes.
 
     Returns:
-        A whole frame with its length.
+        A complete frame with its length.
     """
-    # One element, this key's, as brokers from 2.4 on send it (KIP-511; fetch-semantics, trap 31).
+    # One element, for this key, as brokers from 2.4 on send it (KIP-511; fetch-semantics, trap 31).
     own = _VERSION_RANGE.pack(ApiKey.API_VERSIONS, 0, _LAST_VERSION)
     body = ErrorCode.UNSUPPORTED_VERSION.to_bytes(2) + encode_count(1) + own
     return (len(correlation_id) + len(body)).to_bytes(4) + correlation_id + body
 
 
 def request(correlation_id: int, client_id: bytes) -> bytes:
-    """Build an ApiVersions request v0, which every broker understands: a whole frame with its length."""
+    """Build an ApiVersions request v0, which every broker understands: a complete frame with its length."""
     return messages.request(API_VERSIONS_REQUEST, ApiKey.API_VERSIONS, 0, correlation_id, client_id)

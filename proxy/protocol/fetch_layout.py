@@ -1,7 +1,7 @@
-"""Where the fields of fetch requests and responses stand, v4 to v18 (FetchRequest.json, FetchResponse.json).
+"""Offsets and sizes of the fields of Fetch, v4 to v18 (FetchRequest.json, FetchResponse.json).
 
-All entries of a request have one size, and so have the entries of a response that carry neither records nor
-tags. So lists of entries are columns: numpy arrays of fixed-size items over the bytes as received.
+All entries of a request have the same size, and so have all entries of a response without records and tags.
+So a list of entries becomes columns: numpy arrays of fixed-size items over the received bytes.
 """
 
 import re
@@ -21,11 +21,11 @@ Entries: TypeAlias = npt.NDArray[np.void]
 """One item of fixed size for each entry, with its bytes as on the wire."""
 
 MIN_VERSION: Final = 4
-"""Below it brokers convert records down or limit responses in other ways. Such fetches are forwarded as they
-are (fetch-semantics 1.6, trap 3)."""
+"""Below it, brokers down-convert records or limit responses differently. Such fetches are forwarded unchanged
+(fetch-semantics 1.6, trap 3)."""
 MAX_VERSION: Final = 18
-"""The highest that brokers speak (4.1 to 4.3: KIP-1166). ApiVersions is cut to it: what nobody here can read
-must not be agreed on (fetch-semantics 1.7, trap 5)."""
+"""The highest version of brokers 4.1 to 4.3 (KIP-1166). ApiVersions is cut to it: client and broker must not
+agree on an unreadable version (fetch-semantics 1.7, trap 5)."""
 MAX_RUN_MATCH: Final = 128
 """Up to about this many entries, a regular expression is faster than columns."""
 SESSION_VERSION: Final = 7
@@ -34,17 +34,17 @@ SESSION_VERSION: Final = 7
 HINTS_VERSION: Final = 16
 """KIP-951: from here on errors 6 and 74 name the new leader (fetch-semantics 5)."""
 
-# Where the fields stand that an entry of a response begins with, behind the partition number.
+# Fields of a response entry after the partition number
 ERROR_CODE: Final = slice(4, 6)
 HIGH_WATERMARK: Final = slice(6, 14)
 LAST_STABLE_OFFSET: Final = slice(14, 22)
 LOG_START_OFFSET: Final = slice(22, 30)
-"""From v5 on. In v4 aborted_transactions stand here; later they stand behind it."""
+"""From v5 on. In v4 this is the offset of aborted_transactions, which later versions have after it."""
 
 PARTITION_BYTES: Final = 4
-"""Size of a partition number. Entries of requests and of responses begin with it."""
+"""The size of a partition number, the first field of entries in requests and responses."""
 ABORTED_BYTES: Final = 16
-"""Size of an aborted transaction without tags: producer_id and first_offset."""
+"""The size of an aborted transaction without tags: producer_id and first_offset."""
 SESSION: Final = Struct(">ii")
 """session_id and session_epoch of a request."""
 
@@ -68,7 +68,7 @@ class FetchLayout:
     request_isolation: int
     """Offset of isolation_level in a request's body."""
     request_session: int
-    """Offset of session_id in a request's body; below v7, where there is none, that of ``topics``."""
+    """Offset of session_id in a request's body. Below v7, which has none: the offset of ``topics``."""
     request_head: int
     """Bytes of a request body before ``topics``."""
     request_offset: int
@@ -87,7 +87,7 @@ class FetchLayout:
     """The bytes of an error-free entry without records from `aborted` on, by isolation level: null for
     read_uncommitted or an empty array for read_committed, no preferred replica, empty records, no tags."""
     empty_runs: tuple[re.Pattern[bytes], re.Pattern[bytes]]
-    """Match up to `MAX_RUN_MATCH` error-free entries in a row that end so, by isolation level."""
+    """Match up to `MAX_RUN_MATCH` consecutive entries with such an end, by isolation level."""
     request_item: np.dtype[np.void]
     response_item: np.dtype[np.void]
     request_fields: np.dtype[Any]
@@ -99,13 +99,13 @@ class FetchLayout:
     ``log_start_offset`` (v5), ``end``."""
 
     def no_items(self, *, null: bool) -> bytes:
-        """Return a list, or records, of nothing: null or empty."""
+        """Return an array or records without content: null or empty."""
         if self.flexible:
             return b"\x00" if null else b"\x01"
         return _NULL_CLASSIC if null else _ENDS_EMPTY_CLASSIC
 
     def prefix(self, key: bytes, count: int) -> bytes:
-        """Return the first bytes of a topic element, in requests and responses: key and number of entries."""
+        """Return the first bytes of a topic element in a request or response: key and number of entries."""
         if self.topic_ids:
             return key + encode_uvarint(count + 1)
         if self.flexible:

@@ -1,6 +1,6 @@
-"""Fetch requests v4 to v18: views of received frames, and the frames that a gateway sends in their place.
+"""Fetch requests v4 to v18: views of received frames, and the frames that the gateway sends instead.
 
-A frame is whole here, with its 4-byte length. Offsets count from its start.
+A frame is complete here, with its 4-byte length. Offsets count from its start.
 """
 
 from collections.abc import Iterable, Iterator
@@ -34,7 +34,7 @@ from proxy.protocol.primitives import (
 )
 
 INITIAL_EPOCH: Final = 0
-"""The epoch of a full fetch that asks for a session."""
+"""The epoch of a full fetch that requests a session."""
 SESSIONLESS_EPOCH: Final = -1
 FIRST_EPOCH: Final = 1
 """The epoch of the first incremental fetch."""
@@ -52,19 +52,19 @@ _CONSUMER: Final = -1
 _NO_ELEMENTS: Final = b"\x01"
 _NO_RACK_NO_TAGS: Final = b"\x01\x00"
 MAX_TOPICS: Final = 2048
-"""Topic elements that are read, of those listed and of those forgotten. Each costs some microseconds."""
+"""The limit of listed and of forgotten topic elements. Each costs some microseconds."""
 MAX_PARTITIONS: Final = 1 << 15
-"""Entries that are read."""
+"""The limit of entries."""
 MAX_TAG_BYTES: Final = 1 << 14
-"""Bytes of the tags of entries and elements that are read."""
+"""The limit of bytes in tags of entries and elements."""
 MAX_NAME: Final = 249
-"""Kafka makes no topic with a longer name. Such a name is not kept."""
+"""The longest topic name that Kafka allows. Longer names are not stored."""
 MAX_AROUND: Final = 512
-"""Bytes before the body, and from the rack on, of a fetch of which forms are kept."""
+"""The limit of bytes before the body, and from the rack on, for a fetch that gets a template."""
 _MAX_BARE_TOPICS: Final = 256
-"""A client has no reason to name topics without partitions."""
+"""The limit of topics without partitions, for which a client has no reason."""
 _STRIDE_WORTH: Final = 8
-"""With this many topics it is worth checking whether all of them have one shape."""
+"""With this many topics, check whether all elements have one shape."""
 
 
 @dataclass(slots=True, eq=False)
@@ -91,7 +91,7 @@ class Listing:
 
 
 class Topics:
-    """The ``topics`` of a fetch, and where their entries stand in the frame.
+    """The ``topics`` of a fetch, and the spans of their entries in the frame.
 
     Frames that differ only in the contents of their entries share one.
     """
@@ -101,16 +101,16 @@ class Topics:
     def __init__(self, layout: FetchLayout) -> None:
         self.layout = layout
         self.keys: list[bytes] = []
-        """As `Listing.keys`."""
+        """Like `Listing.keys`."""
         self.counts: list[int] = []
-        """As `Listing.counts`."""
+        """Like `Listing.counts`."""
         self.blocks: list[tuple[int, int]] = []
-        """For each element, the offset of its entries and their number."""
+        """The offset and number of the entries of each element."""
         self.element = 0
-        """Size of an element if all have one shape, else 0. Only the first block is noted then."""
+        """The size of an element if all have one shape, else 0. `blocks` then has only the first."""
         self.partitions = 0
         self.tagged = False
-        """An entry or an element has tags. The entries are not read then."""
+        """An entry or an element has tags, so the entries are not read."""
 
     def listing(self, frame: bytes) -> Listing:
         """Return the entries of a frame, as a view."""
@@ -139,47 +139,47 @@ class FetchRequest:
     max_wait_ms: int
     isolation_level: int
     session_id: int
-    """0 below v7, as brokers understand it."""
+    """0 below v7, as brokers interpret it."""
     session_epoch: int
-    """-1 below v7, as brokers understand it."""
+    """-1 below v7, as brokers interpret it."""
     topics: Topics
     not_plain: str
-    """Why this is not a plain consumer's fetch; "" if it is one."""
+    """The reason why this is not a plain consumer's fetch; "" if it is one."""
     forgotten: list[tuple[bytes, bytes]]
-    """forgotten_topics_data: topic keys, and the partition numbers of each, 4 bytes each."""
+    """forgotten_topics_data: topic keys, each with its partition numbers as int32."""
     topics_end: int
-    """Offset behind ``topics``."""
+    """Offset after ``topics``."""
     tail: int
-    """Offset of rack and tags, which follow the forgotten topics."""
+    """Offset of rack and tags, after the forgotten topics."""
     _listing: Listing | None = None
 
     @property
     def min_bytes(self) -> int:
-        """The bytes of records for which the broker is to wait."""
+        """The bytes of records that the broker waits for."""
         at = self.body + self.layout.request_limits + _MIN_BYTES_AT
         return int.from_bytes(self.frame[at : at + 4], signed=True)
 
     @property
     def max_bytes(self) -> int:
-        """The most bytes of records that it asks for."""
+        """The limit of bytes of records in the response."""
         at = self.body + self.layout.request_limits + _MAX_BYTES_AT
         return int.from_bytes(self.frame[at : at + 4], signed=True)
 
     @property
     def partitions(self) -> int:
-        """The number of its entries."""
+        """The number of entries."""
         return self.topics.partitions
 
     @property
     def listing(self) -> Listing | None:
-        """The partitions that it lists; None if it is `not_plain`."""
+        """The listed partitions; None if the fetch is not plain."""
         if self._listing is None and not self.not_plain:
             self._listing = self.topics.listing(self.frame)
         return self._listing
 
     @property
     def block(self) -> Span | None:
-        """The span of the entries, if all of them are in one place, else None."""
+        """The span of the entries if they are contiguous, else None."""
         topics = self.topics
         if self.not_plain or topics.element or len(topics.blocks) != 1:
             return None
@@ -187,11 +187,7 @@ class FetchRequest:
         return at, at + count * self.layout.request_entry
 
     def with_frame(self, frame: bytes) -> "FetchRequest":
-        """Return the same fetch in another frame.
-
-        Args:
-            frame: it differs only in its correlation id, its limits and the fields of its entries.
-        """
+        """Return the same fetch for a frame that differs only in correlation id, limits and entry fields."""
         return FetchRequest(
             frame,
             self.body,
@@ -215,9 +211,9 @@ class FetchRequest:
 
 
 def next_epoch(epoch: int) -> int:
-    """Return the epoch that follows (FetchMetadata.nextEpoch; fetch-semantics 2.2).
+    """Return the next epoch (FetchMetadata.nextEpoch; fetch-semantics 2.2).
 
-    2^31-1 is followed by 1: 0 would ask for a new session (case 17).
+    After 2^31-1 comes 1: 0 would request a new session (case 17).
     """
     if epoch < 0:
         return SESSIONLESS_EPOCH
@@ -228,39 +224,39 @@ def min_bytes_at(body: int, version: int) -> int:
     """Return the offset of min_bytes in a fetch of v4 to v18; max_bytes follows.
 
     Args:
-        body: offset of its body.
-        version: its version.
+        body: the offset of the fetch's body.
+        version: the fetch's version.
     """
     return body + LAYOUTS[version].request_limits + _MIN_BYTES_AT
 
 
-def lower_max_bytes(frame: bytes, at: int, most: int) -> bytes:
-    """Return a fetch whose max_bytes is at most `most`; a smaller one stays as it is.
+def lower_max_bytes(frame: bytes, at: int, limit: int) -> bytes:
+    """Return a fetch whose max_bytes is at most `limit`.
 
-    min_bytes is lowered with it. Brokers up to 2.4 would wait for all of max_wait_ms if it were more than
-    max_bytes; later ones lower it themselves (fetch-semantics 4).
+    min_bytes is lowered too. Brokers up to 2.4 wait for all of max_wait_ms if it is above max_bytes; later
+    ones lower it themselves (fetch-semantics 4).
 
     Args:
-        frame: of v3 or later.
-        at: offset of min_bytes; max_bytes follows.
-        most: bytes.
+        frame: a fetch of v3 or later.
+        at: the offset of min_bytes; max_bytes follows.
+        limit: in bytes.
     """
     limits = frame[at : at + _TWO_LIMITS.size]
     if len(limits) < _TWO_LIMITS.size:
         return frame
     min_bytes, max_bytes = _TWO_LIMITS.unpack(limits)
-    if max_bytes <= most:
+    if max_bytes <= limit:
         return frame
-    lowered = _TWO_LIMITS.pack(min(min_bytes, most), most)
+    lowered = _TWO_LIMITS.pack(min(min_bytes, limit), limit)
     return b"".join((frame[:at], lowered, frame[at + _TWO_LIMITS.size :]))
 
 
 def no_waiting(fetch: FetchRequest, session: tuple[int, int]) -> bytes:
-    """Return a fetch that is answered at once, with one batch of records at most (KIP-74).
+    """Return a fetch that the broker answers at once, with one batch of records at most (KIP-74).
 
     Args:
         fetch: its partitions are listed.
-        session: session id and epoch, from v7 on.
+        session: session id and epoch, for v7 and later.
     """
     layout = fetch.layout
     frame = bytearray(fetch.frame)
@@ -272,11 +268,11 @@ def no_waiting(fetch: FetchRequest, session: tuple[int, int]) -> bytes:
 
 
 def parse_fetch_request(frame: bytes, version: int, body: int) -> FetchRequest:
-    """Parse a whole fetch request, v4 to v18.
+    """Parse a complete fetch request, v4 to v18.
 
     Raises:
-        TooMany: it is too long to be read.
-        ProtocolError: the body is no fetch request, or does not end where the frame ends.
+        TooMany: it lists too much to be read.
+        ProtocolError: the body is no fetch request, or does not end at the end of the frame.
     """
     layout = LAYOUTS[version]
     head_end = body + layout.request_head
@@ -285,7 +281,7 @@ def parse_fetch_request(frame: bytes, version: int, body: int) -> FetchRequest:
     limits = layout.request_limits
     replica_id = _REPLICA_ID.unpack_from(frame, body)[0] if limits else _CONSUMER
     max_wait_ms, _, _, isolation = _LIMITS.unpack_from(frame, body + limits)
-    # Brokers understand a fetch below v7 so (fetch-semantics 1.3).
+    # Brokers use these values below v7 (fetch-semantics 1.3).
     session_id, epoch = (0, SESSIONLESS_EPOCH)
     if version >= SESSION_VERSION:
         session_id, epoch = SESSION.unpack_from(frame, body + layout.request_session)
@@ -293,7 +289,7 @@ def parse_fetch_request(frame: bytes, version: int, body: int) -> FetchRequest:
     topics_end = walk.walk_topics(head_end)
     forgotten, tail = _forgotten(frame, layout, topics_end)
     tagged = _tail(frame, layout, tail)
-    # These three are values of `Reason` (proxy/session/decision.py), which this lower floor can't import.
+    # These strings are values of `Reason` (proxy/session/decision.py), which this lower layer can't import.
     not_plain = ""
     # Followers are privileged and drive the ISR (fetch-semantics, traps 1 and 2; case 90).
     if replica_id != _CONSUMER:
@@ -302,7 +298,7 @@ def parse_fetch_request(frame: bytes, version: int, body: int) -> FetchRequest:
         # No consumer has tags: replica_state, cluster_id and others are KRaft's (fetch-semantics 1.3).
         not_plain = "tags"
     elif forgotten and session_id == 0 and epoch <= 0:
-        # A broker ignores what a full fetch forgets (fetch-semantics 2.3); no client is known to send it.
+        # A broker ignores forgotten topics in a full fetch (fetch-semantics 2.3); no known client sends any.
         not_plain = "forgets without a session"
     elif walk.long_name or body > MAX_AROUND or len(frame) - tail > MAX_AROUND:
         not_plain = "not looked into"
@@ -323,20 +319,20 @@ def parse_fetch_request(frame: bytes, version: int, body: int) -> FetchRequest:
 
 
 def _tail(frame: bytes, layout: FetchLayout, at: int) -> bool:
-    """Skip rack and tags, the last bytes of the frame; return whether there are tags."""
+    """Skip rack and tags, the last bytes of the frame. Return whether there are tags."""
     tagged = False
     if layout.flexible and frame[at:] == _NO_RACK_NO_TAGS:
         return False
     if layout.version >= 11:
         rack, at = (read_compact_string if layout.flexible else read_string)(frame, at)
         if rack is None:
-            # It is not nullable (fetch-semantics 1.3).
+            # Not nullable (fetch-semantics 1.3).
             raise Malformed("rack_id is null")
     if layout.flexible:
         tags, at = read_tags(frame, at)
         tagged = bool(tags)
     if at != len(frame):
-        # A broker ignores them (fetch-semantics 1.3). Nobody knows what they are, so the fetch is forwarded.
+        # A broker ignores them (fetch-semantics 1.3). Their meaning is unknown, so the fetch is forwarded.
         raise Malformed(f"{len(frame) - at} bytes after a fetch request")
     return tagged
 
@@ -353,10 +349,10 @@ class _TopicsWalk:
         self.bare = 0
         self.tag_bytes = 0
         self.long_name = False
-        """A topic has a longer name than Kafka gives to any."""
+        """A topic's name is longer than Kafka allows."""
 
     def walk_topics(self, at: int) -> int:
-        """Walk the array of topics; return the offset after it."""
+        """Walk the array of topics. Return the offset after it."""
         count, at = (read_compact_count if self.layout.flexible else read_count)(self.frame, at)
         if not count:
             return at
@@ -370,7 +366,7 @@ class _TopicsWalk:
         return end
 
     def element(self, at: int) -> int:
-        """Walk one topic element; return the offset after it."""
+        """Walk one topic element. Return the offset after it."""
         layout, frame, topics = self.layout, self.frame, self.topics
         if (
             layout.flexible
@@ -391,14 +387,14 @@ class _TopicsWalk:
         if len(key) > MAX_NAME:
             self.long_name = True
         if layout.flexible:
-            # An empty tag buffer ends each entry, and the element (fetch-semantics, trap 46).
+            # Each entry and the element end with an empty tag buffer (fetch-semantics, trap 46).
             if end < len(frame) and frame[at + size - 1 : end : size].count(0) == count and not frame[end]:
                 end += 1
             else:
                 return self._tagged(at, count)
         elif end > len(frame):
             raise Truncated("fetch request", at)
-        # A broker sends no topic element without partitions back (fetch-semantics 2.5).
+        # A broker's response has no topic element without partitions (fetch-semantics 2.5).
         if not count:
             self.bare += 1
             if self.bare > _MAX_BARE_TOPICS:
@@ -435,7 +431,10 @@ class _TopicsWalk:
         return end
 
     def _alike(self, start: int, size: int, count: int) -> int:
-        """Read all elements at once if each has the first one's shape; return the offset after them, or 0."""
+        """Read all elements at once if each has the shape of the first.
+
+        Return the offset after them, or 0.
+        """
         topics, frame, layout = self.topics, self.frame, self.layout
         if topics.tagged or not topics.keys:
             return 0
@@ -474,7 +473,7 @@ def _read_key(frame: bytes, layout: FetchLayout, at: int) -> tuple[bytes, int]:
 
 
 def _forgotten(frame: bytes, layout: FetchLayout, at: int) -> tuple[list[tuple[bytes, bytes]], int]:
-    """Read forgotten_topics_data; return keys and partition numbers, and the offset after them."""
+    """Read forgotten_topics_data. Return keys with partition numbers, and the offset after it."""
     found: list[tuple[bytes, bytes]] = []
     if layout.version < SESSION_VERSION:
         return found, at
@@ -506,10 +505,10 @@ def build_fetch_request(
 
     Args:
         request: its header and top-level fields are kept.
-        layout: that of the frame: the request's own, or v7 for v4 to v6.
-        session: session id (0: none), and epoch (0: make a session; -1: use none, or close it).
+        layout: the layout to build: the request's own, or v7 for v4 to v6.
+        session: session id (0: none), and epoch (0: create a session; -1: use none, or close it).
         topics: for each element, its key and its entries as on the wire.
-        forgotten: for each element, its key and its partition numbers, 4 bytes each.
+        forgotten: for each element, its key and its partition numbers as int32.
     """
     frame, body = request.frame, request.body
     end = b"\x00" if layout.flexible else b""

@@ -1,7 +1,7 @@
-"""Fetch responses v4 to v18: walked as they arrive, and the first bytes of those that a gateway builds.
+"""Walks fetch responses v4 to v18 as they arrive, and builds the first bytes of a response.
 
-A response can be larger than what memory should hold. So it is walked chunk by chunk. Records are skipped by
-their length and never copied.
+A response can be too large for memory, so it is walked chunk by chunk. Records are skipped by their length
+and never copied.
 """
 
 import struct
@@ -31,7 +31,7 @@ from proxy.protocol.received import Received
 NODE_ENDPOINTS_TAG: Final = 0
 """FetchResponse.json: NodeEndpoints, v16 and later (KIP-951)."""
 _CURRENT_LEADER_TAG: Final = 1
-"""Of an entry. Brokers send it from v16 on (fetch-semantics 5)."""
+"""Tag of an entry. Brokers send it from v16 on (fetch-semantics 5)."""
 
 _MOVED: Final = (int(ErrorCode.NOT_LEADER_OR_FOLLOWER), int(ErrorCode.FENCED_LEADER_EPOCH))
 
@@ -44,7 +44,7 @@ _ENTRY = Struct(">ih")  # partition_index, error_code
 _LEADER = Struct(">ii")  # leader_id, leader_epoch
 _NOBODY: Final = b"\xff\xff\xff\xff"
 _BRIDGE: Final = 512
-"""Bytes of the next chunk that are joined to a unit which began in an earlier one."""
+"""How many bytes of the next chunk are joined to a unit that began in an earlier chunk."""
 _MAX_UNIT: Final = 1 << 24
 _RUN_WORTH: Final = 4
 """A run has at least this many entries."""
@@ -54,7 +54,7 @@ NULL: Final = 0
 """`PartitionResponse.aborted` of an entry whose ``aborted_transactions`` is null."""
 NO_ABORTED: Final = 1
 
-# What comes next in the walk. A unit is one of these. They are plain integers, since each unit is compared.
+# The kind of the next unit. Plain integers, because each unit is compared.
 _HEADER: Final = 0
 _TOPIC: Final = 1
 _ENTRY_AT: Final = 2
@@ -64,8 +64,8 @@ _BODY_TAGS: Final = 5
 _END: Final = 6
 
 
-class _Short(Exception):  # noqa: N818 - not an error: the unit goes on in the next chunk
-    """The current unit needs bytes that have not come yet."""
+class _Short(Exception):  # noqa: N818 - not an error: the unit continues in the next chunk
+    """The current unit continues in the next chunk."""
 
 
 @dataclass(slots=True, eq=False)
@@ -80,22 +80,22 @@ class PartitionResponse:
     end: int
     """Offset after the entry, with its tags."""
     fixed: bytes
-    """The entry before ``aborted_transactions``: partition, error, high watermark, last stable offset and,
+    """The entry up to ``aborted_transactions``: partition, error, high watermark, last stable offset and,
     from v5 on, log start offset."""
     ends_empty: bool
     """The rest is one of `FetchLayout.empty_ends`: no records, no preferred replica, no tags."""
     records: int
-    """The number of bytes of its records."""
+    """The size of its records in bytes."""
     redirects: bool
     """The entry names a preferred read replica, or has tags (a diverging epoch, a leader)."""
     aborted: int = NO_ABORTED
-    """`NULL`, `NO_ABORTED` (an empty list), or more."""
+    """`NULL`, `NO_ABORTED` (an empty list), or higher."""
     null_records: bool = False
     views: Sequence[memoryview] = ()
-    """Its bytes, once they were looked up in the frame."""
+    """The entry's bytes, after their first lookup in the frame."""
 
     def sent(self, frame: Received) -> Sequence[memoryview]:
-        """Return its bytes as the broker sent them."""
+        """Return the entry's bytes as the broker sent them."""
         return self.views or frame.span(self.start, self.end)
 
 
@@ -105,18 +105,18 @@ class EmptyRun:
 
     key: bytes
     entries: Entries
-    """Items of ``layout.response_item``, copied out of the frame."""
+    """Items of ``layout.response_item``, copied from the frame."""
     start: int = -1
-    """Offset of the first one in the frame; -1: they stand in none."""
+    """Offset of the first entry in the frame; -1 if they are not from a frame."""
 
 
 class FetchResponseWalk:
     """A walk over one response. `feed` takes the chunks of its frame, from the length on.
 
     Args:
-        layout: that of the request.
-        isolation_level: that of the request. It decides how an entry without changes ends, if entries are
-            kept. Otherwise each run says it itself: the request may not have been read.
+        layout: the request's.
+        isolation_level: the request's. With `keep` it decides how an empty entry ends. Without `keep` each
+            run shows it, because the request may not have been read.
         keep: collect `entries`, `runs` and `elements`. Otherwise entries are only counted.
         spans: collect `record_spans`.
     """
@@ -177,7 +177,7 @@ class FetchResponseWalk:
         self._waiting_for = 0
         self._size = 0
         self.offset = 0
-        """The number of bytes that are walked. These may be forwarded."""
+        """The number of walked bytes, which may be forwarded."""
         self.throttle_time_ms = 0
         self.error_code = 0
         self.session_id = 0
@@ -185,24 +185,24 @@ class FetchResponseWalk:
         """Offset of the session id in the frame, 0 below v7."""
         self.partitions = 0
         self.with_records = 0
-        """Entries that have records."""
+        """The number of entries with records."""
         self.record_bytes = 0
         self.record_spans: list[Span] | None = [] if spans else None
-        """Where records stand in the frame, in order. A span is noted once the records' length is read."""
+        """The spans of records in the frame, in order. A span is added once the records' length is read."""
         self.entries: list[PartitionResponse] = []
         self.runs: list[EmptyRun] = []
         self.elements: list[tuple[bytes, int]] = []
-        """The topic elements of the response, if entries are kept: key, number of entries."""
+        """The topic elements: key, number of entries. Only with `keep`."""
         self.leaders: list[LeaderHint] = []
-        """The newer leaders that entries name, if topics have ids (v13 and later)."""
+        """The newer leaders that entries name, in versions with topic ids (v13 and later)."""
         self.moved = 0
-        """Entries that say that another broker leads, or in a later epoch: errors 6 and 74."""
+        """The number of entries with a newer leader or leader epoch: errors 6 and 74."""
         self.tagged = False
-        """The header or a topic element has tags. No schema has any there."""
+        """The header or a topic element has tags. No schema defines any there."""
         self.tags: list[TagSpan] = []
-        """The body's tags. Their offsets count from `tags_at`."""
+        """The body's tags. Offsets count from `tags_at`."""
         self.tags_at = -1
-        """Offset of the body's tag buffer, the last bytes of the frame. -1 until it is reached."""
+        """Offset of the body's tag buffer, the end of the frame. -1 until it is reached."""
 
     @property
     def head_known(self) -> bool:
@@ -211,12 +211,12 @@ class FetchResponseWalk:
 
     @property
     def done(self) -> bool:
-        """Whether the response is walked to its end."""
+        """Whether the complete response has been walked."""
         return self._at == _END and not self._skip
 
     @property
     def repeatable(self) -> bool:
-        """Whether the top-level fields say nothing but that the session goes on."""
+        """Whether the top-level fields only say that the session continues."""
         return (
             not (self.throttle_time_ms or self.error_code or self.tags or self.tagged)
             and self.session_id != 0
@@ -228,7 +228,7 @@ class FetchResponseWalk:
         return self._skip
 
     def skip_records(self, size: int) -> bool:
-        """Skip the next `size` bytes if all of them are records; return whether they are."""
+        """Skip the next `size` bytes if all of them are records. Return whether they are."""
         if self._skip < size:
             return False
         self._skip -= size
@@ -265,10 +265,10 @@ class FetchResponseWalk:
             self._tail = chunk[at:]
 
     def _gathered(self, chunk: bytes) -> bytes:
-        """Keep a chunk until there is enough of its unit to try again; return what there is then, or nothing.
+        """Collect chunks of a unit. Return them once a new try is worth it, else b"".
 
-        A long unit is tried again when there is twice as much of it, or when the frame has ended. So what is
-        copied and read again is in proportion to its size, whatever the sizes of the chunks.
+        A long unit is tried again each time its collected size has doubled, and at the end of the frame. So
+        the cost is proportional to its size, whatever the size of the chunks.
         """
         self._waiting.append(chunk)
         self._waiting_size += len(chunk)
@@ -281,7 +281,7 @@ class FetchResponseWalk:
         return b"".join(waiting)
 
     def _bridge(self, chunk: bytes) -> int:
-        """Walk a unit that began in an earlier chunk; return where this chunk goes on, or -1."""
+        """Walk a unit that began in an earlier chunk. Return the offset after it in this chunk, or -1."""
         window = max(_BRIDGE, len(self._tail))
         while True:
             tail = self._tail
@@ -310,7 +310,10 @@ class FetchResponseWalk:
             window *= 4
 
     def _walk(self, buffer: bytes, at: int) -> int:
-        """Walk whole units; return where the next one begins, which can be after the buffer (in records)."""
+        """Walk complete units.
+
+        Return the offset of the next one, which may be beyond the buffer (in records).
+        """
         base = self.offset - at
         size = len(buffer)
         try:
@@ -400,16 +403,16 @@ class FetchResponseWalk:
             aborted, listed = read_uvarint(buffer, at)
             preferred = listed + ((aborted - 1) * (ABORTED_BYTES + 1) if aborted else 0)
             size, at = read_uvarint(buffer, preferred + 4)
-            # Each is taken to have no tags of its own: no schema has any.
+            # Aborted transactions are assumed to have no tags: no schema defines any.
             if aborted > 1 and any(buffer[listed + ABORTED_BYTES : preferred : ABORTED_BYTES + 1]):
                 raise Malformed("an aborted transaction with tags")
-            # Null records: Kafka 3.0 to 3.9 in entries of some errors (fetch-semantics 6.3, case 93).
+            # Null records: Kafka 3.0 to 3.9 in entries with some errors (fetch-semantics 6.3, case 93).
             records = size - 1 if size else 0
         else:
             aborted = _COUNT.unpack_from(buffer, at)[0] + 1
             preferred = at + 4 + max(aborted - 1, 0) * ABORTED_BYTES
             at = preferred + (4 if layout.version >= 11 else 0)
-            # Null records: as above (case 93).
+            # Null records, see above (case 93).
             size = _COUNT.unpack_from(buffer, at)[0] + 1
             records = max(size - 1, 0)
             at += 4
@@ -421,7 +424,7 @@ class FetchResponseWalk:
             begin = start + layout.aborted
             empty = not records and buffer[begin : begin + len(ends)][: at - begin] == ends[: at - begin]
             fixed = buffer[start:begin]
-            # KIP-392: brokers repeat it until the client has moved (fetch-semantics, trap 29; case 83).
+            # KIP-392: brokers repeat this until the client has moved (fetch-semantics, trap 29; case 83).
             redirects = layout.version >= 11 and buffer[preferred : preferred + 4] != _NOBODY
             self._open = PartitionResponse(
                 self._key,
@@ -447,8 +450,8 @@ class FetchResponseWalk:
         self.partitions += 1
         if not layout.flexible:
             self._entry_done()
-        elif end < len(buffer) and not buffer[end]:  # the entry has no tags
-            # An entry's tags stand behind its records (fetch-semantics 1.4, trap 49).
+        elif end < len(buffer) and not buffer[end]:  # no tags
+            # An entry's tags follow its records (fetch-semantics 1.4, trap 49).
             end += 1
             if self._open is not None:
                 self._open.end += 1
@@ -459,10 +462,11 @@ class FetchResponseWalk:
         return end
 
     def _run(self, buffer: bytes, at: int, base: int) -> int:
-        """Walk the next entries without changes; return where they end, 0 if there are only a few."""
+        """Walk the next run of empty entries. Return the offset after it, 0 if there are only a few."""
         layout, left = self.layout, self._left
         if self._list_at >= 0:
-            # A list that is not null begins so: compact length 1, or the first byte of a length of 0.
+            # Learn the form of the list: not null if it starts with compact length 1, or with the first byte
+            # of a length of 0.
             self._isolation = int(buffer[at + self._list_at] == layout.flexible)
             self._ends_empty = layout.empty_ends[self._isolation]
         found = layout.empty_runs[self._isolation].match(buffer, at)
@@ -481,7 +485,7 @@ class FetchResponseWalk:
         return at + count * layout.response_entry
 
     def _long_run(self, buffer: bytes, at: int, left: int) -> int:
-        """Count the entries without changes from an offset on, by columns: the fastest way for many."""
+        """Count consecutive empty entries by columns, the fastest way for many."""
         layout = self.layout
         most = min((len(buffer) - at) // layout.response_entry, left)
         size, count = 8 * MAX_RUN_MATCH, 0
@@ -538,13 +542,13 @@ class FetchResponseWalk:
             self._at = _BODY_TAGS if self.layout.flexible else _END
 
     def _body_tags(self, buffer: bytes, at: int, base: int) -> int:
-        # KIP-951: node_endpoints are in here, the last bytes of the frame (fetch-semantics 1.4).
+        # KIP-951: they contain node_endpoints, at the end of the frame (fetch-semantics 1.4).
         self.tags_at = base + at
         end = at + 1
         if buffer[at]:
             tags, end = read_tags(buffer, at)
             self.tags = [(tag, start - at, stop - at) for tag, start, stop in tags]
-            # They ascend (KIP-482): node_endpoints, tag 0, are looked for in the first place.
+            # Tags must ascend (KIP-482): node_endpoints, tag 0, is expected to be the first.
             if any(tag <= before for (before, *_), (tag, *_) in pairwise(self.tags)):
                 raise Malformed("the tags of a fetch response are not in order")
         self._at = _END
@@ -562,7 +566,7 @@ class FetchResponseWalk:
 def response_head(
     layout: FetchLayout, correlation_id: bytes, throttle_time_ms: int, session_id: int = 0
 ) -> bytes:
-    """Return a response without an error, from its correlation id up to ``responses``."""
+    """Return a response without an error, from its correlation id to the start of ``responses``."""
     tags = b"\x00" if layout.flexible else b""
     if layout.version < SESSION_VERSION:
         return correlation_id + _THROTTLE.pack(throttle_time_ms)

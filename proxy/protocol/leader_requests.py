@@ -1,7 +1,7 @@
-"""What the gateway itself asks about leaders: Metadata v7 and v12, OffsetForLeaderEpoch v2.
+"""The gateway's own requests about leaders: Metadata v7 and v12, OffsetForLeaderEpoch v2.
 
-Every broker that takes Fetch v9 or Produce v7 takes Metadata v7 and OffsetForLeaderEpoch v2 (2.1, KIP-320).
-Every broker that takes Fetch v13 takes Metadata v12, which asks by topic id (3.1, KIP-516).
+A broker that takes Fetch v9 or Produce v7 takes Metadata v7 and OffsetForLeaderEpoch v2 (2.1, KIP-320). A
+broker that takes Fetch v13 takes Metadata v12, which requests by topic id (3.1, KIP-516).
 """
 
 from collections.abc import Iterable, Mapping
@@ -23,14 +23,14 @@ from proxy.protocol.schemas import (
 )
 
 BY_NAME: Final = 7
-"""Version of Metadata that asks by name. It has leader epochs (KIP-320), and is not flexible."""
+"""Version of Metadata that requests by name. It has leader epochs (KIP-320), and is not flexible."""
 BY_ID: Final = 12
-"""Version of Metadata that asks by topic id."""
+"""Version of Metadata that requests by topic id."""
 EPOCHS_VERSION: Final = 2
-"""Of OffsetForLeaderEpoch: it has current_leader_epoch (KIP-320)."""
+"""Version of OffsetForLeaderEpoch. It has current_leader_epoch (KIP-320)."""
 
 Place: TypeAlias = tuple[bytes, int]
-"""Name or id of a topic as the client's fetch has it, and a partition."""
+"""A topic's name or id, as in the client's fetch, and a partition."""
 
 _LEADERS: Final = frozenset(
     {"topics.name", "topics.topic_id"}
@@ -41,39 +41,39 @@ _ENTRIES: Final[dict[int, tuple[int, str, str, str]]] = {
     ApiKey.SHARE_FETCH: (1, SHARE_FETCH, "partitions", "partition_index"),
     ApiKey.SHARE_ACKNOWLEDGE: (1, SHARE_ACKNOWLEDGE, "partitions", "partition_index"),
 }
-"""API key -> the first version that names leaders by topic id, the response, and what its partitions are
-called in it, and their number."""
+"""API key -> the first version that names leaders by topic id, the response's schema, and the names of its
+fields for partitions and partition numbers."""
 _NONE: Final = (0x7FFF, "", "", "")
 
 
 class Leader(NamedTuple):
-    """Who leads a partition, as a broker says."""
+    """The leader of a partition, as a broker reports it."""
 
     leader_id: int
-    """-1: nobody."""
+    """-1 if there is none."""
     leader_epoch: int
     topic: bytes
-    """The topic's name."""
+    """The name of the topic."""
 
 
 class EpochEnd(NamedTuple):
-    """Where a leader epoch ends in the log of a broker."""
+    """The end of a leader epoch in a broker's log."""
 
     error_code: int
     leader_epoch: int
-    """The largest one of the log that is not above the one that was asked for."""
+    """The largest epoch of the log that is not above the requested one."""
     end_offset: int
-    """The offset after its last record."""
+    """The offset after the epoch's last record."""
 
 
 def metadata_request(correlation_id: int, client_id: bytes, topics: Iterable[bytes], *, by_id: bool) -> bytes:
-    """Ask who leads the partitions of some topics; no topic is made.
+    """Request the leaders of topics, without creating topics.
 
     Args:
-        correlation_id: its own.
-        client_id: whose connection it is.
-        topics: their names, or ids.
-        by_id: these are ids.
+        correlation_id: of this request.
+        client_id: the client's own, since its connection is used.
+        topics: names, or ids.
+        by_id: whether `topics` are ids.
     """
     listed = [
         {"topic_id": topic, "name": None} if by_id else {"topic_id": NO_TOPIC_ID, "name": topic}
@@ -92,10 +92,10 @@ def metadata_request(correlation_id: int, client_id: bytes, topics: Iterable[byt
 
 
 def read_metadata(frame: bytes, *, by_id: bool) -> dict[Place, Leader]:
-    """Return the leaders that a Metadata response names, of partitions without an error.
+    """Return the leaders in a Metadata response, for partitions without an error.
 
     Raises:
-        ProtocolError: it is no such response.
+        ProtocolError: the frame is no such response.
     """
     version = BY_ID if by_id else BY_NAME
     _, at = response_header(frame, LENGTH_BYTES, ApiKey.METADATA, version)
@@ -111,14 +111,14 @@ def read_metadata(frame: bytes, *, by_id: bool) -> dict[Place, Leader]:
 
 
 def epochs_request(
-    correlation_id: int, client_id: bytes, asked: Mapping[bytes, Iterable[tuple[int, int, int]]]
+    correlation_id: int, client_id: bytes, requested: Mapping[bytes, Iterable[tuple[int, int, int]]]
 ) -> bytes:
-    """Ask a leader where epochs end in its log.
+    """Request the ends of leader epochs from a leader.
 
     Args:
-        correlation_id: its own.
-        client_id: whose connection it is.
-        asked: by topic name: partition, the epoch in which the broker is to lead it, the epoch in question.
+        correlation_id: of this request.
+        client_id: the client's own, since its connection is used.
+        requested: by topic name: partition, the leader's current epoch, the epoch to look up.
     """
     topics = [
         {
@@ -128,7 +128,7 @@ def epochs_request(
                 for partition, current, epoch in partitions
             ],
         }
-        for name, partitions in asked.items()
+        for name, partitions in requested.items()
     ]
     key = ApiKey.OFFSET_FOR_LEADER_EPOCH
     schema = OFFSET_FOR_LEADER_EPOCH_REQUEST
@@ -136,10 +136,10 @@ def epochs_request(
 
 
 def read_epochs(frame: bytes) -> dict[Place, EpochEnd]:
-    """Return what an OffsetForLeaderEpoch response says, by topic name and partition.
+    """Return the epoch ends of an OffsetForLeaderEpoch response, by topic name and partition.
 
     Raises:
-        ProtocolError: it is no such response.
+        ProtocolError: the frame is no such response.
     """
     key = ApiKey.OFFSET_FOR_LEADER_EPOCH
     _, at = response_header(frame, LENGTH_BYTES, key, EPOCHS_VERSION)
@@ -154,12 +154,12 @@ def read_epochs(frame: bytes) -> dict[Place, EpochEnd]:
 
 
 def read_leaders(api_key: int, version: int, body: bytes) -> list[LeaderHint]:
-    """Return what Produce (v13), ShareFetch and ShareAcknowledge name as current_leader (KIP-951).
+    """Return the current_leader fields of Produce (v13), ShareFetch and ShareAcknowledge (KIP-951).
 
     Args:
-        api_key: that of the request.
-        version: that of the request.
-        body: the response without its header, whole.
+        api_key: the request's.
+        version: the request's.
+        body: the complete response without its header.
 
     Raises:
         ProtocolError: the body is not of that version.

@@ -1,21 +1,21 @@
-"""Kafka's messages by schema: read some fields, replace some; every other byte stays as it came. Sans-IO.
+"""Kafka's messages by schema: read some fields, replace some; every other byte stays unchanged. Sans-IO.
 
-A schema is one line of text. It has a message's fields in wire order, with names and types as Kafka's own
-definitions have them (clients/src/main/resources/common/message in Kafka's source):
+A schema is one line of text. It has a message's fields in wire order, with the names and types of Kafka's own
+definitions (clients/src/main/resources/common/message in Kafka's source):
 
     throttle_time_ms:int32@1+ error_code:int16 members:[member_id:string metadata:bytes]@0-3 #0 rack:string
 
-Read: an int32 from version 1 on, an error code, in the versions 0 to 3 an array of structs, and a tagged
-field, with tag 0. `@1` is version 1 alone. Types:
+This is an int32 from version 1 on, an error code, an array of structs in versions 0 to 3, and a field with
+tag 0. `@1` is version 1 alone. Types:
 
     bool int8 int16 uint16 int32 uint32 int64 uuid   of fixed size; a uuid is 16 bytes, a bool is 0 or 1
     string bytes                                     bytes or None, undecoded
     int32[]                                          an array of any of these
     [...] (...) ?(...)                               an array of structs, a struct, a struct that can be null
 
-A field without a name is skipped. An array or a struct without a name that has fields with names is called by
-its place: "0", "1". In flexible versions strings and arrays are compact, and each struct ends with tags
-(KIP-482). A tag that the schema does not have is skipped, and stays where it is when fields are replaced.
+A field without a name is skipped. An unnamed array or struct with named fields gets its position as name:
+"0", "1". In flexible versions strings and arrays are compact, and each struct ends with tags (KIP-482). Tags
+outside the schema are skipped, and kept when fields are replaced.
 """
 
 import re
@@ -47,7 +47,7 @@ from proxy.protocol.primitives import (
 )
 
 Edit: TypeAlias = tuple[int, int, bytes]
-"""The start and end of some bytes, and the bytes that replace them."""
+"""Start and end of a span of bytes, and the bytes that replace it."""
 
 _SIZES: Final = {
     "bool": 1,
@@ -72,11 +72,11 @@ class Field:
     """A field of a schema, in the versions `since` to `until`."""
 
     name: str
-    """Empty: it is skipped."""
+    """Empty for a field that is skipped."""
     kind: str
     """A type, or the bracket that opens a struct or an array of structs."""
     size: int = 0
-    """Bytes of a field of fixed size, or of several that are skipped; 0: it is none."""
+    """The size of a field, or of several skipped fields; 0 if the size is not fixed."""
     fields: "tuple[Field, ...]" = ()
     tag: int | None = None
     since: int = 0
@@ -84,9 +84,9 @@ class Field:
 
 
 class Struct(dict[str, Any]):
-    """The named fields of a message, or of a struct within it.
+    """The named fields of a message, or of a struct in it.
 
-    A name that the version does not have is missing. Arrays are lists, structs are `Struct`.
+    Fields that the version lacks are missing. Arrays are lists, structs are `Struct`.
     """
 
     __slots__ = ("counts", "fields", "flexible", "span", "spans", "tagged", "tags")
@@ -97,26 +97,26 @@ class Struct(dict[str, Any]):
         self.flexible = flexible
         self.span: Span = (0, 0)
         self.tags = NO_TAGS
-        """The tags at its end as they came, those of named fields too."""
+        """The received tags at the end of the struct, including those of named fields."""
         self.spans: dict[str, Span] = {}
-        """Where each named field stands in the frame, a tagged one without its tag and size."""
+        """The span of each named field in the frame; for a tagged field, its payload."""
         self.tagged: dict[str, Span] = {}
-        """Where each named tagged field stands, with its size."""
+        """The span of each named tagged field, including its size."""
         self.counts: dict[str, Span] = {}
-        """Where the number of elements of each named array stands."""
+        """The span of the element count of each named array."""
 
     def edits(self, **values: Any) -> Iterator[Edit]:
-        """Yield what makes its fields have other values, for `splice`.
+        """Yield the edits that set fields to new values, for `splice`.
 
         Args:
-            values: by name, none of a tagged field. A name that the version does not have is left out.
+            values: by name, without tagged fields. Names that the version lacks are ignored.
         """
         for field in self.fields:
             if field.name in values:
                 yield *self.spans[field.name], encode(field, values[field.name], flexible=self.flexible)
 
     def without(self, name: str, left_out: Iterable["Struct"]) -> Iterator[Edit]:
-        """Yield what removes elements of an array, for `splice`."""
+        """Yield the edits that remove elements of an array, for `splice`."""
         spans = [one.span for one in left_out]
         if spans:
             count = (encode_compact_count if self.flexible else encode_count)(len(self[name]) - len(spans))
@@ -139,17 +139,17 @@ def read(
 
     Args:
         schema: of the message.
-        api_key: of the request, or of the request that a response answers.
-        version: its version.
+        api_key: the request's, also for a response.
+        version: the request's, also for a response.
         frame: the message, with or without its header.
-        at: where its first field stands.
-        only: which fields are read, with all that is in them: ``brokers``, ``topics.partitions.leader_id``.
-            The others are skipped. None: all are read.
-        whole: walk to the last byte; else nothing behind the last field that is read is looked at.
-        fixed: gets the spans of the fields of fixed size that are skipped, but for those in tags.
+        at: the offset of the first field.
+        only: the fields to read, each with all its content: ``brokers``, ``topics.partitions.leader_id``.
+            None reads all fields.
+        whole: walk to the last byte. If False, stop after the last field to read.
+        fixed: a list that receives the spans of skipped fixed-size fields, except in tags.
 
     Raises:
-        ProtocolError: the bytes are not such a message, or go on after its end.
+        ProtocolError: the bytes are not such a message, or continue after its end.
     """
     fields = fields_at(schema, version, only)
     if not whole:
@@ -162,7 +162,7 @@ def read(
 
 
 def structs(found: Struct, depth: int = 0) -> Iterator[tuple[Struct, int]]:
-    """Yield a message and all structs within it, each before those within itself, with their depth from 0."""
+    """Yield a message and all structs in it, outer before inner, with their depth from 0."""
     yield found, depth
     for value in found.values():
         if isinstance(value, Struct):
@@ -173,7 +173,7 @@ def structs(found: Struct, depth: int = 0) -> Iterator[tuple[Struct, int]]:
 
 
 def splice(frame: bytes, edits: Iterable[Edit]) -> bytes:
-    """Replace some bytes; return `frame` itself if there is nothing to replace."""
+    """Replace spans of bytes. Without edits, return `frame` itself."""
     kept = memoryview(frame)
     pieces: list[bytes | memoryview] = []
     at = 0
@@ -185,12 +185,12 @@ def splice(frame: bytes, edits: Iterable[Edit]) -> bytes:
 
 @cache
 def fields_at(schema: str, version: int, only: frozenset[str] | None = None) -> tuple[Field, ...]:
-    """Return the fields that a version of a message has; without a name those that are not read.
+    """Return the fields of one version of a message. Those that are not read have no name.
 
     Args:
         schema: of the message.
-        version: its version.
-        only: as in `read`.
+        version: the message's.
+        only: see `read`.
 
     Raises:
         ValueError: the text is not a schema.
@@ -241,7 +241,7 @@ def _at_version(fields: Iterable[Field], version: int, only: frozenset[str] | No
             deeper = frozenset() if not field.name else deeper - only
         inner = _at_version(field.fields, version, deeper)
         kept = replace(field, name=field.name if deeper is None or deeper else "", fields=inner)
-        # Neighbours of fixed size that nobody reads become one, for fewer steps.
+        # Merge skipped neighbours of fixed size, to save steps.
         if found and _is_skipped(kept) and _is_skipped(found[-1]):
             kept = replace(kept, size=found.pop().size + kept.size)
         found.append(kept)
@@ -263,7 +263,7 @@ class _Reader:
         self._string = read_compact_string if flexible else read_string
 
     def struct(self, fields: tuple[Field, ...], at: int, *, tagged: bool = True) -> Struct:
-        """Read a struct; without its tags if they are not wanted."""
+        """Read a struct, without its tags unless `tagged`."""
         found = Struct(fields, flexible=self._flexible)
         start = at
         for field in fields:
@@ -291,7 +291,7 @@ class _Reader:
                 if reached != stop:
                     raise Malformed(f"tag {tag} at {start} has {stop - start} bytes")
                 found.spans[field.name] = start, stop
-                # A uvarint's last byte is its only one below 0x80, and the size follows the tag's number.
+                # Only the last byte of a uvarint is below 0x80; the size follows the tag number.
                 size_at = start - 1
                 while self._frame[size_at - 1] >= 0x80:
                     size_at -= 1
@@ -345,7 +345,7 @@ class _Reader:
         return value, value.span[1]
 
     def _is_null(self, at: int) -> bool:
-        """Read whether a struct is null: an int8, -1 if it is."""
+        """Read whether a struct is null: an int8, -1 for null."""
         if at >= len(self._frame):
             raise Truncated("struct", at)
         return self._frame[at] == 0xFF
@@ -408,10 +408,10 @@ def encode(field: Field, value: Any, *, flexible: bool) -> bytes:
     """Write a field that has no tag.
 
     Args:
-        field: as `fields_at` gives it, so in one version.
-        value: as `read` gives it; elements of an array of structs may be any mapping from names to values.
-        flexible: strings and arrays are compact, and structs end with tags: with those that a `Struct` came
-            with, else with none.
+        field: from `fields_at`, so of one version.
+        value: as `read` returns it. Elements of an array of structs may be any mapping from names to values.
+        flexible: strings and arrays are compact, and structs end with tags. A `Struct` keeps its own tags;
+            all other structs get none.
     """
     if field.size:
         return _encode_fixed(field.kind, field.size, value)
@@ -450,7 +450,7 @@ def encode_fields(fields: Iterable[Field], values: dict[str, Any], *, flexible: 
 
 
 def body(schema: str, api_key: int, version: int, **values: Any) -> bytes:
-    """Write a message without its header, of all the fields that its version has."""
+    """Write a message without its header. All fields of the version must be given."""
     return encode_fields(fields_at(schema, version), values, flexible=bool(is_flexible(api_key, version)))
 
 
@@ -470,18 +470,21 @@ def request(
 
 
 def response(schema: str, api_key: int, version: int, correlation_id: bytes, **values: Any) -> bytes:
-    """Write a response with its length and its header (v0 or v1). ApiVersions has another rule."""
+    """Write a response with its length and its header (v0 or v1).
+
+    Not for ApiVersions, whose header differs.
+    """
     tags = NO_TAGS if is_flexible(api_key, version) else b""
     return _framed(b"".join((correlation_id, tags, body(schema, api_key, version, **values))))
 
 
 def with_fields(frame: bytes, message: Struct, **values: Any) -> bytes:
-    """Return a whole frame, with its length, in which some fields of its message have other values."""
+    """Return a complete frame, with its length, with new values for some fields of its message."""
     return edited(frame, message.edits(**values))
 
 
 def edited(frame: bytes, edits: Iterable[Edit]) -> bytes:
-    """Return a whole frame, with its length, in which some bytes are replaced."""
+    """Return a complete frame, with its length, after edits."""
     return _framed(splice(frame, edits)[LENGTH_BYTES:])
 
 

@@ -1,7 +1,7 @@
-"""Metadata responses v10 to v13: which brokers they list, and who leads the partitions of their topics.
+"""Metadata responses v10 to v13: the listed brokers, and the leaders of partitions.
 
-Below v10 topics have no ids (KIP-516), so nobody can say whether a partition belongs to the topic that had
-its name before. From v10 to v13 topics are written in one way.
+Below v10 topics have no ids (KIP-516), so a topic can't be told from an earlier one of the same name. From
+v10 to v13 topics have one form.
 """
 
 from collections.abc import Mapping
@@ -28,47 +28,47 @@ from proxy.protocol.primitives import (
 FIRST_VERSION: Final = 10
 LAST_VERSION: Final = 13
 LEADER_BYTES: Final = 8
-"""Leader id and leader epoch, side by side."""
+"""Leader id and leader epoch, which are adjacent."""
 NO_TOPIC_ID: Final = bytes(UUID_BYTES)
-"""The topic has no id: the broker is older than 2.8, or upgraded only in part (KIP-516)."""
+"""The id of a topic without one: the broker is older than 2.8, or upgraded only in part (KIP-516)."""
 
 _AUTHORIZED_UNTIL: Final = 10
-"""cluster_authorized_operations: v8 to v10."""
+"""The last version with cluster_authorized_operations (v8 to v10)."""
 _ERROR_SINCE: Final = 13
 _INTERNAL_BYTES: Final = 1
 _FIELDS: Final = np.dtype(
     [("error_code", ">i2"), ("partition_index", ">i4"), ("leader_id", ">i4"), ("leader_epoch", ">i4")]
 )
-"""How the entry of a partition begins."""
+"""The start of a partition's entry."""
 _ENTRY_BYTES: Final = _FIELDS.itemsize
 _FIELD_BYTES: Final = np.arange(_ENTRY_BYTES)
 _LEADER_AT: Final = 6
-"""Of leader_id, in an entry."""
+"""Offset of leader_id in an entry."""
 _STRIDE_WORTH: Final = 4
-"""With this many partitions it is worth checking whether all of them have one size."""
+"""With this many partitions, check whether all entries have one size."""
 MAX_STEPS: Final = 1 << 16
-"""What is read of a response: some 20 to 40 ms. A topic whose bytes are known takes 2 steps, any other one
-16, and 128 more if it has changed. A partition that has to be looked at alone takes one."""
+"""The limit of work for one response, 20 to 40 ms. A topic with known bytes takes 2 steps, any other 16, and
+128 more if it has changed. A partition that is read on its own takes one."""
 _KNOWN_STEPS: Final = 2
 _TOPIC_STEPS: Final = 16
 _CHANGED_STEPS: Final = 128
 
 
 MAX_LEADERS: Final = 10_000
-"""So many are read of one response that names newer leaders."""
+"""The limit of newer leaders that are read from one response."""
 
 
 class Partitions(NamedTuple):
     """The partitions of a topic, in columns."""
 
     entries: npt.NDArray[np.void]
-    """error_code, partition_index, leader_id (-1: there is none), leader_epoch (-1: it is not known)."""
+    """error_code, partition_index, leader_id (-1: none), leader_epoch (-1: unknown)."""
     at: Rows
     """Offsets of leader_id; leader_epoch follows it."""
 
 
 class LeaderHint(NamedTuple):
-    """A newer leader that a response other than Metadata names: current_leader (KIP-951)."""
+    """A newer leader in a response other than Metadata: current_leader (KIP-951)."""
 
     topic_id: bytes
     partition: int
@@ -77,24 +77,24 @@ class LeaderHint(NamedTuple):
 
 
 class TopicElement(NamedTuple):
-    """A topic of a response that has an id and no error."""
+    """A topic with an id and without an error."""
 
     topic_id: bytes
     span: Span
-    """Its id, is_internal, and the partitions."""
+    """The span of its id, is_internal, and the partitions."""
 
 
 def read_topics(
     body: bytes, version: int, known: Mapping[bytes, bytes]
 ) -> tuple[set[int], list[TopicElement]]:
-    """Return the brokers that a response lists, and the topics that have an id and no error.
+    """Return the listed brokers, and the topics that have an id and no error.
 
-    Of a response that is larger than `MAX_STEPS` it returns the first topics.
+    If a response exceeds `MAX_STEPS`, only its first topics are returned.
 
     Args:
-        body: the response without its header, whole.
+        body: the complete response without its header.
         version: v10 to v13.
-        known: the bytes of topics as in `TopicElement.span`, by id. The same bytes are not walked again.
+        known: by id, the bytes of topics as in `TopicElement.span`. Equal bytes are not walked again.
 
     Raises:
         ProtocolError: the body is not of that version.
@@ -130,20 +130,20 @@ def read_topics(
 
 
 def partition_count(image: bytes) -> int:
-    """Return how many partitions a topic has, of its bytes as in `TopicElement.span`."""
+    """Return the number of partitions in a topic's bytes (see `TopicElement.span`)."""
     return read_compact_count(image, UUID_BYTES + _INTERNAL_BYTES)[0] or 0
 
 
 def topic_partitions(image: bytes) -> Partitions:
-    """Return what a topic's bytes, as in `TopicElement.span`, say of its partitions."""
+    """Return the partitions in a topic's bytes (see `TopicElement.span`)."""
     return read_partitions(image, UUID_BYTES + _INTERNAL_BYTES)[0]
 
 
 def read_partitions(buffer: bytes, at: int) -> tuple[Partitions, int]:
-    """Read the partitions of a topic; return them and the offset after them.
+    """Read the partitions of a topic. Return them and the offset after them.
 
     Raises:
-        ProtocolError: these are none.
+        ProtocolError: the bytes are no partitions.
     """
     where, end = _find_partitions(buffer, at)
     if isinstance(where, _Alike):
@@ -156,7 +156,7 @@ def read_partitions(buffer: bytes, at: int) -> tuple[Partitions, int]:
 
 
 class _Alike(NamedTuple):
-    """Entries of one size that stand side by side."""
+    """Contiguous entries of one size."""
 
     at: int
     number: int
@@ -164,7 +164,7 @@ class _Alike(NamedTuple):
 
 
 def _find_partitions(buffer: bytes, at: int) -> tuple[_Alike | list[int], int]:
-    """Return where the entries of a topic's partitions are, and the offset after them."""
+    """Return the positions of a topic's partition entries, and the offset after them."""
     found, at = read_compact_count(buffer, at)
     count = found or 0
     if count >= _STRIDE_WORTH and (size := _size_of_all(buffer, at, count)):
@@ -191,7 +191,7 @@ def _find_partitions(buffer: bytes, at: int) -> tuple[_Alike | list[int], int]:
 
 
 def _size_of_all(buffer: bytes, start: int, count: int) -> int:
-    """Return the size of an entry if all have as many replicas as the first one, and no tags; else 0."""
+    """Return the size of an entry, or 0 if entries differ from the first in replica counts, or have tags."""
     at, lengths = start + _ENTRY_BYTES, list[int]()
     for _ in range(3):  # replica_nodes, isr_nodes, offline_replicas
         length = buffer[at] if at < len(buffer) else 0x80

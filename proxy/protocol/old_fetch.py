@@ -1,8 +1,8 @@
-"""Fetch v2 and v3, the last versions before v4: a response limit for clients that have one or none.
+"""A response limit for Fetch v2 and v3, the last versions before v4.
 
-v3 brought max_bytes, and changed nothing else in requests and responses (KIP-74; fetch-semantics 1.3, 1.4). A
-broker that takes both converts records for both to the same format. So a fetch of v2 can go as v3. Fetches of
-v0 and v1 can't: their records have an older format (fetch-semantics 1.6).
+v3 added max_bytes and changed nothing else in requests and responses (KIP-74; fetch-semantics 1.3, 1.4). A
+broker that takes both versions converts records to the same format for both, so a fetch of v2 can be sent as
+v3. Fetches of v0 and v1 can't: their records have an older format (fetch-semantics 1.6).
 """
 
 from typing import Final
@@ -14,32 +14,31 @@ from proxy.protocol.primitives import Malformed, Truncated, read_count, read_int
 LIMITED: Final = 3
 """The first version with max_bytes."""
 UNLIMITED: Final = 2
-"""The last version without it."""
+"""The last version without max_bytes."""
 
 _CONSUMER: Final = -1
 _MIN_BYTES_AT: Final = 8
-"""Offset of min_bytes in the body, behind replica_id and max_wait_ms."""
+"""Offset of min_bytes in the body, after replica_id and max_wait_ms."""
 _TOPICS_AT: Final = 12
 """Offset of ``topics`` in the body of v2."""
 _ENTRY: Final = 16
 
 
-def limit_old_fetch(frame: bytes, body: int, most: int, turn: int) -> bytes:
-    """Return a consumer's fetch of v2 or v3 as v3 with a max_bytes of at most `most`.
+def limit_old_fetch(frame: bytes, body: int, limit: int, turn: int) -> bytes:
+    """Return a consumer's fetch of v2 or v3 as v3 with a max_bytes of at most `limit`.
 
-    What a response limit cuts are the partitions listed last. A client of v2 does not know that, and may list
-    them in the same order each time. So the lists of v2 are turned: each partition is the first one in turn,
-    and nobody starves (fetch-semantics 4). A topic stays in one element, since Sarama reads only the last
-    element of a topic.
+    A response limit cuts the partitions listed last. Clients of v2 do not expect a limit, and may always list
+    the same order. So lists of v2 are rotated: each partition is first in turn, and none starves
+    (fetch-semantics 4). Topics stay in one element, since Sarama reads only the last element of a topic.
 
     Args:
-        frame: a whole frame of v2 or v3.
-        body: offset of its body.
-        most: bytes.
-        turn: how many fetches were turned before on the connection.
+        frame: a complete frame of v2 or v3.
+        body: the offset of its body.
+        limit: in bytes.
+        turn: how many fetches have been rotated on this connection.
 
     Raises:
-        ProtocolError: it is not as its version says.
+        ProtocolError: the fetch does not match the schema of its version.
     """
     version, _ = read_int16(frame, API_KEY.stop)
     replica_id, _ = read_int32(frame, body)
@@ -47,15 +46,15 @@ def limit_old_fetch(frame: bytes, body: int, most: int, turn: int) -> bytes:
     if replica_id != _CONSUMER:
         return frame
     if version == LIMITED:
-        return lower_max_bytes(frame, body + _MIN_BYTES_AT, most)
+        return lower_max_bytes(frame, body + _MIN_BYTES_AT, limit)
     topics = _topics(frame, body + _TOPICS_AT)
     content = b"".join(
         (
             frame[API_KEY],
             LIMITED.to_bytes(2),
             frame[REQUEST_CORRELATION_ID.start : body + _MIN_BYTES_AT],
-            min(min_bytes, most).to_bytes(4, signed=True),
-            most.to_bytes(4),
+            min(min_bytes, limit).to_bytes(4, signed=True),
+            limit.to_bytes(4),
             len(topics).to_bytes(4),
             *_turned(topics, turn),
         )
@@ -64,7 +63,7 @@ def limit_old_fetch(frame: bytes, body: int, most: int, turn: int) -> bytes:
 
 
 def _topics(frame: bytes, at: int) -> list[tuple[bytes, bytes]]:
-    """Return the topic elements of v2: what stands before the entries, and the entries."""
+    """Return the topic elements of v2, each as the bytes before its entries and its entries."""
     topics, at = read_count(frame, at)
     found = []
     for _ in range(topics or 0):
@@ -82,7 +81,7 @@ def _topics(frame: bytes, at: int) -> list[tuple[bytes, bytes]]:
 
 
 def _turned(topics: list[tuple[bytes, bytes]], turn: int) -> list[bytes]:
-    """Return topic elements, another one first in each turn, and in each round another entry of each."""
+    """Return topic elements rotated by `turn`: first the topics, and after each full round their entries."""
     if not topics:
         return []
     rounds, first = divmod(turn, len(topics))

@@ -1,14 +1,14 @@
 """Readers and writers of single values of the Kafka protocol. Everything is big-endian.
 
-Every reader keeps one contract, `(buffer, offset) -> (value, next_offset)`, checks its bounds, and never
+Every reader has one contract, `(buffer, offset) -> (value, next_offset)`. It checks its bounds, and never
 allocates memory by a number that it has read. A reader raises only:
 
     ValueError
-      ProtocolError            bytes that are not what they should be
-        Truncated              the value goes on after the end of the buffer
+      ProtocolError            the bytes do not match the protocol
+        Truncated              the value continues after the end of the buffer
         Malformed              a value that Kafka never writes
-        UnknownVersion         an API key or version that is not known here
-        TooMany                more elements than are read
+        UnknownVersion         an unknown API key or version
+        TooMany                more elements than the limit
 """
 
 import struct
@@ -16,10 +16,10 @@ from collections.abc import Callable
 from typing import Final, TypeAlias
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
-"""What readers read. No reader changes or keeps it."""
+"""The input of readers. No reader changes or keeps it."""
 
 Span: TypeAlias = tuple[int, int]
-"""Offsets of the first byte of something, and of the first byte after it."""
+"""Offset of the first byte, and offset after the last."""
 
 TagSpan: TypeAlias = tuple[int, int, int]
 """A tagged field: its tag, and the `Span` of its payload."""
@@ -28,7 +28,7 @@ MAX_UVARINT: Final = 0xFFFF_FFFF
 MAX_UVARINT_BYTES: Final = 5
 MAX_STRING: Final = 0x7FFF
 MAX_TAGS: Final = 1024
-"""With more tags in one buffer bytes are not understood. No schema has ten, and each costs a step."""
+"""The limit of tags in one buffer. No schema has ten, and each costs a step."""
 UUID_BYTES: Final = 16
 
 NO_TAGS: Final = b"\x00"
@@ -36,11 +36,11 @@ NO_TAGS: Final = b"\x00"
 
 
 class ProtocolError(ValueError):
-    """Bytes that are not what they should be."""
+    """The bytes do not match the protocol."""
 
 
-class Truncated(ProtocolError):  # noqa: N818 - the state of the bytes; the tree's root carries the word Error
-    """The value goes on after the end of the buffer."""
+class Truncated(ProtocolError):  # noqa: N818 - a state of the bytes; the root class has the word Error
+    """The value continues after the end of the buffer."""
 
     def __init__(self, what: str, offset: int) -> None:
         super().__init__(f"{what} at {offset} goes on after the end")
@@ -51,11 +51,11 @@ class Malformed(ProtocolError):  # noqa: N818 - as above
 
 
 class TooMany(ProtocolError):  # noqa: N818 - as above
-    """More elements than are read: each costs time, and no client has so many."""
+    """More elements than the limit. Each costs time, and no client has so many."""
 
 
 class UnknownVersion(ProtocolError):  # noqa: N818 - as above
-    """An API key or version that is not known here."""
+    """An unknown API key or version."""
 
     def __init__(self, api_key: int, version: int) -> None:
         super().__init__(f"api key {api_key} at version {version} is not known")
@@ -82,8 +82,8 @@ def read_uvarint(buffer: Buffer, offset: int) -> tuple[int, int]:
     """Read an unsigned varint: 7 bits per byte, the low ones first, at most 32 bits.
 
     Raises:
-        Malformed: it has more than five bytes, or more than 32 bits.
-        Truncated: its last byte is missing.
+        Malformed: more than five bytes, or more than 32 bits.
+        Truncated: the last byte is missing.
     """
     size = len(buffer)
     if offset < size and (byte := buffer[offset]) < 0x80:
@@ -137,7 +137,7 @@ def read_string(buffer: Buffer, offset: int) -> tuple[bytes | None, int]:
 
 
 def read_compact_string(buffer: Buffer, offset: int) -> tuple[bytes | None, int]:
-    """Read a string with a uvarint of its length + 1, undecoded. 0 is null."""
+    """Read a string with a uvarint of length + 1, undecoded. 0 is null."""
     length, start = read_uvarint(buffer, offset)
     if length == 0:
         return None, start
@@ -159,10 +159,10 @@ def encode_compact_string(value: bytes | None) -> bytes:
 
 
 def read_count(buffer: Buffer, offset: int) -> tuple[int | None, int]:
-    """Read the number of elements of an array, an int32. -1 (null) is None.
+    """Read the number of elements of an array, an int32. -1 (null) becomes None.
 
     Raises:
-        Truncated: there are fewer bytes left than elements, and each takes at least one.
+        Truncated: there are fewer bytes left than elements; each takes at least one.
     """
     count, start = read_int32(buffer, offset)
     if count < 0:
@@ -175,10 +175,10 @@ def read_count(buffer: Buffer, offset: int) -> tuple[int | None, int]:
 
 
 def read_compact_count(buffer: Buffer, offset: int) -> tuple[int | None, int]:
-    """Read the number of elements of a compact array, a uvarint of the number + 1. 0 (null) is None.
+    """Read the number of elements of a compact array, a uvarint of the number + 1. 0 (null) becomes None.
 
     Raises:
-        Truncated: there are fewer bytes left than elements, and each takes at least one.
+        Truncated: there are fewer bytes left than elements; each takes at least one.
     """
     count, start = read_uvarint(buffer, offset)
     if count == 0:
@@ -202,8 +202,8 @@ def skip_tags(buffer: Buffer, offset: int) -> tuple[None, int]:
     """Skip a tag buffer.
 
     Raises:
-        Malformed: it has more than `MAX_TAGS`, or what `read_uvarint` says.
-        Truncated: its end is missing.
+        Malformed: more than `MAX_TAGS`, or an error of `read_uvarint`.
+        Truncated: the end is missing.
     """
     count, at = read_uvarint(buffer, offset)
     if count > MAX_TAGS:
@@ -218,7 +218,7 @@ def skip_tags(buffer: Buffer, offset: int) -> tuple[None, int]:
 
 
 def read_tags(buffer: Buffer, offset: int) -> tuple[list[TagSpan], int]:
-    """Read the spans of a tag buffer's payloads, in order; raise as `skip_tags` does."""
+    """Read the spans of a tag buffer's payloads, in order. Errors are those of `skip_tags`."""
     count, at = read_uvarint(buffer, offset)
     if count > MAX_TAGS:
         raise Malformed(f"a buffer of {count} tags")

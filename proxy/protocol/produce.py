@@ -1,4 +1,4 @@
-"""Produce: whether a response will come; batches that can be repeated, and what responses say of them."""
+"""Produce: whether there will be a response, the batches that can be retried, and their results."""
 
 from collections.abc import Iterable
 from struct import Struct
@@ -25,7 +25,7 @@ from proxy.protocol.primitives import (
 )
 
 READ_WITHIN: Final = 1 << 17
-"""acks is within this many bytes of a request. So are the other fields that are read of a forwarded one."""
+"""The fields that are read of a forwarded request, like acks, are within this many bytes."""
 
 _FIRST_TRANSACTIONAL: Final = 3
 _FIRST_FLEXIBLE: Final = 9
@@ -35,15 +35,15 @@ _RECORD_ERRORS_SINCE: Final = 8
 def acks(frame: Buffer, version: int, body_offset: int) -> int | None:
     """Read acks of a Produce request: the replicas that it waits for. With 0 the broker sends no response.
 
-    The field stands first in the body up to v2, and after the transactional id from v3 on.
+    Up to v2 acks is the first field of the body. From v3 on it follows the transactional id.
 
     Args:
         frame: a request, or its first bytes.
-        version: its version.
-        body_offset: where its body starts.
+        version: the request's.
+        body_offset: the offset of the body.
 
     Returns:
-        -1 (all in sync), 0 or 1; None: more bytes are needed.
+        -1 (all in sync), 0 or 1. None if more bytes are needed.
 
     Raises:
         ProtocolError: these bytes are no transactional id.
@@ -57,7 +57,7 @@ def acks(frame: Buffer, version: int, body_offset: int) -> int | None:
 def read_acks(frame: Buffer, version: int, body_offset: int) -> tuple[int, int]:
     """Read acks of a Produce request; return it and the offset after it. See `acks`."""
     at = body_offset
-    # KIP-98: the transactional id stands first from v3 on (fetch-semantics, trap 32; case 86).
+    # KIP-98: from v3 on the transactional id is the first field (fetch-semantics, trap 32; case 86).
     if version >= _FIRST_FLEXIBLE:
         _, at = read_compact_string(frame, at)
     elif version >= _FIRST_TRANSACTIONAL:
@@ -66,11 +66,11 @@ def read_acks(frame: Buffer, version: int, body_offset: int) -> tuple[int, int]:
 
 
 def wants_response(data: Buffer, size: int) -> bool | None:
-    """Return whether a broker responds to a Produce request; None if more bytes are needed.
+    """Return whether a broker responds to a Produce request, None if more bytes are needed.
 
     Args:
         data: the first bytes of the request, from its length on.
-        size: its size.
+        size: the size of the request.
     """
     try:
         _, version, _, _, at = request_header(data, LENGTH_BYTES)
@@ -86,7 +86,7 @@ def wants_response(data: Buffer, size: int) -> bool | None:
 
 
 FIRST_FOLLOWED: Final = 7
-"""The first version that is looked into. Brokers that take it take Metadata v7 (2.1)."""
+"""The first version whose batches are read. Brokers that take it take Metadata v7 (2.1)."""
 LAST_FOLLOWED: Final = 9
 """The last version whose responses do not name new leaders (KIP-951)."""
 
@@ -94,11 +94,11 @@ _BATCH = Struct(">qiibIhiqqqhii")
 """base_offset, batch_length, partition_leader_epoch, magic, crc, attributes, last_offset_delta, first and
 last timestamp, producer_id, producer_epoch, base_sequence, number of records (KIP-98)."""
 _BATCH_OVERHEAD: Final = 12
-"""base_offset and batch_length are not counted in the latter."""
+"""The size of base_offset and batch_length, which batch_length does not count."""
 _MAGIC: Final = 2
 _TRANSACTIONAL: Final = 0x10
 _OFFSETS = Struct(">qqq")
-"""base_offset, log_append_time_ms, log_start_offset of an entry of a response (v5 and later)."""
+"""base_offset, log_append_time_ms, log_start_offset of a response's entry (v5 and later)."""
 _MAX_PARTITIONS: Final = 1 << 14
 
 
@@ -110,15 +110,15 @@ class ProducedBatch(NamedTuple):
     producer_id: int
     producer_epoch: int
     sequence: int
-    """Of its first record."""
+    """The sequence of the first record."""
     next_sequence: int
-    """Of the first record of the next batch."""
+    """The first sequence of the next batch."""
     entry: bytes
-    """Its partition's entry in the request."""
+    """The partition's entry in the request."""
 
 
 class Produced(NamedTuple):
-    """A request of idempotent batches, of no transaction, that will be answered."""
+    """A non-transactional request of idempotent batches that the broker will answer."""
 
     frame: bytes
     body: int
@@ -130,7 +130,7 @@ class Produced(NamedTuple):
 
 
 class ProducedEntry(NamedTuple):
-    """What a response says of one partition."""
+    """The entry of one partition in a response."""
 
     error_code: int
     start: int
@@ -138,10 +138,13 @@ class ProducedEntry(NamedTuple):
 
 
 def read_idempotent(frame: bytes, version: int) -> Produced | None:
-    """Read a Produce request, v7 to v9; None if a batch is not idempotent, or one is of a transaction.
+    """Read a Produce request, v7 to v9.
+
+    Returns:
+        None if a batch is not idempotent or is transactional.
 
     Raises:
-        ProtocolError: it is no such request.
+        ProtocolError: the frame is no such request.
     """
     *_, body = request_header(frame, LENGTH_BYTES)
     flexible = version >= _FIRST_FLEXIBLE
@@ -196,13 +199,13 @@ def _batch(
         return None
     if producer < 0 or sequence < 0 or delta < 0:
         return None
-    # Sequences go from 0 to 2^31-1 and begin anew (KIP-98).
+    # Sequences go from 0 to 2^31-1 and start again (KIP-98).
     following = (sequence + delta + 1) & 0x7FFFFFFF
     return ProducedBatch(topic, partition, producer, epoch, sequence, following, entry)
 
 
 def some_of(produced: Produced, batches: Iterable[ProducedBatch], correlation_id: int) -> bytes:
-    """Return a request with some of the batches of another one."""
+    """Return a request with some of the batches of another request."""
     flexible = produced.version >= _FIRST_FLEXIBLE
     by_topic: dict[bytes, list[bytes]] = {}
     for batch in batches:
@@ -228,7 +231,7 @@ def read_response(frame: bytes, version: int) -> dict[tuple[bytes, int], Produce
     """Read a Produce response, v7 to v9.
 
     Raises:
-        ProtocolError: it is no such response.
+        ProtocolError: the frame is no such response.
     """
     flexible = version >= _FIRST_FLEXIBLE
     _, at = response_header(frame, LENGTH_BYTES, ApiKey.PRODUCE, version)

@@ -1,4 +1,4 @@
-"""A frame as it was received: few pieces, whatever the sizes of the reads, and views of any span of it."""
+"""A received frame in few pieces, whatever the sizes of the reads, with views of any span."""
 
 from bisect import bisect_right
 from typing import Final
@@ -8,14 +8,14 @@ from proxy.protocol.primitives import Buffer
 _SMALL: Final = 1 << 14
 """Reads below this many bytes are joined. Each piece costs Python objects and an item of a vectored write."""
 _JOINED: Final = 1 << 16
-"""So many bytes of small reads become one piece."""
+"""The size of a piece of joined reads."""
 
 
 class Received:
     """The bytes of one frame so far.
 
-    Large reads are kept as they came. Small ones are copied once, into pieces of `_JOINED` bytes: with reads
-    of one TCP segment each, 50 MB would otherwise be 36,000 pieces.
+    Large reads are kept as they are. Small ones are copied once, into pieces of `_JOINED` bytes: 50 MB in
+    reads of one TCP segment each would otherwise be 36,000 pieces.
     """
 
     __slots__ = ("_small", "_small_size", "_starts", "_views", "settled", "size")
@@ -26,9 +26,9 @@ class Received:
         self._small: list[bytes] = []
         self._small_size = 0
         self.size = 0
-        """The number of bytes that have come."""
+        """The number of bytes so far."""
         self.settled = 0
-        """So many of these lie in pieces that stay as they are."""
+        """How many of these are in pieces that do not change any more."""
         for chunk in chunks:
             self.append(chunk)
 
@@ -36,7 +36,7 @@ class Received:
         return f"<Received {self.size} bytes in {len(self._views)} pieces>"
 
     def append(self, chunk: bytes) -> None:
-        """Take the next bytes."""
+        """Add the next bytes."""
         size = len(chunk)
         self.size += size
         if size < _SMALL:
@@ -50,14 +50,14 @@ class Received:
         self._add(chunk)
 
     def keep(self, piece: Buffer) -> None:
-        """Take the next bytes as a piece of its own, whatever its size."""
+        """Add the next bytes as a separate piece, whatever its size."""
         if self._small:
             self._settle()
         self.size += len(piece)
         self._add(piece)
 
     def span(self, start: int, end: int) -> list[memoryview]:
-        """Return a span of the frame as views. Its cost depends on the pieces within the span alone."""
+        """Return a span of the frame as views. The cost depends only on the pieces within the span."""
         if end > self.settled:
             self._settle()
         starts, views = self._starts, self._views
@@ -76,7 +76,7 @@ class Received:
         return found
 
     def _settle(self) -> None:
-        """Make one piece of the small reads."""
+        """Make one piece of the collected small reads."""
         if self._small:
             small, self._small, self._small_size = self._small, [], 0
             self._add(b"".join(small))

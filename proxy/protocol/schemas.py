@@ -1,11 +1,11 @@
-"""Kafka's messages that the gateway reads, as `proxy.protocol.messages` takes them, with Kafka's names (4.3).
+"""Schemas of the messages that the gateway reads, for `proxy.protocol.messages`, with Kafka's names (4.3).
 
 Brokers from 1.0 to 4.3 speak these versions. Fetch has a reader of its own (`fetch_request`).
 
-Responses of controllers to each other (Vote and others) name listeners of controllers, too. They have no
-schema: no client needs the versions that have addresses, so these are not offered, and refused (`CONFINED`).
-LeaderAndIsr, UpdateMetadata and registrations have addresses in the request alone. The endpoints in
-StreamsGroupHeartbeat and StreamsGroupDescribe are those of clients.
+Responses between controllers (Vote and others) name listeners of controllers, too. They have no schema: no
+client needs the versions with addresses, so these are neither offered nor accepted (`CONFINED`).
+LeaderAndIsr, UpdateMetadata and registrations have addresses only in the request. The endpoints in
+StreamsGroupHeartbeat and StreamsGroupDescribe belong to clients.
 """
 
 from typing import Final, NamedTuple
@@ -38,7 +38,7 @@ OFFSET_FOR_LEADER_EPOCH: Final = (
 )
 
 NODE_ENDPOINTS: Final = "node_endpoints:[node_id:int32 host:string port:int32 rack:string]"
-"""The same in Fetch, Produce (both tagged), ShareFetch and ShareAcknowledge (KIP-951)."""
+"""In Fetch and Produce (both tagged), ShareFetch and ShareAcknowledge (KIP-951)."""
 _LEADER: Final = "current_leader:(leader_id:int32 leader_epoch:int32)"
 
 PRODUCE: Final = (
@@ -47,15 +47,15 @@ PRODUCE: Final = (
     "record_errors:[batch_index:int32 batch_index_error_message:string]@8+ error_message:string@8+ "
     f"#0 {_LEADER}]] throttle_time_ms:int32@1+ #0 {NODE_ENDPOINTS}"
 )
-# The coordinator is in the message itself up to v3, in an array from v4 on (KIP-699).
+# Up to v3 the coordinator is in the message itself, from v4 on in an array (KIP-699).
 FIND_COORDINATOR: Final = (
     "throttle_time_ms:int32@1+ error_code:int16@0-3 error_message:string@1-3 node_id:int32@0-3 "
     "host:string@0-3 port:int32@0-3 coordinators:[key:string node_id:int32 host:string port:int32 "
     "error_code:int16 error_message:string]@4+"
 )
-# endpoint_type 2 (v1, KIP-919): the "brokers" are controllers. Only a controller sends them (a broker sends
-# error 114 MISMATCHED_ENDPOINT_TYPE). Then there are controllers behind the gateway, and their addresses are
-# rewritten in the same way.
+# With endpoint_type 2 (v1, KIP-919) the "brokers" are controllers. Only a controller sends them (a broker
+# sends error 114 MISMATCHED_ENDPOINT_TYPE). The gateway then stands before controllers, and rewrites their
+# addresses in the same way.
 DESCRIBE_CLUSTER: Final = (
     "throttle_time_ms:int32 error_code:int16 error_message:string endpoint_type:int8@1+ cluster_id:string "
     "controller_id:int32 brokers:[node_id:int32 host:string port:int32 rack:string is_fenced:bool@2+] "
@@ -134,13 +134,13 @@ OFFSET_FETCH: Final = (
 )
 
 SUBSCRIPTION: Final = "protocol_version:int16 topics:string[] user_data:bytes"
-"""What a consumer offers when it joins (ConsumerProtocolSubscription.json), in all its versions."""
+"""A consumer's metadata in JoinGroup (ConsumerProtocolSubscription.json), in all its versions."""
 OWNED_PARTITIONS: Final = "owned_partitions:[topic:string partitions:int32[]]"
-"""What follows it from v1 on (KIP-429)."""
+"""The next field from v1 on (KIP-429)."""
 ASSIGNMENT: Final = (
     "protocol_version:int16 assigned_partitions:[topic:string partitions:int32[]] user_data:bytes"
 )
-"""What a consumer is given (ConsumerProtocolAssignment.json)."""
+"""A consumer's assignment (ConsumerProtocolAssignment.json)."""
 
 
 class Addressed(NamedTuple):
@@ -148,13 +148,13 @@ class Addressed(NamedTuple):
 
     schema: str
     first: int
-    """First version that has addresses."""
+    """The first version with addresses."""
     last: int
-    """Last version that is understood."""
+    """The last version that is understood."""
     where: frozenset[str]
-    """Its fields that have addresses, as `messages.read` takes them."""
+    """The fields with addresses, in the form of `only` in `messages.read`."""
     oldest: int = 0
-    """First version that is understood."""
+    """The first version that is understood."""
 
 
 _IN_ENDPOINTS: Final = frozenset({"node_endpoints"})
@@ -167,11 +167,11 @@ ADDRESSED: Final[dict[int, Addressed]] = {
     ),
     ApiKey.DESCRIBE_QUORUM: Addressed(DESCRIBE_QUORUM, 2, 2, frozenset({"nodes"})),
     ApiKey.DESCRIBE_CLUSTER: Addressed(DESCRIBE_CLUSTER, 0, 2, frozenset({"brokers"})),
-    # v0 was early access in 4.0, not compatible with what became v1.
+    # v0 was early access in 4.0 and is not compatible with v1.
     ApiKey.SHARE_FETCH: Addressed(SHARE_FETCH, 1, 2, _IN_ENDPOINTS, oldest=1),
     ApiKey.SHARE_ACKNOWLEDGE: Addressed(SHARE_ACKNOWLEDGE, 1, 2, _IN_ENDPOINTS, oldest=1),
 }
-"""API key -> its response, if one of its versions has addresses that `addresses.rewrite` can replace."""
+"""API key -> the response, for all keys with addresses that `addresses.rewrite` can replace."""
 
 REWRITTEN: Final[dict[int, int]] = {int(key): message.last for key, message in ADDRESSED.items()}
 """API key -> the highest version whose addresses can be rewritten. Clients are offered no higher one."""
@@ -180,13 +180,13 @@ CONFINED: Final[dict[int, tuple[int, int]]] = {
     int(key): (message.oldest, message.last) for key, message in ADDRESSED.items()
 } | {
     int(ApiKey.FETCH): (0, MAX_VERSION),
-    # KIP-853: from the next version on these name listeners of controllers (fetch-semantics 6.10).
+    # KIP-853: later versions name listeners of controllers (fetch-semantics 6.10).
     int(ApiKey.VOTE): (0, 0),
     int(ApiKey.BEGIN_QUORUM_EPOCH): (0, 0),
     int(ApiKey.END_QUORUM_EPOCH): (0, 0),
     int(ApiKey.FETCH_SNAPSHOT): (0, 0),
     int(ApiKey.UPDATE_RAFT_VOTER): (0, -1),
 }
-"""API key -> the lowest and the highest version whose responses have no address that can't be rewritten. All
-keys whose responses ever have addresses are here. Where addresses are rewritten, clients are offered no other
-version, and requests of others are refused."""
+"""API key -> the lowest and highest version without unknown addresses, for each key that has addresses in
+some version. Where addresses are rewritten, clients are offered only these versions, and requests of others
+are refused."""

@@ -1,8 +1,8 @@
-"""Fetch v4, v5 and v6 over a session: what differs between them and v7, the first version with sessions.
+"""Conversion between Fetch v4 to v6 and v7, the first version with sessions.
 
-The gateway speaks v7 or later in a session. A fetch of an earlier version goes to the broker as v7, and its
-response goes to the client as the client's version has it. No other raise is safe: these versions differ only
-in the fields of the session, in log_start_offset (v5) and in error 56 (v6): fetch-semantics, traps 3 and 4.
+In a session the gateway speaks v7 or later. A fetch of v4 to v6 is sent to the broker as v7, and its response
+to the client in the client's version. This is the only safe raise: the versions differ only in the session
+fields, in log_start_offset (v5) and in error 56 (v6): fetch-semantics, traps 3 and 4.
 """
 
 from collections.abc import Sequence
@@ -28,20 +28,20 @@ _REQUEST_LOG_START: Final = slice(12, 20)
 
 
 def session_layout(version: int) -> FetchLayout:
-    """Return the layout in which a fetch of a version goes through a session."""
+    """Return the layout of a version's fetches in a session."""
     return LAYOUTS[max(version, SESSION_VERSION)]
 
 
 def raise_listing(listing: Listing) -> Listing:
-    """Return what a fetch lists in the version of its session: v4 to v6 as v7, all others as they are.
+    """Return the listing in the version of its session: v4 to v6 as v7, all others unchanged.
 
-    An entry of v4 gains log_start_offset -1.
+    An entry of v4 gets log_start_offset -1.
     """
     narrow, wide = listing.layout, session_layout(listing.layout.version)
     if narrow is wide:
         return listing
     entries = listing.entries
-    # v5 brought log_start_offset; only a follower's means something (fetch-semantics, trap 4).
+    # v5 added log_start_offset; only a follower's has a meaning (fetch-semantics, trap 4).
     if narrow.version == 4:
         bytes_ = np.frombuffer(entries.tobytes(), np.uint8).reshape(-1, narrow.request_entry)
         widened = np.full((len(entries), wide.request_entry), 0xFF, np.uint8)
@@ -52,7 +52,7 @@ def raise_listing(listing: Listing) -> Listing:
 
 
 def narrow_entries(entries: Entries, layout: FetchLayout) -> Entries:
-    """Return entries of a session's response as the client's layout has them; v4 has no log_start_offset."""
+    """Return entries of a session's response in the client's layout; v4 has no log_start_offset."""
     if layout.version > 4:
         return entries
     wide = entries.view(np.uint8).reshape(len(entries), -1)
@@ -62,23 +62,23 @@ def narrow_entries(entries: Entries, layout: FetchLayout) -> Entries:
 
 
 def narrowed_bytes(layout: FetchLayout) -> int:
-    """Return by how many bytes an entry of a session's response is larger than one of the client's layout."""
+    """Return how many bytes narrowing removes from an entry of a session's response."""
     return 0 if layout.version > 4 else LOG_START_OFFSET.stop - LOG_START_OFFSET.start
 
 
 def narrow_entry(frame: Received, entry: PartitionResponse, version: int) -> Sequence[memoryview]:
-    """Return an entry that the broker sent in a session as the client's version has it.
+    """Return an entry that the broker sent in a session, in the client's version.
 
-    v4 has no log_start_offset. v4 and v5 have no error 56; 6 stands in its place.
+    v4 has no log_start_offset. v4 and v5 have no error 56; it becomes 6.
 
     Args:
         frame: the broker's frame.
-        entry: where it lies in the frame.
+        entry: the entry's position in the frame.
         version: the client's.
     """
     if version > 5:
         return entry.sent(frame)
-    # KIP-112: up to v5 clients do not know 56, and a broker sends 6 (fetch-semantics 2.6, case 74).
+    # KIP-112: clients up to v5 do not know 56, and a broker sends them 6 (fetch-semantics 2.6, case 74).
     if entry.error_code == ErrorCode.KAFKA_STORAGE_ERROR:
         patched = bytearray(b"".join(entry.sent(frame)))
         patched[ERROR_CODE] = ErrorCode.NOT_LEADER_OR_FOLLOWER.to_bytes(2)
