@@ -15,6 +15,7 @@ from proxy.cooperative.membership import (
     Offer,
     Sync,
     assignment,
+    heartbeat_error,
     joined,
     read_assignment,
     read_joined,
@@ -133,7 +134,7 @@ class Joining:
         here = member.syncs == self._syncs and (member.beaten > 0 or self._had_nothing)
         return member.syncs > 0 and (here or member.syncs == member.heard)
 
-    def joined(self, frame: bytes) -> bytes:
+    def joined(self, frame: bytes, _now: float) -> bytes:
         """Return the JoinGroup response that the client gets.
 
         Raises:
@@ -203,7 +204,7 @@ class Joining:
         unbound = not all(map(self._members.is_bound, names))
         return "client_id" if unbound or len(bindings) < len(offers) else ""
 
-    def synced(self, frame: bytes, sync: Sync, now: float) -> bytes:
+    def synced(self, sync: Sync, frame: bytes, now: float) -> bytes:
         """Return the SyncGroup response that the client gets, and give the member its lanes.
 
         Raises:
@@ -259,21 +260,25 @@ class Joining:
             if member.beaten >= _BEATS:
                 member.heard = member.syncs
 
-    def beat(self, member_id: bytes, error_code: int, sent: float) -> None:
-        """Note what the coordinator said to a heartbeat.
+    def beat(self, member_id: bytes, version: int, sent: float, frame: bytes, _now: float) -> bytes:
+        """Note what the coordinator says to a heartbeat; return its response.
 
         Args:
-            member_id: whose it was: another client with the same client.id may have joined meanwhile.
-            error_code: what it said.
+            member_id: whose heartbeat it was: another client with the same client.id may have joined since.
+            version: that of the request.
             sent: when the heartbeat was sent, in seconds.
+            frame: the response.
+
+        Raises:
+            ProtocolError: it is none.
         """
-        member = self._member
-        if member is None or member_id != member.member_id:
-            return
-        if error_code in _GONE:
-            member.freeze()
-        else:
-            member.beats(sent)
+        error_code, member = heartbeat_error(frame, version), self._member
+        if member is not None and member_id == member.member_id:
+            if error_code in _GONE:
+                member.freeze()
+            else:
+                member.beats(sent)
+        return frame
 
     def leave(self) -> None:
         """Note that the client leaves its group."""

@@ -3,7 +3,7 @@
 Fetch v4 to v12. Later versions name topics by id; they are not offered to a client with a lane.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum
 from operator import itemgetter
 from typing import Any, Final, TypeAlias
@@ -14,9 +14,11 @@ import numpy.typing as npt
 from proxy.cooperative.batches import BatchError
 from proxy.cooperative.filtered import Filtered, LaneRecords, split_records
 from proxy.cooperative.member import Member
+from proxy.cooperative.members import Members
 from proxy.cooperative.positions import TopicPartition
 from proxy.cooperative.ranges import Split
 from proxy.cooperative.reader import Rider, Share, Want, Wants
+from proxy.cooperative.responses import Handler, Reply
 from proxy.cooperative.scan import Scan
 from proxy.cooperative.tally import FilterTally
 from proxy.protocol.api import LENGTH_BYTES, REQUEST_CORRELATION_ID, ErrorCode
@@ -27,7 +29,7 @@ from proxy.protocol.fetch_layout import (
     SESSION_VERSION,
     FetchLayout,
 )
-from proxy.protocol.fetch_request import SESSIONLESS_EPOCH, FetchRequest, Topics, parse_fetch_request
+from proxy.protocol.fetch_request import SESSIONLESS_EPOCH, FetchRequest, Topics
 from proxy.protocol.fetch_response import FetchResponseWalk, PartitionResponse, response_head
 from proxy.protocol.primitives import NO_TAGS, Buffer, Malformed, encode_uvarint, read_count, read_uvarint
 
@@ -65,46 +67,59 @@ class Verdict(Enum):
     times a second."""
 
 
-class LaneFetch:
+class LaneFetch(Handler):
     """One fetch of a member, until the member has its response.
 
     Args:
-        frame: as the broker would get it, of v4 to v12, whole.
-        version: its version.
-        body: offset of the body.
+        fetch: the client's request, of v4 to v12.
         member: whose it is.
-        now: in seconds.
         rider: its connection, for what it shares with other members.
+        members: those of the process.
+        send: sends a request to the broker, with the handler of its response.
+        now: in seconds.
 
     Raises:
-        ProtocolError: it is no fetch of this version.
         Malformed: it is no consumer's.
     """
 
     __slots__ = (
         "_asked",
         "_began",
+        "_closing",
         "_epoch",
         "_fetch",
         "_goes_on",
         "_kept",
         "_member",
+        "_members",
         "_offsets",
         "_own",
         "_refused",
         "_rider",
         "_scanned",
+        "_send",
         "failed",
         "refuse_at",
         "wait_until",
+        "waits",
     )
 
     def __init__(
-        self, frame: bytes, version: int, body: int, member: Member, now: float, rider: Rider
+        self,
+        fetch: FetchRequest,
+        member: Member,
+        rider: Rider,
+        members: Members,
+        send: Callable[[bytes, Handler, float], None],
+        now: float,
     ) -> None:
-        self._fetch = fetch = parse_fetch_request(frame, version, body)
         if fetch.not_plain:
             raise Malformed(f"a fetch that is not a plain consumer's: {fetch.not_plain}")
+        self._fetch, self._members, self._send = fetch, members, send
+        self.waits = False
+        """Whether it is parked: another member's fetch is bringing its records."""
+        self._closing = False
+        """Whether the member gets the next response in any case, as its connection ends."""
         self._member = member
         self._rider = rider
         self._began = now
@@ -152,7 +167,7 @@ class LaneFetch:
         """Return the response that has an error for each partition."""
         return refusal(self._fetch, code)
 
-    def wants(self) -> Wants | None:
+    def _wants(self) -> Wants | None:
         """Return what the broker would be asked for; None if nobody else would ask it so."""
         fetch = self._fetch
         if self._own:
@@ -169,15 +184,57 @@ class LaneFetch:
             return None
         return Wants(found, (fetch.min_bytes, fetch.max_bytes, fetch.isolation_level), self.wait_until)
 
-    def find(self, now: float) -> dict[TopicPartition, Share] | None:
+    def go(self, now: float) -> Reply | None:
+        """Return what other members' fetches have brought, or wait for such a fetch, or ask the broker."""
+        self.waits = False
+        while (shares := self._find(now)) is not None:
+            if not shares:
+                self.waits = True
+                return None
+            verdict, pieces = self._served(shares, now)
+            if verdict is Verdict.SEND:
+                return Reply(pieces)
+        self._send(self._request(now), self, now)
+        return None
+
+    def response(self, frame: bytes, now: float) -> Reply | None:
+        """Take the broker's response; return what the client gets. None: more is asked for.
+
+        Raises:
+            ProtocolError: it is no response of this version, or has what was not asked for.
+        """
+        verdict, pieces = self._judged(frame, now)
+        waiting = self._rider.arrived()
+        if (group := self._members.group(self._member.group)) is not None:
+            group.forget(self.failed)
+        if verdict is Verdict.GO_ON:
+            reply = self.go(now)
+        else:
+            reply = Reply(pieces, self.refuse_at if verdict is Verdict.WAIT else 0.0)
+        for rider in waiting:
+            rider.wake(now)
+        return reply
+
+    def close(self, now: float) -> None:
+        """Have the client get what there is: it sends no more."""
+        self._closing = True
+        if self.waits:
+            self.waits = False
+            self._rider.goes(now)
+            self._send(self._request(self.wait_until), self, now)  # the broker is not to wait
+
+    def end(self, now: float) -> None:
+        """Note that the connection has ended."""
+
+    def _find(self, now: float) -> dict[TopicPartition, Share] | None:
         """Look for what other members have left for this fetch: see `Rider.find`."""
         gets = self._gets(now)  # else the broker is asked, and the response has nothing
-        return self._rider.find(self._member, self.wants() if gets else None, now)
+        return self._rider.find(self._member, self._wants() if gets else None, now)
 
     def _gets(self, now: float) -> bool:
         return self._goes_on and self._member.gets(self._epoch, now)
 
-    def request(self, now: float) -> bytes:
+    def _request(self, now: float) -> bytes:
         """Return the fetch for the broker: without a session, behind what is known to hold nothing."""
         fetch = self._fetch
         frame = bytearray(fetch.frame)
@@ -205,13 +262,8 @@ class LaneFetch:
                         self._member.tally.skipped_offsets += after - offset
         return bytes(frame)
 
-    def response(self, frame: bytes, now: float, *, last: bool = False) -> tuple[Verdict, list[Buffer]]:
+    def _judged(self, frame: bytes, now: float) -> tuple[Verdict, list[Buffer]]:
         """Return what becomes of a whole response, and what the member gets of it.
-
-        Args:
-            frame: the response.
-            now: in seconds.
-            last: the member gets it in any case: its connection ends.
 
         Raises:
             ProtocolError: it is no response of this version, or has what was not asked for.
@@ -222,11 +274,11 @@ class LaneFetch:
         if not walk.done:
             raise Malformed("a fetch response that goes on after its end")
         if self._forget_failed(walk.entries):
-            return (Verdict.SEND if last else Verdict.GO_ON), []
+            return (Verdict.SEND if self._closing else Verdict.GO_ON), []
         self._scanned += walk.record_bytes
         tally.upstream_bytes += walk.record_bytes
         self._note(walk)
-        self._kept, self._refused = last, False
+        self._kept, self._refused = self._closing, False
         edits = [*self._filtered(frame, walk, now), *self._placeholders(walk)]
         edits.sort(key=itemgetter(0))
         view, at = memoryview(frame), LENGTH_BYTES
@@ -319,7 +371,7 @@ class LaneFetch:
                 if (run.key, number) in shared:
                     self._rider.note((run.key, number), item[state])
 
-    def served(self, shares: Mapping[TopicPartition, Share], now: float) -> tuple[Verdict, list[Buffer]]:
+    def _served(self, shares: Mapping[TopicPartition, Share], now: float) -> tuple[Verdict, list[Buffer]]:
         """Return what becomes of a fetch for which something is there, and what the member gets of it.
 
         Args:

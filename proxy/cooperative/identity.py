@@ -1,0 +1,99 @@
+"""Who the client of a connection is, by its client.id, and which lane it has. Sans-IO."""
+
+from collections.abc import Iterable
+
+from proxy.cooperative.member import Member
+from proxy.cooperative.members import Members
+from proxy.cooperative.positions import TopicPartition
+from proxy.cooperative.ranges import RangeError
+from proxy.cooperative.tally import Told
+
+
+class Identity:
+    """The client of one connection.
+
+    It has a lane if it declares one in its client.id, or if its client.id is that of a group's member.
+    """
+
+    __slots__ = ("_declared", "_denied", "_members", "bound", "client_id", "host", "own_id", "refused")
+
+    def __init__(self, members: Members, host: str) -> None:
+        self._members = members
+        self.host = host
+        self.client_id = b""
+        """As the client sends it."""
+        self.own_id = b""
+        """The client.id for the broker: without the suffix that declares a lane."""
+        self._declared: Member | None = None
+        self._denied = False
+        """Whether the log says why the client does not get the lane that it declares."""
+        self.bound = False
+        """Whether it is a member of a group, as its client.id says."""
+        self.refused = ""
+        """Why it can't have what it declares, in words."""
+
+    def __repr__(self) -> str:
+        return f"<Identity {self.client_id!r} bound={self.bound} declares={self.declares}>"
+
+    @property
+    def declares(self) -> bool:
+        """Whether its client.id declares a lane, valid or not."""
+        return self._declared is not None or bool(self.refused)
+
+    @property
+    def has_lane(self) -> bool:
+        """Whether it has a lane, or wants one that it can't have."""
+        return self.bound or self.declares
+
+    @property
+    def member(self) -> Member | None:
+        """The member that it is; None if it has no lane."""
+        return self._members.bound(self.host, self.client_id) if self.bound else self._declared
+
+    def named(self, client_id: bytes) -> None:
+        """Note what the client calls itself, and what that declares."""
+        self.client_id = self.own_id = client_id
+        try:
+            found = self._members.declared(self.host, client_id)
+        except RangeError as error:
+            self.refused = str(error)
+            self._members.tell(Told.REFUSED, self.host, self.refused)
+            return
+        if found is not None:
+            what, self._declared = found
+            self.own_id = what.own_id
+            self._members.claims.opened((self.host, client_id))
+        self.bound = found is None and self._members.is_bound(client_id)
+
+    def denied(self, places: Iterable[TopicPartition], *, claims: bool) -> int:
+        """Return the error for a client that can't have the lane that it declares; 0 if it can.
+
+        Args:
+            places: the partitions for which it asks.
+            claims: keep the lane for the client, until its last connection is closed.
+        """
+        if self._declared is None:
+            return 0
+        found = self._members.denied((self.host, self.client_id), self._declared, places, claims=claims)
+        if found is not None and not self._denied:
+            self._members.tell(Told.REFUSED, self.host, found.reason)
+        self._denied = found is not None
+        return 0 if found is None else found.code
+
+    def may_commit(self, group: bytes) -> bool:
+        """Whether a group's commits with declared ranges are taken by this process."""
+        return self._declared is None or self._members.owns(group)
+
+    def is_of(self, group: bytes) -> bool:
+        """Whether the declared lane is of a cooperative group. The first group makes it its own."""
+        member = self._declared
+        if member is None or self._members.group(group) is None:
+            return True
+        member.group = member.group or group
+        return member.group == group
+
+    def end(self) -> None:
+        """Note that the connection has ended."""
+        if self._declared is not None:
+            self._members.claims.closed((self.host, self.client_id))
+            self._declared = None
