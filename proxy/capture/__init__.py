@@ -1,1 +1,1 @@
-"""Captures: the bytes on both sides of the gateway in pcap files, with or without contents of records."""
+"""Captures: the bytes on both sides of the gateway in pcap files, with or without record contents."""

@@ -1,9 +1,9 @@
 """The bytes of a connection as packets of a pcap file. Sans-IO.
 
-A gateway sees bytes, not packets. Each piece of bytes becomes a TCP segment over IP (link type 101, raw IP),
-as if no segment was lost, repeated or only acknowledged. Addresses, times, bytes and their order are real.
-TCP checksums are 0, as in captures of a network card that computes them. Bytes that are left out look like
-bytes that tcpdump's snap length cut: the recorded packet is shorter than it was.
+The gateway sees bytes, not packets. Each piece of bytes becomes a TCP segment over IP (link type 101, raw
+IP), without lost segments, retransmissions and pure acknowledgments. Addresses, times, bytes and their order
+are real. TCP checksums are 0, as in captures of a network card that computes them. Omitted bytes look as if
+tcpdump's snap length cut them: the recorded packet is shorter than the real one.
 """
 
 from collections.abc import Iterable
@@ -21,14 +21,14 @@ from dpkt.tcp import TCP
 from proxy.protocol.primitives import Buffer
 
 Piece: TypeAlias = tuple[Buffer, int]
-"""Bytes, and the number of bytes after them that are left out."""
+"""Bytes, and the number of omitted bytes after them."""
 
 CLIENT: Final = 0
 BROKER: Final = 1
-"""The two ends of a connection. For a client the gateway is the broker."""
+"""The two ends of a connection. For a client, the gateway is the broker."""
 
 MAX_SEGMENT: Final = 65_495
-"""The largest payload of an IPv4 packet. Loopback interfaces make segments of that size."""
+"""The largest payload of an IPv4 packet. Loopback interfaces use segments of this size."""
 
 _LINK_TYPE: Final = 101
 _SNAP_LENGTH: Final = 262_144  # no packet here is larger
@@ -65,7 +65,7 @@ class TcpPeer:
 
 
 def file_header() -> bytes:
-    """Return the header of a file of such packets: pcap, little-endian, nanoseconds."""
+    """Return the file header: pcap, little-endian, nanoseconds."""
     return bytes(LEFileHdr(magic=TCPDUMP_MAGIC_NANO, snaplen=_SNAP_LENGTH, linktype=_LINK_TYPE))
 
 
@@ -92,7 +92,7 @@ class Conversation:
         return [client, broker, self._bare(CLIENT, Flag.ACK, now)]
 
     def sent(self, by: int, pieces: Iterable[Piece], now: int) -> list[Buffer]:
-        """Return packets with bytes. Bytes that are left out count in sequence numbers too."""
+        """Return packets with bytes. Omitted bytes count in sequence numbers, too."""
         out: list[Buffer] = []
         for kept, cut in pieces:
             view, missing = memoryview(kept), cut
@@ -104,7 +104,7 @@ class Conversation:
         return out
 
     def ended(self, by: int, now: int) -> list[Buffer]:
-        """Return the packet of one end that sends no more."""
+        """Return the packet of an end that stops sending."""
         return [self._bare(by, Flag.FIN | Flag.ACK, now)]
 
     def reset(self, by: int, now: int) -> list[Buffer]:
@@ -126,7 +126,7 @@ class Conversation:
 
 
 class _Direction:
-    """One direction of a connection. It has a template of the headers of its packets."""
+    """One direction of a connection, with a template for the headers of its packets."""
 
     __slots__ = ("_checksum", "_length", "_length_at", "_tcp_at", "_template")
 

@@ -1,16 +1,17 @@
-"""Selects the bytes of a connection that a capture without record contents keeps. Sans-IO.
+"""Selects the bytes of a connection for a capture without record contents. Sans-IO.
 
-It keeps the length and header of every frame, and the bodies that have neither records nor credentials
-(`KEPT`). Of a fetch response it keeps all but the contents of the `records` fields. It leaves out all that it
-does not understand: a capture without contents must have none.
+It keeps the length and header of every frame, and the bodies without records and credentials (`KEPT`). Of a
+fetch response it keeps all but the contents of the `records` fields. Bytes that it can't interpret are
+omitted: such a capture must never have record contents.
 
-A response does not say what it is. So responses are paired with requests in order, as the core does it: a
-broker responds in order (fetch-semantics, trap 16). Where that order is in doubt, bodies are left out.
-A fetch response is kept only when it is whole and is what its version says. Till then its bytes are held.
-Other bodies, and a fetch response with tags, are kept only while no request is unanswered whose response may
-hold contents: a response that ends before its length says so is followed by bytes of the next. And they are
-kept only as long as each response that may hold contents could be read to its end: one that goes on behind
-its length is followed by its own rest.
+A response does not name its API, so responses are paired with requests in order, like in the core
+(fetch-semantics, trap 16). If that order is in doubt, bodies are omitted. A fetch response is buffered, and
+kept only if it is complete and matches its version.
+
+Two more rules protect against responses whose length is wrong. If one is shorter than its length says, bytes
+of the next follow in it. So other bodies, and fetch responses with tags, are kept only while no request is
+unanswered whose response may hold contents. If one is longer, its own rest follows it. So they are kept only
+while each response that may hold contents could be read to its end.
 """
 
 from collections import deque
@@ -70,20 +71,20 @@ _MAX_REQUEST: Final = 1 << 28
 """No Kafka request is this long. Text and TLS look like a longer one."""
 _MAX_RESPONSE: Final = 1 << 30
 _MAX_OPEN: Final = 1 << 14
-"""With more unanswered requests than this the order is in doubt."""
+"""With more unanswered requests than this, the order is in doubt."""
 _MAX_HELD: Final = 1 << 24
-"""A fetch response that has more bytes beside its records is left out."""
+"""A fetch response with more bytes than this beside its records is omitted."""
 _OPAQUE_FROM: Final = (ApiKey.SASL_HANDSHAKE, 0)
 """After this request, tokens are sent without Kafka's framing."""
 
 _Kind: TypeAlias = tuple[int, int]
 """API key and version."""
 _LEFT_OUT: Final[_Kind] = (-1, -1)
-"""A kind of which no body is kept."""
+"""A kind whose bodies are always omitted."""
 _PRODUCE: Final[_Kind] = (ApiKey.PRODUCE, -1)
-"""The contents are in the request. The response is left out, too, but holds none."""
+"""Produce: the contents are in the request. The response has none, but is omitted, too."""
 _PRIVATE: Final = (_LEFT_OUT[0], ApiKey.FETCH, ApiKey.SASL_AUTHENTICATE)
-"""The keys of kinds whose responses may hold records or credentials."""
+"""The keys of kinds whose responses may have records or credentials."""
 _HARMLESS: Final = frozenset(
     {
         ApiKey.ADD_PARTITIONS_TO_TXN,
@@ -93,13 +94,13 @@ _HARMLESS: Final = frozenset(
         ApiKey.PUSH_TELEMETRY,
     }
 )
-"""The API keys whose bodies are left out although their responses hold neither."""
+"""API keys without records and credentials in the response. Their bodies are omitted, too."""
 _MAX_SASL: Final = 1 << 16
-"""A response to SaslAuthenticate that has more bytes is not read."""
+"""A longer response to SaslAuthenticate is not read."""
 
 
 class Redactor:
-    """Both directions of one connection. Bytes come in as they are sent, and leave in pieces."""
+    """Both directions of one connection. Bytes are fed as they are sent, and returned in pieces."""
 
     __slots__ = ("_streams",)
 
@@ -108,11 +109,11 @@ class Redactor:
         self._streams = (_Requests(open_requests), _Responses(open_requests))
 
     def redact(self, by: int, data: bytes) -> list[Piece]:
-        """Redact the next bytes of one direction; `by` is `pcap.CLIENT` or `pcap.BROKER`."""
+        """Redact the next bytes of one direction. `by` is `pcap.CLIENT` or `pcap.BROKER`."""
         return self._streams[by].feed(data)
 
     def end(self, by: int) -> list[Piece]:
-        """End one direction; return what was held of it."""
+        """End one direction. Return its buffered bytes."""
         return self._streams[by].end()
 
 
@@ -126,18 +127,19 @@ class _OpenRequests:
         self.private = 0
         """How many of them have a response that may hold contents."""
         self._by_id: dict[bytes, tuple[int, _Kind, bool]] = {}
-        """Of each id: how many requests have it, the kind of the first, and whether others are of another."""
+        """By correlation id: the number of requests, the kind of the first, and whether there are other
+        kinds."""
         self.ordered = True
-        """The order is known. If it is not, no response can be paired any more."""
+        """Whether the order is known. If not, no response can be paired any more."""
         self.unread = False
-        """A response came that may hold contents, and nobody can say that it ended where its length said. So
-        what looks like the next response may be the rest of that one."""
+        """A response with possible contents could not be read to its end. What looks like the next response
+        may be its rest."""
 
     def __len__(self) -> int:
         return len(self._queue)
 
     def add(self, correlation_id: bytes, kind: _Kind) -> None:
-        """Add a request that will have a response."""
+        """Add a request that gets a response."""
         if len(self._queue) >= _MAX_OPEN:
             self.lose_order()
         if self.ordered:
@@ -147,10 +149,10 @@ class _OpenRequests:
             self._by_id[correlation_id] = count + 1, first, differ or kind != first
 
     def pair(self, correlation_id: bytes) -> tuple[_Kind, bool]:
-        """Return what the next response is to, and whether that is in doubt.
+        """Return the kind of the next response's request, and whether that is in doubt.
 
-        It is in doubt if requests of different kinds had its id at a time: the id does not show then that the
-        order is right.
+        It is in doubt if requests of different kinds had this id at the same time: then the id does not prove
+        that the order is right.
         """
         if not self._queue or self._queue[0][0] != correlation_id:
             self.lose_order()
@@ -163,14 +165,14 @@ class _OpenRequests:
         return kind, differ
 
     def lose_order(self) -> None:
-        """Forget all: no response is paired any more."""
+        """Forget all requests: no response is paired any more."""
         self.ordered = False
         self._queue.clear()
         self._by_id.clear()
 
 
 class _Selection:
-    """Bytes of a stream in their order: those kept, and how many are left out after them."""
+    """Bytes of a stream in order: the kept ones, and the number of omitted ones after them."""
 
     __slots__ = ("_pieces", "kept", "size")
 
@@ -178,7 +180,7 @@ class _Selection:
         self._pieces: list[tuple[bytearray, int]] = []
         self.kept = 0
         self.size = 0
-        """The number of bytes kept, and of all bytes."""
+        """The number of kept bytes, and of all bytes."""
 
     def keep(self, part: bytes | bytearray) -> None:
         """Keep bytes."""
@@ -190,20 +192,20 @@ class _Selection:
             self._pieces.append((bytearray(part), 0))
 
     def leave_out(self, size: int) -> None:
-        """Leave bytes out."""
+        """Omit bytes."""
         self.size += size
         if size:
             kept, cut = self._pieces.pop() if self._pieces else (bytearray(), 0)
             self._pieces.append((kept, cut + size))
 
     def add(self, selection: "_Selection") -> None:
-        """Add what follows."""
+        """Append another selection."""
         for kept, cut in selection._pieces:  # noqa: SLF001 - of its own class
             self.keep(kept)
             self.leave_out(cut)
 
     def pieces(self) -> list[Piece]:
-        """Return the bytes in pieces."""
+        """Return the kept bytes in pieces."""
         return list(self._pieces)
 
 
@@ -213,36 +215,36 @@ class _Stream:
     __slots__ = ("_head", "_last", "_left", "_opaque", "_open", "_out", "_to_keep", "_wanted")
 
     head_size = 0
-    """Bytes that decide what is kept of the body."""
+    """The bytes that decide what to keep of the body."""
     lengths = range(0)
-    """The lengths that a frame may have."""
+    """The range of valid frame lengths."""
 
     def __init__(self, open_requests: _OpenRequests) -> None:
         self._open = open_requests
         self._head = b""
         self._wanted = LENGTH_BYTES
         self._left = 0
-        """Bytes of the body that have not come yet."""
+        """The bytes of the body that have not come yet."""
         self._to_keep = 0
-        """How many of them are kept. The rest is left out."""
+        """How many of them to keep. The rest is omitted."""
         self._last = False
-        """No more frames come after this one, or none that can be understood."""
+        """No more frames follow that can be understood."""
         self._opaque = False
         self._out = _Selection()
 
     def begin(self, head: bytes) -> None:
-        """Decide what is kept of the body."""
+        """Decide what to keep of the body."""
         raise NotImplementedError
 
     def body(self, part: bytes) -> None:
-        """Sort bytes of the body; `_left` tells how many are still to come."""
+        """Select bytes of the body. `_left` is the number of bytes still to come."""
         kept = min(self._to_keep, len(part))
         self._to_keep -= kept
         self._out.keep(part[:kept])
         self._out.leave_out(len(part) - kept)
 
     def feed(self, data: bytes) -> list[Piece]:
-        """Sort the next bytes into those kept and those left out."""
+        """Select from the next bytes."""
         self._out = _Selection()
         at = 0
         while at < len(data):
@@ -263,13 +265,13 @@ class _Stream:
         return self._out.pieces()
 
     def end(self) -> list[Piece]:
-        """Take no more bytes; return what was held."""
+        """End the stream. Return its buffered bytes."""
         self._opaque = True
         self._out = _Selection()
         return self._out.pieces()
 
     def _head_grown(self) -> None:
-        """Go on after the length, or begin the body after the whole head."""
+        """Continue after the length field, or begin the body once the head is complete."""
         length = int.from_bytes(self._head[:LENGTH_BYTES])
         if len(self._head) == LENGTH_BYTES:
             self._opaque = length not in self.lengths
@@ -291,7 +293,7 @@ class _Requests(_Stream):
     def __init__(self, open_requests: _OpenRequests) -> None:
         super().__init__(open_requests)
         self._produce = bytearray()
-        """The beginning of a Produce request, until it shows whether a response will come."""
+        """The beginning of a Produce request, until it shows whether there will be a response."""
         self._need = 0
         self._size = 0
 
@@ -316,7 +318,7 @@ class _Requests(_Stream):
             self._open.add(head[REQUEST_CORRELATION_ID], (api_key, version) if known else _LEFT_OUT)
 
     def body(self, part: bytes) -> None:
-        """Sort bytes of the body."""
+        """Select bytes of the body."""
         super().body(part)
         if self._produce:
             self._produce += part
@@ -347,14 +349,14 @@ class _Responses(_Stream):
         self._at = 0
         """Offset in the frame, while it is walked."""
         self._held = _Selection()
-        """The body of a fetch response, until it is whole."""
+        """The body of a fetch response, until it is complete."""
         self._sasl = b""
-        """The body of a response to SaslAuthenticate, which is read and left out."""
+        """The body of a response to SaslAuthenticate, which is read and omitted."""
         self._sasl_version = -1
-        """Its version; -1: it is another response."""
+        """The version of that response; -1 for any other response."""
 
     def begin(self, head: bytes) -> None:
-        """Keep the body, leave it out, or look for records in it."""
+        """Keep the body, omit it, or look for records in it."""
         (api_key, version), in_doubt = self._open.pair(head[RESPONSE_CORRELATION_ID])
         self._last = (api_key, version) == _OPAQUE_FROM or not self._open.ordered
         self._to_keep, self._walk, self._sasl, self._sasl_version = 0, None, b"", -1
@@ -372,7 +374,7 @@ class _Responses(_Stream):
             self._to_keep = self._left
 
     def body(self, part: bytes) -> None:
-        """Sort bytes of the body. Those of a fetch response are walked; others may be the next one's."""
+        """Select bytes of the body. Omit a body whose bytes may be those of the next response."""
         walk, held = self._walk, self._held
         if walk is None:
             if self._open.private or not self._open.ordered:
@@ -383,7 +385,7 @@ class _Responses(_Stream):
             return
         try:
             walk.feed(part)
-            # The body's tags end the frame, and may be anything: also the beginning of the next response.
+            # The body's tags end the frame and may be anything, even the beginning of the next response.
             in_doubt = bool(walk.tags) and self._open.private > 0
             understood = (walk.done or self._left > 0) and held.kept <= _MAX_HELD and not in_doubt
         except ProtocolError:
@@ -405,7 +407,7 @@ class _Responses(_Stream):
             self._open.unread = True
 
     def end(self) -> list[Piece]:
-        """Take no more bytes; return what was held, without its contents."""
+        """End the stream. Return its buffered bytes without contents."""
         pieces = super().end()
         if self._held.size:
             pieces.append((b"", self._held.size))
@@ -413,7 +415,7 @@ class _Responses(_Stream):
         return pieces
 
     def _leave_records_out(self, walk: FetchResponseWalk, part: bytes) -> None:
-        """Hold the next bytes of the frame, without those of records."""
+        """Buffer the next bytes of the frame, without records."""
         spans, at, passed = walk.record_spans or [], 0, 0
         base, end = self._at, len(part)
         for start, stop in spans:

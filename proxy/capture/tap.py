@@ -1,8 +1,8 @@
 """``--capture DIR``: the bytes on both sides of the gateway, written to pcap files.
 
-A `Capture` puts a tap between each socket and its protocol. The tap forwards all that is received and sent,
-and makes pcap records of it. A thread writes the records, so that no client waits for a disk. When the disk
-is full, or so slow that `BACKLOG_BYTES` wait for it, the capture stops and logs it once. The gateway goes on.
+A `Capture` puts a tap between each socket and its protocol. The tap forwards all received and sent bytes, and
+makes pcap records of them. A thread writes the records, so that no client waits for a disk. If the disk is
+full, or so slow that `BACKLOG_BYTES` are waiting, the capture stops and logs it once. The gateway continues.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from proxy.protocol.primitives import Buffer
 from proxy.reasons import reason_of
 
 BACKLOG_BYTES: Final = 64 << 20
-"""The most bytes that may wait for the disk."""
+"""The limit of bytes that wait for the disk."""
 FLUSH_SECONDS: Final = 0.2
 """How long records wait for others, to be written together."""
 FLUSH_BYTES: Final = 1 << 18
@@ -32,31 +32,33 @@ CLOSE_SECONDS: Final = 10.0
 PATTERN: Final = "fetchgate-*.pcap"
 _NEW_FILE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
 _NOWHERE: Final = ("::", 0)
-"""The address of an end that left before its address was read."""
+"""The address of a peer that left before its address was read."""
 
 
 class Tap(Protocol):
-    """Puts something between a socket and its protocol, or nothing."""
+    """A function that puts a tap between a socket and its protocol, or none."""
 
     def __call__(self, protocol: asyncio.Protocol, by: int, /) -> asyncio.Protocol:
-        """Return the protocol to connect; `by` is the end of the connection that the gateway is."""
+        """Return the protocol to connect. `by` is the end that the gateway has in this connection."""
 
 
 def no_tap(protocol: asyncio.Protocol, _by: int) -> asyncio.Protocol:
-    """Return the protocol itself: without ``--capture`` nothing is tapped."""
+    """Return the protocol itself, for a gateway without ``--capture``."""
     return protocol
 
 
 class Files:
-    """The files of a directory, written one after the other. The oldest are removed if there are too many.
+    """A directory of files that are written one after the other.
+
+    The oldest are removed if there are too many.
 
     Args:
-        directory: made if it does not exist.
-        most_bytes: the size of one file.
-        most_files: the number of files in the directory, with those of earlier runs.
+        directory: created if it does not exist.
+        most_bytes: the size limit of one file.
+        most_files: the limit of files in the directory, including those of earlier runs.
 
     Raises:
-        OSError: the directory can't be made or written.
+        OSError: the directory can't be created or written.
     """
 
     def __init__(self, directory: Path, *, most_bytes: int, most_files: int) -> None:
@@ -70,14 +72,14 @@ class Files:
         self._append(file_header())
 
     def write(self, records: bytes) -> None:
-        """Write whole records.
+        """Write complete records.
 
         Raises:
-            OSError: they could not be written. The file ends with the records before them.
+            OSError: the records could not be written. The file ends with the records before them.
         """
         if self._size + len(records) > self._most_bytes and self._size > len(file_header()):
             done = self._file
-            self._begin()  # where it fails, `done` stays the last one: `close` closes no descriptor twice
+            self._begin()  # if it fails, `done` stays the last one: `close` closes no descriptor twice
             os.close(done)
             self._append(file_header())
         self._append(records)
@@ -96,7 +98,7 @@ class Files:
         while True:
             self._number += 1
             path = self._directory / f"{self._name}-{self._number:06}.pcap"
-            # In containers every process is number 1, so another one may use the same name.
+            # In containers every process has id 1, so another gateway may use the same name.
             with suppress(FileExistsError):
                 return os.open(path, _NEW_FILE, 0o600)
 
@@ -115,17 +117,17 @@ class Capture:
     """The capture of one process.
 
     Args:
-        files: get the records.
-        records: keep the contents of Kafka records. Else they are left out.
+        files: the files to write to.
+        records: whether to keep the contents of Kafka records.
         loop: the gateway's event loop. All methods are called from it.
-        log: gets a line when the capture stops early.
+        log: gets a line if the capture stops early.
     """
 
     def __init__(self, files: Files, *, records: bool, loop: asyncio.AbstractEventLoop, log: Logger) -> None:
         self.records = records
         self.on = True
         self.stopped = ""
-        """Why it has stopped by itself; empty if it has not."""
+        """The reason why it has stopped early, or ""."""
         self._files = files
         self._loop = loop
         self._log = log
@@ -133,7 +135,7 @@ class Capture:
         self._pending_bytes = 0
         self._queued = 0
         self._written = 0
-        """Only the thread changes it, and only the loop changes `_queued`, so neither needs a lock."""
+        """Only the thread changes this, and only the loop changes `_queued`, so neither needs a lock."""
         self._queue: SimpleQueue[list[Buffer] | None] = SimpleQueue()
         self._thread = Thread(target=self._write_files, name="capture", daemon=True)
         self._thread.start()
@@ -177,21 +179,21 @@ class Capture:
             self._log.error("capture stopped, the gateway continues", reason=reason)
 
     def _write_files(self) -> None:
-        """Write until the capture ends, or until writing fails. It is run by the thread."""
+        """Write until the capture ends or writing fails. This runs in the thread."""
         try:
             while (records := self._queue.get()) is not None:
                 data = b"".join(records)
                 self._files.write(data)
                 self._written += len(data)
         except OSError as error:
-            with suppress(RuntimeError):  # the loop is closed, so nobody reads the log
+            with suppress(RuntimeError):  # the loop is closed, so the log is not read
                 self._loop.call_soon_threadsafe(self._stop, reason_of(error))
         with suppress(OSError):
             self._files.close()
 
 
 class _Tapped(asyncio.Protocol):
-    """Wraps a protocol. It captures what its socket receives, and how the connection ends."""
+    """Wraps a protocol. It captures the bytes that its socket receives, and the end of the connection."""
 
     __slots__ = ("_by", "_capture", "_inner", "_side")
 
@@ -212,7 +214,7 @@ class _Tapped(asyncio.Protocol):
         self._inner.data_received(data)
 
     def eof_received(self) -> bool | None:
-        """Capture that the peer sends no more."""
+        """Capture that the peer stops sending."""
         self._side.ended(1 - self._by)
         return self._inner.eof_received()
 
@@ -225,17 +227,17 @@ class _Tapped(asyncio.Protocol):
         self._inner.resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Capture the end: a reset by the peer, else our close."""
+        """Capture the end: a reset by the peer, or else our close."""
         if isinstance(exc, ConnectionError):
             self._side.broken(1 - self._by)
         else:
-            self._side.release(1 - self._by)  # it did not end
+            self._side.release(1 - self._by)  # this direction did not end
             self._side.ended(self._by)
         self._inner.connection_lost(exc)
 
 
 class _Side:
-    """Wraps a transport. It captures what is written, and forwards everything else."""
+    """Wraps a transport. It captures written bytes, and forwards everything else."""
 
     __slots__ = ("_by", "_capture", "_conversation", "_open", "_redactor", "_transport")
 
@@ -265,12 +267,12 @@ class _Side:
         self._transport.writelines(data)
 
     def write_eof(self) -> None:
-        """Capture that no more is written."""
+        """Capture that the gateway stops sending."""
         self.ended(self._by)
         self._transport.write_eof()
 
     def close(self) -> None:
-        """Capture that no more is written."""
+        """Capture that the gateway stops sending."""
         self.ended(self._by)
         self._transport.close()
 
@@ -301,7 +303,7 @@ class _Side:
             self._capture.write(self._conversation.reset(by, time_ns()))
 
     def release(self, by: int) -> None:
-        """Capture what the redactor holds of a direction that has ended."""
+        """Capture what the redactor has buffered of a direction that has ended."""
         if self._redactor is not None:
             self._capture.write(self._conversation.sent(by, self._redactor.end(by), time_ns()))
 

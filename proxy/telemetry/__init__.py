@@ -1,1 +1,1 @@
-"""What a gateway tells of itself: totals, history, log lines, metrics, state and the admin endpoint."""
+"""The gateway's reports about itself: totals, history, log lines, metrics, state and the admin endpoint."""

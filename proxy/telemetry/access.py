@@ -1,4 +1,4 @@
-"""Who may read the admin endpoint: its TLS (``--admin-cert``) and its bearer token (RFC 6750)."""
+"""Access to the admin endpoint: its TLS (``--admin-cert``) and its bearer token (RFC 6750)."""
 
 import ssl
 from hmac import compare_digest
@@ -12,7 +12,7 @@ from proxy.reasons import reason_of
 from proxy.telemetry import logs
 
 MAX_TOKEN: Final = 4096
-"""Bytes. A request for the admin endpoint has room for 8192."""
+"""In bytes. A request to the admin endpoint has room for 8192."""
 _SCHEME: Final = "bearer"
 
 
@@ -23,7 +23,7 @@ class Token:
         file: its first line is the token.
 
     Raises:
-        ConfigError: it can't be used.
+        ConfigError: the file can't be read, or has no valid token.
     """
 
     def __init__(self, file: Path) -> None:
@@ -32,13 +32,13 @@ class Token:
         self._token = self._read()
 
     def admits(self, authorization: str) -> bool:
-        """Tell whether the value of a header Authorization has the token, in the same time for each value."""
+        """Return whether an Authorization header has the token, in constant time."""
         self._follow()
         scheme, _, token = authorization.strip().partition(" ")
         return compare_digest(token.strip().encode(), self._token) and scheme.lower() == _SCHEME
 
     def _follow(self) -> None:
-        """Read the token again if its file has changed; what can't be used changes nothing."""
+        """Read the token again if its file has changed. If it can't be used, keep the old one."""
         if (now := stamp(self._file)) == self._stamp:
             return
         self._stamp = now
@@ -61,7 +61,7 @@ def read_token(option: str, file: Path) -> str:
         file: its first line is the token.
 
     Raises:
-        ConfigError: the file can't be read, or has no token.
+        ConfigError: the file can't be read, or has no valid token.
     """
     try:
         with file.open("rb") as stream:
@@ -81,7 +81,7 @@ def read_token(option: str, file: Path) -> str:
 
 
 def admin_tls(config: Config) -> ReloadingContext | None:
-    """Return the TLS of the admin endpoint; None for plain text.
+    """Return the TLS of the admin endpoint, None for plain text.
 
     Raises:
         ConfigError: the certificate or the key can't be used.
@@ -99,9 +99,9 @@ def admin_tls(config: Config) -> ReloadingContext | None:
 
 
 def admin_token(config: Config) -> Token | None:
-    """Return the token of the admin endpoint; None: it needs none.
+    """Return the token of the admin endpoint, None if it needs none.
 
     Raises:
-        ConfigError: it can't be used.
+        ConfigError: the token can't be used.
     """
     return Token(config.admin_token_file) if config.admin_token_file else None

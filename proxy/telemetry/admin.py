@@ -1,15 +1,15 @@
-"""The admin endpoint: what a gateway says about itself; GET or HEAD, one response each.
+"""The admin endpoint: the gateway's reports about itself by GET or HEAD, one response for each connection.
 
-It is small on purpose. What a peer can use is limited: the size of a request, the time that it may take, and
-the number of peers at once, TLS handshakes included; the oldest connection is closed for a new one. It binds
-loopback by default and serves nothing but the paths below.
+It is small on purpose. Request size, request time and the number of peers are limited, and TLS handshakes
+count as peers; the oldest connection is closed for a new one. It binds loopback by default and serves only
+the paths below.
 
-With ``--admin-token-file`` a peer needs the token for all but probes: /livez and /readyz. What ``--metrics``
-opens is the same endpoint with a part of the paths, without a token and without TLS.
+With ``--admin-token-file`` a peer needs the token, except for the probes /livez and /readyz. ``--metrics``
+opens the same endpoint with fewer paths, without token and TLS.
 
-A page in a browser may have its own name resolve to the gateway's address (DNS rebinding), and so read what
-the gateway says. Such a request has the page's name in Host. So names that are not the gateway's are refused.
-Addresses are not: they can't be rebound.
+A web page could have its own name resolve to the gateway's address (DNS rebinding) and so read these reports.
+Its requests have the page's name in Host, so only the gateway's own names are accepted there. Addresses are
+accepted, as they can't be rebound.
 """
 
 import asyncio
@@ -35,18 +35,18 @@ from proxy.telemetry.status import health_of
 MAX_HEAD_BYTES: Final = 8192
 MAX_CONNECTIONS: Final = 32
 REQUEST_SECONDS: Final = 5.0
-"""The longest time to receive a request, and again to send its response."""
+"""The time limit to receive a request, and again to send its response."""
 _MAX_DIGITS: Final = 18
-"""The longest number in a query."""
+"""The limit of digits of a number in a query."""
 
 _LOCAL: Final = "localhost"
 _METHODS: Final = "GET, HEAD"
 PROBES: Final = frozenset({"/livez", "/readyz"})
-"""They need no token: kubelets send none."""
+"""Paths that need no token, because kubelets send none."""
 METRICS: Final = PROBES | {"/metrics"}
-"""What ``--metrics`` serves."""
+"""The paths of ``--metrics``."""
 _ACCEPT_AGAIN_SECONDS: Final = 1.0
-"""The wait after an accept failed: no descriptor is left."""
+"""The wait after a failed accept (no file descriptor was left)."""
 _REALM: Final = 'Bearer realm="fetchgate"'
 _TOKEN_MISSING: Final = b"send the token of --admin-token-file as Authorization: Bearer TOKEN\n"
 
@@ -57,11 +57,11 @@ class Admin:
     """The admin endpoint of one gateway.
 
     Args:
-        gateway: whose it is.
-        names: by which peers may ask for it in Host, beside ``localhost`` and all IP addresses.
-        token: peers need it for what is no probe; None: they need none.
-        tls: None: peers come in plain text.
-        only: the paths that are served; empty: all.
+        gateway: the gateway to report about.
+        names: the names allowed in Host, beside ``localhost`` and all IP addresses.
+        token: needed for all paths but probes. None if no token is needed.
+        tls: None for plain text.
+        only: the paths to serve; empty for all.
     """
 
     def __init__(
@@ -78,9 +78,9 @@ class Admin:
         self._token = token
         self._tls = tls
         self._failed = ""
-        """Why the last TLS handshake failed."""
+        """The error of the last failed TLS handshake."""
         self._accepting: list[asyncio.Task[None]] = []
-        self._open: dict[asyncio.Task[None], None] = {}  # in the order in which they came
+        self._open: dict[asyncio.Task[None], None] = {}  # in order of arrival
         routes: dict[str, Callable[[str], Awaitable[Response]]] = {
             "/livez": self._live,
             "/readyz": self._ready,
@@ -98,12 +98,12 @@ class Admin:
             self._accepting.append(task)
 
     def close(self) -> None:
-        """Stop serving; responses that have begun go on."""
+        """Stop serving. Responses that have begun are completed."""
         for task in self._accepting:
             task.cancel()
 
     async def _accept(self, listener: socket) -> None:
-        """Accept peers for ever; a handshake counts as a connection, which event loops' servers don't do."""
+        """Accept peers forever. A TLS handshake counts as a connection, unlike in asyncio's servers."""
         loop = asyncio.get_running_loop()
         while True:
             try:
@@ -112,7 +112,8 @@ class Admin:
                 await asyncio.sleep(_ACCEPT_AGAIN_SECONDS)
                 continue
             if len(self._open) >= MAX_CONNECTIONS:
-                # The oldest connection has had most time: peers that send nothing must not keep out a probe.
+                # Close the oldest connection: it has had the most time, and idle peers must not block a
+                # probe.
                 oldest = next(iter(self._open))
                 del self._open[oldest]
                 oldest.cancel()
@@ -144,7 +145,7 @@ class Admin:
                 writer.write(_http(*response, wants_body=wants_body))
                 await writer.drain()
         except (OSError, asyncio.IncompleteReadError):
-            pass  # the peer left, or it is too slow (TimeoutError is an OSError)
+            pass  # the peer has left or is too slow (TimeoutError is an OSError)
         except asyncio.CancelledError:
             writer.transport.abort()
             raise
@@ -163,7 +164,7 @@ class Admin:
         return self._tls.context
 
     def _handshake_failed(self, error: OSError) -> None:
-        """Log why, if it is another reason than the last one."""
+        """Log the error, unless it equals the last one."""
         reason = short(error) if isinstance(error, ssl.SSLError) else reason_of(error)
         if self._tls is not None and reason != self._failed:
             self._failed = reason
@@ -209,7 +210,7 @@ class Admin:
             return _text(HTTPStatus.INTERNAL_SERVER_ERROR)
 
     async def _live(self, _query: str) -> Response:
-        """Respond with 200 if the event loops run: this one, and that of each worker."""
+        """Respond with 200 if the event loops of this process and of all workers run."""
         if (await self._gateway.collect_status()).silent:
             return _text(HTTPStatus.SERVICE_UNAVAILABLE)
         return HTTPStatus.OK, "text/plain", b"alive\n"
@@ -227,11 +228,11 @@ class Admin:
         wanted = dict(parse_qsl(query)).get("connections", str(MAX_LISTED))
         if not wanted.isascii() or not wanted.isdecimal() or len(wanted) > _MAX_DIGITS:
             return _text(HTTPStatus.BAD_REQUEST)
-        most = min(int(wanted), MAX_LISTED)
-        return HTTPStatus.OK, "application/json", await document(self._gateway, most)
+        limit = min(int(wanted), MAX_LISTED)
+        return HTTPStatus.OK, "application/json", await document(self._gateway, limit)
 
     async def _cooperative(self, _query: str) -> Response:
-        """Respond with the cooperative groups; 404 where ``--cooperative`` names none."""
+        """Respond with the cooperative groups, or 404 if ``--cooperative`` names none."""
         found = (await self._gateway.collect_account()).counts.cooperative
         if found is None:
             return _text(HTTPStatus.NOT_FOUND)
@@ -247,7 +248,10 @@ def _text(status: HTTPStatus) -> Response:
 
 
 def _host(fields: Iterable[bytes]) -> str:
-    """Return the host that a request names, in lower case, without its port; localhost if it names none."""
+    """Return the host of a request, in lower case, without its port.
+
+    It is localhost if the request has none.
+    """
     if (host := _field(fields, b"host")) is None:
         return _LOCAL
     host = host.lower()
@@ -255,7 +259,7 @@ def _host(fields: Iterable[bytes]) -> str:
 
 
 def _field(fields: Iterable[bytes], wanted: bytes) -> str | None:
-    """Return the first value of a header field; None: the request has no such field."""
+    """Return the first value of a header field, None if the request does not have it."""
     for field in fields:
         name, _, value = field.partition(b":")
         if name.strip().lower() == wanted:

@@ -1,4 +1,4 @@
-"""The recent past: how much totals grew in each interval, and the rare events in words. Sans-IO."""
+"""The recent past: the growth of totals in each interval, and rare events in words. Sans-IO."""
 
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -24,16 +24,16 @@ from proxy.protocol.api import ErrorCode
 INTERVAL_SECONDS: Final = 2.0
 """How often the totals are sampled."""
 INTERVALS: Final = 60
-"""How many intervals are kept: two minutes."""
+"""The number of intervals kept: two minutes."""
 MAX_EVENTS: Final = 50
-"""Events that are kept."""
+"""The number of events kept."""
 TOGETHER_SECONDS: Final = 10.0
-"""Events of one kind that follow each other within this time count as one, with their number."""
+"""Consecutive events of one kind within this time are counted as one."""
 _MAX_TEXT: Final = 300
 
 
 class History:
-    """How much some totals grew in each of the last intervals."""
+    """The growth of some totals in each of the last intervals."""
 
     __slots__ = ("_before", "_rows")
 
@@ -42,7 +42,7 @@ class History:
         self._rows: deque[tuple[float, list[float]]] = deque(maxlen=INTERVALS)
 
     def note(self, now: float, sums: Sequence[float]) -> None:
-        """Add the totals as they are at `now` (seconds); the first call only sets the start."""
+        """Add the totals at the time `now` (seconds). The first call only sets the start."""
         if self._before is not None:
             then, before = self._before
             grown = [after - earlier for after, earlier in zip(sums, before, strict=True)]
@@ -55,19 +55,19 @@ class History:
         return [seconds for seconds, _ in self._rows]
 
     def column(self, which: int) -> list[float]:
-        """Return how much one of the totals grew in each interval."""
+        """Return the growth of one of the totals in each interval."""
         return [grown[which] for _, grown in self._rows]
 
 
 @dataclass(slots=True, kw_only=True)
 class RecentEvent:
-    """An event that happened once or several times."""
+    """One event, or several of its kind."""
 
     at: float
-    """When it last happened, in seconds since 1970."""
+    """The time of the last occurrence, in seconds since 1970."""
     kind: str
     text: str
-    """The last of these events, in words."""
+    """The last occurrence in words."""
     warning: bool
     count: int = 1
 
@@ -84,18 +84,18 @@ class RecentEvents:
         return iter(self._kept)
 
     def note(self, at: float, kind: str, text: str, *, warning: bool = False) -> None:
-        """Add an event; events of one kind that follow each other closely are counted as one.
+        """Add an event. Consecutive events of one kind are counted as one if they are close.
 
         Args:
-            at: when, in seconds since 1970.
-            kind: its kind.
+            at: the time, in seconds since 1970.
+            kind: events of one kind can be counted as one.
             text: the event in words.
             warning: an operator should look at it.
         """
         self._keep(RecentEvent(at=at, kind=kind, text=text[:_MAX_TEXT], warning=warning))
 
     def add(self, other: "RecentEvents") -> None:
-        """Merge the events of another process, in the order of time."""
+        """Merge the events of another process, ordered by time."""
         both = sorted((*self._kept, *other), key=lambda event: event.at)
         self._kept.clear()
         for event in both:
@@ -112,10 +112,10 @@ class RecentEvents:
 
 
 class Note(Protocol):
-    """Adds a recent event."""
+    """A function that adds a recent event."""
 
     def __call__(self, kind: str, text: str, *, warning: bool = False) -> None:
-        """Add it: its kind, and the event in words."""
+        """Add an event, given its kind and its description."""
 
 
 def describe(event: Event, client: str, broker: str) -> tuple[str, str, bool] | None:
@@ -127,7 +127,7 @@ def describe(event: Event, client: str, broker: str) -> tuple[str, str, bool] | 
         broker: the name of its broker.
 
     Returns:
-        The kind, the text, and whether it is a warning; None for an event that is not shown.
+        The kind, the text, and whether it is a warning. None if the event is not shown.
     """
     kind = _KINDS.get(type(event))
     return (kind, _words(event, client, broker), kind in _WARNINGS) if kind is not None else None
@@ -188,9 +188,9 @@ def write_event(log: Logger, event: Event, **who: object) -> None:
     """Log an event of a connection.
 
     Args:
-        log: takes the line.
+        log: the log to write to.
         event: the event.
-        who: the fields that identify the connection.
+        who: fields that identify the connection.
     """
     match event:
         case ClientNamed():

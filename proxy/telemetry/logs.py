@@ -1,7 +1,7 @@
 """Log lines: structlog on stderr, for people or as JSON, with a limit on repeated lines.
 
-Also the handlers for exceptions that nobody catches. No log line contains a record, a key or a value of a
-client. The lines for events of connections are in `proxy.telemetry.history`.
+This module also handles uncaught exceptions. No log line contains a record, a key or a value of a client. The
+lines for events of connections are in `proxy.telemetry.history`.
 """
 
 import logging
@@ -16,17 +16,17 @@ from proxy.logger import Logger, structlog
 from proxy.printable import printable
 
 BURST = 20
-"""So many lines of one event are written ..."""
+"""How many lines of one event are written within `WINDOW`. Further ones are only counted."""
 WINDOW = 10.0
-"""... in so many seconds; further ones are counted, and the next line gives their number."""
+"""In seconds. The first line after it gives the number of dropped ones."""
 
 
 def configure(*, style: str, level: str, stream: TextIO | None = None) -> None:
-    """Set the format of lines and which are written; can be called again at run time.
+    """Set the format and the lowest level of log lines. It can be called again at run time.
 
     Args:
         style: ``console`` or ``json``.
-        level: the lowest level that is written.
+        level: the lowest level to write.
         stream: the output; stderr by default.
     """
     out = stream or sys.stderr
@@ -46,14 +46,14 @@ def configure(*, style: str, level: str, stream: TextIO | None = None) -> None:
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
         logger_factory=structlog.WriteLoggerFactory(out),
-        cache_logger_on_first_use=False,  # so that a changed level applies to loggers in use
+        cache_logger_on_first_use=False,  # so that a new level also applies to existing loggers
     )
 
 
 def _printable(
     _logger: structlog.typing.WrappedLogger, _method: str, line: structlog.typing.EventDict
 ) -> structlog.typing.EventDict:
-    """Escape what a terminal may obey: clients choose their client.id, and the name of their software."""
+    """Escape control characters for terminals: clients choose their client.id and software name."""
     for key, value in line.items():
         if isinstance(value, str):
             lines = value.split("\n") if key == "exception" else [value]
@@ -68,16 +68,16 @@ def logger() -> Logger:
 
 
 def silent() -> Logger:
-    """Return a logger that writes nothing: only critical lines, and there are none."""
+    """Return a logger that writes nothing. It accepts only critical lines, and there are none."""
     wrapper = structlog.make_filtering_bound_logger(logging.CRITICAL)
     log: Logger = structlog.wrap_logger(structlog.PrintLogger(), wrapper_class=wrapper)
     return log
 
 
 class Throttle:
-    """Drops lines of an event that comes too often: a thousand faulty peers must not fill a disk.
+    """Drops lines of events that are too frequent: a thousand faulty peers must not fill a disk.
 
-    Debug lines are never dropped: whoever enables them wants to see each.
+    Debug lines are never dropped: their reader wants to see each.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -87,7 +87,7 @@ class Throttle:
     def __call__(
         self, _logger: structlog.typing.WrappedLogger, method: str, line: structlog.typing.EventDict
     ) -> structlog.typing.EventDict:
-        """Return the line, with the number of lines that were dropped before it, or drop it."""
+        """Return the line with the number of lines dropped before it, or drop it."""
         if method == "debug":
             return line
         event, now = str(line["event"]), self._clock()
@@ -104,7 +104,7 @@ class Throttle:
 
 
 def unexpected(_loop: AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Log what the event loop could not handle (`asyncio.loop.set_exception_handler`)."""
+    """Log an error that reached the event loop (`asyncio.loop.set_exception_handler`)."""
     error = context.get("exception")
     if isinstance(error, gaierror) and not isinstance(context.get("future"), Task):
         return  # uvloop still resolves a name after its caller gave up, which was reported
@@ -114,5 +114,5 @@ def unexpected(_loop: AbstractEventLoop, context: dict[str, Any]) -> None:
 def ignored(raised: "sys.UnraisableHookArgs") -> None:
     """Log an exception that nobody can catch (`sys.unraisablehook`)."""
     if isinstance(raised.exc_value, UnicodeDecodeError) and isinstance(raised.object, bytes):
-        return  # ssl could not read the server name of a client: the handshake fails, which is reported
+        return  # ssl could not read a client's server name: the handshake fails, and that is reported
     logger().error("exception ignored", reason=f"in {raised.object!r}", exc_info=raised.exc_value)

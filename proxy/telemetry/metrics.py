@@ -1,8 +1,8 @@
-"""The metrics for Prometheus: `FIGURES` says what each is and where it is read, when it is requested.
+"""The metrics for Prometheus, declared in `FIGURES`, each with its source. They are read on request.
 
-Nothing is done per frame. The number of label values is limited: two sides, four kinds, Kafka's error codes,
-`MAX_REASONS` reasons and `MAX_BROKERS` brokers. Client ids are no labels, because clients choose them;
-`/state` has them.
+There is no work per frame. The number of label values is limited: two sides, four kinds, Kafka's error codes,
+`MAX_REASONS` reasons and `MAX_BROKERS` brokers. Client ids are in `/state` and are no labels, because clients
+choose them.
 """
 
 from collections import Counter
@@ -28,20 +28,20 @@ from proxy.telemetry.totals import NodeId
 from proxy.version import VERSION
 
 MAX_REASONS: Final = 50
-"""How many values a label has that come from the wire; the rest is `other`."""
+"""The limit of label values for a label that comes from the wire; the rest is `other`."""
 MAX_BROKERS: Final = 100
-"""How many brokers have a label value: those with the lowest ids; the rest is `other`."""
+"""The limit of brokers with a label value of their own, lowest ids first; the rest is `other`."""
 _SESSION_ERRORS: Final = (
     ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
     ErrorCode.INVALID_FETCH_SESSION_EPOCH,
     ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
 )
-"""Exported from the start with 0, so that a rate shows the first error."""
+"""Exported with 0 from the start, so that a rate includes the first error."""
 _SIDES: Final = ("client", "broker")
 
 
 class Reading:
-    """An account, with what several figures are read from, made once."""
+    """An account, with the values that several figures share, computed once."""
 
     def __init__(self, account: Account) -> None:
         self.account = account
@@ -52,7 +52,7 @@ class Reading:
 
     @cached_property
     def total(self) -> Tally:
-        """What all connections counted."""
+        """The sum over all connections."""
         return self.counts.total()
 
     @cached_property
@@ -62,7 +62,7 @@ class Reading:
 
     @cached_property
     def measured(self) -> Measured:
-        """What was measured with all brokers."""
+        """The measurements of all brokers."""
         return self.counts.all_measured()
 
     @cached_property
@@ -72,19 +72,19 @@ class Reading:
 
     @cached_property
     def ids(self) -> list[int]:
-        """The brokers that are known, or were."""
+        """The brokers that are or were known."""
         return sorted(id_ for id_ in {*self.counts.tallies, *self.status.brokers} if id_ is not None)
 
     @cached_property
     def names(self) -> dict[NodeId, str]:
-        """The label values of brokers."""
+        """The label value of each broker."""
         first = self.ids[:MAX_BROKERS]
         named: dict[NodeId, str] = {id_: self.account.called(id_).removeprefix("broker ") for id_ in first}
         return named | {None: "bootstrap"}
 
     @cached_property
     def tallies(self) -> dict[str, Tally]:
-        """What was counted, by label value."""
+        """The sums by broker, as label values."""
         together = {name: Tally() for name in self.names.values()}
         for id_ in (*self.ids, None):
             together.setdefault(self.name(id_), Tally()).add(self.counts.tallies.get(id_, Tally()))
@@ -92,7 +92,7 @@ class Reading:
 
     @cached_property
     def with_broker(self) -> dict[str, WithBroker]:
-        """The open connections, by label value."""
+        """The open connections by broker, as label values."""
         together = {name: WithBroker() for name in self.names.values()}
         for id_, links in self.counts.links.items():
             together.setdefault(self.name(id_), WithBroker()).add(links)
@@ -103,7 +103,7 @@ class Reading:
         return self.names.get(id_, "other")
 
     def by_name(self, values: Iterable[tuple[NodeId, float]]) -> "Labelled":
-        """Add up by label value what is given by broker; each label value is there, if only with 0."""
+        """Add up figures of brokers by label value. Each label value is included, even with 0."""
         sums: dict[str, float] = dict.fromkeys(self.names.values(), 0)
         for id_, value in values:
             sums[self.name(id_)] = sums.get(self.name(id_), 0) + value
@@ -111,12 +111,12 @@ class Reading:
 
     @property
     def unreachable(self) -> "Labelled":
-        """Say by broker whether the last attempt to connect failed."""
+        """By broker, whether the last attempt to connect failed."""
         return self.by_name((id_, bool(self.status.unreachable_brokers.of(id_))) for id_ in (*self.ids, None))
 
     @property
     def certificates(self) -> Iterator[tuple[tuple[str, str], float]]:
-        """When certificates expire, our own and those of brokers."""
+        """The expiry of the gateway's certificates and of the brokers'."""
         for certificate, ends in self.status.certificates.items():
             option, _, broker = certificate.partition(" ")
             yield (option, broker), ends
@@ -134,14 +134,14 @@ class Reading:
 
     @property
     def coop(self) -> Cooperative:
-        """The cooperative groups; for figures of `COOPERATIVE` alone."""
-        assert self.counts.cooperative is not None  # noqa: S101 - `COOPERATIVE` is read only where there are some
+        """The cooperative groups, only for the figures in `COOPERATIVE`."""
+        assert self.counts.cooperative is not None  # noqa: S101 - `COOPERATIVE` needs some groups
         return self.counts.cooperative
 
 
 Value: TypeAlias = float | Distribution
 Labelled: TypeAlias = Iterable[tuple[tuple[str, ...], Value]]
-"""Values of labels, and the figure that they have."""
+"""Label values, each with its figure."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,13 +150,13 @@ class Figure:
 
     kind: Callable[..., Metric]
     name: str
-    """Without ``fetchgate_``, and a counter's without ``_total``."""
+    """Without ``fetchgate_``, and for a counter without ``_total``."""
     text: str
     read: Callable[[Reading], float | Labelled]
     labels: tuple[str, ...] = ()
 
     def family(self, reading: Reading) -> Metric:
-        """Return it as Prometheus' client wants it."""
+        """Return the figure in the form of Prometheus' client library."""
         name, found = f"fetchgate_{self.name}", self.read(reading)
         if isinstance(found, int | float):
             return self.kind(name, self.text, value=found)
@@ -174,13 +174,13 @@ class Figure:
 
 
 def one_label(values: Mapping[Any, float] | Iterable[tuple[Any, float]]) -> Labelled:
-    """Return figures by the value of one label."""
+    """Return figures with the value of one label."""
     pairs = values.items() if isinstance(values, Mapping) else values
     return (((str(label),), value) for label, value in pairs)
 
 
 def _named(counts: Mapping[Any, int], names: Iterable[str]) -> Labelled:
-    """Return counts by label value, those of 0 too."""
+    """Return counts by label value, including zeros."""
     return [((name,), counts.get(name, 0)) for name in names]
 
 
@@ -435,7 +435,7 @@ FIGURES: Final = (
         "How often the options were read again and one was wrong.",
         lambda it: it.status.reload_failures,
     ),
-    # brokers: which one refuses, evicts or can't be reached
+    # brokers
     Figure(
         GAUGE,
         "broker_connections",
@@ -580,7 +580,7 @@ FIGURES: Final = (
         ("privileged",),
     ),
 )
-"""What every gateway has."""
+"""The metrics of every gateway."""
 
 _GROUP: Final = ("group",)
 
@@ -689,7 +689,7 @@ COOPERATIVE: Final = (
         ("group", "reason"),
     ),
 )
-"""What a gateway with ``--cooperative`` has as well. There are as many groups as that option names."""
+"""The additional metrics with ``--cooperative``. That option limits the number of groups."""
 
 
 def _members(found: Cooperative) -> Iterator[tuple[tuple[str, str], int]]:
@@ -700,14 +700,14 @@ def _members(found: Cooperative) -> Iterator[tuple[tuple[str, str], int]]:
 
 
 def bounded(counts: Counter[str]) -> list[tuple[str, int]]:
-    """Return at most `MAX_REASONS` values of a label: the most common by name, the others together."""
+    """Return at most `MAX_REASONS` label values: the most common ones, and the sum of all others."""
     common = counts.most_common(MAX_REASONS)
     rest = counts.total() - sum(count for _, count in common)
     return [*common, ("other", rest)] if rest else common
 
 
 class _AccountCollector(Collector):
-    """A collector of Prometheus' client that reads an account."""
+    """A collector for Prometheus' client library that reads an account."""
 
     def __init__(self, account: Account) -> None:
         self._account = account

@@ -22,48 +22,43 @@ from proxy.telemetry.totals import BROKER_BYTES, BROKER_FETCHES, CLIENT_BYTES, C
 from proxy.version import VERSION
 
 MAX_LISTED: Final = 2000
-"""How many connections a document lists: those that moved most bytes."""
+"""The limit of listed connections: those with the most bytes."""
 _AT_ONCE: Final = 50
 """How many connections are described before other tasks run."""
 
 
 Described: TypeAlias = tuple[int, str]
-"""A connection: the bytes that were sent to its client, and its description as JSON."""
+"""A connection: the bytes sent to its client, and its description as JSON."""
 
 
 class Describable(Protocol):
     """A gateway as its admin endpoint sees it: one process, or several together."""
 
     async def collect_status(self) -> Status:
-        """Describe the status."""
+        """Return the status."""
 
     async def collect_account(self) -> Account:
-        """Describe everything but the single connections."""
+        """Return everything except the single connections."""
 
-    async def collect_connections(self, most: int) -> list[Described]:
-        """Describe the connections that moved most bytes, the largest first."""
+    async def collect_connections(self, limit: int) -> list[Described]:
+        """Return the connections with the most bytes, the largest first."""
 
 
-async def document(gateway: Describable, most: int = MAX_LISTED) -> bytes:
-    """Describe a gateway as JSON.
-
-    Args:
-        gateway: the gateway.
-        most: how many connections are listed.
-    """
+async def document(gateway: Describable, limit: int = MAX_LISTED) -> bytes:
+    """Return a gateway's state as JSON."""
     head = json.dumps(overview(await gateway.collect_account()))
-    listed = await gateway.collect_connections(most)
+    listed = await gateway.collect_connections(limit)
     texts = ", ".join(text for _, text in listed)
     return f'{head[:-1]}, "connections": [{texts}]}}\n'.encode()
 
 
-async def connections(links: Collection[Link], most: int) -> list[Described]:
-    """Describe the connections that moved most bytes, the largest first.
+async def connections(links: Collection[Link], limit: int) -> list[Described]:
+    """Describe the connections with the most bytes, the largest first.
 
-    Other tasks run while a long list is made.
+    Other tasks run in between if the list is long.
     """
     described: list[Described] = []
-    listed = sorted(links, key=lambda link: link.core.tally.client.bytes_out, reverse=True)[:most]
+    listed = sorted(links, key=lambda link: link.core.tally.client.bytes_out, reverse=True)[:limit]
     for at in range(0, len(listed), _AT_ONCE):
         described += [
             (link.core.tally.client.bytes_out, json.dumps(_connection(link)))
@@ -193,7 +188,7 @@ def _tally(tally: Tally) -> dict[str, Any]:
 
 
 def _figures(counted: Figures) -> dict[str, Any]:
-    """Describe figures field by field: what is counted is also shown, by the same name."""
+    """Describe figures field by field: each count is shown under its field's name."""
     return {field.name: _figure(getattr(counted, field.name)) for field in fields(counted)}  # type: ignore[arg-type] # all are dataclasses
 
 
@@ -208,7 +203,7 @@ def _figure(value: Any) -> Any:
 
 
 def _added(measured: Measured) -> dict[str, Any]:
-    """Describe the time that the gateway adds to a request and to a response."""
+    """Describe the time that the gateway adds to requests and responses."""
     return {"request": _seconds(measured.added_request), "response": _seconds(measured.added_response)}
 
 
@@ -240,7 +235,7 @@ def _problem(status: Status, node_id: NodeId) -> dict[str, Any]:
 
 
 def _with_broker(account: Account, node_id: NodeId) -> dict[str, Any]:
-    """Describe the connections to one broker, or to the bootstrap, and what they counted."""
+    """Describe the connections to one broker or to the bootstrap, with their counts."""
     links = account.counts.links.get(node_id, WithBroker())
     tally = account.counts.tallies.get(node_id, Tally())
     fetch, other = account.response_seconds.get(node_id, (None, None))

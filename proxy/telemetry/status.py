@@ -1,7 +1,7 @@
-"""What a gateway reports about itself, as plain data: health, metrics and state are made from it. Sans-IO.
+"""A gateway's reports about itself as plain data, from which health, metrics and state are made. Sans-IO.
 
-An `Account` has a `Status` (how the gateway is) and `Counts` (what it counted). With ``--workers`` each
-process has its own; added up they are the gateway's.
+An `Account` has a `Status` (the present state of the gateway) and `Counts`. With ``--workers`` each process
+has its own, and their sum is the gateway's.
 """
 
 from collections import Counter
@@ -24,37 +24,37 @@ STATES: Final = ("starting", "ready", "degraded", "draining")
 
 
 class Unreachable:
-    """Which brokers can't be reached, and why; the latest attempt counts, whichever process made it."""
+    """The unreachable brokers and the reasons. The latest attempt counts, from whichever process."""
 
     __slots__ = ("attempts", "since")
 
     def __init__(self) -> None:
         self.attempts: dict[NodeId, tuple[float, str]] = {}
-        """By broker: the time of the last attempt, in seconds, and why it failed, or nothing."""
+        """By broker: the time of the last attempt, in seconds, and the reason why it failed, or ""."""
         self.since: dict[NodeId, float] = {}
-        """Of those that can't be reached: the time of the first attempt that failed."""
+        """For each unreachable broker: the time of the first failed attempt."""
 
     def __repr__(self) -> str:
         return f"<Unreachable {self.now()}>"
 
     def failed(self, node_id: NodeId, reason: str, now: float) -> bool:
-        """Record that a broker was not reached; tell whether that, or the reason, is new."""
+        """Record a failed attempt. Return whether the failure or its reason is new."""
         before = self.of(node_id)
         self.attempts[node_id] = (now, reason)
         self.since.setdefault(node_id, now)
         return before != reason
 
     def reached(self, node_id: NodeId, now: float) -> bool:
-        """Record that a broker was reached; tell whether that is new."""
+        """Record a successful attempt. Return whether the success is new."""
         before = self.of(node_id)
         self.attempts[node_id] = (now, "")
         self.since.pop(node_id, None)
         return before != ""
 
     def forget(self, before: float) -> list[NodeId]:
-        """Forget the unreachable brokers whose last attempt was before this time; return which.
+        """Forget and return the unreachable brokers without an attempt since this time.
 
-        The bootstrap is never forgotten: the gateway itself tries it for ever.
+        The bootstrap is never forgotten, because the gateway itself tries it forever.
         """
         old: list[NodeId] = [
             node_id
@@ -66,16 +66,16 @@ class Unreachable:
         return old
 
     def of(self, node_id: NodeId) -> str:
-        """Return why a broker can't be reached; empty when it can."""
+        """Return why a broker can't be reached, "" if it can."""
         return self.attempts.get(node_id, (0.0, ""))[1]
 
     def now(self) -> dict[NodeId, str]:
-        """Return the brokers that can't be reached, the bootstrap first, with the reasons."""
+        """Return the unreachable brokers with the reasons, the bootstrap first."""
         ids = sorted(self.attempts, key=lambda node_id: (node_id is not None, node_id or 0))
         return {node_id: reason for node_id in ids if (reason := self.attempts[node_id][1])}
 
     def add(self, other: "Unreachable") -> None:
-        """Merge what another process knows; the later attempt counts."""
+        """Merge the attempts of another process. The later attempt counts."""
         for node_id, attempt in other.attempts.items():
             if node_id not in self.attempts or attempt[0] > self.attempts[node_id][0]:
                 self.attempts[node_id] = attempt
@@ -87,23 +87,23 @@ class Unreachable:
 
 @dataclass(slots=True, kw_only=True)
 class Status:
-    """The status of a gateway: its options as they apply now, the brokers, how much of its limits is used."""
+    """The status of a gateway: its options in effect, its brokers, and the use of its limits."""
 
     at: float
-    """When this was so, in seconds (`time.monotonic`, which is the same in all processes)."""
+    """The time of this status, in seconds (`time.monotonic`, which is the same in all processes)."""
     config: Config
     listen: Address
     """With the port that was bound."""
     bootstrap: tuple[Address, ...]
     brokers: dict[int, Broker]
-    """The known brokers, by number."""
+    """The known brokers, by id."""
     unreachable_brokers: Unreachable
     unanswered: Unanswered
-    """Which brokers owe responses."""
+    """The brokers that owe responses."""
     bootstrap_answered: bool
     draining: bool
     problems: list[str]
-    """What is wrong, except unreachable brokers and limits."""
+    """All problems except unreachable brokers and limits."""
     silent: bool = False
     """A worker does not respond."""
     slots_used: int
@@ -113,27 +113,27 @@ class Status:
     over: bool = False
     """The buffered bytes exceed their limit."""
     client_sessions: int = 0
-    """Sessions that the gateway keeps for clients."""
+    """The number of sessions that the gateway keeps for clients."""
     client_session_partitions: int = 0
-    """Partitions in these, as of the last use of each."""
+    """Partitions in these sessions, as of the last use of each."""
     client_session_evictions: dict[bool, int] = field(default_factory=lambda: {False: 0, True: 0})
-    """How many of these gave way to others, by whether they were a follower's."""
+    """The number of evictions of these sessions, by whether the session was a follower's."""
     capture_stopped: bool = False
     """``--capture`` has stopped because of an error."""
     reloaded_at: float
-    """When the options were last read without a mistake, in seconds since 1970."""
+    """The last time when the options were read without a mistake, in seconds since 1970."""
     reload_failures: int
-    """How often they could not be read since the start."""
+    """How often the options could not be read since the start."""
     needs_restart: list[str] = field(default_factory=list)
-    """Options that were read again and differ, but do not apply before a restart."""
+    """Options whose new values need a restart to take effect."""
     certificates: dict[str, float] = field(default_factory=dict)
-    """By option, and for ``--tls-cert-of`` the broker after a space: when our own certificate in use expires,
-    in seconds since 1970."""
+    """By option (and for ``--tls-cert-of``, a space and the broker): when the gateway's own certificate
+    expires, in seconds since 1970."""
     broker_certificates: dict[NodeId, float] = field(default_factory=dict)
-    """When the certificate of each broker expires, as it was last seen."""
+    """When each broker's certificate, as last seen, expires."""
 
     def add(self, other: "Status") -> None:
-        """Add the status of a worker; what all workers share stays as it is here."""
+        """Add the status of a worker. What all workers share is kept."""
         self.unreachable_brokers.add(other.unreachable_brokers)
         self.unanswered.add(other.unanswered)
         self.problems += [problem for problem in other.problems if problem not in self.problems]
@@ -150,10 +150,10 @@ class Status:
             self.client_session_evictions[privileged] += evictions
 
     def trouble_with(self, node_id: NodeId) -> tuple[str, float | None]:
-        """Return what is wrong with a broker, and for how many seconds, as far as that is known.
+        """Return the trouble with a broker, and how many seconds it has lasted if known.
 
         Returns:
-            The reason, empty if nothing is wrong; a broker that was not reached is not said to be silent.
+            The reason, "" if there is none. A broker that can't be reached is not also reported as silent.
         """
         broker = self.brokers.get(node_id) if node_id is not None else None
         if broker is not None and broker.problem:
@@ -181,7 +181,7 @@ class Health:
 
 
 def health_of(status: Status) -> Health:
-    """Tell whether clients can be served, and what is wrong."""
+    """Return whether clients can be served, and all problems."""
     known, unreachable_brokers = status.brokers.keys(), status.unreachable_brokers.now()
     reasons = [
         reason for node_id, reason in unreachable_brokers.items() if node_id is None or node_id in known
@@ -206,7 +206,7 @@ def _silent(seconds: float) -> str:
 
 
 def _hung(status: Status) -> list[str]:
-    """Return which brokers do not respond, in words."""
+    """Describe the brokers that do not respond."""
     config, brokers, reasons = status.config, status.brokers, []
     for node_id, since in status.unanswered.hung(status.at).items():
         if status.unreachable_brokers.of(node_id):
@@ -220,7 +220,7 @@ def _hung(status: Status) -> list[str]:
 
 
 def _limits(status: Status) -> list[str]:
-    """Return which limits are reached, in words."""
+    """Describe the limits that are reached."""
     config, reached = status.config, []
     if config.sessions and 0 < config.max_sessions <= status.slots_used:
         reached.append(
@@ -238,7 +238,7 @@ def _limits(status: Status) -> list[str]:
 
 
 def limit_reached(max_connections: int) -> str:
-    """Say that the connection limit is reached."""
+    """Describe that the connection limit is reached."""
     return (
         f"all {max_connections} connections are used, further ones are closed at once;"
         " raise --max-connections"
@@ -246,7 +246,7 @@ def limit_reached(max_connections: int) -> str:
 
 
 def called(node_id: NodeId, known: Mapping[int, Broker], *, transparent: bool) -> str:
-    """Name a broker as people read it: by its id, or by its address in transparent mode."""
+    """Return a broker's display name: its id, or its address in transparent mode."""
     if node_id is None:
         return "the bootstrap"
     if not transparent:
@@ -262,13 +262,14 @@ class WithBroker(Figures):
     connections: int = 0
     """Connections of clients."""
     reached: int = 0
-    """Those of them that are connected to the broker."""
+    """Clients' connections that are connected to the broker."""
     sessions: int = 0
     session_partitions: int = 0
     outstanding: int = 0
     """Requests that the broker has not answered."""
     oldest_seconds: float = field(default=0.0, metadata={ADDS: max})
-    """How long the oldest of them has been late: beyond what its client lets the broker wait; 0: none is."""
+    """How late the oldest of these requests is, beyond the wait that its client allows; 0 if it is not
+    late."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -276,21 +277,21 @@ class ServingProcess:
     """A process that serves clients."""
 
     number: int
-    """From 1; a worker that replaces another has its number."""
+    """From 1. A worker that replaces another takes over its number."""
     pid: int
     connections: int
     cpu_seconds: float
     resident_bytes: int
     open_fds: int
-    """Open file descriptors; 0 where there is no /proc, as `resident_bytes`."""
+    """Open file descriptors. 0 without /proc, like `resident_bytes`."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Counts(Figures):
-    """What one process has counted since it started, and what is open now."""
+    """The counts of one process since its start, and its open connections."""
 
     tallies: dict[NodeId, Tally] = field(default_factory=dict)
-    """By broker: what all connections counted, open and closed ones."""
+    """By broker: the counts of all connections, open and closed."""
     measured: dict[NodeId, Measured] = field(default_factory=dict)
     loop_lag: Distribution = field(default_factory=lambda: Distribution(ADDED_SECONDS))
     accepted: int = 0
@@ -299,37 +300,37 @@ class Counts(Figures):
     faults: Counter[str] = field(default_factory=Counter)
     """By side."""
     connect_failures: Counter[NodeId] = field(default_factory=Counter)
-    """By broker: how often it was not reached."""
+    """By broker: the number of failed attempts to connect."""
     tls_failures: Counter[str] = field(default_factory=Counter)
-    """By side: handshakes that failed."""
+    """By side: the number of failed handshakes."""
     authentication_failures: Counter[str] = field(default_factory=Counter)
     """By side."""
     leaders_updated: int = 0
-    """Partitions in Metadata responses whose leader was brought up to date."""
+    """Partitions in Metadata responses whose leader the gateway updated."""
     recent_events: RecentEvents = field(default_factory=RecentEvents)
     links: dict[NodeId, WithBroker] = field(default_factory=dict)
     paused: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """The connections of which a side is not read, by side and reason."""
+    """The number of paused connections, by side and reason."""
     processes: list[ServingProcess] = field(default_factory=list)
     cooperative: Cooperative | None = None
-    """None: ``--cooperative`` names no group."""
+    """None if ``--cooperative`` names no group."""
 
     def total(self) -> Tally:
-        """Add up all brokers."""
+        """Return the sum over all brokers."""
         total = Tally()
         for tally in self.tallies.values():
             total.add(tally)
         return total
 
     def all_measured(self) -> Measured:
-        """Add up what was measured with all brokers."""
+        """Return the sum of the measurements over all brokers."""
         total = Measured()
         for measured in self.measured.values():
             total.add(measured)
         return total
 
     def drop_current(self) -> None:
-        """Drop what was open: the process has ended, but what it counted stays."""
+        """Drop the figures of open connections, because the process has ended. Counts stay."""
         self.links.clear()
         self.paused.clear()
         self.processes.clear()
@@ -339,22 +340,22 @@ class Counts(Figures):
 
 @dataclass(slots=True, kw_only=True)
 class Account:
-    """All that a gateway reports about itself, except its single connections."""
+    """A gateway's reports about itself, except its single connections."""
 
     status: Status
     counts: Counts
     uptime_seconds: float
     history: History
     saved_bytes: dict[NodeId, int]
-    """The most that was ever saved with each broker, see `proxy.telemetry.totals.Totals.saved`."""
+    """The highest saving with each broker so far, see `proxy.telemetry.totals.Totals.saved`."""
     response_seconds: dict[NodeId, tuple[float | None, float | None]]
-    """How long each broker took recently, see `proxy.telemetry.totals.Totals.response_seconds`."""
+    """The recent response times of each broker, see `proxy.telemetry.totals.Totals.response_seconds`."""
 
     @property
     def health(self) -> Health:
-        """Tell whether clients can be served, and what is wrong."""
+        """Whether clients can be served, and all problems."""
         return health_of(self.status)
 
     def called(self, node_id: NodeId) -> str:
-        """Name a broker as people read it."""
+        """Return a broker's display name."""
         return called(node_id, self.status.brokers, transparent=self.status.config.is_transparent)

@@ -1,4 +1,4 @@
-"""What a gateway has counted: by broker, and in the recent past. Sans-IO.
+"""The counts of a gateway, by broker and in the recent past. Sans-IO.
 
 Brokers are identified by their id; None is the bootstrap, which may be any broker.
 """
@@ -13,14 +13,14 @@ from proxy.telemetry.history import History
 
 NodeId: TypeAlias = int | None
 Open: TypeAlias = Iterable[tuple[NodeId, Tally]]
-"""The open connections: the broker of each, and what it counted so far."""
+"""The open connections: the broker and the counts of each."""
 
 CLIENT_BYTES: Final = 0
-"""Columns of `Totals.history`: bytes of fetch requests and responses on each side, with what the gateway
-itself asked on the broker's, ..."""
+"""The first columns of `Totals.history`: bytes of fetch requests and responses by side. The broker's side
+includes the gateway's own requests."""
 BROKER_BYTES: Final = 1
 CLIENT_FETCHES: Final = 2
-"""... and from here on fetches by kind: the client's, then the broker's."""
+"""The following columns of `Totals.history`: fetches by kind, the client's, then the broker's."""
 BROKER_FETCHES: Final = CLIENT_FETCHES + len(FetchKind)
 
 
@@ -29,26 +29,26 @@ class Totals:
 
     def __init__(self) -> None:
         self.closed_tallies: dict[NodeId, Tally] = {}
-        """By broker: what closed connections counted."""
+        """By broker: the counts of closed connections."""
         self.history = History()
         self.loop_lag = Distribution(ADDED_SECONDS)
-        """Seconds by which the event loop was late, measured at intervals."""
+        """How late the event loop was, in seconds, measured at intervals."""
         self._saved: dict[NodeId, int] = {}
         self._measured: dict[NodeId, Measured] = {}
         self._responses: dict[NodeId, History] = {}
 
     def measured(self, node_id: NodeId) -> Measured:
-        """Return what all connections to one broker add their measurements to."""
+        """Return the measurements that all connections to one broker share."""
         if node_id not in self._measured:
             self._measured[node_id] = Measured()
         return self._measured[node_id]
 
     def closed(self, node_id: NodeId, tally: Tally) -> None:
-        """Keep what a closed connection counted."""
+        """Add the counts of a closed connection."""
         self.closed_tallies.setdefault(node_id, Tally()).add(tally)
 
     def by_broker(self, opened: Open) -> dict[NodeId, Tally]:
-        """Add up connections, open and closed, by broker."""
+        """Return the sums over open and closed connections, by broker."""
         totals: dict[NodeId, Tally] = {}
         for part in (self.closed_tallies.items(), opened):
             for node_id, tally in part:
@@ -56,27 +56,27 @@ class Totals:
         return totals
 
     def saved(self, tallies: Mapping[NodeId, Tally]) -> dict[NodeId, int]:
-        """Return the most that was ever saved with each broker, in bytes: this never falls, as a counter.
+        """Return the highest saving with each broker so far, in bytes. Like a counter it never falls.
 
-        What is saved falls a little when a fetch is sent again, or when a session begins.
+        The present saving falls a little when a fetch is sent again or when a session begins.
         """
         for node_id, tally in tallies.items():
             self._saved[node_id] = max(saved_bytes(tally), self._saved.get(node_id, 0))
         return self._saved.copy()
 
     def all_measured(self) -> dict[NodeId, Measured]:
-        """Return what was measured with each broker, complete."""
+        """Return the measurements of each broker."""
         for measured in self._measured.values():
             measured.settle()
         return self._measured
 
     def sample(self, now: float, opened: Open, measured: Mapping[NodeId, Measured] | None = None) -> None:
-        """Add the totals as they are now to the history.
+        """Add the present totals to the history.
 
         Args:
             now: in seconds.
             opened: the open connections.
-            measured: what was measured with each broker; by default what this object has.
+            measured: the measurements of each broker, by default those of this object.
         """
         sums = [0] * (BROKER_FETCHES + len(FetchKind))
         for part in (self.closed_tallies.items(), opened):
@@ -93,7 +93,10 @@ class Totals:
         return {node_id: self.response_seconds(node_id) for node_id in self._responses}
 
     def response_seconds(self, node_id: NodeId) -> tuple[float | None, float | None]:
-        """Return a broker's recent mean response times: of fetches and of other requests; None: none came."""
+        """Return a broker's recent mean response times, for fetches and for other requests.
+
+        Each is None if there was no response.
+        """
         responses = self._responses.get(node_id)
         if responses is None:
             return None, None
@@ -102,7 +105,7 @@ class Totals:
 
 
 def _sum(sums: list[int], tally: Tally) -> None:
-    """Add one connection to the totals of the history; it runs often when there are many connections."""
+    """Add the counts of one connection to the totals. It runs often if there are many connections."""
     client, broker = tally.client, tally.broker
     sums[CLIENT_BYTES] += fetch_bytes(client)
     sums[BROKER_BYTES] += broker_bytes(tally)

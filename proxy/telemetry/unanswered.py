@@ -1,4 +1,4 @@
-"""Which brokers owe responses, and since when: a broker that hangs closes no connection. Sans-IO."""
+"""The brokers that owe responses, and since when. A broker that hangs closes no connection. Sans-IO."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -7,23 +7,24 @@ from typing import Final
 from proxy.telemetry.totals import NodeId
 
 HUNG_SECONDS: Final = 10.0
-"""A broker is in trouble when a response is late by more. Its garbage collector, its disk or an election may
-delay one by some seconds. Clients give up after 30 (request.timeout.ms), so this is told before they do."""
+"""A broker is in trouble if a response is later than this. Garbage collection, a disk or an election may
+delay one by some seconds. Clients give up after 30 (request.timeout.ms), so the trouble is reported
+earlier."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Owed:
-    """What a broker owes, as one look at all connections to it finds."""
+    """The unanswered requests of a broker, summed over all connections at one time."""
 
     outstanding: int = 0
-    """Requests that it has not answered."""
+    """The number of unanswered requests."""
     late_since: float | None = None
-    """Since when the oldest of them is late, in seconds; None: none is."""
+    """Since when the oldest of them has been late, in seconds. None if it is not late."""
     responded_at: float = 0.0
-    """When bytes last came from it, in seconds."""
+    """When the last bytes came from the broker, in seconds."""
 
     def add(self, other: "Owed") -> None:
-        """Add what it owes on other connections."""
+        """Add the unanswered requests of other connections."""
         self.outstanding += other.outstanding
         self.late_since = _earlier(self.late_since, other.late_since)
         self.responded_at = max(self.responded_at, other.responded_at)
@@ -31,26 +32,26 @@ class Owed:
 
 @dataclass(slots=True, kw_only=True)
 class Debt:
-    """What a broker owes by now."""
+    """The late responses of a broker over time."""
 
     owed: Owed = field(default_factory=Owed)
     since: float | None = None
-    """Since when it owes a response, be it to clients that have given up; None: it owes none that is late."""
+    """Since when a response has been late, even if its client has given up. None if none is late."""
     asked_at: float = 0.0
     """When a request was last seen outstanding."""
 
     def settle(self) -> None:
-        """Drop what was due before the broker last responded, but what is outstanding."""
+        """Forget responses that were late before the broker last responded, unless still outstanding."""
         if self.since is not None and self.owed.responded_at > self.since:
             self.since = None
         self.since = _earlier(self.since, self.owed.late_since)
 
 
 class Unanswered:
-    """Which brokers owe responses.
+    """The brokers that owe responses.
 
-    A client may give up before `HUNG_SECONDS`, try again, and so on. So a response stays due until bytes
-    come from the broker, though nobody waits for it any more.
+    A client may give up before `HUNG_SECONDS`, retry, and so on. So a response stays late until bytes come
+    from the broker, even if no client waits for it any more.
     """
 
     __slots__ = ("debts",)
@@ -63,7 +64,10 @@ class Unanswered:
         return f"<Unanswered {self.debts}>"
 
     def look(self, found: Mapping[NodeId, Owed], now: float) -> None:
-        """Take what all brokers owe at a time in seconds; those that are not in `found` owe nothing more."""
+        """Update with the unanswered requests of all brokers at a time in seconds.
+
+        Brokers not in `found` have none.
+        """
         for node_id in {*self.debts, *found}:
             debt = self.debts.setdefault(node_id, Debt(asked_at=now))
             owed = found.get(node_id, Owed())
@@ -74,7 +78,7 @@ class Unanswered:
                 debt.asked_at = now
 
     def forget(self, before: float) -> None:
-        """Forget the brokers that nobody has asked since this time."""
+        """Forget the brokers without a request since this time."""
         for node_id in [node_id for node_id, debt in self.debts.items() if debt.asked_at < before]:
             del self.debts[node_id]
 
@@ -87,11 +91,11 @@ class Unanswered:
         }
 
     def outstanding(self, node_id: NodeId) -> int:
-        """Return how many requests a broker has not answered."""
+        """Return the number of unanswered requests of a broker."""
         return self.debts[node_id].owed.outstanding if node_id in self.debts else 0
 
     def add(self, other: "Unanswered") -> None:
-        """Add what another process knows."""
+        """Merge the findings of another process."""
         for node_id, theirs in other.debts.items():
             ours = self.debts.setdefault(node_id, Debt())
             ours.owed.add(theirs.owed)
