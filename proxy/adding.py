@@ -1,4 +1,4 @@
-"""Adds up figures, field by field, whatever they are: nobody writes down a second time what is counted."""
+"""Adds up figures field by field, so that a new count needs no code of its own."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -7,20 +7,20 @@ from functools import cache
 from typing import Any, Final, Self
 
 ADDS: Final = "adds"
-"""The key of a field's metadata under which a sum of its own stands: ``field(metadata={ADDS: max})``. It
-takes the two values; it may change the first one and return that."""
+"""The key in a field's metadata for a function that adds two values: ``field(metadata={ADDS: max})``. It may
+change the first value and return that."""
 
 
 class Figures:
-    """A dataclass of figures that can be added up: those of connections, or of processes."""
+    """A dataclass of figures that can be added up, of connections or of processes."""
 
     __slots__ = ()
 
     def add(self, other: Self) -> None:
-        """Add the figures of another one, which does not change.
+        """Add the figures of `other`, which stays unchanged.
 
-        Numbers are added, dicts key by key, lists of numbers place by place. Lists of anything else are
-        joined. Other objects have an ``add`` of their own. None counts as nothing.
+        Numbers are added, dicts key by key, lists of numbers position by position. Other lists are joined.
+        Other objects have an ``add`` of their own. None counts as nothing.
         """
         numbers, sums = _fields_of(type(self))  # type: ignore[arg-type] # a class can be hashed
         for name in numbers:
@@ -33,7 +33,7 @@ class Figures:
 
 @cache
 def _fields_of(kind: Any) -> tuple[tuple[str, ...], tuple[tuple[str, Callable[[Any, Any], Any]], ...]]:
-    """Return the fields that are plain integers, and what adds up each of the others."""
+    """Return the names of plain integer fields, and each other field with its function to add."""
     numbers = tuple(one.name for one in fields(kind) if one.type is int and not one.metadata)
     others = (one for one in fields(kind) if one.name not in numbers)
     return numbers, tuple((one.name, one.metadata.get(ADDS, _sum)) for one in others)

@@ -1,23 +1,23 @@
-"""Which listener is which broker's, and which addresses clients get. Sans-IO.
+"""The listener of each broker, and the addresses that clients get. Sans-IO.
 
-Listeners belong to node ids: a broker that moves keeps its listener, and all responses give the same
-address for it.
+Listeners belong to node ids: a broker that moves keeps its listener, and all responses give the same address
+for it.
 """
 
 import re
 from dataclasses import dataclass, field
 
 MAX_PORT = 65535
-WILDCARDS = frozenset({"0.0.0.0", "::", ""})  # noqa: S104 - names what an operator may write, binds nothing
+WILDCARDS = frozenset({"0.0.0.0", "::", ""})  # noqa: S104 - names that an operator may write; binds nothing
 LOOPBACK_OF = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - looked up, not bound
 """The address that a connection to a wildcard reaches."""
 BY_NAME = -3
-"""The number of the listener that brokers share; the server name in TLS (SNI) says which one is meant."""
+"""The number of the listener that brokers share. The server name in TLS (SNI) selects the broker."""
 LOOPED = -1
-"""Transparent mode: the number of connections that go nowhere: netfilter did not lead them here, or they are
-the gateway's own."""
+"""Transparent mode: the number for connections without a destination. netfilter did not redirect them, or
+they are the gateway's own."""
 OTHERS = -2
-"""Transparent mode: the number of all destinations that have no number of their own."""
+"""Transparent mode: the number for all destinations without a number of their own."""
 _PLACEHOLDER = "{id}"
 _NODE_ID = "(0|[1-9][0-9]{0,9})"
 
@@ -34,9 +34,9 @@ class Address:
         """Read ``host:port``.
 
         Args:
-            text: what the operator wrote.
-            lowest_port: 0 where any free port may be asked for.
-            default_host: the host of ``:port`` and of a bare port; empty: these are no addresses.
+            text: as the operator wrote it.
+            lowest_port: 0 if 0 ("any free port") is allowed.
+            default_host: the host for ``:port`` and a bare port. Without it these are errors.
 
         Raises:
             ValueError: the text is not an address; the message is for the operator.
@@ -59,7 +59,7 @@ class Address:
         return cls(host, _port(port, lowest=lowest_port))
 
     def __reduce__(self) -> tuple[type["Address"], tuple[str, int]]:
-        """Pickle quickly: workers are sent all brokers, and dataclasses take ten times as long."""
+        """Pickle quickly: workers receive all brokers, and dataclasses take ten times as long."""
         return Address, (self.host, self.port)
 
     def __str__(self) -> str:
@@ -68,19 +68,19 @@ class Address:
 
 @dataclass(slots=True, kw_only=True)
 class Broker:
-    """A broker as the cluster names it, and its listener; or, in transparent mode, a destination."""
+    """A broker as the cluster names it, with its listener; or, in transparent mode, a destination."""
 
     node_id: int
-    """Kafka's id; for a destination the gateway's own number, from 0, because its Kafka id is unknown."""
+    """Kafka's id. For a destination, whose Kafka id is unknown: the gateway's own number, from 0."""
     address: Address
     listener: Address | None = None
-    """None: the rule gives no port for it, or it needs none."""
+    """None if the rule gives no port, or the broker needs no listener."""
     bound: tuple[Address, ...] = ()
-    """The IPs, and the port, at which its listener is bound."""
+    """The IPs and the port at which its listener is bound."""
     opening: bool = False
-    """Its listener is being opened: nobody knows yet whether that succeeds."""
+    """Its listener is being opened."""
     problem: str = ""
-    """Why it has no listener; empty when it has one, or needs none."""
+    """Why it has no listener, "" if it has one or needs none."""
     missing_since: float | None = None
     """Since when the cluster has not named it."""
 
@@ -89,10 +89,10 @@ class Broker:
 class BrokerPorts:
     """The rule of ``--broker-ports``: the address of each broker's listener.
 
-    The rule is a comma-separated list of at most one base (``29100``: broker N at 29100 + N) or one host
-    template (``broker-{id}.kafka.local:9092``: broker N at that name and port), and of single brokers
-    (``3=29103``), which come first. Without a base or a template, broker N is at the bootstrap listener's
-    port + 1 + N.
+    The rule is a comma-separated list. It has at most one base (``29100``: broker N at 29100 + N) or one host
+    template (``broker-{id}.kafka.local:9092``: broker N at that name and port). It may also have single
+    brokers (``3=29103``), which take precedence. Without a base or a template, broker N is at the bootstrap
+    listener's port + 1 + N.
     """
 
     base: int | None = None
@@ -129,14 +129,14 @@ class BrokerPorts:
         )
 
     def called(self, name: str) -> int | None:
-        """Return the broker that has a name by the host template; names are compared as DNS does."""
+        """Return the broker with this name in the host template. Names are compared like in DNS."""
         placeholder = re.escape(_PLACEHOLDER)
         pattern = re.escape(self.template).replace(placeholder, _NODE_ID, 1).replace(placeholder, r"\1")
         found = re.fullmatch(pattern, name.removesuffix("."), re.IGNORECASE) if self.template else None
         return int(found[1]) if found else None
 
     def place(self, node_id: int, listen: Address) -> Address | None:
-        """Return the listener's address of broker `node_id`, if the bootstrap listener is at `listen`.
+        """Return the address of a broker's listener, for a bootstrap listener at `listen`.
 
         Returns:
             None if the rule gives no port from 1 to 65535.
@@ -155,14 +155,14 @@ def advertised(listener: Address, *, listen: Address, advertise: str, reached_at
     """Return the address that clients get for a broker's listener.
 
     Args:
-        listener: its address.
+        listener: the listener's own address.
         listen: the address of the bootstrap listener.
-        advertise: the value of ``--advertise``, or nothing.
-        reached_at: the gateway's own address on the client's connection. Nobody can connect to a wildcard, so
-            without ``--advertise`` a client gets the host that it has connected to.
+        advertise: the value of ``--advertise``, or "".
+        reached_at: the gateway's own address on the client's connection. Without ``--advertise`` it
+            replaces a wildcard, to which nobody can connect.
     """
     if listener.host != listen.host:
-        return listener  # the name comes from a host template: clients get it as it is
+        return listener  # a name from a host template is given to clients unchanged
     if advertise:
         return Address(advertise, listener.port)
     return Address(reached_at, listener.port) if listen.host in WILDCARDS else listener

@@ -25,8 +25,8 @@ from proxy.version import VERSION
 REPLAY: Final = "replay"
 HELP: Final = "help"
 COMMANDS: Final = "fetchgate.commands"
-"""The group of entry points of further commands: each takes its arguments and returns the exit code. The
-module of each has `parsers`, for the completion."""
+"""The group of entry points of further commands. Each takes its arguments and returns the exit code. Its
+module has `parsers`, for the completion."""
 
 _LIVE: Final = fill(
     ", ".join(option.flag for option in OPTIONS if option.live),
@@ -85,11 +85,11 @@ examples:
 _OTHER_NAMES: Final = dict.fromkeys(
     ("--broker", "--brokers", "--broker-list", "--bootstrap.servers", "--servers"), "--bootstrap"
 )
-"""What other programs of Kafka call an option; in letters, another one of ours is closer."""
+"""Names of options in other Kafka programs. By spelling alone, another option of ours would be closer."""
 
 
 class _Parser(argparse.ArgumentParser):
-    """An argument parser that reports what is wrong in one line."""
+    """An argument parser that reports errors in one line."""
 
     def error(self, message: str) -> NoReturn:
         """Exit with 2."""
@@ -149,7 +149,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_options(parser: argparse.ArgumentParser, options: Sequence[Option]) -> None:
-    """Add options to the help in `GROUPS`, if they have any, and ``--config`` to all others."""
+    """Add options, in the groups of the help if they have any, and ``--config``."""
     group: argparse._ActionsContainer = parser
     for option in options:
         if options is OPTIONS and option.name in GROUPS:
@@ -164,7 +164,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code."""
     try:
         return _command(sys.argv[1:] if argv is None else argv)
-    except KeyboardInterrupt:  # before the command is imported, which then takes care of it
+    except KeyboardInterrupt:  # before the command is imported, which then handles it
         return EXIT_INTERRUPTED
 
 
@@ -188,7 +188,7 @@ def _command(argv: Sequence[str]) -> int:
 
 
 def _misspelt(command: str, unknown: list[str]) -> str:
-    """Say which argument is unknown, and which one may be meant."""
+    """Return which argument is unknown, and which one may be meant."""
     options = TOP_OPTIONS if command == "top" else OPTIONS
     flags = ["--config", *(name for option in options for name in (option.flag, option.alias) if name)]
     if command == "proxy":
@@ -205,7 +205,7 @@ def _top(arguments: dict[str, Any]) -> int:
     file = file_of(arguments["config"], os.environ)
     try:
         options = read(TOP_OPTIONS, arguments, os.environ, file)
-        # rich takes time to import, and a gateway does not need it
+        # rich takes long to import, and a gateway does not need it
         from proxy.dashboard import endpoint, top  # noqa: PLC0415
 
         at = endpoint.Endpoint.of(options)
@@ -216,7 +216,7 @@ def _top(arguments: dict[str, Any]) -> int:
 
 
 def _completion(parser: argparse.ArgumentParser, shell: str) -> int:
-    """Print the script for a shell; an extra that is not installed has no options in it."""
+    """Print the script for a shell. Options of an extra that is not installed are missing in it."""
     (commands,) = (action for action in parser._actions if action.dest == "command")  # noqa: SLF001 - argparse has no public list
     parsers: dict[str, argparse.ArgumentParser] = {"": parser, **dict(commands.choices or {})}
     for entry in entry_points(group=COMMANDS, name=REPLAY):
@@ -237,7 +237,7 @@ def _other_command(name: str, argv: Sequence[str]) -> int:
         except ModuleNotFoundError as error:
             if error.name != entry.module.partition(".")[0]:
                 raise
-            break  # the gateway's image leaves the package out
+            break  # the gateway's image does not have the package
         code: int = command(argv)
         return code
     sys.stderr.write(

@@ -1,7 +1,7 @@
-"""``fetchgate completion``: what shells complete, written from the parsers of the command line themselves.
+"""``fetchgate completion``: scripts for shells, generated from the command line's own parsers.
 
-What the value of an option is follows from its metavar: ``on|off`` are its words, FILE and DIR are files and
-directories. zsh runs the script of bash (bashcompinit).
+The metavar of an option gives the completion of its value: the words of ``on|off``, or files for FILE,
+directories for DIR. zsh runs the script of bash (bashcompinit).
 """
 
 import argparse
@@ -41,15 +41,15 @@ complete -F _fetchgate fetchgate
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Value:
-    """What may stand as the value of an option, or as an argument."""
+    """The possible values of an option or an argument."""
 
     words: tuple[str, ...] = ()
     files: str = ""
-    """The option of bash's compgen for it: ``-f`` files, ``-d`` directories; empty: neither."""
+    """The option of bash's compgen: ``-f`` for files, ``-d`` for directories, "" for neither."""
 
 
 def script(shell: str, parsers: Parsers) -> str:
-    """Return what a shell is to read.
+    """Return the script for a shell.
 
     Args:
         shell: one of `SHELLS`.
@@ -114,7 +114,7 @@ def _options(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
 
 
 def _arguments(parser: argparse.ArgumentParser) -> _Value:
-    """Return what may stand where no option does."""
+    """Return the possible positional arguments."""
     values = [_value(action) for action in parser._actions if not action.option_strings]  # noqa: SLF001 - as above
     words = tuple(word for value in values for word in value.words)
     return _Value(words=words, files="".join(value.files for value in values))

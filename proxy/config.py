@@ -1,7 +1,7 @@
 """The options of ``fetchgate proxy``: each is declared once, as a field of `Config`.
 
-The flags, the names in the environment, the TOML keys, the help and what a reload applies follow from there;
-see `proxy.options`.
+The flags, the environment variables, the TOML keys, the help, and which options a reload applies follow from
+the declarations; see `proxy.options`.
 """
 
 # ruff: noqa: RUF009 - `option` declares a field, as dataclasses.field does, which it calls
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from proxy.cooperative.named import NamedLane
 
 LOOPBACK = "127.0.0.1"
-"""The host of an address to listen at that names none."""
+"""The default host of an address to listen at."""
 MIN_INTERVAL = 0.1
 MAX_INTERVAL = 3600.0
 LOG_LEVELS = ("debug", "info", "warning", "error")
 _Value = TypeVar("_Value")
 _READ_RECORDS = ("cramjam", "google_crc32c", "lz4", "zstandard")
-"""What proxy.cooperative imports, of the extra `cooperative`."""
+"""Modules of the extra `cooperative` that proxy.cooperative imports."""
 
 
 def _left_out(value: _Value, why: str) -> Callable[[str], _Value]:
@@ -40,7 +40,10 @@ def _left_out(value: _Value, why: str) -> Callable[[str], _Value]:
 
 
 def _one_of(*words: str) -> Callable[[str], str]:
-    """Read one of the words, in upper or lower case; ``on`` and ``off`` are what `word` takes for these."""
+    """Read one of the words, in upper or lower case.
+
+    Synonyms of ``on`` and ``off`` are accepted (see `word`).
+    """
 
     def parse(text: str) -> str:
         if (found := word(text)) not in words:
@@ -101,14 +104,14 @@ def _groups(text: str) -> frozenset[str]:
 def _lanes(text: str) -> "Mapping[str, NamedLane]":
     if not text:
         return {}
-    # It needs numpy, which takes long to load.
+    # It imports numpy, which takes long to load.
     from proxy.cooperative.named import named_lanes  # noqa: PLC0415
 
     return named_lanes(text)
 
 
 def _by_client(text: str) -> dict[str, int]:
-    """Read ``SIZE`` and ``ID=SIZE`` as bytes by client id; "" stands for all others."""
+    """Read ``SIZE`` and ``ID=SIZE`` as bytes by client id. "" is the key for all other clients."""
     found: dict[str, int] = {}
     for item in _list(text):
         client_id, _, number = (part.strip() for part in item.rpartition("="))
@@ -127,7 +130,7 @@ def _bootstrap(text: str) -> tuple[Address, ...]:
 
 
 def _listened(text: str) -> Address:
-    """Read an address to listen at; ``:9000`` and ``9000`` are at loopback."""
+    """Read an address to listen at. ``:9000`` and ``9000`` are on loopback."""
     return Address.parse(text, lowest_port=0, default_host=LOOPBACK)
 
 
@@ -169,7 +172,7 @@ def _advertise(text: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """What the operator asked for, checked. Each field is an option, and declared here alone."""
+    """The checked options. Each field is an option and is declared only here."""
 
     bootstrap: tuple[Address, ...] = option(
         alias="-b",
@@ -241,7 +244,7 @@ class Config:
         "of intermediate CAs; it is read again when it changes; without this option, clients use "
         "plain text",
     )
-    """None: clients come in plain text."""
+    """None if clients connect in plain text."""
     tls_key: Path | None = option(
         metavar="FILE",
         parse=_path,
@@ -250,7 +253,7 @@ class Config:
         "of --tls-cert",
         needs="tls_cert",
     )
-    """None: it is in the file of the certificate; so with `broker_tls_key`."""
+    """None if the key is in the file of the certificate; the same for `broker_tls_key`."""
     tls_cert_of: dict[int, Path] = option(
         metavar="ID=FILE,...",
         parse=_by_broker,
@@ -261,7 +264,8 @@ class Config:
         "listeners show that of --tls-cert; not with --transparent",
         needs="tls_cert",
     )
-    """By broker; its listener, or its server name where brokers share a port, shows that certificate."""
+    """By broker. The broker's listener (or its server name, if brokers share a port) shows this
+    certificate."""
     client_ca: Path | None = option(
         metavar="FILE",
         parse=_path,
@@ -270,7 +274,7 @@ class Config:
         "its subject is in the log and in /state; brokers do not see it",
         needs="tls_cert",
     )
-    """None: clients are not asked for certificates."""
+    """None if clients need no certificates."""
     broker_tls: bool = option(
         metavar="on|off",
         parse=switch,
@@ -285,7 +289,7 @@ class Config:
         "those of the system",
         needs="broker_tls",
     )
-    """None: the CAs of the system."""
+    """None for the system's CAs."""
     broker_tls_server_name: str = option(
         metavar="NAME",
         parse=str.strip,
@@ -294,7 +298,7 @@ class Config:
         "default the host of each connection",
         needs="broker_tls",
     )
-    """Empty: each broker's own host."""
+    """Empty for each broker's own host."""
     broker_tls_cert: Path | None = option(
         metavar="FILE",
         parse=_path,
@@ -342,7 +346,7 @@ class Config:
         "which have no max_bytes, go as v3; 0: max_bytes stays as clients send it",
         live=True,
     )
-    """By client id; "" is for all others. 0: as clients send it."""
+    """By client id, "" for all others. 0 keeps the client's own limit."""
     max_sessions: int = option(
         metavar="N",
         parse=_whole(0),
@@ -391,7 +395,7 @@ class Config:
         "and commit for these (docs/cooperative.md): each has a client.id of its own that begins with the "
         "group's name and a dot; needs the packages of '.[cooperative]'",
     )
-    """Empty: a client.id means nothing to the gateway."""
+    """Empty if client.ids have no meaning to the gateway."""
     cooperative_lanes: "Mapping[str, NamedLane]" = option(
         metavar="JSON",
         parse=_lanes,
@@ -429,7 +433,7 @@ class Config:
         "response, nor one that is forwarded because it is not plain Kafka; 0: never",
         live=True,
     )
-    """Seconds; 0: never. So with `handshake_timeout`."""
+    """In seconds; 0 for never. The same for `handshake_timeout`."""
     handshake_timeout: float = option(
         metavar="TIME",
         parse=seconds,
@@ -462,7 +466,7 @@ class Config:
         "and sessions are closed at the brokers",
         live=True,
     )
-    """Seconds."""
+    """In seconds."""
     admin: Address | None = option(
         metavar="HOST:PORT|off",
         parse=_listened_or_off,
@@ -470,7 +474,7 @@ class Config:
         help="the address of the admin endpoint, which serves /livez, /readyz, /metrics, /state, and "
         "with --cooperative /cooperative",
     )
-    """None: ``off``."""
+    """None for ``off``."""
     admin_names: tuple[str, ...] = option(
         metavar="NAME[,NAME]",
         parse=_admin_names,
@@ -496,7 +500,7 @@ class Config:
         "intermediate CAs; it is read again when it changes",
         needs="admin",
     )
-    """None: plain text."""
+    """None for plain text."""
     admin_key: Path | None = option(
         metavar="FILE",
         parse=_path,
@@ -512,7 +516,7 @@ class Config:
         help="one more address, which serves /metrics, /livez and /readyz alone, in plain text and without a "
         "token: for Prometheus and probes, while --admin stays at loopback",
     )
-    """None: ``off``."""
+    """None for ``off``."""
     capture: Path | None = option(
         metavar="DIR",
         parse=_path,
@@ -556,16 +560,16 @@ class Config:
     )
 
     given: Mapping[str, Given] = field(default_factory=dict, compare=False, repr=False)
-    """What was written of each option, and where."""
+    """The text of each option, and its source."""
 
     @property
     def is_transparent(self) -> bool:
-        """Whether netfilter leads the clients to the gateway."""
+        """Whether netfilter redirects the clients to the gateway."""
         return self.transparent != "off"
 
     @property
     def shares_port(self) -> bool:
-        """Whether the brokers of a host template share one listener; clients name the broker in TLS (SNI)."""
+        """Whether the brokers of a host template share one listener. Clients name the broker in TLS (SNI)."""
         return self.tls_cert is not None
 
 
@@ -625,19 +629,19 @@ GROUPS: Final = {
     "max_connections": "limits",
     "admin": "watch",
 }
-"""The option with which each group of the help begins."""
+"""The first option of each group of the help."""
 
 
 def load(flags: Mapping[str, str | None], environ: Mapping[str, str], file: str | None) -> Config:
-    """Read the options from all their sources.
+    """Read the options from all sources.
 
     Args:
-        flags: what the command line gives, by the option's name; None where it gives nothing.
+        flags: the command line's options by name; None if not given.
         environ: the environment.
         file: the TOML file, or None.
 
     Raises:
-        ConfigError: an option, or the file, can't be used.
+        ConfigError: an option or the file can't be used.
     """
     options = OPTIONS
     (mode,) = (option for option in OPTIONS if option.name == "transparent")
@@ -669,10 +673,10 @@ def load(flags: Mapping[str, str | None], environ: Mapping[str, str], file: str 
 
 
 def _check_apart(config: Config) -> None:
-    """Check that no address is listened at twice.
+    """Check that no two options listen at the same address.
 
     Raises:
-        ConfigError: one is.
+        ConfigError: two options do.
     """
     flags: dict[Address, str] = {}
     for flag, address in (
@@ -685,7 +689,7 @@ def _check_apart(config: Config) -> None:
 
 
 def _check_needs(config: Config) -> None:
-    """Check that options that need another option have it.
+    """Check that the options that need another option have it.
 
     Raises:
         ConfigError: the other option is missing.
@@ -701,27 +705,27 @@ def _check_needs(config: Config) -> None:
 def read(
     options: Sequence[Option], flags: Mapping[str, str | None], environ: Mapping[str, str], file: str | None
 ) -> dict[str, Any]:
-    """Read options from all their sources; see `load`.
+    """Read options from all sources; see `load`.
 
     Raises:
-        ConfigError: an option, or the file, can't be used.
+        ConfigError: an option or the file can't be used.
     """
     return parse(options, find(options, flags, environ, file, ALL_OPTIONS))
 
 
 def misspelt_variables(environ: Mapping[str, str]) -> list[str]:
-    """Return a line for each variable that is almost that of an option; they are ignored."""
+    """Return a line for each variable that resembles an option's variable. Such variables are ignored."""
     return misspelt(environ, ALL_OPTIONS)
 
 
 def changes(before: Config, after: Config, live: frozenset[str] = LIVE) -> tuple[list[str], list[str]]:
-    """Return the names of the options that differ: the live ones, and those that need a restart."""
+    """Return the names of options that differ: live ones, and those that need a restart."""
     names = [option.name for option in OPTIONS]
     changed = [name for name in names if getattr(before, name) != getattr(after, name)]
     return [name for name in changed if name in live], [name for name in changed if name not in live]
 
 
 def with_live(before: Config, after: Config, live: frozenset[str] = LIVE) -> Config:
-    """Return a configuration with the live options of another one."""
+    """Return `before` with the live options of `after`."""
     given = {**before.given, **{name: after.given[name] for name in live}}
     return replace(before, **{name: getattr(after, name) for name in live}, given=given)

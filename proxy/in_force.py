@@ -1,6 +1,6 @@
-"""The options in force, and where each came from: for people (``--show-config``) and for ``/state``.
+"""The effective options and their sources, for people (``--show-config``) and for ``/state``.
 
-No option holds a secret: keys and tokens are in files, and what is shown of these are their names.
+No option holds a secret: keys and tokens are in files, and only the names of these files are shown.
 """
 
 import json
@@ -11,13 +11,13 @@ from proxy.options import Given
 from proxy.version import VERSION
 
 MAX_SHOWN: Final = 1000
-"""How many characters ``/state`` shows of a value: lanes may be many."""
+"""The limit of characters of a value in ``/state``. The list of lanes may be long."""
 _WIDEST: Final = 56
-"""Comments of shorter lines are in one column."""
+"""The comments of lines up to this width are aligned."""
 
 
 def as_toml(config: Config) -> str:
-    """Write the options as a file for ``--config``, with a comment that says where each came from."""
+    """Return the options as a file for ``--config``, with each one's source in a comment."""
     lines = [(f"{name} = {json.dumps(given.text)}", _origin(given)) for name, given in _given(config)]
     widest = min(_WIDEST, max(len(line) for line, _ in lines))
     return f"# The options of fetchgate {VERSION} that are in force, and where each came from.\n" + "".join(
@@ -26,7 +26,7 @@ def as_toml(config: Config) -> str:
 
 
 def as_json(config: Config) -> dict[str, dict[str, str]]:
-    """Describe the options for ``/state``."""
+    """Return the options for ``/state``."""
     return {name: {"value": _cut(given.text), "source": given.source} for name, given in _given(config)}
 
 

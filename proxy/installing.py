@@ -1,19 +1,19 @@
-"""How to install what is missing, in the words of what installed fetchgate. Sans-IO."""
+"""How to install missing packages, with the tool that installed fetchgate. Sans-IO."""
 
 from typing import Final
 
 DISTRIBUTION: Final = "kafka-fetchgate"
 PIPX_FILE: Final = "pipx_metadata.json"
-"""pipx writes this file into the environment (``sys.prefix``) that it makes."""
+"""A file that pipx writes into each environment (``sys.prefix``) it creates."""
 
 
 def command_for(package: str, python: str, *, pipx: bool) -> str:
     """Return the command that adds a package to the environment of fetchgate.
 
     Args:
-        package: its name.
+        package: the package to add.
         python: the Python of this environment.
-        pipx: pipx made the environment, so `PIPX_FILE` is in it.
+        pipx: pipx created the environment, so it has `PIPX_FILE`.
     """
     return f"pipx inject {DISTRIBUTION} {package}" if pipx else f"{python} -m pip install {package}"
 
@@ -22,8 +22,8 @@ def command_for_extra(extra: str, python: str, *, pipx: bool) -> str:
     """Return the command that installs fetchgate with an extra, to be typed in its source folder.
 
     Args:
-        extra: its name.
+        extra: the extra to add.
         python: the Python of this environment.
-        pipx: as for `command_for`.
+        pipx: see `command_for`.
     """
     return f"pipx install --force '.[{extra}]'" if pipx else f"{python} -m pip install '.[{extra}]'"

@@ -7,15 +7,15 @@ from contextlib import contextmanager
 
 @contextmanager
 def _without(name: str) -> Iterator[None]:
-    """Hide a package from imports meanwhile, if it is not imported yet.
+    """Hide a package from imports for a while, if it is not imported yet.
 
     Args:
-        name: the package; whoever imports it does without where it is not installed.
+        name: an optional dependency of the modules that are imported meanwhile.
     """
     if name in sys.modules:
         yield
         return
-    sys.modules[name] = None  # type: ignore[assignment]  # "the import system": such an entry is an ImportError
+    sys.modules[name] = None  # type: ignore[assignment]  # "the import system": such an entry raises ImportError
     try:
         yield
     finally:

@@ -1,7 +1,7 @@
-"""What an option is, and how options are read from flags, the environment and a TOML file.
+"""Options in general: their declaration, and reading them from flags, the environment and a TOML file.
 
-An option ``max_sessions`` is ``--max-sessions``, ``FETCHGATE_MAX_SESSIONS`` and the key ``max_sessions``;
-a flag counts before the environment, the environment before the file, the file before the default.
+An option ``max_sessions`` is ``--max-sessions``, ``FETCHGATE_MAX_SESSIONS`` and the key ``max_sessions``. A
+flag overrides the environment, the environment overrides the file, the file overrides the default.
 """
 
 import difflib
@@ -17,33 +17,36 @@ _PREFIX = "FETCHGATE_"
 _FILE_VARIABLE = "FETCHGATE_CONFIG"
 _Value = TypeVar("_Value")
 _ALMOST = 0.9
-"""How similar a variable must be to an option's to be taken for a misspelling (`difflib`'s ratio)."""
+"""The similarity of a variable to an option's that makes it a probable misspelling (`difflib`'s ratio)."""
 
 
 class ConfigError(ValueError):
-    """An option that can't be used: which one, its source, and what to write instead, in one line."""
+    """An option that can't be used.
+
+    The text says in one line which, from where, and what to write instead.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """An option: its names, how it is read, and when it applies."""
+    """An option: its names, its parser, and when changes apply."""
 
     name: str
     metavar: str
     parse: Callable[[str], object]
     default: str | None
-    """As an operator would write it; None: the option must be given."""
+    """As an operator would write it. None if the option is required."""
     help: str
     alias: str = ""
     """A second flag, such as ``-b``."""
     table: bool = False
-    """In the file it is a table; its text elsewhere is the same in JSON."""
+    """It is a table in the file, and the same in JSON elsewhere."""
     live: bool = False
-    """SIGHUP, or a change of the file, applies it; other options need a restart."""
+    """SIGHUP or a change of the file applies it. Other options need a restart."""
     needs: str = ""
     """The option without which this one has no effect."""
     parse_transparent: Callable[[str], object] | None = None
-    """How it is read in transparent mode, where it has no effect: there it is a mistake to give it."""
+    """The parser for transparent mode, for options without effect there. It reports them as a mistake."""
 
     @property
     def flag(self) -> str:
@@ -58,28 +61,28 @@ class Option:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Given:
-    """What an option is set to, and where."""
+    """The text of an option, and its source."""
 
     text: str
-    """As it is written there."""
+    """As written in its source."""
     source: str
     """``flag``, ``environment``, ``file`` or ``default``."""
     place: str
-    """The flag, the variable, or the file; of a default, the flag that would change it."""
+    """The flag, the variable or the file. For a default: the flag that would change it."""
     called: str
-    """How errors call that place."""
+    """The name of that place in error messages."""
 
 
 def option(*, parse: Callable[[str], _Value], **rest: Any) -> _Value:
-    """Declare an option as a field of `Config`; see `Option` for what it takes.
+    """Declare an option as a field of `Config`; see `Option` for the arguments.
 
-    The field is as required as any other: the value of the type that `parse` returns is there for mypy alone.
+    It returns a dataclass field. The declared return type, that of `parse`, is only for mypy.
     """
     return cast("_Value", field(metadata={"option": partial(Option, parse=parse, **rest)}))
 
 
 def file_of(flag: str | None, environ: Mapping[str, str]) -> str | None:
-    """Return the name of the file that options are read from, if there is one."""
+    """Return the name of the options file, if there is one."""
     return flag or environ.get(_FILE_VARIABLE)
 
 
@@ -90,17 +93,17 @@ def find(
     file: str | None,
     known: Sequence[Option],
 ) -> dict[str, Given]:
-    """Find what was written of options, in the source that counts.
+    """Find the text of options, in the source with the highest precedence.
 
     Args:
-        options: those that are looked for.
-        flags: what the command line gives, by the option's name; None where it gives nothing.
+        options: the options to find.
+        flags: the command line's options by name; None if not given.
         environ: the environment.
         file: the TOML file, or None.
-        known: all that may stand in the file.
+        known: all options that may be in the file.
 
     Raises:
-        ConfigError: one is missing that must be given, or the file can't be used.
+        ConfigError: a required option is missing, or the file can't be used.
     """
     written = _read_toml(file, known) if file else {}
     return {option.name: _find(option, flags, environ, written, file) for option in options}
@@ -110,7 +113,7 @@ def parse(options: Sequence[Option], given: Mapping[str, Given]) -> dict[str, An
     """Read the values of options.
 
     Raises:
-        ConfigError: one can't be used.
+        ConfigError: an option can't be used.
     """
     values: dict[str, Any] = {}
     for option in options:
@@ -123,9 +126,9 @@ def parse(options: Sequence[Option], given: Mapping[str, Given]) -> dict[str, An
 
 
 def misspelt(environ: Mapping[str, str], options: Sequence[Option]) -> list[str]:
-    """Return a line for each variable that is almost that of an option; they are ignored.
+    """Return a line for each variable that resembles an option's variable. Such variables are ignored.
 
-    Others that begin with FETCHGATE_ are no mistake: Kubernetes sets some for a service named fetchgate.
+    Other variables may begin with FETCHGATE_: Kubernetes sets some for a service named fetchgate.
     """
     known = [_FILE_VARIABLE, *(option.variable for option in options)]
     ours = sorted(name for name in environ.keys() - set(known) if name.startswith(_PREFIX))
@@ -141,7 +144,7 @@ def _find(
     written: Mapping[str, str],
     file: str | None,
 ) -> Given:
-    """Return an option's text, and where it was written."""
+    """Return an option's text and its source."""
     flag, variable = option.flag, option.variable
     if (text := flags.get(option.name)) is not None:
         return Given(text=text, source="flag", place=flag, called=flag)
@@ -169,7 +172,7 @@ def _read_toml(file: str, known: Sequence[Option]) -> dict[str, str]:
 
 
 def _toml_text(file: str, key: str, value: object, known: Sequence[Option]) -> str:
-    """Convert a TOML value to what the command line would have."""
+    """Convert a TOML value to the text that the command line would have."""
     names = [option.name for option in known]
     if isinstance(value, dict) and any(option.name == key and option.table for option in known):
         return json.dumps(value, default=str)

@@ -1,10 +1,10 @@
-"""Text of peers, made safe for a terminal. Sans-IO."""
+"""Text from peers, made safe for a terminal. Sans-IO."""
 
 
 def printable(text: str) -> str:
-    r"""Escape characters that can't be printed: controls, bidirectional overrides, lone surrogates.
+    r"""Escape unprintable characters: controls, bidirectional overrides, lone surrogates.
 
-    Peers choose names, and a terminal may obey them. They are written as Python escapes them: "\x1b[2J".
+    Peers choose names, and a terminal may obey such characters. They are escaped as in Python: "\x1b[2J".
     """
     return text if text.isprintable() else "".join(_escaped(character) for character in text)
 

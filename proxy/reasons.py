@@ -1,4 +1,4 @@
-"""Errors in words: what failed, and what to do about it, without Python's own texts."""
+"""Error texts: what failed, and what to do about it, without Python's own texts."""
 
 import ssl
 from os import strerror
@@ -6,11 +6,11 @@ from socket import gaierror
 from typing import Final
 
 CLOSED: Final = "closed in the TLS handshake: is this its TLS port? If it is not, leave out --broker-tls"
-"""A broker's plaintext port closes the connection: it reads the first bytes of TLS as a length."""
+"""A broker's plaintext port closes the connection, because it reads the first bytes of TLS as a length."""
 _HTTP: Final = "HTTP_REQUEST"
 _NO_TLS: Final = frozenset({_HTTP, "WRONG_VERSION_NUMBER", "BAD_RECORD_TYPE"})
 _NOT_ASCII: Final = "CALLBACK_FAILED"
-"""OpenSSL's reason when Python could not read the server name that a client sent."""
+"""OpenSSL's reason if Python could not read a client's server name."""
 _NO_CERTIFICATE: Final = "PEER_DID_NOT_RETURN_A_CERTIFICATE"
 _ALERT: Final = "ALERT"
 _EXPIRED: Final = "certificate expired"
@@ -31,12 +31,12 @@ def reason_of(error: Exception) -> str:
 
 
 def is_tls(error: Exception) -> bool:
-    """Whether it is the TLS handshake with a broker that failed."""
+    """Whether the error is a failed TLS handshake with a broker."""
     return isinstance(error, ssl.SSLError) or (isinstance(error, ConnectionResetError) and not error.args)
 
 
 def refuses_certificate(error: Exception) -> bool:
-    """Whether a handshake failed because one side does not accept the other's certificate, or its lack."""
+    """Whether a handshake failed because one side rejects the other's certificate, or misses one."""
     if not isinstance(error, ssl.SSLError):
         return False
     reason = error.reason or ""
@@ -45,7 +45,7 @@ def refuses_certificate(error: Exception) -> bool:
 
 
 def is_client_refused(error: ssl.SSLError) -> bool:
-    """Whether a client's certificate, or its lack, is why its handshake failed (``--client-ca``)."""
+    """Whether a client's handshake failed for its certificate, or for want of one (``--client-ca``)."""
     return isinstance(error, ssl.SSLCertVerificationError) or error.reason == _NO_CERTIFICATE
 
 
@@ -88,7 +88,7 @@ def of_broker(error: ssl.SSLError) -> str:
 
 
 def _refused(error: ssl.SSLCertVerificationError) -> str:
-    """Return what is wrong with a broker's certificate; the codes are OpenSSL's (x509_vfy.h)."""
+    """Return what is wrong with a broker's certificate. The codes are OpenSSL's (x509_vfy.h)."""
     message = error.verify_message.rstrip(".")
     match error.verify_code:
         case 9:

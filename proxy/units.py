@@ -1,7 +1,7 @@
 """Sizes, times and switches as people type them: ``256MiB``, ``30s``, ``true``. Sans-IO.
 
-KB, MB and GB are powers of 1000 and KiB, MiB and GiB of 1024 (IEC 80000-13). k, m and g alone are of 1024, as
-in the options of Kafka's JVM (``-Xmx256m``). Upper and lower case are the same.
+KB, MB and GB are powers of 1000, KiB, MiB and GiB of 1024 (IEC 80000-13). Bare k, m and g are powers of 1024,
+as in the options of Kafka's JVM (``-Xmx256m``). Upper and lower case are the same.
 """
 
 import re
@@ -16,17 +16,17 @@ _SIZES: Final = {"b": 1} | {
 _SECONDS: Final = {"ms": Fraction(1, 1000), "s": Fraction(1), "m": Fraction(60), "h": Fraction(3600)}
 _WITH_UNIT: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?([a-z]+)")
 _PLAIN: Final = re.compile(r"[0-9]+(?:\.0+)?")
-"""TOML has 1.5e9 as 1500000000.0."""
+"""TOML writes 1.5e9 as 1500000000.0."""
 _SWITCHES: Final = dict.fromkeys(("on", "true", "yes", "1"), "on") | dict.fromkeys(
     ("off", "false", "no", "0"), "off"
 )
 
 
 def size(text: str, lowest: int = 0) -> int:
-    """Read a size in bytes; what is less than a byte of 1.3GiB is left out.
+    """Read a size in bytes. A fraction of a byte, as in 1.3GiB, is cut off.
 
     Raises:
-        ValueError: it is none, or less than `lowest`; the message is for the operator.
+        ValueError: the text is no size, or below `lowest`; the message is for the operator.
     """
     if _PLAIN.fullmatch(text.strip()):
         found = int(text.strip().partition(".")[0])
@@ -41,10 +41,10 @@ def size(text: str, lowest: int = 0) -> int:
 
 
 def seconds(text: str) -> float:
-    """Read a time in seconds; without a unit it is in seconds.
+    """Read a time in seconds, which is also the default unit.
 
     Raises:
-        ValueError: it is none; the message is for the operator.
+        ValueError: the text is no time; the message is for the operator.
     """
     try:
         found = float(text)
@@ -57,10 +57,10 @@ def seconds(text: str) -> float:
 
 
 def milliseconds(text: str) -> int:
-    """Read a time in milliseconds; without a unit it is in milliseconds.
+    """Read a time in milliseconds, which is also the default unit.
 
     Raises:
-        ValueError: it is none; the message is for the operator.
+        ValueError: the text is no time; the message is for the operator.
     """
     if _PLAIN.fullmatch(text.strip()):
         return int(text.strip().partition(".")[0])
@@ -71,7 +71,7 @@ def milliseconds(text: str) -> int:
 
 
 def word(text: str) -> str:
-    """Return what a word means as a switch, ``on`` or ``off``; any other word as it is, in lower case."""
+    """Return ``on`` or ``off`` for a synonym of it. Return any other word in lower case."""
     lower = text.strip().lower()
     return _SWITCHES.get(lower, lower)
 
@@ -80,7 +80,7 @@ def switch(text: str) -> bool:
     """Read a switch: ``on``, ``true``, ``yes`` and ``1``, or ``off``, ``false``, ``no`` and ``0``.
 
     Raises:
-        ValueError: it is none of these; the message is for the operator.
+        ValueError: the text is none of these; the message is for the operator.
     """
     if (found := word(text)) not in {"on", "off"}:
         raise ValueError(f"{text!r} is not one of on, off")
@@ -88,6 +88,6 @@ def switch(text: str) -> bool:
 
 
 def _parts(text: str) -> tuple[Fraction, str]:
-    """Return the number of a text and its unit; the unit is empty where the text is neither."""
+    """Return the number of a text and its unit. The unit is "" if the text has neither."""
     found = _WITH_UNIT.fullmatch(text.strip().lower())
     return (Fraction(found[1]), found[2]) if found else (Fraction(), "")

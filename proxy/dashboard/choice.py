@@ -1,4 +1,4 @@
-"""What the user has selected, and how each key changes it. Sans-IO."""
+"""The user's selection, and the effect of each key on it. Sans-IO."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -31,35 +31,35 @@ _NAMED: Final = {
     "\x1b[4~": "end",
 }
 _WHEEL: Final = re.compile(r"\x1b\[<6([45]);\d+;\d+M")
-"""A turn of the mouse wheel: xterm's SGR mode (1006), buttons 64 and 65."""
+"""A step of the mouse wheel: xterm's SGR mode (1006), buttons 64 and 65."""
 _TURN: Final = 3
-"""Lines of a turn."""
+"""Lines to scroll for one step of the wheel."""
 _FAR: Final = 1 << 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """How the screen should look."""
+    """The user's choice of what to show."""
 
     sort: str = "bytes/s"
     reverse: bool = False
-    """The opposite of the column's usual order."""
+    """Use the opposite of the column's usual order."""
     filter: str = ""
-    """Only clients whose id, software, address or broker contains this."""
+    """Only show clients whose id, software, address or broker contains this."""
     cursor: str = ""
-    """The key of the row that is marked; empty, or of a row that is gone: the first one."""
+    """The key of the marked row. If it is empty or its row is gone, the first row is marked."""
     brokers: bool = False
-    """The mark is in the table of brokers, not in that of clients."""
+    """The marked row is in the table of brokers, not in that of clients."""
     expanded: frozenset[str] = frozenset()
-    """Keys of the rows of clients whose connections have a row each."""
+    """The keys of client rows whose connections have a row each."""
     opened: str = ""
-    """The key of the client or broker whose page is shown; empty: none."""
+    """The key of the client or broker whose page is open, "" if none is."""
     groups: bool = False
-    """The page of cooperative groups is shown."""
+    """The page of cooperative groups is open."""
     first: int = 0
-    """The first line of a page that is longer than the screen."""
+    """The first visible line of a page that is longer than the screen."""
     typing: bool = False
-    """Keys are now letters of the filter."""
+    """Keys are typed into the filter."""
     paused: bool = False
     help: bool = False
     quit: bool = False
@@ -71,29 +71,29 @@ class Selection:
 
     @property
     def paged(self) -> bool:
-        """Whether a page of its own is shown, in place of the tables."""
+        """Whether a page is shown instead of the tables."""
         return self.help or self.groups or bool(self.opened)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listed:
-    """What keys can move through."""
+    """The contents that keys can move through."""
 
     keys: Sequence[str] = ()
-    """Of the rows of the table with the mark."""
+    """The row keys of the table with the marked row."""
     lines: int = 0
-    """Of the page that is shown."""
+    """The number of lines of the open page."""
     page: int = 1
-    """So many rows or lines are on the screen."""
+    """The number of rows or lines on the screen."""
 
 
 def press(choice: Selection, key: str, listed: Listed) -> Selection:
-    """Return the selection after a key; a key without a meaning changes nothing.
+    """Return the selection after a key. A key without a meaning changes nothing.
 
     Args:
-        choice: what was selected.
+        choice: the selection before.
         key: one of `split_keys`.
-        listed: what is on the screen.
+        listed: the contents of the screen.
     """
     if key == CONTROL_C:
         return replace(choice, quit=True)
@@ -106,14 +106,14 @@ def press(choice: Selection, key: str, listed: Listed) -> Selection:
         return replace(choice, opened=_marked(choice, listed), first=0)
     if key == "x" and not choice.paged and (marked := _marked(choice, listed)).startswith(OF_CLIENT):
         return replace(choice, expanded=choice.expanded ^ {marked})
-    if key == "p" and choice.help:  # nothing there would show that the screen is frozen
+    if key == "p" and choice.help:  # the help page would not show that the screen is frozen
         return choice
     action = _KEYS.get(key)
     return action(choice) if action is not None else choice
 
 
 def split_keys(text: str) -> list[str]:
-    """Split a terminal's input into keys: letters, and names such as `up`; other sequences mean nothing."""
+    """Split a terminal's input into keys: letters, and names such as `up`. Other sequences are ignored."""
     keys: list[str] = []
     for sequence, letter in _SEQUENCE.findall(text):
         if letter:
@@ -126,7 +126,7 @@ def split_keys(text: str) -> list[str]:
 
 
 def place_of(choice: Selection, keys: Sequence[str]) -> int:
-    """Return the place of the marked row; 0 if it is gone."""
+    """Return the position of the marked row, 0 if it is gone."""
     return keys.index(choice.cursor) if choice.cursor in keys else 0
 
 
@@ -163,7 +163,7 @@ def _next_sort(choice: Selection, step: int) -> Selection:
 
 
 def _back(choice: Selection) -> Selection:
-    """Leave what was opened last, one thing at a time."""
+    """Close the help, or else the open page, or else clear the filter."""
     if choice.help:
         return replace(choice, help=False, first=0)
     if choice.paged:
@@ -181,7 +181,7 @@ _STEPS: Final[dict[str, Callable[[int], int]]] = {
     "home": lambda _: -_FAR,
     "end": lambda _: _FAR,
 }
-"""How far keys move, by the rows of a page."""
+"""How many rows a movement key moves, given the number of rows on the screen."""
 _KEYS: Final[dict[str, Callable[[Selection], Selection]]] = {
     "s": lambda choice: _next_sort(choice, 1),
     "S": lambda choice: _next_sort(choice, -1),
@@ -197,4 +197,4 @@ _KEYS: Final[dict[str, Callable[[Selection], Selection]]] = {
     "q": lambda choice: replace(choice, quit=True),
     **{str(place): partial(replace, sort=name, reverse=False) for place, name in enumerate(SORTS, 1)},
 }
-"""What keys do outside the filter; `proxy.dashboard.view` explains them to the user."""
+"""The effect of keys outside the filter; `proxy.dashboard.view` explains them to the user."""

@@ -1,4 +1,4 @@
-"""The page of one client or one broker: all that the gateway tells of it. Pure."""
+"""The page of one client or one broker, with everything that the gateway reports about it. Pure."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
@@ -21,8 +21,8 @@ def client(row: Row, rates: Rates, events: Iterable[PastEvent]) -> list[Text]:
 
     Args:
         row: the client.
-        rates: what its connections moved lately.
-        events: all recent ones, the latest last; those that name it are shown.
+        rates: the recent traffic of its connections.
+        events: all recent events, the latest last. Those that name the client are shown.
     """
     rate = row.rate
     lines = [
@@ -46,8 +46,8 @@ def broker(figures: BrokerFigures, clients: Iterable[Client], events: Iterable[P
 
     Args:
         figures: the broker.
-        clients: all connections; those to it are listed.
-        events: all recent ones, the latest last; those that name it are shown.
+        clients: all connections. Those to the broker are listed.
+        events: all recent events, the latest last. Those that name the broker are shown.
     """
     lines = [
         _line((f" broker {figures.name} ", "bold reverse"), f"  {figures.address}"),

@@ -1,4 +1,4 @@
-"""Where `fetchgate top` reads the state of a gateway: the address, its TLS, and the token for it."""
+"""The endpoint that `fetchgate top` reads: its address, TLS, and token."""
 
 import asyncio
 import ssl
@@ -18,16 +18,16 @@ class Endpoint:
 
     address: Address
     tls: ssl.SSLContext | None = None
-    """None: plain text."""
+    """None for plain text."""
     token: str = ""
-    """Empty: none is sent."""
+    """Empty to send none."""
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> "Endpoint":
-        """Return the endpoint that options name.
+        """Return the endpoint given by options.
 
         Args:
-            options: by name, see `proxy.config.TOP_OPTIONS`.
+            options: values by name, see `proxy.config.TOP_OPTIONS`.
 
         Raises:
             ConfigError: a file can't be used, or has no effect.
@@ -47,11 +47,11 @@ class Endpoint:
 
     @property
     def authorization(self) -> str:
-        """The header field that carries the token, or nothing."""
+        """The header field with the token, "" without a token."""
         return f"Authorization: Bearer {self.token}\r\n" if self.token else ""
 
     async def connect(self, limit: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """Connect to it; a wildcard address is reached on loopback.
+        """Connect. A wildcard address is reached on loopback.
 
         Raises:
             OSError: nobody listens there, or TLS fails.
@@ -70,7 +70,7 @@ class Endpoint:
         return reason_of(error)
 
     def why_refused(self) -> str:
-        """Return in a few words what to do when the endpoint wants another token, or one at all."""
+        """Return in a few words what to do if the endpoint needs a token, or another one."""
         return (
             "it refuses the token of --token-file"
             if self.token

@@ -15,9 +15,9 @@ NOTHING: Final = "-"
 
 
 def scaled(value: float, unit: str = "") -> str:
-    """Format a number with three digits and a decimal prefix, as `3.31 MB`; 0 to 999 as they are.
+    """Format a number with three digits and a decimal prefix, as `3.31 MB`. 0 to 999 have no prefix.
 
-    Without a unit, numbers to 99,999 are whole: `1.13 k` is longer than `1,130`.
+    Without a unit, numbers up to 99,999 are written in full: `1.13 k` is longer than `1,130`.
     """
     size = abs(value)
     if not unit and 999.5 <= size < _WHOLE:
@@ -33,7 +33,7 @@ def scaled(value: float, unit: str = "") -> str:
 
 
 def fitting(value: float, width: int) -> str:
-    """Format a number for a column that may be too narrow for it: then with fewer digits, never cut."""
+    """Format a number for a column. If it is too narrow, use fewer digits, but never cut the number."""
     text = scaled(value)
     if len(text) <= width:
         return text
@@ -55,7 +55,7 @@ def volume(value: float) -> str:
 
 
 def share(part: float, whole: float) -> str:
-    """Format a part in per cent, rounded down: 100 % means all of it."""
+    """Format a share in per cent, rounded down, so that 100 % means all."""
     if not whole:
         return NOTHING
     percent = 100 * part / whole
@@ -76,7 +76,7 @@ def span(seconds: float) -> str:
 
 
 def moment(seconds: float | None) -> str:
-    """Format a short duration; None: there is none."""
+    """Format a short duration, or a dash for None."""
     if seconds is None:
         return NOTHING
     if seconds >= 0.9995:
@@ -86,12 +86,12 @@ def moment(seconds: float | None) -> str:
 
 
 def sparkline(values: Sequence[float], width: int, *, plain: bool = False) -> str:
-    """Draw the last values as bars from 0 to the largest of them; negative values count as 0.
+    """Draw the last values as bars from 0 to the highest value. Negative values count as 0.
 
     Args:
         values: the latest last.
-        width: how many bars fit.
-        plain: only ASCII characters.
+        width: the number of bars.
+        plain: use only ASCII characters.
     """
     bars = _PLAIN_BARS if plain else _BARS
     shown = [max(0.0, value) for value in values[-width:]] if width > 0 else []

@@ -1,7 +1,7 @@
-"""The page of cooperative groups: who has which keys of which partition, and how far they are. Pure.
+"""The page of cooperative groups: each member's keys in each partition, and its progress. Pure.
 
-A line tells one member's part of one partition. Its picture stands for all hashes of keys, from the lowest to
-the highest.
+A line shows one member's part of one partition. Its picture represents all key hashes, from the lowest to the
+highest.
 """
 
 from collections.abc import Iterator
@@ -18,10 +18,10 @@ from proxy.dashboard.figures import NOTHING, scaled, share
 from proxy.dashboard.snapshot import GroupFigures, LaneFigures, Snapshot
 
 _PICTURE: Final = 16
-"""Cells of a picture; twice as many on a wide terminal, half of them on a narrow one."""
+"""Cells of a picture. A wide terminal has twice as many, a narrow one half."""
 _USUAL: Final = 80
 _CELLS: Final = ("·▒█", ".+#")
-"""A cell of which the member has nothing, a part, all; and the same in ASCII."""
+"""A cell of which the member has nothing, a part, or all; and the same in ASCII."""
 _STATE, _PARTITION, _SHARE, _LAG = 8, 18, 6, 8
 _WIDE_PARTITION, _HOST = 40, 24
 _LABEL: Final = "bold"
@@ -29,13 +29,13 @@ _WARNING: Final = "bold red"
 
 
 def lines(snapshot: Snapshot, width: int, *, wide: bool, plain: bool) -> list[Text]:
-    """Draw the cooperative groups: a title, the names of the columns, and a line for each group and lane.
+    """Draw the cooperative groups: a title, the column names, and a line for each group and lane.
 
     Args:
-        snapshot: what is shown.
+        snapshot: the state to show.
         width: the columns of the screen.
-        wide: there is room for long names of topics, and for the hosts of members.
-        plain: only ASCII characters.
+        wide: whether there is room for long topic names and the hosts of members.
+        plain: use only ASCII characters.
     """
     groups = snapshot.groups
     records = snapshot.records_kept + snapshot.records_filtered
@@ -55,7 +55,7 @@ def lines(snapshot: Snapshot, width: int, *, wide: bool, plain: bool) -> list[Te
 
 
 class _Layout:
-    """Where the columns stand: the members' names get what is left over."""
+    """The column widths. Members' names get the remaining room."""
 
     def __init__(self, width: int, *, wide: bool) -> None:
         self.picture = _PICTURE * 2 if wide else _PICTURE if width >= _USUAL else _PICTURE // 2
@@ -65,7 +65,7 @@ class _Layout:
         self._member = max(1, width - sum(others) - len(others))
 
     def place(self, lane: LaneFigures) -> str:
-        """Name a partition; of a topic with a long name the beginning."""
+        """Return a partition's name; a long topic name is cut at its end."""
         number = f"/{lane.partition}"
         room = self._partition - len(number)
         return (lane.topic if cell_len(lane.topic) <= room else f"{lane.topic[: room - 1]}~") + number
@@ -126,7 +126,7 @@ def _picture(lane: LaneFigures, cells: int, *, plain: bool) -> str:
 
 
 def _owned(lane: LaneFigures, low: int, high: int) -> int:
-    """Return how many of the hashes from `low` to below `high` the lane has."""
+    """Return how many of the hashes from `low` to `high` - 1 the lane has."""
     return sum(max(0, min(high, last + 1) - max(low, first)) for first, last in lane.ranges)
 
 

@@ -1,4 +1,4 @@
-"""What each connection moved lately: the difference of two snapshots. Sans-IO."""
+"""The recent traffic of each connection, from the difference of two snapshots. Sans-IO."""
 
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping
@@ -9,24 +9,24 @@ from typing import Final
 from proxy.dashboard.snapshot import NOW_SECONDS, Client, Snapshot
 
 _KEPT: Final = 32
-"""Snapshots that are kept: as many bars of a client can be drawn."""
+"""The number of snapshots kept, and so the limit of a client's bars."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rate:
-    """What moved, by second."""
+    """Traffic by second."""
 
     fetches: float = 0.0
     client: float = 0.0
-    """Bytes of fetches on the client's side."""
+    """Fetch bytes on the client's side."""
     broker: float = 0.0
-    """Bytes of fetches on the broker's side."""
+    """Fetch bytes on the broker's side."""
     reasons: Mapping[str, float] = field(default_factory=dict)
-    """Fetches that went without a session, by reason."""
+    """Fetches without a session, by reason."""
 
     @property
     def saved(self) -> float:
-        """The bytes a second that were saved."""
+        """The bytes saved, by second."""
         return self.client - self.broker
 
 
@@ -37,7 +37,7 @@ class _Sample:
     clients: Mapping[str, Client]
     """By `Client.key`."""
     brokers: Mapping[str, int]
-    """The bytes that each broker did not have to move, by name."""
+    """By broker name: the bytes saved so far."""
 
 
 class Rates:
@@ -47,7 +47,7 @@ class Rates:
         self._samples: deque[_Sample] = deque(maxlen=_KEPT)
 
     def add(self, snapshot: Snapshot) -> None:
-        """Take the next snapshot."""
+        """Add the next snapshot."""
         if self._samples and snapshot.time <= self._samples[-1].time:
             self._samples.clear()  # another gateway, or its clock was set back
         by_key = {client.key: client for client in snapshot.clients}
@@ -56,11 +56,11 @@ class Rates:
 
     @property
     def bars(self) -> bool:
-        """Whether bars can be drawn: of two snapshots and more."""
+        """Whether bars can be drawn, which takes two snapshots."""
         return len(self._samples) > 1
 
     def cpu(self) -> float | None:
-        """Return the share of a core that the gateway took over the last ten seconds; None: not known."""
+        """Return the share of a core that the gateway used over the last ten seconds, None if unknown."""
         last = self._samples[-1] if self._samples else None
         before = next(
             (one for one in self._samples if last is not None and last.time - one.time <= NOW_SECONDS), None
@@ -70,14 +70,14 @@ class Rates:
         return max(0.0, last.cpu_seconds - before.cpu_seconds) / (last.time - before.time)
 
     def of(self, client: Client) -> Rate:
-        """Return the rate of a connection over the last ten seconds; of a new one since it was accepted."""
+        """Return a connection's rate over the last ten seconds, or since it was accepted if that is later."""
         since = self._since(client)
         if since is None:
             return _rate(client, None, client.age)
         return _rate(client, since.clients[client.key], self._samples[-1].time - since.time)
 
     def saved(self, clients: Iterable[Client]) -> tuple[float, ...]:
-        """Return the bytes a second that these saved from each snapshot to the next, the latest last."""
+        """Return the bytes by second that these clients saved between snapshots, the latest last."""
         keys = [client.key for client in clients]
         samples = list(self._samples)
         return tuple(
@@ -91,7 +91,7 @@ class Rates:
         )
 
     def saved_by_broker(self, name: str) -> tuple[float, ...]:
-        """Return the bytes a second that were saved with a broker, from each snapshot to the next."""
+        """Return the bytes by second saved with a broker between snapshots, the latest last."""
         return tuple(
             (one.brokers[name] - before.brokers[name]) / (one.time - before.time)
             for before, one in pairwise(self._samples)
@@ -99,7 +99,7 @@ class Rates:
         )
 
     def _since(self, client: Client) -> _Sample | None:
-        """Return the sample that is ten seconds old, or the oldest one that has the connection."""
+        """Return the sample of ten seconds ago, or the oldest one with this connection."""
         found = None
         for sample in reversed(list(self._samples)[:-1]):
             if client.key not in sample.clients or sample.clients[client.key].fetches > client.fetches:

@@ -19,28 +19,28 @@ _SHORT: Final = {
     "broker not known yet": "broker unknown",
     "forgets without a session": "odd fetches",
 }
-"""Reasons for which a table has no room."""
+"""Short forms of reasons, for tables."""
 OF_CLIENT: Final = "client "
-"""The key of a client's row begins so."""
+"""The start of the key of a client's row."""
 NO_FETCHES: Final = "no fetches"
 IDLE: Final = "idle"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """What a table tells of one client: of all its connections, or of one."""
+    """The figures of one client: of all its connections, or of a single one."""
 
     key: str
-    """`OF_CLIENT` and its name, or the connection's own."""
+    """`OF_CLIENT` and the client's name, or the key of the connection."""
     name: str
-    """Its client.id."""
+    """The client.id."""
     connections: tuple[Client, ...]
-    """The one that moves most first."""
+    """Sorted by traffic, the highest first."""
     single: bool
-    """It is one connection, below its client."""
+    """The row is for a single connection, below its client."""
     rate: Rate
     why: str
-    """Why it saves nothing now, in a few words; empty where it saves."""
+    """In a few words, why nothing is saved now; "" if something is."""
 
     @property
     def software(self) -> str:
@@ -59,18 +59,18 @@ class Row:
 
     @property
     def incremental(self) -> float:
-        """The share of its fetches that went to brokers as incremental ones."""
+        """The share of its fetches that the gateway sent as incremental ones."""
         fetches = sum(client.fetches for client in self.connections)
         return sum(client.incremental * client.fetches for client in self.connections) / (fetches or 1)
 
     @property
     def fetches(self) -> int:
-        """All its fetches."""
+        """The number of its fetches."""
         return sum(client.fetches for client in self.connections)
 
     @property
     def saved(self) -> int:
-        """The bytes that it saved."""
+        """The bytes saved."""
         return sum(client.saved for client in self.connections)
 
     @property
@@ -90,7 +90,7 @@ SORTS: Final[dict[str, Callable[[Row], str | float]]] = {
     "saved": lambda row: row.saved,
     "why not": lambda row: row.why,
 }
-"""The columns by which rows can be sorted, in the order of the table."""
+"""The columns that rows can be sorted by, in the order of the table."""
 ASCENDING: Final = frozenset({"client", "software"})
 
 
@@ -107,11 +107,11 @@ def rows(
 
     Args:
         clients: all connections.
-        rates: what they moved lately.
-        wanted: only clients whose id, software, address or broker contains this.
-        sort: the column to sort by; equal ones are sorted by name.
+        rates: their recent traffic.
+        wanted: only include clients whose id, software, address or broker contains this.
+        sort: the column to sort by, then the name.
         descending: large values first.
-        expanded: keys of rows whose connections have a row each.
+        expanded: keys of client rows whose connections get a row each.
     """
     by_name: dict[str, list[Client]] = defaultdict(list)
     for client in clients:
@@ -156,7 +156,7 @@ def _row(name: str, members: Sequence[Client], rates: Rates, *, single: bool) ->
 
 
 def _why(clients: Sequence[Client], rate: Rate) -> str:
-    """Return why nothing is saved; empty where something is."""
+    """Return why nothing is saved, "" if something is."""
     if not any(client.fetches for client in clients):
         return NO_FETCHES
     if not rate.fetches:

@@ -1,6 +1,7 @@
 """The document of `/state` as dataclasses. Sans-IO.
 
-A gateway of another version may send less or more: missing fields count as empty, unknown fields are ignored.
+A gateway of another version may send fewer or more fields: missing ones count as empty, unknown ones are
+ignored.
 """
 
 import re
@@ -12,12 +13,12 @@ from proxy.cooperative.murmur2 import SPACE
 
 KINDS: Final = ("full", "incremental", "sessionless", "close")
 NOW_SECONDS: Final = 10.0
-"""Rates of "now" are means over so many seconds."""
+"""Rates of "now" are means over this time."""
 BOOTSTRAP: Final = "bootstrap"
 _NAME: Final = re.compile(r"(?:[A-Z][a-z]+)+")
 _WORDS: Final = re.compile(r"[A-Z][a-z]+")
 _LARGEST: Final = 1 << 63
-"""No counter gets this far; larger figures are refused, so that all that is derived can be drawn."""
+"""The limit for counts. No real one is this high; above it, derived figures could not be drawn."""
 
 
 class NotAGatewayError(ValueError):
@@ -29,7 +30,7 @@ class SideFigures:
     """The traffic of one side, the client's or the broker's."""
 
     fetch_bytes: int = 0
-    """Fetch requests and responses, whole frames."""
+    """Bytes of fetch requests and responses, complete frames."""
     fetches: Mapping[str, int] = field(default_factory=dict)
     """By kind."""
     partitions: int = 0
@@ -53,12 +54,12 @@ class Recent:
 
     @property
     def saved(self) -> tuple[float, ...]:
-        """The bytes a second that were saved in each interval."""
+        """The bytes saved by second, in each interval."""
         sides = zip(self.client_bytes, self.broker_bytes, self.seconds, strict=True)
         return tuple((client - broker) / (seconds or 1.0) for client, broker, seconds in sides)
 
     def now(self, column: tuple[float, ...]) -> float:
-        """Return the rate of a column now, by second."""
+        """Return the present rate of a column, by second."""
         seconds = total = 0.0
         for length, amount in zip(reversed(self.seconds), reversed(column), strict=True):
             seconds, total = seconds + length, total + amount
@@ -72,33 +73,33 @@ class Client:
     """One connection of a client."""
 
     key: str
-    """Tells it from all others, also in the next snapshot."""
+    """Identifies the connection, also in the next snapshot."""
     age: float
-    """Seconds since it was accepted."""
+    """Seconds since the connection was accepted."""
     client_id: str
     software: str
     """Name and version, if the client sent them."""
     address: str
     broker: str
     version: int
-    """Of its last fetch; -1 before."""
+    """The version of the last fetch, -1 before."""
     partitions: int
-    """In its session."""
+    """The number of partitions in the session."""
     epoch: int
     incremental: float
-    """The share of its fetches that were sent to the broker as incremental ones."""
+    """The share of fetches that the gateway sent as incremental ones."""
     left_out: int
-    """Partition entries that the broker's side was spared."""
+    """The number of partition entries saved on the broker's side."""
     saved: int
-    """Bytes."""
+    """The bytes saved."""
     fetches: int
     client_bytes: int
-    """Of fetches, on the client's side."""
+    """Fetch bytes on the client's side."""
     broker_bytes: int
     reasons: Mapping[str, int]
-    """Fetches that went without a session, by reason."""
+    """Fetches without a session, by reason."""
     errors: Mapping[str, int]
-    """Errors of its session, by Kafka's number."""
+    """Errors of the session, by Kafka's error code."""
     phase: str
     held: int
     """Bytes of incomplete responses in memory."""
@@ -118,28 +119,28 @@ class BrokerFigures:
     refusals: int
     evictions: int
     fetch_seconds: float | None
-    """The recent mean response time of its fetches; None: there were none."""
+    """The recent mean response time of fetches, None if there were none."""
     other_seconds: float | None
     saved: int
     outstanding: int
-    """Requests that it has not answered."""
+    """Unanswered requests."""
     late: float
-    """Seconds past what its client asked to wait, of the oldest of these."""
+    """How late the oldest of these is, in seconds beyond the wait that its client allows."""
     problem: str
     problem_seconds: float | None
-    """For how long it has had the problem; None: not told."""
+    """How long the problem has lasted, None if unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaneFigures:
-    """What a member of a cooperative group has of a partition."""
+    """A lane: the part of a partition that a member of a cooperative group has."""
 
     topic: str
     partition: int
     ranges: tuple[tuple[int, int], ...]
-    """Hashes of keys, from the first to the last of each range."""
+    """The first and the last key hash of each range."""
     lag: int | None
-    """Offsets; None: not known."""
+    """In offsets; None if unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,9 +159,9 @@ class GroupFigures:
 
     name: str
     exclusive: str
-    """Why it shares nothing; empty: it may."""
+    """Why the group does not share partitions, "" if it may."""
     unowned: int
-    """Ranges of keys that no member has."""
+    """The number of key ranges without a member."""
     members: tuple[MemberFigures, ...]
 
 
@@ -169,7 +170,7 @@ class PastEvent:
     """A recent event."""
 
     ago: float
-    """Seconds before the snapshot."""
+    """In seconds before the snapshot."""
     text: str
     count: int
     warning: bool
@@ -181,9 +182,9 @@ class Snapshot:
 
     version: str
     time: float
-    """Of the gateway's clock, in seconds."""
+    """The gateway's clock, in seconds."""
     uptime: float
-    """Seconds."""
+    """In seconds."""
     state: str
     reasons: tuple[str, ...]
     listen: str
@@ -196,26 +197,26 @@ class Snapshot:
     client_session_slots: int
     client_session_evictions: int
     leaders_updated: int
-    """Partitions in Metadata responses that were brought up to date (KIP-951)."""
+    """Partitions in Metadata responses whose leader was updated (KIP-951)."""
     max_fetch_bytes: int
-    """The largest response limit that clients get (KIP-74); 0: any."""
+    """The largest response limit that clients get (KIP-74); 0 for no limit."""
     buffered_bytes: int
     capture_stopped: bool
-    """A capture has ended by itself."""
+    """A capture has stopped early."""
     client: SideFigures
     broker: SideFigures
     recent: Recent
     added_request: float
-    """The mean time in seconds that the gateway adds to a request."""
+    """The mean time that the gateway adds to a request, in seconds."""
     added_response: float
     connections: int
     connections_max: int
-    """0: not told."""
+    """0 if unknown."""
     accepted: int
     cpu_seconds: float
-    """Of all its processes."""
+    """The sum over all processes."""
     memory: int
-    """Bytes of all its processes; 0: not told."""
+    """Bytes of all processes; 0 if unknown."""
     clients: tuple[Client, ...]
     brokers: tuple[BrokerFigures, ...]
     events: tuple[PastEvent, ...]
@@ -223,11 +224,11 @@ class Snapshot:
     groups: tuple[GroupFigures, ...]
     """The cooperative groups that have members."""
     records_kept: int
-    """Records in responses for their members."""
+    """Records in responses to their members."""
     records_filtered: int
-    """Those that were left out of them, as another member's."""
+    """Records removed from these responses, as another member's."""
     detached: int
-    """Members that went on to fetch for themselves, so many times."""
+    """How often a member left shared fetching, to fetch for itself."""
 
     @property
     def saved(self) -> int:
@@ -354,7 +355,7 @@ def _client(document: Mapping[str, Any]) -> Client:
 def _brokers(document: Mapping[str, Any]) -> tuple[BrokerFigures, ...]:
     brokers = [_broker(_shown(one["id"]), _shown(one["address"]), one) for one in _list(document["brokers"])]
     bootstrap = document.get("bootstrap")
-    if bootstrap is not None and bootstrap["addresses"]:  # in transparent mode there is none
+    if bootstrap is not None and bootstrap["addresses"]:  # there is none in transparent mode
         brokers.append(_broker(BOOTSTRAP, ", ".join(map(_shown, _list(bootstrap["addresses"]))), bootstrap))
     return tuple(brokers)
 
@@ -423,12 +424,12 @@ def _event(document: Mapping[str, Any], now: float) -> PastEvent:
 
 
 def _in_words(event: str) -> str:
-    """Return the gateway's name of an event as words: `SessionMade` is "session made"."""
+    """Return an event's name as words: `SessionMade` becomes "session made"."""
     return " ".join(_WORDS.findall(event)).lower() if _NAME.fullmatch(event) else event
 
 
 def _number(value: Any) -> float:
-    """Return a number that can be calculated with; JSON has larger ones, and Python reads infinite ones."""
+    """Return a number of a usable size. JSON allows larger ones, and Python reads infinite ones."""
     if not isinstance(value, int | float):
         raise TypeError(value)
     if not abs(value) <= _LARGEST:  # also false for nan
@@ -455,5 +456,5 @@ def _list(value: Any) -> list[Any]:
 
 
 def _shown(text: Any) -> str:
-    """Return a text that is safe on a terminal: a terminal may obey characters that are not printable."""
+    """Return a text that is safe on a terminal, without unprintable characters."""
     return "".join(c if c.isprintable() else "\ufffd" for c in str(text))

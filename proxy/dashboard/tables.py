@@ -1,7 +1,7 @@
 """The tables of clients and of brokers. Pure.
 
-Each line is drawn by itself: columns stand still whatever is in them, and a broker's problem has the room of
-the figures that it makes meaningless.
+Each line is drawn on its own: columns have fixed widths, and a broker's problem takes the room of its
+figures, which mean nothing then.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,22 +17,22 @@ from proxy.dashboard.rows import Row
 from proxy.dashboard.snapshot import BOOTSTRAP, BrokerFigures
 
 WIDE: Final = 160
-"""At this width or more, the table of brokers has all columns."""
+"""From this width on, the table of brokers has all columns."""
 _LABEL: Final = "bold"
 _BAD: Final = "red"
 _BARS: Final = 24
 _MOST_BARS: Final = 31
-"""`Rates` has no more."""
+"""The limit of bars, since `Rates` has no more."""
 _SHORTEST: Final = {"software": 16, "error": 10, "lately": 10}
-"""Columns that may be narrower than usual."""
+"""The lowest widths of columns that may shrink."""
 _NAME: Final = 26
-"""The table of clients has at least so much room for their names."""
+"""The lowest width for client names."""
 _NAME_FROM_100: Final = 32
-"""And so much on screens of 100 columns and more."""
+"""The lowest width for client names on screens of 100 columns and more."""
 _MORE_SOFTWARE: Final = 18
-"""So much longer are names of software at times; they get it where nothing else needs it."""
+"""Additional width for long software names, if no other column needs it."""
 _OF_NAME: Final = 5
-"""And at least such a part of the screen."""
+"""Client names get at least this fraction of the screen."""
 
 _CLIENT_WIDTHS: Final = {
     "software": 26,
@@ -51,7 +51,7 @@ _CLIENT_WIDTHS: Final = {
 }
 _NARROW: Final = ("conns", "parts", "fetch/s", "bytes/s", "saved/s", "why not")
 _MORE: Final = ("saved", "software", "to broker", "incr", "v")
-"""What is added where there is room, the most important first."""
+"""Columns to add if there is room, the most important first."""
 _LEFT: Final = frozenset({"software", "lately", "why not", "error", "address"})
 _BROKER_NAME: Final = 9
 _BROKER_WIDTHS: Final = {
@@ -70,11 +70,11 @@ _NARROW_BROKER: Final = ("conns", "due", "sessions", "refused", "evicted", "fetc
 
 
 def client_columns(width: int, *, bars: bool, errors: bool) -> dict[str, int]:
-    """Return the columns beside the names and their widths, so that long names have room.
+    """Return the columns beside the names with their widths, with room left for long names.
 
     Args:
         width: of the screen.
-        bars: there are snapshots before this one, to draw bars of.
+        bars: there are earlier snapshots to draw bars from.
         errors: a client has had an error.
     """
     least = max(_NAME_FROM_100 if width >= 100 else _NAME, width // _OF_NAME)
@@ -111,12 +111,12 @@ def clients(
     """Draw rows of clients.
 
     Args:
-        rows: those that fit.
-        columns: those of `client_columns`.
-        marked: the key of the one that is marked; empty: none.
+        rows: the rows that fit.
+        columns: from `client_columns`.
+        marked: the key of the marked row, "" if there is none.
         rates: for the bars of a wide table.
         width: of the screen.
-        plain: only ASCII characters.
+        plain: use only ASCII characters.
     """
     room = _rest(width, columns)
     for row in rows:
@@ -175,21 +175,21 @@ def broker_key(broker: BrokerFigures) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerColumns:
-    """Where the columns of brokers stand."""
+    """The column widths of the table of brokers."""
 
     address: int
-    """The width of their addresses."""
+    """The width of addresses."""
     others: dict[str, int]
-    """The other columns, and the width of each."""
+    """The other columns with their widths."""
 
 
 def broker_columns(width: int, found: Iterable[BrokerFigures], *, bars: bool) -> BrokerColumns:
-    """Return the columns: the addresses have what they need, if there is room, and bars get the rest.
+    """Return the columns. Addresses get the width they need if possible, bars get the remaining room.
 
     Args:
         width: of the screen.
         found: all brokers.
-        bars: there are snapshots before this one, to draw bars of.
+        bars: there are earlier snapshots to draw bars from.
     """
     names = _BROKER_WIDTHS if width >= WIDE else _NARROW_BROKER
     others = {name: _BROKER_WIDTHS[name] for name in names if bars or name != "lately"}
@@ -210,14 +210,14 @@ def brokers_head(columns: BrokerColumns) -> Text:
 def brokers(
     found: Iterable[BrokerFigures], columns: BrokerColumns, marked: str, rates: Rates, *, plain: bool
 ) -> Iterator[Text]:
-    """Draw brokers. Where one has a problem, this stands in place of its figures.
+    """Draw brokers. A broker's problem replaces its figures.
 
     Args:
-        found: those that fit.
-        columns: those of `broker_columns`.
-        marked: the key of the one that is marked; empty: none.
+        found: the brokers that fit.
+        columns: from `broker_columns`.
+        marked: the key of the marked row, "" if there is none.
         rates: for the bars of a wide table.
-        plain: only ASCII characters.
+        plain: use only ASCII characters.
     """
     room = columns.address
     for broker in found:
@@ -237,10 +237,10 @@ def brokers(
 
 
 def problem_of(broker: BrokerFigures) -> str:
-    """Return what is wrong with a broker, and for how long."""
+    """Return a broker's problem, and how long it has lasted."""
     text = broker.problem.removeprefix(f"{broker.address}: ")
     seconds = broker.problem_seconds
-    told = seconds is None or " for " in text  # a broker that hangs says it itself
+    told = seconds is None or " for " in text  # the text for a broker that hangs has the time itself
     return text if told else f"{text}, for {span(seconds or 0)}"
 
 
@@ -266,7 +266,7 @@ def _broker_cell(
 
 
 def shortened(address: str, width: int) -> str:
-    """Shorten the host of an address, and keep its port."""
+    """Shorten the host of an address; the port stays complete."""
     if cell_len(address) <= width:
         return address
     host, colon, port = address.rpartition(":")
@@ -282,5 +282,5 @@ def _cell(name: str, text: str, widths: dict[str, int]) -> str:
 
 
 def _rest(width: int, columns: dict[str, int]) -> int:
-    """Return what is left for the names, behind the mark."""
+    """Return the remaining width for names, after the mark."""
     return max(1, width - 1 - sum(1 + size for size in columns.values()))

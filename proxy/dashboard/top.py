@@ -1,6 +1,6 @@
 """`fetchgate top`: polls the state of a gateway, reads keys, draws.
 
-All runs in one event loop: a gateway that does not respond never delays a key.
+All of this is in one event loop, and never waits for a gateway that does not respond.
 """
 
 import asyncio
@@ -27,9 +27,9 @@ from proxy.dashboard.view import Size, Unreachable, frame, listed
 from proxy.reasons import reason_of
 
 RESPONSE_SECONDS: Final = 3.0
-"""A gateway that does not respond within this time is not reachable."""
+"""A gateway is unreachable if it does not respond within this time."""
 MAX_CONNECTIONS: Final = 500
-"""How many connections are requested: those that moved most bytes."""
+"""The limit of requested connections: those with the most bytes."""
 MAX_RESPONSE_BYTES: Final = 1 << 24
 _REQUEST: Final = (
     "GET /state?connections={most} HTTP/1.1\r\nHost: {address}\r\nUser-Agent: fetchgate-top\r\n"
@@ -38,11 +38,11 @@ _REQUEST: Final = (
 
 
 class UnreachableError(Exception):
-    """The state could not be read; the text says why, in a few words."""
+    """The state could not be read. The text gives the reason in a few words."""
 
 
 async def ask(endpoint: Endpoint) -> Snapshot:
-    """Ask a gateway for its state.
+    """Request the state of a gateway.
 
     Raises:
         UnreachableError: nothing listens there, it does not respond in time, or it is not a gateway.
@@ -87,7 +87,7 @@ async def _get(endpoint: Endpoint) -> object:
 
 
 def once(endpoint: Endpoint) -> int:
-    """Print one screen; the exit code is 0, or 1 where there is no gateway."""
+    """Print one screen. Return the exit code: 0, or 1 if there is no gateway."""
     console = Console(highlight=False)
     try:
         snapshot = asyncio.run(ask(endpoint))
@@ -102,11 +102,11 @@ def once(endpoint: Endpoint) -> int:
 
 
 def watch(endpoint: Endpoint, interval: float) -> int:
-    """Draw until the user quits; the exit code is 0, or 2 where there is no terminal.
+    """Draw until the user quits. Return the exit code: 0, or 2 if there is no terminal.
 
     Args:
         endpoint: the admin endpoint.
-        interval: seconds from one screen to the next.
+        interval: seconds between screens.
     """
     console = Console(highlight=False)
     if not console.is_terminal or console.is_dumb_terminal:
@@ -123,7 +123,7 @@ def _plain(console: Console) -> bool:
 
 @contextmanager
 def _keys() -> Iterator[None]:
-    """Read each key at once, without echo, and none as a signal."""
+    """Deliver each key at once, without echo, and never as a signal."""
     if not sys.stdin.isatty():
         yield
         return
@@ -142,7 +142,7 @@ def _keys() -> Iterator[None]:
 
 @contextmanager
 def _wheel(console: Console) -> Iterator[None]:
-    """Have the terminal report the mouse (xterm's modes 1000 and 1006), if it is one that can be asked."""
+    """Turn on the terminal's mouse reports (xterm's modes 1000 and 1006), if stdin is a terminal."""
     if not sys.stdin.isatty():
         yield
         return
@@ -177,7 +177,7 @@ class _Top:
         if sys.stdin.isatty():
             loop.add_reader(sys.stdin.fileno(), self._pressed)
         asking = loop.create_task(self._ask())
-        asking.add_done_callback(lambda _: self._quit.set())  # a defect in it must not leave a frozen screen
+        asking.add_done_callback(lambda _: self._quit.set())  # an error in it must not freeze the screen
         await self._quit.wait()
         asking.cancel()
         with suppress(asyncio.CancelledError):

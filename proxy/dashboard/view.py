@@ -1,7 +1,7 @@
-"""One screen of the dashboard: a snapshot, a selection and a size in; what rich prints out. Pure.
+"""One screen of the dashboard, drawn with rich from a snapshot, a selection and a size. Pure.
 
-It uses the sixteen colours of the terminal, which suit a light and a dark one. Colour alone never carries
-information.
+It uses the terminal's sixteen colours, which suit light and dark backgrounds. Colour is never the only
+carrier of information.
 """
 
 from collections.abc import Iterable, Sequence
@@ -24,13 +24,13 @@ from proxy.dashboard.tables import WIDE, broker_key, per_second
 _MAX_REASONS: Final = 2
 _MAX_EVENTS: Final = 10
 _HEAD_LINES: Final = 5
-"""The lines of the title, the table of bytes and the fetches."""
+"""Lines of the title, the table of bytes and the fetches."""
 _TABLE_LINES: Final = 4
-"""Two tables have a title and their columns' names each."""
+"""Lines of the titles and column names of both tables."""
 _FEWEST_ROWS: Final = 3
-"""So many rows both tables together keep, before a second line tells of the connections."""
+"""The lowest number of rows in both tables, before connections get a second line."""
 _FEWEST_DETAILS: Final = 8
-"""What is left over is for the marked row if it is so many lines."""
+"""The lowest number of free lines to show details of the marked row in."""
 _SPARKLINE_WIDTH: Final = 60
 _STATE_STYLES: Final = {"ready": "bold green", "starting": "bold cyan", "draining": "bold magenta"}
 _SHORT: Final = {"incremental": "incr"}
@@ -47,7 +47,7 @@ class Size:
 
     width: int
     height: int | None = None
-    """None: unlimited."""
+    """None for unlimited."""
     plain: bool = False
     """The terminal has only ASCII."""
 
@@ -59,7 +59,7 @@ class Unreachable:
     address: str
     reason: str
     seconds: float
-    """For how long."""
+    """For how many seconds."""
     last: Snapshot | None
     """The last snapshot before that."""
 
@@ -70,10 +70,10 @@ def frame(
     """Draw one screen.
 
     Args:
-        snapshot: what is shown.
-        choice: how it is shown.
+        snapshot: the state to show.
+        choice: the user's selection.
         size: the size of the screen.
-        rates: what moved lately; it has taken the snapshot.
+        rates: the recent traffic, including this snapshot.
         keys: show the line of keys.
     """
     room = _room(size, keys=keys)
@@ -90,7 +90,7 @@ def frame(
 
 
 def listed(snapshot: Snapshot | Unreachable, choice: Selection, size: Size, rates: Rates) -> Listed:
-    """Return what keys can move through on a screen with a line of keys."""
+    """Return the contents that keys can move through, on a screen with a line of keys."""
     room = _room(size, keys=True) or 1
     if choice.help or (isinstance(snapshot, Snapshot) and choice.paged):
         return Listed(lines=len(_page(snapshot, choice, size, rates)), page=room)
@@ -102,7 +102,7 @@ def listed(snapshot: Snapshot | Unreachable, choice: Selection, size: Size, rate
 
 
 def _page(snapshot: Snapshot | Unreachable, choice: Selection, size: Size, rates: Rates) -> list[Text]:
-    """Draw the page that is shown in place of the tables."""
+    """Draw the page that replaces the tables."""
     if choice.help or not isinstance(snapshot, Snapshot):
         return [*_help()]
     title = [_title(snapshot, choice)]
@@ -130,7 +130,7 @@ def _rows(snapshot: Snapshot, choice: Selection, rates: Rates) -> list[Row]:
 
 
 def _window(lines: Sequence[Text], choice: Selection, room: int | None) -> Sequence[Text]:
-    """Return the lines that fit; the last one tells of those that do not."""
+    """Return the lines that fit. The last one counts those that do not."""
     if room is None or len(lines) <= room:
         return lines
     first = min(choice.first, len(lines) - room)
@@ -141,7 +141,7 @@ def _window(lines: Sequence[Text], choice: Selection, room: int | None) -> Seque
 
 
 class _Plain:
-    """A drawing in ASCII: rich marks what it cuts off with a character that such a terminal lacks."""
+    """A drawing in ASCII. Needed because rich marks cut text with a non-ASCII character."""
 
     def __init__(self, drawn: RenderableType) -> None:
         self._drawn = drawn
@@ -202,7 +202,7 @@ def _screen(
 
 
 def _details(snapshot: Snapshot, mark: str, found: Sequence[Row], rates: Rates, room: int) -> list[Text]:
-    """Draw what fits of the marked row's page, below all else."""
+    """Draw as much of the marked row's page as fits, below everything else."""
     if room < _FEWEST_DETAILS:
         return []
     lines: list[Text] = []
@@ -221,7 +221,7 @@ def _details(snapshot: Snapshot, mark: str, found: Sequence[Row], rates: Rates, 
 
 
 def _first(place: int, rows: int) -> int:
-    """Return the first row to show, so that the marked one is seen."""
+    """Return the first row to show, so that the marked row is visible."""
     return max(0, place - rows + 1)
 
 
@@ -237,11 +237,11 @@ class _Rows:
     brokers: int
     events: int
     details: int
-    """Lines for the marked row."""
+    """Lines for details of the marked row."""
 
 
 def _share_out(room: int | None, snapshot: Snapshot, clients: int) -> _Rows:
-    """Divide the lines: brokers get up to a third, events one and what is left over, then the marked row."""
+    """Divide the lines: brokers get up to a third, events one and some of the rest, then the marked row."""
     if room is None:
         return _Rows(clients=clients, brokers=len(snapshot.brokers), events=_MAX_EVENTS, details=0)
     events = int(bool(snapshot.events) and room > 0)
@@ -275,7 +275,7 @@ def _title(snapshot: Snapshot, choice: Selection) -> Text:
 
 
 def _reasons(snapshot: Snapshot, *, whole: bool) -> list[Text]:
-    if whole:  # one screen, to be kept or sent: each reason has as many lines as it needs
+    if whole:  # for a single screen to keep or send: no reason is cut
         return [Text.assemble(("! ", _WARNING), reason) for reason in snapshot.reasons]
     lines = [_line(("! ", _WARNING), reason) for reason in snapshot.reasons[:_MAX_REASONS]]
     if (more := len(snapshot.reasons) - _MAX_REASONS) > 0:
@@ -324,7 +324,7 @@ def _fetches(recent: Recent) -> Text:
 
 
 def _kinds(recent: Recent) -> str:
-    """Return the rates of the kinds of fetches to the broker, the most common first."""
+    """Return the rates of fetches to the broker by kind, the most frequent first."""
     rates = sorted(
         ((recent.now(column), kind) for kind, column in recent.broker_fetches.items()), key=lambda it: -it[0]
     )
@@ -332,7 +332,7 @@ def _kinds(recent: Recent) -> str:
 
 
 def _connections(snapshot: Snapshot, rates: Rates) -> list[Text]:
-    """Tell what is in use, in parts."""
+    """Draw the figures in use, in parts."""
     cpu, memory = rates.cpu(), snapshot.memory
     added = f"{moment(snapshot.added_request)} + {moment(snapshot.added_response)}"
     return [
@@ -346,7 +346,7 @@ def _connections(snapshot: Snapshot, rates: Rates) -> list[Text]:
 
 
 def _packed(parts: Iterable[Text], width: int | None) -> list[Text]:
-    """Put parts into lines, as many into each as fit; all into one if there is no width."""
+    """Put parts into as few lines as possible. Without a width, into a single one."""
     lines: list[Text] = []
     for part in parts:
         if lines and (width is None or lines[-1].cell_len + 2 + part.cell_len <= width):
@@ -357,14 +357,14 @@ def _packed(parts: Iterable[Text], width: int | None) -> list[Text]:
 
 
 def _of(some: int, most: int) -> list[tuple[str, str]]:
-    """Draw how many there are of how many there may be; 0: no limit is known."""
+    """Draw a number and its limit. A limit of 0 is unknown."""
     full = 0 < most <= some
     text = f"{scaled(some)} of {scaled(most)}" if most else scaled(some)
     return [(text, _WARNING if full else _LABEL)]
 
 
 def _besides(snapshot: Snapshot) -> list[Text]:
-    """Tell in parts what only some gateways do; none if this one does nothing of it."""
+    """Draw the figures that only some gateways have, in parts. Empty if this gateway has none."""
     parts: list[Text] = []
     if late := max((broker.late for broker in snapshot.brokers), default=0.0):
         parts.append(_line((f"oldest request {span(late)} late", _WARNING)))
