@@ -46,6 +46,8 @@ from proxy.protocol.produce import (
 
 AGAIN_SECONDS: Final = 0.025
 """After so long a broker is asked again that does not know yet who leads; then after twice that, and on."""
+QUIET_SECONDS: Final = 1.0
+"""A client that has sent nothing on a connection for so long is taken to have nothing to do there."""
 _MAX_KNOWN: Final = 1 << 15
 _BATCH_BYTES: Final = 600
 """What is kept of a batch, beside the bytes of its entry."""
@@ -70,6 +72,8 @@ class _Held:
     """How long after its answer that will be."""
     waits: int = 0
     """Responses to requests of the gateway's own that are to come."""
+    paced_until: float = 0.0
+    """A client that gets no records is answered no earlier: it would ask again at once."""
     legs: dict[int, list[Failed]] = field(default_factory=dict)
     """By the leader that is asked now: what it is to be asked when it has answered."""
     done: bool = False
@@ -122,6 +126,8 @@ class Following:
         "_over",
         "_peers",
         "_resume",
+        "_sent",
+        "_sent_at",
         "_settle",
         "_state",
         "_waits_since",
@@ -164,6 +170,8 @@ class Following:
         self._alarm: Callable[[float], None] = _nothing
         self._listed: Identity | None = None
         """Whose connection others find this one as."""
+        self._sent, self._sent_at = 0, 0.0
+        """How many bytes the client had sent when that was last looked at, and since when it is known."""
 
     def attach(self, wake: Callable[[], None], alarm: Callable[[float], None]) -> None:
         """Have a shell see to this connection.
@@ -224,6 +232,14 @@ class Following:
                 free_at = max(free_at, request.sent_at) + request.fetch.max_wait_ms / 1e3
         return max(free_at - now, 0.0) + len(expected) * _REQUEST_SECONDS
 
+    def quiet(self, now: float) -> bool:
+        """Whether the client has sent nothing for `QUIET_SECONDS`, as far as it was looked at."""
+        self._catch_up()
+        sent = self._state.tally.client.bytes_in
+        if sent != self._sent:
+            self._sent, self._sent_at = sent, now
+        return now - self._sent_at >= QUIET_SECONDS
+
     def ask(self, request: InFlightRequest, frame: bytes, now: float) -> None:
         """Send a request of the gateway's own."""
         self._catch_up()
@@ -273,6 +289,7 @@ class Following:
         self._listed = who
         if who is not None:
             self._peers.add(self, who, self._node_id)
+            self._sent, self._sent_at = self._state.tally.client.bytes_in, self._state.now
 
     def takes(self, version: int) -> bool:
         """Whether produce requests of a version are looked into."""
@@ -469,7 +486,7 @@ class Following:
             held.ask_at = now + held.again
             held.again *= 2  # while nobody leads, many clients ask
             self._alarm(held.ask_at)
-        self._go_on(held)
+        self._go_on(held, now)
 
     # What the new leader says
 
@@ -507,7 +524,7 @@ class Following:
         held = leg.held
         if more := held.legs.pop(leg.leader_id):
             self._go(held, more, now)
-        self._go_on(held)
+        self._go_on(held, now)
 
     def _ask_epochs(self, leg: _Leg, now: float) -> None:
         asked: dict[bytes, list[tuple[int, int, int]]] = {}
@@ -553,11 +570,16 @@ class Following:
             now: the time.
             left: how long it may have to wait there.
         """
-        frame = leg.held.repeat.ask(leg.failed, leg.held.deadline - now - left)
+        held = leg.held
+        wait = held.repeat.wait(held.deadline - now - left)
+        if wait and leg.peer is not self and not leg.peer.quiet(now):
+            # What the client sends there would wait behind it, and it may be another client of that name.
+            held.paced_until, wait = max(held.paced_until, now + wait), 0.0
+        frame = held.repeat.ask(leg.failed, wait)
         request = own(frame)
         request.sent_partitions = len(leg.failed)
         request.reply = partial(self._answered, leg)
-        leg.held.waits += 1
+        held.waits += 1
         leg.peer.ask(request, frame, now)
 
     def _answered(self, leg: _Leg, frame: bytes | None, now: float) -> None:
@@ -592,9 +614,14 @@ class Following:
             each.why = why
             self._known.pop(each.place, None)
 
-    def _go_on(self, held: _Held) -> None:
+    def _go_on(self, held: _Held, now: float) -> None:
         """Send a response if nothing is to come for it."""
-        if not held.waits and held.ask_at is None:
+        if held.waits or held.ask_at is not None:
+            return
+        nothing = all(each.entry and not each.record_bytes for each in held.repeat.failed.values())
+        if nothing and now < held.paced_until:
+            self._alarm(held.paced_until)
+        else:
             self._end(held)
 
     def _end(self, held: _Held) -> None:
@@ -650,7 +677,9 @@ class Following:
                     if each.leader is not None and not each.entry and each.why is NotFollowed.NO_LEADER:
                         each.why = NotFollowed.LATE
                 self._end(held)
-            elif held.ask_at is not None and now >= held.ask_at:
+            elif held.ask_at is None:
+                self._go_on(held, now)
+            elif now >= held.ask_at:
                 self._ask_leaders(held)
 
     def release(self) -> None:

@@ -47,6 +47,9 @@ class Peer(Protocol):
         A repeat that is not answered yet forbids another one.
         """
 
+    def quiet(self, now: float) -> bool:
+        """Whether the client has sent nothing there for a while: a repeat that waits delays nobody."""
+
     def ask(self, request: InFlightRequest, frame: bytes, now: float) -> None:
         """Send a request of the gateway's own."""
 
@@ -84,22 +87,23 @@ class Peers:
     def find(self, who: Identity | None, node_id: int, now: float) -> tuple[Peer, float] | None:
         """Return a connection of the client to a broker, and the seconds to wait there; None: there is none.
 
-        The first that has nothing to wait for is taken, or the best of the first few. They take turns: there
-        may be hundreds, as clients on one host may have one client id.
+        The first quiet one that has nothing to wait for is taken, or the best of the first few. They take
+        turns: there may be hundreds, as clients on one host may have one client id.
         """
         own = self._own.get((who, node_id), deque[Peer]()) if who is not None else deque[Peer]()
         best: tuple[Peer, float] | None = None
+        least = (float("inf"), True)
         looked_at = 0
         for _ in range(len(own)):
             peer = own[0]
             own.rotate(-1)
             if peer.identity() != who:
                 continue
-            left = peer.wait_left(now)
-            if best is None or left < best[1]:
-                best = peer, left
+            left, active = peer.wait_left(now), not peer.quiet(now)
+            if best is None or (left, active) < least:
+                best, least = (peer, left), (left, active)
             looked_at += 1
-            if left <= 0 or looked_at == _LOOKED_AT:
+            if least <= (0.0, False) or looked_at == _LOOKED_AT:
                 break
         return best
 

@@ -72,12 +72,19 @@ class Repeat(Protocol):
     def may(self, each: Failed) -> bool:
         """Whether a partition may be repeated now."""
 
-    def ask(self, failed: Sequence[Failed], seconds: float) -> bytes:
+    def wait(self, seconds: float) -> float:
+        """Return how many seconds may pass until the client is told that there is nothing.
+
+        Args:
+            seconds: no more may pass than this.
+        """
+
+    def ask(self, failed: Sequence[Failed], wait: float) -> bytes:
         """Return a request for some of the partitions.
 
         Args:
             failed: these.
-            seconds: how long the new leader may take, if it has nothing to say.
+            wait: how many seconds the new leader may wait, if it has nothing to say.
         """
 
     def read(self, frame: bytes) -> "Told":

@@ -63,7 +63,14 @@ class FetchRepeat:
         """Whether a partition may be repeated now: reading twice does no harm."""
         return True
 
-    def ask(self, failed: Sequence[Failed], seconds: float) -> bytes:
+    def wait(self, seconds: float) -> float:
+        """Return how many seconds may pass until the client is told that there are no records."""
+        if self._record_bytes:  # what the client has got must not wait
+            return 0.0
+        # Nor must what it sends behind a repeat that comes too late.
+        return min(max(self._fetch.max_wait_ms, 0), WAIT_MS, max(seconds - _MARGIN_SECONDS, 0) * 1e3) / 1e3
+
+    def ask(self, failed: Sequence[Failed], wait: float) -> bytes:
         """Return a fetch of some partitions, with the client's own fields."""
         fetch = self._fetch
         layout = fetch.layout
@@ -78,12 +85,9 @@ class FetchRepeat:
         frame = bytearray(build_fetch_request(fetch, layout, (0, SESSIONLESS_EPOCH), topics))
         frame[REQUEST_CORRELATION_ID] = CORRELATION_ID.to_bytes(4)
         at = fetch.body + layout.request_limits
-        max_wait_ms, min_bytes, max_bytes = _LIMITS.unpack_from(frame, at)
-        # What the client has got must not wait; nor what it sends behind a repeat that comes too late.
-        most = 0 if self._record_bytes else int(max(seconds - _MARGIN_SECONDS, 0) * 1e3 + 0.5)
-        wait_ms = min(max(max_wait_ms, 0), WAIT_MS, most)
+        _, min_bytes, max_bytes = _LIMITS.unpack_from(frame, at)
         room = max(min(max_bytes - self._record_bytes, MAX_BYTES), 1)
-        _LIMITS.pack_into(frame, at, wait_ms, min(min_bytes, 1), room)
+        _LIMITS.pack_into(frame, at, int(wait * 1e3 + 0.5), min(min_bytes, 1), room)
         return bytes(frame)
 
     def read(self, frame: bytes) -> Told:

@@ -47,6 +47,10 @@ A client that is not read because it has too many requests in flight waits no lo
 may be behind bytes for which the system has no room, so nobody can see whether it has left."""
 STEP_SECONDS: Final = 0.001
 """So long a link goes on with what has come before others have their turn."""
+LATE_SECONDS: Final = 0.002
+"""A timer that fires so late had a busy event loop before it."""
+READ_SECONDS: Final = 0.001
+"""With such a timer the event loop reads its sockets before it fires."""
 LINGER_SECONDS: Final = 1.0
 """How long a client that has all its bytes may take to close, too."""
 _NO_DESCRIPTOR: Final = frozenset({errno.EMFILE, errno.ENFILE})
@@ -77,6 +81,21 @@ HOLDS: Final = {
 NO_REQUEST: Final = "no request"
 IDLE: Final = "idle"
 NOT_READING: Final = "not reading"
+
+
+def alarm(loop: asyncio.AbstractEventLoop, at: float, due: Callable[[], None]) -> None:
+    """Call something at a time; if the event loop is late, only after it has read what came meanwhile.
+
+    Else what came in time would be taken as being late: the event loop calls timers before it reads.
+    """
+
+    def fire() -> None:
+        if monotonic() - at >= LATE_SECONDS:
+            loop.call_later(READ_SECONDS, due)
+        else:
+            due()
+
+    loop.call_later(max(at - monotonic(), 0.0), fire)
 
 
 class Phase(IntEnum):
@@ -473,7 +492,7 @@ class Link:
             self._run_core(self.report_buffered)
 
     def _alarm(self, at: float) -> None:
-        self._host.loop.call_later(max(at - monotonic(), 0.0), self._tick, at)
+        alarm(self._host.loop, at, partial(self._tick, at))
 
     def _tick(self, at: float) -> None:
         """Have the core do what is due at a time; timers may be early by a fraction of a millisecond."""

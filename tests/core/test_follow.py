@@ -10,7 +10,7 @@ import pytest
 
 from proxy.core.connection import Connection
 from proxy.core.events import FetchKind, NotFollowed, Tally
-from proxy.core.follow import AGAIN_SECONDS
+from proxy.core.follow import AGAIN_SECONDS, QUIET_SECONDS
 from proxy.core.peers import Peers
 from proxy.core.repeat import MAX_BYTES
 from proxy.core.repeat_fetch import HOLD_SECONDS, WAIT_MS
@@ -35,11 +35,14 @@ def gateway(node_id: int, _host: str, _port: int) -> tuple[str, int]:
 
 
 def play(peers: Peers, node_id: int | None, host: str = "10.0.0.7", client: bytes = b"c") -> Playbook:
-    """A connection that a client uses, and that has authenticated: it got a response."""
+    """A connection that a client uses, and that has authenticated: it got a response, some time ago."""
     played = Playbook(resolve=gateway, core=Connection, peers=peers, host=host, node_id=node_id)
+    played.now = -QUIET_SECONDS
     asked = request(18, 0, 1, client=client)
     played.client(asked).to_broker(asked).broker(told := response(1, bytes(6))).to_client(told)
-    return played.exchange(request(ApiKey.HEARTBEAT, 0, 1, client=client), response(1, b"\0\0"))
+    played.exchange(request(ApiKey.HEARTBEAT, 0, 1, client=client), response(1, b"\0\0"))
+    played.now = 0.0
+    return played
 
 
 class Two:
@@ -415,7 +418,7 @@ def test_a_client_need_not_ask_for_versions() -> None:
     other = Playbook(resolve=gateway, core=Connection, peers=two.peers, host="10.0.0.7", node_id=NEW)
     other.exchange(request(ApiKey.HEARTBEAT, 0, 1), response(1, b"\0\0"))
     two.fails((TOPIC, 0)).asks_leaders().leaders({0: (NEW, 5)})
-    other.to_broker(two.repeated((TOPIC, 0)))
+    other.to_broker(two.repeated((TOPIC, 0), max_wait_ms=0))
 
 
 def sasl(played: Playbook, mechanism: bytes, *tokens: bytes) -> None:
@@ -451,7 +454,7 @@ def test_connections_belong_together_if_the_same_user_authenticated(
         return
     two.asks_leaders().leaders({0: (NEW, 5)})
     if same:
-        two.new.to_broker(two.repeated((TOPIC, 0)))
+        two.new.to_broker(two.repeated((TOPIC, 0), max_wait_ms=0))
     else:
         two.new.nothing()
         two.old.to_client(two.refusal((TOPIC, 0)))

@@ -8,6 +8,7 @@ import pytest
 from proxy.core.events import NotFollowed
 from proxy.core.peers import Identity, Peers
 from proxy.core.repeat import MAX_SECONDS
+from proxy.core.repeat_fetch import WAIT_MS
 from proxy.protocol.api import ApiKey
 from tests.core.test_follow import (
     NEW,
@@ -21,8 +22,9 @@ from tests.core.test_follow import (
 )
 from tests.core.test_follow_produce import Producer, batch, produce, produced
 from tests.frames import entry, fetch, fetch_response
-from tests.playbook import Playbook, request
+from tests.playbook import Playbook, request, response
 
+PACE_SECONDS: Final = WAIT_MS / 1e3
 MOST_SECONDS: Final = 0.1
 """A repeat delays a request behind it so long at most."""
 CLIENTS: Final = 100
@@ -107,8 +109,8 @@ class Stub:
 
     asked = 0
 
-    def __init__(self, who: Identity, left: float) -> None:
-        self._who, self._left = who, left
+    def __init__(self, who: Identity, left: float, *, quiet: bool = True) -> None:
+        self._who, self._left, self._quiet = who, left, quiet
 
     def identity(self) -> Identity:
         return self._who
@@ -116,6 +118,9 @@ class Stub:
     def wait_left(self, _now: float) -> float:
         Stub.asked += 1
         return self._left
+
+    def quiet(self, _now: float) -> bool:
+        return self._quiet
 
     def ask(self, *_: object) -> None: ...
     def count(self, *_: object) -> None: ...
@@ -131,6 +136,69 @@ def test_few_of_many_connections_are_looked_at(left: float, most: int) -> None:
     Stub.asked = 0
     assert peers.find(who, NEW, 0.0) is not None
     assert Stub.asked <= most
+
+
+@pytest.mark.parametrize(("used", "found"), [(7, True), (8, False)])
+def test_a_quiet_connection_is_preferred(used: int, found: bool) -> None:
+    peers, who = Peers(), Identity("10.0.0.7", "c", b"")
+    quiet = Stub(who, 0.0)
+    peers.add(quiet, who, NEW)
+    for _ in range(used):
+        peers.add(Stub(who, 0.0, quiet=False), who, NEW)
+    chosen = peers.find(who, NEW, 0.0)
+    assert chosen is not None
+    assert (chosen[0] is quiet) is found
+
+
+def beside_a_heartbeat() -> Two:
+    """A client is to be followed to a connection on which somebody of its name has just asked."""
+    two = Two()
+    two.new.exchange(request(ApiKey.HEARTBEAT, 0, 9), response(9, b"\0\0"))
+    two.fails((TOPIC, 0)).asks_leaders().leaders({0: (NEW, 5)})
+    two.new.to_broker(two.repeated((TOPIC, 0), max_wait_ms=0))
+    return two
+
+
+def test_a_repeat_does_not_wait_at_the_broker_before_requests_of_an_active_client() -> None:
+    """Its client is paced by the gateway in place of the broker."""
+    two, alarms = beside_a_heartbeat(), list[float]()
+    two.old.connection.following.attach(lambda: None, alarms.append)
+    empty = [entry(0, 5)]
+    two.new.broker(fetch_response(11, (TOPIC, empty), correlation_id=OURS))
+    assert alarms == [PACE_SECONDS]
+    two.old.connection.following.tick(PACE_SECONDS - 0.001)
+    two.old.nothing()
+    two.old.connection.following.tick(PACE_SECONDS)
+    two.old.to_client(fetch_response(11, (TOPIC, empty), correlation_id=5))
+    assert two.counted() == ({"fetch": 1}, {})
+
+
+def test_records_and_errors_are_not_kept_to_pace_a_client() -> None:
+    records = fetch_response(11, (TOPIC, [entry(0, 5, records=b"r" * 70)]), correlation_id=OURS)
+    two = beside_a_heartbeat()
+    two.new.broker(records)
+    two.old.to_client(fetch_response(11, (TOPIC, [entry(0, 5, records=b"r" * 70)]), correlation_id=5))
+    two = beside_a_heartbeat()
+    two.new.broker(fetch_response(11, (TOPIC, [entry(0, error=6)]), correlation_id=OURS))
+    two.old.to_client(two.refusal((TOPIC, 0)))
+    assert two.counted() == ({}, {NotFollowed.REFUSED: 1})
+    two = beside_a_heartbeat()
+    two.new.connection.ended()
+    two.old.to_client(two.refusal((TOPIC, 0)))
+    assert two.counted() == ({}, {NotFollowed.CLOSED: 1})
+
+
+def test_a_client_may_have_been_active_on_the_steady_path() -> None:
+    two = Two()
+    for number in range(3):
+        two.new.exchange(request(ApiKey.HEARTBEAT, 0, 9 + number), response(9 + number, b"\0\0"))
+    asked = request(ApiKey.HEARTBEAT, 0, 20)
+    two.new.now = two.old.now = 10.0
+    assert two.new.connection.steady.request(asked, 10.0) == (len(asked), asked)
+    told = response(20, b"\0\0")
+    assert two.new.connection.steady.response(told, 10.0, 10.0) == (len(told), told)
+    two.fails((TOPIC, 0)).asks_leaders().leaders({0: (NEW, 5)})
+    two.new.to_broker(two.repeated((TOPIC, 0), max_wait_ms=0))
 
 
 def test_a_connection_that_has_ended_is_found_no_more() -> None:
