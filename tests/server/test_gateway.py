@@ -372,6 +372,47 @@ def test_a_link_that_stalls_while_others_wait_is_cut_off(monkeypatch: pytest.Mon
     run(scene())
 
 
+def test_what_has_passed_through_the_heap_is_returned_once_there_is_much_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """300 clients whose requests had headers of 200 kB, and were idle then, left 126 MB of free memory."""
+    monkeypatch.setattr(server, "TICK_SECONDS", 0.001)
+    resident, returned, ticks = [60_000_000], list[int](), list[int]()
+
+    def look() -> int:
+        ticks.append(resident[0])
+        return resident[0]
+
+    def give_back() -> None:
+        returned.append(resident[0])
+        resident[0] -= 10_000_000
+
+    monkeypatch.setattr(server, "_resident_bytes", look)
+    monkeypatch.setattr(server, "give_back", give_back)
+
+    async def becomes(size: int) -> None:
+        resident[0] = size
+        seen = len(ticks)
+        await until(lambda: len(ticks) > seen + 3)
+
+    async def scene() -> None:
+        async with stub_cluster((1, "", 0)) as cluster, gateway(cluster.address, Gateway):
+            await becomes(60_000_000)
+            await becomes(60_000_000 + server.TRIM_BYTES)
+            assert not returned
+            await becomes(100_000_000)
+            assert returned == [100_000_000]  # what is left is in use
+            await becomes(90_000_000 + server.TRIM_BYTES)
+            assert len(returned) == 1
+            await becomes(50_000_000)
+            await becomes(90_000_000)  # it has shrunk meanwhile
+            assert returned == [100_000_000, 90_000_000]
+            monkeypatch.setattr(server, "TRIM_SECONDS", 0.0)  # what was in use then may be free now
+            await until(lambda: resident[0] == 60_000_000)
+
+    run(scene())
+
+
 async def _closed(reader: asyncio.StreamReader) -> bool:
     try:
         return await reader.read() == b""
