@@ -17,7 +17,7 @@ import heapq
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple
 
 from replay.capture.kafka.exchange import Exchange
 
@@ -31,8 +31,16 @@ _WITHIN: Final = 0.8
 """This part of them has to happen within those of the other side. Not all: requests and responses that share
 a run of segments have the times of the run."""
 
-Kept: TypeAlias = tuple[int, int, int, int, int]
-"""API key, version, correlation id; times of request and response in ns."""
+
+class Kept(NamedTuple):
+    """An exchange of a sample."""
+
+    api_key: int
+    api_version: int
+    correlation_id: int
+    request_time: int
+    """In ns since 1970, as `response_time`."""
+    response_time: int
 
 
 class Sample:
@@ -54,7 +62,7 @@ class Sample:
             if rank >= self._worst:
                 return
             del self._kept[self._worst]
-        self._kept[rank] = (
+        self._kept[rank] = Kept(
             exchange.api_key,
             exchange.api_version,
             exchange.correlation_id,
@@ -64,7 +72,7 @@ class Sample:
         self._worst = max(self._kept)
 
     def values(self) -> list[Kept]:
-        """Return what was kept, for JSON; nothing if it is too little to compare."""
+        """Return what was kept, or nothing if it is too little to compare."""
         return list(self._kept.values()) if len(self._kept) >= _LEAST else []
 
 

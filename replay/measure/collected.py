@@ -4,23 +4,26 @@ Each task of Spark collects its connections, and the driver adds up what the tas
 depends on what the report shows, not on the number of connections.
 """
 
-import json
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from heapq import nsmallest
+from itertools import chain
 from typing import Any, Final, TypeAlias
+
+import pyarrow as pa
 
 from replay.capture.files.counts import FileCounts, joined_stretches
 from replay.capture.kafka.exchange import ConnectionEnd
 from replay.measure import sums
 from replay.measure.both_sides import MOST, Sampled, busiest, pairs
-from replay.measure.digest import Timeline
-from replay.measure.limits import WORST, Counted
+from replay.measure.digest import Summary, Timeline
+from replay.measure.limits import WORST, Counted, Starved
 from replay.measure.spread import Delivered
 from replay.measure.sums import FetchSums
-from replay.measure.table import FETCH_COLUMNS, KEYS, end_from_json
+from replay.measure.table import DETAILS, FETCH_COLUMNS, Detail
+from replay.measure.typed import codec
 from replay.report.model import FetchReport, NotEligible
 from replay.simulate.session_cache import Event, SlotsUse, simulate
 
@@ -62,7 +65,7 @@ _OF_ENDS: Final = (
 )
 
 Group: TypeAlias = Mapping[str, Any]
-"""`GROUPED` and `SUMMED`, `count` (of rows), and `details` (the values of `detail` that are not null)."""
+"""`GROUPED` and `SUMMED`, `count` (of rows), and `details` (of the rows that have one)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,13 +74,12 @@ class Starving:
 
     client_id: str
     broker: str
-    values: dict[str, Any]
-    """As `LimitLog.detail` has them."""
+    partition: Starved
 
     @property
     def rank(self) -> tuple[float, int]:
         """The longest comes first, as in the report: by seconds, and from when on, in microseconds."""
-        return (self.values["since"] - self.values["until"]) / _SECOND, self.values["since"] // 1000
+        return -self.partition.lasted / _SECOND, self.partition.since // 1000
 
 
 @dataclass(slots=True, kw_only=True)
@@ -115,7 +117,7 @@ class Side:
 class Collected:
     """The sums of some groups. The groups of one connection come one after the other, in any order.
 
-    It can be pickled once `finish` was called.
+    `codec` makes a typed column of it, once `finish` was called.
     """
 
     whole: FetchSums = field(default_factory=FetchSums)
@@ -167,18 +169,12 @@ class Collected:
                 connection=group["connection"], client=group["client"], broker=group["broker"]
             )
         row = group["row"]
-        if row == "file":
-            self._add_files(group["details"])
-        elif row == "connection":
-            self._add_ends(self._now, group["details"])
-        elif row == KEYS:
-            of_client = self.delivered[group["client"].rpartition(":")[0], group["client_id"]]
-            for detail in group["details"]:
-                of_client.merge(Delivered.from_values(json.loads(detail)))
-        elif row == "request":
+        if row == "request":
             self.rows["request"] += group["count"] if group["answer_due"] else 0
-        else:
+        elif row not in DETAILS:
             self.rows[row] += group["count"]
+        for detail in group["details"]:
+            self._add_detail(self._now, group, detail)
         if group["counted"]:
             self._add_fetches(self._now, group)
 
@@ -211,8 +207,7 @@ class Collected:
         self.names |= other.names
         for topic, fetch in other.topics.items():
             sums.add(self.topics[topic], fetch)
-        buckets = other.timeline.buckets.items()
-        self.timeline.merge(other.timeline.width, ((at, actual, then) for at, (actual, then) in buckets))
+        self.timeline.merge(other.timeline.width, other.timeline.over_time())
         for client, counted in other.limits.items():
             self.limits[client].add(counted)
         self.starving += other.starving
@@ -281,42 +276,42 @@ class Collected:
             last = nsmallest(WORST, (one.rank for one in self.starving))[-1]
             self.starving = [one for one in self.starving if one.rank <= last]
 
-    def _add_files(self, details: Iterable[str]) -> None:
-        for detail in details:
-            self._add_file(FileCounts.from_json(detail))
+    def _add_detail(self, connection: Connection, group: Group, detail: Detail) -> None:
+        if isinstance(detail, Summary):
+            self._add_summary(connection, detail)
+        elif isinstance(detail, FileCounts):
+            self._add_file(detail)
+        else:
+            self.delivered[group["client"].rpartition(":")[0], group["client_id"]].merge(detail)
 
     def _add_file(self, part: FileCounts) -> None:
         whole = self.files.setdefault((part.number, part.file), part)
         if whole is not part:
             whole.add(part)
 
-    def _add_ends(self, connection: Connection, details: Iterable[str]) -> None:
-        for detail in map(json.loads, details):
-            end = end_from_json(detail["end"])
-            connection.client_id, connection.software = end.client_id, end.software
-            connection.broker = end.broker
-            connection.lasted = end.last_time - end.first_time
-            if detail["sample"]:
-                connection.sampled = Sampled(
-                    connection=end.connection,
-                    client_id=end.client_id,
-                    exchanges=detail["exchanges"],
-                    kept=[
-                        (key, version, number, asked, answered)
-                        for key, version, number, asked, answered in detail["sample"]
-                    ],
-                )
-            if not end.reason:
-                self.clocks_apart = max(self.clocks_apart, abs(end.clocks_apart))
-            self.saved_by_other += detail["saved_by_other"]
-            self.kafka_connections += not end.reason
-            self.decrypted += end.tls_bytes > 0
-            if end.reason:
-                self.reasons[end.reason] += 1
-            self._add_client_ids({end.client_id} - {""})
-            self.names |= end.topics
-            self._add_end(end)
-            self._add_digest(end, detail)
+    def _add_summary(self, connection: Connection, summary: Summary) -> None:
+        end = summary.end
+        connection.client_id, connection.software = end.client_id, end.software
+        connection.broker = end.broker
+        connection.lasted = end.last_time - end.first_time
+        if summary.sample:
+            connection.sampled = Sampled(
+                connection=end.connection,
+                client_id=end.client_id,
+                exchanges=summary.exchanges,
+                kept=summary.sample,
+            )
+        if not end.reason:
+            self.clocks_apart = max(self.clocks_apart, abs(end.clocks_apart))
+        self.saved_by_other += summary.saved_by_other
+        self.kafka_connections += not end.reason
+        self.decrypted += end.tls_bytes > 0
+        if end.reason:
+            self.reasons[end.reason] += 1
+        self._add_client_ids({end.client_id} - {""})
+        self.names |= end.topics
+        self._add_end(end)
+        self._add_digest(summary)
 
     def _add_client_ids(self, names: set[str]) -> None:
         self.client_ids |= names
@@ -330,23 +325,19 @@ class Collected:
         for name in _OF_ENDS:
             setattr(whole, name, getattr(whole, name) + getattr(end, name))
 
-    def _add_digest(self, end: ConnectionEnd, digest: Mapping[str, Any]) -> None:
-        for totals in digest["topics"]:
-            key = ("topic", totals["topic"]) if "topic" in totals else ("id", totals["id"])
-            sums.add_topic(self.topics[key], totals)
-        self.timeline.merge(digest["width"], ((at, actual, then) for at, actual, then in digest["over_time"]))
-        for values in digest["limits"]["by_version"]:
-            counted = Counted(**{name: value for name, value in values.items() if name != "fetch_version"})
-            self.limits[end.client_id, end.software, values["fetch_version"]].add(counted)
-        if digest["limits"]["starved"]:
+    def _add_digest(self, summary: Summary) -> None:
+        end = summary.end
+        for totals in summary.topics:
+            sums.add_topic(self.topics[topic_name(totals.topic, totals.topic_id)], totals)
+        self.timeline.merge(summary.bucket_ns, summary.over_time)
+        for version, counted in summary.limits.items():
+            self.limits[end.client_id, end.software, version].add(counted)
+        if summary.starved:
             self.starving += [
-                Starving(client_id=end.client_id, broker=end.broker, values=values)
-                for values in digest["limits"]["starved"]
+                Starving(client_id=end.client_id, broker=end.broker, partition=one) for one in summary.starved
             ]
             self._keep_longest()
-        self.sessions += [
-            (end.broker, (time, act, name, size)) for time, act, name, size in digest["sessions"]
-        ]
+        self.sessions += [(end.broker, event) for event in summary.sessions]
 
     def _add_fetches(self, connection: Connection, group: Group) -> None:
         client = group["client_id"], group["software"], group["api_version"]
@@ -366,6 +357,29 @@ class Collected:
         row = self.not_eligible.setdefault(reason, NotEligible(exchanges=0, bytes=0))
         row["exchanges"] += exchanges
         row["bytes"] += size
+
+
+def topic_name(topic: str | None, topic_id: bytes | None) -> tuple[str, str]:
+    """Return "topic" and the topic's name, or "id" and the hexadecimal digits of its id."""
+    return ("topic", topic) if topic is not None else ("id", (topic_id or b"").hex())
+
+
+def groups_in(batch: pa.RecordBatch) -> Iterator[Group]:
+    """Yield the groups in rows of the query, where each column of `DETAILS` is a list."""
+    names = (*GROUPED, *SUMMED, "count")
+    plain = (batch.column(name).to_pylist() for name in names)
+    details: list[list[Sequence[Detail]]] = [
+        _LISTS[name].read(batch.column(name)) for name in DETAILS.values()
+    ]
+    for *found, values in zip(*details, zip(*plain, strict=True), strict=True):
+        yield dict(zip(names, values, strict=True)) | {"details": [*chain.from_iterable(found)]}
+
+
+_LISTS: Final = {
+    "summary": codec(list[Summary]),
+    "file_counts": codec(list[FileCounts]),
+    "delivered": codec(list[Delivered]),
+}
 
 
 def collect(groups: Iterable[Group]) -> Collected:

@@ -1,18 +1,20 @@
 """What rows of exchanges do not say of a connection: bytes by topic and over time, sessions, limits. Sans-IO.
 
-The `detail` of each `connection` row holds one digest. Its size depends on the number of topics, not of
-fetches.
+The column `summary` holds it, in the row of each connection. Its size depends on the number of topics, not
+of fetches.
 """
 
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import fields
+from dataclasses import dataclass, field, fields
 from operator import attrgetter
-from typing import Any, Final
+from typing import Final, NamedTuple
 
-from replay.measure.limits import LimitLog
+from replay.capture.kafka.exchange import ConnectionEnd
+from replay.measure.both_sides import Kept
+from replay.measure.limits import Counted, LimitLog, Starved
 from replay.simulate.outcome import Outcome, TopicKey, TopicShare
-from replay.simulate.session_cache import SessionLog
+from replay.simulate.session_cache import Event, SessionLog
 
 _SECOND: Final = 1_000_000_000
 WIDTHS: Final = tuple(
@@ -24,15 +26,26 @@ BUCKETS: Final = 120
 """Most buckets in a timeline."""
 
 
+class Bucket(NamedTuple):
+    """Fetch bytes of one period of time."""
+
+    time: int
+    """When it begins, in ns since 1970."""
+    actual_bytes: int
+    predicted_bytes: int
+
+
+@dataclass(slots=True, repr=False)
 class Timeline:
     """Fetch bytes over time, in buckets. The more of them have bytes, the wider they are.
 
     So a time without fetches does not make the others coarse: it may not have been captured.
     """
 
-    def __init__(self) -> None:
-        self.width = WIDTHS[0]
-        self.buckets: dict[int, list[int]] = {}
+    width: int = WIDTHS[0]
+    """Of a bucket, in ns."""
+    buckets: dict[int, list[int]] = field(default_factory=dict)
+    """Actual and predicted bytes, by the time that a bucket begins divided by the width."""
 
     def __repr__(self) -> str:
         return f"<Timeline buckets={len(self.buckets)} width={self.width / _SECOND}s>"
@@ -48,12 +61,16 @@ class Timeline:
         bucket[0] += actual
         bucket[1] += predicted
 
-    def merge(self, width: int, buckets: Iterable[tuple[int, int, int]]) -> None:
-        """Add another timeline's buckets: number, actual bytes, predicted bytes."""
+    def over_time(self) -> list[Bucket]:
+        """Return the buckets in order."""
+        return [Bucket(number * self.width, *sizes) for number, sizes in sorted(self.buckets.items())]
+
+    def merge(self, width: int, buckets: Iterable[Bucket]) -> None:
+        """Add another timeline."""
         if width > self.width:
             self._widen(width)
-        for number, actual, predicted in buckets:
-            self.add(number * width, actual, predicted)
+        for time, actual, predicted in buckets:
+            self.add(time, actual, predicted)
 
     def fit(self, span: int) -> None:
         """Make the buckets as wide as fits to a captured time, in ns."""
@@ -71,6 +88,43 @@ class Timeline:
             bucket = self.buckets.setdefault(number // factor, [0, 0])
             bucket[0] += actual
             bucket[1] += predicted
+
+
+@dataclass(slots=True, kw_only=True)
+class TopicTotals(TopicShare):
+    """The parts of a connection's fetches that belong to one topic."""
+
+    topic: str | None = None
+    topic_id: bytes | None = None
+    """If fetches have ids (v13 and later)."""
+    eligible_request_bytes: int = 0
+    eligible_response_bytes: int = 0
+    eligible_record_bytes: int = 0
+
+
+@dataclass(slots=True, kw_only=True)
+class Summary:
+    """What is known of a whole connection."""
+
+    end: ConnectionEnd
+    topics: list[TopicTotals] = field(default_factory=list)
+    bucket_ns: int = WIDTHS[0]
+    """The length of the periods in `over_time`."""
+    over_time: list[Bucket] = field(default_factory=list)
+    sessions: list[Event] = field(default_factory=list)
+    """Predicted sessions have the connection's name, those of the client itself the broker's id."""
+    limits: dict[int, Counted] = field(default_factory=dict)
+    """By Fetch version."""
+    starved: list[Starved] = field(default_factory=list)
+    """The partitions that starved longest."""
+    differing: int = 0
+    """Responses that did not come out of the session as they were captured."""
+    saved_by_other: int = 0
+    """What the other policy saves, in bytes."""
+    exchanges: int = 0
+    """Those with request and response."""
+    sample: list[Kept] = field(default_factory=list)
+    """Some exchanges, by which both sides of a gateway are found; none if there are too few."""
 
 
 _SHARE: Final = tuple(field.name for field in fields(TopicShare))
@@ -119,17 +173,18 @@ class Digest:
         self.timeline.add(closing.exchange.request_time, 0, predicted)
         self.log.close(closing.exchange.request_time, self._connection)
 
-    def detail(self) -> dict[str, Any]:
-        """Return the digest as plain values, for JSON."""
+    def summary(self, end: ConnectionEnd) -> Summary:
+        """Return what is known of the connection. The sessions are in one summary only."""
         self._add_shares()
-        buckets = self.timeline.buckets.items()
-        return {
-            "topics": [self._topic_values(key) for key in self._topics],
-            "width": self.timeline.width,
-            "over_time": [[number, *values] for number, values in sorted(buckets)],
-            "sessions": self.log.drain(),
-            "limits": self.limits.detail(),
-        }
+        return Summary(
+            end=end,
+            topics=[self._topic_totals(key) for key in self._topics],
+            bucket_ns=self.timeline.width,
+            over_time=self.timeline.over_time(),
+            sessions=self.log.drain(),
+            limits=self.limits.by_version(),
+            starved=self.limits.longest(),
+        )
 
     def _add_shares(self) -> None:
         for key, share in self._shares.items():
@@ -139,14 +194,14 @@ class Digest:
                 _add(self._eligible[key], values, self._repeated_eligible)
         self._shares, self._repeated, self._repeated_eligible = {}, 0, 0
 
-    def _topic_values(self, key: TopicKey) -> dict[str, Any]:
-        """Return a topic's sums with its name, or its id as hexadecimal digits."""
+    def _topic_totals(self, key: TopicKey) -> TopicTotals:
         eligible = dict(zip(_SHARE, self._eligible[key], strict=True))
-        return {
-            **({"topic": key} if isinstance(key, str) else {"id": key.hex()}),
+        return TopicTotals(
+            topic=key if isinstance(key, str) else None,
+            topic_id=key if isinstance(key, bytes) else None,
             **dict(zip(_SHARE, self._topics[key], strict=True)),
             **{f"eligible_{name}": eligible[name] for name in _ELIGIBLE},
-        }
+        )
 
     def _note_session(self, outcome: Outcome) -> None:
         time = outcome.exchange.response_time or outcome.exchange.request_time

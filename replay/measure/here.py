@@ -4,8 +4,9 @@ The steps are those of Spark's tasks (``steps``), and so is the report. It needs
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
+from operator import itemgetter
 from typing import Final
 
 import pyarrow as pa
@@ -16,7 +17,7 @@ from replay.capture.packets import segments
 from replay.measure import steps
 from replay.measure.collected import GROUPED, SUMMED, Collected, Group, collect_part
 from replay.measure.strip_records import STRIPPED, strip_records
-from replay.measure.table import EXCHANGES_RAW, KEYS
+from replay.measure.table import CODECS, DETAILS, EXCHANGES_RAW, KEYS
 from replay.measure.work import Work
 from replay.simulate.session_cache import Event, simulate
 
@@ -45,8 +46,7 @@ def measure_here(work: Work) -> Collected | None:
     batches = _sorted(found, STRIPPED, "order")
     rows = list(steps.measure(work.keep.ports, choice, work.secrets, batches))
     if work.topics:
-        ends = (one for batch in rows for one in _details(batch))
-        choice = replace(choice, topics=work.topics | steps.topic_ids(work.topics, ends), members=0)
+        choice = replace(choice, topics=work.topics | steps.topic_ids(work.topics, rows), members=0)
         keys = [batch.filter(pc.equal(batch.column("row"), KEYS)) for batch in rows]
         rows = [*keys, *steps.measure_again(work.keep, choice, _sorted(rows, EXCHANGES_RAW, "place"))]
     return _collected(pa.Table.from_batches(rows, steps.table_schema(choice)))
@@ -71,21 +71,14 @@ def _sorted(batches: list[pa.RecordBatch], schema: pa.Schema, within: str) -> It
     yield from table.to_batches(max_chunksize=_ROWS)
 
 
-def _details(batch: pa.RecordBatch) -> Iterator[str]:
-    """Yield what the rows of connections tell."""
-    columns = (batch.column(name).to_pylist() for name in ("row", "detail"))
-    return (detail for row, detail in zip(*columns, strict=True) if row == "connection")
-
-
 def _collected(table: pa.Table) -> Collected:
     """Collect what the report shows, as Spark's job of this name does."""
-    sums = [(name, "sum") for name in SUMMED]
-    found = table.group_by(list(GROUPED), use_threads=False).aggregate(
-        [("detail", "list"), ([], "count_all"), *sums]
-    )
+    has_detail = pc.is_in(table.column("row"), pa.array(DETAILS))
+    groups = [*_summed(table.filter(pc.invert(has_detail))), *_detailed(table.filter(has_detail))]
+    groups.sort(key=itemgetter("connection"))
     whole = Collected()
     sessions: defaultdict[str, list[Event]] = defaultdict(list)
-    for part in collect_part(_groups(found.sort_by("connection")), _EVENTS):
+    for part in collect_part(groups, _EVENTS):
         if isinstance(part, Collected):
             whole.merge(part)
         else:
@@ -96,10 +89,22 @@ def _collected(table: pa.Table) -> Collected:
     return whole
 
 
-def _groups(found: pa.Table) -> Iterable[Group]:
-    """Yield groups as Spark gives them: sums of nothing are 0, and details have no nulls."""
+def _summed(exchanges: pa.Table) -> Iterator[Group]:
+    """Yield the groups of rows without a detail. Sums of nothing are 0, as Spark gives them."""
+    sums = [(name, "sum") for name in SUMMED]
+    found = exchanges.group_by(list(GROUPED), use_threads=False).aggregate([([], "count_all"), *sums])
     for batch in found.to_batches():
         for row in batch.to_pylist():
-            details = [detail for detail in row["detail_list"] if detail is not None]
-            group = {name: row[name] for name in GROUPED} | {"count": row["count_all"], "details": details}
+            group = {name: row[name] for name in GROUPED} | {"count": row["count_all"], "details": []}
             yield group | {name: row[f"{name}_sum"] or 0 for name in SUMMED}
+
+
+def _detailed(table: pa.Table) -> Iterator[Group]:
+    """Yield a group for each row with a detail."""
+    plain = table.select(GROUPED).to_pylist()
+    columns = [CODECS[name].read(table.column(name).combine_chunks()) for name in DETAILS.values()]
+    for row, *details in zip(plain, *columns, strict=True):
+        yield {**_NOTHING, **row, "details": [detail for detail in details if detail is not None]}
+
+
+_NOTHING: Final = {**dict.fromkeys(SUMMED, 0), "count": 1}

@@ -6,9 +6,9 @@ others get records, until it gets some itself. A response may exceed the limit b
 """
 
 from copy import copy
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from heapq import nlargest
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -62,15 +62,15 @@ class Counted:
         self.starved += other.starved
         self.starved_ns += other.starved_ns
 
-    def values(self) -> dict[str, int]:
-        """Return the figures by name, for JSON."""
-        return {name: getattr(self, name) for name in self.__slots__}
-
 
 @dataclass(slots=True)
 class Starved:
     """A partition that got no records for a time although it had some, while others got theirs."""
 
+    topic: str | None
+    topic_id: bytes | None
+    """If the fetch has ids (v13 and later)."""
+    partition: int
     since: int
     """When the first such response came, in ns since 1970."""
     version: int
@@ -81,6 +81,11 @@ class Starved:
     """Those that brought records of others."""
     behind: int = 0
     """The most offsets between its fetch offset and the end of what the client may read."""
+
+    @property
+    def lasted(self) -> int:
+        """How long it starved, in ns."""
+        return self.until - self.since
 
 
 class LimitLog:
@@ -114,8 +119,8 @@ class LimitLog:
         """How far the client may read in it."""
         self._isolation_level = 0
         self._starving: dict[tuple[TopicKey, int], Starved] = {}
-        self._worst: list[tuple[int, TopicKey, int, Starved]] = []
-        """The longest of those that have ended: duration in ns, topic, partition."""
+        self._worst: list[Starved] = []
+        """The longest of those that have ended."""
 
     def __repr__(self) -> str:
         return f"<LimitLog versions={len(self._counted)} starving={len(self._starving)}>"
@@ -132,24 +137,16 @@ class LimitLog:
         elif request.session_id:  # what the session was told is not known
             self._handler.drop()
 
-    def detail(self) -> dict[str, Any]:
-        """Return the log as plain values, for JSON: figures by version, and the longest starved."""
+    def by_version(self) -> dict[int, Counted]:
+        """Return the figures by Fetch version. What still starves counts until the last response."""
         counted = {version: copy(one) for version, one in self._counted.items()}
-        worst = list(self._worst)
-        for (key, partition), starved in self._starving.items():
-            worst.append((starved.until - starved.since, key, partition, starved))
-            counted[starved.version].starved_ns += starved.until - starved.since
-        return {
-            "by_version": [{"fetch_version": version, **one.values()} for version, one in counted.items()],
-            "starved": [
-                {
-                    **({"topic": key} if isinstance(key, str) else {"id": key.hex()}),
-                    "partition": partition,
-                    **asdict(starved),
-                }
-                for _, key, partition, starved in nlargest(WORST, worst, key=lambda one: one[0])
-            ],
-        }
+        for starved in self._starving.values():
+            counted[starved.version].starved_ns += starved.lasted
+        return counted
+
+    def longest(self) -> list[Starved]:
+        """Return the partitions that starved longest."""
+        return nlargest(WORST, [*self._worst, *self._starving.values()], key=lambda one: one.lasted)
 
     def _count(self, version: int, max_bytes: int, record_bytes: int) -> None:
         counted = self._counted.setdefault(version, Counted())
@@ -204,23 +201,23 @@ class LimitLog:
                 name = (key if ids else key.decode(errors="replace")), partition
                 starved = self._starving.pop(name, None)
                 if starved is None:
-                    starved = Starved(time, version)
+                    text, topic_id = (None, key) if ids else (key.decode(errors="replace"), None)
+                    starved = Starved(text, topic_id, partition, time, version)
                     self._counted[version].starved += 1
                 starved.until = time
                 starved.responses += 1
                 starved.behind = max(starved.behind, lag)
                 starving[name] = starved
-        for (topic, partition), starved in self._starving.items():
-            self._end(topic, partition, starved, time)
+        for starved in self._starving.values():
+            self._end(starved, time)
         self._starving = starving
 
-    def _end(self, topic: TopicKey, partition: int, starved: Starved, time: int) -> None:
+    def _end(self, starved: Starved, time: int) -> None:
         starved.until = time
-        lasted = time - starved.since
-        self._counted[starved.version].starved_ns += lasted
-        self._worst.append((lasted, topic, partition, starved))
+        self._counted[starved.version].starved_ns += starved.lasted
+        self._worst.append(starved)
         if len(self._worst) > 4 * WORST:
-            self._worst = nlargest(WORST, self._worst, key=lambda one: one[0])
+            self._worst = nlargest(WORST, self._worst, key=lambda one: one.lasted)
 
     def _follow(self, request: FetchRequest, *, in_session: bool) -> bool:
         """Note what a fetch asks for; return False if that can't be known."""

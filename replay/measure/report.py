@@ -14,7 +14,7 @@ from typing import Any, Final
 from replay.capture.kafka.exchanges import ConnectionEnd
 from replay.capture.tls import reasons
 from replay.measure import sums
-from replay.measure.collected import Collected
+from replay.measure.collected import Collected, topic_name
 from replay.measure.digest import BUCKETS, Timeline
 from replay.measure.limits import WORST, Counted
 from replay.measure.modelled import modelled
@@ -96,7 +96,7 @@ def report(found: Collected, about: About) -> Report:
         by_broker=_by_broker(found),
         connections=_connections(found),
         over_time=_over_time(found.timeline),
-        where=found.whole.where(),
+        where=found.whole.where,
         readable=_readable(found.ends.values()),
         not_eligible=dict(sorted(found.not_eligible.items())),
         passed=_passed(found.whole),
@@ -210,30 +210,30 @@ def _by_topic(found: Collected, whole: FetchReport) -> list[TopicRow]:
     """Return a row for each topic, and one for the rest of each frame: the whole minus the topics."""
     topics: dict[str, FetchReport] = defaultdict(sums.empty)
     for (kind, text), fetch in found.topics.items():
-        sums.add(topics[_topic_name({kind: text}, found.names)], fetch)
+        sums.add(topics[_topic_name(kind, text, found.names)], fetch)
     order = sorted(topics.items(), key=lambda pair: (-actual_bytes(pair[1]), pair[0]))
     rows = [TopicRow(topic=name, fetch=sums.with_savings(fetch)) for name, fetch in order]
     rest = sums.subtract(whole, [row["fetch"] for row in rows])
     return [*rows, TopicRow(topic=None, fetch=rest)] if whole["actual"]["requests"] else rows
 
 
-def _topic_name(values: Mapping[str, Any], names: Mapping[bytes, str]) -> str:
-    """Return the name of a digest's topic, or its id as Kafka writes it (Uuid.toString)."""
-    if "topic" in values:
-        return str(values["topic"])
-    topic_id = bytes.fromhex(values["id"])
+def _topic_name(kind: str, text: str, names: Mapping[bytes, str]) -> str:
+    """Return a topic's name, or its id as Kafka writes it (Uuid.toString). See `collected.topic_name`."""
+    if kind == "topic":
+        return text
+    topic_id = bytes.fromhex(text)
     return names.get(topic_id) or base64.urlsafe_b64encode(topic_id).decode().rstrip("=")
 
 
 def _over_time(timeline: Timeline) -> list[Bucket]:
     return [
         Bucket(
-            time=_iso(number * timeline.width),
+            time=_iso(begin),
             seconds=timeline.width / _SECOND,
             actual_bytes=actual,
             predicted_bytes=predicted,
         )
-        for number, (actual, predicted) in sorted(timeline.buckets.items())[:BUCKETS]
+        for begin, actual, predicted in timeline.over_time()[:BUCKETS]
     ]
 
 
@@ -351,7 +351,7 @@ def _cooperative(found: Collected, about: About) -> CooperativeReport:
         known = [*delivered.groups] if len(delivered.groups) == 1 else []
         named = Delivered(unread=delivered.unread)
         for (kind, text), counts in delivered.topics.items():
-            name = _topic_name({kind: text}, found.names)
+            name = _topic_name(kind, text, found.names)
             if name in wanted or not wanted:
                 named.topic(("topic", name)).merge(counts)
         by_group[(known[0], None) if known else (None, client_id)].merge(named)
@@ -373,14 +373,15 @@ def _longest(found: Collected) -> list[StarvedRow]:
         StarvedRow(
             client_id=one.client_id,
             broker=one.broker,
-            topic=_topic_name(one.values, found.names),
-            partition=one.values["partition"],
-            since=_iso(one.values["since"]),
-            seconds=(one.values["until"] - one.values["since"]) / _SECOND,
-            responses=one.values["responses"],
-            behind=one.values["behind"],
+            topic=_topic_name(*topic_name(starved.topic, starved.topic_id), found.names),
+            partition=starved.partition,
+            since=_iso(starved.since),
+            seconds=starved.lasted / _SECOND,
+            responses=starved.responses,
+            behind=starved.behind,
         )
         for one in found.starving
+        for starved in [one.partition]
     ]
     return sorted(rows, key=_by_length)[:WORST]
 

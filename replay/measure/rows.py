@@ -3,17 +3,17 @@
 Spark's workers run this: it can be pickled, and its memory is bounded.
 """
 
-import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from replay.capture.files.counts import FileCounts
 from replay.capture.kafka.exchange import ConnectionEnd, Exchange
 from replay.measure.both_sides import Sample
 from replay.measure.digest import Digest
-from replay.measure.table import FETCH, KEYS, LAST, Writer, end_to_json
+from replay.measure.table import FETCH, KEYS, LAST, Writer
 from replay.simulate.engine import Engine, Policy
 from replay.simulate.outcome import Outcome, TopicKey
 
@@ -58,11 +58,11 @@ def rows(events: Iterable[Exchange | ConnectionEnd], choice: RowFilter) -> Itera
     yield connection.writer.drain()
 
 
-def file_rows(details: Iterable[str], choice: RowFilter) -> pa.RecordBatch:
+def file_rows(files: Iterable[FileCounts], choice: RowFilter) -> pa.RecordBatch:
     """Return the rows with the counts of capture files."""
     writer = Writer(raw=choice.raw)
-    for detail in details:
-        writer.detail("file", "", None, detail)
+    for counts in files:
+        writer.detail("file", counts)
     return writer.drain()
 
 
@@ -104,20 +104,13 @@ class _Connection:
         if ending.closing is not None and self._counted:
             self._close(digest, ending.closing)
         self._settle_other()
-        detail: dict[str, Any] = {
-            "end": end_to_json(end),
-            **digest.detail(),
-            "differing": ending.differing,
-            "saved_by_other": self._saved_by_other,
-            "exchanges": self._sample.exchanges,
-            "sample": self._sample.values(),
-        }
-        self._write("connection", end, detail)
+        summary = digest.summary(end)
+        summary.differing = ending.differing
+        summary.saved_by_other = self._saved_by_other
+        summary.exchanges, summary.sample = self._sample.exchanges, self._sample.values()
+        self.writer.detail("connection", summary, end)
         if self._keys is not None:
-            self._write(KEYS, end, self._keys.delivered.values())
-
-    def _write(self, kind: str, end: ConnectionEnd, detail: dict[str, Any]) -> None:
-        self.writer.detail(kind, end.connection, end, json.dumps(detail, separators=(",", ":")))
+            self.writer.detail(KEYS, self._keys.delivered, end)
 
     def _close(self, digest: Digest, closing: Outcome) -> None:
         """Write the row of the close that the gateway would send when the client is gone."""

@@ -8,7 +8,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, Final, Self, TypeAlias
+from typing import Final, TypeAlias
 
 from proxy.cooperative.murmur2 import MASK
 from proxy.cooperative.plan import Joined, Lanes, cut, plan
@@ -39,6 +39,7 @@ def stretches(members: int) -> Split:
     return Split((), cuts=[low for parts in shared_by for low, _ in cut(parts)])
 
 
+@dataclass(slots=True, repr=False)
 class KeyCounts:
     """Records and bytes by key.
 
@@ -47,13 +48,10 @@ class KeyCounts:
     key or more, and the order of adding and merging makes no difference.
     """
 
-    __slots__ = ("counts", "shift")
-
-    def __init__(self) -> None:
-        self.counts: dict[int, list[int]] = {}
-        """Records and bytes, by the first bits of the hash."""
-        self.shift = 0
-        """How many of the last bits do not count."""
+    counts: dict[int, list[int]] = field(default_factory=dict)
+    """Records and bytes, by the first bits of the hash."""
+    shift: int = 0
+    """How many of the last bits do not count."""
 
     def __repr__(self) -> str:
         return f"<KeyCounts keys={len(self.counts)} shift={self.shift}>"
@@ -131,36 +129,6 @@ class Delivered:
         for name, counts in other.topics.items():
             self.topic(name).merge(counts)
         self.unread += other.unread
-
-    def values(self) -> dict[str, Any]:
-        """Return it as plain values, for JSON."""
-        return {
-            "groups": sorted(self.groups),
-            "topics": [
-                {
-                    kind: name,
-                    "partitions": sorted(counts.partitions),
-                    "counts": [[at, records, counts.sizes[at]] for at, records in counts.records.items()],
-                    "shift": counts.keys.shift,
-                    "keys": [[key, *count] for key, count in counts.keys.counts.items()],
-                }
-                for (kind, name), counts in self.topics.items()
-            ],
-            "unread": self.unread,
-        }
-
-    @classmethod
-    def from_values(cls, values: Mapping[str, Any]) -> Self:
-        """Read what `values` returned."""
-        found = cls(groups=set(values["groups"]), unread=values["unread"])
-        for one in values["topics"]:
-            counts = found.topic(("topic", one["topic"]) if "topic" in one else ("id", one["id"]))
-            counts.partitions.update(one["partitions"])
-            for partition, records, sizes in one["counts"]:
-                counts.records[partition], counts.sizes[partition] = records, sizes
-            counts.keys.shift = one["shift"]
-            counts.keys.counts = {key: count for key, *count in one["keys"]}
-        return found
 
 
 def spread_row(

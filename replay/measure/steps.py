@@ -4,7 +4,6 @@ Batches come sorted: by `connection`, and within one by `order` or `place`.
 """
 
 import ipaddress
-import json
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, groupby
 from operator import itemgetter
@@ -13,12 +12,13 @@ from typing import Any, Final, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from replay.capture.files.counts import FileCounts
 from replay.capture.kafka.exchanges import Event, read_exchanges
 from replay.capture.packets.tcp import Filter
 from replay.capture.tls.keylog import Secrets
 from replay.measure.rows import RowFilter, file_rows, rows
 from replay.measure.strip_records import restore_records
-from replay.measure.table import EXCHANGES, EXCHANGES_RAW, exchanges
+from replay.measure.table import CODECS, EXCHANGES, EXCHANGES_RAW, connection_ends, exchanges
 
 BEFORE: Final = -1
 """The `order` of a row that tells how many connections had these ports before. It comes first."""
@@ -45,7 +45,7 @@ def measure(ports: frozenset[int], choice: RowFilter, secrets: Secrets | None, b
         uses, rest = _used(own)
         return read_exchanges(rest, ports=ports, groups=choice.members > 0, uses=uses, secrets=secrets)
 
-    return _rows(choice, restored(batches), "payload", events)
+    return _rows(choice, restored(batches), _files_in_segments, events)
 
 
 def measure_again(keep: Filter, choice: RowFilter, batches: Batches) -> Batches:
@@ -54,20 +54,13 @@ def measure_again(keep: Filter, choice: RowFilter, batches: Batches) -> Batches:
     def events(connection: str, own: Batches) -> Iterable[Event]:
         return (event for run in own for event in exchanges(run)) if _wanted(keep, connection) else ()
 
-    return _rows(choice, batches, "detail", events)
+    return _rows(choice, batches, _files_in_table, events)
 
 
-def topic_ids(topics: frozenset[str], details: Iterable[str]) -> frozenset[bytes]:
-    """Return the ids that some topics have in Metadata responses.
-
-    Args:
-        topics: names.
-        details: the column `detail` of rows of connections.
-    """
-    ends = (json.loads(detail)["end"] for detail in details)
-    return frozenset(
-        bytes.fromhex(topic_id) for end in ends for topic_id, name in end["topics"].items() if name in topics
-    )
+def topic_ids(topics: frozenset[str], batches: Iterable[pa.RecordBatch]) -> frozenset[bytes]:
+    """Return the ids that some topics, given by name, have in the Metadata responses of a table."""
+    ends = filter(None, (end for batch in batches for end in connection_ends(batch)))
+    return frozenset(topic_id for end in ends for topic_id, name in end.topics.items() if name in topics)
 
 
 def restored(batches: Batches) -> Batches:
@@ -105,11 +98,22 @@ def _used(own: Batches) -> tuple[int, Batches]:
     return first.column("sequence")[0].as_py(), chain((first.slice(1),), own)
 
 
+def _files_in_segments(run: pa.RecordBatch) -> Iterable[FileCounts]:
+    return map(FileCounts.from_json, run.column("payload").to_pylist())
+
+
+def _files_in_table(run: pa.RecordBatch) -> Iterable[FileCounts]:
+    return filter(None, CODECS["file_counts"].read(run.column("file_counts")))
+
+
 def _rows(
-    choice: RowFilter, batches: Batches, of_files: str, events_of: Callable[[Any, Batches], Iterable[Event]]
+    choice: RowFilter,
+    batches: Batches,
+    files_in: Callable[[pa.RecordBatch], Iterable[FileCounts]],
+    events_of: Callable[[Any, Batches], Iterable[Event]],
 ) -> Batches:
-    """Yield the rows of connections, and those of files, which have their counts in the column `of_files`."""
-    files: list[str] = []
+    """Yield the rows of connections, and those of files, which have no connection."""
+    files: list[FileCounts] = []
 
     def events() -> Iterator[Event]:
         for key, own in _connections(batches):
@@ -117,7 +121,7 @@ def _rows(
                 yield from events_of(key, own)
             else:
                 for run in own:
-                    files.extend(run.column(of_files).cast(pa.string()).to_pylist())
+                    files.extend(files_in(run))
 
     yield from rows(events(), choice)
     yield file_rows(files, choice)

@@ -1,8 +1,10 @@
 """Sums of fetches, in the form of the report object. Sans-IO."""
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final
 
+from replay.measure.digest import TopicTotals
 from replay.report.model import (
     Actual,
     Eligible,
@@ -57,113 +59,6 @@ _SESSIONS: Final = (
 _SPLIT: Final = ("listing_bytes", "empty_entry_bytes", "entry_bytes", "record_bytes")
 
 
-class FetchSums:
-    """The sums of groups of fetches. The groups of one connection come one after the other."""
-
-    __slots__ = ("_fetch", "_last", "_where", "closes", "connections", "lasted", "passed")
-
-    def __init__(self) -> None:
-        self._fetch = empty()
-        self._where = Where(actual=_no_shares(), predicted=_no_shares())
-        self.connections = 0
-        self.lasted = 0
-        """How long the connections were captured, all together, in ns. Only known by client."""
-        self._last: tuple[str, ...] = ()
-        """The connection of the last group."""
-        self.closes = 0
-        self.passed: dict[str, Passed] = {}
-        """Fetches that did not go through a session, by reason."""
-
-    def __repr__(self) -> str:
-        return f"<FetchSums requests={self._fetch['actual']['requests']} bytes={self.actual_bytes}>"
-
-    @property
-    def actual_bytes(self) -> int:
-        """All fetch bytes as captured, both directions."""
-        return actual_bytes(self._fetch)
-
-    def add(self, group: Mapping[str, Any]) -> None:
-        """Add a group: fetches of the same kind of row and the same eligibility, or closes."""
-        if (group["connection"],) != self._last:
-            self.connections += 1
-            self._last = (group["connection"],)
-        self.closes += group["closes"]
-        captured = group["row"] != "closing"
-        if captured:
-            self._add_actual(group)
-        if captured and group["eligible"]:
-            self._add_eligible(group)
-        if captured and (group["reason"] or not group["eligible"]):
-            self._add_passed(group)
-        self._add_sessions(group)
-        self._add_where(group)
-
-    def merge(self, other: "FetchSums") -> None:
-        """Add the sums of other connections."""
-        self.connections += other.connections
-        self.lasted += other.lasted
-        self.closes += other.closes
-        for reason, passed in other.passed.items():
-            row = self.passed.setdefault(reason, Passed(exchanges=0, bytes=0))
-            row["exchanges"] += passed["exchanges"]
-            row["bytes"] += passed["bytes"]
-        add(self._fetch, other.fetch())
-        where = other.where()
-        for mine, others in (
-            (self._where["actual"], where["actual"]),
-            (self._where["predicted"], where["predicted"]),
-        ):
-            for name in others:
-                mine[name] += others[name]  # type: ignore[literal-required]  # keys of Shares
-
-    def fetch(self) -> FetchReport:
-        """Return the sums, with what sessions save."""
-        return with_savings(self._fetch)
-
-    def where(self) -> Where:
-        """Return where the bytes go."""
-        return self._where
-
-    def _add_actual(self, group: Mapping[str, Any]) -> None:
-        actual = self._fetch["actual"]
-        actual["requests"] += group["count"]
-        actual["responses"] += group["count"] if group["row"] == "exchange" else 0
-        for name in ("request_bytes", "response_bytes", "record_bytes"):
-            actual[name] += group[name]
-        actual["partitions_requested"] += group["partitions_requested"]
-        actual["partitions_answered"] += group["partitions_answered"]
-
-    def _add_eligible(self, group: Mapping[str, Any]) -> None:
-        eligible = self._fetch["eligible"]
-        eligible["exchanges"] += group["count"]
-        for name in ("request_bytes", "response_bytes", "record_bytes"):
-            eligible[name] += group[name]
-
-    def _add_passed(self, group: Mapping[str, Any]) -> None:
-        row = self.passed.setdefault(group["reason"] or "not understood", Passed(exchanges=0, bytes=0))
-        row["exchanges"] += group["count"]
-        row["bytes"] += group["request_bytes"] + group["response_bytes"]
-
-    def _add_sessions(self, group: Mapping[str, Any]) -> None:
-        sessions = self._fetch["sessions"]
-        sessions["request_bytes"] += group["session_request_bytes"]
-        sessions["response_bytes"] += group["session_response_bytes"]
-        sessions["partitions_requested"] += group["session_partitions_requested"]
-        sessions["partitions_answered"] += group["session_partitions_answered"]
-        for name in _SESSIONS:
-            sessions[name] += group[name]
-
-    def _add_where(self, group: Mapping[str, Any]) -> None:
-        actual, predicted = self._where["actual"], self._where["predicted"]
-        captured = group["request_bytes"] + group["response_bytes"]
-        _add_shares(actual, group, "", captured)
-        if not group["eligible"]:
-            _add_shares(predicted, group, "", captured)
-        _add_shares(
-            predicted, group, "session_", group["session_request_bytes"] + group["session_response_bytes"]
-        )
-
-
 def empty() -> FetchReport:
     """Return sums that are all 0."""
     return FetchReport(
@@ -196,6 +91,117 @@ def empty() -> FetchReport:
     )
 
 
+def _no_shares() -> Shares:
+    return Shares(listing_bytes=0, empty_entry_bytes=0, entry_bytes=0, record_bytes=0, other_bytes=0)
+
+
+def _nowhere() -> Where:
+    return Where(actual=_no_shares(), predicted=_no_shares())
+
+
+@dataclass(slots=True, repr=False)
+class FetchSums:
+    """The sums of groups of fetches. The groups of one connection come one after the other."""
+
+    sums: FetchReport = field(default_factory=empty)
+    """Without what sessions save, which `fetch` computes."""
+    where: Where = field(default_factory=_nowhere)
+    """Where the bytes go."""
+    connections: int = 0
+    lasted: int = 0
+    """How long the connections were captured, all together, in ns. Only known by client."""
+    closes: int = 0
+    passed: dict[str, Passed] = field(default_factory=dict)
+    """Fetches that did not go through a session, by reason."""
+    _last: tuple[str, ...] = ()
+    """The connection of the last group."""
+
+    def __repr__(self) -> str:
+        return f"<FetchSums requests={self.sums['actual']['requests']} bytes={self.actual_bytes}>"
+
+    @property
+    def actual_bytes(self) -> int:
+        """All fetch bytes as captured, both directions."""
+        return actual_bytes(self.sums)
+
+    def add(self, group: Mapping[str, Any]) -> None:
+        """Add a group: fetches of the same kind of row and the same eligibility, or closes."""
+        if (group["connection"],) != self._last:
+            self.connections += 1
+            self._last = (group["connection"],)
+        self.closes += group["closes"]
+        captured = group["row"] != "closing"
+        if captured:
+            self._add_actual(group)
+        if captured and group["eligible"]:
+            self._add_eligible(group)
+        if captured and (group["reason"] or not group["eligible"]):
+            self._add_passed(group)
+        self._add_sessions(group)
+        self._add_where(group)
+
+    def merge(self, other: "FetchSums") -> None:
+        """Add the sums of other connections."""
+        self.connections += other.connections
+        self.lasted += other.lasted
+        self.closes += other.closes
+        for reason, passed in other.passed.items():
+            row = self.passed.setdefault(reason, Passed(exchanges=0, bytes=0))
+            row["exchanges"] += passed["exchanges"]
+            row["bytes"] += passed["bytes"]
+        add(self.sums, other.fetch())
+        where = other.where
+        for mine, others in (
+            (self.where["actual"], where["actual"]),
+            (self.where["predicted"], where["predicted"]),
+        ):
+            for name in others:
+                mine[name] += others[name]  # type: ignore[literal-required]  # keys of Shares
+
+    def fetch(self) -> FetchReport:
+        """Return the sums, with what sessions save."""
+        return with_savings(self.sums)
+
+    def _add_actual(self, group: Mapping[str, Any]) -> None:
+        actual = self.sums["actual"]
+        actual["requests"] += group["count"]
+        actual["responses"] += group["count"] if group["row"] == "exchange" else 0
+        for name in ("request_bytes", "response_bytes", "record_bytes"):
+            actual[name] += group[name]
+        actual["partitions_requested"] += group["partitions_requested"]
+        actual["partitions_answered"] += group["partitions_answered"]
+
+    def _add_eligible(self, group: Mapping[str, Any]) -> None:
+        eligible = self.sums["eligible"]
+        eligible["exchanges"] += group["count"]
+        for name in ("request_bytes", "response_bytes", "record_bytes"):
+            eligible[name] += group[name]
+
+    def _add_passed(self, group: Mapping[str, Any]) -> None:
+        row = self.passed.setdefault(group["reason"] or "not understood", Passed(exchanges=0, bytes=0))
+        row["exchanges"] += group["count"]
+        row["bytes"] += group["request_bytes"] + group["response_bytes"]
+
+    def _add_sessions(self, group: Mapping[str, Any]) -> None:
+        sessions = self.sums["sessions"]
+        sessions["request_bytes"] += group["session_request_bytes"]
+        sessions["response_bytes"] += group["session_response_bytes"]
+        sessions["partitions_requested"] += group["session_partitions_requested"]
+        sessions["partitions_answered"] += group["session_partitions_answered"]
+        for name in _SESSIONS:
+            sessions[name] += group[name]
+
+    def _add_where(self, group: Mapping[str, Any]) -> None:
+        actual, predicted = self.where["actual"], self.where["predicted"]
+        captured = group["request_bytes"] + group["response_bytes"]
+        _add_shares(actual, group, "", captured)
+        if not group["eligible"]:
+            _add_shares(predicted, group, "", captured)
+        _add_shares(
+            predicted, group, "session_", group["session_request_bytes"] + group["session_response_bytes"]
+        )
+
+
 def with_savings(fetch: FetchReport) -> FetchReport:
     """Return sums with `saved_bytes` and `saved_ratio` computed."""
     saved = eligible_bytes(fetch) - sessions_bytes(fetch)
@@ -209,15 +215,15 @@ def with_savings(fetch: FetchReport) -> FetchReport:
     )
 
 
-def add_topic(fetch: FetchReport, totals: Mapping[str, Any]) -> None:
-    """Add the sums of one topic, from one connection's digest."""
+def add_topic(fetch: FetchReport, totals: TopicTotals) -> None:
+    """Add the sums of one topic on one connection."""
     for prefix, part in (
         ("", fetch["actual"]),
         ("eligible_", fetch["eligible"]),
         ("session_", fetch["sessions"]),
     ):
         for name in part:
-            part[name] += totals.get(prefix + name, 0)  # type: ignore[literal-required]  # its own names
+            part[name] += getattr(totals, prefix + name, 0)  # type: ignore[literal-required]  # its own names
 
 
 def add(fetch: FetchReport, other: FetchReport) -> None:
@@ -235,10 +241,6 @@ def subtract(whole: FetchReport, parts: Iterable[FetchReport]) -> FetchReport:
             parts_sum = sum(one[part][name] for one in parts)  # type: ignore[literal-required]  # keys of Fetch
             rest[part][name] = whole[part][name] - parts_sum  # type: ignore[literal-required]  # keys of Fetch
     return with_savings(rest)
-
-
-def _no_shares() -> Shares:
-    return Shares(listing_bytes=0, empty_entry_bytes=0, entry_bytes=0, record_bytes=0, other_bytes=0)
 
 
 def _add_shares(shares: Shares, group: Mapping[str, Any], prefix: str, whole: int) -> None:

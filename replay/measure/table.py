@@ -2,21 +2,23 @@
 
 `COLUMNS` describes each column. `measure --parquet` writes this table, with `STORED_COLUMNS`. A connection's
 rows hold its fetches, and what they cost through the session engine. Its last row, of the kind `connection`,
-holds what belongs to the whole connection (`replay.measure.digest`). `file` rows hold the counts of a capture
-file.
+holds what belongs to the whole connection (`Summary`). `file` rows hold the counts of a capture file. The
+fields of these columns are those of their dataclasses.
 """
 
-import dataclasses
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 
 from proxy.protocol.primitives import Buffer
+from replay.capture.files.counts import FileCounts
 from replay.capture.kafka.exchange import CUT, ConnectionEnd, Exchange, is_cut, without_records
+from replay.measure.digest import Summary
+from replay.measure.spread import Delivered
+from replay.measure.typed import Codec, codec, struct_field
 from replay.simulate.outcome import Outcome
 
 FETCH: Final = 1
@@ -104,21 +106,35 @@ FETCH_COLUMNS: Final = (
     Column("session_size", pa.int64(), "partitions in the session after the fetch"),
 )
 """Attributes of `Outcome`; null in rows that are not fetches."""
-_OTHER_COLUMNS: Final = (
-    Column(
-        "counted",
-        pa.bool_(),
-        "whether --client and --topic count this fetch; null in rows that are not fetches",
-    ),
-    Column("detail", pa.string(), "JSON, in `connection` and `file` rows"),
+_COUNTED: Final = Column(
+    "counted",
+    pa.bool_(),
+    "whether --client and --topic count this fetch; null in rows that are not fetches",
 )
+Detail: TypeAlias = Summary | FileCounts | Delivered
+DETAILS: Final = {"connection": "summary", "file": "file_counts", KEYS: "delivered"}
+"""The column that holds the detail of a row, by the kind of the row. It is null in all other rows."""
+CODECS: Final[dict[str, Codec]] = {
+    "summary": codec(Summary | None),
+    "file_counts": codec(FileCounts | None),
+    "delivered": codec(Delivered | None),
+}
+"""Of the columns with details."""
+_DETAIL_COLUMNS: Final = (
+    Column("summary", CODECS["summary"].type, "what is known of a whole connection, in `connection` rows"),
+    Column("file_counts", CODECS["file_counts"].type, "what was found in a capture file, in `file` rows"),
+    Column("delivered", CODECS["delivered"].type, "a connection's records by key, in `keys` rows"),
+)
+UNSTORED: Final = frozenset({"delivered"})
+"""Columns that are not written to files."""
 RAW_COLUMNS: Final = (
     Column("request", pa.binary(), "the frame, of Fetch, Metadata and ApiVersions"),
     Column("response", pa.binary(), "the frame without contents of records, which were cut"),
     Column("cuts", pa.list_(pa.int64()), "place in the frame and length of each stretch cut, in turn"),
 )
 """Written only with --parquet. With them the engine can run again."""
-COLUMNS: Final = (*_EXCHANGE_COLUMNS, *FETCH_COLUMNS, *_OTHER_COLUMNS, *RAW_COLUMNS)
+_COLUMNS: Final = (*_EXCHANGE_COLUMNS, *FETCH_COLUMNS, _COUNTED, *_DETAIL_COLUMNS)
+COLUMNS: Final = (*_COLUMNS, *RAW_COLUMNS)
 STORED_COLUMNS: Final = (
     Column("run", pa.int32(), "which run of `measure --parquet` added the row, from 0"),
     Column(
@@ -137,10 +153,10 @@ def schema(columns: Iterable[Column]) -> pa.Schema:
     return pa.schema([pa.field(one.name, one.type, metadata={"meaning": one.meaning}) for one in columns])
 
 
-EXCHANGES: Final = schema((*_EXCHANGE_COLUMNS, *FETCH_COLUMNS, *_OTHER_COLUMNS))
+EXCHANGES: Final = schema(_COLUMNS)
 """Without the raw columns."""
 EXCHANGES_RAW: Final = schema(COLUMNS)
-STORED: Final = schema((*COLUMNS, *STORED_COLUMNS))
+STORED: Final = schema(one for one in (*COLUMNS, *STORED_COLUMNS) if one.name not in UNSTORED)
 """A table in files."""
 
 
@@ -169,10 +185,11 @@ class Writer:
         """Return the rows so far as a batch, and forget them."""
         rows, self._rows, self._bytes = self._rows, [], 0
         columns = list(zip(*rows, strict=True)) or [()] * len(self.schema)
-        return pa.record_batch(
-            [pa.array(column, field.type) for column, field in zip(columns, self.schema, strict=True)],
-            schema=self.schema,
-        )
+        arrays = [
+            CODECS[field.name].write(column) if field.name in CODECS else pa.array(column, field.type)
+            for column, field in zip(columns, self.schema, strict=True)
+        ]
+        return pa.record_batch(arrays, schema=self.schema)
 
     def exchange(
         self,
@@ -195,13 +212,16 @@ class Writer:
         fetch = _fetch_values(outcome) if outcome else _NO_FETCH
         plain = _plain_values(exchange)
         self._append(
-            (row or _kind(exchange), exchange.connection, place, *plain, *fetch, counted, None), exchange
+            (row or _kind(exchange), exchange.connection, place, *plain, *fetch, counted, *_NO_DETAIL),
+            exchange,
         )
 
-    def detail(self, kind: str, connection: str, end: ConnectionEnd | None, detail: str) -> None:
-        """Add the row of a connection or of a file."""
+    def detail(self, kind: str, detail: Detail, end: ConnectionEnd | None = None) -> None:
+        """Add a row with a detail, and the names of its connection if it has one."""
+        connection = end.connection if end else ""
         ends = (end.client, end.broker, LAST, end.client_id, end.software) if end else ("", "", LAST, "", "")
-        self._append((kind, connection, LAST, *ends, *_NO_EXCHANGE, *_NO_FETCH, None, detail), None)
+        details = (detail if name == DETAILS[kind] else None for name in CODECS)
+        self._append((kind, connection, LAST, *ends, *_NO_EXCHANGE, *_NO_FETCH, None, *details), None)
 
     def _append(self, row: tuple[Any, ...], exchange: Exchange | None) -> None:
         if self._raw:
@@ -215,6 +235,7 @@ _PLAIN: Final = tuple(column.name for column in _EXCHANGE_COLUMNS[3:])
 _plain_values: Final = attrgetter(*_PLAIN)
 _fetch_values: Final = attrgetter(*(column.name for column in FETCH_COLUMNS))
 _NO_FETCH: Final = (None,) * len(FETCH_COLUMNS)
+_NO_DETAIL: Final = (None,) * len(CODECS)
 _NO_EXCHANGE: Final = (-1, -1, -1, 0, 0, 0, 0, 0, 0, False)
 
 
@@ -241,11 +262,12 @@ def _frames(exchange: Exchange) -> tuple[bytes, bytes, list[int]]:
 
 def exchanges(batch: pa.RecordBatch) -> Iterator[Exchange | ConnectionEnd]:
     """Yield the exchanges and ends in rows of a table that has the raw columns."""
-    names = batch.schema.names
-    for values in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+    names = ("row", "connection", *_PLAIN, *(column.name for column in RAW_COLUMNS))
+    columns = (batch.column(name).to_pylist() for name in names)
+    for end, *values in zip(connection_ends(batch), *columns, strict=True):
         row = dict(zip(names, values, strict=True))
-        if row["row"] == "connection":
-            yield end_from_json(json.loads(row["detail"])["end"])
+        if end is not None:
+            yield end
         elif row["row"] in {"exchange", "request", "response"}:
             response: list[Buffer] = [*_restored(row["response"] or b"", row["cuts"] or [])]
             plain = {name: row[name] for name in _PLAIN}
@@ -268,17 +290,9 @@ def _restored(kept: bytes, cuts: Sequence[int]) -> Iterator[memoryview]:
         yield view[used:]
 
 
-def end_to_json(end: ConnectionEnd) -> dict[str, Any]:
-    """Return a connection's end as plain values, for JSON."""
-    values = {name: getattr(end, name) for name in _END}
-    values["topics"] = {topic_id.hex(): name for topic_id, name in end.topics.items()}
-    return values
+def connection_ends(batch: pa.RecordBatch) -> list[ConnectionEnd | None]:
+    """Return the connection's end in each row, without the rest of its summary."""
+    return _END.read(struct_field(batch.column("summary"), "end"))
 
 
-_END: Final = tuple(field.name for field in dataclasses.fields(ConnectionEnd))
-
-
-def end_from_json(values: dict[str, Any]) -> ConnectionEnd:
-    """Read what `end_to_json` returned."""
-    topics = {bytes.fromhex(topic_id): name for topic_id, name in values["topics"].items()}
-    return ConnectionEnd(**{**values, "topics": topics})
+_END: Final = codec(ConnectionEnd | None)

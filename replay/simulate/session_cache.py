@@ -8,7 +8,7 @@ nobody uses stays as long as there are free slots.
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, NamedTuple, TypeAlias
 
 SLOTS: Final = 1000
 """Kafka's default of max.incremental.fetch.session.cache.slots."""
@@ -17,8 +17,20 @@ EVICTION_MS: Final = 120_000
 """Kafka has no setting for it."""
 
 Act: TypeAlias = Literal["make", "touch", "close"]
-Event: TypeAlias = tuple[int, Act, str, int]
-"""Time in ns since 1970, what was done, the session's name, its number of partitions."""
+
+
+class Event(NamedTuple):
+    """What was done with a session."""
+
+    time: int
+    """In ns since 1970."""
+    act: Act
+    name: str
+    """The session's."""
+    size: int
+    """Its number of partitions."""
+
+
 PERIODS: Final = 120
 """Most periods of `SlotsUse.over_time`."""
 _WIDTH: Final = 1_000_000_000
@@ -238,16 +250,16 @@ class SessionLog:
 
     def make(self, time: int, name: str, size: int) -> None:
         """Note that a session was requested."""
-        self._keep((time, "make", name, size))
+        self._keep(Event(time, "make", name, size))
 
     def touch(self, time: int, name: str, size: int) -> None:
         """Note that a session was used."""
-        event: Event = (time, "touch", name, size)
+        event = Event(time, "touch", name, size)
         before = self._skipped.get(name)
-        if before is not None and time - before[0] >= TOUCH_NS:
+        if before is not None and time - before.time >= TOUCH_NS:
             self._keep(before)
         kept = self._kept.get(name)
-        if kept is None or kept[3] != size or time - kept[0] >= TOUCH_NS:
+        if kept is None or kept.size != size or time - kept.time >= TOUCH_NS:
             self._keep(event)
         else:
             self._skipped[name] = event
@@ -255,7 +267,7 @@ class SessionLog:
     def close(self, time: int, name: str) -> None:
         """Note that a session was closed."""
         self._flush(name)
-        self._keep((time, "close", name, 0))
+        self._keep(Event(time, "close", name, 0))
 
     def drain(self) -> list[Event]:
         """Return the events that were kept, and forget them."""
@@ -267,8 +279,8 @@ class SessionLog:
 
     def _keep(self, event: Event) -> None:
         self._events.append(event)
-        self._kept[event[2]] = event
-        self._skipped.pop(event[2], None)
+        self._kept[event.name] = event
+        self._skipped.pop(event.name, None)
 
     def _flush(self, name: str) -> None:
         if event := self._skipped.pop(name, None):

@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from replay.capture.files.counts import FileCounts
 from replay.capture.files.sources import expand, plan
 from replay.capture.kafka.exchange import ConnectionEnd, Exchange
 from replay.capture.kafka.exchanges import read_exchanges
@@ -15,6 +16,7 @@ from replay.capture.packets.segments import read
 from replay.measure.collected import SUMMED, Group, collect
 from replay.measure.report import About, report
 from replay.measure.rows import RowFilter, file_rows, rows
+from replay.measure.table import CODECS
 from replay.report.model import Filters, Report
 from replay.simulate.engine import Policy
 
@@ -44,16 +46,26 @@ def connections(*captures: Path) -> Iterator[list[Exchange | ConnectionEnd]]:
 def table(choice: RowFilter, *captures: Path) -> pa.Table:
     """The table of captures."""
     found = _batches(captures)
-    files = [line.decode() for batch in found.pop(b"", []) for line in batch.column("payload").to_pylist()]
+    lines = [line for batch in found.pop(b"", []) for line in batch.column("payload").to_pylist()]
     made = [batch for own in found.values() for batch in rows(read_exchanges(iter(own)), choice)]
-    return pa.Table.from_batches([*made, file_rows(files, choice)])
+    return pa.Table.from_batches([*made, file_rows(map(FileCounts.from_json, lines), choice)])
+
+
+def rows_of(found: pa.Table) -> list[dict[str, Any]]:
+    """The rows of a table, with details as the objects that they are."""
+    plain = found.select([name for name in found.column_names if name not in CODECS]).to_pylist()
+    details = [codec.read(found.column(name).combine_chunks()) for name, codec in CODECS.items()]
+    return [
+        row | dict(zip(CODECS, values, strict=True)) for row, *values in zip(plain, *details, strict=True)
+    ]
 
 
 def single(found: Iterable[dict[str, Any]]) -> Iterator[Group]:
     """Each row as a group of its own."""
     for row in found:
         sums = {name: row[name] or 0 for name in SUMMED}
-        yield {**row, **sums, "count": 1, "details": [row["detail"]] if row["detail"] else []}
+        details = [row[name] for name in CODECS if row.get(name) is not None]
+        yield {**row, **sums, "count": 1, "details": details}
 
 
 def report_of(groups: Iterable[Group], about: About) -> Report:
@@ -64,4 +76,4 @@ def report_of(groups: Iterable[Group], about: About) -> Report:
 def measured(policy: Policy, *captures: Path, price_per_gb: float | None = None) -> Report:
     """What `measure` reports of captures, made without Spark."""
     about = About(version="0", policy=policy, filters=NO_FILTERS, price_per_gb=price_per_gb)
-    return report_of(single(table(RowFilter(policy=policy), *captures).to_pylist()), about)
+    return report_of(single(rows_of(table(RowFilter(policy=policy), *captures))), about)

@@ -4,7 +4,6 @@ One shuffle and one sort bring the segments of each connection together, in orde
 memory as a whole.
 """
 
-import pickle
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any, Final, TypeAlias
@@ -21,24 +20,25 @@ from replay.capture.packets.segments import connection_key
 from replay.capture.packets.tcp import Filter
 from replay.capture.tls.keylog import Secrets
 from replay.measure import steps
-from replay.measure.collected import GROUPED, SUMMED, Collected, collect_part
+from replay.measure.collected import GROUPED, SUMMED, Collected, collect_part, groups_in
 from replay.measure.rows import RowFilter
 from replay.measure.steps import BEFORE, Batches, table_schema
 from replay.measure.strip_records import STRIPPED, strip_records
-from replay.measure.table import EXCHANGES_RAW
-from replay.simulate.session_cache import simulate
+from replay.measure.table import DETAILS, EXCHANGES_RAW
+from replay.measure.typed import codec
+from replay.simulate.session_cache import Event, SlotsUse, simulate
 
 _EVENTS: Final = ("broker", "time", "act", "name", "size")
+_SHARE, _PART, _USE = codec(Share), codec(Collected | None), codec(SlotsUse)
 _PARTS: Final = pa.schema(
     [
         *zip(_EVENTS, (pa.string(), pa.int64(), pa.string(), pa.string(), pa.int64()), strict=True),
-        ("part", pa.binary()),
+        ("part", _PART.type),
     ]
 )
 """Events of sessions; and one row for each task, with what it has collected."""
-_SLOTS: Final = pa.schema([("broker", pa.string()), ("use", pa.binary())])
-_SHARES: Final = pa.schema([("task", pa.int32()), ("share", pa.binary())])
-_IDS: Final = pa.schema([("id", pa.binary())])
+_COLLECTED: Final = pa.schema([("part", _PART.type)])
+_SLOTS: Final = pa.schema([("broker", pa.string()), ("use", _USE.type)])
 _MOST_PARTS: Final = 200
 """The driver gets what so many tasks have collected."""
 _MOST_EVENTS: Final = 10_000
@@ -102,38 +102,36 @@ def collected(table: DataFrame, partitions: int) -> Collected:
     broker's sessions run through a simulated cache.
     """
     sums = [f.coalesce(f.sum(name), f.lit(0)).alias(name) for name in SUMMED]
-    groups = table.groupBy(*GROUPED).agg(
-        f.count("*").alias("count"), f.collect_list("detail").alias("details"), *sums
-    )
+    details = [f.collect_list(name).alias(name) for name in DETAILS.values()]
+    groups = table.groupBy(*GROUPED).agg(f.count("*").alias("count"), *details, *sums)
     spread = groups.repartition(min(partitions, _MOST_PARTS), "connection").sortWithinPartitions("connection")
     parts = spread.mapInArrow(_collect, from_arrow_schema(_PARTS)).persist(StorageLevel.DISK_ONLY)
     events = parts.where("part is null").repartition("broker").sortWithinPartitions(*_EVENTS)
     slots = events.groupBy("broker").applyInArrow(_simulated, from_arrow_schema(_SLOTS))
     used = slots.toArrow()  # first, for it has all parts made, side by side; those that follow are only read
-    found = Collected()
-    for row in parts.where("part is not null").select("part").toLocalIterator():  # one after the other
-        found.merge(pickle.loads(row.part))  # noqa: S301 - pickled by our tasks
-    found.fit()
-    for broker, use in zip(*(column.to_pylist() for column in used.columns), strict=True):
-        found.slots[broker] = pickle.loads(use)  # noqa: S301 - as above
+    own = parts.where("part is not null").select("part").repartition(1)
+    merged = own.mapInArrow(_merged, from_arrow_schema(_COLLECTED)).toArrow()
     parts.unpersist()
+    found = Collected()
+    for part in _PART.read(merged.column("part").combine_chunks()):
+        found.merge(part)
+    found.fit()
+    uses = _USE.read(used.column("use").combine_chunks())
+    found.slots = dict(zip(used.column("broker").to_pylist(), uses, strict=True))
     return found
 
 
 def topic_ids(table: DataFrame, topics: frozenset[str]) -> frozenset[bytes]:
     """Return the ids that some topics have in the captured Metadata responses."""
-    details = table.where("row = 'connection'").select("detail")
-    found = details.mapInArrow(partial(_ids, topics), from_arrow_schema(_IDS)).distinct()
-    return frozenset(found.toArrow().column(0).to_pylist())
+    named = table.where("row = 'connection'").select(f.explode("summary.end.topics").alias("id", "name"))
+    found = named.where(f.col("name").isin(*topics)).select("id").distinct()
+    return frozenset(found.toArrow().column("id").to_pylist())
 
 
 def _spread(spark: SparkSession, shares: list[Share]) -> DataFrame:
     """Give each task one share. A task gets no other, which a list that its function has would give it."""
-    pickled = pa.table(
-        {"task": pa.array(range(len(shares)), pa.int32()), "share": [pickle.dumps(one) for one in shares]},
-        schema=_SHARES,
-    )
-    return spark.createDataFrame(pickled).repartitionById(len(shares), "task")
+    tasks = pa.table({"task": pa.array(range(len(shares)), pa.int32()), "share": _SHARE.write(shares)})
+    return spark.createDataFrame(tasks).repartitionById(len(shares), "task")
 
 
 def _mapped(spread: DataFrame, function: Callable[[Batches], Batches], choice: RowFilter) -> DataFrame:
@@ -142,8 +140,7 @@ def _mapped(spread: DataFrame, function: Callable[[Batches], Batches], choice: R
 
 def _read(keep: Filter, elsewhere: bool, records: bool, batches: Batches) -> Batches:
     for batch in batches:
-        for pickled in batch.column("share").to_pylist():
-            share: Share = pickle.loads(pickled)  # noqa: S301 - pickled above
+        for share in _SHARE.read(batch.column("share")):
             if elsewhere:
                 check_seen(piece.source for piece in share.pieces)
             for found in segments.read(share, keep):
@@ -161,30 +158,34 @@ def _uses(batches: Batches) -> Batches:
 
 
 def _collect(batches: Iterable[pa.RecordBatch]) -> Batches:
-    for found in collect_part((group for batch in batches for group in batch.to_pylist()), _MOST_EVENTS):
+    for found in collect_part((group for batch in batches for group in groups_in(batch)), _MOST_EVENTS):
         rows: list[tuple[Any, ...]]
+        parts: list[Collected | None]
         if isinstance(found, Collected):
-            rows = [(None, None, None, None, None, pickle.dumps(found))]
+            rows, parts = [(None,) * len(_EVENTS)], [found]
         else:
-            rows = [(broker, *event, None) for broker, event in found]
-        columns = list(zip(*rows, strict=True)) or [()] * len(_PARTS)
-        yield pa.record_batch(
-            [pa.array(column, one.type) for column, one in zip(columns, _PARTS, strict=True)], schema=_PARTS
-        )
+            rows, parts = [(broker, *event) for broker, event in found], [None] * len(found)
+        columns = zip(list(zip(*rows, strict=True)) or [()] * len(_EVENTS), _PARTS, strict=False)
+        arrays = [pa.array(column, field.type) for column, field in columns]
+        yield pa.record_batch([*arrays, _PART.write(parts)], schema=_PARTS)
+
+
+def _merged(batches: Iterable[pa.RecordBatch]) -> Batches:
+    """Merge what tasks have collected."""
+    whole = Collected()
+    for batch in batches:
+        for row in range(batch.num_rows):  # one after the other: each may be large
+            for part in _PART.read(batch.column("part")[row : row + 1]):
+                whole.merge(part)
+    yield pa.record_batch([_PART.write([whole])], schema=_COLLECTED)
 
 
 def _simulated(key: Key, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Run one broker's sessions through a cache."""
     events = (
-        event
+        Event(*event)
         for batch in batches
         for event in zip(*(batch.column(name).to_pylist() for name in _EVENTS[1:]), strict=True)
     )
-    use = pickle.dumps(simulate(events, in_order=True))
-    yield pa.record_batch([pa.array([key[0].as_py()]), pa.array([use], pa.binary())], schema=_SLOTS)
-
-
-def _ids(topics: frozenset[str], batches: Iterable[pa.RecordBatch]) -> Batches:
-    for batch in batches:
-        ids = steps.topic_ids(topics, batch.column(0).to_pylist())
-        yield pa.record_batch([pa.array(ids, pa.binary())], schema=_IDS)
+    use = simulate(events, in_order=True)
+    yield pa.record_batch([pa.array([key[0].as_py()]), _USE.write([use])], schema=_SLOTS)

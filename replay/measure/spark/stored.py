@@ -5,7 +5,6 @@ appear in the table when all of them are written, and a run that fails leaves th
 """
 
 import fcntl
-import json
 import os
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
@@ -21,22 +20,23 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from replay.capture.files.sources import InputError, Source
 from replay.capture.files.streams import first_line, is_remote
-from replay.measure.table import EXCHANGES_RAW, STORED, STORED_COLUMNS
+from replay.measure.old_tables import DETAIL, OLD, typed
+from replay.measure.table import EXCHANGES_RAW, STORED, STORED_COLUMNS, UNSTORED
 
 _NOTHING: Final = frozenset({"PATH_NOT_FOUND", "UNABLE_TO_INFER_SCHEMA"})
 """Spark's errors where there is no table: no such folder, or no file in it."""
 _ADDED: Final = frozenset(column.name for column in STORED_COLUMNS)
+_UNSTORED: Final = [one for one in from_arrow_schema(EXCHANGES_RAW) if one.name in UNSTORED]
 _DAY: Final = """
 date_from_unix_date(cast(nullif(
     case row
-        when 'connection' then cast(get_json_object(detail, '$.end.last_time') as bigint)
-        when 'file' then cast(get_json_object(detail, '$.last_time') as bigint)
+        when 'connection' then summary.end.last_time
+        when 'file' then file_counts.last_time
         else coalesce(nullif(request_time, 0), response_time)
     end, 0) div 86400000000000 as int))
 """
 _BROKER: Final = """
-case when row = 'file' or (row = 'connection' and get_json_object(detail, '$.end.reason') != '') then null
-    else broker end
+case when row = 'file' or (row = 'connection' and summary.end.reason != '') then null else broker end
 """
 
 
@@ -82,13 +82,17 @@ def read_stored(spark: SparkSession, path: str) -> DataFrame | None:
         if error.getCondition() in _NOTHING:
             return None
         raise
-    if set(EXCHANGES_RAW.names) - columns:
+    old = DETAIL in columns
+    schema = OLD if old else STORED
+    if set(schema.names) - columns:
         raise InputError(f"{path}: not a table that --parquet wrote")
     # With the schema named, Spark does not guess the types of day and broker from the names of folders.
-    table = spark.read.schema(from_arrow_schema(STORED)).parquet(path)
-    if not columns >= _ADDED:
-        return table.drop(*_ADDED)  # of an earlier release
-    return table.withColumn("broker", f.coalesce("broker", f.lit("")))
+    table = spark.read.schema(from_arrow_schema(schema)).parquet(path)
+    table = table.withColumn("broker", f.coalesce("broker", f.lit("")))
+    if old:
+        return table.mapInArrow(typed, from_arrow_schema(EXCHANGES_RAW))
+    nulls = {one.name: f.lit(None).cast(one.dataType) for one in _UNSTORED}
+    return table.withColumns(nulls)
 
 
 def earlier(table: DataFrame, path: str) -> Earlier:
@@ -99,22 +103,24 @@ def earlier(table: DataFrame, path: str) -> Earlier:
     """
     if _ADDED - set(table.columns):
         raise InputError(
-            f"--parquet {path}: an earlier release wrote this table, without partitions, and nothing can be "
+            f"--parquet {path}: an earlier release wrote this table, with other columns, and nothing can be "
             f"added to it; make it anew with `measure {path} --parquet NEW`"
         )
     runs = files = 0
     captures = {}
-    for run, detail in table.where("row = 'file'").select("run", "detail").toLocalIterator():
-        counts = json.loads(detail)
-        runs, files = max(runs, run + 1), max(files, counts["number"] + 1)
-        if fingerprint := counts.get("fingerprint"):
-            captures[fingerprint] = counts["file"]
+    columns = ("run", "file_counts.number", "file_counts.fingerprint", "file_counts.file")
+    for run, number, fingerprint, file in table.where("row = 'file'").select(*columns).toLocalIterator():
+        runs, files = max(runs, run + 1), max(files, number + 1)
+        if fingerprint:
+            captures[fingerprint] = file
     return Earlier(runs=runs, files=files, captures=captures)
 
 
 def write_stored(spark: SparkSession, table: DataFrame, path: str, run: int) -> DataFrame:
     """Write a table, or add to it. Return the rows that were written, as `read_stored` reads them."""
-    stored = table.withColumns({"run": f.lit(run), "day": f.expr(_DAY), "broker": f.expr(_BROKER)})
+    stored = table.drop(*UNSTORED).withColumns(
+        {"run": f.lit(run), "day": f.expr(_DAY), "broker": f.expr(_BROKER)}
+    )
     with _adaptive(spark):
         # Tasks have connections to all brokers, each. This makes files of some 64 MB of them, not thousands.
         gathered = stored.hint("rebalance", f.col("day"), f.col("broker"))

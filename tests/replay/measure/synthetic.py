@@ -1,12 +1,14 @@
 """Rows of as many connections as wanted, as the table has them, without captures."""
 
-import json
 from collections.abc import Iterator
 from typing import Any
 
+import pyarrow as pa
+
 from replay.capture.kafka.exchange import ConnectionEnd
-from replay.measure.digest import Digest
-from replay.measure.table import COLUMNS, LAST, end_to_json
+from replay.measure.digest import Digest, TopicTotals
+from replay.measure.limits import Counted, Starved
+from replay.measure.table import CODECS, COLUMNS, EXCHANGES, LAST
 
 _SECOND = 1_000_000_000
 _START = 1_800_000_000 * _SECOND
@@ -37,30 +39,25 @@ def connection_rows(number: int) -> Iterator[dict[str, Any]]:
     digest.timeline.add(at, 6000, 5000)
     digest.log.make(at, connection, 10)
     digest.log.close(at + 100 * _SECOND, connection)
-    topic = {"topic": f"topic-{number % 50}", "request_bytes": 1000, "partitions_requested": 10}
-    starved = {
-        "since": at,
-        "version": 11,
-        "until": at + number % 997 * 1_000_000,
-        "responses": 1,
-        "behind": 1,
-    }
-    detail = {
-        "end": end_to_json(end),
-        **digest.detail(),
-        "differing": 0,
-        "saved_by_other": 1,
-        "exchanges": 2,
-        "sample": [],
-        "topics": [topic],
-    }
-    detail["limits"] = {
-        "by_version": [{"fetch_version": 11, "responses": 2, "max_bytes": 50}],
-        "starved": [{"topic": "topic-1", "partition": 3, **starved}],
-    }
-    yield {**plain, "row": "connection", "place": LAST, "answer_due": False, "detail": json.dumps(detail)}
+    summary = digest.summary(end)
+    summary.saved_by_other, summary.exchanges = 1, 2
+    summary.topics = [TopicTotals(topic=f"topic-{number % 50}", request_bytes=1000, partitions_requested=10)]
+    summary.limits = {11: Counted(responses=2, max_bytes=50)}
+    until = at + number % 997 * 1_000_000
+    summary.starved = [Starved("topic-1", None, 3, at, 11, until, responses=1, behind=1)]
+    yield {**plain, "row": "connection", "place": LAST, "answer_due": False, "summary": summary}
 
 
 def complete(row: dict[str, Any]) -> dict[str, Any]:
     """A row with a value, or none, in each column."""
     return {**dict.fromkeys(column.name for column in COLUMNS), **row}
+
+
+def batch_of(rows: list[dict[str, Any]]) -> pa.RecordBatch:
+    """Rows as a batch of the table."""
+    columns = {name: [row[name] for row in rows] for name in EXCHANGES.names}
+    arrays = [
+        CODECS[name].write(column) if name in CODECS else pa.array(column, EXCHANGES.field(name).type)
+        for name, column in columns.items()
+    ]
+    return pa.record_batch(arrays, schema=EXCHANGES)

@@ -1,6 +1,5 @@
 """What tasks collect adds up to what is collected at once, and does not grow with the connections."""
 
-import pickle
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from itertools import groupby
@@ -12,10 +11,12 @@ from replay.measure.collected import SUMMED, TOP, Collected, Group, collect, col
 from replay.measure.limits import WORST
 from replay.measure.report import About, report
 from replay.measure.rows import RowFilter
+from replay.measure.typed import codec
 from replay.simulate.session_cache import Event, simulate
 from tests.replay.measure.synthetic import complete, connection_rows
-from tests.replay.tables import CAPTURES, NO_FILTERS, single, table
+from tests.replay.tables import CAPTURES, NO_FILTERS, rows_of, single, table
 
+_COLLECTED = codec(Collected)
 ABOUT = About(version="1", policy="gateway", filters=NO_FILTERS, price_per_gb=2.0)
 
 
@@ -33,7 +34,7 @@ def put_together(tasks: Iterable[Iterable[Group]]) -> Collected:
     for task in tasks:
         for found in collect_part(task, 3):
             if isinstance(found, Collected):
-                whole.merge(pickle.loads(pickle.dumps(found)))
+                whole.merge(*_COLLECTED.read(_COLLECTED.write([found])))
                 continue
             for broker, event in found:
                 events[broker].append(event)
@@ -44,7 +45,7 @@ def put_together(tasks: Iterable[Iterable[Group]]) -> Collected:
 
 @pytest.mark.parametrize("count", [1, 2, 7])
 def test_parts_add_up_to_the_same_report(count: int) -> None:
-    groups = list(single(table(RowFilter(), *sorted(CAPTURES.glob("*.pcap"))).to_pylist()))
+    groups = list(single(rows_of(table(RowFilter(), *sorted(CAPTURES.glob("*.pcap"))))))
 
     assert report(put_together(parts(groups, count)), ABOUT) == report(collect(groups), ABOUT)
 
@@ -60,7 +61,7 @@ def test_what_is_collected_does_not_grow_with_the_connections() -> None:
         assert isinstance(found, Collected)
         assert found.kafka_connections == found.whole.connections == connections
         assert all(len(some) < 200 for some in events if isinstance(some, list))
-        return len(pickle.dumps(found))
+        return int(_COLLECTED.write([found]).nbytes)
 
     assert size(4000) < 1.1 * size(1000)
 
@@ -90,6 +91,6 @@ def test_a_connection_counts_once_for_each_client_that_it_had() -> None:
 
 
 def test_events_keep_their_order_of_time() -> None:
-    events: list[Event] = [(2, "close", "s", 0), (1, "make", "s", 5)]
+    events = [Event(2, "close", "s", 0), Event(1, "make", "s", 5)]
 
     assert simulate(events) == simulate(sorted(events), in_order=True)

@@ -19,7 +19,7 @@ from replay.measure.report import About, report
 from replay.measure.rows import RowFilter
 from replay.report.model import Filters, Report
 from tests.replay.report import sample
-from tests.replay.tables import CAPTURES, NO_FILTERS, single, table
+from tests.replay.tables import CAPTURES, NO_FILTERS, rows_of, single, table
 
 CAPTURE = str(CAPTURES / "java-100p.pcap")
 
@@ -327,7 +327,7 @@ def test_a_capture_without_kafka_is_no_success(
 
 
 def test_a_client_or_topic_that_is_in_no_fetch_is_told_with_those_that_are_there() -> None:
-    rows = table(RowFilter(clients=frozenset({"nobody"})), CAPTURES / "librdkafka-100p.pcap").to_pylist()
+    rows = rows_of(table(RowFilter(clients=frozenset({"nobody"})), CAPTURES / "librdkafka-100p.pcap"))
     found = collect(single(rows))
     filters: Filters = {**NO_FILTERS, "clients": ["nobody", "\x1b"], "topics": ["nothing"]}
 

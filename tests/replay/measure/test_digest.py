@@ -6,12 +6,13 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replay.capture.kafka.exchange import Exchange
+from replay.capture.kafka.exchange import ConnectionEnd, Exchange
 from replay.measure.digest import BUCKETS, WIDTHS, Digest, Timeline
 from replay.simulate.outcome import Outcome, TopicShare
 
 SECOND = 1_000_000_000
 BEGIN = 1_795_215_235 * SECOND
+END = ConnectionEnd(connection="c", client="a:1", broker="b:2")
 
 
 def outcome(at: int, **more: Any) -> Outcome:
@@ -36,7 +37,7 @@ def test_timelines_keep_their_sums_and_fit_together(
     for timeline, added in ((first, ours), (second, theirs)):
         for at, actual, predicted in added:
             timeline.add(BEGIN + at, actual, predicted)
-    first.merge(second.width, [(number, *values) for number, values in second.buckets.items()])  # type: ignore[misc]  # two values each
+    first.merge(second.width, second.over_time())
     alone = Timeline()
     for at, actual, predicted in [*ours, *theirs]:
         alone.add(BEGIN + at, actual, predicted)
@@ -63,11 +64,11 @@ def test_topics_add_up_with_their_eligible_share() -> None:
     topics = {"t": TopicShare(request_bytes=5, response_bytes=7, record_bytes=2), b"\x01" * 16: TopicShare()}
     digest.add(outcome(0, topics=topics, eligible=True))
     digest.add(outcome(1, topics={"t": TopicShare(request_bytes=1)}))
-    named, unnamed = digest.detail()["topics"]
+    named, unnamed = digest.summary(END).topics
 
-    assert (named["topic"], named["request_bytes"], named["response_bytes"]) == ("t", 6, 7)
-    assert (named["eligible_request_bytes"], named["eligible_record_bytes"]) == (5, 2)
-    assert unnamed["id"] == "01" * 16
+    assert (named.topic, named.request_bytes, named.response_bytes) == ("t", 6, 7)
+    assert (named.eligible_request_bytes, named.eligible_record_bytes) == (5, 2)
+    assert (unnamed.topic, unnamed.topic_id) == (None, b"\x01" * 16)
 
 
 def test_predicted_is_what_went_through_sessions_or_what_was_captured() -> None:
@@ -88,7 +89,7 @@ def test_predicted_sessions_have_the_connections_name_and_native_ones_the_broker
     digest.add(outcome(3 * SECOND, kind="incremental", session_id=77))
     digest.add(outcome(4 * SECOND, kind="close", session_id=77))
     digest.close(outcome(5 * SECOND))
-    told = [(round((time - BEGIN) / SECOND), *rest) for time, *rest in digest.detail()["sessions"]]
+    told = [(round((time - BEGIN) / SECOND), *rest) for time, *rest in digest.summary(END).sessions]
 
     assert told == [
         (0, "make", "c", 9),

@@ -1,5 +1,6 @@
 """What responses are over their limit, and which partitions starve: hand-made frames, and real captures."""
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from replay.measure.report import About
 from replay.measure.rows import RowFilter
 from replay.simulate.engine import Engine
 from tests.frames import entry, fetch, fetch_response
-from tests.replay.tables import CAPTURES, NO_FILTERS, single, table
+from tests.replay.tables import CAPTURES, NO_FILTERS, rows_of, single, table
 from tests.replay.tables import report_of as report
 
 SECOND = 1_000_000_000
@@ -43,16 +44,13 @@ class Play:
 
     def starved(self) -> list[tuple[int, float, int, int]]:
         """Partition, seconds, responses, and offsets behind."""
-        return [
-            (row["partition"], (row["until"] - row["since"]) / SECOND, row["responses"], row["behind"])
-            for row in self.log.detail()["starved"]
-        ]
+        return [(one.partition, one.lasted / SECOND, one.responses, one.behind) for one in self.log.longest()]
 
     @property
     def figures(self) -> dict[str, int]:
-        (figures,) = self.log.detail()["by_version"]
-        assert figures.pop("fetch_version") == self.version
-        return dict(figures)
+        ((version, figures),) = self.log.by_version().items()
+        assert version == self.version
+        return dataclasses.asdict(figures)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -177,13 +175,13 @@ def test_what_is_no_response_is_not_counted(version: int) -> None:
     asked, came = old(version, 80, 30)
     play.exchange(asked, came[:20])
 
-    assert play.log.detail() == {"by_version": [], "starved": []}
+    assert (play.log.by_version(), play.log.longest()) == ({}, [])
 
 
 def test_real_captures_against_a_lower_limit() -> None:
     choice = RowFilter(max_fetch_bytes=1_000)
     about = About(version="1", policy="gateway", filters=NO_FILTERS, max_fetch_bytes=1_000)
-    rows = table(choice, CAPTURES / "many-clients-any.pcap", CAPTURES / "java-100p.pcap").to_pylist()
+    rows = rows_of(table(choice, CAPTURES / "many-clients-any.pcap", CAPTURES / "java-100p.pcap"))
     made = report(single(rows), about)["limits"]
 
     by_client = {row["client_id"]: row for row in made["by_client"]}

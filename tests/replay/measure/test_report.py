@@ -1,7 +1,6 @@
 """The report is the same however finely rows were summed up before; its parts are what they say."""
 
 import dataclasses
-import json
 from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any
@@ -14,10 +13,9 @@ from replay.measure.collected import GROUPED, SUMMED, Group
 from replay.measure.digest import Digest
 from replay.measure.report import About
 from replay.measure.rows import RowFilter
-from replay.measure.table import end_to_json
 from replay.report.model import Filters
 from tests.replay.report.sample import assert_adds_up
-from tests.replay.tables import CAPTURES, NO_FILTERS, measured, single, table
+from tests.replay.tables import CAPTURES, NO_FILTERS, measured, rows_of, single, table
 from tests.replay.tables import report_of as report
 
 ABOUT = About(
@@ -49,7 +47,7 @@ def summed(rows: Iterable[dict[str, Any]]) -> list[Group]:
     ],
 )
 def test_grouping_and_order_make_no_difference(choice: RowFilter) -> None:
-    rows = table(choice, *sorted(CAPTURES.glob("*.pcap"))).to_pylist()
+    rows = rows_of(table(choice, *sorted(CAPTURES.glob("*.pcap"))))
     made = report(single(rows), ABOUT)
 
     assert made == report(reversed(summed(rows)), ABOUT)
@@ -62,14 +60,7 @@ def group(**more: Any) -> Group:
 
 def ended(**more: Any) -> Group:
     end = ConnectionEnd(connection="c", client="a:1", broker="b:2", **more)
-    detail = {
-        "end": end_to_json(end),
-        **Digest("c").detail(),
-        "saved_by_other": 0,
-        "exchanges": 0,
-        "sample": [],
-    }
-    return group(row="connection", connection="c", details=[json.dumps(detail)])
+    return group(row="connection", connection="c", details=[Digest("c").summary(end)])
 
 
 def test_parts_of_a_file_are_one_file_and_its_problems_are_named() -> None:
@@ -79,7 +70,7 @@ def test_parts_of_a_file_are_one_file_and_its_problems_are_named() -> None:
         ),
         FileCounts(file="f", number=1, packets=3, file_bytes=20, first_time=4_000_000_000, problems=["torn"]),
     ]
-    made = report([group(row="file", details=[part.to_json() for part in parts])], ABOUT)
+    made = report([group(row="file", details=parts)], ABOUT)
 
     assert (made["input"]["files"], made["input"]["packets"], made["input"]["bytes"]) == (1, 5, 30)
     assert made["input"]["problems"] == [{"file": "f", "problem": "torn"}]
@@ -92,7 +83,7 @@ def minutes(file: str, *pairs: tuple[float, float]) -> Group:
     counts = FileCounts(file=file, number=sum(file.encode()))
     for first, last in pairs:
         counts.add_times(int(first * 60e9), int(last * 60e9))
-    return group(row="file", details=[counts.to_json()])
+    return group(row="file", details=[counts])
 
 
 @pytest.mark.parametrize(
@@ -120,7 +111,7 @@ def test_only_captured_time_counts(files: list[Group], seconds: float, stretches
 def test_both_policies_stand_side_by_side() -> None:
     own = {**ended()}
     (detail,) = own["details"]
-    own["details"] = [json.dumps({**json.loads(detail), "saved_by_other": 25})]
+    own["details"] = [dataclasses.replace(detail, saved_by_other=25)]
     taken = fetches(eligible=True, request_bytes=100, session_request_bytes=60)
     always = dataclasses.replace(ABOUT, policy="always")
 
@@ -229,7 +220,7 @@ def test_money_and_headers_are_modelled_from_what_was_counted() -> None:
         session_request_bytes=10**9,
         incremental=10,
     )
-    made = report([group(row="file", details=[file.to_json()]), ended(), taken], ABOUT)
+    made = report([group(row="file", details=[file]), ended(), taken], ABOUT)
     money = made["modelled"]["money"]
 
     assert money is not None
@@ -265,6 +256,6 @@ def test_where_no_fetch_was_found_it_is_said_what_to_do_next(ends: list[Group], 
 def test_a_wrong_port_is_told() -> None:
     file = FileCounts(file="f", other_ports={33192: 9, 50001: 4})
     filters: Filters = {**ABOUT.filters, "ports": [9092]}
-    told = report([group(row="file", details=[file.to_json()])], dataclasses.replace(ABOUT, filters=filters))
+    told = report([group(row="file", details=[file])], dataclasses.replace(ABOUT, filters=filters))
 
     assert "no connection uses port 9092; most packets are on port 33192" in told["decision"]["next_step"]

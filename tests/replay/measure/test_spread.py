@@ -10,9 +10,11 @@ from hypothesis import strategies as st
 from proxy.cooperative.key_hash import SPACE
 from proxy.cooperative.plan import Joined, cut, plan
 from replay.measure.spread import MEMBERS, MOST_KEYS, Delivered, KeyCounts, spread_row, stretches
+from replay.measure.typed import codec
 from tests.examples import examples
 
 HASHES = st.integers(0, SPACE - 1)
+_DELIVERED = codec(Delivered)
 PIECES = st.lists(
     st.lists(
         st.tuples(st.sampled_from("ab"), st.integers(0, 4), HASHES, st.booleans(), st.integers(1, 99)),
@@ -55,7 +57,7 @@ def test_all_records_are_some_members_and_the_order_makes_no_difference(
     order.shuffle(pieces)
     merged = Delivered()
     for piece in pieces:
-        merged.merge(Delivered.from_values(delivered(piece, members).values()))
+        merged.merge(*_DELIVERED.read(_DELIVERED.write([delivered(piece, members)])))
 
     assert spread_row(members, merged, group="g") == told
     assert (told["records"], told["bytes"]) == (len(records), sum(record[-1] for record in records))

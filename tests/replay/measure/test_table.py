@@ -6,9 +6,12 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pytest
 
+from replay.capture.files.counts import FileCounts
 from replay.capture.kafka.exchange import CUT, ConnectionEnd, Exchange, without_records
+from replay.measure.digest import Digest
 from replay.measure.rows import RowFilter
 from replay.measure.table import (
+    CODECS,
     COLUMNS,
     EXCHANGES,
     EXCHANGES_RAW,
@@ -17,8 +20,7 @@ from replay.measure.table import (
     LAST,
     RAW_COLUMNS,
     Writer,
-    end_from_json,
-    end_to_json,
+    connection_ends,
     exchanges,
 )
 from replay.simulate.outcome import Outcome
@@ -118,10 +120,20 @@ def test_a_writer_is_full_by_rows_or_by_bytes() -> None:
     assert [rows.drain().num_rows, rows.drain().num_rows] == [4096, 0]
 
 
-def test_the_end_of_a_connection_comes_back_with_its_topics() -> None:
+def test_details_come_back_with_the_kind_of_their_row() -> None:
     end = ConnectionEnd(connection="c", client="a:1", broker="b:2", gaps=2, topics={b"\x01" * 16: "events"})
+    summary, counts = Digest("c").summary(end), FileCounts(file="f", link_types={1: 2}, stretches=[[3, 4]])
+    writer = Writer(raw=False)
+    writer.exchange(EXCHANGE, 0)
+    writer.detail("connection", summary, end)
+    writer.detail("file", counts)
+    batch = writer.drain()
 
-    assert end_from_json(end_to_json(end)) == end
+    assert connection_ends(batch) == [None, end, None]
+    assert CODECS["summary"].read(batch.column("summary")) == [None, summary, None]
+    assert CODECS["file_counts"].read(batch.column("file_counts")) == [None, None, counts]
+    assert batch.column("row").to_pylist() == ["exchange", "connection", "file"]
+    assert batch.column("connection").to_pylist() == ["a:1 > b:2 #0", "c", ""]
 
 
 def all_events() -> Iterator[Exchange | ConnectionEnd]:

@@ -155,11 +155,11 @@ def _partitions(size: int) -> list[CachedPartition]:
 
 def test_sessions_are_counted_at_their_most() -> None:
     events: list[Event] = [
-        (3 * SECOND, "make", "b", 1),
-        (1 * SECOND, "make", "a", 1),
-        (2 * SECOND, "touch", "a", 1),
-        (4 * SECOND, "close", "a", 0),
-        (5 * SECOND, "make", "c", 1),
+        Event(3 * SECOND, "make", "b", 1),
+        Event(1 * SECOND, "make", "a", 1),
+        Event(2 * SECOND, "touch", "a", 1),
+        Event(4 * SECOND, "close", "a", 0),
+        Event(5 * SECOND, "make", "c", 1),
     ]
     use = simulate(events)
 
@@ -167,16 +167,22 @@ def test_sessions_are_counted_at_their_most() -> None:
 
 
 def test_a_refused_session_asks_again_with_every_use_and_is_counted_once() -> None:
-    events: list[Event] = [(0, "make", "a", 1), (1, "make", "b", 1)]
-    events += [(at * SECOND, "touch", "b", 1) for at in range(1, 5)]
-    use = simulate([*events, (5 * SECOND, "close", "a", 0), (6 * SECOND, "touch", "b", 1)], slots=1, shards=1)
+    events: list[Event] = [Event(0, "make", "a", 1), Event(1, "make", "b", 1)]
+    events += [Event(at * SECOND, "touch", "b", 1) for at in range(1, 5)]
+    use = simulate(
+        [*events, Event(5 * SECOND, "close", "a", 0), Event(6 * SECOND, "touch", "b", 1)], slots=1, shards=1
+    )
 
     assert (use.sessions_at_once, use.requested_at_once, use.evictions, use.refused) == (1, 2, 0, 1)
 
 
 def test_an_evicted_session_comes_back_with_its_next_use() -> None:
     idle = (AGED + 1) * 1_000_000
-    events: list[Event] = [(0, "make", "a", 1), (idle, "make", "b", 1), (3 * idle, "touch", "a", 1)]
+    events: list[Event] = [
+        Event(0, "make", "a", 1),
+        Event(idle, "make", "b", 1),
+        Event(3 * idle, "touch", "a", 1),
+    ]
     use = simulate(events, slots=1, shards=1)
 
     assert (use.sessions_at_once, use.requested_at_once, use.evictions, use.refused) == (1, 2, 2, 0)
@@ -208,12 +214,12 @@ def test_the_log_keeps_what_makes_a_difference() -> None:
 
 def test_sessions_needed_are_told_by_period() -> None:
     events: list[Event] = [
-        (1 * SECOND, "make", "a", 10),
-        (2 * SECOND, "make", "b", 10),
-        (3 * SECOND, "close", "a", 0),
-        (25 * SECOND, "make", "c", 10),
-        (41 * SECOND, "close", "b", 0),
-        (59 * SECOND, "close", "c", 0),
+        Event(1 * SECOND, "make", "a", 10),
+        Event(2 * SECOND, "make", "b", 10),
+        Event(3 * SECOND, "close", "a", 0),
+        Event(25 * SECOND, "make", "c", 10),
+        Event(41 * SECOND, "close", "b", 0),
+        Event(59 * SECOND, "close", "c", 0),
     ]
     use = simulate(events, slots=1, shards=1)
 
@@ -233,9 +239,9 @@ def test_sessions_needed_over_a_long_time_are_told_by_longer_periods() -> None:
     """The most is told, however the periods are joined: sessions come one by one, and go."""
     events: list[Event] = []
     for number in range(1_000):
-        events.append((number * 10 * SECOND, "make", f"{number}", 10))
+        events.append(Event(number * 10 * SECOND, "make", f"{number}", 10))
         if number >= 7:
-            events.append((number * 10 * SECOND + SECOND, "close", f"{number - 7}", 0))
+            events.append(Event(number * 10 * SECOND + SECOND, "close", f"{number - 7}", 0))
     periods = simulate(events).over_time
 
     assert len(periods) <= PERIODS

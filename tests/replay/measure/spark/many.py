@@ -17,7 +17,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from replay.measure.spark.jobs import collected
 from replay.measure.spark.session import session
 from replay.measure.table import EXCHANGES
-from tests.replay.measure.synthetic import complete, connection_rows
+from tests.replay.measure.synthetic import batch_of, complete, connection_rows
 
 _TASKS: Final = 64
 
@@ -32,7 +32,7 @@ def _rows(ids: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for start in range(0, batch.num_rows, 1000):
             numbers = batch.column(0).slice(start, 1000).to_pylist()
             rows = [complete(row) for number in numbers for row in connection_rows(number)]
-            yield pa.RecordBatch.from_pylist(rows, schema=EXCHANGES)
+            yield batch_of(rows)
 
 
 def main() -> None:

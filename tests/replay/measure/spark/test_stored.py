@@ -12,8 +12,8 @@ from pyspark.sql import functions as f
 
 from replay.capture.files.sources import InputError
 from replay.measure.spark.stored import read_stored, sole_writer, write_stored
-from replay.measure.table import EXCHANGES_RAW
-from replay.report.model import Report
+from replay.measure.table import EXCHANGES_RAW, FETCH
+from replay.report.model import Report, actual_bytes
 from tests.replay.measure.spark.measuring import CAPTURES, measured, work
 from tests.replay.measure.spark.test_jobs import split
 from tests.replay.tables import measured as at_once
@@ -22,6 +22,8 @@ pytestmark = pytest.mark.integration
 
 FIRST, SECOND = CAPTURES / "librdkafka-rebalance.pcap", CAPTURES / "aiokafka-gateway.pcap"
 """Captured in this order, on two days."""
+OLD_TABLE = Path(__file__).parents[1] / "old_table"
+"""Of `SECOND`, as 0.2.0 wrote it, but without folders by day and broker."""
 
 
 @pytest.fixture(scope="module")
@@ -146,18 +148,57 @@ def test_two_runs_at_a_time_do_not_add_to_a_table(spark: SparkSession, table: Pa
 
 
 def test_a_table_of_an_earlier_release_is_read_and_copied_but_not_added_to(
-    spark: SparkSession, table: Path, tmp_path: Path
+    spark: SparkSession, tmp_path: Path
 ) -> None:
-    stored = read_stored(spark, str(table))
-    assert stored is not None
-    old, new = str(tmp_path / "old"), str(tmp_path / "new")
-    stored.select(*EXCHANGES_RAW.names).write.parquet(old)
+    old, new = str(OLD_TABLE), str(tmp_path / "new")
 
     with pytest.raises(InputError, match=f"an earlier release wrote this table, .* `measure {old} --parquet"):
-        measured(spark, work(SECOND, parquet=old))
-    assert plain(measured(spark, work(table=old, parquet=new))) == plain(at_once("gateway", FIRST))
+        measured(spark, work(FIRST, parquet=old))
+    assert plain(measured(spark, work(table=old, parquet=new))) == plain(at_once("gateway", SECOND))
     with pytest.raises(InputError, match="captures can be added to it, but no other table"):
         measured(spark, work(table=old, parquet=new))
+
+
+def test_a_table_is_asked_in_sql(spark: SparkSession, written: Path) -> None:
+    """The queries of docs/captures.md."""
+    spark.read.parquet(str(written)).createOrReplaceTempView("stored")
+    report = at_once("gateway", FIRST)
+
+    def asked(query: str) -> dict[str | int, int]:
+        return {name: int(count) for name, count in spark.sql(query).collect() if count}
+
+    by_key = asked(
+        "SELECT api_key, sum(request_bytes + response_bytes) FROM stored WHERE row = 'exchange' GROUP BY ALL"
+    )
+    by_client = asked(
+        "SELECT client_id, sum(request_bytes + response_bytes) FROM stored WHERE counted GROUP BY ALL"
+    )
+    by_topic = asked(
+        "WITH topics AS (SELECT inline(summary.topics) FROM stored), "
+        "names AS (SELECT explode(summary.end.topics) AS (topic_id, name) FROM stored) "
+        "SELECT coalesce(topic, name), sum(request_bytes + response_bytes) FROM topics "
+        "LEFT JOIN (SELECT DISTINCT * FROM names) USING (topic_id) GROUP BY ALL"
+    )
+    payload = asked(
+        "SELECT summary.end.reason, sum(summary.end.client_bytes + summary.end.broker_bytes) FROM stored "
+        "WHERE row = 'connection' GROUP BY ALL"
+    )
+    packets = asked("SELECT file_counts.file, file_counts.packets FROM stored WHERE row = 'file'")
+    latest = asked(
+        "SELECT name, max(time) FROM (SELECT inline(summary.sessions) FROM stored) WHERE act = 'make' "
+        "GROUP BY ALL"
+    )
+
+    assert by_client == {row["client_id"]: actual_bytes(row["fetch"]) for row in report["by_client"]}
+    assert by_key[FETCH] == actual_bytes(report["fetch"])
+    assert len(by_key) > 3
+    assert by_topic == {
+        row["topic"]: actual_bytes(row["fetch"]) for row in report["by_topic"] if row["topic"] is not None
+    }
+    readable = report["readable"]
+    assert sum(payload.values()) >= readable["readable_bytes"] > 0
+    assert packets == {str(FIRST): report["input"]["packets"]}
+    assert latest
 
 
 def test_files_of_others_are_no_table(spark: SparkSession, tmp_path: Path) -> None:

@@ -1,0 +1,63 @@
+"""Tables of 0.2.0 and earlier: JSON in a column `detail` has what typed columns have now. Sans-IO."""
+
+import json
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+import pyarrow as pa
+
+from replay.capture.files.counts import FileCounts
+from replay.capture.kafka.exchange import ConnectionEnd
+from replay.measure.both_sides import Kept
+from replay.measure.digest import Bucket, Summary, TopicTotals
+from replay.measure.limits import Counted, Starved
+from replay.measure.table import CODECS, DETAILS, EXCHANGES_RAW
+from replay.simulate.session_cache import Event
+
+DETAIL: Final = "detail"
+OLD: Final = pa.schema([*(one for one in EXCHANGES_RAW if one.name not in CODECS), (DETAIL, pa.string())])
+"""The columns of such a table."""
+
+
+def typed(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of an old table as they are now."""
+    for batch in batches:
+        rows, details = (batch.column(name).to_pylist() for name in ("row", DETAIL))
+        found: dict[str, list[Any]] = {"delivered": [None] * len(rows)}
+        for kind, read in (("connection", _summary), ("file", FileCounts.from_json)):
+            found[DETAILS[kind]] = [
+                read(detail) if row == kind else None for row, detail in zip(rows, details, strict=True)
+            ]
+        yield pa.record_batch(
+            [
+                CODECS[name].write(found[name]) if name in found else batch.column(name)
+                for name in EXCHANGES_RAW.names
+            ],
+            schema=EXCHANGES_RAW,
+        )
+
+
+def _summary(detail: str) -> Summary:
+    found = json.loads(detail)
+    end = found["end"]
+    topics = {bytes.fromhex(topic_id): name for topic_id, name in end["topics"].items()}
+    limits = found["limits"]
+    return Summary(
+        end=ConnectionEnd(**{**end, "topics": topics}),
+        topics=[TopicTotals(**_named(totals)) for totals in found["topics"]],
+        bucket_ns=found["width"],
+        over_time=[Bucket(number * found["width"], *sizes) for number, *sizes in found["over_time"]],
+        sessions=[Event(*event) for event in found["sessions"]],
+        limits={one.pop("fetch_version"): Counted(**one) for one in limits["by_version"]},
+        starved=[Starved(**_named(starved)) for starved in limits["starved"]],
+        differing=found["differing"],
+        saved_by_other=found["saved_by_other"],
+        exchanges=found["exchanges"],
+        sample=[Kept(*kept) for kept in found["sample"]],
+    )
+
+
+def _named(values: dict[str, Any]) -> dict[str, Any]:
+    """Return values with a topic's name or id as they are now."""
+    topic_id = values.pop("id", None)
+    return {"topic": None, **values, "topic_id": topic_id and bytes.fromhex(topic_id)}

@@ -1,0 +1,96 @@
+"""Values come back from typed columns as they were, also in a slice; dataclasses are the schema."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple, TypedDict
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from replay.measure.typed import codec, struct_field
+
+
+class Point(NamedTuple):
+    at: int
+    name: str
+
+
+class Sizes(TypedDict):
+    bytes: int
+    ratio: float
+
+
+@dataclass(slots=True, kw_only=True)
+class Part:
+    key: bytes
+    kind: Literal["a", "b"] = "a"
+    points: list[Point] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Whole:
+    named: dict[str, Part] = field(default_factory=dict)
+    pairs: dict[tuple[str, int], list[int]] = field(default_factory=dict)
+    numbers: set[int] = field(default_factory=set)
+    counts: Counter[str] = field(default_factory=Counter)
+    sizes: Sizes | None = None
+    stop: int | None = None
+    most: tuple[Part, ...] = ()
+    done: bool = False
+    _own: int = 0
+
+
+TEXT, NUMBERS = st.text(max_size=3), st.integers(-(1 << 63), (1 << 63) - 1)
+POINTS = st.builds(Point, NUMBERS, TEXT)
+PARTS = st.builds(
+    Part, key=st.binary(max_size=3), kind=st.sampled_from("ab"), points=st.lists(POINTS, max_size=3)
+)
+WHOLES = st.builds(
+    Whole,
+    named=st.dictionaries(TEXT, PARTS, max_size=2),
+    pairs=st.dictionaries(st.tuples(TEXT, NUMBERS), st.lists(NUMBERS, max_size=2), max_size=2),
+    numbers=st.sets(NUMBERS, max_size=3),
+    counts=st.dictionaries(TEXT, NUMBERS, max_size=2).map(Counter),
+    sizes=st.none() | st.builds(Sizes, bytes=NUMBERS, ratio=st.floats(allow_nan=False)),
+    stop=st.none() | NUMBERS,
+    most=st.lists(PARTS, max_size=2).map(tuple),
+    done=st.booleans(),
+)
+
+
+@given(values=st.lists(st.none() | WHOLES, max_size=6), begin=st.integers(0, 6), end=st.integers(0, 6))
+def test_values_come_back_whole_and_in_a_slice(values: list[Whole | None], begin: int, end: int) -> None:
+    column = codec(Whole | None)
+    array = column.write(values)
+
+    assert array.type == column.type
+    assert column.read(array) == values
+    assert column.read(array[begin : max(begin, end)]) == values[begin : max(begin, end)]
+    array.validate(full=True)
+
+
+def test_the_schema_is_that_of_the_dataclass() -> None:
+    assert str(codec(Part).type) == (
+        "struct<key: binary, kind: string, points: list<item: struct<at: int64, name: string>>>"
+    )
+    assert "_own" not in str(codec(Whole).type)
+
+
+def test_a_field_of_a_struct_is_read_alone() -> None:
+    array = codec(Whole | None).write([Whole(stop=3), None, Whole()])
+
+    assert codec(int | None).read(struct_field(array, "stop")) == [3, None, None]
+
+
+def test_a_field_that_an_earlier_release_did_not_have_is_its_default() -> None:
+    array = pa.array([{"key": b"k", "points": None}], pa.struct(list(codec(Part).type)))
+
+    assert codec(Part).read(array) == [Part(key=b"k")]
+
+
+@pytest.mark.parametrize("kind", [object, int | str, Any])
+def test_other_types_are_refused(kind: Any) -> None:
+    with pytest.raises(TypeError):
+        codec(kind)
