@@ -7,7 +7,7 @@ from typing import Final
 
 from proxy.cooperative.group import Group, own_offset, with_positions
 from proxy.cooperative.identity import Identity
-from proxy.cooperative.member import Member
+from proxy.cooperative.member import Member, State
 from proxy.cooperative.members import INVALID_RANGES, OVERLAPS, Members
 from proxy.cooperative.offsets import (
     ASKS,
@@ -146,7 +146,11 @@ class CommitRequest(Handler):
             return code
         if group is None:
             return 0
-        if member.unknown or group.strange(member, commit) or not member.goes_on(commit.places):
+        if (
+            member.state is State.UNKNOWN
+            or group.strange(member, commit)
+            or not member.goes_on(commit.places)
+        ):
             return _REBALANCING
         if not group.shares(member, commit):
             return 0

@@ -34,10 +34,6 @@ from proxy.protocol.primitives import ProtocolError
 _GONE: Final = frozenset({22, 25, 82})
 """ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID and FENCED_INSTANCE_ID: the group goes on without the member."""
 _BETWEEN: Final = b"\0"
-_BEATS: Final = 2
-"""A client has no two heartbeats in flight. So with the second one it has read the response to the first, and
-all that came before it on this connection. One on another connection comes after it has read its assignment
-(franz-go)."""
 _NOWHERE: Final[TopicPartition] = b"", 0
 """Is planned for a member that is to join again."""
 
@@ -127,12 +123,12 @@ class Joining:
         So it is if the client itself drops the response: kafka-python 3 joins anew if that comes between two
         polls, and keeps its position in what it is then given. It sends no heartbeat before, others do.
         """
-        if member.inherits:
+        if member.keeps_position:
             return False
         if join.member_id in {b"", self._given}:
             return True
-        here = member.syncs == self._syncs and (member.beaten > 0 or self._had_nothing)
-        return member.syncs > 0 and (here or member.syncs == member.heard)
+        here = member.syncs == self._syncs and (member.heartbeats > 0 or self._had_nothing)
+        return member.syncs > 0 and (here or member.has_heard)
 
     def joined(self, frame: bytes, _now: float) -> bytes:
         """Return the JoinGroup response that the client gets.
@@ -256,9 +252,7 @@ class Joining:
         """Note that the client sends a heartbeat."""
         member = self._member
         if member is not None:
-            member.beaten += 1
-            if member.beaten >= _BEATS:
-                member.heard = member.syncs
+            member.heartbeat()
 
     def beat(self, member_id: bytes, version: int, sent: float, frame: bytes, _now: float) -> bytes:
         """Note what the coordinator says to a heartbeat; return its response.
@@ -277,7 +271,7 @@ class Joining:
             if error_code in _GONE:
                 member.freeze()
             else:
-                member.beats(sent)
+                member.confirm(sent)
         return frame
 
     def leave(self) -> None:

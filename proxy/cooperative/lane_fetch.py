@@ -17,9 +17,9 @@ from proxy.cooperative.member import Member
 from proxy.cooperative.members import Members
 from proxy.cooperative.positions import TopicPartition
 from proxy.cooperative.ranges import Split
-from proxy.cooperative.reader import Rider, Share, Want, Wants
 from proxy.cooperative.responses import Handler, Reply
 from proxy.cooperative.scan import Scan
+from proxy.cooperative.shared_fetch import Share, Subscriber, Want, Wants
 from proxy.cooperative.tally import FilterTally
 from proxy.protocol.api import LENGTH_BYTES, REQUEST_CORRELATION_ID, ErrorCode
 from proxy.protocol.fetch_layout import (
@@ -73,7 +73,7 @@ class LaneFetch(Handler):
     Args:
         fetch: the client's request, of v4 to v12.
         member: whose it is.
-        rider: its connection, for what it shares with other members.
+        subscriber: its connection, for what it shares with other members.
         members: those of the process.
         send: sends a request to the broker, with the handler of its response.
         now: in seconds.
@@ -95,9 +95,9 @@ class LaneFetch(Handler):
         "_offsets",
         "_own",
         "_refused",
-        "_rider",
         "_scanned",
         "_send",
+        "_subscriber",
         "failed",
         "refuse_at",
         "wait_until",
@@ -108,7 +108,7 @@ class LaneFetch(Handler):
         self,
         fetch: FetchRequest,
         member: Member,
-        rider: Rider,
+        subscriber: Subscriber,
         members: Members,
         send: Callable[[bytes, Handler, float], None],
         now: float,
@@ -121,7 +121,7 @@ class LaneFetch(Handler):
         self._closing = False
         """Whether the member gets the next response in any case, as its connection ends."""
         self._member = member
-        self._rider = rider
+        self._subscriber = subscriber
         self._began = now
         self._epoch = member.epoch
         self.wait_until = now + max(fetch.max_wait_ms, 0) / 1e3
@@ -204,15 +204,15 @@ class LaneFetch(Handler):
             ProtocolError: it is no response of this version, or has what was not asked for.
         """
         verdict, pieces = self._judged(frame, now)
-        waiting = self._rider.arrived()
+        waiting = self._subscriber.arrived()
         if (group := self._members.group(self._member.group)) is not None:
             group.forget(self.failed)
         if verdict is Verdict.GO_ON:
             reply = self.go(now)
         else:
             reply = Reply(pieces, self.refuse_at if verdict is Verdict.WAIT else 0.0)
-        for rider in waiting:
-            rider.wake(now)
+        for subscriber in waiting:
+            subscriber.wake(now)
         return reply
 
     def close(self, now: float) -> None:
@@ -220,16 +220,16 @@ class LaneFetch(Handler):
         self._closing = True
         if self.waits:
             self.waits = False
-            self._rider.goes(now)
+            self._subscriber.goes(now)
             self._send(self._request(self.wait_until), self, now)  # the broker is not to wait
 
     def end(self, now: float) -> None:
         """Note that the connection has ended."""
 
     def _find(self, now: float) -> dict[TopicPartition, Share] | None:
-        """Look for what other members have left for this fetch: see `Rider.find`."""
+        """Look for what other members have left for this fetch: see `Subscriber.find`."""
         gets = self._gets(now)  # else the broker is asked, and the response has nothing
-        return self._rider.find(self._member, self._wants() if gets else None, now)
+        return self._subscriber.find(self._member, self._wants() if gets else None, now)
 
     def _gets(self, now: float) -> bool:
         return self._goes_on and self._member.gets(self._epoch, now)
@@ -338,7 +338,7 @@ class LaneFetch(Handler):
         """
         member, place = self._member, (entry.key, entry.partition)
         aborted = _aborted(frame, entry, self._fetch.layout) if self._fetch.isolation_level else ()
-        found = self._rider.split(member, place, records, self._offset(entry), aborted, now)
+        found = self._subscriber.split(member, place, records, self._offset(entry), aborted, now)
         return split_records(records, *split, [self._offset(entry)]) if found is None else found
 
     def _batches(self, place: TopicPartition, offset: int, found: Filtered) -> list[bytes]:
@@ -357,19 +357,19 @@ class LaneFetch(Handler):
 
     def _note(self, walk: FetchResponseWalk) -> None:
         """Note for all members what a response says of the partitions that they share."""
-        shared = set(self._rider.places)
+        shared = set(self._subscriber.places)
         if not shared:
             return
         layout = self._fetch.layout
         state = slice(HIGH_WATERMARK.start, layout.aborted)
         for entry in walk.entries:
             if not entry.error_code and not entry.redirects:
-                self._rider.note((entry.key, entry.partition), entry.fixed[state])
+                self._subscriber.note((entry.key, entry.partition), entry.fixed[state])
         for run in walk.runs:
             numbers = run.entries.view(layout.response_fields)["partition"].tolist()
             for number, item in zip(numbers, run.entries.tolist(), strict=True):
                 if (run.key, number) in shared:
-                    self._rider.note((run.key, number), item[state])
+                    self._subscriber.note((run.key, number), item[state])
 
     def _served(self, shares: Mapping[TopicPartition, Share], now: float) -> tuple[Verdict, list[Buffer]]:
         """Return what becomes of a fetch for which something is there, and what the member gets of it.
@@ -408,7 +408,7 @@ class LaneFetch(Handler):
     def _state(self, place: TopicPartition) -> bytes:
         """Return what a response says of a partition, as this version has it."""
         size = self._fetch.layout.aborted - HIGH_WATERMARK.start
-        return (self._rider.state(place) + _NOWHERE)[:size]
+        return (self._subscriber.state(place) + _NOWHERE)[:size]
 
     def _aborted(self, aborted: Sequence[bytes]) -> bytes:
         """Return aborted_transactions and preferred_read_replica."""
@@ -476,7 +476,7 @@ class LaneFetch(Handler):
             if entry.error_code or entry.redirects:
                 self.failed.add((entry.key, entry.partition))
                 self._member.forget(entry.key, entry.partition)
-                self._rider.forget((entry.key, entry.partition))
+                self._subscriber.forget((entry.key, entry.partition))
                 if (entry.key, entry.partition) in self._asked:
                     self._own.add((entry.key, entry.partition))
                     due = True

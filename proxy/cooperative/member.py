@@ -1,6 +1,8 @@
-"""What is known of a member of a cooperative group: its lane, how far it was scanned, and what it got."""
+"""What the gateway knows of a member of a cooperative group: its lanes, and what it was sent."""
 
 from collections.abc import Collection, Iterable, Mapping
+from enum import Enum
+from typing import Final
 
 from proxy.cooperative.plan import Lanes
 from proxy.cooperative.positions import Positions, TopicPartition
@@ -10,34 +12,51 @@ from proxy.cooperative.tally import FilterTally, LaneSeen
 from proxy.protocol.fetch_request import MAX_PARTITIONS
 from proxy.protocol.primitives import TooMany
 
+_HEARTBEATS: Final = 2
+"""After so many heartbeats a client has read the assignment that came before them: no two of its heartbeats
+are in flight at once, so with the second it has read the response to the first, and all that came before on
+this connection. A client that sends them on another connection (franz-go) does so after it has read its
+assignment."""
+
+
+class State(Enum):
+    """How a member stands with its group, as far as this process knows."""
+
+    DECLARED = "declared"
+    """It has the lane that its client.id declares. No group gives it anything."""
+    UNKNOWN = "unknown"
+    """It joined its group before this process knew it. It has to join again, and gets nothing until then."""
+    FROZEN = "frozen"
+    """It is joining, or its group may have gone on without it. It gets nothing until it has synced."""
+    ASSIGNED = "assigned"
+    """It has synced, and gets what its group gave it."""
+
 
 class Member:
-    """A client with a lane: one that it declares, for every partition, or those that its group gives it.
+    """A client with a lane: one that it declares, for every partition, or lanes that its group gives it.
 
     Args:
         tally: that of the process.
-        declared: its key ranges on every partition that it fetches; (): it declares a lane by name; None: it
-            is a member of a group.
+        declared: its key ranges on every partition that it fetches. Empty if it declares a lane by name, None
+            if it is a member of a group.
     """
 
     __slots__ = (
         "__weakref__",
+        "_gave_up_all",
+        "_given",
+        "_has_shared",
+        "_kept_position",
         "_splits",
-        "beaten",
         "declared",
         "delivered",
-        "doubted",
         "ends",
         "epoch",
         "expires_at",
         "first",
-        "frozen",
         "generation",
-        "given",
         "group",
-        "has_shared",
-        "heard",
-        "inherits",
+        "heartbeats",
         "instance",
         "keeps",
         "lanes",
@@ -48,6 +67,7 @@ class Member:
         "scans",
         "session_seconds",
         "started",
+        "state",
         "syncs",
         "tally",
         "unasked",
@@ -55,102 +75,116 @@ class Member:
 
     def __init__(self, tally: FilterTally, declared: KeyRanges | None = None) -> None:
         self.declared = declared
+        self.tally = tally
+        self.state = State.UNKNOWN if declared is None else State.DECLARED
         self.group = b""
-        """The group that it has joined, or whose lane it declares, as far as that is known: by its client.id,
-        or by the first group for which it asks for offsets, or commits some."""
-        self.lanes: Lanes = {}
-        """Of its group, since it has synced; or those of the lane that it names."""
-        self.planned: Lanes = {}
-        """Those that its group has for it; for some it has to join again (`plan.at_once`)."""
-        self.released: Lanes = {}
-        """What it had before and may still commit: its client gives it up after the rebalance, not before."""
+        """The group that it has joined, or whose lane it declares: by its client.id, or the first group for
+        which it commits or asks for offsets. Empty until that is known."""
         self.member_id = b""
         self.generation = -1
-        """As it has synced last."""
+        """The generation into which it has synced last."""
         self.instance: bytes | None = None
         """Its group_instance_id then."""
-        self.epoch = 0
-        """Changes with the lanes: what was asked for before is for nobody."""
-        self.syncs = 0
-        """How many times its group gave it lanes here."""
-        self.beaten = 0
-        """Heartbeats since the last time, on whatever connections: franz-go joins on one of its own."""
-        self.heard = 0
-        """The last of these of which its client is known to have heard."""
-        self.given: Lanes = {}
-        """What it was given last, whole partitions as well."""
-        self.has_shared = False
-        """Its group had lanes for it at some time, so that hashes may be done to different offsets."""
-        self.unasked: set[TopicPartition] = set()
-        """The partitions whose committed offsets it has to ask for, before it gets anything of them. A client
-        that asks for none goes on where it was when it had the partition before, and what lies before that of
-        ranges that are new to it is read by nobody (kafka-python forgets an assignment that comes just as a
-        poll ends, and keeps its positions)."""
-        self.inherits = False
-        """It was seen to go on so. It has to give up all, and to join again."""
-        self.doubted = False
-        """It has nothing since then, and joins again once it is known to have heard of that. If it asks for
-        nothing after that, its application says where it begins."""
-        self.frozen = declared is None
-        """Its group has gone on without it, or may have: it gets nothing until it has synced."""
         self.keeps = False
         """See `plan.Joined.keeps`."""
+        self.session_seconds = 0.0
+        self.expires_at = 0.0
+        """When its session timeout is over, in seconds."""
+        # What its group gave it
+        self.lanes: Lanes = {}
+        """The lanes that its group gave it, or those of the lane that it names."""
         self.plain = False
-        """Its group shares nothing: it gets all."""
-        self.session_seconds = self.expires_at = 0.0
-        """The session timeout of its group, and when that is over."""
+        """Whether its group shared nothing when it synced last: it has whole partitions, and no lanes."""
+        self.planned: Lanes = {}
+        """The lanes that its group has for it. If these are others, it has to join again (`plan.at_once`)."""
+        self.released: Lanes = {}
+        """What it had before and may still commit, as its client gives it up only after the rebalance."""
+        self.epoch = 0
+        """Changes with the lanes: what was asked for in an earlier epoch is for nobody."""
+        self.syncs = 0
+        """How many times its group gave it something, through this process."""
+        self.heartbeats = 0
+        """How many heartbeats it has sent since then, on any connection."""
+        # Whether it begins where the group has committed
+        self.unasked: set[TopicPartition] = set()
+        """Partitions of which it gets nothing until it has asked for their committed offsets. A client that
+        does not ask keeps the position that it had earlier. Nobody would read what lies before that of ranges
+        that are new to it. (kafka-python forgets an assignment that comes just as a poll ends.)"""
+        self._given: Lanes = {}
+        """What it was given last, whole partitions as well."""
+        self._has_shared = False
+        """Whether its group ever gave it lanes. Until then all hashes are at one offset."""
+        self._kept_position = False
+        """Whether it keeps a position from before, or may. It has to give up all, and to join again."""
+        self._gave_up_all = False
+        """Whether it was given nothing because of that. It joins again once it has heard of it. If it still
+        does not ask for offsets after that, its application sets the positions."""
+        # What it was sent
         self.scans: dict[bytes, dict[int, Scan]] = {}
-        """By topic and partition. A topic is named as in the fetch."""
+        """By topic, named as in the fetch, and partition."""
         self.first: dict[TopicPartition, int] = {}
-        """The lowest offset that was fetched of each partition."""
+        """The lowest offset that it has fetched of each partition."""
         self.delivered: dict[TopicPartition, int] = {}
-        """The offset of the last record that went to the member."""
+        """The offset of the last record that it was sent."""
         self.ends: dict[TopicPartition, int] = {}
-        """The high watermarks, as responses with records for it told them."""
+        """The high watermarks in the responses that had records."""
         self.started: dict[TopicPartition, Positions] = {}
-        """How far each hash was done when the member was told its offset. What lies before was another
-        member's, which may have got further than this one begins."""
+        """How far each hash was done when the member was told its offset. For some hashes another member may
+        have got further: records before that are not for this one."""
         self._splits: dict[TopicPartition | None, Split] = {}
-        """By partition, split at the steps of these as well; None: all partitions, as declared."""
-        self.tally = tally
+        """By partition. Under None there is the split of all partitions for declared ranges."""
 
     def __repr__(self) -> str:
-        return f"<Member declared={self.declared} lanes={len(self.lanes)} frozen={self.frozen}>"
+        return f"<Member {self.state.name} declared={self.declared} lanes={len(self.lanes)}>"
 
     # Its group
 
     def joins(self, group: bytes, session_seconds: float) -> None:
-        """Note that it joins: until it has synced it gets nothing."""
+        """Note that it joins a group."""
         self.group = group
         self.session_seconds = session_seconds
         self.freeze()
 
     def moves(self) -> None:
-        """Note that it joins on another connection than before, and may not have heard of what it was given.
+        """Note that it joins on another connection than before: it may not have heard of what it was given.
 
-        A client that takes a new connection for each generation (kafka-go) would join again for ever: with
-        its first heartbeat it would be told to. So it is told with the second one, by which it has heard.
+        A client that takes a new connection for each generation (kafka-go) must not be told to join again by
+        its first heartbeat, or it would do so for ever. By its second heartbeat it has heard.
         """
-        self.inherits = self.syncs > 0
+        self._kept_position = self.syncs > 0
 
     def freeze(self) -> None:
-        """Give it nothing of what it shares until it has synced."""
-        self.frozen = True
+        """Give it nothing until it has synced."""
+        self.state = State.FROZEN
         self.epoch += 1
 
+    def heartbeat(self) -> None:
+        """Note that it has sent a heartbeat."""
+        self.heartbeats += 1
+
     @property
-    def unknown(self) -> bool:
-        """Whether it joined its group before this process knew it."""
-        return self.frozen and not self.epoch
+    def has_heard(self) -> bool:
+        """Whether its client has heard of what it was given last."""
+        return self.syncs > 0 and self.heartbeats >= _HEARTBEATS
+
+    @property
+    def frozen(self) -> bool:
+        """Whether it gets nothing until it has synced."""
+        return self.state in _GET_NOTHING
+
+    @property
+    def keeps_position(self) -> bool:
+        """Whether it may be anywhere in what it was given: it has to give up all, and to join again."""
+        return self._kept_position
 
     @property
     def joins_again(self) -> bool:
         """Whether it is to join its group again."""
-        if self.unknown or self.frozen:
-            return self.unknown
-        if self.doubted and self.heard != self.syncs:
+        if self.frozen:
+            return self.state is State.UNKNOWN
+        if self._gave_up_all and not self.has_heard:
             return False
-        return self.inherits or self.lanes.keys() != self.planned.keys()
+        return self._kept_position or self.lanes.keys() != self.planned.keys()
 
     def synced(
         self,
@@ -163,23 +197,41 @@ class Member:
         """Give it lanes.
 
         Args:
-            lanes: those that it has now; None: its group shares nothing.
-            planned: those that it is to have.
+            lanes: the lanes that it has now. None if its group shares nothing.
+            planned: the lanes that it is to have.
             now: in seconds.
-            owned: the partitions of which its client goes on where it is, or has more to commit.
+            owned: the partitions in which its client goes on where it is, or has more to commit.
             whole: the partitions that it has if its group shares nothing.
         """
-        self.has_shared = self.has_shared or lanes is not None
-        self._begins(dict.fromkeys(whole, FULL) if lanes is None else lanes)
+        self._has_shared = self._has_shared or lanes is not None
+        self._begin(dict.fromkeys(whole, FULL) if lanes is None else lanes)
         before, self.lanes = self.lanes, lanes or {}
         goes_on = {*owned, *before} if self.keeps else owned
         self.plain, self.planned = lanes is None, planned
         kept = {place for place in goes_on if before.get(place, ()) == self.lanes.get(place)}
         self.released = {place: before[place] for place in owned if place in before and place not in kept}
-        self.frozen = False
+        self.state = State.ASSIGNED
         self.epoch += 1
         self.syncs += 1
-        self.beaten = 0
+        self.heartbeats = 0
+        self._forget_but(kept)
+        self.confirm(now)
+
+    def _begin(self, given: Lanes) -> None:
+        """Note in which partitions it has to begin from the committed offsets; see `unasked`."""
+        self.unasked = {
+            place
+            for place, ranges in given.items()
+            if place in self.unasked
+            or not (within(ranges, self._given[place]) if place in self._given else self.has_heard)
+        }
+        if not self._has_shared:
+            self.unasked.clear()
+        self._given = given
+        self._kept_position, self._gave_up_all = False, self._kept_position
+
+    def _forget_but(self, kept: Collection[TopicPartition]) -> None:
+        """Forget what it was sent of all partitions but those in which it goes on."""
         self.first = {place: each for place, each in self.first.items() if place in kept}
         self.delivered = {place: each for place, each in self.delivered.items() if place in kept}
         self.ends = {place: each for place, each in self.ends.items() if place in kept}
@@ -189,27 +241,12 @@ class Member:
         self._splits = {place: each for place, each in self._splits.items() if place in kept}
         for topic, scans in self.scans.items():
             self.scans[topic] = {each: scan for each, scan in scans.items() if (topic, each) in kept}
-        self.beats(now)
-
-    def _begins(self, given: Lanes) -> None:
-        """Note where it has to begin from the committed offsets; see `unasked`."""
-        heard = 0 < self.syncs == self.heard
-        self.unasked = {
-            place
-            for place, ranges in given.items()
-            if place in self.unasked
-            or not (within(ranges, self.given[place]) if place in self.given else heard)
-        }
-        if not self.has_shared:
-            self.unasked.clear()
-        self.given = given
-        self.inherits, self.doubted = False, self.inherits
 
     def goes_on(self, places: Iterable[TopicPartition]) -> bool:
-        """Tell whether it may be given records of partitions, as far as its client has begun with them."""
+        """Whether it may get records of partitions: its client has asked for the committed offsets."""
         if self.unasked.isdisjoint(places):
             return True
-        self.inherits = self.inherits or 0 < self.syncs == self.heard
+        self._kept_position = self._kept_position or self.has_heard
         return False
 
     def assigned(self, now: float) -> None:
@@ -217,8 +254,8 @@ class Member:
         if self.frozen or not self.plain:
             self.synced(None, {}, now)
 
-    def beats(self, now: float) -> None:
-        """Note that the group knew it at a time."""
+    def confirm(self, now: float) -> None:
+        """Note that the group knew it at a time: its session timeout counts from then."""
         self.expires_at = max(self.expires_at, now + self.session_seconds)
 
     def lives(self, now: float) -> bool:
@@ -226,7 +263,7 @@ class Member:
         return not self.frozen and now <= self.expires_at
 
     def gets(self, epoch: int, now: float) -> bool:
-        """Whether it gets what it asked for when its lanes were those of `epoch`."""
+        """Whether it gets what it asked for in an epoch."""
         if self.declared is None and not self.plain and now > self.expires_at:
             return False  # others may have its lanes already
         return not self.frozen and epoch == self.epoch
@@ -234,7 +271,7 @@ class Member:
     def seen(
         self, positions: Mapping[TopicPartition, Positions], ends: Mapping[TopicPartition, int]
     ) -> tuple[str, list[LaneSeen]]:
-        """Return its state (`MemberSeen.state`) and what it has.
+        """Return its state (`MemberSeen.state`) and its lanes.
 
         Args:
             positions: what is known of its group's.
@@ -260,26 +297,26 @@ class Member:
     # Its lanes
 
     def has(self, place: TopicPartition) -> bool:
-        """Whether a partition is its, in whole or in part, or is none of its group's business."""
+        """Whether it has a partition, in whole or in part, or its group gives it none."""
         return self.declared is not None or self.plain or place in self.lanes
 
     def commits(self, place: TopicPartition) -> KeyRanges | None:
-        """Return the key ranges of a partition that it commits for; None: for all."""
+        """Return the key ranges for which it commits. None for the whole partition."""
         return self.released.get(place) or self.ranges(place)
 
     def ranges(self, place: TopicPartition) -> KeyRanges | None:
-        """Return its key ranges of a partition; None: all records are its own business."""
+        """Return its key ranges of a partition. None if no lane is known."""
         return self.declared or self.lanes.get(place)
 
     def scan(self, topic: bytes, partition: int) -> Scan:
-        """Return what was scanned of a partition; it is kept from now on."""
+        """Return what was scanned of a partition, and keep it from now on."""
         return self.scans.setdefault(topic, {}).setdefault(partition, Scan())
 
     def fetches(self, place: TopicPartition, offset: int) -> None:
         """Note from which offset the member fetches a partition.
 
         Raises:
-            TooMany: it has fetched more partitions than are known of a member.
+            TooMany: it has fetched more partitions than are tracked of a member.
         """
         if 0 <= offset < self.first.get(place, offset + 1):
             self.first[place] = offset
@@ -290,7 +327,7 @@ class Member:
             self.start(place, None)  # the application reads again what was done
 
     def start(self, place: TopicPartition, positions: Positions | None) -> None:
-        """Note how far each hash of a partition is done; None: all from the member's offset on may come."""
+        """Note how far each hash of a partition is done. None if it may get all from its offset on."""
         self._splits.pop(place, None)
         before, ranges = self.started.pop(place, None), self.ranges(place)
         if positions is None or ranges is None or positions.lowest(ranges) == positions.highest(ranges):
@@ -301,9 +338,9 @@ class Member:
             self.forget(*place)  # what others had done was scanned as nothing for it
 
     def lane(self, place: TopicPartition, offset: int) -> tuple[Split, list[int]] | None:
-        """Return how a partition is split for the member, and for each step the lowest offset that passes.
+        """Return how a partition is split for it, and for each step the lowest offset that passes.
 
-        None: all records pass, as they came.
+        None if all records pass, as they came.
         """
         ranges, started = self.ranges(place), self.started.get(place)
         if ranges is None or (ranges == FULL and started is None):
@@ -317,11 +354,14 @@ class Member:
         return split, [max(offset, started.at(start)) for start in split.starts]
 
     def skips(self, place: TopicPartition, offset: int) -> int:
-        """Return the offset up to which nothing is for the member, from an offset on."""
+        """Return the next offset, from an offset on, that may have something for it."""
         scan = self.scans.get(place[0], {}).get(place[1])
         return offset if scan is None else scan.after(offset)
 
     def forget(self, topic: bytes, partition: int) -> None:
-        """Forget what was scanned of a partition: its log may not be the same any more."""
+        """Forget what was scanned of a partition: its log may have changed."""
         if (scans := self.scans.get(topic)) is not None:
             scans.pop(partition, None)
+
+
+_GET_NOTHING: Final = frozenset({State.UNKNOWN, State.FROZEN})

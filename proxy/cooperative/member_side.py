@@ -20,8 +20,8 @@ from proxy.cooperative.lane_fetch import HELD_SECONDS, LaneFetch, refusal
 from proxy.cooperative.members import INVALID_RANGES, Members
 from proxy.cooperative.membership import heartbeat_member, read_join, read_sync, rejoin
 from proxy.cooperative.offsets import read_commit, read_offset_fetch
-from proxy.cooperative.reader import Rider
 from proxy.cooperative.responses import PASS, Edit, Handler, Reply, Responses, nothing
+from proxy.cooperative.shared_fetch import Subscriber
 from proxy.core.in_flight import AT_ONCE, MAX_IN_FLIGHT
 from proxy.core.requests import describe_length, read_client_names
 from proxy.protocol.api import (
@@ -105,8 +105,8 @@ class MemberSide:
         "_members",
         "_passing",
         "_responses",
-        "_rider",
         "_stopped",
+        "_subscriber",
         "_wake",
         "elsewhere",
         "is_member",
@@ -135,7 +135,7 @@ class MemberSide:
         """Bytes that are due to the client."""
         self._identity = Identity(members, host)
         self._joining = Joining(members, host)
-        self._rider = Rider(members.readers, broker, self._resume)
+        self._subscriber = Subscriber(members.shared_fetches, broker, self._resume)
         self._data = bytearray()
         """What came from the client and was not processed."""
         self._passing = 0
@@ -239,7 +239,7 @@ class MemberSide:
         if self._current is not None:
             self._current.end(now)
         self._identity.end()
-        self._rider.end(now)
+        self._subscriber.end(now)
 
     def tick(self, now: float) -> None:
         """Do what is due."""
@@ -334,7 +334,7 @@ class MemberSide:
         data, size, identity = self._data, request.size, self._identity
         has_lane = bool(identity.refused) or identity.member is not None
         if request.api_key in _AUTHENTICATE:
-            self._rider.alone()
+            self._subscriber.alone()
         if has_lane and request.api_key == ApiKey.SASL_HANDSHAKE and request.version == 0:
             self._fail("client", "SASL without Kafka's framing, by a client with a lane")
             return len(data)
@@ -471,7 +471,7 @@ class MemberSide:
             self._reply([refusal(fetch, INVALID_RANGES)], now, now + held)
             return
         before = len(member.first)
-        lane = LaneFetch(fetch, member, self._rider, members, self._send, now)
+        lane = LaneFetch(fetch, member, self._subscriber, members, self._send, now)
         self._fetch_wait = lane.refuse_at - now
         members.fetched(len(member.first) - before)
         if lane.in_session:

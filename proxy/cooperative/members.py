@@ -18,7 +18,7 @@ from proxy.cooperative.named import NamedLane
 from proxy.cooperative.plan import Lanes
 from proxy.cooperative.positions import TopicPartition
 from proxy.cooperative.ranges import KeyRanges, RangeError
-from proxy.cooperative.reader import Readers
+from proxy.cooperative.shared_fetch import SharedFetches
 from proxy.cooperative.tally import EXCLUSIVE, Cooperative, FilterTally, GroupSeen, MemberSeen, Tell, Told
 
 MAX_MEMBERS: Final = 4096
@@ -76,7 +76,7 @@ class Members:
         "lanes",
         "number",
         "places",
-        "readers",
+        "shared_fetches",
         "tally",
         "tell",
     )
@@ -99,7 +99,7 @@ class Members:
         self.places = 0
         """How many partitions members have fetched from, as they were counted last, and those since."""
         self.tally = FilterTally()
-        self.readers = Readers()
+        self.shared_fetches = SharedFetches()
         self.gateway = gateway
         self.tell = tell
         self.lanes: Mapping[str, NamedLane] = {}
@@ -144,9 +144,9 @@ class Members:
         ]
         return Cooperative(
             tally=self.tally,
-            reader_fetches=self.readers.fetches,
-            buffered_bytes=self.readers.buffered,
-            detached=self.readers.detached,
+            reader_fetches=self.shared_fetches.fetches,
+            buffered_bytes=self.shared_fetches.buffered,
+            detached=self.shared_fetches.detached,
             groups=groups,
         )
 

@@ -2,13 +2,13 @@
 
 import pytest
 
-from proxy.cooperative import reader
+from proxy.cooperative import shared_fetch
 from proxy.cooperative.key_hash import SPACE
 from proxy.cooperative.member import Member
 from proxy.cooperative.plan import Lanes
 from proxy.cooperative.ranges import KeyRange
-from tests.cooperative import test_reader_law
-from tests.cooperative.test_reader_law import ERRORS, TOPIC, WAIT, Client, World, lanes
+from tests.cooperative import test_shared_fetch_law
+from tests.cooperative.test_shared_fetch_law import ERRORS, TOPIC, WAIT, Client, World, lanes
 from tests.model.gate import framed, unframed
 from tests.model.wire import decode_response
 
@@ -55,7 +55,7 @@ def test_one_fetch_serves_all(world: World) -> None:
         world.produce(0, KEYS, codec=3)
         assert settled(*clients) == [1, 0, 0, 0]
         assert has_all(world, *clients)
-        assert world.members.readers.fetches == round_ + 1
+        assert world.members.shared_fetches.fetches == round_ + 1
     assert world.upstream == sum(
         len(batch.data) for batch in world.broker.partition(TOPIC).segments[0].batches
     )
@@ -73,7 +73,7 @@ def test_one_that_is_slow_gets_what_was_put_aside(world: World) -> None:
         fast.respond()
         fast.take()
         fast.ask(0)
-    assert world.members.readers.buffered > 0
+    assert world.members.shared_fetches.buffered > 0
     slow.take()
     for _ in range(2):
         slow.ask(0)
@@ -81,7 +81,7 @@ def test_one_that_is_slow_gets_what_was_put_aside(world: World) -> None:
         slow.take()
     assert has_all(world, fast, slow)
     slow.ask(0)
-    assert world.members.readers.buffered == 0
+    assert world.members.shared_fetches.buffered == 0
 
 
 def test_the_same_offset_again_is_the_same_bytes(world: World) -> None:
@@ -123,7 +123,7 @@ def test_only_one_goes_in_its_place(world: World) -> None:
     for client in clients:
         client.ask(0)
     clients[0].connection.ended()
-    assert world.members.readers.fetches == 2
+    assert world.members.shared_fetches.fetches == 2
     world.produce(0, KEYS, codec=0)
     assert settled(*clients[1:]) == [1, 0, 0]
 
@@ -265,7 +265,7 @@ def test_members_that_the_broker_may_answer_otherwise_share_nothing(world: World
     two.ask(0)
     world.produce(0, KEYS, codec=0)
     assert min(settled(one, two)) == 1
-    assert not world.members.readers.buffered
+    assert not world.members.shared_fetches.buffered
     assert offsets(one)
 
 
@@ -279,7 +279,7 @@ def test_lanes_that_overlap_share_nothing(world: World) -> None:
 
 def test_without_room_the_last_one_reads_for_itself(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Case 49: the bounds hold; case 48: nobody waits for it."""
-    monkeypatch.setattr(reader, "PARTITION_BYTES", 2000)
+    monkeypatch.setattr(shared_fetch, "PARTITION_BYTES", 2000)
     fast, slow = pair(world)
     slow.ask(0)
     fast.ask(0)
@@ -288,9 +288,9 @@ def test_without_room_the_last_one_reads_for_itself(world: World, monkeypatch: p
         slow.respond()
         fast.respond()
         fast.take()
-        assert world.members.readers.buffered <= 2000
+        assert world.members.shared_fetches.buffered <= 2000
         fast.ask(0)
-    assert world.members.readers.detached == {"full": 1}
+    assert world.members.shared_fetches.detached == {"full": 1}
     slow.take()
     while not has_all(world, fast, slow):
         slow.ask(0)
@@ -304,7 +304,7 @@ def test_without_room_the_last_one_reads_for_itself(world: World, monkeypatch: p
 
 def test_the_bound_of_all_partitions_holds(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Case 49."""
-    monkeypatch.setattr(reader, "ALL_BYTES", 1500)
+    monkeypatch.setattr(shared_fetch, "ALL_BYTES", 1500)
     fast, slow = pair(world)
     slow.ask()
     fast.ask()
@@ -313,16 +313,16 @@ def test_the_bound_of_all_partitions_holds(world: World, monkeypatch: pytest.Mon
         slow.respond()
         fast.respond()
         fast.take()
-        assert world.members.readers.buffered <= 1500
+        assert world.members.shared_fetches.buffered <= 1500
         fast.ask()
-    assert world.members.readers.detached["full"] > 0
+    assert world.members.shared_fetches.detached["full"] > 0
 
 
 def test_the_bounds_hold_with_a_hundred_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
     """Case 49."""
-    monkeypatch.setattr(test_reader_law, "PARTITIONS", 100)
-    monkeypatch.setattr(reader, "PARTITION_BYTES", 1000)
-    monkeypatch.setattr(reader, "ALL_BYTES", 20_000)
+    monkeypatch.setattr(test_shared_fetch_law, "PARTITIONS", 100)
+    monkeypatch.setattr(shared_fetch, "PARTITION_BYTES", 1000)
+    monkeypatch.setattr(shared_fetch, "ALL_BYTES", 20_000)
     world, most = World(), 0
     fast, slow = pair(world)
     slow.ask()
@@ -333,7 +333,7 @@ def test_the_bounds_hold_with_a_hundred_partitions(monkeypatch: pytest.MonkeyPat
         slow.respond()
         fast.respond()
         fast.take()
-        most = max(most, world.members.readers.buffered)
+        most = max(most, world.members.shared_fetches.buffered)
         fast.ask()
     assert 10_000 < most <= 20_000
     slow.take()
@@ -356,8 +356,8 @@ def test_a_member_that_does_not_ask_is_not_waited_for(world: World) -> None:
         fast.respond()
         fast.take()
         fast.ask(0)
-    assert world.members.readers.detached == {"wait": 1}
-    assert world.members.readers.buffered == 0
+    assert world.members.shared_fetches.detached == {"wait": 1}
+    assert world.members.shared_fetches.buffered == 0
 
 
 def test_each_fetches_for_itself_at_times(world: World) -> None:
@@ -407,7 +407,7 @@ def test_a_response_with_aborted_transactions_is_for_those_who_asked_for_its_off
     two.ask(0)
     one.ask(0)
     assert settled(one, two) == [1, 1]
-    assert not world.members.readers.buffered
+    assert not world.members.shared_fetches.buffered
     two.offsets[0] = 3
     two.ask(0)
     two.respond()

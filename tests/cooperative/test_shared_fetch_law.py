@@ -322,7 +322,7 @@ def check_end(world: World, clients: list[Client]) -> None:
         settle(world, clients)
     for client in clients:
         client.connection.ended()
-    assert (len(world.members.readers), world.members.readers.buffered) == (0, 0)
+    assert (len(world.members.shared_fetches), world.members.shared_fetches.buffered) == (0, 0)
 
 
 WEIGHTS = {
