@@ -12,7 +12,8 @@ socket and no file, and ask no clock.
 - **simulate** (sans-IO): sends each captured fetch through the gateway's own core,
   ``proxy.core.connection``. A simulated broker is behind the core. Its responses have the contents of the
   captured ones.
-- **report** (sans-IO): the report object, and its forms: text for a terminal, HTML, CSV.
+- **report** (sans-IO, but for the templates of the page): the report object, and its forms: text for a
+  terminal, HTML, CSV. Tables are described once for all three.
 - **measure**: ``fetchgate replay measure``. It writes one row for each exchange, adds the rows up, and makes
   the report object of the sums. Its modules are sans-IO, except ``command``, ``here`` and ``measure/spark``.
   Only ``measure/spark`` and ``source`` import pyspark.

@@ -29,7 +29,18 @@ COMMANDS: Final = {
 """Each module offers `add_arguments(parser)` and `run(arguments) -> int`."""
 _EXTRAS: Final = {
     **dict.fromkeys(
-        ("asyncio_throttle", "numpy", "pandas", "py4j", "pyarrow", "pyspark", "zstandard"), "replay"
+        (
+            "asyncio_throttle",
+            "jinja2",
+            "markupsafe",
+            "numpy",
+            "pandas",
+            "py4j",
+            "pyarrow",
+            "pyspark",
+            "zstandard",
+        ),
+        "replay",
     ),
     **dict.fromkeys(("cramjam", "google_crc32c", "lz4"), "cooperative"),
     "cryptography": "tls",

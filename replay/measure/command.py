@@ -307,6 +307,8 @@ def _work(arguments: argparse.Namespace, scratch: str) -> Work:
     for option in ("csv", "html"):
         if file := getattr(arguments, option):
             _check_file(option, Path(file))
+    if arguments.html:
+        import_module("jinja2")  # only the page needs it: this tells if it is missing
     if arguments.parquet and (arguments.anonymize or arguments.anonymize_key):
         raise UsageError("--parquet writes the names that --anonymize replaces: use only one of them")
     if arguments.parquet and Path(arguments.parquet).is_file():

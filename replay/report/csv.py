@@ -26,6 +26,7 @@ from replay.report.model import (
     ToDo,
     predicted_bytes,
 )
+from replay.report.table import Column, Line, Table
 
 NAMES: Final = (
     "by",
@@ -77,10 +78,16 @@ def render(report: Report) -> str:
         text, to be written as UTF-8 without translation of line ends. Names from clients and brokers are
         printable. A name that a spreadsheet would take for a formula gets an apostrophe before it.
     """
+    lines = [Line(values=[row.get(name) for name in COLUMNS]) for row in _rows(report)]
+    return table(Table(title="", columns=[Column(title=name) for name in COLUMNS], lines=lines))
+
+
+def table(described: Table) -> str:
+    """Return a table as CSV. Numbers are whole, for programs; None is empty."""
     lines = _Lines()
-    writer = csv.DictWriter(lines, COLUMNS, restval="")
-    writer.writeheader()
-    writer.writerows(_rows(report))
+    writer = csv.writer(lines)
+    writer.writerow(column.title for column in described.columns)
+    writer.writerows(map(_plain, line.values) for line in described.lines)
     return "".join(lines)
 
 
@@ -90,7 +97,14 @@ class _Lines(list[str]):
     write = list[str].append
 
 
-def _rows(report: Report) -> Iterator[dict[str, str | int | float]]:
+def _plain(value: object) -> object:
+    """Return a value as it is written. A spreadsheet must not compute text (OWASP: CSV injection)."""
+    if not isinstance(value, str):
+        return value
+    return "'" + printable(value) if value.startswith(_FORMULA) else printable(value)
+
+
+def _rows(report: Report) -> Iterator[Mapping[str, object]]:
     decision = report["decision"]
     yield {
         "by": "total",
@@ -98,7 +112,7 @@ def _rows(report: Report) -> Iterator[dict[str, str | int | float]]:
         **_figures(report["fetch"]),
         **_of_a_day(decision),
         "captured_seconds": decision["captured_seconds"],
-        "reason": _inert(decision["reason"]),
+        "reason": decision["reason"],
     }
     to_do = {_client_key(row): row for row in decision["to_do"]}
     for client in report["by_client"]:
@@ -108,14 +122,16 @@ def _rows(report: Report) -> Iterator[dict[str, str | int | float]]:
             **_names(client),
             **_figures(client["fetch"]),
             **_of_a_day(row),
-            "to_do": _inert(row["sentence"]),
+            "to_do": row["sentence"],
             **_why(client),
         }
         for reason, passed in client["passed"].items():
             yield {
                 "by": "passed",
-                **_names({name: client[name] for name in ("client_id", "software", "fetch_version")}),
-                "reason": _inert(reason),
+                "client_id": client["client_id"],
+                "software": client["software"],
+                "fetch_version": client["fetch_version"],
+                "reason": reason,
                 "passed_exchanges": passed["exchanges"],
                 "passed_bytes": passed["bytes"],
             }
@@ -133,7 +149,7 @@ def _rows(report: Report) -> Iterator[dict[str, str | int | float]]:
 
 
 def _why(row: ClientRow | BrokerRow | ConnectionRow) -> dict[str, str]:
-    return {"reason": _inert(why(row["fetch"], row["passed"]))}
+    return {"reason": why(row["fetch"], row["passed"])}
 
 
 def _client_key(row: ClientRow | ToDo) -> tuple[str, str, int]:
@@ -148,18 +164,8 @@ def _of_a_day(row: Decision | ToDo) -> dict[str, int | float]:
     return {name: figure for name, figure in figures if figure is not None}
 
 
-def _names(row: Mapping[str, object]) -> dict[str, str | int]:
-    fields = ((name, row.get(name)) for name in NAMES)
-    return {
-        name: field if isinstance(field, int) else _inert(str(field))
-        for name, field in fields
-        if field is not None
-    }
-
-
-def _inert(name: str) -> str:
-    """Make sure that a spreadsheet does not compute a name (OWASP: CSV injection)."""
-    return "'" + printable(name) if name.startswith(_FORMULA) else printable(name)
+def _names(row: Mapping[str, object]) -> dict[str, object]:
+    return {name: row[name] for name in NAMES if name in row}
 
 
 def _figures(fetch: FetchReport) -> dict[str, int | float]:

@@ -1,14 +1,12 @@
 """Rows of the report's tables, ready to show: largest savings first, the last row adds up the rest."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from proxy.printable import printable
 from replay.report.decision import why
 from replay.report.model import (
     ClientRow,
-    CooperativeReport,
-    CooperativeRow,
     FetchReport,
     Passed,
     Report,
@@ -17,7 +15,7 @@ from replay.report.model import (
     eligible_bytes,
     predicted_bytes,
 )
-from replay.report.wording import REST, duration, number, percent, plural, shown, size
+from replay.report.wording import REST, plural, shown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,74 +182,3 @@ def _summed(names: tuple[str, ...], rows: list[Row]) -> Row:
         saved=(saved := sum(row.saved for row in rows)),
         why="" if saved > 0 else rows[0].why,
     )
-
-
-def limit_rows(report: Report, limit: int) -> Sequence[tuple[str, ...]]:
-    """Return who got more than a limit or starved: names, then figures; those with the most first."""
-    return [
-        (
-            shown(row["client_id"]),
-            f"v{row['fetch_version']}",
-            size(row["max_bytes"]) if row["max_bytes"] else "none",
-            size(row["largest_record_bytes"]),
-            number(row["over_limit"]),
-            size(row["over_limit_bytes"]),
-            number(row["starved"]),
-        )
-        for row in report["limits"]["by_client"]
-        if row["over_limit"] or row["starved"]
-    ][:limit]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SpreadRow:
-    """How evenly the records of a group would spread over its members; every figure as text, "" for none."""
-
-    name: str
-    records: str
-    size: str
-    shared: str
-    spread: str
-    """The share of each member."""
-    evenness: str
-    evenness_of_bytes: str
-    hottest: str
-    hottest_of_bytes: str
-    bound: str
-
-
-def spread_rows(found: CooperativeReport, limit: int) -> list[SpreadRow]:
-    """Return the groups with the most bytes."""
-    return [_spread_row(row) for row in found["groups"][:limit]]
-
-
-def _spread_row(row: CooperativeRow) -> SpreadRow:
-    name = f"{shown(row['client_id'] or '')} (client id)" if row["group"] is None else shown(row["group"])
-    evenness, hottest = row["evenness"], row["hottest_key"]
-    most = "" if hottest is None or hottest["exact"] else "<="
-    return SpreadRow(
-        name=name,
-        records=number(row["records"]),
-        size=size(row["bytes"]),
-        shared=f"{number(row['shared_partitions'])} of {number(row['partitions'])}",
-        spread=", ".join(percent(share["records"]) for share in row["spread"]),
-        evenness=f"{evenness['records']:.2f}" if evenness else "",
-        evenness_of_bytes=f"{evenness['bytes']:.2f}" if evenness else "",
-        hottest=most + percent(hottest["records"]) if hottest else "",
-        hottest_of_bytes=most + percent(hottest["bytes"]) if hottest else "",
-        bound=f"{row['bound']:,.1f} x" if row["bound"] else "",
-    )
-
-
-def starved_rows(report: Report) -> Sequence[tuple[str, ...]]:
-    """Return the partitions that starved longest: names, then figures."""
-    return [
-        (
-            f"{shown(row['topic'])}-{row['partition']}",
-            shown(row["client_id"]),
-            duration(row["seconds"]),
-            number(row["responses"]),
-            number(row["behind"]),
-        )
-        for row in report["limits"]["longest"]
-    ]

@@ -3,32 +3,20 @@
 Names of clients and brokers are `Text`, never rich markup.
 """
 
-from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
+import rich.table
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
+from replay.report import tables
 from replay.report.model import Report, actual_bytes, predicted_bytes
-from replay.report.rows import (
-    Row,
-    broker_rows,
-    client_rows,
-    limit_rows,
-    passed_rows,
-    spread_rows,
-    starved_rows,
-    to_do_rows,
-    topic_rows,
-    total_row,
-)
+from replay.report.table import Column, Table, neutral
 from replay.report.wording import (
     FORMULA,
     MODELLED,
     POLICY,
     SAVED,
-    SHARES,
     captured,
     clocks,
     decided,
@@ -37,7 +25,6 @@ from replay.report.wording import (
     left_out,
     limits,
     narrowed,
-    number,
     percent,
     plural,
     price,
@@ -69,13 +56,14 @@ def render(report: Report) -> RenderableType:
         return Group(_headline(report), Text(), _reading(report))
     parts: list[RenderableType] = [
         _headline(report),
-        _to_do(report),
-        _where(report),
-        *_breakdowns(report),
+        table(tables.to_do(report, ROWS)),
+        table(tables.where(report)),
+        table(tables.by_client(report, ROWS)),
+        table(tables.by_topic(report, ROWS)),
+        table(tables.by_broker(report, ROWS)),
         Text(session_counts(report)),
-        _policies(report),
-        *_passed(report),
-        *_slots(report),
+        table(tables.policies(report)),
+        *(table(one) for one in (tables.passed(report, ROWS), tables.slots(report)) if one.lines),
         *_limits(report),
         *_cooperative(report),
         _reading(report),
@@ -106,20 +94,14 @@ def _headline(report: Report) -> Text:
     return text.append(f" ({size(predicted_bytes(fetch))} would go to and from the brokers)")
 
 
-def _to_do(report: Report) -> Table:
-    table = _table("What to do", "client id", "software", "fetch", "what to do", numbers=())
-    for names, sentence in to_do_rows(report, ROWS):
-        table.add_row(*map(Text, names), Text(sentence))
-    return table
-
-
 def _style(saved: int) -> str:
     return "bold green" if saved > 0 else "bold red" if saved < 0 else "bold"
 
 
-def _table(title: str, *names: str, numbers: Sequence[str]) -> Table:
-    table = Table(
-        title=title,
+def table(described: Table) -> rich.table.Table:
+    """Return a table as rich draws it: without its wide columns."""
+    drawn = rich.table.Table(
+        title=described.title,
         title_justify="left",
         title_style="bold",
         box=None,
@@ -127,110 +109,39 @@ def _table(title: str, *names: str, numbers: Sequence[str]) -> Table:
         padding=(0, 2, 0, 0),
         header_style="dim",
     )
-    for name in names:
-        table.add_column(name, overflow="fold")
-    for name in numbers:
-        table.add_column(name, justify="right", no_wrap=True)
-    return table
+    shown_at = [place for place, column in enumerate(described.columns) if not column.wide]
+    columns = [described.columns[place] for place in shown_at]
+    for column in columns:
+        title = column.title.lower() if column.short is None else column.short
+        if column.unit.number:
+            drawn.add_column(title, justify="right", no_wrap=True)
+        else:
+            drawn.add_column(title, overflow="fold")
+    for line in described.lines:
+        drawn.add_row(*(_cell(described.columns[place], line.values[place]) for place in shown_at))
+        if line.note:
+            drawn.add_row(Text(f"  {line.note}", style="dim"))
+    return drawn
 
 
-def _where(report: Report) -> Table:
-    table = _table("Where the bytes go", "", "", numbers=("captured", "predicted"))
-    actual, predicted = report["where"]["actual"], report["where"]["predicted"]
-    for key, (name, what) in SHARES.items():
-        before, after = actual[key], predicted[key]
-        table.add_row(name, Text(what, style="dim"), size(before), size(after))
-    return table
-
-
-def _breakdowns(report: Report) -> list[Table]:
-    topics = topic_rows(report, ROWS)
-    return [
-        _by("By client", ("client id", "software", "fetch"), client_rows(report, ROWS), "fetches"),
-        _by("By topic", ("topic",), topics, "entries"),
-        _by("By broker", ("broker",), [*broker_rows(report, ROWS), total_row(report)], "fetches"),
-    ]
-
-
-def _by(title: str, names: tuple[str, ...], rows: list[Row], counted: str) -> Table:
-    table = _table(title, *names, numbers=(counted, "captured", "predicted", "saved"))
-    for row in rows:
-        table.add_row(
-            *(Text(name) for name in row.names),
-            *("" for _ in names[len(row.names) :]),
-            number(row.count),
-            size(row.actual),
-            size(row.predicted),
-            Text(percent(row.ratio), style=_style(row.saved)),
-        )
-        if row.why:
-            table.add_row(Text(f"  {row.why}", style="dim"))
-    return table
-
-
-def _policies(report: Report) -> Table:
-    table = _table("Both policies", "policy", numbers=("predicted", "saved", ""))
-    for name, row in report["policies"].items():
-        ratio = Text(percent(row["saved_ratio"]), style=_style(row["saved_bytes"]))
-        here = " (this report)" if name == report["policy"] else ""
-        table.add_row(f"{name}{here}", size(row["predicted_bytes"]), size(row["saved_bytes"]), ratio)
-    return table
-
-
-def _passed(report: Report) -> list[Table]:
-    rows = passed_rows(report, ROWS)
-    if not rows:
-        return []
-    names = ("client id", "software", "fetch", "reason")
-    table = _table("Why fetches pass as captured", *names, numbers=("fetches", "bytes"))
-    for client, reason, row in rows:
-        table.add_row(
-            *map(Text, client), Text(shown(reason, empty="")), number(row["exchanges"]), size(row["bytes"])
-        )
-    return [table]
-
-
-def _slots(report: Report) -> list[Table]:
-    if not report["slots"]:
-        return []
-    table = _table(
-        "Fetch session slots of the brokers, most at once",
-        "broker",
-        numbers=("used", "needed", "slots", "evictions", "refused"),
-    )
-    for row in report["slots"]:
-        counts = (row["sessions_at_once"], row["requested_at_once"], row["slots"], row["evictions"])
-        table.add_row(Text(shown(row["broker"])), *map(number, counts), number(row["refused"]))
-    return [table]
+def _cell(column: Column, value: Any) -> Text:
+    unit = column.unit
+    style = "dim" if column.soft else _style(unit.sign(value)) if unit.sign is not neutral else ""
+    return Text(unit.write(value), style=style)
 
 
 def _limits(report: Report) -> list[RenderableType]:
-    parts: list[RenderableType] = [Text(limits(report))]
-    if rows := limit_rows(report, ROWS):
-        figures = ("max_bytes", "largest", "over", "by", "starved")
-        table = _table("Response limits", "client id", "fetch", numbers=figures)
-        for row in rows:
-            table.add_row(*map(Text, row))
-        parts.append(table)
-    if starved := starved_rows(report):
-        table = _table("Starved longest", "partition", "client id", numbers=("time", "responses", "behind"))
-        for row in starved:
-            table.add_row(*map(Text, row))
-        parts.append(table)
-    return parts
+    found = (tables.limits(report, ROWS), tables.starved(report))
+    return [Text(limits(report)), *(table(one) for one in found if one.lines)]
 
 
 def _cooperative(report: Report) -> list[RenderableType]:
     if "cooperative" not in report:
         return []
     found = report["cooperative"]
-    figures = ("records", "shared", "evenness", "hottest key", "at most")
-    table = _table(f"Keys over {found['members']} members", "group", numbers=figures)
-    for row in spread_rows(found, ROWS):
-        table.add_row(Text(row.name), row.records, row.shared, row.evenness, row.hottest, row.bound)
     more = len(found["groups"][ROWS:])
     lines = [*spread(found), *([f"And {plural(more, 'more group')}; the JSON has all."] if more else [])]
-    return [table, Text(" ".join(lines), style="dim")]
+    return [table(tables.evenness(found, ROWS)), Text(" ".join(lines), style="dim")]
 
 
 def _reading(report: Report) -> Text:

@@ -1,10 +1,16 @@
 """The report as one HTML file, read back by a parser. What a browser makes of it: test_browser."""
 
+import io
 import re
+import tomllib
 from html.parser import HTMLParser
+from pathlib import Path
 
-from replay.report import html
+from rich.console import Console
+
+from replay.report import csv, html, terminal
 from replay.report.model import ClientRow, Report
+from replay.report.table import BYTES, NAME, SAVING, Column, Line, Saving, Table
 from replay.report.wording import FORMULA, POLICY
 from tests.replay.report import hostile, sample
 
@@ -88,7 +94,7 @@ def test_the_whole_of_it() -> None:
         "What to do billing-enricher librdkafka 2.16.0 v16 Put it behind a gateway: that saves 92.7 %, 9.75",
         "one partition the fetch lists a single partition: a session has nothing to leave out 13,433 6.34 MB",
         "fraud-scorer native session apache-kafka-java 4.3.0 v18 48,611 44.2 MB 0 B 44.2 MB 0.0 %",
-        "[fd00:20::13]:9092 12 7 1,000 0 0",
+        "[fd00:20::13]:9092 7 12 1,000 0 0",
         "Modelled, not counted",
         "TCP/IP headers 61.2 MB 21.2 MB 66 bytes for each",
         "cost 0.01 in the time of the capture, or 8.65 in 30 days of the same traffic",
@@ -167,3 +173,33 @@ def test_a_fleet_makes_no_endless_page() -> None:
     assert "4,951 other clients" in text
     assert "and 980 more; the JSON has all" in text
     assert len(text) < 200_000
+
+
+def test_a_wheel_has_the_templates() -> None:
+    root = Path(html.__file__).parents[1]
+    data = tomllib.loads((root.parent / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]
+    packed = {path for pattern in data["replay"] for path in root.glob(pattern)}
+
+    assert {path.name for path in packed} >= {"page.html", "parts.html", "style.css"}
+    assert packed >= set((root / "report/page").iterdir())
+
+
+def test_a_table_has_one_description_for_all_forms() -> None:
+    described = Table(
+        title="T",
+        columns=[
+            Column(title="Client id", unit=NAME),
+            Column(title="Bytes", unit=BYTES),
+            Column(title="Saved", unit=SAVING, short="part"),
+            Column(title="Why", wide=True),
+        ],
+        lines=[Line(values=("=a<b", 12_345, Saving(-5, -0.5), "x"), note="note")],
+    )
+    out = io.StringIO()
+    Console(file=out, width=80).print(terminal.table(described))
+    page = html.environment().get_template("parts.html").module.table(described)  # type: ignore[attr-defined] # a macro
+
+    assert " ".join(out.getvalue().split()) == "T client id bytes part =a<b 12.3 kB -50.0 % note"
+    assert Page(page).text == "Client id Bytes Saved Why =a<b note 12.3 kB -50.0 % x"
+    assert '<td class="n bad" title="-5 B" data-label="Saved">-50.0 %</td>' in page
+    assert csv.table(described).splitlines()[0] == "Client id,Bytes,Saved,Why"

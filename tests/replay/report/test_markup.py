@@ -25,7 +25,6 @@ def test_attributes() -> None:
         element("i", class_="a", aria_label='"', x=1.5, title="")
         == '<i class="a" aria-label="&quot;" x="1.5"></i>'
     )
-    assert element("meta", name="viewport") == '<meta name="viewport">'
 
 
 @given(text=st.text(), value=st.text(min_size=1))

@@ -1,0 +1,97 @@
+"""What a table is, in whichever form: in a terminal (`terminal`), in HTML (`page/`), as CSV (`csv`).
+
+A table has columns, and each column has a unit, which says how its values are written. So a value is kept as
+it is until it is written.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from replay.report.wording import duration, number, percent, shown, size
+
+
+class Saving(NamedTuple):
+    """Saved bytes; negative if sessions cost more."""
+
+    saved_bytes: int
+    ratio: float
+
+
+def neutral(_: object) -> int:
+    """Return 0: neither a gain nor a loss."""
+    return 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unit:
+    """How the values of a column are written."""
+
+    write: Callable[[Any], str]
+    number: bool = True
+    """Numbers are aligned to the right, and do not wrap."""
+    sign: Callable[[Any], int] = neutral
+    """Above 0 for a gain and below 0 for a loss, which have colours."""
+    hint: Callable[[Any], str] = lambda _: ""
+    """What is shown where a mouse points at the value."""
+
+
+TEXT: Final = Unit(write=str, number=False)
+"""Printable text."""
+NAME: Final = Unit(write=shown, number=False)
+"""A name that a client or broker sent."""
+COUNT: Final = Unit(write=number)
+BYTES: Final = Unit(write=size)
+LIMIT: Final = Unit(write=lambda limit: size(limit) if limit else "none")
+RATIO: Final = Unit(write=percent)
+SECONDS: Final = Unit(write=duration)
+SAVING: Final = Unit(
+    write=lambda saving: percent(saving.ratio),
+    sign=lambda saving: saving.saved_bytes,
+    hint=lambda saving: size(saving.saved_bytes),
+)
+FIGURE: Final = Unit(write=str)
+"""A number that is text already."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """A column of a table."""
+
+    title: str
+    unit: Unit = TEXT
+    short: str | None = None
+    """The title in a terminal, if it is not the same in small letters."""
+    wide: bool = False
+    """Left out in a terminal, which has 80 columns."""
+    soft: bool = False
+    """In a fainter colour: words that explain."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """A row of a table."""
+
+    values: Sequence[Any]
+    """One for each column. A line that adds up others may end early: the rest is empty."""
+    note: str = ""
+    """Stands below the first value."""
+    total: bool = False
+    bar: tuple[int, int] | None = None
+    """Captured and predicted bytes, drawn as a bar in HTML."""
+    key: str = ""
+    """The CSS class of the colour that a plot has for this line."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """A table with its heading."""
+
+    title: str
+    columns: Sequence[Column]
+    lines: Sequence[Line]
+
+    @property
+    def longest(self) -> int:
+        """Bytes of the longest bar; 0 if there are no bars."""
+        return max((max(line.bar) for line in self.lines if line.bar), default=0)
