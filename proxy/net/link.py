@@ -2,7 +2,7 @@
 
 A `Link` owns a core (`proxy.core.connection.Connection`) and an `Endpoint` for each socket. Bytes from a
 socket go to the core; what the core then has due is written at once. No task, future or coroutine is made per
-frame; a link makes one task, to connect.
+frame; a link has one task, which connects it to its broker (`proxy.server.upstream`).
 
 Back-pressure: a side is not read while it has a reason in `HOLDS`. A peer that does not read fills its write
 buffer, so the other side is not read. The core stops a client that is too many requests ahead. It stops
@@ -11,9 +11,8 @@ a side from which more has come than it processes at once, and goes on in the ev
 """
 
 import asyncio
-import errno
 import ssl
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable
 from enum import IntEnum
 from functools import partial
 from time import monotonic
@@ -31,10 +30,6 @@ from proxy.net.endpoint import Endpoint, has_ended, is_gone, set_options_of, una
 from proxy.net.tls import server_name_of, subject_of
 from proxy.reasons import reason_of
 
-CONNECT_SECONDS: Final = 10.0
-"""The longest time to connect to one address of a broker."""
-UNREACHABLE_SECONDS: Final = 0.5
-"""How long a client stays connected whose broker can't be reached."""
 CLOSE_SECONDS: Final = 10.0
 """The longest time to close a session at the broker. Then: the longest without progress of a peer that still
 has to read its last bytes."""
@@ -53,7 +48,6 @@ READ_SECONDS: Final = 0.001
 """With such a timer the event loop reads its sockets before it fires."""
 LINGER_SECONDS: Final = 1.0
 """How long a client that has all its bytes may take to close, too."""
-_NO_DESCRIPTOR: Final = frozenset({errno.EMFILE, errno.ENFILE})
 
 # Why a side is not read: one bit each. They are plain integers because every frame tests them.
 CONNECTING: Final = 1
@@ -122,22 +116,14 @@ class Host(Protocol):
         """Tell whether one more client is accepted."""
 
     def opened(self, link: "Link", sock: Any, reached_at: str) -> Connection:
-        """Count a new connection, find its broker (`Link.node_id`), and make its core.
+        """Count a new connection, make its core, and begin to connect it to its broker.
+
+        While it connects it calls `Link.tries`, `Link.broker_connected` and `Link.read_client`.
 
         Args:
             link: the new connection; the address of its client is known.
             sock: its socket, as the event loop gives it.
             reached_at: the gateway's address that the client connected to.
-        """
-
-    def addresses_for(self, link: "Link") -> Sequence[Address]:
-        """Return the addresses to try for a connection, in order."""
-
-    async def connect_broker(self, link: "Link", address: Address) -> None:
-        """Connect the link to its broker; `Link.broker_connected` is called when it is connected.
-
-        Raises:
-            OSError: nobody listens there, or the gateway itself does.
         """
 
     def connected(self, node_id: int | None, address: Address) -> None:
@@ -146,14 +132,8 @@ class Host(Protocol):
     def unreachable(self, node_id: int | None, reason: str, error: Exception | None = None) -> None:
         """Record that none did; `error` is the last one."""
 
-    def out_of_descriptors(self) -> None:
-        """Record that no file descriptor was left to connect."""
-
     def report(self, event: Event, link: "Link") -> None:
         """Log an event of a connection, add it to the recent events, and count a fault."""
-
-    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run a task in the background and keep a reference to it."""
 
     def closed(self, link: "Link") -> None:
         """Remove the link: both of its sockets are closed."""
@@ -261,7 +241,6 @@ class Link:
         self.core = self._host.opened(self, transport.get_extra_info("socket"), self.reached_at)
         self._steady = self.core.steady
         self.core.attach(self._wake, self._alarm)
-        self._host.spawn(self._connect())
 
     def _pause_until_connected(self) -> None:
         if self.client.holds:
@@ -339,31 +318,16 @@ class Link:
 
     # -- the broker's side ---------------------------------------------------------------------------------
 
-    async def _connect(self) -> None:
-        reason, last_error = "no address is known", None
-        for address in self._host.addresses_for(self):
-            self.broker_address = self._untested = address  # all callbacks may run before this task continues
-            try:
-                async with asyncio.timeout(CONNECT_SECONDS):
-                    await self._host.connect_broker(self, address)
-            except (OSError, ValueError) as error:  # TimeoutError is an OSError; ValueError: not a host name
-                if isinstance(error, OSError) and error.errno in _NO_DESCRIPTOR:
-                    self._host.out_of_descriptors()
-                    reason = ""  # the broker is not to blame
-                    break
-                reason, last_error = f"{address}: {reason_of(error)}", error
-                continue
-            if self.phase < Phase.FINISHED:
-                self.client.release(CONNECTING)
-                # uvloop may have read the client once before the pause took effect.
-                self.client_received(b"")
-            return
-        if reason:
-            self._host.unreachable(self.node_id, reason, last_error)
-        self.last_event = self.last_error = "broker unreachable" if reason else "no file descriptor"
-        # To a client an accepted connection is a success: if it is closed at once, it reconnects at once.
-        await asyncio.sleep(UNREACHABLE_SECONDS)
-        self.finish()
+    def tries(self, address: Address) -> None:
+        """Record the address of the broker that is tried."""
+        self.broker_address = self._untested = address
+
+    def read_client(self) -> None:
+        """Begin to read the client: its broker is connected."""
+        if self.phase < Phase.FINISHED:
+            self.client.release(CONNECTING)
+            # uvloop may have read the client once before the pause took effect.
+            self.client_received(b"")
 
     def broker_connected(self, transport: asyncio.Transport) -> None:
         """Keep the broker's socket, unless the client has left meanwhile."""

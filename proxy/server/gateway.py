@@ -43,9 +43,9 @@ class Gateway:
         """
         brokers, server, spawn = self.brokers, self.server, self.process.spawn
         open_listeners(self.process, brokers, self.acceptor)
-        self.acceptor.begin(server.take, lambda _: server.out_of_descriptors())
+        self.acceptor.begin(server.take, lambda _: self.monitor.out_of_descriptors())
         if isinstance(brokers, BrokerRegistry):
-            spawn(brokers.poll(self.monitor.reach, server.broker_tls, self._in_use))
+            spawn(brokers.poll(self.monitor.reach, server.upstream.tls, self._in_use))
             spawn(brokers.keep_retrying())
         server.begin()
 

@@ -227,7 +227,7 @@ def _capture(config: Config, gateway: Gateway | Supervisor) -> Capture | None:
     files = Files(config.capture, most_bytes=config.capture_file_bytes, most_files=config.capture_files)
     process = gateway.process
     capture = Capture(files, records=config.capture_records, loop=process.loop, log=process.log)
-    gateway.server.tap = capture
+    gateway.server.set_tap(capture)
     process.log.info("capturing", directory=str(config.capture), records=config.capture_records)
     return capture
 

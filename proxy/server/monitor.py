@@ -7,7 +7,7 @@ from time import monotonic
 
 from proxy.net.tls import ReloadingContext
 from proxy.net.transparent import Destinations
-from proxy.server.conditions import HungBrokers, Reachability
+from proxy.server.conditions import ConnectionLimit, Descriptors, HungBrokers, Reachability
 from proxy.server.process import Process
 from proxy.server.registry import KnownBrokers
 from proxy.telemetry.history import INTERVAL_SECONDS
@@ -26,6 +26,8 @@ class Monitor:
     def __init__(self, process: Process, brokers: KnownBrokers | Destinations) -> None:
         self.reach = Reachability(process.config.bootstrap, process.log, process.note, self.called)
         self.hung_brokers = HungBrokers(process.log, process.note, self.called)
+        self.connection_limit = ConnectionLimit(process.log, process.note)
+        self.descriptors = Descriptors(process.log, process.note)
         self.totals = Totals()
         self.certificates: dict[str, ReloadingContext | None] = {}
         """The gateway's own certificates, by option; None: not configured."""
@@ -37,6 +39,14 @@ class Monitor:
     def called(self, node_id: NodeId) -> str:
         """Name a broker as people read it."""
         return called(node_id, self._brokers.known, transparent=self._process.config.is_transparent)
+
+    def admits(self, clients: int) -> bool:
+        """Tell whether one more client is accepted beside so many."""
+        return self.connection_limit.admits(clients, self._process.config.max_connections, monotonic())
+
+    def out_of_descriptors(self) -> None:
+        """Record that there was no file descriptor for a client or its broker."""
+        self.descriptors.update(left=False, now=monotonic())
 
     def status(self, problems: list[str], *, slots_used: int, connections: int) -> Status:
         """Describe the status of this process."""

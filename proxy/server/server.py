@@ -16,8 +16,8 @@ from time import monotonic, process_time
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakValueDictionary
 
-from proxy.addresses import BY_NAME, LOOPED, Address
-from proxy.capture.pcap import BROKER, CLIENT
+from proxy.addresses import Address
+from proxy.capture.pcap import BROKER
 from proxy.capture.tap import Capture, Tap, no_tap
 from proxy.config import Config
 from proxy.cooperative.tally import Tell, Told
@@ -31,17 +31,16 @@ from proxy.core.member_stage import MakeMemberSide
 from proxy.core.peers import Peers
 from proxy.fetch_manager.cache import FetchSessionCache
 from proxy.fetch_manager.manager import FetchManager
-from proxy.net.link import BUDGET, CONNECT_SECONDS, IDLE, NO_REQUEST, NOT_READING, PEER_FULL, Link
-from proxy.net.loop_guard import check_not_own
-from proxy.net.resolve import try_each
-from proxy.net.sockets import BrokerProtocol, ClientProtocol
-from proxy.net.tls import BrokerTls, ClientTls
-from proxy.net.transparent import Destinations, OutboundPorts, is_own, outbound_socket
-from proxy.reasons import is_client_refused, is_tls, of_client, reason_of, refuses_certificate
-from proxy.server.conditions import ConnectionLimit, Descriptors, Repeated
+from proxy.net.link import BUDGET, IDLE, NO_REQUEST, NOT_READING, PEER_FULL, Link
+from proxy.net.sockets import ClientProtocol
+from proxy.net.tls import ClientTls
+from proxy.net.transparent import Destinations, OutboundPorts
+from proxy.reasons import is_client_refused, of_client
+from proxy.server.conditions import Repeated
 from proxy.server.monitor import Monitor
 from proxy.server.process import Process, give_back
 from proxy.server.registry import KnownBrokers
+from proxy.server.upstream import Upstream, host_and_port
 from proxy.telemetry.history import INTERVAL_SECONDS, describe, write_event
 from proxy.telemetry.status import Account, Counts, ServingProcess, Status, WithBroker
 from proxy.telemetry.totals import NodeId
@@ -54,8 +53,6 @@ TICK_SECONDS: Final = 5.0
 """How often the gateway looks for stalled connections, changed files and what to forget."""
 LIMIT: Final = "limit"
 DRAINING: Final = "draining"
-LOOP_SECONDS: Final = 60.0
-"""How long /readyz reports that one of the gateway's own connections came back to it."""
 TRIM_BYTES: Final = 16_777_216
 """When the buffered bytes fell by so much, or the process grew by more, free memory is returned.
 
@@ -107,8 +104,8 @@ class Server:
         self.brokers = brokers
         self.monitor = monitor
         self.shared = shared or Shared()
+        self.upstream = Upstream(process, brokers, monitor, self.shared.outbound_ports)
         self.tap: Tap = no_tap
-        """Wraps the protocol of each socket, to capture its bytes."""
         self._left = left
         self._elsewhere = elsewhere
         self._transparent = config.is_transparent
@@ -124,10 +121,10 @@ class Server:
         connections."""
         self.accepted = 0
         self.faults = Counter({"client": 0, "broker": 0})
-        self.tls_failures = Counter({"client": 0, "broker": 0})
-        """TLS handshakes that failed, by side."""
-        self.authentication_failures = Counter({"client": 0, "broker": 0})
-        """By side: clients' credentials that a broker refused; certificates, ours or a broker's."""
+        self.tls_failures = 0
+        """TLS handshakes of clients that failed."""
+        self.authentication_failures = 0
+        """Clients whose credentials a broker refused, or whose certificate the gateway refused."""
         self.turned_away = Counter(dict.fromkeys((LIMIT, DRAINING, NO_REQUEST, IDLE, NOT_READING), 0))
         """The connections that the gateway itself closed, by reason."""
         self._versions = WeakValueDictionary[Address, BrokerVersions]()
@@ -138,32 +135,28 @@ class Server:
         self._members: Members | None
         self._member_side: MakeMemberSide | None
         self._members, self._member_side = _cooperative(config, self.shared.number, self._tell)
-        self._connection_limit = ConnectionLimit(self.log, process.note)
-        self._descriptors = Descriptors(self.log, process.note)
         self._failed_handshakes = Repeated(self.log, "TLS handshake of a client failed")
         self._refused_clients = Repeated(self.log, "client refused")
         self._all_closed = asyncio.Event()
-        self.broker_tls = BrokerTls(config)
         self.client_tls = ClientTls(config)
         for node_id, each in self.client_tls.reloading.items():
             monitor.certificates["tls_cert" if node_id is None else f"tls_cert_of {node_id}"] = each
-        monitor.certificates["broker_tls_cert"] = self.broker_tls.reloading
-        self._broker_certificates: dict[NodeId, float] = {}
-        """When the certificate expires that a broker showed last, in seconds since 1970."""
+        monitor.certificates["broker_tls_cert"] = self.upstream.tls.reloading
         self._expired: list[str] = []
         """Why clients refuse certificates of the gateway; none while they are valid."""
         self._closed_owed: dict[NodeId, Owed] = {}
         """By broker: when it last responded on connections that have closed since the last look."""
         self._looked_at = monotonic()
-        self._looped_at = -LOOP_SECONDS
-        self._refused = ""
-        """Why the last client was refused that has no broker to go to."""
 
     def begin(self) -> None:
         """Start the background tasks."""
         self._check_expiry()
         self.spawn(self._supervise_links())
         self.spawn(self.monitor.keep_history(self.sample))
+
+    def set_tap(self, tap: Tap) -> None:
+        """Wrap the protocol of each socket from now on, to capture its bytes."""
+        self.tap = self.upstream.tap = tap
 
     # -- clients -------------------------------------------------------------------------------------------
 
@@ -174,7 +167,7 @@ class Server:
             client: its socket.
             node_id: the listener that it connected to.
         """
-        if self._connection_limit.admits(self.clients, self.process.config.max_connections, monotonic()):
+        if self.monitor.admits(self.clients):
             client.setblocking(False)
             self.serve(Link(self, node_id), client, self.client_tls.accept_args(node_id))
         else:
@@ -201,8 +194,8 @@ class Server:
         except ssl.SSLError as error:
             client.close()
             self.faults["client"] += 1
-            self.tls_failures["client"] += 1
-            self.authentication_failures["client"] += is_client_refused(error)
+            self.tls_failures += 1
+            self.authentication_failures += is_client_refused(error)
             address = Address(*peer[:2])
             self._failed_handshakes.happens(address.host, of_client(error), monotonic(), shown=str(address))
         except OSError:
@@ -224,101 +217,6 @@ class Server:
         self.turned_away[DRAINING] += self.monitor.draining
         return not self.monitor.draining
 
-    def broker_for(self, link: Link, sock: Any) -> int | None:
-        """Return the broker that a new connection is for: that of its listener, or its original destination.
-
-        Args:
-            link: the new connection; the address of its client is known.
-            sock: its socket, as the event loop gives it.
-        """
-        if link.node_id is not None and link.node_id != BY_NAME:
-            self.brokers.knows(link.node_id)  # a worker asks for a broker that it does not know yet
-        if link.handed_over:
-            return link.node_id
-        if not isinstance(self.brokers, Destinations):
-            return self._broker_by_name(link)
-        try:
-            number, destination = self.brokers.of(sock)
-        except OSError as error:
-            return self._refuse(
-                f"a connection has no original destination ({reason_of(error)}): in transparent mode "
-                "only connections that netfilter redirects are served"
-            )
-        link.broker_address = destination
-        if destination.port == self.brokers.listen.port and destination.host == _own_host(sock):
-            return self._refuse(
-                "a client connected to --listen directly; in transparent mode it must connect to a broker"
-            )
-        host, port = _host_and_port(link.client_address)
-        if (port, destination) in self.shared.outbound_ports and is_own(host):
-            self._looped_at = monotonic()
-            return self._refuse(
-                "netfilter sent the gateway's own connection back to it: "
-                "exclude the gateway's user from the rules"
-            )
-        return number
-
-    def _broker_by_name(self, link: Link) -> int | None:
-        """Return the broker of a link's listener; a shared listener's clients name theirs in TLS (SNI)."""
-        if link.node_id not in {None, BY_NAME}:
-            return link.node_id
-        named = self.process.config.broker_ports.called(link.server_name) if link.server_name else None
-        if named is None:
-            return None
-        if self.brokers.knows(named):
-            return named
-        return self._refuse(f"a client asked for {link.server_name}, but this broker is not known yet")
-
-    async def connect_broker(self, link: Link, address: Address) -> None:
-        """Connect a link to its broker.
-
-        Raises:
-            OSError: nobody listens there, or the gateway itself does.
-        """
-        if isinstance(self.brokers, Destinations):
-            await self._connect(link, address, sock=await self._recorded_socket(link, address))
-            return
-        end = self.loop.time() + CONNECT_SECONDS
-        ips = await self.process.resolver.ips(address.host)
-        check_not_own(ips, address.port, self.brokers.listeners)
-        connect = partial(self._connect, link, address, port=address.port)
-        await try_each(ips, end - self.loop.time(), lambda ip: connect(host=ip))
-
-    async def _connect(self, link: Link, address: Address, **where: Any) -> None:
-        transport, _ = await self.loop.create_connection(
-            lambda: self.tap(BrokerProtocol(link), CLIENT), **where, **self.broker_tls_args(link, address)
-        )
-        if certificate := transport.get_extra_info("peercert"):
-            ends = ssl.cert_time_to_seconds(certificate["notAfter"])
-            self._broker_certificates[link.node_id] = ends
-
-    async def _recorded_socket(self, link: Link, address: Address) -> socket:
-        """Return a socket that is connected to an address, in transparent mode.
-
-        Its local port is recorded before the first packet leaves: on loopback, a connection that comes back
-        is accepted before this one is reported as connected.
-
-        Raises:
-            OSError: nobody listens there.
-        """
-        sock = outbound_socket(address)
-        link.outbound = (sock.getsockname()[1], address)
-        self.shared.outbound_ports.add(link.outbound)
-        try:
-            await self.loop.sock_connect(sock, (address.host, address.port))
-        except BaseException:
-            sock.close()
-            raise
-        return sock
-
-    def _refuse(self, reason: str) -> int:
-        """Refuse a client that can't be served; the reason is logged when it is another than before."""
-        if self._refused != reason:
-            self._refused = reason
-            self.log.warning("client refused", reason=reason)
-            self.process.note("refused", f"a client is refused: {reason}", warning=True)
-        return LOOPED
-
     def _tell(self, what: Told, who: str, text: str) -> None:
         """Tell what happened to a cooperative group, or to one of its clients."""
         if what is Told.REFUSED:
@@ -331,47 +229,20 @@ class Server:
             self.log.info(what, group=who, lanes=text)
             self.process.note("rebalanced", f"group {who}: {text}")
 
-    def broker_tls_args(self, link: Link, address: Address) -> Mapping[str, Any]:
-        """Return asyncio's arguments for TLS to an address; none for plain text.
-
-        In transparent mode the address is an IP, but a client that speaks TLS has named the broker.
-        """
-        return self.broker_tls.connect_args((self._transparent and link.server_name) or address.host)
-
-    def addresses_for(self, link: Link) -> Sequence[Address]:
-        """Return the addresses to try for a connection, in order."""
-        if not self._transparent:
-            return self.targets(link.node_id)
-        return (link.broker_address,) if link.broker_address and link.node_id != LOOPED else ()
-
-    def targets(self, node_id: int | None) -> Sequence[Address]:
-        """Return the addresses of a broker; None is the bootstrap."""
-        if node_id is None:
-            return self.monitor.reach.bootstrap
-        broker = self.brokers.known.get(node_id)
-        return (broker.address,) if broker else ()
-
     def connected(self, node_id: int | None, address: Address) -> None:
         """Record that an address responded."""
         self.monitor.reach.connected(node_id, address)
 
     def unreachable(self, node_id: int | None, reason: str, error: Exception | None = None) -> None:
         """Record that none did; `error` is the last one."""
-        self.monitor.reach.unreachable(node_id, reason)
-        if error is not None and self.broker_tls.reloading is not None:
-            self.tls_failures["broker"] += is_tls(error)
-            self.authentication_failures["broker"] += refuses_certificate(error)
-
-    def out_of_descriptors(self) -> None:
-        """Record that there was no file descriptor for a client or its broker."""
-        self._descriptors.update(left=False, now=monotonic())
+        self.upstream.unreachable(node_id, reason, error)
 
     def report(self, event: Event, link: Link) -> None:
         """Log an event of a connection, add it to the recent events, and count a fault."""
         if isinstance(event, Fault):
             self.faults[event.side] += 1
         elif isinstance(event, LoginRefused):
-            self.authentication_failures["client"] += 1
+            self.authentication_failures += 1
         if isinstance(event, BrokersAwaited):
             self.spawn(self._open_brokers(link, event.node_ids))
         write_event(self.log, event, **link.log_fields)
@@ -389,19 +260,20 @@ class Server:
         link.brokers_opened(node_ids)
 
     def opened(self, link: Link, sock: Any, reached_at: str) -> Connection:
-        """Count a new connection, find its broker, and make its core.
+        """Count a new connection, make its core, and begin to connect it to its broker.
 
         Args:
             link: the new connection; the address of its client is known.
             sock: its socket, as the event loop gives it.
             reached_at: the gateway's address that the client connected to.
         """
-        link.node_id = self.broker_for(link, sock)
+        link.node_id = self.upstream.broker_of(link, sock)
         link.measured = self.monitor.totals.measured(link.node_id)
         self.handshakes.discard(link)
         self.links.add(link)
         self.accepted += not link.handed_over  # the worker that accepted it counts it
-        addresses = self.addresses_for(link)
+        self.spawn(self.upstream.connect(link))
+        addresses = self.upstream.addresses_for(link)
         broker = ",".join(map(str, addresses))
         return self.make_core(link, reached_at, self._versions_at(addresses), broker)
 
@@ -427,7 +299,7 @@ class Server:
             broker=broker,
             leaders=self._leaders,
             peers=self._peers,
-            host=_host_and_port(link.client_address)[0],
+            host=host_and_port(link.client_address)[0],
             node_id=link.node_id,
             member_side=self._member_side,
         )
@@ -438,8 +310,7 @@ class Server:
     def closed(self, link: Link) -> None:
         """Remove a link, and keep what it counted."""
         self.links.discard(link)
-        if link.outbound is not None:
-            self.shared.outbound_ports.discard(link.outbound)
+        self.upstream.closed(link)
         self.monitor.totals.closed(link.node_id, link.core.tally)
         self._closed_owed.setdefault(link.node_id, Owed()).add(Owed(responded_at=link.responded_at))
         if not self.links:
@@ -454,10 +325,9 @@ class Server:
 
     def status(self) -> Status:
         """Describe the status."""
-        contexts = (self.broker_tls.reloading, *self.client_tls.reloading.values())
-        problems = [self._refused] if monotonic() - self._looped_at < LOOP_SECONDS else []
-        problems += self.brokers.problems + self.process.options.problems()
-        problems += [self._descriptors.problem] if self._descriptors.problem else []
+        contexts = (self.upstream.tls.reloading, *self.client_tls.reloading.values())
+        problems = [*self.upstream.problems(), *self.brokers.problems, *self.process.options.problems()]
+        problems += [self.monitor.descriptors.problem] if self.monitor.descriptors.problem else []
         problems += dict.fromkeys(each.problem for each in contexts if each is not None and each.problem)
         problems += self._expired
         stopped = self.tap.stopped if isinstance(self.tap, Capture) else ""
@@ -470,7 +340,7 @@ class Server:
             status.client_sessions, status.client_session_partitions = len(cache), cache.partitions
             status.client_session_evictions = cache.evictions
         status.capture_stopped = bool(stopped)
-        status.broker_certificates = self._broker_certificates.copy()
+        status.broker_certificates = self.upstream.certificates.copy()
         return status
 
     def counts(self) -> Counts:
@@ -510,8 +380,10 @@ class Server:
             turned_away=self.turned_away,
             faults=self.faults,
             connect_failures=self.monitor.reach.failures,
-            tls_failures=self.tls_failures,
-            authentication_failures=self.authentication_failures,
+            tls_failures=Counter(client=self.tls_failures, broker=self.upstream.tls_failures),
+            authentication_failures=Counter(
+                client=self.authentication_failures, broker=self.upstream.certificates_refused
+            ),
             leaders_updated=self._leaders.updated,
             recent_events=self.process.events,
             links=by_broker,
@@ -552,7 +424,7 @@ class Server:
     def follow_files(self) -> None:
         """Reload the certificates whose files have changed; open connections keep theirs."""
         contexts = [("client", each) for each in self.client_tls.reloading.values()]
-        both = [("broker", self.broker_tls.reloading), *contexts]
+        both = [("broker", self.upstream.tls.reloading), *contexts]
         changed = [
             (side, each.problem) for side, each in both if each is not None and each.reload_if_changed()
         ]
@@ -631,7 +503,7 @@ class Server:
             self._close_overdue()
             self.monitor.reach.forget(monotonic())
             self.monitor.hung_brokers.forget(monotonic())
-            self._descriptors.update(left=_two_descriptors_free(), now=monotonic())
+            self.monitor.descriptors.update(left=_two_descriptors_free(), now=monotonic())
             buffered, resident, now = self.budget.total, _resident_bytes(), monotonic()
             most, least = max(most, buffered), min(least, resident)
             grown = resident - least > TRIM_BYTES
@@ -685,15 +557,6 @@ def _two_descriptors_free() -> bool:
     for each in two:
         os.close(each)
     return True
-
-
-def _host_and_port(address: str) -> tuple[str, int]:
-    host, _, port = address.rpartition(":")
-    return host.strip("[]"), int(port or 0)
-
-
-def _own_host(sock: Any) -> str:
-    return str(sock.getsockname()[0])
 
 
 def _cooperative(

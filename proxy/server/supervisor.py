@@ -21,7 +21,6 @@ from proxy.net.tls import BrokerTls, ClientTls
 from proxy.net.transparent import Destinations
 from proxy.reasons import reason_of
 from proxy.server.acceptor import Acceptor
-from proxy.server.conditions import ConnectionLimit
 from proxy.server.ipc import HandedOver
 from proxy.server.monitor import Monitor
 from proxy.server.process import Process
@@ -64,7 +63,6 @@ class Supervisor:
         self.monitor = Monitor(process, self.brokers)
         self.turned_away = Counter({LIMIT: 0, DRAINING: 0})
         self._broker_tls = BrokerTls(config)
-        self._connection_limit = ConnectionLimit(process.log, process.note)
         self._started = False
         """The cluster is polled and clients are accepted: all workers were up, or one for long enough."""
         self._closed = False
@@ -377,7 +375,7 @@ class Supervisor:
             is left.
         """
         now = monotonic()
-        if not self._connection_limit.admits(self._connected, self.process.config.max_connections, now):
+        if not self.monitor.admits(self._connected):
             self.turned_away[LIMIT] += 1
             client.close()
             return True

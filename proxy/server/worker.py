@@ -177,7 +177,7 @@ class Worker:
                 if received.client is not None:
                     self._serve(received, received.client)
                     continue
-                self.server.out_of_descriptors()
+                self.server.monitor.out_of_descriptors()
                 if received.handed is None:
                     self._channel.send("full", received.node_id)
 

@@ -90,7 +90,7 @@ async def _capturing(
     """A gateway that passes bytes and captures them; afterwards everything is on the disk."""
     async with gateway(broker, kind) as gate:
         capture = Capture(files, records=records, loop=gate.process.loop, log=structlog.get_logger())
-        gate.server.tap = capture
+        gate.server.set_tap(capture)
         try:
             yield gate
         finally:

@@ -20,7 +20,7 @@ from proxy.net.link import CORE, IDLE, PEER_FULL, Link
 from proxy.protocol.api import ApiKey
 from proxy.server import server
 from proxy.server.gateway import Gateway
-from proxy.server.server import Server
+from proxy.server.upstream import Upstream
 from tests.shell import (
     BOTH_LOOPS,
     StubCluster,
@@ -151,13 +151,13 @@ def test_all_is_answered_that_came_with_the_clients_end_before_the_broker_was_co
     plain: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def scene() -> None:
-        connects, connect = asyncio.Event(), Server.connect_broker
+        connects, connect = asyncio.Event(), Upstream.connect_to
 
-        async def later(serving: Server, link: Link, address: Address) -> None:
+        async def later(connecting: Upstream, address: Address, link: Link) -> None:
             await connects.wait()
-            await connect(serving, link, address)
+            await connect(connecting, address, link)
 
-        monkeypatch.setattr(Server, "connect_broker", later)
+        monkeypatch.setattr(Upstream, "connect_to", later)
         async with (
             stub_cluster((1, "", 0)) as cluster,
             gateway(cluster.address, Gateway) as gate,

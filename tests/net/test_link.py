@@ -12,6 +12,7 @@ from structlog.testing import capture_logs
 from proxy.net import link as transports
 from proxy.net.endpoint import RECEIVE_BYTES, WRITE_HIGH_WATER
 from proxy.net.link import BUDGET, CORE, PEER_FULL, Link, Phase
+from proxy.server import upstream
 from proxy.server.gateway import Gateway
 from tests.shell import (
     BOTH_LOOPS,
@@ -334,7 +335,7 @@ def test_an_expanded_response_that_a_client_does_not_take_counts_as_held() -> No
 def test_a_broker_that_cant_be_reached_closes_the_client_and_is_reported_once(
     plain: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transports, "UNREACHABLE_SECONDS", 0.05)
+    monkeypatch.setattr(upstream, "UNREACHABLE_SECONDS", 0.05)
 
     async def scene() -> None:
         with capture_logs() as lines:
@@ -358,7 +359,7 @@ def test_bootstrap_addresses_are_tried_in_turn_and_the_one_that_answers_is_kept(
         ):
             writer.write(b"hello")
             assert await reader.readexactly(5) == b"hello"
-            assert str(gate.server.targets(None)[0]) == broker.address
+            assert str(gate.server.upstream.targets(None)[0]) == broker.address
 
     run(scene())
 
@@ -380,8 +381,8 @@ def test_a_broker_is_reachable_again_once_it_has_said_something() -> None:
 
 
 def test_a_broker_that_never_accepts_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transports, "CONNECT_SECONDS", 0.05)
-    monkeypatch.setattr(transports, "UNREACHABLE_SECONDS", 0.05)
+    monkeypatch.setattr(upstream, "CONNECT_SECONDS", 0.05)
+    monkeypatch.setattr(upstream, "UNREACHABLE_SECONDS", 0.05)
 
     async def scene() -> None:
         with socket.socket() as full:

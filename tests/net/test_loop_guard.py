@@ -8,8 +8,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from proxy.addresses import Address
-from proxy.net import link
 from proxy.net.loop_guard import LeadsBackError, check_not_own
+from proxy.server import upstream
 from proxy.server.gateway import Gateway
 from proxy.telemetry.status import Health
 from tests.server.test_supervisor import workers
@@ -62,7 +62,7 @@ def test_a_listener_at_another_port_is_no_matter() -> None:
 @pytest.fixture
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Close clients of unreachable brokers soon."""
-    monkeypatch.setattr(link, "UNREACHABLE_SECONDS", 0.05)
+    monkeypatch.setattr(upstream, "UNREACHABLE_SECONDS", 0.05)
 
 
 async def _closed(port: int) -> None:

@@ -425,10 +425,10 @@ def test_a_changed_address_of_a_broker_is_used_for_new_connections() -> None:
         async with stub_cluster() as cluster, gateway(cluster.address, Gateway) as gate:
             assert isinstance(gate.brokers, BrokerRegistry)
             gate.brokers.update({5: Address("a", 1)}, (), 0.0)
-            assert gate.server.targets(5) == (Address("a", 1),)
+            assert gate.server.upstream.targets(5) == (Address("a", 1),)
             gate.brokers.resolve("127.0.0.1", 5, "b", 2)
-            assert gate.server.targets(5) == (Address("b", 2),)
-            assert gate.server.targets(6) == ()
+            assert gate.server.upstream.targets(5) == (Address("b", 2),)
+            assert gate.server.upstream.targets(6) == ()
 
     run(scene())
 

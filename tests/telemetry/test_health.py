@@ -10,8 +10,7 @@ from dataclasses import replace
 import pytest
 from structlog.testing import capture_logs
 
-from proxy.net import link
-from proxy.server import conditions, server
+from proxy.server import conditions, server, upstream
 from proxy.server.gateway import Gateway
 from proxy.telemetry.status import Health
 from tests.shell import BOTH_LOOPS, client, gateway, run, stub_broker, stub_cluster, until
@@ -132,7 +131,7 @@ def test_that_no_descriptor_is_left_for_a_client_is_a_reason(left: int) -> None:
 def test_that_none_is_left_for_its_broker_is_no_fault_of_the_broker(
     plain: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(link, "UNREACHABLE_SECONDS", 0.05)
+    monkeypatch.setattr(upstream, "UNREACHABLE_SECONDS", 0.05)
 
     async def scene() -> None:
         async with stub_broker() as broker, gateway(broker.address) as gate:

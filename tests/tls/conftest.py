@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 import structlog
 
-from proxy.net import link
+from proxy.server import upstream
 from tests.tls.secured import Keys
 from tools.certificates import Authority
 
@@ -29,4 +29,4 @@ def _quiet(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
 @pytest.fixture
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Close clients of unreachable brokers soon."""
-    monkeypatch.setattr(link, "UNREACHABLE_SECONDS", 0.05)
+    monkeypatch.setattr(upstream, "UNREACHABLE_SECONDS", 0.05)

@@ -28,7 +28,7 @@ def test_a_handshake_with_a_broker(keys: Keys, pair: Callable[[Keys], Pair | Non
             gateway(broker.address, WireGateway, **keys.to_broker()) as gate,
             client(gate.listen.port),
         ):
-            await until(lambda: gate.server.tls_failures["broker"])
+            await until(lambda: gate.server.upstream.tls_failures)
             counts = gate.server.counts()
             assert counts.tls_failures == {"client": 0, "broker": 1}
             assert counts.authentication_failures == {"client": 0, "broker": int(refused)}

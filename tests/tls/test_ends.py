@@ -224,9 +224,8 @@ def test_a_capture_sees_what_is_inside(keys: Keys, tmp_path: Path) -> None:
             gateway(broker.address, WireGateway, **keys.to_broker(), **keys.to_client()) as gate,
         ):
             files = Files(tmp_path, most_bytes=1 << 20, most_files=4)
-            gate.server.tap = capture = Capture(
-                files, records=True, loop=gate.process.loop, log=structlog.get_logger()
-            )
+            capture = Capture(files, records=True, loop=gate.process.loop, log=structlog.get_logger())
+            gate.server.set_tap(capture)
             async with client(gate.listen.port, keys.trust(), "localhost") as (reader, writer):
                 writer.write(request(ApiKey.LIST_GROUPS, 0, 7))
                 await reader.readexactly(15)

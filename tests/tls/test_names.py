@@ -130,7 +130,7 @@ def test_in_transparent_mode_the_name_that_a_client_asked_for_is_asked_of_the_br
         gate = Gateway(Process.of(configured, asyncio.get_running_loop(), structlog.get_logger()))
         link = Link(gate.server, None)
         link.server_name = asked_for
-        assert gate.server.broker_tls_args(link, Address("10.0.0.1", 9093))["server_hostname"] == name
+        assert gate.server.upstream.tls_args(link, Address("10.0.0.1", 9093))["server_hostname"] == name
 
     run(scene())
 
@@ -141,6 +141,6 @@ def test_in_explicit_mode_each_broker_is_asked_for_by_its_own_host(keys: Keys) -
         gate = Gateway(Process.of(configured, asyncio.get_running_loop(), structlog.get_logger()))
         link = Link(gate.server, 1)
         link.server_name = "gate.example"
-        assert gate.server.broker_tls_args(link, Address("kafka1", 9093))["server_hostname"] == "kafka1"
+        assert gate.server.upstream.tls_args(link, Address("kafka1", 9093))["server_hostname"] == "kafka1"
 
     run(scene())
