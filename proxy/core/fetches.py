@@ -42,7 +42,8 @@ CHECK_SECONDS: Final = 300.0
 """So often a session is checked, if it pays. A broker may lose a partition of it without a word, and nothing
 else would show that. For 1,000 partitions a check has some 70 kB: 0.2 kB a second."""
 SUSPECT_SECONDS: Final = 10.0
-"""So often where that has happened."""
+"""So often where that has happened, or where a client has waited so long at one offset below the end that is
+known of a partition."""
 CHECK_PAID: Final = 64
 """A check must have been paid for: since the last one, so many times the bytes of its request were saved. It
 costs twice to three times its request (law 6)."""
@@ -60,6 +61,7 @@ class Fetches:
     """
 
     __slots__ = (
+        "_check_due_at",
         "_check_paid_at",
         "_close_frame",
         "_close_id_at",
@@ -88,7 +90,9 @@ class Fetches:
         self.closing = False
         """The client sends no more fetches. One that has to be sent again goes without a session."""
         self.check_at = 0.0
-        """When the session is checked next, in seconds."""
+        """When the session is looked at next, in seconds."""
+        self._check_due_at = 0.0
+        """When it is checked next, if nobody waits."""
         self._check_paid_at = 0
         """What the connection had saved at the last check, in bytes."""
         self.version = -1
@@ -313,14 +317,23 @@ class Fetches:
             changed = len(decision.delta.added) + len(decision.delta.altered)
         request.disposition = _EXPANDED
         if self._state.now >= self.check_at:
-            self._check(fetch)
+            self._look(fetch)
         self._dispatch(request, decision.frame, _INCREMENTAL, changed, through_session=True)
         return None
 
     def plan_check(self) -> None:
         """Have the session checked when it is time again."""
-        suspect = self._state.tally.sessions_lost[Loss.LEFT_OUT]
-        self.check_at = self._state.now + (SUSPECT_SECONDS if suspect else CHECK_SECONDS)
+        suspect, now = self._state.tally.sessions_lost[Loss.LEFT_OUT], self._state.now
+        self._check_due_at = now + (SUSPECT_SECONDS if suspect else CHECK_SECONDS)
+        self.check_at = min(now + SUSPECT_SECONDS, self._check_due_at)
+
+    def _look(self, fetch: FetchRequest) -> None:
+        """Check the session if it is time, or if the client waits for what it could read."""
+        now = self._state.now
+        if self.handler.waits() or now >= self._check_due_at:
+            self._check(fetch)
+        else:
+            self.check_at = min(now + SUSPECT_SECONDS, self._check_due_at)
 
     def _check(self, fetch: FetchRequest) -> None:
         """Ask the broker for all that the client lists, right before a fetch of the session.
@@ -329,12 +342,12 @@ class Fetches:
         told. So its next response names each partition whose high watermark has changed by now, or the broker
         has lost that partition (fetch-semantics 2.5).
         """
-        self.plan_check()
         frame = no_waiting(fetch, (0, SESSIONLESS_EPOCH))
         saved = saved_bytes(self._state.tally)
         if saved - self._check_paid_at < CHECK_PAID * len(frame):
             self.check_at = self._state.now + SUSPECT_SECONDS
             return
+        self.plan_check()
         self._check_paid_at = saved
         self._state.tally.session_checks += 1
         version = fetch.layout.version

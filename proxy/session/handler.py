@@ -93,7 +93,18 @@ class _Taken:
 class FetchSessionHandler:
     """Builds the fetches of one session and interprets the responses. At most one fetch is outstanding."""
 
-    __slots__ = ("_due", "_taken", "epoch", "rotation", "session_id", "state", "table")
+    __slots__ = (
+        "_due",
+        "_readable",
+        "_stuck",
+        "_taken",
+        "_unread",
+        "epoch",
+        "rotation",
+        "session_id",
+        "state",
+        "table",
+    )
 
     def __init__(self) -> None:
         self.state = SessionState.NONE
@@ -110,6 +121,12 @@ class FetchSessionHandler:
         self._due: dict[tuple[bytes, int], int] = {}
         """Partitions that the session's next response must name, each with the high watermark last sent in
         the session."""
+        self._readable: set[tuple[bytes, int]] = set()
+        """Partitions that it must name if it has no records."""
+        self._unread: set[tuple[int, int]] = set()
+        """Row and offset of partitions that had more to read when `waits` was called last."""
+        self._stuck: set[int] = set()
+        """The rows of which this was true at the call before, too."""
 
     def __repr__(self) -> str:
         size = self.table.size if self.table is not None else 0
@@ -228,7 +245,7 @@ class FetchSessionHandler:
         table = self._require_table()
         self.state = TRANSITIONS[self.state, SessionEvent.ASK_FULL]
         table.forget_responses()
-        self._due = {}
+        self._due, self._readable = {}, set()
         # (id, 0) makes the broker drop the old session and create another; (0, 0) creates one (KIP-227;
         # fetch-semantics 2.2, case 15).
         self.epoch = 0
@@ -333,7 +350,7 @@ class FetchSessionHandler:
             if misfit := _misfit(table, taken, full=full):
                 says = Says.MISFIT
                 result.reason = misfit
-            elif self._due and self._leaves_out(table, taken):
+            elif (self._due or self._readable) and self._leaves_out(table, taken):
                 says = Says.MISFIT
                 result.reason, result.loss = _LEFT_OUT, Loss.LEFT_OUT
             else:
@@ -343,6 +360,7 @@ class FetchSessionHandler:
                 says = _ID if walk.session_id > 0 or (walk.session_id and not full) else Says.NO_ID
                 if says is not _ID and not full:
                     result.reason, result.loss = _NO_ID, Loss.NO_ID
+        self._readable = set()
         self._taken = None
         pair, result.action = (AFTER_FULL if full else AFTER_INCREMENTAL)[says]
         if pair is _NEXT:
@@ -356,11 +374,26 @@ class FetchSessionHandler:
             self._lose(pair, walk.session_id, walk.error_code)
         return result
 
+    def waits(self) -> bool:
+        """Whether a fetch has had the same offset since the last call, in a partition with more to read.
+
+        A broker has its records in the next response, if the limits of the fetch leave room.
+        """
+        before, self._unread, self._stuck = self._unread, set(), set()
+        if self.table is None or not self.epoch:
+            return False
+        rows, offsets = self.table.unread()
+        self._unread = set(zip(rows[:_MAX_UNREAD].tolist(), offsets[:_MAX_UNREAD].tolist(), strict=True))
+        self._stuck = {row for row, _ in before & self._unread}
+        return len(self._stuck) > 0
+
     def check(self, walk: FetchResponseWalk) -> None:
         """Compare the session with a full response that was requested beside it.
 
         A broker compares with what it sent last in the session (fetch-semantics 2.5). So the session's next
         response must name each partition whose high watermark is higher here, unless the broker has lost it.
+        The same is true of a partition for which the client `waits` and which has records here, if the
+        session's response has no records at all.
         """
         table = self.table
         if table is None or not self.epoch:
@@ -379,6 +412,8 @@ class FetchSessionHandler:
             row = table.row(entry.key, entry.partition)
             if row < 0 or entry.error_code or not table.known[row]:
                 continue
+            if entry.records and row in self._stuck:
+                self._readable.add((entry.key, entry.partition))
             told_last = int(table.high_watermarks(np.array([row]))[0])
             if int.from_bytes(entry.fixed[HIGH_WATERMARK], signed=True) > told_last:
                 due[entry.key, entry.partition] = told_last
@@ -393,14 +428,17 @@ class FetchSessionHandler:
                 continue
             if int(table.high_watermarks(np.array([row]))[0]) == told:
                 return True
-        return False
+        if taken.walk.record_bytes or taken.walk.throttle_time_ms:
+            return False
+        rows = [table.row(key, partition) for key, partition in self._readable]
+        return any(row >= 0 and table.known[row] and row not in taken.rows for row in rows)
 
     def drop(self) -> None:
         """Forget the session and its partitions. It is closed at the broker, or the connection has ended."""
         self.state = SessionState.NONE
         self.session_id = self.epoch = 0
         self.table = self.rotation = self._taken = None
-        self._due = {}
+        self._due, self._readable = {}, set()
 
     def forget_list(self) -> None:
         """Forget the partitions listed before there was a session."""
@@ -529,6 +567,7 @@ _ERRORS: Final[dict[int, Says]] = {
     ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR: Says.SESSION_ERROR,
 }
 _MAX_DUE: Final = 1024
+_MAX_UNREAD: Final = 64
 _NO_ID: Final = "the broker does not have the session"
 _LEFT_OUT: Final = "the broker leaves out partitions with something new"
 _OTHER_PARTITIONS: Final = "other partitions than asked for"

@@ -362,6 +362,14 @@ class PartitionTable:
         else:
             self.behind.discard(row)
 
+    def unread(self) -> tuple[Rows, npt.NDArray[np.int64]]:
+        """Return the rows with more to read, as far as is known, and the offsets of their fetches."""
+        stable = "last_stable_offset" if self.isolation_level else "high_watermark"
+        ends = self.cached_entries[: self._top].view(self.layout.response_fields)[stable]
+        offsets = self.requests[: self._top].view(self.layout.request_fields)["offset"]
+        rows = (self.known[: self._top] & (offsets < ends)).nonzero()[0]
+        return rows, offsets[rows].astype(np.int64)
+
     def high_watermarks(self, rows: Rows) -> npt.NDArray[np.int64]:
         """Return the high watermark that the broker sent last for each row."""
         fields = self.cached_entries[rows].view(self.layout.response_fields)

@@ -30,6 +30,9 @@ class Reader(Client):
     def __init__(self, version: int, wants: list[Want]) -> None:
         super().__init__(version, wants=wants)
         self.read = 0
+        self.goes_back = False
+        """It asks for what it got again, and so has more to read all the time."""
+        self.limits: dict[str, int] = {}
 
     def send(self, request: FetchRequest) -> FetchResponse:
         """Without a comparison: what is lost here is found later."""
@@ -37,9 +40,9 @@ class Reader(Client):
 
     def fetch_on(self, isolation_level: int = 0) -> FetchResponse:
         self.now += 1.0
-        told = self.poll(isolation_level)
+        told = self.poll(isolation_level, **self.limits)
         for name, data in zip(self.names(told), entries(told), strict=True):
-            if data.records:
+            if data.records and not self.goes_back:
                 self.offsets[name] = data.high_watermark
                 self.read += name == ("t", LOST)
         return told
@@ -72,6 +75,31 @@ def test_a_partition_that_the_broker_has_lost_is_found_and_told(
     lost = [event for event in client.gate.connection.drain_events() if isinstance(event, SessionLost)]
     assert [event.error_code for event in lost] == [0]
     assert client.gate.connection.session_id  # a new one: that one may have been an accident
+
+
+@pytest.mark.parametrize("version", [4, 7, 12, 16])
+@pytest.mark.parametrize("wants", WANTS.values(), ids=WANTS.keys())
+@pytest.mark.parametrize("isolation_level", [0, 1])
+def test_a_partition_that_is_lost_while_its_client_has_more_to_read_is_found_soon(
+    version: int, wants: list[Want], isolation_level: int
+) -> None:
+    """Nothing new comes to its log: what the broker told of it is still true."""
+    client = Reader(version, wants)
+    while not client.gate.connection.session_id:
+        client.fetch_on(isolation_level)
+    client.broker.partition("t", LOST).append(b"data")
+    client.goes_back = True
+    for _ in range(3):
+        client.fetch_on(isolation_level)
+    client.goes_back = False
+    client.lose()
+    lost_at = client.now
+    while not client.read:
+        client.fetch_on(isolation_level)
+        assert client.now < lost_at + CHECK_PAID + 3 * SUSPECT_SECONDS
+    tally = client.gate.connection.tally
+    assert tally.session_checks == 1
+    assert tally.sessions_lost == {Loss.LEFT_OUT: 1}
 
 
 def test_a_broker_that_goes_on_to_lose_partitions_gets_no_sessions_any_more() -> None:
@@ -129,6 +157,29 @@ def test_a_broker_that_keeps_its_sessions_is_never_suspected(
         client.fetch_on()
     tally = client.gate.connection.tally
     assert tally.session_checks > 40
+    assert not tally.sessions_lost
+
+
+@pytest.mark.parametrize("release", ["1.1", "2.8", "4.3"])
+@pytest.mark.parametrize("seed", range(4))
+def test_nor_is_one_whose_clients_have_more_to_read_than_there_is_room_for(
+    release: str, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A limit leaves partitions out for a while, and some clients read one thing again and again."""
+    monkeypatch.setattr("proxy.core.fetches.CHECK_SECONDS", 3.0)
+    monkeypatch.setattr("proxy.core.fetches.CHECK_PAID", 0)
+    chance = random.Random(seed)
+    client = Reader(7, WANTS["two topics"])
+    client.broker.quirks = ModelBroker(release=release).quirks
+    for _ in range(400):
+        for _ in range(chance.choice([0, 0, 1, 3])):
+            touches(client.broker, chance)
+        client.broker.throttle_ms = chance.choice([0, 0, 0, 0, 30])
+        client.goes_back = chance.random() < 0.7
+        client.limits = {"max_bytes": chance.choice([1, 10, 1 << 20])}
+        client.fetch_on(seed % 2)
+    tally = client.gate.connection.tally
+    assert tally.session_checks > 20
     assert not tally.sessions_lost
 
 
