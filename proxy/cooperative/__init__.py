@@ -1,14 +1,28 @@
-"""Cooperative consuming, sans-IO: several members share a partition, each with a part of the hashes of keys.
+"""Cooperative consuming, sans-IO: members of a group share a partition, each with some of the keys.
 
-- `client_ids`: for applications, the client.id of one of several consumers.
-- `key_hash`: the hash of a record.
-- `ranges`: key ranges, and the split of a partition into the lanes of its members.
-- `codecs`: the compression of a batch, within bounds.
-- `batches`: a record batch without the records of others.
-- `declared`: ranges and lanes in a client.id.
-- `named`: lanes with names, as the operator declares them.
-- `claims`: which client has which ranges at the moment.
-- `filtered`: the records of a partition in a Fetch response, for each lane.
+The stage before the core:
+
+- `member_side`: one client. It reads requests, and sends the client what it is to get.
+- `responses`: the responses that the client waits for, each with its handler.
+- `identity`: who the client is, and which lane it has.
+- `lane_fetch`, `shared_fetch`: one fetch of a member, and one fetch for several members.
+- `commits`: commits, and requests for committed offsets.
+- `joining`: a member joins its group, gets its lanes, and leaves.
+
+What is known:
+
+- `member`, `members`, `group`: of a member, of all of them, and of a group.
 - `positions`: how far each hash is done, and how that is committed.
-- `scan`: what is known to hold nothing for a lane, so that it is not fetched again.
+- `scan`: offsets that hold nothing for a lane.
+- `plan`: who has which lane.
+- `claims`, `named`, `declared`: key ranges that clients have, and how they and the operator declare them.
+- `tally`: figures.
+
+Records and the wire:
+
+- `key_hash`, `murmur2`, `ranges`: hashes, key ranges, and the split of a partition into lanes.
+- `batches`, `codecs`, `filtered`: a batch, or a response, without the records of others.
+- `membership`, `offsets`, `wire`: messages of groups, and committed offsets.
+
+`client_ids` is for applications.
 """

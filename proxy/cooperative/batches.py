@@ -1,7 +1,7 @@
-"""A record batch (magic 2, KIP-98) without the records of others, as Kafka's log cleaner leaves it behind.
+"""A record batch (magic 2, KIP-98) without the records of others, as Kafka's log cleaner would write it.
 
-Base offset, last offset delta, both timestamps, attributes, producer and leader epoch stay, and the records
-that stay do so byte for byte: their deltas refer to the header. Count, length and CRC change.
+Base offset, last offset delta, timestamps, attributes, producer and leader epoch stay. The records that are
+kept stay byte for byte, as their deltas refer to the header. Count, length and CRC change.
 """
 
 from bisect import bisect_right
@@ -20,7 +20,7 @@ HEADER_BYTES: Final = 61
 LENGTH_END: Final = 12
 """base_offset and batch_length come first; the length counts what follows."""
 MAGIC_AT: Final = 16
-"""In messages of magic 0 and 1 as well."""
+"""Also in messages of magic 0 and 1."""
 _HEADER: Final = Struct(">qiibIhiqqqhii")
 """base_offset, batch_length, partition_leader_epoch, magic, crc, attributes, last_offset_delta,
 base_timestamp, max_timestamp, producer_id, producer_epoch, base_sequence, number of records."""
@@ -29,7 +29,7 @@ _CRC_AT: Final = 17
 _CRC_END: Final = 21
 _COUNT_AT: Final = 57
 CODEC: Final = 0x07
-"""The bits of the attributes that have it."""
+"""The bits of the attributes for the codec."""
 _CONTROL: Final = 0x20
 _COMMITTED: Final = bytes((8, 0, 0, 0, 1, 12, 0, 0, 0, 0, 0, 0))
 """ControlRecordTypeSchema (version 0, type COMMIT) and EndTxnMarker (version 0, coordinator epoch 0), each
@@ -37,15 +37,15 @@ with its length as a varint."""
 
 
 class BatchError(ValueError):
-    """A batch that can't be split; the text is one line."""
+    """A batch that can't be split. The text is one line."""
 
 
 class Header(NamedTuple):
-    """What is read of a batch's header."""
+    """The fields of a batch's header that are used."""
 
     base_offset: int
     size: int
-    """Of the whole batch, in bytes."""
+    """The bytes of the whole batch."""
     leader_epoch: int
     crc: int
     attributes: int
@@ -98,19 +98,17 @@ def check_magic(magic: int) -> None:
 def split_batch(
     batch: Buffer, header: Header, split: Split, least: Sequence[int], *, recompress: bool = True
 ) -> list[tuple[bytes | None, int]]:
-    """Split a batch into those of the lanes.
+    """Return for each lane its part of a batch, and the offset of its last record, -1 without one.
+
+    The part is None if no record passes. It is the batch as it came if all records pass, or if it is empty or
+    a control batch.
 
     Args:
-        batch: all of it.
-        header: its own.
+        batch: the whole batch.
+        header: its header.
         split: the lanes.
         least: for each step of the split, the lowest offset that passes.
-        recompress: with the batch's codec; else without any.
-
-    Returns:
-        For each lane its batch, and the offset of its last record, -1 without one. The batch has the very
-        bytes that came where all records pass, or where it has none or is a control batch; it is None if none
-        passes.
+        recompress: compress with the batch's codec, or not at all.
 
     Raises:
         BatchError: the bytes are damaged, or expand to too much.
@@ -140,16 +138,14 @@ def split_batch(
 
 
 def read_keys(batch: Buffer, header: Header, split: Split) -> tuple[bytes, int, list[bytes | int], list[int]]:
-    """Read the keys of a batch that has some.
+    """Return the decompressed records, where the first begins, the keys, and where each record ends.
+
+    A record that is hashed by its offset has the step of that in place of a key.
 
     Args:
-        batch: all of it.
-        header: its own.
-        split: of the hashes.
-
-    Returns:
-        its records without compression, where the first one begins, the key of each record, or the step of
-        one that goes by its offset, and where each ends.
+        batch: the whole batch.
+        header: its header.
+        split: the steps.
 
     Raises:
         BatchError: the bytes are damaged, or expand to too much.
@@ -171,16 +167,16 @@ def read_keys(batch: Buffer, header: Header, split: Split) -> tuple[bytes, int, 
 
 
 def placeholder(first: int, last: int, like: Header) -> bytes:
-    """Make a batch that tells a client that it has got as far as offset `last`.
+    """Return a batch that moves a client past offset `last`.
 
-    It has one record, at that offset: the end of a transaction that was committed. Clients pass over it.
-    librdkafka takes a response without any record for one that is cut. It asks for twice as much each time,
-    and at last tells the application that a message may be too large.
+    It has one record, at that offset: the end of a committed transaction, which clients skip. A batch without
+    any record would not do: librdkafka takes such a response for a cut one, doubles its limit each time, and
+    at last reports that a message may be too large.
 
     Args:
         first: the first offset without a record for this client.
-        last: the last one.
-        like: a batch there, whose timestamps and leader epoch it gets.
+        last: the last such offset.
+        like: a batch there, whose timestamps and leader epoch are used.
     """
     first = max(first, last - 0x7FFF_FFFF)
     # Its attributes, the time since the first record, its offset, and its key and value with their lengths.
@@ -205,7 +201,7 @@ def _with_records(batch: Buffer, header: Header, records: list[bytes], codec: in
 
 
 def _walk(body: bytes, at: int, header: Header, split: Split) -> tuple[list[bytes | int], list[int]]:
-    """Return the key of each record, or the step of one that goes by its offset, and where each ends.
+    """Return the key of each record, or the step of one that is hashed by its offset, and where each ends.
 
     This runs for every record, so varints of one and two bytes are read in place, by comparisons, sums and
     products: CPython has faster instructions for these than for operations on bits.
@@ -257,7 +253,7 @@ def _walk(body: bytes, at: int, header: Header, split: Split) -> tuple[list[byte
 
 
 def _offset(body: bytes, at: int, header: Header) -> int:
-    """Return the offset of the record at a place."""
+    """Return the offset of the record that begins at `at`."""
     _, at = _varint(body, at)
     at += 1  # attributes
     while body[at] >= 0x80:  # timestamp_delta
@@ -267,7 +263,7 @@ def _offset(body: bytes, at: int, header: Header) -> int:
 
 
 def _varint(body: bytes, at: int) -> tuple[int, int]:
-    """Read a varint of up to 5 bytes, still in zigzag, and return what follows it."""
+    """Read a varint of up to 5 bytes, still in zigzag. Return it, and where it ends."""
     value = body[at]
     if value < 0x80:
         return value, at + 1

@@ -1,9 +1,8 @@
-"""Which clients have which key ranges of a group at the moment, so that no two of them get the same records.
+"""Which clients have which declared key ranges of a group, so that no two of them get the same records.
 
-A client claims its ranges of a partition with its first fetch of it, and has them until its last connection
-is closed: what it got it may still work on, while it fetches nothing. Who came first keeps them. A client is
-known by its host and client.id, on whatever connections it comes (one to each broker, as a rule): so it is
-not in its own way when it connects again.
+A client claims its ranges of a partition with its first fetch, and keeps them until its last connection is
+closed: it may still work on what it got while it fetches nothing. The first client wins. A client is
+identified by host and client.id, on all its connections: it may connect again.
 """
 
 from collections import Counter
@@ -14,14 +13,14 @@ from proxy.cooperative.positions import TopicPartition
 from proxy.cooperative.ranges import KeyRanges, overlap
 
 Client: TypeAlias = tuple[str, bytes]
-"""Its host, and its client.id with what that declares."""
+"""Its host, and its client.id with the suffix."""
 
 
 class Overlap(NamedTuple):
     """Why a client can't have its ranges."""
 
     holder: Client
-    """Who has some of them."""
+    """The client that has some of them."""
     place: TopicPartition
 
 
@@ -47,7 +46,7 @@ class Claims:
         self._connections[client] += 1
 
     def closed(self, client: Client) -> None:
-        """Note one connection less; with the last one a client has nothing any more."""
+        """Note one connection less. After the last one a client has no claims."""
         self._connections[client] -= 1
         if self._connections[client] > 0:
             return
@@ -60,7 +59,7 @@ class Claims:
     def overlap(
         self, client: Client, group: bytes, lanes: Iterable[tuple[TopicPartition, KeyRanges]]
     ) -> Overlap | None:
-        """Return who has some of a client's ranges; None: nobody."""
+        """Return which other client has some of a client's ranges. None if there is none."""
         mine = self._by_client.get(client, ())
         for place, ranges in lanes:
             if (group, place) in mine:
@@ -71,7 +70,7 @@ class Claims:
         return None
 
     def claim(self, client: Client, group: bytes, lanes: Iterable[tuple[TopicPartition, KeyRanges]]) -> None:
-        """Give a client its ranges, which overlap with nobody's."""
+        """Give a client its ranges. `overlap` must have found none."""
         mine = self._by_client.setdefault(client, set())
         for place, ranges in lanes:
             if (key := (group, place)) not in mine:

@@ -1,4 +1,4 @@
-"""For applications: the client.id of a consumer that shares partitions with others by hand.
+"""For applications: the client.id of a consumer with declared key ranges.
 
     from confluent_kafka import Consumer
     from proxy.cooperative.client_ids import client_id
@@ -6,10 +6,10 @@
     consumer = Consumer({"client.id": client_id("billing.host-7", member=0, members=4), ...})
     consumer.assign([...])
 
-The gateway must be started with ``--cooperative billing``. A broker, or a gateway without that option, takes
-the whole id for a name, and each consumer then gets all records.
+The gateway must run with ``--cooperative billing``. For a broker, or a gateway without that option, the id is
+only a name: then each consumer gets all records.
 
-It needs nothing but the standard library.
+This module needs only the standard library.
 """
 
 import re
@@ -21,12 +21,12 @@ _OWN_ID: Final = re.compile(r"[A-Za-z0-9._-]+")
 
 
 def client_id(own_id: str, member: int, members: int) -> str:
-    """Return the client.id of one of several consumers, with which it gets an equal part of all keys.
+    """Return the client.id with which one of several consumers gets an equal part of all keys.
 
     Args:
-        own_id: begins with the name of the group, and a dot.
-        member: its number, from 0 on.
-        members: how many there are.
+        own_id: must begin with the name of the group and a dot.
+        member: its number, from 0.
+        members: how many consumers there are.
 
     Raises:
         ValueError: there is no such member, or the id has characters that libraries refuse.
@@ -49,7 +49,7 @@ def range_of(member: int, members: int) -> tuple[int, int]:
 
 
 def member_of(key: bytes, members: int) -> int:
-    """Return which of so many members gets the records with a key.
+    """Return the number of the member that gets the records with a key.
 
     Raises:
         ValueError: there is no member.

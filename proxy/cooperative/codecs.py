@@ -1,6 +1,6 @@
 """Compression of record batches (KIP-98, attributes bits 0 to 2), within bounds.
 
-The bytes come from producers: what a few of them expand to is bounded before it is in memory.
+The bytes come from producers, so the size of the result is bounded before it is in memory.
 """
 
 import zlib
@@ -14,10 +14,10 @@ import zstandard
 from proxy.protocol.primitives import Buffer
 
 MOST_BYTES: Final = 64 << 20
-"""Most bytes that a batch may expand to."""
+"""The largest size to which a batch may expand."""
 _MOST_TIMES: Final = 200
 _ALWAYS: Final = 1 << 20
-"""So many bytes are always possible: a small batch of equal records compresses well."""
+"""The size that is always allowed: a small batch of equal records compresses well."""
 GZIP, SNAPPY, LZ4, ZSTD = range(1, 5)
 _XERIAL: Final = b"\x82SNAPPY\x00"
 _XERIAL_HEADER: Final = _XERIAL + (1).to_bytes(4) + (1).to_bytes(4)
@@ -26,14 +26,14 @@ _XERIAL_CHUNK: Final = 1 << 15
 
 
 class CodecError(ValueError):
-    """Bytes that can't be decompressed, or not within the bounds."""
+    """Bytes that can't be decompressed, or expand to too much."""
 
 
 def decompress(codec: int, payload: Buffer) -> bytes:
     """Decompress the records of a batch.
 
     Args:
-        codec: of the batch's attributes, from 1 to 4.
+        codec: the codec in the batch's attributes, from 1 to 4.
         payload: the compressed bytes.
 
     Raises:

@@ -2,7 +2,7 @@
 
     billing.kr-00000000-3fffffff                      the first quarter, on every partition that it fetches
     billing.kr-0-3fffffff-80000000-bfffffff           two ranges
-    billing.lane-blue                                 a lane with a name, which the gateway was told of
+    billing.lane-blue                                 a lane of the gateway's options file
 
 The broker gets the client's own id, without the suffix: quotas and logs go by it.
 """
@@ -14,7 +14,7 @@ from proxy.cooperative.named import NAME
 from proxy.cooperative.ranges import KeyRanges, RangeError, check_ranges
 
 MAX_RANGES: Final = 64
-"""What a client declares. What others have is compared with each of them, and each may be a step of a map."""
+"""How many ranges a client may declare. Each is compared with those of others, and may be a step of a map."""
 MAX_SHOWN: Final = 256
 _SUFFIX: Final = re.compile(rb"\.(kr|lane)-([A-Za-z0-9._-]*)$")
 _RANGES: Final = re.compile(rb"[0-9a-f]{1,8}-[0-9a-f]{1,8}(-[0-9a-f]{1,8}-[0-9a-f]{1,8})*")
@@ -28,15 +28,14 @@ class Declared(NamedTuple):
     """Without the suffix."""
     ranges: KeyRanges = ()
     lane: str = ""
-    """The name of a lane, if it is declared by name."""
+    """The name of the lane. Empty if ranges are declared."""
 
 
 def declared(client_id: bytes) -> Declared | None:
-    """Read what a client.id declares; None if it declares nothing.
+    """Read what a client.id declares. None if it declares nothing.
 
     Raises:
-        RangeError: it has such a suffix, and no ranges or name can be read from it. The client must not get
-            records as if it had none.
+        RangeError: it has such a suffix, but no valid ranges or name. The client must not get all records.
     """
     found = _SUFFIX.search(client_id)
     if found is None:
@@ -65,6 +64,6 @@ def suffix(ranges: KeyRanges) -> str:
 
 
 def shown(client_id: bytes) -> str:
-    """Name a client in a message, at most `MAX_SHOWN` characters of it: its client.id may be 32 KiB."""
+    """Name a client in a message, by at most `MAX_SHOWN` characters: its client.id may have 32 KiB."""
     text = client_id.decode(errors="replace")
     return f"client.id {text if len(text) <= MAX_SHOWN else text[:MAX_SHOWN] + '...'}"

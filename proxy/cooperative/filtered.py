@@ -28,12 +28,12 @@ class LaneRecords:
     end: int = -1
     """The offset after its last batch, -1 without one."""
     last_marker: int = -1
-    """The offset of its last end of a transaction, -1 without one. All lanes get it."""
+    """The offset of the last end of a transaction, -1 without one. All lanes get these."""
     records: int = 0
     untouched: int = 0
     """How many of `batches` are as they came."""
     dropped: Header | None = None
-    """The last batch that had no record for it, if all that it kept came before."""
+    """The last batch without a record for it, if that comes after all batches that it gets."""
 
 
 @dataclass(slots=True)
@@ -42,14 +42,14 @@ class Filtered:
 
     lanes: list[LaneRecords]
     end: int = -1
-    """The offset after the last whole batch; -1 without one. All lanes are served up to it."""
+    """The offset after the last whole batch, -1 without one. All lanes are served up to it."""
     leader_epoch: int = -1
-    """Of that batch."""
+    """The epoch of that batch."""
     batches: int = 0
     records: int = 0
-    """Of all whole batches."""
+    """How many whole batches there were, and how many records in them."""
     alone: bytes = b""
-    """The header of a batch that was cut and is alone. A client sees by it that its limit is too small."""
+    """The header of a batch, if it was cut and is alone. It shows the client that its limit is too small."""
 
     def of(self, lane: LaneRecords) -> "Filtered":
         """Return the same for one lane alone."""
@@ -61,22 +61,23 @@ def split_records(
 ) -> Filtered:
     """Split the records of a partition.
 
-    A batch that was cut at the end (KIP-74) goes to no lane: some clients read the records before the cut,
-    and whose these are can't be told. The next fetch brings it whole. If it is alone, only its header goes.
+    A batch that is cut at the end (KIP-74) goes to no lane: some clients read the records before the cut, and
+    it is not known whose these are. The next fetch brings the batch whole. If it is alone, its header is
+    kept.
 
-    No lane gets a batch that ends before its fetch offset. A broker sends none, and some clients take one
-    offset more as read for it: Sarama for each batch that is no news to it, KafkaJS for such a response.
+    No lane gets a batch that ends before its fetch offset. A broker sends none, and some clients then skip an
+    offset: Sarama for each batch that it already has, KafkaJS for each such response.
 
     Args:
         records: as in the response.
         split: the lanes.
-        least: for each step of the split, the lowest offset that passes: what its lane fetches from, or what
-            was committed for its hashes.
-        offsets: for each lane, what it fetches from.
-        recompress: thinned batches with the codec that they had; else without any.
+        least: for each step of the split, the lowest offset that passes: the fetch offset of its lane, or
+            what was committed for its hashes.
+        offsets: the fetch offset of each lane.
+        recompress: compress thinned batches with the codec that they had, or not at all.
 
     Raises:
-        BatchError: a batch can't be split. Nothing of it may pass; the text has its offset.
+        BatchError: a batch can't be split, so none of it may pass. The text has its offset.
     """
     found = Filtered([LaneRecords() for _ in split.lanes])
     records = memoryview(records)
@@ -114,7 +115,7 @@ def split_records(
 
 
 def end_of(records: Buffer) -> int:
-    """Return the offset after the last whole batch, -1 without one. It is read from the headers alone."""
+    """Return the offset after the last whole batch, -1 without one. It reads only headers."""
     at, size, end = 0, len(records), -1
     while at + HEADER_BYTES <= size:
         try:

@@ -1,8 +1,8 @@
 """What the process knows of a cooperative group: how far each hash of its partitions is done.
 
-Kafka keeps it (`proxy.cooperative.positions`). This is a copy, so that not each commit has to ask first. It
-changes only when the broker has taken a commit. One member commits at a time, since each commit writes all
-that is known.
+Kafka keeps this (`proxy.cooperative.positions`). The copy here saves a request before each commit. It changes
+only when the broker has taken a commit. Each commit writes all that is known, so one member commits at a
+time.
 """
 
 from collections import deque
@@ -22,7 +22,7 @@ from proxy.cooperative.positions import (
 from proxy.protocol.fetch_request import MAX_PARTITIONS
 
 Goes: TypeAlias = Callable[[float], None]
-"""Lets a member go on that has waited for its turn; takes the time in seconds."""
+"""Takes the time in seconds, and lets a member go on that has waited for its turn."""
 _TEXT: Final = "utf-8"
 
 
@@ -48,19 +48,19 @@ class Group:
     def __init__(self, name: str) -> None:
         self.name = name
         self.positions: dict[TopicPartition, Positions] = {}
-        """What Kafka has of each partition, as far as it is known here."""
+        """What Kafka has of each partition that is known here."""
         self.members = WeakSet[Member]()
-        """Those that have asked for the group's offsets, or committed some."""
+        """The members that have asked for the group's offsets, or have committed."""
         self._synced = WeakSet[Member]()
-        """Those that have joined it and got their lanes."""
+        """The members that have joined the group and got their lanes."""
         self._generation = -1
-        """That of the last one of these."""
+        """The generation of the last member that got its lanes."""
         self.exclusive = ""
         """Why it shares nothing in its generation (`proxy.cooperative.tally.GroupSeen.exclusive`)."""
         self.changes = 0
-        """Rises when a commit begins, and when it ends: between two of these Kafka has what it had."""
+        """Rises when a commit begins, and when it ends. While it stays, so does what Kafka has."""
         self._holder: object = None
-        """Whose commit is under way."""
+        """Who has the turn to commit."""
         self._waiting: deque[tuple[object, Goes]] = deque()
 
     def __repr__(self) -> str:
@@ -74,7 +74,7 @@ class Group:
         return self._holder is not None
 
     def takes(self, who: object, go: Goes) -> bool:
-        """Give a member its turn to commit; otherwise `go` is called when it comes."""
+        """Give a commit its turn and return True. If another has it, call `go` later and return False."""
         if self._holder in {None, who}:
             self._holder = who
             self.changes += 1
@@ -83,7 +83,7 @@ class Group:
         return False
 
     def release(self, who: object, now: float) -> None:
-        """End a member's turn, or its waiting for one; the next one goes on."""
+        """End the turn of a commit, or its waiting. The next commit goes on."""
         self._waiting = deque(each for each in self._waiting if each[0] is not who)
         if self._holder is not who:
             return
@@ -96,14 +96,14 @@ class Group:
     # Who has which lanes
 
     def enters(self, member: Member, generation: int, instance: bytes | None, now: float) -> bool:
-        """Note that a member gets its lanes of a generation; return False if the group is beyond that.
+        """Note that a member gets its lanes of a generation. Return False if the group is in a later one.
 
-        Those that have not come along are frozen: others may have their lanes. A client that was stopped, or
-        cut off, does not know that yet. Nor does one whose place the member takes within the generation.
+        Members that did not rejoin are frozen, because their lanes may now belong to others: a client that
+        was stopped or cut off does not know. So is a member that this one replaces within the generation.
 
         Args:
             member: who has synced.
-            generation: into which.
+            generation: the generation into which it has synced.
             instance: its group_instance_id (KIP-345), if it has one.
             now: in seconds.
         """
@@ -124,11 +124,11 @@ class Group:
     # What is known
 
     def joined(self, member: Member) -> None:
-        """Note that a member has to do with the group."""
+        """Note that a member asks for the group's offsets, or commits."""
         self.members.add(member)
 
     def unknown(self, commit: Commit) -> bool:
-        """Whether Kafka has to be asked before a commit, for what it has of some partition."""
+        """Whether Kafka must be asked before a commit what it has of the partitions."""
         return any(place not in self.positions for place in commit.places)
 
     def shares(self, member: Member, commit: Commit) -> bool:
@@ -136,11 +136,11 @@ class Group:
         return any(member.commits(place) is not None for place in commit.places)
 
     def strange(self, member: Member, commit: Commit) -> bool:
-        """Whether a member commits for some partition of which it has nothing: that would be for all keys."""
+        """Whether a member commits for a partition that it does not have: that would be for all keys."""
         return any(not member.has(place) and member.commits(place) is None for place in commit.places)
 
     def learn(self, entries: Iterable[Entry]) -> int:
-        """Note what Kafka has of partitions; return the first error among them, 0 if there is none."""
+        """Note what Kafka has of partitions. Return the first error among them, or 0."""
         if len(self.positions) > MAX_PARTITIONS:
             self.positions.clear()  # Kafka has them all
         for entry in entries:
@@ -154,9 +154,9 @@ class Group:
         return 0
 
     def _lowest(self, place: TopicPartition) -> int:
-        """Return the lowest offset that any member has fetched from: nobody has committed anything.
+        """Return the lowest offset that any member has fetched, for a partition without a committed offset.
 
-        That of the committing member alone would lose records of a member that has not committed yet.
+        The committing member's own offset would lose records of members that have not committed yet.
         """
         first = [member.first[place] for member in self.members if place in member.first]
         return min(first, default=0)
@@ -164,7 +164,7 @@ class Group:
     # Commits
 
     def moved(self, member: Member, commit: Commit) -> dict[TopicPartition, Positions]:
-        """Return what Kafka is to have once a member's commit is taken."""
+        """Return what Kafka will have once it has taken a member's commit."""
         found: dict[TopicPartition, Positions] = {}
         for entry in commit.entries:
             place = entry.topic, entry.partition
@@ -183,19 +183,19 @@ class Group:
         return found
 
     def forget(self, places: Iterable[TopicPartition]) -> None:
-        """Ask Kafka again next time: it may have something else of partitions than is known here."""
+        """Ask Kafka before the next commit: it may have something else than is known here."""
         for place in places:
             self.positions.pop(place, None)
 
 
 def with_positions(commit: Commit, moved: dict[TopicPartition, Positions], *, maps: bool = True) -> bytes:
-    """Return the commit that the broker is sent: the lowest offset of each partition, and the map beside it.
+    """Return the commit for the broker: the lowest offset of each partition, and the map beside it.
 
     Args:
         commit: the member's.
         moved: the maps.
-        maps: without them, if the broker has no room for one (error 12): records are read again then, and
-            none is lost.
+        maps: False if the broker has no room for one (error 12). Then records are read again, and none is
+            lost.
     """
     entries = []
     for entry in commit.entries:
@@ -212,9 +212,9 @@ def with_positions(commit: Commit, moved: dict[TopicPartition, Positions], *, ma
 
 
 def own_offset(member: Member, entry: Entry) -> Entry:
-    """Return what a member is told of a committed offset: its own, and the application's own metadata.
+    """Return the member's own committed offset, with the application's own metadata.
 
-    What others have done beyond that is noted: such records don't come to the member (`Member.started`).
+    What others have done beyond it is noted: the member does not get these records (`Member.started`).
     """
     place = entry.topic, entry.partition
     if entry.error_code or entry.offset < 0:
@@ -230,7 +230,10 @@ def own_offset(member: Member, entry: Entry) -> Entry:
 
 
 def _idle(member: Member, place: TopicPartition, positions: Positions) -> Positions:
-    """Move a member that has done all it got behind what holds nothing for it, or it would hold the base."""
+    """Move an idle member past records that are not for it, or it would hold the base.
+
+    It is idle if it has committed all that it was sent.
+    """
     ranges = member.ranges(place)
     if ranges is None or member.frozen:
         return positions

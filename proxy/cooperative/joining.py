@@ -1,6 +1,6 @@
 """A member joins its group, gets its lanes, and leaves: what the broker and the client are told of it.
 
-The coordinator stays the only truth: what is known here can be made anew by joining again.
+The coordinator stays the only truth: if the gateway forgets, members join again.
 """
 
 from collections import Counter
@@ -35,16 +35,11 @@ _GONE: Final = frozenset({22, 25, 82})
 """ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID and FENCED_INSTANCE_ID: the group goes on without the member."""
 _BETWEEN: Final = b"\0"
 _NOWHERE: Final[TopicPartition] = b"", 0
-"""Is planned for a member that is to join again."""
+"""A partition that is planned for a member to have it join again."""
 
 
 class Joining:
-    """The membership of one client, as its connection to the coordinator shows it.
-
-    Args:
-        members: those of the process.
-        host: the client's.
-    """
+    """The membership of one client, on one connection to its coordinator."""
 
     __slots__ = (
         "__weakref__",
@@ -68,32 +63,32 @@ class Joining:
         self._host = host
         self.client_id = b""
         self.member_id = b""
-        """In the group that it joins; empty: it is in none."""
+        """Its member id. Empty if it is in no group."""
         self._join: Join | None = None
         self.saw_join = False
-        """A JoinGroup request has come on this connection."""
+        """Whether a JoinGroup request has come on this connection."""
         self._owned: frozenset[TopicPartition] = frozenset()
-        """What the client had when it joined (`plan.Joined.owned`)."""
+        """What the client said it had when it joined (`plan.Joined.owned`)."""
         self._offers: dict[bytes, Offer] = {}
-        """Of the leader's: what each member offers, by member id."""
+        """If the client leads its group: what each member offers, by member id."""
         self._given = b""
         """The member id that the coordinator gave to a client that had none, until it has its lanes."""
         self._syncs = 0
-        """`Member.syncs` as this connection has brought it about."""
+        """`Member.syncs` after the last SyncGroup on this connection."""
         self._had_nothing = False
-        """The client was known to have nothing then: it may have what it was given, or nothing still."""
+        """Whether the client had nothing before that. If it drops the response, it still has nothing."""
         self._unknown = False
-        """`Joined.unknown` of the client, when it joined."""
+        """`Joined.unknown` of the client when it joined."""
         self._sharing = False
-        """The coordinator has picked `PROTOCOL`."""
+        """Whether the coordinator has picked `PROTOCOL`."""
 
     def takes(self, join: Join) -> bool:
-        """Whether a client joins a cooperative group as a consumer."""
+        """Whether the client joins a cooperative group, as a consumer."""
         named = self._members.group(join.group) is not None
         return named and join.protocol_type == CONSUMER and bool(join.protocols)
 
     def join(self, join: Join) -> bytes:
-        """Return the JoinGroup request that the broker gets."""
+        """Return the JoinGroup request for the broker."""
         self._join, self._sharing = join, False
         self._offers = {}
         own = join.protocols[0][1]
@@ -117,11 +112,11 @@ class Joining:
         return join.with_offer(offer.encoded())
 
     def _knows(self, member: Member, join: Join) -> bool:
-        """Whether this process knows where a client that joins may be: it has nothing, or what is known.
+        """Whether this process knows what a client that joins has.
 
-        A response that gave it lanes, or took some, may be lost with its connection. Then it is where it was.
-        So it is if the client itself drops the response: kafka-python 3 joins anew if that comes between two
-        polls, and keeps its position in what it is then given. It sends no heartbeat before, others do.
+        A SyncGroup response may be lost with its connection, or the client drops it. Then it has what it had
+        before. kafka-python 3 drops one that comes between two polls, and keeps its positions; it has sent no
+        heartbeat then, as other clients have.
         """
         if member.keeps_position:
             return False
@@ -131,10 +126,10 @@ class Joining:
         return member.syncs > 0 and (here or member.has_heard)
 
     def joined(self, frame: bytes, _now: float) -> bytes:
-        """Return the JoinGroup response that the client gets.
+        """Return the JoinGroup response for the client.
 
         Raises:
-            ProtocolError: it is none.
+            ProtocolError: the frame is none.
         """
         join = self._join
         if join is None:
@@ -160,11 +155,11 @@ class Joining:
         return said.renamed(join.protocols[0][0], members)
 
     def sync(self, sync: Sync) -> bytes | None:
-        """Return the SyncGroup request that the broker gets; None: the client is to join again.
+        """Return the SyncGroup request for the broker. None if the client must join again.
 
-        The leader needs what members offered, which is in the response to JoinGroup. If that came on another
-        connection, or through a gateway that has ended since, its assignment would pass as it is: of whole
-        partitions, from the lowest committed offset on. What members had done beyond that would come again.
+        The plan needs the members' offers, which are in the JoinGroup response. If that came on another
+        connection, or through a gateway that has ended since, the leader's own assignment would pass: whole
+        partitions, from the lowest committed offset on. What members had done beyond it would come again.
         """
         if not self.saw_join:
             return None
@@ -191,7 +186,7 @@ class Joining:
         )
 
     def _exclusive(self) -> str:
-        """Return why no partition is shared in this generation, empty if some may be."""
+        """Return why no partition is shared in this generation. Empty if some may be."""
         offers = self._offers.values()
         if len({offer.gateway for offer in offers}) > 1:
             return "instances"
@@ -201,10 +196,10 @@ class Joining:
         return "client_id" if unbound or len(bindings) < len(offers) else ""
 
     def synced(self, sync: Sync, frame: bytes, now: float) -> bytes:
-        """Return the SyncGroup response that the client gets, and give the member its lanes.
+        """Return the SyncGroup response for the client, and give the member its lanes.
 
         Raises:
-            ProtocolError: it is none.
+            ProtocolError: the frame is none.
         """
         said = read_synced(frame, sync.version)
         if said.error_code:
@@ -234,13 +229,13 @@ class Joining:
         return frame if given == said.assignment else said.renamed(said.protocol, given)
 
     def _plain(self, member: Member, given: bytes) -> tuple[Lanes, Lanes, bytes]:
-        """Return what a member has at once and is to have in a plain group, and the assignment for it.
+        """Return the lanes, the planned lanes and the assignment of a member of a group that shares nothing.
 
-        It may keep its position in a partition of which it had a part (`plan.at_once`). So it gets that when
-        it has joined again.
+        It may keep its position in a partition of which it had a part (`plan.at_once`). So it gets that one
+        only after it has joined again.
 
         Raises:
-            ProtocolError: the assignment is none of a consumer.
+            ProtocolError: the assignment is not a consumer's.
         """
         places, user_data = read_assignment(given)
         again = [place for place in places if self._unknown or member.lanes.get(place, FULL) != FULL]
@@ -288,6 +283,6 @@ class Joining:
 
     @property
     def _member(self) -> Member | None:
-        """The member, if its client.id says so. Another one has all of its partitions."""
+        """The member. None if its client.id is not bound to a group: then it has whole partitions."""
         bound = self._members.is_bound(self.client_id)
         return self._members.bound(self._host, self.client_id) if bound else None

@@ -12,13 +12,13 @@ __all__ = ["SPACE", "murmur2", "murmur2_of", "offset_hash"]
 _SPREAD: Final = 0x9E3779B1
 """2^32 divided by the golden ratio: multiples of it spread any run of offsets evenly."""
 _MANY: Final = 64
-"""From so many keys on, the fixed cost of arrays is worth it."""
+"""The number of keys from which arrays pay off."""
 _SHORT: Final = 64
-"""Bytes of a key that goes into an array: all rows there are as long as the longest."""
+"""The longest key, in bytes, that goes into an array, in which all rows have the length of the longest."""
 
 
 def murmur2_of(keys: Collection[bytes]) -> dict[bytes, int]:
-    """Return murmur2 of each key; many keys at once take a tenth of the time of one after the other."""
+    """Return murmur2 of each key, in a tenth of the time if there are many."""
     short = [key for key in keys if len(key) <= _SHORT]
     if len(short) < _MANY:
         return {key: murmur2(key) for key in keys}
@@ -39,5 +39,5 @@ def murmur2_of(keys: Collection[bytes]) -> dict[bytes, int]:
 
 
 def offset_hash(offset: int) -> int:
-    """Return the hash of a record without a key. It has no order to keep; each time one lane reads it."""
+    """Return the hash of a record without a key: it has no order to keep, but always the same lane."""
     return offset * _SPREAD & MASK

@@ -1,6 +1,6 @@
 """A member's fetch: what the broker is asked, and what the member gets of the response. Sans-IO.
 
-Fetch v4 to v12. Later versions name topics by id; they are not offered to a client with a lane.
+Fetch v4 to v12. Later versions name topics by id, and are not offered to a client with a lane.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -36,35 +36,34 @@ from proxy.protocol.primitives import NO_TAGS, Buffer, Malformed, encode_uvarint
 MAX_VERSION: Final = 12
 """KIP-516: from v13 on topics are named by id."""
 _PLACEHOLDERS_SINCE: Final = 12
-"""Clients that speak an older version take no batch without records, or were not seen to (cooperative.md)."""
+"""Clients of older versions do not accept a batch without records, or were not tested (cooperative.md)."""
 _SCANNED_LIMITS: Final = 8
-"""So many times max_bytes are scanned for a lane without a record, then the member gets an empty response."""
+"""After this many times max_bytes without a record for the member, it gets an empty response."""
 _LOG_STARTS_SINCE: Final = 5
 _EPOCHS_SINCE: Final = 9
 _REPLICAS_SINCE: Final = 11
 _NOWHERE: Final = (-1).to_bytes(8, signed=True)
 HELD_SECONDS: Final = 0.25
-"""An error of the gateway's own is held for so long at least: fewer than five fetches a second, of clients
-that wait for records less than that as well."""
+"""The shortest delay of an error of the gateway's own, in seconds. Some clients retry at once: this makes
+fewer than five fetches a second, also of clients with a shorter max_wait_ms."""
 _UNSPLIT: Final = 44
 """POLICY_VIOLATION: a batch can't be split, and must not pass."""
 
 
 _Edit: TypeAlias = tuple[int, int, list[Buffer]]
-"""Where bytes of a frame begin and end, and what takes their place."""
+"""The start and end of bytes of a frame, and what replaces them."""
 
 
 class Verdict(Enum):
     """What becomes of a response to a member's fetch."""
 
     SEND = "send"
-    """The member gets it now."""
+    """Send it to the client now."""
     GO_ON = "go on"
-    """It has nothing for the member: ask for what comes after."""
+    """It has nothing for the member: fetch what comes after."""
     WAIT = "wait"
-    """It has nothing but an error of the gateway's own, or what comes after can't be asked for. The member
-    gets it when it has waited as long as it would for records: some clients ask again at once, hundreds of
-    times a second."""
+    """It has only an error of the gateway's own, or the next records can't be fetched. Send it when the
+    fetch's max_wait_ms is over: some clients retry at once, hundreds of times a second."""
 
 
 class LaneFetch(Handler):
@@ -73,13 +72,13 @@ class LaneFetch(Handler):
     Args:
         fetch: the client's request, of v4 to v12.
         member: whose it is.
-        subscriber: its connection, for what it shares with other members.
+        subscriber: the member's connection, as shared fetches know it.
         members: those of the process.
         send: sends a request to the broker, with the handler of its response.
         now: in seconds.
 
     Raises:
-        Malformed: it is no consumer's.
+        Malformed: it is not a consumer's fetch.
     """
 
     __slots__ = (
@@ -125,13 +124,13 @@ class LaneFetch(Handler):
         self._began = now
         self._epoch = member.epoch
         self.wait_until = now + max(fetch.max_wait_ms, 0) / 1e3
-        """When the member is to have a response at the latest, in seconds."""
+        """When the client must have a response, in seconds."""
         self.refuse_at = max(self.wait_until, now + HELD_SECONDS)
-        """When it is to have an error of the gateway's own."""
+        """When an error of the gateway's own may be sent."""
         self._scanned = 0
-        """Bytes of records that came for this fetch."""
+        """How many bytes of records came for this fetch."""
         self._offsets: dict[bytes, dict[int, int]] = {}
-        """What the member asks for, by topic and partition."""
+        """The member's fetch offsets, by topic and partition."""
         for topic, entries in _elements(fetch.topics, fetch.frame):
             offsets = self._offsets.setdefault(topic, {})
             for partition, offset in zip(
@@ -139,23 +138,23 @@ class LaneFetch(Handler):
             ):
                 offsets[partition] = offset
         self._goes_on = member.goes_on(self.places)
-        """The member has begun with all of them: see `Member.unasked`."""
+        """Whether the member has asked for the committed offsets of all partitions: see `Member.unasked`."""
         for topic, partitions in self._offsets.items():
             for partition, offset in partitions.items():
                 if (topic, partition) not in member.unasked:
                     member.fetches((topic, partition), offset)
         self.failed: set[TopicPartition] = set()
-        """The partitions that had an error, or named another broker: the log may not be the same any more."""
+        """The partitions that had an error, or named another broker: their log may have changed."""
         self._asked: set[tuple[bytes, int]] = set()
-        """The partitions of which the broker is asked for another offset than the member's."""
+        """The partitions for which the broker is asked for a later offset than the member's."""
         self._own: set[tuple[bytes, int]] = set()
-        """Those for which it must be the member's own: another one got an error."""
+        """The partitions for which it must be asked for the member's own: a later one got an error."""
         self._kept = self._refused = False
-        """Of the last response: it has something for the member, or what the member can't get."""
+        """Whether the last response has something for the member, and whether something was withheld."""
 
     @property
     def in_session(self) -> bool:
-        """Whether the client names a session of its own. It was given none here."""
+        """Whether the client names a session. The gateway gave it none."""
         return self._fetch.session_id != 0
 
     @property
@@ -168,7 +167,7 @@ class LaneFetch(Handler):
         return refusal(self._fetch, code)
 
     def _wants(self) -> Wants | None:
-        """Return what the broker would be asked for; None if nobody else would ask it so."""
+        """Return what the broker would be asked for. None if no other member could send the same fetch."""
         fetch = self._fetch
         if self._own:
             return None
@@ -227,7 +226,7 @@ class LaneFetch(Handler):
         """Note that the connection has ended."""
 
     def _find(self, now: float) -> dict[TopicPartition, Share] | None:
-        """Look for what other members have left for this fetch: see `Subscriber.find`."""
+        """Look for shares of other members' fetches: see `Subscriber.find`."""
         gets = self._gets(now)  # else the broker is asked, and the response has nothing
         return self._subscriber.find(self._member, self._wants() if gets else None, now)
 
@@ -235,7 +234,7 @@ class LaneFetch(Handler):
         return self._goes_on and self._member.gets(self._epoch, now)
 
     def _request(self, now: float) -> bytes:
-        """Return the fetch for the broker: without a session, behind what is known to hold nothing."""
+        """Return the fetch for the broker: sessionless, from the next offsets that may have something."""
         fetch = self._fetch
         frame = bytearray(fetch.frame)
         layout = fetch.layout
@@ -290,7 +289,7 @@ class LaneFetch(Handler):
         return self._verdict(walk, now), [sum(map(len, pieces)).to_bytes(4), *pieces]
 
     def _filtered(self, frame: bytes, walk: FetchResponseWalk, now: float) -> Iterator[_Edit]:
-        """Yield what changes in entries that have records, or an error."""
+        """Yield the edits of entries that have records."""
         member, view = self._member, memoryview(frame)
         spans = iter(walk.record_spans or ())
         gets = self._gets(now)
@@ -331,7 +330,7 @@ class LaneFetch(Handler):
         split: tuple[Split, list[int]],
         now: float,
     ) -> Filtered:
-        """Split the records of an entry, for all members that share them.
+        """Split the records of an entry, for all members that share the partition.
 
         Raises:
             BatchError: a batch can't be split.
@@ -342,7 +341,7 @@ class LaneFetch(Handler):
         return split_records(records, *split, [self._offset(entry)]) if found is None else found
 
     def _batches(self, place: TopicPartition, offset: int, found: Filtered) -> list[bytes]:
-        """Return what the member gets of a partition's records, and note it."""
+        """Return the batches that the member gets of a partition, and note how far it is."""
         member, lane = self._member, found.lanes[0]
         scan = member.scan(*place)
         scan.learn(offset, found, lane)
@@ -356,7 +355,7 @@ class LaneFetch(Handler):
         return batches
 
     def _note(self, walk: FetchResponseWalk) -> None:
-        """Note for all members what a response says of the partitions that they share."""
+        """Note what a response says of shared partitions, for all members."""
         shared = set(self._subscriber.places)
         if not shared:
             return
@@ -372,10 +371,10 @@ class LaneFetch(Handler):
                     self._subscriber.note((run.key, number), item[state])
 
     def _served(self, shares: Mapping[TopicPartition, Share], now: float) -> tuple[Verdict, list[Buffer]]:
-        """Return what becomes of a fetch for which something is there, and what the member gets of it.
+        """Return what becomes of a response that is made of shares, and its bytes.
 
         Args:
-            shares: what there is, by partition.
+            shares: by partition. A partition without a share has no records.
             now: in seconds.
         """
         fetch, layout, member = self._fetch, self._fetch.layout, self._member
@@ -406,12 +405,12 @@ class LaneFetch(Handler):
         return verdict, [sum(map(len, content)).to_bytes(4), *content]
 
     def _state(self, place: TopicPartition) -> bytes:
-        """Return what a response says of a partition, as this version has it."""
+        """Return high watermark and, as the version has them, the other offsets of an entry."""
         size = self._fetch.layout.aborted - HIGH_WATERMARK.start
         return (self._subscriber.state(place) + _NOWHERE)[:size]
 
     def _aborted(self, aborted: Sequence[bytes]) -> bytes:
-        """Return aborted_transactions and preferred_read_replica."""
+        """Return the fields aborted_transactions and preferred_read_replica."""
         layout = self._fetch.layout
         tags = NO_TAGS if layout.flexible else b""
         replica = b"\xff\xff\xff\xff" if layout.version >= _REPLICAS_SINCE else b""
@@ -420,7 +419,7 @@ class LaneFetch(Handler):
         return b"".join((layout.count(len(aborted)), *(each + tags for each in aborted), replica))
 
     def _placeholders(self, walk: FetchResponseWalk) -> Iterator[_Edit]:
-        """Yield the placeholders of entries without records whose scan is ahead of the member."""
+        """Yield the edits that put placeholders into entries without records, if the scan is ahead."""
         if self._fetch.layout.version < _PLACEHOLDERS_SINCE or not self._asked:
             return
         layout = self._fetch.layout
@@ -457,7 +456,7 @@ class LaneFetch(Handler):
         return self._scanned >= _SCANNED_LIMITS * max(self._fetch.max_bytes, 1)
 
     def no_session(self) -> bytes:
-        """Return the response that tells the client that its session does not exist."""
+        """Return a response with error FETCH_SESSION_ID_NOT_FOUND."""
         layout = self._fetch.layout
         head = response_head(layout, self._fetch.frame[REQUEST_CORRELATION_ID], 0)
         error = ErrorCode.FETCH_SESSION_ID_NOT_FOUND.to_bytes(2) + bytes(4)
@@ -467,9 +466,8 @@ class LaneFetch(Handler):
     def _forget_failed(self, entries: list[PartitionResponse]) -> bool:
         """Forget what was scanned of partitions that have an error or name another broker.
 
-        Returns:
-            Whether that may be due to an offset asked for in place of the member's own. The member would
-            take such an error for one of its own: the same is asked again with its offset.
+        Return whether to fetch again with the member's own offsets: the error may be due to a later offset,
+        and the member would take it for its own.
         """
         due = False
         for entry in entries:
@@ -483,7 +481,7 @@ class LaneFetch(Handler):
         return due
 
     def _offset(self, entry: PartitionResponse) -> int:
-        """Return the offset that the member asks for."""
+        """Return the member's fetch offset of a partition."""
         try:
             return self._offsets[entry.key][entry.partition]
         except KeyError:
@@ -494,7 +492,7 @@ class LaneFetch(Handler):
 
 
 def refusal(fetch: FetchRequest, code: int) -> bytes:
-    """Return the response that has an error for each partition that a fetch asks for."""
+    """Return a response to a fetch with an error for each partition."""
     layout = fetch.layout
     fixed = code.to_bytes(2) + _NOWHERE * (3 if layout.version >= _LOG_STARTS_SINCE else 2)
     fixed += layout.empty_ends[0]
@@ -511,7 +509,7 @@ def refusal(fetch: FetchRequest, code: int) -> bytes:
 
 
 def _aborted(frame: bytes, entry: PartitionResponse, layout: FetchLayout) -> list[bytes]:
-    """Return the aborted transactions of an entry, each as on the wire without its tags."""
+    """Return the aborted transactions of an entry, as on the wire, without tags."""
     at = entry.start + layout.aborted
     if layout.flexible:
         count, at = read_uvarint(frame, at)
@@ -523,9 +521,9 @@ def _aborted(frame: bytes, entry: PartitionResponse, layout: FetchLayout) -> lis
 
 
 def _elements(topics: Topics, frame: Buffer) -> Iterator[tuple[bytes, npt.NDArray[Any]]]:
-    """Yield the topic and the entries of each element of a fetch, as columns over the frame itself.
+    """Yield topic and entries of each element of a fetch, as columns over the frame itself.
 
-    Neighbours of one topic share an element in `Topics.keys`; here each has its own.
+    `Topics.keys` joins neighbouring elements of one topic; here they are apart.
     """
     fields = topics.layout.request_fields
     if topics.element:

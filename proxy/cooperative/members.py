@@ -1,7 +1,7 @@
-"""The members of cooperative groups that the clients of a process are, and their groups.
+"""The members of cooperative groups, and the groups, of one process.
 
-A member is known by the host of its client and by its client.id, on whatever connections it comes. Where a
-gateway is several processes (``--workers``), each group has one process that serves its members.
+A member is identified by its host and client.id, on any connection. With ``--workers`` each group has one
+worker that serves its members.
 """
 
 from collections import Counter, OrderedDict
@@ -22,25 +22,25 @@ from proxy.cooperative.shared_fetch import SharedFetches
 from proxy.cooperative.tally import EXCLUSIVE, Cooperative, FilterTally, GroupSeen, MemberSeen, Tell, Told
 
 MAX_MEMBERS: Final = 4096
-"""Members that are known. With more, the one that was not seen for longest is forgotten: it has to join its
-group again, or what it has declared is scanned again."""
+"""How many members are tracked. The least recently seen one is dropped first: it has to join its group again,
+and what it has declared is scanned again."""
 MAX_PLACES: Final = 1 << 20
-"""Partitions from which members have fetched, of all together: 130 MB. With more, those of the member that
-has most of them are forgotten (`Member.first`)."""
+"""How many partitions are tracked that members have fetched, of all members: 130 MB. Those of the member that
+has most of them are dropped first (`Member.first`)."""
 MAX_NAMED: Final = 10
-"""Lanes that are listed when a client asks for one that nobody has named."""
+"""How many lanes an error lists if a client asks for a lane that does not exist."""
 INVALID_RANGES: Final = 42
-"""INVALID_REQUEST: the ranges can't be read, there is no such lane, or the partition is not in it."""
+"""INVALID_REQUEST: the ranges can't be read, there is no such lane, or it does not have the partition."""
 OVERLAPS: Final = 44
-"""POLICY_VIOLATION: another client has some of the key ranges, or the lane is of another group."""
+"""POLICY_VIOLATION: another client has some of the key ranges, or the lane belongs to another group."""
 
 
 class Joins(Protocol):
-    """A client that joins a group, at its connection to the coordinator."""
+    """A client that joins a group, on one connection to its coordinator."""
 
     client_id: bytes
     member_id: bytes
-    """In its group; empty: it is in none."""
+    """Its member id. Empty if it is in no group."""
 
     def __hash__(self) -> int:
         """Return a hash: two connections are never equal."""
@@ -50,20 +50,20 @@ class Denial(NamedTuple):
     """Why a client does not get the lane that it declares."""
 
     code: int
-    """Kafka's number of the error that it gets."""
+    """Kafka's error code for the client."""
     reason: str
     """In words."""
 
 
 class Members:
-    """The members that clients of this process are.
+    """All members of this process.
 
     Args:
-        groups: the names of the groups whose members commit for themselves.
-        gateway: tells this process from all others.
-        tell: is told what happens to groups and their clients.
-        number: that of this process among those of the gateway, from 1.
-        processes: how many these are.
+        groups: the names of the cooperative groups.
+        gateway: identifies this process among all others.
+        tell: takes what happens to groups and their clients, for the log.
+        number: the number of this process among those of the gateway, from 1.
+        processes: how many processes the gateway has.
     """
 
     __slots__ = (
@@ -95,16 +95,17 @@ class Members:
         self.number = number
         self._members: OrderedDict[Client, Member] = OrderedDict()
         self._joining: dict[Client, WeakSet[Joins]] = {}
-        """The clients of each client.id that have joined a group, on connections that are open."""
+        """By client: its open connections on which it has joined a group."""
         self.places = 0
-        """How many partitions members have fetched from, as they were counted last, and those since."""
+        """At most how many partitions are tracked that members have fetched: the last count, and those
+        since."""
         self.tally = FilterTally()
         self.shared_fetches = SharedFetches()
         self.gateway = gateway
         self.tell = tell
         self.lanes: Mapping[str, NamedLane] = {}
-        """Those with names. A client that has one keeps it as it was until its last connection is closed: who
-        has it then may claim it, and so nobody gets records that another client may still work on."""
+        """Lanes by name. If they change, a client keeps the lane that it has until its last connection is
+        closed. So nobody gets records on which another client may still work."""
         self.claims = Claims()
 
     def __repr__(self) -> str:
@@ -114,10 +115,10 @@ class Members:
         return len(self._members)
 
     def seen(self, now: float) -> Cooperative:
-        """Return what this process tells of the groups that it owns.
+        """Return the figures of the groups that this process owns.
 
         Args:
-            now: in seconds. A member whose session timeout is over is not told any more.
+            now: in seconds. Members whose session timeout is over are left out.
         """
         ends: dict[TopicPartition, int] = {}
         for member in self._members.values():
@@ -151,7 +152,7 @@ class Members:
         )
 
     def noted(self, name: bytes, exclusive: str) -> None:
-        """Note why a group shares nothing in its generation, or that it may; see `GroupSeen.exclusive`."""
+        """Note why a group shares nothing in its generation. Empty if it may: see `GroupSeen.exclusive`."""
         group = self._groups.get(name)
         if group is None:
             return
@@ -161,7 +162,7 @@ class Members:
         group.exclusive = exclusive
 
     def planned(self, name: bytes, generation: int, lanes: Mapping[bytes, Lanes]) -> None:
-        """Tell how a group's partitions are shared in a generation; `lanes` are by member id."""
+        """Log how a group's partitions are shared in a generation. Lanes are by member id."""
         owners = Counter(place for each in lanes.values() for place in each)
         shared = sum(number > 1 for number in owners.values())
         counted = f"{shared} of {len(owners)} partitions shared"
@@ -169,14 +170,14 @@ class Members:
         self.tell(Told.REBALANCED, name.decode(errors="replace"), text)
 
     def group(self, name: bytes) -> Group | None:
-        """Return a group, None if its members do not commit for themselves."""
+        """Return a cooperative group. None if it is not one."""
         return self._groups.get(name)
 
     def owner(self, client_id: bytes) -> int:
-        """Return the number of the process that serves a client: the one that owns its group.
+        """Return the number of the process that serves a client: the owner of its group.
 
-        A client that declares ranges, and whose client.id begins with no group's name, is served by the owner
-        of the first group. Clients of no group are served where they are, and so are those that are refused.
+        If a client declares ranges, and its client.id begins with no group's name, the owner of the first
+        group serves it. Clients without a group, and those that are refused, stay where they are.
         """
         try:
             found = declared(client_id)
@@ -192,18 +193,14 @@ class Members:
         )
 
     def owns(self, group: bytes) -> bool:
-        """Tell whether this process owns a group."""
+        """Whether this process owns a group."""
         return self._owners.get(group) == self.number
 
     def declared(self, host: str, client_id: bytes) -> tuple[Declared, Member] | None:
-        """Return what a client.id declares, and the member that it names; None if it declares nothing.
-
-        Args:
-            host: the client's.
-            client_id: as the client sends it.
+        """Return what a client.id declares, and its member. None if it declares nothing.
 
         Raises:
-            RangeError: it declares what can't be read, or a lane that nobody has named.
+            RangeError: it can't be read, or there is no such lane.
         """
         found = declared(client_id)
         if found is None:
@@ -218,10 +215,10 @@ class Members:
         return found, member
 
     def _lane(self, client_id: bytes, found: Declared) -> Member:
-        """Return a member with the lane that it declares.
+        """Return a new member with the lane that it declares.
 
         Raises:
-            RangeError: nobody has named the lane.
+            RangeError: there is no such lane.
         """
         member = Member(self.tally, found.ranges)
         if not found.lane:
@@ -243,15 +240,15 @@ class Members:
     def denied(
         self, client: Client, member: Member, places: Iterable[TopicPartition], *, claims: bool
     ) -> Denial | None:
-        """Return why a client can't have its lane of partitions; None: it has it.
+        """Return why a client can't have its lane of some partitions. None if it can.
 
-        Without a group there is nobody to share with, and nothing to compare.
+        It can if its group is not known yet: there is nothing to compare.
 
         Args:
             client: whose lane it is.
-            member: that it is.
+            member: its member.
             places: the partitions.
-            claims: it has the lane from now on, until its last connection is closed.
+            claims: keep the lane for the client, until its last connection is closed.
         """
         if not member.group:
             return None
@@ -274,7 +271,7 @@ class Members:
         return None
 
     def fetched(self, places: int) -> None:
-        """Note that a member has fetched from so many partitions for the first time."""
+        """Note that a member has fetched a number of partitions for the first time."""
         self.places += places
         while self.places > MAX_PLACES:
             self.places = sum(len(member.first) for member in self._members.values())
@@ -282,31 +279,26 @@ class Members:
                 max(self._members.values(), key=lambda member: len(member.first)).first.clear()
 
     def _named_by(self, own_id: bytes) -> bytes:
-        """Return the group whose name is a client's own id, or that it begins with; b"" without one."""
+        """Return the group whose name a client's own id is, or begins with. Empty if there is none."""
         names = (name for name in self._groups if own_id == name or own_id.startswith(name + b"."))
         return max(names, key=len, default=b"")
 
     def is_bound(self, client_id: bytes) -> bool:
-        """Whether a client.id is that of a member of a cooperative group: it begins with the group's name.
+        """Whether a client.id is bound to a cooperative group: it begins with the group's name and a dot.
 
-        So each fetch shows whose it is, to a process that has just started as well.
+        So a process that has just started knows whose each fetch is.
         """
         return any(client_id.startswith(name + b".") for name in self._groups)
 
     def bound(self, host: str, client_id: bytes) -> Member:
-        """Return the member that a client is whose client.id is bound."""
+        """Return the member of a client whose client.id is bound."""
         key = host, client_id
         member = self._members.get(key) or self._new(key, Member(self.tally))
         self._members.move_to_end(key)
         return member
 
     def joins(self, host: str, client: Joins) -> bool:
-        """Note that a client joins a group; return whether another one with its client.id did so, and lives.
-
-        Args:
-            host: the client's.
-            client: it, at its connection.
-        """
+        """Note that a client joins a group. Return whether another one with its client.id is in it."""
         known = self._joining.setdefault((host, client.client_id), WeakSet())
         known.add(client)
         return any(

@@ -1,8 +1,7 @@
 """How members join a group, on the wire: JoinGroup v0 to v9, SyncGroup v0 to v5, and what is in them.
 
 One protocol, `PROTOCOL`, is put in front of those that a member offers. A coordinator picks a protocol that
-all members have. So a group shares partitions if all its members are behind the gateway; else it is a plain
-group.
+all members have. So a group shares partitions only if all its members are behind the gateway.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -27,7 +26,7 @@ CONSUMER: Final = b"consumer"
 _REJOIN: Final = {"throttle_time_ms": 0, "error_code": 27}
 """REBALANCE_IN_PROGRESS."""
 _OWNED_SINCE: Final = 1
-"""Subscriptions of this version and later name the partitions that their client has."""
+"""From this version on, subscriptions list the partitions that the client has."""
 _OFFER: Final = b"fgj1"
 _LANES: Final = b"fgk1"
 _LANES_SCHEMA: Final = "lanes:[topic:string partition:int32 ranges:[first:uint32 last:uint32]]"
@@ -37,7 +36,7 @@ _OFFER_SCHEMA: Final = (
 )
 _GIVEN_SCHEMA: Final = f"{_LANES_SCHEMA} {_LANES_SCHEMA.replace('lanes', 'planned')}"
 _OLD: Final = (int(ApiKey.JOIN_GROUP), 0)
-"""A key and a version without compact strings, as all that groups carry is written."""
+"""A key and a version without compact strings: the data within messages of groups is written so."""
 
 
 # JoinGroup
@@ -55,7 +54,7 @@ class Join:
     member_id: bytes
     protocol_type: bytes
     protocols: tuple[tuple[bytes, bytes], ...]
-    """Name and metadata of each, the one that is liked best first."""
+    """Name and metadata of each, by preference."""
 
     def with_offer(self, offer: bytes) -> bytes:
         """Return the request with `PROTOCOL` in front of the others."""
@@ -94,9 +93,9 @@ class JoinedGroup:
     leader: bytes
     member_id: bytes
     skips: bool
-    """The leader is not to assign anything (KIP-814)."""
+    """Whether the leader must not assign anything (KIP-814)."""
     members: tuple[tuple[bytes, bytes | None, bytes], ...]
-    """Of the leader's: member id, group_instance_id and metadata."""
+    """For the leader: member id, group_instance_id and metadata of each."""
 
     def renamed(self, protocol: bytes, members: Sequence[tuple[bytes, bytes | None, bytes]]) -> bytes:
         """Return the response with another protocol, and other metadata of the members."""
@@ -146,7 +145,7 @@ class Sync:
     instance: bytes | None
     """group_instance_id (KIP-345)."""
     protocol: bytes
-    """The client's own; b"" below v5."""
+    """The client's own. Empty below v5."""
     assignments: tuple[tuple[bytes, bytes], ...]
 
     def with_assignments(self, assignments: Sequence[tuple[bytes, bytes]]) -> bytes:
@@ -226,7 +225,7 @@ def heartbeat_error(frame: bytes, version: int) -> int:
 
 
 def rejoin(request: bytes) -> bytes:
-    """Return the response to a Heartbeat or SyncGroup that has its member join again."""
+    """Return a response to a Heartbeat or SyncGroup that tells the member to join again."""
     api_key, version, _, _, _ = request_header(request, LENGTH_BYTES)
     correlation_id = bytes(request[REQUEST_CORRELATION_ID])
     if api_key == ApiKey.HEARTBEAT:
@@ -243,25 +242,24 @@ class Offer:
     """The metadata of `PROTOCOL` in a JoinGroup request."""
 
     gateway: bytes
-    """The process through which the member comes."""
+    """The process that serves the member."""
     binding: bytes
-    """What its fetches are known by: host and client.id."""
+    """By what its fetches are recognized: host and client.id."""
     planned: Mapping[TopicPartition, int]
     held: Lanes
     unknown: bool
     keeps: bool
     """See `Joined` for these four."""
     own: bytes
-    """The metadata of the first protocol of its own."""
+    """The metadata of the first protocol that its client offers."""
 
     def encoded(self) -> bytes:
-        """Return it as the user data of a consumer's subscription to the same topics.
+        """Return the offer as user data of a consumer's subscription to the same topics.
 
-        A broker of 4.0 or later reads the subscriptions of all members, and completes no rebalance of a group
-        in which it can't.
+        A broker of 4.0 or later reads the subscriptions of all members. If it can't, no rebalance completes.
 
         Raises:
-            ProtocolError: what the member offers itself is no subscription.
+            ProtocolError: what the client offers is no subscription.
         """
         topics = fields_at(schemas.SUBSCRIPTION, 0)[1]
         user_data = body(
@@ -297,7 +295,7 @@ def read_offer(data: bytes) -> Offer:
     """Read the metadata of `PROTOCOL`.
 
     Raises:
-        ProtocolError: it is not.
+        ProtocolError: it is another protocol's.
     """
     data = _subscription(data)["user_data"] or b""
     if not data.startswith(_OFFER):
@@ -331,8 +329,8 @@ def joined(member_id: bytes, offer: Offer) -> Joined:
 def read_owned(own: bytes) -> tuple[frozenset[TopicPartition], int, int]:
     """Return the partitions that a client says it has, and where they begin and end in what it offers.
 
-    It does so with incremental rebalancing (KIP-429, v1 of a subscription). Else it has given up all.
-    kafka-go says v1, but leaves them out.
+    Clients list them with incremental rebalancing (KIP-429, v1 of a subscription). Other clients have given
+    up all. kafka-go sends v1, but leaves them out.
 
     Raises:
         ProtocolError: what it offers is no subscription of a consumer.
@@ -347,7 +345,7 @@ def read_owned(own: bytes) -> tuple[frozenset[TopicPartition], int, int]:
 
 
 def without_owned(own: bytes, places: Collection[TopicPartition]) -> bytes:
-    """Return what a client offers, but for partitions that it has.
+    """Return what a client offers, without some of the partitions that it has.
 
     Raises:
         ProtocolError: what it offers is no subscription of a consumer.
@@ -393,7 +391,7 @@ def assignment(places: Sequence[TopicPartition], user_data: bytes | None = None)
 
 
 def with_lanes(lanes: Lanes, planned: Lanes) -> bytes:
-    """Return the assignment of a member: its lanes, and those planned, are in the user data."""
+    """Return the assignment of a member, with its lanes and its planned lanes in the user data."""
     carried = body(_GIVEN_SCHEMA, *_OLD, lanes=_listed(lanes), planned=_listed(planned))
     return assignment(sorted(lanes), _LANES + carried)
 

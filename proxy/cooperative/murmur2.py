@@ -4,7 +4,7 @@ from struct import unpack_from
 from typing import Final
 
 SPACE: Final = 1 << 32
-"""Hashes are from 0 to one less."""
+"""How many hashes there are: 0 to 2^32 - 1."""
 MASK: Final = SPACE - 1
 SEED: Final = 0x9747B28C
 M: Final = 0x5BD1E995

@@ -1,4 +1,4 @@
-"""Lanes with names, which the operator declares: the key ranges of some partitions of a group."""
+"""Lanes with names, which the operator declares: key ranges of partitions, for one group."""
 
 import json
 import re
@@ -9,15 +9,15 @@ from proxy.cooperative.positions import TopicPartition
 from proxy.cooperative.ranges import FULL, KeyRanges, RangeError, Split
 
 NAME: Final = "[A-Za-z0-9_-]{1,64}"
-"""A name of a lane, as in a client.id."""
+"""The name of a lane, as in a client.id."""
 
 
 class NamedLane(NamedTuple):
-    """A lane that has a name."""
+    """A lane of the options file."""
 
     group: bytes
     ranges: Mapping[TopicPartition, KeyRanges]
-    """By topic and partition. It has nothing of others."""
+    """By topic and partition. The lane has no other partitions."""
 
 
 def named_lanes(text: str) -> dict[str, NamedLane]:
@@ -67,10 +67,10 @@ def _pair(where: str, pair: object) -> tuple[int, int]:
 
 
 def _check(lanes: Mapping[str, NamedLane]) -> None:
-    """Check that each hash of a partition has one lane.
+    """Check that no hash of a partition has two lanes.
 
     Raises:
-        RangeError: it has two.
+        RangeError: one has.
     """
     by_place: dict[tuple[bytes, TopicPartition], dict[str, KeyRanges]] = {}
     for name, lane in lanes.items():

@@ -1,7 +1,7 @@
 """Committed offsets on the wire: OffsetCommit v2 to v9, TxnOffsetCommit v0 to v5 and OffsetFetch v1 to v9.
 
-Later versions name topics by id, and are not offered to a member. A frame is whole here, with its 4-byte
-length. Requests and responses are read into `Entry` objects, and written again with others: commits are rare.
+Later versions name topics by id, and are not offered to a member. Frames are whole, with their 4-byte length.
+Commits are rare, so they are read into `Entry` objects, and written again.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -28,7 +28,7 @@ NO_EPOCH: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What is committed of a partition, or what is said of that."""
+    """The committed offset of a partition, in a request or response."""
 
     topic: bytes
     partition: int
@@ -58,7 +58,7 @@ class Commit:
 
     @property
     def flexible(self) -> bool:
-        """Whether it has compact lengths and tags."""
+        """Whether the version has compact lengths and tags."""
         return bool(is_flexible(self.api_key, self.version))
 
     def with_entries(self, entries: Iterable[Entry]) -> bytes:
@@ -67,7 +67,7 @@ class Commit:
         return with_fields(self.frame, self.message, topics=topics)
 
     def response(self, errors: Sequence[int]) -> bytes:
-        """Return the response that has an error code for each entry, in their order."""
+        """Return a response with an error code for each entry."""
         said = [replace(entry, error_code=error) for entry, error in zip(self.entries, errors, strict=True)]
         topics = _by_topic(
             said, lambda entry: {"partition_index": entry.partition, "error_code": entry.error_code}
@@ -115,7 +115,7 @@ def read_answered(frame: bytes, commit: Commit) -> list[Entry]:
 
 
 def _entries(message: Struct, metadata: str = "metadata") -> Iterator[Entry]:
-    """Yield what a message says of each partition."""
+    """Yield the entries of a message."""
     for topic in message["topics"] or ():
         name = string(topic, "name")
         for each in topic["partitions"] or ():
@@ -138,7 +138,7 @@ def _committed(entry: Entry) -> dict[str, Any]:
 
 
 def _by_topic(entries: Iterable[Entry], written: Callable[[Entry], dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return topics and their partitions; neighbours of one topic share an element."""
+    """Return topics and their partitions. Neighbouring entries of one topic share an element."""
     return [
         {"name": topic, "partitions": [written(entry) for entry in some]}
         for topic, some in groupby(entries, attrgetter("topic"))
@@ -147,18 +147,18 @@ def _by_topic(entries: Iterable[Entry], written: Callable[[Entry], dict[str, Any
 
 @dataclass(frozen=True, slots=True)
 class FetchedGroup:
-    """What an OffsetFetch response says of one group, or what a request asks of it."""
+    """One group in an OffsetFetch request or response."""
 
     group: bytes
     entries: tuple[Entry, ...] = ()
     error_code: int = 0
     everything: bool = False
-    """Of a request: it asks for all partitions of the group."""
+    """Whether a request asks for all partitions of the group."""
 
 
 @dataclass(slots=True)
 class OffsetFetch:
-    """An OffsetFetch request: what it asks, group by group (one group up to v7)."""
+    """An OffsetFetch request. Up to v7 it has one group."""
 
     frame: bytes
     version: int
@@ -197,7 +197,7 @@ class FetchedOffsets:
     version: int
     message: Struct
     groups: tuple[FetchedGroup, ...]
-    """Up to v7 there is one, whose name is b""."""
+    """Up to v7 one group, without a name."""
 
     def with_groups(self, groups: Iterable[FetchedGroup]) -> bytes:
         """Return the response with other entries."""
@@ -239,11 +239,12 @@ def _fetched(entry: Entry) -> dict[str, Any]:
 
 ASKS: Final = 2
 FLEXIBLE_ASKS: Final = 6
-"""The versions of `offset_fetch`. Every broker that takes the commit, flexible or not, takes these."""
+"""The versions of `offset_fetch`. A broker that takes a flexible commit, or another, takes that one as
+well."""
 
 
 def offset_fetch(commit: Commit, correlation_id: bytes) -> bytes:
-    """Return an OffsetFetch request for what is stored of a commit's partitions."""
+    """Return an OffsetFetch request for the partitions of a commit."""
     topics = [
         {"name": topic, "partition_indexes": [entry.partition for entry in some]}
         for topic, some in groupby(commit.entries, attrgetter("topic"))

@@ -1,8 +1,8 @@
 """Who has which lane: a pure function of a group's members, what they held, and the partitions.
 
-A topic with at most as many subscribers as partitions keeps the assignment of the client that leads the
-group. A topic with more gives one partition to each subscriber. As many share each partition, or one more,
-and its hashes are cut into equal parts, in the order in which they held them.
+A topic with at most as many subscribers as partitions keeps the assignment of the leading client. In a topic
+with more subscribers each of them gets one partition. All partitions have equally many members, or one more.
+The hashes of a partition are cut into equal parts, in the order in which the members held them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,17 +24,18 @@ class Joined:
 
     member_id: bytes
     topics: frozenset[bytes]
-    """That it subscribes to."""
+    """The topics to which it subscribes."""
     planned: Mapping[TopicPartition, int] = field(default_factory=dict)
-    """The first hash of what it was to have of partitions in the last plan."""
+    """The first hash of each partition that it had in the last plan."""
     held: Mapping[TopicPartition, KeyRanges] = field(default_factory=dict)
-    """What it has: its client may go on from where it is."""
+    """The lanes that it has. Its client may keep its position in them."""
     owned: frozenset[TopicPartition] = frozenset()
-    """What its client goes on to process while the group rebalances (incremental rebalancing)."""
+    """The partitions that its client goes on processing during a rebalance (incremental rebalancing)."""
     unknown: bool = False
-    """It may have anything: this process does not know."""
+    """Whether this process does not know what it has."""
     keeps: bool = False
-    """Its client goes on where it is in what it had and gets again, with the records that it has in hand."""
+    """Whether its client keeps its position, and the records in hand, in a partition that it had and gets
+    again."""
 
 
 def plan(
@@ -44,9 +45,9 @@ def plan(
 
     Args:
         members: all that have joined.
-        assigned: what the leading client has assigned to each: no partition to two members. With incremental
-            rebalancing it leaves out what some member still has and another one is to get.
-        shares: partitions may be shared; otherwise the assignment stays as it is.
+        assigned: the leading client's assignment, by member id: no partition to two members. With incremental
+            rebalancing it leaves out a partition that moves to another member but is not yet given up.
+        shares: whether partitions may be shared. If not, the assignment stays.
     """
     lanes: dict[bytes, Lanes] = {member.member_id: {} for member in members}
     partitions: dict[bytes, set[int]] = {}
@@ -71,14 +72,16 @@ def plan(
 
 
 def at_once(member: Joined, lanes: Lanes, members: Sequence[Joined]) -> Lanes:
-    """Return the lanes that a member gets at once; it joins again for the others.
+    """Return the lanes that a member gets at once. It joins again for the others.
 
-    A client may keep its position in a partition that it had and gets again (incremental rebalancing; some do
-    always). It would never read what lies before that of ranges that are new to it. So it first gets nothing
-    of such a partition, and then begins from the committed offset. With incremental rebalancing it also goes
-    on with records of ranges that are not its own any more, and does not commit them before. So it keeps a
-    partition only with the same ranges, and nobody gets what another one still has. A client that `keeps`
-    what it has in hand does so too; it processes nothing while it joins.
+    A client may keep its position in a partition that it had and gets again: with incremental rebalancing,
+    and some clients always do. Of ranges that are new to it, it would never read what lies before that
+    position. So it first gets nothing of such a partition, and then begins from the committed offset.
+
+    With incremental rebalancing a client also goes on with records of ranges that it has lost, and commits
+    them later. So it keeps a partition only with the same ranges, and nobody gets what another member still
+    has. The same is true of a client that `keeps` its records in hand; but it processes nothing while it
+    joins.
     """
     if member.unknown:
         return {}
@@ -107,7 +110,7 @@ def cut(parts: int) -> list[KeyRange]:
 
 
 def _spread(topic: bytes, numbers: Sequence[int], members: Sequence[Joined]) -> dict[int, list[Joined]]:
-    """Give each member one partition: the one that it held, as far as all get equally many members."""
+    """Give each member one partition: the one that it held, if all get equally many members."""
     least, more = divmod(len(members), len(numbers))
     found: dict[int, list[Joined]] = {number: [] for number in numbers}
     left: list[Joined] = []
@@ -129,7 +132,10 @@ def _spread(topic: bytes, numbers: Sequence[int], members: Sequence[Joined]) -> 
 
 
 def _order(topic: bytes, member: Joined, number: int | None = None) -> tuple[int, bytes]:
-    """Sort members by what they held, of one partition or of any; those that held nothing come last."""
+    """Return a key that sorts members by the hashes that they held, of one partition or of any.
+
+    Members that held nothing come last.
+    """
     starts = [
         start
         for (held, partition), start in member.planned.items()

@@ -1,7 +1,8 @@
 """How far each hash of a partition is done: what a cooperative group commits in place of one offset.
 
-Kafka keeps the lowest offset as the committed one, and the rest in the metadata beside it (`OffsetCommit`,
-`committed_metadata`). So whoever reads Kafka's offset alone reads some records again, and misses none.
+Kafka has the lowest offset as the committed one, and the map in the metadata beside it
+(`committed_metadata`). A consumer that reads only the committed offset reads some records again, and misses
+none.
 """
 
 from base64 import urlsafe_b64decode, urlsafe_b64encode
@@ -16,15 +17,15 @@ from proxy.cooperative.ranges import KeyRanges
 MURMUR2, BY_OFFSET = 1, 2
 """The hashes of a map."""
 MOST_CHARACTERS: Final = 4095
-"""What a broker takes by default (offset.metadata.max.bytes counts UTF-16 units), but for the NUL that
-confluent-kafka puts at the end."""
+"""The default of offset.metadata.max.bytes, which counts UTF-16 units, less one for the NUL that
+confluent-kafka appends."""
 _STEP_CHARACTERS: Final = 18
-"""What a step takes at most: its start, and up to 9 bytes of its offset, in base64."""
+"""The longest step in base64: its start, and up to 9 bytes of its offset."""
 _HIGHEST: Final = 2**63 - 1
 _PREFIX: Final = "fg1:"
 _FORMAT: Final = 1
 _OWN: Final = ";"
-"""Before the application's own metadata."""
+"""Separates the map from the application's own metadata."""
 
 
 TopicPartition: TypeAlias = tuple[bytes, int]
@@ -32,9 +33,9 @@ TopicPartition: TypeAlias = tuple[bytes, int]
 
 
 class Positions:
-    """The next offset of every hash: steps in order of hashes, of which the first begins with 0.
+    """A map of all hashes to their next offsets, in steps. The first step begins with hash 0. Immutable.
 
-    A map is never changed. Neighbours have different offsets.
+    Neighbouring steps have different offsets.
 
     Args:
         starts: the first hash of each step.
@@ -52,7 +53,7 @@ class Positions:
 
     @classmethod
     def all_at(cls, offset: int, kind: int = MURMUR2) -> Self:
-        """Return the map of a partition that was committed as a whole."""
+        """Return the map of a partition with one offset for all hashes."""
         return cls((0,), (offset,), kind)
 
     def __repr__(self) -> str:
@@ -68,7 +69,7 @@ class Positions:
 
     @property
     def base(self) -> int:
-        """The lowest offset: all before it are done, whatever their hash."""
+        """The lowest offset. All records before it are done."""
         return min(self.offsets)
 
     def at(self, hashed: int) -> int:
@@ -76,7 +77,7 @@ class Positions:
         return self.offsets[bisect_right(self.starts, hashed) - 1]
 
     def lowest(self, ranges: KeyRanges) -> int:
-        """Return the lowest offset within ranges: where their owner begins to fetch."""
+        """Return the lowest offset within ranges, where their owner begins to fetch."""
         return min(offset for low, high in ranges for offset in self._within(low, high))
 
     def highest(self, ranges: KeyRanges) -> int:
@@ -84,7 +85,7 @@ class Positions:
         return max(offset for low, high in ranges for offset in self._within(low, high))
 
     def at_least(self, other: "Positions", ranges: KeyRanges) -> "Positions":
-        """Return the map that is as high as another one within ranges, or higher."""
+        """Return the map raised to another one within ranges, where that is higher."""
         bounds = {0, *self.starts, *other.starts}
         for low, high in ranges:
             bounds |= {low, high + 1} - {SPACE}
@@ -98,7 +99,7 @@ class Positions:
         return Positions(starts, offsets, self.kind)
 
     def moved(self, ranges: KeyRanges, offset: int) -> "Positions":
-        """Return the map after the owner of these ranges committed an offset, lower ones as well."""
+        """Return the map after the owner of ranges has committed an offset, even a lower one."""
         bounds = {0, *self.starts}
         for low, high in ranges:
             bounds |= {low, high + 1} - {SPACE}
@@ -112,9 +113,9 @@ class Positions:
         return Positions(starts, offsets, self.kind)
 
     def fitted(self, most: int) -> "Positions":
-        """Return a map of at most so many characters, with no step higher than it is here.
+        """Return a coarser map of at most `most` characters.
 
-        The neighbours are merged that lose least, to the lower offset: records are read again, never lost.
+        It merges the neighbours that lose least, to their lower offset: records are read again, never lost.
         """
         found = self
         while len(found.starts) > 1 and (over := len(found.encoded()) - most) > 0:
@@ -122,7 +123,7 @@ class Positions:
         return found
 
     def _merged(self, number: int) -> "Positions":
-        """Return the map with so many pairs of neighbours merged, or as many as have no step in common."""
+        """Return the map with up to a number of pairs of neighbours merged, each step in one pair at most."""
         sizes = [high - low for low, high in pairwise([*self.starts, SPACE])]
         losses = [
             (one - two) * sizes[place] if one > two else (two - one) * sizes[place + 1]
@@ -152,7 +153,7 @@ class Positions:
 
 
 class Committed(NamedTuple):
-    """What Kafka holds of a partition, taken apart."""
+    """What Kafka has of a partition: the map, and the application's metadata."""
 
     positions: Positions
     metadata: str
@@ -163,9 +164,9 @@ def committed_metadata(positions: Positions, own: str, most: int = MOST_CHARACTE
     """Return the metadata to commit beside `positions.base`.
 
     Args:
-        positions: the map. It gets coarser if it does not fit.
+        positions: the map. It is made coarser if it does not fit.
         own: the application's own metadata, which is never cut.
-        most: UTF-16 units at most. If `own` alone has more, it goes alone: the broker refuses it (error 12).
+        most: the limit in UTF-16 units. If `own` alone exceeds it, the broker refuses the commit (error 12).
     """
     beside = _OWN + own if own else ""
     left = most - utf16_units(beside)
@@ -176,20 +177,20 @@ def committed_metadata(positions: Positions, own: str, most: int = MOST_CHARACTE
 
 
 def without_map(own: str) -> str:
-    """Return the metadata to commit without a map: what the application gives is never taken for one."""
+    """Return the metadata to commit without a map, so that the application's is never taken for one."""
     return _PREFIX + _OWN + own if own.startswith(_PREFIX) else own
 
 
 def read_committed(offset: int, metadata: str, kind: int = MURMUR2) -> Committed:
-    """Read what Kafka holds of a partition.
+    """Read what Kafka has of a partition.
 
-    A map counts only if it fits to the offset beside it. After a reset by a tool, by a mirror that translates
-    offsets, or by a plain client's commit it does not: then all hashes are at that offset.
+    A map is ignored if its base is not the committed offset: a tool has reset the offset, a mirror has
+    translated it, or a plain client has committed. Then all hashes are at that offset.
 
     Args:
         offset: the committed offset.
-        metadata: what is beside it.
-        kind: the hash of the group.
+        metadata: the metadata beside it.
+        kind: the group's hash.
     """
     own = metadata
     if metadata.startswith(_PREFIX):
@@ -229,7 +230,7 @@ def _decoded(text: str, kind: int) -> Positions | None:
 
 
 def _uvarint(value: int) -> bytes:
-    """Write an offset, which may have 63 bits: 7 bits per byte, the low ones first."""
+    """Encode an offset of up to 63 bits: 7 bits per byte, the low ones first."""
     out = bytearray()
     while value >= 0x80:
         out.append(value & 0x7F | 0x80)

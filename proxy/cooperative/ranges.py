@@ -1,7 +1,7 @@
 """Key ranges, and how a partition is split into lanes.
 
 A *key range* is an inclusive pair of hashes. A *lane* is what one member gets of a partition: a set of key
-ranges, or without any all records, in which case nothing is split.
+ranges.
 """
 
 from bisect import bisect_right
@@ -12,28 +12,28 @@ from proxy.cooperative.key_hash import SPACE, murmur2_of
 
 KeyRange: TypeAlias = tuple[int, int]
 KeyRanges: TypeAlias = tuple[KeyRange, ...]
-"""Not empty here: no range means all records, which is no matter of a split."""
+"""At least one range."""
 FULL: Final[KeyRanges] = ((0, SPACE - 1),)
 NOBODY: Final = -1
 _CACHED_BYTES: Final = 1 << 20
-"""A member has a split of each partition, and may have a thousand of these."""
+"""How many bytes of keys each split remembers. A member may have a thousand splits."""
 _KEY_BYTES: Final = 128
-"""What a key takes in memory beside its bytes."""
+"""The memory that a remembered key takes beside its bytes."""
 
 
 class RangeError(ValueError):
-    """Key ranges that can't be; the text is one line."""
+    """Invalid key ranges. The text is one line."""
 
 
 class Split:
     """The lanes of a partition.
 
-    A *step* is a stretch of hashes with one owner. Steps cover the whole space, in order.
+    A *step* is an interval of hashes with one owner. Steps cover the whole space, in order.
 
     Args:
         lanes: the key ranges of each lane.
         by_offset: hash the offset of every record, also of those with keys (round robin).
-        cuts: hashes with which a step begins in any case.
+        cuts: hashes at which a step begins in any case.
 
     Raises:
         RangeError: a range is not within the space, or two overlap.
@@ -49,22 +49,22 @@ class Split:
         self.starts: list[int] = []
         """The first hash of each step."""
         self.owners: list[int] = []
-        """The lane of each step, `NOBODY` without one."""
+        """The lane of each step, or `NOBODY`."""
         owned = dict(_steps(lanes))
         for start in sorted(owned.keys() | set(cuts)):
             self.starts.append(start)
             self.owners.append(owned[start] if start in owned else self.owners[-1])
         self._steps: dict[bytes | int, int]
-        """The steps of keys that were looked up lately: to hash a key takes long. And each step itself."""
+        """The steps of recent keys, as hashing is slow. Each step number is in it, too."""
         self._room: int
-        """Bytes that may be remembered beside these. Below 0 all are forgotten before the next new key."""
+        """How many more bytes may be remembered. Below 0 all keys are forgotten before the next new one."""
         self._forget()
 
     def __repr__(self) -> str:
         return f"<Split lanes={len(self.lanes)} steps={len(self.starts)}>"
 
     def steps_of(self, keys: Sequence[bytes | int]) -> list[int]:
-        """Return the step of each key; one that is given as a step stays it."""
+        """Return the step of each key. A key that is already a step number stays."""
         try:
             return [*map(self._steps.__getitem__, keys)]
         except KeyError:
@@ -75,7 +75,7 @@ class Split:
         return bisect_right(self.starts, hashed) - 1
 
     def _with(self, keys: set[bytes]) -> dict[bytes | int, int]:
-        """Return the steps that are known, those of the keys among them."""
+        """Return the remembered steps, with those of some keys."""
         if self._room < 0:
             self._forget()
         steps = self._steps  # another thread may forget them meanwhile
@@ -101,12 +101,12 @@ def check_ranges(ranges: KeyRanges) -> None:
 
 
 def within(ranges: KeyRanges, others: KeyRanges) -> bool:
-    """Tell whether each of some ranges lies in one of others."""
+    """Whether each range lies in one of the others."""
     return all(any(low <= start and end <= high for low, high in others) for start, end in ranges)
 
 
 def overlap(one: KeyRanges, other: KeyRanges) -> bool:
-    """Whether some hash is within both."""
+    """Whether any hash is in both."""
     return any(low <= end and start <= high for low, high in one for start, end in other)
 
 

@@ -1,7 +1,7 @@
-"""What is known to hold nothing for a lane of a partition, so that it is not fetched again.
+"""Offsets of a partition that hold nothing for a lane, so that they are not fetched again.
 
-A client whose lane got nothing of a response asks for the same offset again. Instead of an invented record,
-the gateway asks the broker for what comes after.
+A client that gets no record asks for the same offset again. Instead of inventing a record, the gateway asks
+the broker for what comes after.
 """
 
 from dataclasses import dataclass
@@ -12,28 +12,28 @@ from proxy.cooperative.filtered import Filtered, LaneRecords
 
 @dataclass(slots=True)
 class Scan:
-    """Offsets from `low` to the one before `high` hold no record for the lane, and no end of a transaction.
+    """Offsets from `low` to `high` - 1, without a record for the lane and without an end of a transaction.
 
-    An end is kept for a client that loses the response and asks for it again.
+    A client that has lost a response asks for such an end again.
     """
 
     low: int = -1
     high: int = -1
     leader_epoch: int = -1
-    """Of the last batch there. With `high` as fetch offset it is last_fetched_epoch (KIP-595): the client's
-    own would be that of an earlier batch, which the broker takes for a divergence."""
+    """The epoch of the last batch there. A fetch from `high` has it as last_fetched_epoch (KIP-595): with the
+    client's own, which is older, the broker would see a divergence."""
     dropped: Header | None = None
-    """The last batch there without a record for the lane."""
+    """The last batch there that has no record for the lane."""
 
     def after(self, offset: int) -> int:
-        """Return the offset to ask the broker for when a client asks for one."""
+        """Return the fetch offset for the broker, for a client's fetch offset."""
         return self.high if self.low <= offset < self.high else offset
 
     def learn(self, offset: int, found: Filtered, lane: LaneRecords) -> None:
         """Note a response.
 
         Args:
-            offset: what the client asked for.
+            offset: the client's fetch offset.
             found: the response.
             lane: the lane's share of it.
         """
@@ -47,18 +47,18 @@ class Scan:
             self.high, self.leader_epoch = found.end, found.leader_epoch
 
     def forget(self) -> None:
-        """Forget it: the log or the lane is not the same any more (errors 1, 3, 6, 74, 75, 100, 103 ...)."""
+        """Forget it: the log or the lane has changed (errors 1, 3, 6, 74, 75, 100, 103 ...)."""
         self.low = self.high = self.leader_epoch = -1
         self.dropped = None
 
     def placeholder(self, offset: int) -> bytes:
-        """Return a batch that moves a client from an offset to `high`, without data; b"" where none is due.
+        """Return a batch without data that moves a client from an offset to `high`. Empty if none is needed.
 
-        Clients of Fetch v12 and later take it. So their lag and the end of the partition are right.
+        Clients of Fetch v12 and later accept it. So they see their lag and the end of the partition.
 
         Args:
-            offset: the end of the last batch that the client gets with it, or what it asks for: no two
-                batches may end alike, see `split_records`.
+            offset: the end of the last batch in the response, or the fetch offset if there is none. No two
+                batches may have the same end: see `split_records`.
         """
         if self.dropped is None or not self.low <= offset < self.high:
             return b""

@@ -1,6 +1,6 @@
-"""What members of cooperative groups got, in figures, and who they are. Sans-IO; needs none of the libraries.
+"""Figures of cooperative groups, and who their members are. Sans-IO; needs none of the libraries.
 
-One process has these of the groups that it serves. They can be pickled: with ``--workers`` they are added up.
+Each process has those of the groups that it serves. With ``--workers`` they are pickled and added up.
 """
 
 from collections import Counter
@@ -14,7 +14,7 @@ from proxy.cooperative.murmur2 import SPACE
 from proxy.cooperative.ranges import KeyRanges
 
 STATES: Final = ("declared", "shares", "plain", "frozen")
-"""Of a member (`MemberSeen.state`)."""
+"""The values of `MemberSeen.state`."""
 RECORDS: Final = ("kept", "filtered")
 BATCHES: Final = ("untouched", "thinned", "dropped", "placeholder")
 COMMITS: Final = ("ok", "error")
@@ -25,42 +25,42 @@ EXCLUSIVE: Final = {
     "client_id": "a client.id does not begin with the group's name and a dot, or two members share one",
     "assignor": "its assignor gives out something else than partitions",
 }
-"""Why a group shares nothing (`GroupSeen.exclusive`), in words."""
+"""The values of `GroupSeen.exclusive`, in words."""
 
 
 class Told(StrEnum):
-    """What happens to a group or to one of its clients, as the log names it."""
+    """What the log says of a group or of one of its clients."""
 
     REFUSED = "client refused"
-    """It does not get the lane that it declares."""
+    """The client does not get the lane that it declares."""
     EXCLUSIVE = "group shares no partition"
     REBALANCED = "group rebalanced"
 
 
 Tell: TypeAlias = Callable[[Told, str, str], None]
-"""Takes what happened, to whom (the host of a client, or the name of a group), and why or how."""
+"""Takes what happened, the host of the client or the name of the group, and why or how."""
 
 
 @dataclass(slots=True)
 class FilterTally(Figures):
-    """What the filter has counted, for all members."""
+    """Counts of all members."""
 
     records: Counter[str] = field(default_factory=Counter)
-    """By what became of them: `RECORDS`."""
+    """By what became of them, see `RECORDS`."""
     batches: Counter[str] = field(default_factory=Counter)
-    """The same: `BATCHES`."""
+    """By what became of them, see `BATCHES`."""
     upstream_bytes: int = 0
-    """Bytes of records that came from brokers."""
+    """Bytes of records from brokers."""
     client_bytes: int = 0
-    """Bytes of records that went to members."""
+    """Bytes of records for members."""
     skipped_offsets: int = 0
-    """Offsets that were not fetched again, as nothing there was for the lane."""
+    """Offsets that were not fetched again, as they had nothing for the lane."""
     commits: Counter[str] = field(default_factory=Counter)
-    """Commits for key ranges: ``ok``, and ``error`` of the broker."""
+    """Commits for key ranges: ``ok``, or ``error`` from the broker."""
     refused: Counter[int] = field(default_factory=Counter)
-    """Partitions that were answered with an error of the gateway's own, by Kafka's number."""
+    """Partitions for which the gateway responded with an error of its own, by error code."""
     exclusive: Counter[str] = field(default_factory=Counter)
-    """How many times a group has begun to share nothing, by reason (`GroupSeen.exclusive`)."""
+    """How often a group has begun to share nothing, by reason (`GroupSeen.exclusive`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,9 +71,10 @@ class LaneSeen:
     partition: int
     ranges: KeyRanges
     position: int | None
-    """The offset up to which all of its records are committed; None: not known to this process."""
+    """The offset up to which all its records are committed. None if this process does not know."""
     lag: int | None
-    """Offsets from there to the end of the partition, without those that are known to have nothing for it."""
+    """How many offsets there are up to the end of the partition, without those known to have nothing for
+    it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,29 +84,26 @@ class MemberSeen:
     client_id: str
     host: str
     state: str
-    """``declared``: its client.id says its lane; ``shares``: its group gave it lanes; ``plain``: its group
-    shares nothing; ``frozen``: it gets nothing until it has joined again."""
+    """``declared``: its client.id declares its lane. ``shares``: its group gave it lanes. ``plain``: its
+    group shares nothing. ``frozen``: it gets nothing until it has joined again."""
     lanes: list[LaneSeen]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupSeen:
-    """A cooperative group, as the process sees it that serves its members."""
+    """A cooperative group."""
 
     name: str
     exclusive: str
-    """Why it shares nothing, empty if it may: ``outsider``, ``instances``, ``client_id`` or ``assignor``."""
+    """Why it shares nothing, a key of `EXCLUSIVE`. Empty if it may share."""
     members: list[MemberSeen]
 
     def lags(self) -> list[int]:
-        """Return the lags of all lanes of which they are known."""
+        """Return all known lags of lanes."""
         return [lane.lag for member in self.members for lane in member.lanes if lane.lag is not None]
 
     def unowned(self) -> int:
-        """Return how many gaps the lanes leave in partitions of which some member has a part.
-
-        Nobody reads the records of these keys.
-        """
+        """Return how many gaps the lanes leave in shared partitions. Nobody reads the records there."""
         by_place: dict[tuple[str, int], list[tuple[int, int]]] = {}
         for member in self.members:
             for lane in member.lanes:
@@ -126,14 +124,14 @@ def _by_name(mine: list[GroupSeen], more: list[GroupSeen]) -> list[GroupSeen]:
 
 @dataclass(slots=True)
 class Cooperative(Figures):
-    """All that a process, or a gateway, tells of its cooperative groups."""
+    """The figures of all cooperative groups of a process, or of a gateway."""
 
     tally: FilterTally = field(default_factory=FilterTally)
     reader_fetches: int = 0
-    """Fetches for several members that went upstream, by partition."""
+    """See `SharedFetches.fetches`."""
     buffered_bytes: int = 0
-    """What is put aside for members."""
+    """How many bytes are put aside for members."""
     detached: Counter[str] = field(default_factory=Counter)
-    """Members that went on to fetch for themselves: no room (``full``), or they did not ask (``wait``)."""
+    """See `SharedFetches.detached`."""
     groups: list[GroupSeen] = field(default_factory=list, metadata={ADDS: _by_name})
-    """By name; each group is served by one process."""
+    """By name. One process serves each group."""

@@ -1,4 +1,4 @@
-"""Messages of groups as frames, with their length: requests and responses that are read and written again."""
+"""Whole frames of group messages, read by their schema."""
 
 from proxy.protocol.api import LENGTH_BYTES, request_header, response_header
 from proxy.protocol.messages import Struct, read, structs
@@ -9,7 +9,7 @@ def read_request(schema: str, frame: bytes) -> Struct:
     """Read a request.
 
     Raises:
-        ProtocolError: it is none of this schema, or has tags that would be lost.
+        ProtocolError: it does not fit the schema, or has tags that would be lost.
     """
     api_key, version, _, _, at = request_header(frame, LENGTH_BYTES)
     return _checked(read(schema, api_key, version, frame, at))
@@ -34,7 +34,7 @@ def string(fields: Struct, name: str) -> bytes:
 
 
 def _checked(message: Struct) -> Struct:
-    """Refuse tags within arrays: no version here has one, and elements are written anew."""
+    """Refuse tags within arrays: elements are written anew, and no version here has tags there."""
     if any(struct.tags != NO_TAGS for struct, depth in structs(message) if depth):
         raise Malformed("an element with tags")
     return message
