@@ -3,7 +3,7 @@
 from tools.bench.bystander import figures, heartbeat
 from tools.bench.figures import GATEWAY
 from tools.bench.flood import READ_BYTES, queued, remembered, unknown_versions
-from tools.bench.others import NUISANCES, Window, _table
+from tools.bench.others import NUISANCES, PILE_UP, Window, _table
 
 
 def test_figures_of_a_window() -> None:
@@ -25,6 +25,17 @@ def test_what_is_added_is_that_of_the_same_round() -> None:
     assert rows["added to p99"].met
     assert rows["more for each of its clients"].values == {GATEWAY: 30.0 / nuisance.clients}
     assert rows["its clients are let go after"].values == {GATEWAY: 19.0}
+
+
+def test_what_clients_of_its_name_add_is_against_one_of_another_name() -> None:
+    alone = [Window(p50=1.0, p99=2.0, resident=50.0)] * 3
+    beside = [
+        Window(p50=1.5, p99=p99, resident=50.0, apart=apart) for p99, apart in ((30, 28), (40, 36), (9, 8))
+    ]
+    rows = {row.name: row for row in _table(PILE_UP, alone, beside, 1.0).rows}
+    assert rows["one of another name, p99"].values == {GATEWAY: 28}
+    assert rows["added to p99"].values == {GATEWAY: 2}
+    assert rows["added to p99"].met
 
 
 def test_what_is_queued_is_one_read_of_whole_requests() -> None:

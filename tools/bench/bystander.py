@@ -1,4 +1,4 @@
-"""A client that minds its own business: `python -m tools.bench.bystander ADDRESS`.
+"""A client that minds its own business: `python -m tools.bench.bystander ADDRESS [CLIENT_ID]`.
 
 It sends a heartbeat, waits for the response, waits `EVERY_SECONDS`, and so on: what else its proxy does shows
 in how long the responses take. It begins when a line comes on stdin, and stops with the next line. Then it
@@ -27,7 +27,7 @@ def heartbeat(number: int, client_id: str | None = CLIENT_ID) -> bytes:
     return frame(head + string("group") + (1).to_bytes(4) + string("member"))
 
 
-async def run(where: tuple[str, int]) -> None:
+async def run(where: tuple[str, int], client_id: str) -> None:
     """Measure in windows, between lines on stdin."""
     loop = asyncio.get_running_loop()
     reader, writer = await asyncio.open_connection(*where)
@@ -39,7 +39,7 @@ async def run(where: tuple[str, int]) -> None:
         while not ends.done():
             number += 1
             began = time.perf_counter()
-            writer.write(heartbeat(number))
+            writer.write(heartbeat(number, client_id))
             await reader.readexactly(int.from_bytes(await reader.readexactly(4)))
             took.append(time.perf_counter() - began)
             await asyncio.sleep(EVERY_SECONDS)
@@ -58,4 +58,4 @@ def figures(took: list[float]) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    uvloop.run(run(address(sys.argv[1])))
+    uvloop.run(run(address(sys.argv[1]), *(sys.argv[2:] or [CLIENT_ID])))

@@ -40,8 +40,8 @@ KEPT_LIMIT: Final = 1.1
 IDLE_LIMIT: Final = 0.1
 """The most MB that an idle connection may take: 32 KB, and its part of what the heap keeps."""
 MOVED_CLIENTS: Final = 100
-MOVED_LIMIT: Final = 100.0
-"""The most milliseconds that a request may wait behind a repeat at a new leader (docs/kip-951.md)."""
+OTHER_ID: Final = "another"
+"""The client id of a second bystander."""
 NODES: Final = 2
 QUIET: Final = "quiet"
 
@@ -56,16 +56,17 @@ class Nuisance:
         start: starts it, given the gateway's address and the id or name of an empty topic; it waits for
             `Load.go`, and ends with `Load.pause`.
         most: the most MB that each of its connections may take in the gateway.
-        p99_limit: the most milliseconds by which it may raise the p99 of the bystander.
         settles: so many seconds after its start it is measured first, its memory as well.
+        named: its clients have the bystander's client id. What they cost is what the bystander waits longer
+            than another one with an id of its own, in the same window: the work of the clients is for both.
     """
 
     name: str
     clients: int
     start: Callable[[str, str], AbstractContextManager[Load]]
     most: float
-    p99_limit: float = P99_LIMIT
     settles: float = SETTLE_SECONDS
+    named: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +78,8 @@ class Window:
     p99: float
     resident: float
     """The gateway's, in MB."""
+    apart: float | None = None
+    """The p99 of a bystander with another client id, in ms."""
 
 
 def _flood(kind: str, clients: int) -> Callable[[str, str], Load]:
@@ -103,7 +106,7 @@ PILE_UP: Final = Nuisance(
     MOVED_CLIENTS,
     _flood(MOVED, MOVED_CLIENTS),
     KEPT_LIMIT,
-    MOVED_LIMIT,
+    named=True,
 )
 
 
@@ -139,50 +142,57 @@ def _measured(
     stage: Stage, gateway: Gateway, nuisance: Nuisance, topic: str, rounds: int, address: str = ""
 ) -> tuple[list[Window], list[Window], float]:
     """Return the windows without the nuisance, those with it, and in how many seconds it was let go."""
+    clients = 2 if nuisance.named else 1
     alone, beside = [], []
     address = address or gateway.address
-    with (
-        Load("tools.bench.bystander", address) as bystander,
-        nuisance.start(address, topic) as load,
-    ):
-        bystander.ready()
-        load.ready()
+    with ExitStack() as stack:
+        bystander = stack.enter_context(Load("tools.bench.bystander", address)).ready()
+        apart = None
+        if nuisance.named:
+            apart = stack.enter_context(Load("tools.bench.bystander", address, OTHER_ID)).ready()
+        load = stack.enter_context(nuisance.start(address, topic)).ready()
         for number in range(rounds):
             stage.report(f"others: {nuisance.name}, round {number + 1} of {rounds} ...")
             alone.append(_window(stage, gateway, bystander))
             load.go()
             time.sleep(nuisance.settles)
-            beside.append(_window(stage, gateway, bystander))
+            beside.append(_window(stage, gateway, bystander, apart))
             load.pause()
             time.sleep(SETTLE_SECONDS)
-        return alone, beside, SETTLE_SECONDS + _let_go(gateway)
+        return alone, beside, SETTLE_SECONDS + _let_go(gateway, clients)
 
 
-def _window(stage: Stage, gateway: Gateway, bystander: Load) -> Window:
-    bystander.go()
+def _window(stage: Stage, gateway: Gateway, bystander: Load, apart: Load | None = None) -> Window:
+    measured = [each for each in (bystander, apart) if each is not None]
+    for each in measured:
+        each.go()
     time.sleep(stage.seconds / SHARE)
     resident = gateway.meter.resident / 1e6
-    seen = bystander.pause()
-    return Window(p50=seen["p50"], p99=seen["p99"], resident=resident)
+    seen, *other = (each.pause() for each in measured)
+    return Window(seen["p50"], seen["p99"], resident, other[0]["p99"] if other else None)
 
 
-def _let_go(gateway: Gateway) -> float:
-    """Return how many seconds pass until the bystander is alone, at most `WAIT_SECONDS`."""
+def _let_go(gateway: Gateway, clients: int) -> float:
+    """Return how many seconds pass until only so many clients are left, at most `WAIT_SECONDS`."""
     began = time.monotonic()
-    while (waited := time.monotonic() - began) < WAIT_SECONDS and len(gateway.state()["connections"]) > 1:
+    while (waited := time.monotonic() - began) < WAIT_SECONDS and len(
+        gateway.state()["connections"]
+    ) > clients:
         time.sleep(0.1)
     return waited
 
 
 def _table(nuisance: Nuisance, alone: Sequence[Window], beside: Sequence[Window], left: float) -> Table:
     pairs = list(zip(alone, beside, strict=True))
+    added = [each.p99 - (own.p99 if each.apart is None else each.apart) for own, each in pairs]
     before, grown = alone[0].resident, beside[0].resident - alone[0].resident
     rows = [
         _row("bystander alone, p50", "ms", median(window.p50 for window in alone)),
         _row("bystander alone, p99", "ms", median(window.p99 for window in alone)),
         _row("beside it, p50", "ms", median(window.p50 for window in beside)),
         _row("beside it, p99", "ms", median(window.p99 for window in beside)),
-        _row("added to p99", "ms", median(each.p99 - own.p99 for own, each in pairs), nuisance.p99_limit),
+        *(_row("one of another name, p99", "ms", each) for each in _apart(beside)),
+        _row("added to p99", "ms", median(added), P99_LIMIT),
         _row("resident before", "MB", before),
         _row("resident beside it", "MB", beside[0].resident),
         _row("more for each of its clients", "MB", grown / nuisance.clients, nuisance.most),
@@ -191,6 +201,12 @@ def _table(nuisance: Nuisance, alone: Sequence[Window], beside: Sequence[Window]
     every = "The bystander sends a heartbeat every 10 ms to a real broker."
     notes = [f"Medians of {len(pairs)} rounds; memory: the first. {every}"]
     return Table(part="others", title=f"One against the others: {nuisance.name}", rows=rows, notes=notes)
+
+
+def _apart(beside: Sequence[Window]) -> list[float]:
+    """Return the p99 of the bystander of another name, if there is one."""
+    found = [window.apart for window in beside if window.apart is not None]
+    return [median(found)] if found else []
 
 
 def _row(name: str, unit: str, value: float, limit: float | None = None) -> Row:
