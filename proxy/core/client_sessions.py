@@ -15,7 +15,8 @@ from typing import Final
 from proxy.core.connection_state import ConnectionState
 from proxy.core.eligibility import Eligibility
 from proxy.core.events import fetch_kind
-from proxy.core.in_flight import Disposition, InFlightRequest
+from proxy.core.fetch_in_flight import Around, FetchHandler
+from proxy.core.in_flight import FORWARD, InFlight
 from proxy.fetch_manager.contexts import (
     FetchContext,
     FullFetchContext,
@@ -42,6 +43,43 @@ _REPLICA_ID: Final = Struct(">i")
 _CONSUMER: Final = -1
 
 
+class Serve(Around):
+    """Makes the response of the client's session of the full one.
+
+    Args:
+        fetching: makes the full response.
+        context: the fetch in the client's session.
+        sessions: of the client.
+    """
+
+    __slots__ = ("_context", "_sessions")
+
+    def __init__(self, fetching: FetchHandler, context: FetchContext, sessions: "ClientSessions") -> None:
+        super().__init__(fetching, fetching)
+        self._context = context
+        self._sessions = sessions
+        if not isinstance(context, SessionlessFetchContext):
+            sessions.waits = True
+
+    @property
+    def _kept(self) -> int:
+        return 0 if isinstance(self._context, SessionlessFetchContext) else self._context.buffered
+
+    def feed(self, chunk: bytes, *, last: bool) -> list[Buffer]:
+        """Return what the client gets of the response of its session now."""
+        pieces = self._fetching.feed(chunk, last=last)
+        if self._fetching.resend is not None:
+            return pieces
+        return self._sessions.receive(self._context, pieces, last=last)
+
+    def end(self, request: InFlight) -> bool:
+        """Let the client's next fetch come, unless this one is sent again."""
+        ended = self._fetching.end(request)
+        if ended and not isinstance(self._context, SessionlessFetchContext):
+            self._sessions.waits = False
+        return ended
+
+
 class ClientSessions:
     """Serves the sessions of one client.
 
@@ -52,7 +90,7 @@ class ClientSessions:
         broker: identifies the broker among those of all connections.
     """
 
-    __slots__ = ("_broker", "_eligibility", "_made", "_manager", "_state", "_unused", "_waits_for")
+    __slots__ = ("_broker", "_eligibility", "_made", "_manager", "_state", "_unused", "waits")
 
     def __init__(
         self, state: ConnectionState, manager: FetchManager | None, eligibility: Eligibility, broker: str
@@ -65,22 +103,17 @@ class ClientSessions:
         """The session that the client got last, if it was one of the gateway's."""
         self._unused = 0
         """Sessions in a row that the client did not use."""
-        self._waits_for: InFlightRequest | None = None
-        """The served fetch that has no response yet."""
+        self.waits = False
+        """A served fetch has no response yet. Another one waits for it.
+
+        A broker handles one request of a connection at a time (fetch-semantics, trap 16). The next fetch may
+        name the epoch after this one.
+        """
 
     @property
     def on(self) -> bool:
         """Whether clients may get sessions from the gateway."""
         return self._manager is not None
-
-    @property
-    def waits(self) -> bool:
-        """Whether a served fetch has no response yet. Another one waits for it.
-
-        A broker handles one request of a connection at a time (fetch-semantics, trap 16). The next fetch may
-        name the epoch after this one.
-        """
-        return self._waits_for is not None
 
     def offered(self) -> None:
         """Note what the client was offered: v7 also for a broker that stops before it."""
@@ -100,12 +133,13 @@ class ClientSessions:
         features = self._eligibility.known
         return manager.raised if features is None else features.is_raised
 
-    def request(self, frame: bytes, version: int, body: int) -> tuple[InFlightRequest, bytes] | None:
+    def request(self, frame: bytes, version: int, body: int) -> tuple[int, FetchContext | None] | None:
         """Take a whole fetch of v7 or later.
 
         Returns:
-            None if it is to be forwarded as it is. Otherwise what is in flight, and the full fetch that is
-            sent; b"" if nothing is: the client has its response.
+            None if it is to be forwarded as it is. Otherwise the version of the full fetch that is sent, and
+            what makes the client's response to it; no context if nothing is sent: the client has its
+            response.
         """
         manager, layout = self._manager, LAYOUTS[version]
         if manager is None or len(frame) < body + layout.request_head:
@@ -131,15 +165,10 @@ class ClientSessions:
         if context is None:
             return None
         self._count(fetch)
-        request = InFlightRequest(_FETCH, sent_version, frame[REQUEST_CORRELATION_ID], Disposition.WALKED)
-        self._state.responses.owed.append(request)
-        if not isinstance(context, FullFetchContext | IncrementalFetchContext | SessionlessFetchContext):
-            self._respond(request, context.response)
-            return request, b""
-        request.served = context
-        if not isinstance(context, SessionlessFetchContext):
-            self._waits_for = request
-        return request, context.request
+        if isinstance(context, FullFetchContext | IncrementalFetchContext | SessionlessFetchContext):
+            return sent_version, context
+        self._respond(frame[REQUEST_CORRELATION_ID], context.response)
+        return sent_version, None
 
     def unread(self, data: bytes, version: int, body: int) -> bytes:
         """Return a fetch that is not read, or its beginning, as the broker is to see it.
@@ -172,16 +201,11 @@ class ClientSessions:
         if self._manager is not None and session_id > 0:
             self._manager.cache.leave(session_id)
 
-    def receive(self, request: InFlightRequest, pieces: list[Buffer], *, last: bool) -> list[Buffer]:
+    def receive(self, context: FetchContext, pieces: list[Buffer], *, last: bool) -> list[Buffer]:
         """Return what the client gets of the next bytes of a full response."""
-        context = request.served
-        if context is None:
-            return pieces
-        before = _buffered(context)
         sent: list[Buffer] = []
         for number, piece in enumerate(pieces, 1):
             sent += context.receive(piece, self._now_ms, last=last and number == len(pieces))
-        self._state.responses.buffered += _buffered(context) - before
         client = self._state.tally.client
         client.fetch_response_bytes += sum(map(len, sent))
         if last and isinstance(context, FullFetchContext):
@@ -191,14 +215,9 @@ class ClientSessions:
             client.fetch_record_bytes += context.record_bytes
         return sent
 
-    def ended(self, request: InFlightRequest) -> None:
-        """Note that the client has the response to a request."""
-        if request is self._waits_for:
-            self._waits_for = None
-
     def end(self) -> None:
         """Forget what was in flight: the connection has ended. The client's session goes on."""
-        self._waits_for = self._made = None
+        self.waits, self._made = False, None
 
     @property
     def _now_ms(self) -> int:
@@ -226,11 +245,9 @@ class ClientSessions:
         client.fetches[fetch_kind(fetch.session_id, fetch.session_epoch)] += 1
         client.partitions_requested += fetch.partitions
 
-    def _respond(self, request: InFlightRequest, response: bytes) -> None:
+    def _respond(self, correlation_id: bytes, response: bytes) -> None:
         responses = self._state.responses
+        request = InFlight(_FETCH, 0, correlation_id, FORWARD)
+        responses.owed.append(request)
         self._state.tally.client.fetch_response_bytes += len(response)
         self._state.to_client += responses.in_turn(request, [response]) + responses.ended(request)
-
-
-def _buffered(context: FetchContext) -> int:
-    return 0 if isinstance(context, SessionlessFetchContext) else context.buffered

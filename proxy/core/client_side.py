@@ -13,10 +13,11 @@ from typing import Final
 from proxy.core.client_sessions import ClientSessions
 from proxy.core.connection_state import ConnectionState, Stage, Stream
 from proxy.core.events import ClientNamed, Refusal
+from proxy.core.fetch_responses import FetchResponses
 from proxy.core.fetches import Fetches
 from proxy.core.follow import Following
 from proxy.core.histograms import NO_RESPONSE_TIME
-from proxy.core.in_flight import AT_ONCE, MAX_IN_FLIGHT, Disposition, InFlightRequest
+from proxy.core.in_flight import AT_ONCE, FORWARD, MAX_IN_FLIGHT, InFlight
 from proxy.core.peers import SASL
 from proxy.core.repeat import MAX_BYTES
 from proxy.core.requests import (
@@ -27,7 +28,7 @@ from proxy.core.requests import (
     read_wait,
     readable,
 )
-from proxy.core.responses import Rewriting
+from proxy.core.responses import ForwardFetch, Rewriting
 from proxy.core.steady import MAX_PREFIX
 from proxy.protocol import api_versions
 from proxy.protocol.api import (
@@ -65,6 +66,7 @@ class ClientSide:
     Args:
         state: that of the connection.
         fetches: decides the fetches.
+        responses: makes the responses to them.
         rewriting: says which responses have to be rewritten.
         sessions: serves the sessions that the client has with the gateway.
         following: is told how far the client's authentication has come; None: leaders are not followed.
@@ -78,6 +80,7 @@ class ClientSide:
         "_header",
         "_header_version",
         "_max_request_bytes",
+        "_responses",
         "_rewriting",
         "_sessions",
         "_state",
@@ -89,6 +92,7 @@ class ClientSide:
         self,
         state: ConnectionState,
         fetches: Fetches,
+        responses: FetchResponses,
         rewriting: Rewriting,
         sessions: ClientSessions,
         following: Following | None,
@@ -97,6 +101,7 @@ class ClientSide:
     ) -> None:
         self._state = state
         self._fetches = fetches
+        self._responses = responses
         self._rewriting = rewriting
         self._sessions = sessions
         self._following = following
@@ -250,16 +255,14 @@ class ClientSide:
         state = self._state
         frame = data if len(data) == size else data[:size]
         state.stage = _OPEN
-        # Responses to v2 and v3 are not walked: they have no layout here.
-        disposition = _WALKED if version >= MIN_VERSION else _PASSED
-        request = InFlightRequest(_FETCH, version, frame[REQUEST_CORRELATION_ID], disposition)
         if self._following is not None:
-            self._following.asked(request)
+            self._following.asked(_FETCH)
         # A client repeats its header but for the correlation id.
         if version != self._header_version or not frame.startswith(self._header, REQUEST_START_BYTES):
             try:
                 _, _, _, client_id, body = request_header(frame, LENGTH_BYTES)
             except ProtocolError:
+                request = self._unread_fetch(version, frame)
                 state.responses.owed.append(request)
                 self._fetches.count_unread(size, version, Reason.NOT_UNDERSTOOD)
                 state.send(request, frame)
@@ -274,18 +277,37 @@ class ClientSide:
                 state.request_part.held = True
                 return 0
             if (served := self._sessions.request(frame, version, body)) is not None:
-                sent, full = served
-                if full:
-                    self._fetches.request(sent, full, body)
+                sent_version, context = served
+                if context is not None:
+                    request, fetching = self._responses.in_flight(
+                        sent_version, frame[REQUEST_CORRELATION_ID], context
+                    )
+                    state.responses.owed.append(request)
+                    self._fetches.request(request, fetching, context.request, body)
                 return size
             if self._sessions.lacks_sessions(version):
                 state.fail("client", "a fetch that can't be read, for a broker without sessions")
                 return size
             with suppress(ProtocolError):  # it is so short that it is none
                 frame = self._sessions.unread(frame, version, body)
+        if version < MIN_VERSION:  # there is no layout to walk over a response
+            request = self._unread_fetch(version, frame)
+            state.responses.owed.append(request)
+            self._fetches.request_old(request, frame, body)
+            return size
+        request, fetching = self._responses.in_flight(version, frame[REQUEST_CORRELATION_ID])
         state.responses.owed.append(request)
-        self._fetches.request(request, frame, body)
+        self._fetches.request(request, fetching, frame, body)
         return size
+
+    def _unread_fetch(self, version: int, data: bytes) -> InFlight:
+        """Return a fetch that is not read; its response is walked if its version is known."""
+        correlation_id = data[REQUEST_CORRELATION_ID]
+        if MIN_VERSION <= version <= MAX_VERSION:  # KIP-951: there may be addresses in it
+            request, _ = self._responses.in_flight(version, correlation_id)
+        else:
+            request = InFlight(_FETCH, version, correlation_id, ForwardFetch(self._state))
+        return request
 
     def _collect(self, data: bytes, size: int, version: int) -> int:
         """Keep the beginning of a fetch until there is twice as much, or all of it.
@@ -359,17 +381,18 @@ class ClientSide:
                         state.request_part.need = min(size, 2 * len(data))
                         return 0
             self._fetches.count_unread(size, version, Reason.NOT_READ)
-        request = InFlightRequest(
-            api_key, version, data[REQUEST_CORRELATION_ID], self._rewriting.disposition(api_key, version)
-        )
-        if produced is not None and self._following is not None and self._following.keep(produced):
-            request.produced = produced
-        if api_key in NO_RESPONSE_TIME:
-            request.asked_wait = self._asked_wait(data, api_key)
         responses = state.responses
+        if api_key == _FETCH:
+            request = self._unread_fetch(version, data)
+        else:
+            wait = self._asked_wait(data, api_key) if api_key in NO_RESPONSE_TIME else 0.0
+            handler = self._rewriting.handler(api_key, version, wait)
+            request = InFlight(api_key, version, data[REQUEST_CORRELATION_ID], handler)
+            if produced is not None and self._following is not None:
+                self._following.keep(request, produced)
         if answered:
             if self._following is not None:
-                self._following.asked(request)
+                self._following.asked(api_key)
             responses.owed.append(request)
             responses.expected.append(request)
             request.sent_at = state.now
@@ -404,11 +427,11 @@ class ClientSide:
             self._group_wait = wait
         return wait
 
-    def _repeats(self, request: InFlightRequest) -> bool:
+    def _repeats(self, request: InFlight) -> bool:
         """Whether the next request like this one may pass by the steady path."""
         if request.api_key == ApiKey.PRODUCE:
             return self._following is None or not self._following.takes(request.version)
-        return request.disposition is _PASSED and request.api_key not in _UNLEARNT
+        return request.handler.forwards and request.api_key not in _UNLEARNT
 
     def _name(self, frame: bytes, version: int) -> None:
         """Note what the client says of itself (KIP-511)."""
@@ -434,7 +457,7 @@ class ClientSide:
         client asks again with one that both know.
         """
         responses = self._state.responses
-        request = InFlightRequest(ApiKey.API_VERSIONS, 0, correlation_id, Disposition.OURS)
+        request = InFlight(ApiKey.API_VERSIONS, 0, correlation_id, FORWARD)
         responses.owed.append(request)
         self._state.to_client += responses.in_turn(request, [api_versions.refusal(correlation_id)])
         self._state.to_client += responses.ended(request)
@@ -444,5 +467,3 @@ class ClientSide:
 _OPEN: Final = Stage.OPEN
 _CLOSING: Final = Stage.CLOSING
 _FRAMES: Final = Stream.FRAMES
-_WALKED: Final = Disposition.WALKED
-_PASSED: Final = Disposition.PASSED

@@ -21,7 +21,7 @@ from proxy.core.fetch_responses import FetchResponses
 from proxy.core.fetches import Fetches
 from proxy.core.follow import Following
 from proxy.core.histograms import Measured
-from proxy.core.in_flight import MAX_IN_FLIGHT, REQUEST_BYTES, Disposition
+from proxy.core.in_flight import MAX_IN_FLIGHT, REQUEST_BYTES
 from proxy.core.leaders import Leaders
 from proxy.core.member_stage import MakeMemberSide, MemberStage
 from proxy.core.peers import Peers
@@ -29,7 +29,6 @@ from proxy.core.responses import Rewriting
 from proxy.core.steady import Steady
 from proxy.fetch_manager.manager import FetchManager
 from proxy.protocol.addresses import Resolve
-from proxy.protocol.api import ApiKey
 from proxy.protocol.primitives import Buffer
 from proxy.protocol.produce import READ_WITHIN
 from proxy.session.decision import Reason
@@ -39,10 +38,6 @@ MAX_REQUEST_BYTES: Final = 104_857_600
 """Kafka's default for socket.request.max.bytes."""
 QUEUED_FREE: Final = 65_536
 """Bytes of a connection's requests that are not worth to be counted."""
-_SMALL: Final = 1 << 16
-_SMALL_REWRITTEN: Final = 1 << 20
-"""Responses of up to so many bytes never wait for memory. Metadata of 10,000 partitions is half of this."""
-_FETCH: Final = int(ApiKey.FETCH)
 
 
 def _none_opening(_node_id: int, /) -> bool:
@@ -126,16 +121,8 @@ class Connection:
         self._fetches = fetches = Fetches(state, sessions, self._versions)
         self._client_sessions = served = ClientSessions(state, manager, fetches.eligibility, broker)
         leaders = leaders or Leaders()
-        self._rewriting = rewriting = Rewriting(
-            resolve,
-            opening,
-            fetches.eligibility,
-            state.events,
-            state.refuse_response,
-            self.steady,
-            served,
-            leaders,
-        )
+        self._rewriting = Rewriting(state, resolve, opening, fetches.eligibility, served, leaders)
+        responses = FetchResponses(state, fetches, sessions, resolve, leaders, served)
         self.following: Following | None = None
         """Follows leaders; the shell attaches itself to it."""
         if peers is not None and resolve is not None:
@@ -143,8 +130,15 @@ class Connection:
             self.following = Following(
                 state, peers, host, node_id, catch_up=self._catch_up, settle=self._settle, resume=self._resume
             )
+            responses.wraps.append(self.following.follow)
         self._client_side = ClientSide(
-            state, fetches, rewriting, served, self.following, max_request_bytes=max_request_bytes
+            state,
+            fetches,
+            responses,
+            self._rewriting,
+            served,
+            self.following,
+            max_request_bytes=max_request_bytes,
         )
         self._member_side: MemberStage | None = None
         """None: the client has no lane. It has to be asked until its first request has come."""
@@ -156,8 +150,7 @@ class Connection:
         """The session is to be closed when nothing waits that the client has sent."""
         self._sharing = False
         """The member's side is at work; it must not be called again meanwhile."""
-        responses = FetchResponses(state, fetches, sessions, resolve, leaders)
-        self._broker_side = BrokerSide(state, responses, rewriting, served, self.following)
+        self._broker_side = BrokerSide(state, self.following)
 
     def __repr__(self) -> str:
         return (
@@ -235,8 +228,10 @@ class Connection:
     @property
     def done(self) -> bool:
         """Whether, after `close_session`, nothing is in flight any more."""
-        state, side = self._state, self._broker_side
-        if state.stage is not Stage.CLOSING or side.awaiting or side.waiting:
+        state = self._state
+        if state.stage is not Stage.CLOSING or self._broker_side.waiting:
+            return False
+        if any(request.handler.awaits_brokers for request in self._responses.owed):
             return False
         # A request of which the end never came is not answered.
         expected = self._responses.expected
@@ -273,11 +268,11 @@ class Connection:
 
     @property
     def longest_wait(self) -> float:
-        """How many seconds the requests in flight let the broker wait, at most: see `InFlightRequest.wait`.
+        """How many seconds the requests in flight let the broker wait, at most: see `Handler.wait`.
 
         So may the fetch of a member that waits for another one's.
         """
-        waits = [request.wait for request in self._responses.expected]
+        waits = [request.handler.wait for request in self._responses.expected]
         waits += [form.wait for _, _, form in self.steady.in_flight]
         if self._member_side is not None:
             waits.append(self._member_side.longest_wait)
@@ -297,7 +292,7 @@ class Connection:
         """
         if self._responses.expected:
             request = self._responses.expected[0]
-            sent_at, wait = request.sent_at, request.wait
+            sent_at, wait = request.sent_at, request.handler.wait
         elif self.steady.in_flight:
             _, sent_at, form = self.steady.in_flight[0]
             wait = form.wait
@@ -323,8 +318,7 @@ class Connection:
         expected = self._responses.expected
         if not self._state.response_left or not expected:
             return False
-        most = _SMALL_REWRITTEN if expected[0].disposition is Disposition.REWRITTEN else _SMALL
-        return expected[0].received + self._state.response_left <= most
+        return self._state.response_size <= expected[0].handler.small
 
     @property
     def fetch_version(self) -> int:
@@ -516,8 +510,8 @@ class Connection:
         if self._state.foreign and self._state.response_part:
             self._state.be_wire()
         for request in list(self._responses.owed):
-            if request.awaits_brokers:
-                self.brokers_opened(request.awaits_brokers)
+            if request.handler.awaits_brokers:
+                self.brokers_opened(request.handler.awaits_brokers)
 
     def brokers_opened(self, node_ids: frozenset[int]) -> None:
         """Send the responses that wait for these brokers; one without a listener is left out of them."""
@@ -603,14 +597,7 @@ class Connection:
             broker.bytes_in += of_response
             client.bytes_out += of_response
             state.response_left -= of_response
-            request = self._responses.expected[0]
-            request.received += of_response
-            request.forwarded += of_response
-            if request.walk is not None:
-                request.walk.skip_records(of_response)
-            if request.api_key == _FETCH:
-                client.fetch_response_bytes += of_response
-                broker.fetch_response_bytes += of_response
+            self._responses.expected[0].handler.skip(of_response)
 
     def _settle(self) -> None:
         """Tell the steady path what may pass there from now on."""
@@ -644,19 +631,11 @@ class Connection:
     def _passing(self) -> int:
         """Return how many bytes of the current response pass whatever they are; never the last one."""
         request, owed = self._responses.expected[0], self._responses.owed
-        kept = request.chunks or request.kept or request.produced
-        if not owed or owed[0] is not request or kept or request.served is not None:
-            return 0
-        if request.disposition is _PASSED:
-            return self._state.response_left - 1
-        if request.disposition is not _WALKED or request.walk is None or not request.forwarded:
-            return 0
-        return min(request.walk.records_left, self._state.response_left - 1)
+        is_next = len(owed) > 0 and owed[0] is request
+        return request.handler.passing(self._state.response_left) if is_next else 0
 
 
 # Looked up on every read: members as globals.
 _OPEN: Final = Stage.OPEN
 _CLOSING: Final = Stage.CLOSING
 _FRAMES: Final = Stream.FRAMES
-_WALKED: Final = Disposition.WALKED
-_PASSED: Final = Disposition.PASSED

@@ -9,7 +9,7 @@ from enum import Enum
 from proxy.core.budget import RequestBudget
 from proxy.core.events import Event, Fault, Passthrough, Refusal, Tally
 from proxy.core.histograms import Measured, Meter
-from proxy.core.in_flight import InFlightRequest, ResponseQueue
+from proxy.core.in_flight import InFlight, ResponseQueue
 from proxy.core.requests import TLS_HANDSHAKE
 from proxy.core.steady import Steady
 from proxy.protocol.primitives import Buffer
@@ -101,6 +101,7 @@ class ConnectionState:
         "request_part",
         "response_left",
         "response_part",
+        "response_size",
         "responses",
         "stage",
         "steady",
@@ -139,21 +140,23 @@ class ConnectionState:
         self.request_part = RequestPart(request_budget)
         self.waiting = bytearray()
         """What came from the client behind that, and waits until it can be processed: see `ClientSide`."""
-        self.forwarding: InFlightRequest | None = None
+        self.forwarding: InFlight | None = None
         """The request that is forwarded while it comes, if it will be answered."""
         self.forwarding_left = 0
         """Bytes still to come of a request that is forwarded while it comes."""
-        self.delayed: list[tuple[InFlightRequest, bytes]] = []
+        self.delayed: list[tuple[InFlight, bytes]] = []
         """Requests that have to wait until the request that is being forwarded has ended."""
         self.responses = ResponseQueue()
         self.response_part = b""
         """The beginning of a response, until its first bytes have come."""
         self.response_left = 0
         """Bytes still to come of the response that is coming in."""
+        self.response_size = 0
+        """All its bytes."""
 
     # Requests to the broker
 
-    def send(self, request: InFlightRequest, frame: bytes) -> None:
+    def send(self, request: InFlight, frame: bytes) -> None:
         """Send a frame to the broker. If a request is being forwarded, send it after the end of that one."""
         if self.forwarding_left:
             self.delayed.append((request, frame))

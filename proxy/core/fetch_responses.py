@@ -5,25 +5,29 @@ whole and then expanded. What it says of the session is judged by the session's 
 the fetch is sent again, and the client gets nothing of it.
 """
 
-from typing import Final
+from collections.abc import Callable
+from typing import Final, TypeAlias
 
+from proxy.core.client_sessions import ClientSessions, Serve
 from proxy.core.connection_state import ConnectionState
 from proxy.core.eligibility import SessionLimits
 from proxy.core.entry_form import ENTRY_HEAD, entry_form
-from proxy.core.events import Passthrough, SessionLost, SessionMade, SessionRefused
+from proxy.core.events import Passthrough, Refusal, SessionLost, SessionMade, SessionRefused
+from proxy.core.fetch_in_flight import FetchHandler, Kept, Walked
 from proxy.core.fetches import Fetches
 from proxy.core.full_response import full_response, located
-from proxy.core.in_flight import Disposition, InFlightRequest
+from proxy.core.histograms import NOT_COUNTED
+from proxy.core.in_flight import Handler, InFlight
 from proxy.core.leaders import Leaders
-from proxy.core.responses import Forwarding
+from proxy.core.responses import ENDPOINTS_VERSION, hidden_endpoints, rewritten_tags
 from proxy.core.steady_session import SteadySession
+from proxy.fetch_manager.contexts import FetchContext, IncrementalFetchContext
 from proxy.protocol.addresses import Resolve
-from proxy.protocol.api import ErrorCode
+from proxy.protocol.api import LENGTH_BYTES, ApiKey, ErrorCode
 from proxy.protocol.fetch_layout import LAYOUTS
 from proxy.protocol.fetch_request import SESSIONLESS_EPOCH
-from proxy.protocol.fetch_response import FetchResponseWalk
+from proxy.protocol.fetch_response import NODE_ENDPOINTS_TAG, FetchResponseWalk
 from proxy.protocol.primitives import Buffer, ProtocolError
-from proxy.protocol.received import Received
 from proxy.protocol.versions import session_layout
 from proxy.session.decision import Reason
 from proxy.session.handler import SessionResult
@@ -40,6 +44,9 @@ _NOT_UNDERSTOOD: Final = "a response was not understood"
 _UNKNOWN_TAGS: Final = "a response has tags that are not known"
 _RESTS: Final = "resting: sessions cost more than they saved"
 
+Wrap: TypeAlias = Callable[[InFlight, FetchHandler], Handler]
+"""Returns the handler of a fetch in flight, put inside another one if an option wants to see its response."""
+
 
 class FetchResponses:
     """Makes the client's responses to the fetches of one connection.
@@ -50,13 +57,14 @@ class FetchResponses:
         sessions: the switch of the process.
         resolve: where brokers are told to be; None leaves addresses as they are.
         leaders: learns the newer leaders that responses name.
+        client_sessions: the sessions that the client has with the gateway.
     """
 
     __slots__ = (
+        "_client_sessions",
         "_eligibility",
         "_events",
         "_fetches",
-        "_forwarding",
         "_handler",
         "_leaders",
         "_limits",
@@ -65,6 +73,7 @@ class FetchResponses:
         "_state",
         "_steady",
         "_tally",
+        "wraps",
     )
 
     def __init__(
@@ -74,7 +83,11 @@ class FetchResponses:
         sessions: SessionLimits,
         resolve: Resolve | None,
         leaders: Leaders,
+        client_sessions: ClientSessions,
     ) -> None:
+        self._client_sessions = client_sessions
+        self.wraps: list[Wrap] = []
+        """What options put around the handlers of fetches."""
         self._state, self._tally, self._events = state, state.tally, state.events
         self._steady = state.steady
         self._fetches = fetches
@@ -82,171 +95,310 @@ class FetchResponses:
         self._limits = sessions
         self._resolve = resolve
         self._leaders = leaders
-        self._forwarding = Forwarding(resolve, state.refuse_response)
         self._refused = False
         """That the broker gave no session was reported."""
 
-    def receive(self, request: InFlightRequest, chunk: bytes, *, last: bool) -> list[Buffer]:
+    def in_flight(
+        self, version: int, correlation_id: bytes, context: FetchContext | None = None
+    ) -> tuple[InFlight, FetchHandler]:
+        """Return a client's fetch in flight, and its handler without what is around it.
+
+        Args:
+            version: of the fetch as it is sent.
+            correlation_id: as on the wire.
+            context: makes the response of the client's session; None: it has none with the gateway.
+        """
+        if context is None:
+            fetching = FetchHandler(self, version)
+            request = InFlight(_FETCH, version, correlation_id, fetching)
+        else:
+            listed = not isinstance(context, IncrementalFetchContext)
+            fetching = FetchHandler(self, version, direct=False, listed=listed)
+            serve = Serve(fetching, context, self._client_sessions)
+            request = InFlight(_FETCH, version, correlation_id, serve)
+        for wrap in self.wraps:
+            request.handler = wrap(request, fetching)
+        return request, fetching
+
+    def receive(self, fetching: FetchHandler, chunk: bytes, *, last: bool) -> list[Buffer]:
         """Take the next bytes of a fetch's response; return what the client gets of it now.
 
-        If the fetch has to be sent again, `InFlightRequest.resend` does so when the response has ended.
+        If the fetch has to be sent again, `FetchHandler.resend` does so when the response has ended.
         """
         self._tally.broker.fetch_response_bytes += len(chunk)
-        whole = last and request.received == len(chunk)
-        if request.disposition is _EXPANDED:
-            self._keep(request, chunk, whole=whole)
-            pieces = self._expanded(request) if last else []
-        elif whole and not request.through_session and self._repeats_response(request, chunk):
+        response = fetching.response
+        response.received += len(chunk)
+        whole = last and response.received == len(chunk)
+        if isinstance(response, Kept):
+            self._keep(fetching, response, chunk, whole=whole)
+            pieces = self._expanded(fetching, response) if last else []
+        elif whole and not fetching.through_session and self._repeats_response(fetching, chunk):
             pieces = [chunk]
         else:
-            walk = self._walk(request)
-            pieces = self._forwarding.receive(request, walk, chunk, last=last)
+            walk = self._walk(fetching)
+            pieces = self._forward(fetching, response, walk, chunk, last=last)
             if last:
-                self._forwarded(request, walk, chunk, whole=whole)
-            elif request.through_session and request.understood:
+                self._forwarded(fetching, response, walk, chunk, whole=whole)
+            elif fetching.through_session and response.understood:
                 self._handler.take(walk)
         if last:
+            again = fetching.resend is not None
             # The client is catching up: its next response is to stream (case 91).
-            self._eligibility.large = request.received >= STREAM_FROM
-            if request.walk is not None and request.walk.leaders:
-                self._leaders.learn(request.walk.leaders)
-            if self._eligibility.starves and request.disposition is _WALKED:
-                self._note_starving(request)
-            self._fetches.end_of_response(request)
-        if request.served is None:
+            self._eligibility.large = response.received >= STREAM_FROM and not again
+            if response.walk is not None and response.walk.leaders:
+                self._leaders.learn(response.walk.leaders)
+            if self._eligibility.starves and isinstance(response, Walked):
+                self._note_starving(fetching, response)
+            self._fetches.end_of_response(again=again)
+        if fetching.direct:
             self._tally.client.fetch_response_bytes += sum(map(len, pieces))
         return pieces
 
-    def _walk(self, request: InFlightRequest) -> FetchResponseWalk:
-        """Return the walk over a response, in the layout of the version that was sent to the broker."""
-        walk = request.walk
-        if walk is None:
-            through_session, version = request.through_session, request.version
-            isolation = request.fetch.isolation_level if request.fetch is not None else 0
-            layout = session_layout(version) if through_session else LAYOUTS[version]
-            walk = request.walk = FetchResponseWalk(layout, isolation, keep=through_session or request.checks)
-        return walk
+    def end(self, fetching: FetchHandler, request: InFlight) -> bool:
+        """Note that a response has ended; send the fetch again if that was planned.
 
-    def receive_check(self, request: InFlightRequest, chunk: bytes, *, last: bool) -> None:
-        """Take the next bytes of what was asked for to check the session."""
-        walk = self._walk(request)
-        try:
-            walk.feed(chunk)
-        except ProtocolError:
-            request.understood = False
-        if last:
-            self._eligibility.savings.settle(-request.received)
-            self._count_partitions(walk, 0)
-            if request.understood and walk.done and not walk.error_code:
-                self._handler.check(walk)
+        Returns:
+            whether the client has the response.
+        """
+        state, walk, fetch = self._state, fetching.response.walk, fetching.fetch
+        if walk is not None and not fetching.through_session:
+            self._client_sessions.passed(walk.session_id)
+        resend, fetching.resend = fetching.resend, None
+        asked = NOT_COUNTED if fetch is None or resend is not None else fetch.partitions
+        unseen = resend is not None
+        state.meter.note_fetch(request.sent_at, sent=fetching.sent_partitions, asked=asked, unseen=unseen)
+        # A fetch that is sent again keeps its place; later responses wait (fetch-semantics, trap 17; case
+        # 84).
+        if resend is not None:
+            state.meter.note_repeat(state.now - request.sent_at)
+            if fetching.attempts == 1:
+                state.responses.resending += 1
+            resend(request, fetching)
+            return False
+        if fetching.attempts:
+            state.responses.resending -= 1
+        return True
+
+    def count_skipped(self, size: int) -> None:
+        """Count bytes of a response that passed by the steady path."""
+        self._tally.client.fetch_response_bytes += size
+        self._tally.broker.fetch_response_bytes += size
+
+    def _walk(self, fetching: FetchHandler) -> FetchResponseWalk:
+        """Return the walk over a response, in the layout of the version that was sent to the broker."""
+        response = fetching.response
+        walk = response.walk
+        if walk is None:
+            through_session, version = fetching.through_session, fetching.version
+            isolation = fetching.fetch.isolation_level if fetching.fetch is not None else 0
+            layout = session_layout(version) if through_session else LAYOUTS[version]
+            walk = response.walk = FetchResponseWalk(layout, isolation, keep=through_session)
+        return walk
 
     # Responses that are forwarded
 
-    def _repeats_response(self, request: InFlightRequest, frame: bytes) -> bool:
+    def _forward(
+        self, fetching: FetchHandler, response: Walked, walk: FetchResponseWalk, chunk: bytes, *, last: bool
+    ) -> list[Buffer]:
+        """Walk over the next bytes of a response; return what of it can go to the client now.
+
+        If the fetch went through the session and the response has an error, the client gets none of it: the
+        fetch is sent again. A response that is not understood is forwarded as it came, unless it may have
+        addresses that are to be rewritten.
+        """
+        if response.understood:
+            try:
+                walk.feed(chunk)
+            except ProtocolError:
+                response.understood = False
+        if not response.understood or (last and not walk.done):
+            if self._resolve is not None and fetching.version >= ENDPOINTS_VERSION:
+                response.drop()
+                self._state.refuse_response(
+                    Refusal.NOT_UNDERSTOOD, f"a FETCH v{fetching.version} response that is not understood"
+                )
+                return []
+            return self._up_to(fetching, response, walk, chunk, response.received)
+        # No top-level error of the session's fetch reaches the client: it is sent again without a session. So
+        # 70, 71 and 106 never reach a client that has no session (fetch-semantics, trap 6; case 71).
+        if fetching.through_session and walk.error_code:
+            response.drop()
+            return []
+        tagged = self._resolve is not None and fetching.version >= ENDPOINTS_VERSION
+        if last:
+            if not (walk.tags or response.forwarded or response.chunks or fetching.through_session):
+                response.forwarded = response.received
+                return [chunk]  # nearly every response: it came whole, and nothing in it changes
+            return self._forward_end(fetching, response, walk, chunk, tagged=tagged)
+        if not walk.head_known:
+            safe = 0
+        elif tagged:
+            safe = walk.tags_at if walk.tags_at >= 0 else walk.offset
+        else:
+            safe = response.received
+        return self._up_to(fetching, response, walk, chunk, safe)
+
+    def _up_to(
+        self, fetching: FetchHandler, response: Walked, walk: FetchResponseWalk, chunk: bytes, safe: int
+    ) -> list[Buffer]:
+        """Forward what lies before the offset `safe` of the frame, keep the rest."""
+        start = response.forwarded
+        if safe >= response.received:
+            pieces: list[Buffer] = [*response.chunks, chunk]
+            response.forwarded = response.received
+            response.drop()
+        elif safe <= start:
+            response.chunks.append(chunk)
+            response.buffered += len(chunk)
+            return []
+        else:
+            kept = b"".join((*response.chunks, chunk)) if response.chunks else chunk
+            pieces = [memoryview(kept)[: safe - start]]
+            response.chunks = [kept[safe - start :]]
+            response.buffered = response.received - safe
+            response.forwarded = safe
+        return self._without_session(fetching, walk, pieces) if start == 0 and pieces else pieces
+
+    @staticmethod
+    def _without_session(
+        fetching: FetchHandler, walk: FetchResponseWalk, pieces: list[Buffer]
+    ) -> list[Buffer]:
+        """Take the session's id, which is the gateway's own, out of the first bytes of a response."""
+        if not fetching.through_session or not walk.session_id or not walk.session_id_at:
+            return pieces
+        at = walk.session_id_at
+        first = memoryview(pieces[0])
+        if len(first) < at + 4:
+            first = memoryview(b"".join(pieces))
+            pieces = [first]
+        # The client's own value, which is 0 (fetch-semantics, trap 12).
+        return [first[:at], bytes(4), first[at + 4 :], *pieces[1:]]
+
+    def _forward_end(
+        self, fetching: FetchHandler, response: Walked, walk: FetchResponseWalk, chunk: bytes, *, tagged: bool
+    ) -> list[Buffer]:
+        """Forward the last bytes, their addresses rewritten."""
+        start = response.forwarded
+        if not tagged or not walk.tags or walk.tags[0][0] != NODE_ENDPOINTS_TAG:
+            return self._up_to(fetching, response, walk, chunk, response.received)
+        pieces = self._up_to(fetching, response, walk, chunk, walk.tags_at)
+        old = b"".join(response.chunks)
+        new = rewritten_tags(old, walk.tags, fetching.version, self._resolve)
+        if start and len(new) != len(old):
+            # The frame's length has gone to the client already, so the size must stay. The addresses are
+            # hidden. A client that finds none asks for Metadata, as clients often do.
+            new = hidden_endpoints(old, walk.tags)
+        elif not start:
+            size = response.received - LENGTH_BYTES + len(new) - len(old)
+            if len(pieces[0]) < LENGTH_BYTES:
+                pieces = [b"".join(pieces)]
+            pieces[:1] = [size.to_bytes(LENGTH_BYTES), memoryview(pieces[0])[LENGTH_BYTES:]]
+        response.drop()
+        return [*pieces, new]
+
+    def _repeats_response(self, fetching: FetchHandler, frame: bytes) -> bool:
         """Whether a response equals the previous one. If so, it is counted as that one was."""
-        partitions = self._steady.last_seen.response(frame, request.version)
+        partitions = self._steady.last_seen.response(frame, fetching.version)
         if partitions < 0:
             return False
-        if not request.is_incremental:
+        if fetching.listed:
             self._tally.client.partitions_answered += partitions
         self._tally.broker.partitions_answered += partitions
         if self._handler.table is not None:
-            self._eligibility.savings.passed(request.sent + request.received, 0)
+            self._eligibility.savings.passed(fetching.sent + fetching.response.received, 0)
         return True
 
     def _forwarded(
-        self, request: InFlightRequest, walk: FetchResponseWalk, chunk: bytes, *, whole: bool
+        self, fetching: FetchHandler, response: Walked, walk: FetchResponseWalk, chunk: bytes, *, whole: bool
     ) -> None:
         """Note what a forwarded response says, after its last byte."""
-        understood = request.understood and walk.done
+        understood = response.understood and walk.done
         self._note_throttle(walk)
         if not understood:
             self._events.append(Passthrough(reason=_NOT_UNDERSTOOD))
-        if not request.through_session:
+        if not fetching.through_session:
             if self._handler.table is not None:
-                self._eligibility.savings.passed(request.sent + request.received, walk.with_records)
+                self._eligibility.savings.passed(fetching.sent + response.received, walk.with_records)
             if whole and understood:
-                self._steady.last_seen.note_response(chunk, request.version, walk)
-                if request.fetch is not None:
-                    self._steady.learn_response(request.fetch, chunk, walk)
-            if request.fetch is not None and request.fetch.session_epoch == 0:
+                self._steady.last_seen.note_response(chunk, fetching.version, walk)
+                if fetching.fetch is not None:
+                    self._steady.learn_response(fetching.fetch, chunk, walk)
+            if fetching.fetch is not None and fetching.fetch.session_epoch == 0:
                 # A (0, 0) of the client's own. Its next fetch shows whether it uses the session (case 89).
                 # A negative id is a refusal, as 0 is.
                 self._eligibility.given = max(walk.session_id, 0)
         elif understood:
-            self._session_answered(request, walk, self._judge(walk))
+            self._session_answered(fetching, walk, self._judge(walk))
             if walk.tagged:
                 self._leave_tags()
         else:
             self._handler.renew(walk.session_id)
-        unseen = request.resend is not None or request.is_incremental
+        unseen = fetching.resend is not None or not fetching.listed
         self._count_partitions(walk, 0 if unseen else walk.partitions)
 
     # Responses of the session
 
-    def _keep(self, request: InFlightRequest, chunk: bytes, *, whole: bool) -> None:
+    def _keep(self, fetching: FetchHandler, response: Kept, chunk: bytes, *, whole: bool) -> None:
         """Keep the next bytes of a response of the session, and walk over them."""
-        if not request.understood:
+        if not response.understood:
             return
-        frame = request.received_frame
-        if frame is None:
-            frame = request.received_frame = Received()
-        frame.append(chunk)
-        request.buffered += len(chunk)
+        response.keep(chunk)
         if whole and (known := self._steady.last_seen.empty(chunk)) is not None:
-            request.walk = known
+            response.walk = known
             return
-        walk = self._walk(request)
+        walk = self._walk(fetching)
         try:
             walk.feed(chunk)
         except ProtocolError:
-            request.understood = False
-            request.drop_chunks()
+            response.understood = False
+            response.drop()
             return
         if not whole:
-            request.cut_entries(self._handler.take(walk))
-        if whole and request.understood:
+            response.cut_entries(self._handler.take(walk))
+        if whole and response.understood:
             self._steady.last_seen.note_empty(chunk, walk)
 
-    def _expanded(self, request: InFlightRequest) -> list[Buffer]:
+    def _expanded(self, fetching: FetchHandler, response: Kept) -> list[Buffer]:
         """Turn a whole response of the session into what the client would have got without one."""
-        walk, handler = request.walk, self._handler
+        walk, handler = response.walk, self._handler
         if walk is not None:
             self._note_throttle(walk)
         self._steady.session = None  # until it is armed anew: what it relies on may change here
         full = handler.state is _REQUESTED
-        if walk is None or not request.understood or not walk.done:
+        if walk is None or not response.understood or not walk.done:
             handler.renew(walk.session_id if full and walk is not None else 0)
-            self._session_lost(request, 0, SessionResult(Action.RESEND_SESSIONLESS, _NOT_UNDERSTOOD))
+            self._session_lost(fetching, 0, SessionResult(Action.RESEND_SESSIONLESS, _NOT_UNDERSTOOD))
             return []
         if walk.tagged:
             # An expanded response would not have them (law 2), so the client gets one that goes as it came.
             self._leave_tags()
             handler.renew()
-            self._session_lost(request, 0, SessionResult(Action.RESEND_SESSIONLESS, _UNKNOWN_TAGS))
+            self._session_lost(fetching, 0, SessionResult(Action.RESEND_SESSIONLESS, _UNKNOWN_TAGS))
             return []
         result = self._judge(walk)
         # v4 to v6: a v7 response of other partitions can't go on as it is (fetch-semantics, trap 4).
         if result.action is _COMPLETE_NO_SESSION:
             result.action = Action.RESEND_SESSIONLESS
         if full:
-            self._session_answered(request, walk, result)
+            self._session_answered(fetching, walk, result)
         elif result.action is not _EXPAND and result.action in _RESENDS:
-            self._session_lost(request, walk.error_code, result)
+            self._session_lost(fetching, walk.error_code, result)
         elif self._limits.keep_order and result.action is _EXPAND:
-            self._keep_order(request, walk, result)
-        if request.resend is not None:
-            request.drop_chunks()
+            self._keep_order(fetching, walk, result)
+        if fetching.resend is not None:
+            response.drop()
             self._count_partitions(walk, 0)
             return []
-        pieces, size, partitions = full_response(request, walk, result, self._handler, self._resolve)
-        self._settle(request, walk, size, full=full)
+        pieces, size, partitions = full_response(
+            fetching, response, walk, result, self._handler, self._resolve
+        )
+        self._settle(fetching, walk, size, full=full)
         if not full and result.errors:
             self._note_uncached(result)
         if not full and not self._fetches.unused:  # where it is not 0, what is saved has to set it to 0
-            self._arm(request, walk, result)
-        request.drop_chunks()
-        self._count_partitions(walk, 0 if request.is_incremental else partitions)
+            self._arm(fetching, response, walk, result)
+        response.drop()
+        self._count_partitions(walk, partitions if fetching.listed else 0)
         return pieces
 
     def _judge(self, walk: FetchResponseWalk) -> SessionResult:
@@ -257,12 +409,12 @@ class FetchResponses:
         return self._handler.handle(walk, empties=empties and not self._eligibility.full_when_throttled)
 
     def _session_answered(
-        self, request: InFlightRequest, walk: FetchResponseWalk, result: SessionResult
+        self, fetching: FetchHandler, walk: FetchResponseWalk, result: SessionResult
     ) -> None:
         """Note whether a fetch that asked for a session got one; plan to send it again if it failed."""
         handler = self._handler
         if result.action in _RESENDS:
-            self._session_lost(request, walk.error_code, result)
+            self._session_lost(fetching, walk.error_code, result)
         elif handler.has_session:
             self._refused = False
             self._fetches.plan_check()
@@ -277,23 +429,23 @@ class FetchResponses:
                 self._refused = True
                 self._events.append(SessionRefused())
 
-    def _keep_order(self, request: InFlightRequest, walk: FetchResponseWalk, result: SessionResult) -> None:
+    def _keep_order(self, fetching: FetchHandler, walk: FetchResponseWalk, result: SessionResult) -> None:
         """Have a fetch sent again without the session if its own order would have served others.
 
         Nothing is lost with the response: the fetch still has the offsets of before. The session goes on.
         """
-        table, fetch = self._handler.table, request.fetch
+        table, fetch = self._handler.table, fetching.fetch
         if table is None or fetch is None:
             return
-        _, rows = located(request, table)
+        _, rows = located(fetching, table)
         if serves_in_order(fetch, table, rows, walk, result):
             return
         self._tally.passthrough[Reason.KEEP_ORDER] += 1
         self._eligibility.starves = True
-        self._note_lost(request)
-        self._fetches.plan_resend(request, full=False)
+        self._note_lost(fetching)
+        self._fetches.plan_resend(fetching, full=False)
 
-    def _session_lost(self, request: InFlightRequest, code: int, result: SessionResult) -> None:
+    def _session_lost(self, fetching: FetchHandler, code: int, result: SessionResult) -> None:
         """Have a fetch sent again, since its session can't go on or could not be made."""
         if code:
             self._tally.session_errors[code] += 1
@@ -301,25 +453,29 @@ class FetchResponses:
             self._tally.sessions_lost[result.loss] += 1
             if result.loss is Loss.LEFT_OUT:
                 self._note_left_out()
-        self._events.append(SessionLost(session_id=request.session_id, error_code=code, reason=result.reason))
-        self._note_lost(request)
-        self._fetches.plan_resend(request, full=result.action is Action.RESEND_FULL)
+        self._events.append(
+            SessionLost(session_id=fetching.session_id, error_code=code, reason=result.reason)
+        )
+        self._note_lost(fetching)
+        self._fetches.plan_resend(fetching, full=result.action is Action.RESEND_FULL)
 
-    def _arm(self, request: InFlightRequest, walk: FetchResponseWalk, result: SessionResult) -> None:
+    def _arm(
+        self, fetching: FetchHandler, response: Kept, walk: FetchResponseWalk, result: SessionResult
+    ) -> None:
         """Let the next fetches take the steady path, if this one only rotated and little has come."""
-        fetch, form, frame = request.fetch, self._steady.last_seen.form, request.received_frame
+        fetch, form, frame = fetching.fetch, self._steady.last_seen.form, response.frame
         rotation = self._handler.rotation
         if (
             fetch is None
             or form is None
             or frame is None
             or rotation is None
-            or request.first < 0
+            or fetching.first < 0
             or result.action is not _EXPAND
         ):
             return
         # The steady path does not ask again: only the core changes these. After a large response it decides.
-        if self._eligibility.hinders() or request.received >= STREAM_FROM:
+        if self._eligibility.hinders() or response.received >= STREAM_FROM:
             return
         # The switch may have been turned since the fetch was decided.
         if not self._limits.allowed(self._state.client_id):
@@ -343,44 +499,45 @@ class FetchResponses:
             self._eligibility,
             self._limits,
             self._steady.last_seen,
+            self,
             until=self._fetches.check_at,
         )
         if len(result.rows) == 1 and not walk.throttle_time_ms:
-            head = b"".join(frame.span(0, min(request.received, ENTRY_HEAD)))
+            head = b"".join(frame.span(0, min(response.received, ENTRY_HEAD)))
             session.expects(entry_form(fetch, head, walk), result.rows[0])
 
     # What a response shows
 
-    def _settle(self, request: InFlightRequest, walk: FetchResponseWalk, size: int, *, full: bool) -> None:
+    def _settle(self, fetching: FetchHandler, walk: FetchResponseWalk, size: int, *, full: bool) -> None:
         """Note what an exchange through the session saved.
 
         Args:
-            request: the fetch.
+            fetching: the fetch.
             walk: the session's response.
             size: of the client's response.
             full: the fetch asked for the session.
         """
-        savings, fetch = self._eligibility.savings, request.fetch
+        savings, fetch = self._eligibility.savings, fetching.fetch
         if fetch is None:
             return
-        spared = size - request.received
-        saved = len(fetch.frame) - request.sent + spared
+        spared = size - fetching.response.received
+        saved = len(fetch.frame) - fetching.sent + spared
         if full:
             rests = savings.settle(saved)
         else:
             rests = savings.answered(saved, walk.partitions)
-            if request.first < 0 and walk.partitions:
+            if fetching.first < 0 and walk.partitions:
                 savings.tore(
-                    fetch.partitions, walk.partitions, spared, fetch.layout, session_layout(request.version)
+                    fetch.partitions, walk.partitions, spared, fetch.layout, session_layout(fetching.version)
                 )
             if saved > 0:
                 self._fetches.unused = 0
         if rests:
             self._events.append(Passthrough(reason=_RESTS))
 
-    def _note_lost(self, request: InFlightRequest) -> None:
+    def _note_lost(self, fetching: FetchHandler) -> None:
         """Note that a fetch has to be sent again, and its response was for nothing."""
-        if self._eligibility.savings.settle(-request.sent - request.received):
+        if self._eligibility.savings.settle(-fetching.sent - fetching.response.received):
             self._events.append(Passthrough(reason=_RESTS))
 
     def _note_throttle(self, walk: FetchResponseWalk) -> None:
@@ -388,10 +545,10 @@ class FetchResponses:
         if walk.throttle_time_ms > 0 and walk.partitions and not walk.error_code:
             self._eligibility.full_when_throttled = True
 
-    def _note_starving(self, request: InFlightRequest) -> None:
+    def _note_starving(self, fetching: FetchHandler, response: Walked) -> None:
         """Note whether a response without the session leaves room, so that the next one may go through it."""
-        records = request.walk.record_bytes if request.walk is not None else 0
-        self._eligibility.starves = request.fetch is not None and 2 * records >= request.fetch.max_bytes
+        records = response.walk.record_bytes if response.walk is not None else 0
+        self._eligibility.starves = fetching.fetch is not None and 2 * records >= fetching.fetch.max_bytes
 
     def _note_uncached(self, result: SessionResult) -> None:
         # A session may leave out a partition that has such an error, so this client gets no session
@@ -429,8 +586,7 @@ class FetchResponses:
 
 
 # A member of an enum is looked up slowly, and hashing one takes a call: what every fetch needs are globals.
-_EXPANDED: Final = Disposition.EXPANDED
-_WALKED: Final = Disposition.WALKED
+_FETCH: Final = int(ApiKey.FETCH)
 _REQUESTED: Final = SessionState.REQUESTED
 _EXPAND: Final = Action.EXPAND
 _COMPLETE_NO_SESSION: Final = Action.COMPLETE_NO_SESSION

@@ -1,7 +1,7 @@
 """The fetches of one connection: which go through the session, and what the broker is sent of them. Sans-IO.
 
-A request is decided once, when it comes (`_decide`), and the `Decision` is carried out. The request's
-`Disposition` says what `FetchResponses` does with its response.
+A request is decided once, when it comes (`_decide`), and the `Decision` is carried out. Its `FetchHandler`
+keeps what was sent, and makes the client's response.
 
 A single `Reason` against the session is enough: the fetch is then forwarded as it came, and the reason is
 counted.
@@ -14,10 +14,12 @@ from proxy.core.broker_versions import BrokerVersions
 from proxy.core.connection_state import ConnectionState
 from proxy.core.eligibility import Eligibility, SessionLimits
 from proxy.core.events import FetchKind, SessionClosed, fetch_kind, saved_bytes
-from proxy.core.in_flight import Disposition, InFlightRequest
+from proxy.core.fetch_in_flight import FetchHandler, Kept, Walked
+from proxy.core.in_flight import InFlight
+from proxy.core.own import Check, OwnFetch, Probe, own
 from proxy.core.savings import Form
 from proxy.protocol import api_versions
-from proxy.protocol.api import API_VERSION, REQUEST_CORRELATION_ID, REQUEST_START_BYTES, ApiKey
+from proxy.protocol.api import REQUEST_START_BYTES
 from proxy.protocol.fetch_layout import HINTS_VERSION, MAX_VERSION, MIN_VERSION, SESSION_VERSION
 from proxy.protocol.fetch_request import (
     SESSIONLESS_EPOCH,
@@ -116,16 +118,20 @@ class Fetches:
 
     # Requests
 
-    def request(self, request: InFlightRequest, frame: bytes, body: int) -> None:
-        """Decide what becomes of a whole fetch, and send what the broker is to see of it."""
+    def request(self, request: InFlight, fetching: FetchHandler, frame: bytes, body: int) -> None:
+        """Decide what becomes of a whole fetch, and send what the broker is to see of it.
+
+        Args:
+            request: the fetch in flight.
+            fetching: its handler, perhaps inside others.
+            frame: the whole frame.
+            body: offset of its body.
+        """
         self.version = request.version
         steady = self._state.steady
         steady.forget_fetch()
         # --max-fetch-bytes: all that follows sees the limits as the broker is to see them (KIP-74).
         most = self._limits.most_bytes(self._state.client_id)
-        if request.version < MIN_VERSION:
-            self._limit_old(request, frame, body, most)
-            return
         limits_at = min_bytes_at(body, request.version)
         steady.limit(limits_at, most)
         lowered = lower_max_bytes(frame, limits_at, most) if most else frame
@@ -141,16 +147,16 @@ class Fetches:
             if not fetch.not_plain:
                 fetch = fetch.with_frame(lowered)
             steady.last_seen.note_request(fetch)
-        request.fetch = fetch
-        if request.served is None:  # otherwise it is not what the client sent, which was counted
+        fetching.ask(fetch)
+        if fetching.direct:  # otherwise it is not what the client sent, which was counted
             client = self._state.tally.client
             client.fetch_request_bytes += len(frame)
             client.fetches[fetch_kind(fetch.session_id, fetch.session_epoch)] += 1
             client.partitions_requested += fetch.partitions
         if self.eligibility.observe(fetch):
             self.handler.adopt(self.eligibility.given)
-        decision = self._decide(request, fetch)
-        reason = decision if type(decision) is Reason else self._carry_out(request, fetch, decision)
+        decision = self._decide(fetching, fetch)
+        reason = decision if type(decision) is Reason else self._carry_out(request, fetching, decision)
         self.decided = reason
         self._settle_memory()
         if reason is not None:
@@ -158,16 +164,16 @@ class Fetches:
                 self._probe(frame)
             self._leave_unused(reason)
             self._state.tally.passthrough[reason] += 1
-            self._forward(request, fetch, fetch.frame)
+            self._forward(request, fetching)
             # Where there is a table, bytes that pass are added up for the next session.
             if (
-                request.served is None
+                fetching.direct
                 and self.handler.table is None
                 and not self.handler.session_id
                 and not self.eligibility.starves
                 and not (self._state.follows and request.version < HINTS_VERSION)
             ):
-                steady.learn_fetch(fetch, reason)
+                steady.learn_fetch(fetching, fetch, reason)
 
     def reads(self, version: int) -> bool:
         """Whether a fetch of a version is to be kept until it is whole, and given to `request`.
@@ -179,8 +185,11 @@ class Fetches:
             return version >= UNLIMITED and any(self._limits.max_fetch_bytes.values())
         return version <= MAX_VERSION
 
-    def _limit_old(self, request: InFlightRequest, frame: bytes, body: int, most: int) -> None:
-        """Send a fetch of v2 or v3, with a max_bytes of at most `most` (0: as it came), unread otherwise."""
+    def request_old(self, request: InFlight, frame: bytes, body: int) -> None:
+        """Send a fetch of v2 or v3, unread but for max_bytes if there is a limit."""
+        self.version = request.version
+        self._state.steady.forget_fetch()
+        most = self._limits.most_bytes(self._state.client_id)
         sent = frame
         if most and (request.version >= LIMITED or self._takes_limits(frame)):
             with suppress(ProtocolError):
@@ -212,29 +221,22 @@ class Fetches:
             if version < SESSION_VERSION:
                 side.fetches[FetchKind.SESSIONLESS] += 1
 
-    def plan_resend(self, request: InFlightRequest, *, full: bool) -> None:
+    def plan_resend(self, fetching: FetchHandler, *, full: bool) -> None:
         """Have a fetch sent once more, in the same place of the client's order.
 
         After a second failure, or when the connection ends, it is sent without a session: then no session
         error can come.
 
         Args:
-            request: the fetch; the client gets nothing of the response that has come.
+            fetching: the fetch; the client gets nothing of the response that has come.
             full: ask for a new session, if that is possible.
         """
-        fetch = request.fetch
-        if fetch is None:
-            raise RuntimeError("only a fetch that was understood is sent again")
-        request.attempts += 1
-        request.received = request.forwarded = 0
-        request.understood = True
+        fetching.attempts += 1
         # fetch-semantics 6.13, step 4; trap 6 (case 71). The fetch keeps its place (trap 17, case 84).
-        if full and request.attempts == 1 and not self.closing and self.handler.table is not None:
-            request.resend = lambda: self._ask_full(request, fetch)
-        else:
-            request.resend = lambda: self._forward(request, fetch, fetch.frame)
+        again = full and fetching.attempts == 1 and not self.closing and self.handler.table is not None
+        fetching.resend = self._ask_full if again else self._forward
 
-    def _decide(self, request: InFlightRequest, fetch: FetchRequest) -> Decision:
+    def _decide(self, fetching: FetchHandler, fetch: FetchRequest) -> Decision:
         """Say what becomes of a fetch."""
         handler = self.handler
         reason = self.eligibility.against(fetch, self._state.client_id, handler)
@@ -242,7 +244,7 @@ class Fetches:
             return reason
         if (rotated := handler.rotated(fetch.frame, fetch.topics)) is not None:
             return rotated
-        listing = request.listing
+        listing = fetching.listing
         if listing is None:
             raise RuntimeError("a fetch without a listing is not a plain consumer's")
         # A fetch of another layout or isolation level needs a new session. The broker would accept v7 to v12,
@@ -298,27 +300,28 @@ class Fetches:
             self._memory = memory
 
     def _carry_out(
-        self, request: InFlightRequest, fetch: FetchRequest, decision: Full | Incremental | Rotated
+        self, request: InFlight, fetching: FetchHandler, decision: Full | Incremental | Rotated
     ) -> Reason | None:
         """Send a fetch through the session; return why that can't be done, if so."""
         if type(decision) is Full:
             if not self._slot and not self._limits.reserve():
                 return Reason.NO_SLOT
             self._slot = True
-            self._ask_full(request, fetch)
+            self._ask_full(request, fetching)
             return None
+        fetch = fetching.asked
         if not self.handler.ask(fetch, decision):
             return Reason.TOO_SPARSE
         if type(decision) is Rotated:
-            request.first = decision.first
+            fetching.first = decision.first
             changed = len(decision.altered)
         else:
-            request.rows = decision.delta.rows
+            fetching.rows = decision.delta.rows
             changed = len(decision.delta.added) + len(decision.delta.altered)
-        request.disposition = _EXPANDED
         if self._state.now >= self.check_at:
             self._look(fetch)
-        self._dispatch(request, decision.frame, _INCREMENTAL, changed, through_session=True)
+        fetching.sends(Kept(), decision.frame, changed, session_id=self.handler.session_id)
+        self._dispatch(request, decision.frame, _INCREMENTAL, changed)
         return None
 
     def plan_check(self) -> None:
@@ -350,32 +353,32 @@ class Fetches:
         self.plan_check()
         self._check_paid_at = saved
         self._state.tally.session_checks += 1
-        version = fetch.layout.version
-        check = InFlightRequest(_FETCH, version, frame[REQUEST_CORRELATION_ID], Disposition.OURS)
-        check.checks = True
+        version, partitions = fetch.layout.version, fetch.partitions
+        check = Check(self._state, partitions, version, self.eligibility, self.handler)
         self.eligibility.savings.settle(-len(frame))
-        self._dispatch(check, frame, FetchKind.SESSIONLESS, fetch.partitions)
+        self._dispatch(own(frame, check), frame, FetchKind.SESSIONLESS, partitions)
 
-    def _ask_full(self, request: InFlightRequest, fetch: FetchRequest) -> None:
+    def _ask_full(self, request: InFlight, fetching: FetchHandler) -> None:
         """Ask for a session with a full fetch; what it lists is in the table."""
-        table, listing = self.handler.table, request.listing
+        fetch, table, listing = fetching.asked, self.handler.table, fetching.listing
         if table is None or listing is None:
             raise RuntimeError("a session is asked for what the table holds")
         session = self.handler.ask_full()
+        response: Walked | Kept
         if listing.layout is fetch.layout:
-            request.disposition = Disposition.WALKED
-            frame = fetch.with_session(*session)
+            response, frame = Walked(), fetch.with_session(*session)
         else:  # v4 to v6 go as v7, the only raise that changes nothing else (fetch-semantics, traps 3 and 4)
-            request.disposition = Disposition.EXPANDED
-            frame = build_fetch_request(fetch, listing.layout, session, listing.topics())
-        request.rows = table.locate(listing)
+            response, frame = Kept(), build_fetch_request(fetch, listing.layout, session, listing.topics())
+        fetching.rows = table.locate(listing)
         template = build_fetch_request(fetch, listing.layout, (0, SESSIONLESS_EPOCH))
         self._close_frame, self._close_id_at = template, fetch.body + listing.layout.request_session
-        self._dispatch(request, frame, FetchKind.FULL, fetch.partitions, through_session=True)
+        fetching.sends(response, frame, fetch.partitions, session_id=self.handler.session_id)
+        self._dispatch(request, frame, FetchKind.FULL, fetch.partitions)
 
-    def _forward(self, request: InFlightRequest, fetch: FetchRequest, frame: bytes) -> None:
+    def _forward(self, request: InFlight, fetching: FetchHandler) -> None:
         """Send a fetch as it came; one of a client that floods goes without its (0, 0)."""
-        session_id, epoch = fetch.session_id, fetch.session_epoch
+        fetch = fetching.asked
+        frame, session_id, epoch = fetch.frame, fetch.session_id, fetch.session_epoch
         # (0, 0) each time would fill the broker's slots (fetch-semantics 6.7, case 89).
         if self.eligibility.floods and epoch == 0:
             session_id, epoch = 0, SESSIONLESS_EPOCH
@@ -384,29 +387,15 @@ class Fetches:
             if self.handler.state is SessionState.NONE:
                 session_id, self.handler.session_id = self.handler.session_id, 0
             frame = fetch.with_session(session_id, epoch)
-        request.disposition = Disposition.WALKED
+        fetching.sends(Walked(), frame, fetch.partitions)
         self._dispatch(request, frame, fetch_kind(session_id, epoch), fetch.partitions)
 
-    def _dispatch(
-        self,
-        request: InFlightRequest,
-        frame: bytes,
-        kind: FetchKind,
-        partitions: int,
-        *,
-        through_session: bool = False,
-    ) -> None:
+    def _dispatch(self, request: InFlight, frame: bytes, kind: FetchKind, partitions: int) -> None:
         """Send a frame to the broker, and count it."""
-        if through_session:
-            request.session_id = self.handler.session_id
-        request.through_session = through_session
-        request.walk = None
         broker = self._state.tally.broker
         broker.fetch_request_bytes += len(frame)
         broker.fetches[kind] += 1
         broker.partitions_requested += partitions
-        request.sent = len(frame)
-        request.sent_partitions = partitions
         self._state.send(request, frame)
 
     def _probe(self, fetch: bytes) -> None:
@@ -425,20 +414,23 @@ class Fetches:
         client_id, _ = read_string(fetch, REQUEST_START_BYTES)
         frame = api_versions.request(_PROBE_CORRELATION_ID, client_id or b"")
         self._state.tally.probe_bytes += len(frame)
-        request = InFlightRequest(ApiKey.API_VERSIONS, 0, frame[REQUEST_CORRELATION_ID], Disposition.OURS)
-        self._state.send(request, frame)
+        self._state.send(own(frame, Probe(self._state, self.eligibility)), frame)
 
     # The session's end
 
-    def end_of_response(self, request: InFlightRequest) -> None:
-        """Close what is to be closed, and release a slot that nothing needs."""
+    def end_of_response(self, *, again: bool) -> None:
+        """Close what is to be closed, and release a slot that nothing needs.
+
+        Args:
+            again: the fetch is sent again.
+        """
         handler = self.handler
         if handler.state is _CLOSED:
             handler.drop()
             self._release_slot()
         elif self.closing and handler.has_session and handler.state is not SessionState.CLOSING:
             self._close(_CONNECTION_ENDS)
-        elif not handler.session_id and not handler.outstanding and request.resend is None:
+        elif not handler.session_id and not handler.outstanding and not again:
             self._release_slot()
         self._settle_memory()
 
@@ -485,10 +477,8 @@ class Fetches:
         frame, at = self._close_frame, self._close_id_at
         frame = frame[:at] + session_id.to_bytes(4) + frame[at + 4 :]
         self.eligibility.savings.closed(len(frame))
-        version = int.from_bytes(frame[API_VERSION])
         self._state.events.append(SessionClosed(session_id=session_id, reason=reason))
-        request = InFlightRequest(ApiKey.FETCH, version, frame[REQUEST_CORRELATION_ID], Disposition.OURS)
-        self._dispatch(request, frame, FetchKind.CLOSE, 0)
+        self._dispatch(own(frame, OwnFetch(self._state, 0)), frame, FetchKind.CLOSE, 0)
 
     def _release_slot(self) -> None:
         if self._slot:
@@ -498,7 +488,5 @@ class Fetches:
 
 # A member of an enum is looked up slowly, and hashing one takes a call: what every fetch needs are globals.
 _BROKER_NOT_KNOWN: Final = Reason.BROKER_NOT_KNOWN
-_EXPANDED: Final = Disposition.EXPANDED
-_FETCH: Final = int(ApiKey.FETCH)
 _INCREMENTAL: Final = FetchKind.INCREMENTAL
 _CLOSED: Final = SessionState.CLOSED

@@ -19,12 +19,15 @@ from typing import Final
 
 from proxy.core.connection_state import ConnectionState, Stage, Stream
 from proxy.core.events import FetchKind, NotFollowed
-from proxy.core.in_flight import InFlightRequest
+from proxy.core.fetch_in_flight import Around, FetchHandler
+from proxy.core.histograms import NOT_COUNTED
+from proxy.core.in_flight import Handler, InFlight
+from proxy.core.own import Reply, TakeReply, own
 from proxy.core.peers import Authentication, Identity, Peer, Peers
-from proxy.core.repeat import CORRELATION_ID, MAX_BYTES, MAX_SECONDS, Failed, Repeat, own, spliced
+from proxy.core.repeat import CORRELATION_ID, MAX_BYTES, MAX_SECONDS, Failed, Repeat, spliced
 from proxy.core.repeat_fetch import FetchRepeat, against
 from proxy.core.repeat_produce import MOVED, ProduceRepeat
-from proxy.protocol.api import ApiKey
+from proxy.protocol.api import API_KEY, ApiKey
 from proxy.protocol.fetch_layout import HINTS_VERSION
 from proxy.protocol.leader_requests import (
     Leader,
@@ -63,7 +66,8 @@ _PARKED: Final = (ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP)
 class _Held:
     """A response that waits for what new leaders say."""
 
-    request: InFlightRequest
+    request: InFlight
+    handler: "FollowFetch | FollowProduce"
     repeat: Repeat
     deadline: float
     ask_at: float | None = None
@@ -87,6 +91,99 @@ class _Leg:
     leader_id: int
     peer: Peer
     failed: list[Failed]
+
+
+class FollowFetch(Around):
+    """Keeps a small response to a fetch, and holds it if it has errors of partitions whose leader has moved.
+
+    Args:
+        following: that of the connection.
+        inner: makes the response.
+        fetching: the fetch; the innermost handler.
+    """
+
+    __slots__ = ("_following", "_pieces", "_size", "held")
+
+    def __init__(self, following: "Following", inner: Handler, fetching: FetchHandler) -> None:
+        super().__init__(inner, fetching)
+        self._following = following
+        self._pieces: list[Buffer] = []
+        """What the client is to get, until it is known whether it is held."""
+        self._size = 0
+        self.held = False
+        """The response is whole, and waits for what a new leader says."""
+
+    @property
+    def _kept(self) -> int:
+        return self._size
+
+    def feed(self, chunk: bytes, *, last: bool) -> list[Buffer]:
+        """Return what the client gets now."""
+        pieces = self._inner.feed(chunk, last=last)
+        if not last:
+            if not pieces or not self._fetching.direct or self._following.is_large:
+                return pieces
+            self._pieces += pieces
+            self._size += sum(map(len, pieces))
+            return []
+        if self._pieces:
+            pieces, self._pieces, self._size = [*self._pieces, *pieces], [], 0
+        return self._following.receive(self, self._fetching, pieces)
+
+    def end(self, request: InFlight) -> bool:
+        """Return whether the client has the response."""
+        return self._inner.end(request) and not self.held
+
+    def passing(self, left: int) -> int:
+        """Return what passes of a response that is too large."""
+        return 0 if self._pieces or not self._fetching.direct else self._inner.passing(left)
+
+    def skip(self, size: int) -> None:
+        """Count what has passed."""
+        self._inner.skip(size)
+
+
+class FollowProduce(Handler):
+    """Keeps the response to an idempotent produce, and holds it if leaders have moved.
+
+    Args:
+        following: that of the connection.
+        produced: what the request has.
+    """
+
+    __slots__ = ("_chunks", "_following", "buffered", "forwards", "held", "produced")
+
+    def __init__(self, following: "Following", produced: Produced) -> None:
+        self._following = following
+        self.produced = produced
+        self._chunks: list[bytes] = []
+        self.buffered = 0
+        self.forwards = False
+        self.held = False
+        """The response is whole, and waits for what a new leader says."""
+
+    def feed(self, chunk: bytes, *, last: bool) -> list[Buffer]:
+        """Return what the client gets now."""
+        if not self.forwards and self._following.is_large:
+            self.forwards = True
+            self._following.leave(self.produced)
+        if self.forwards:
+            return [chunk]
+        self._chunks.append(chunk)
+        self.buffered += len(chunk)
+        if not last:
+            return []
+        frame = b"".join(self._chunks)
+        self._chunks, self.buffered = [], 0
+        return self._following.receive_produced(self, frame)
+
+    def end(self, _request: InFlight) -> bool:
+        """Return whether the client has the response."""
+        return not self.held
+
+    def passing(self, left: int) -> int:
+        """Return all but the last byte of a response that is too large."""
+        return left - 1 if self.forwards else 0
 
 
 def _nothing(*_: object) -> None:
@@ -224,12 +321,11 @@ class Following:
         expected = self._state.responses.expected
         free_at = 0.0
         for request in expected:
-            if request.api_key in _PARKED or (
-                request.reply is not None and request.api_key in _ASKED_OF_PEERS
-            ):
+            handler, asked = request.handler, request.api_key in _ASKED_OF_PEERS
+            if request.api_key in _PARKED or (asked and isinstance(handler, Reply) and handler.is_due):
                 return float("inf")
-            if request.fetch is not None:  # it begins to wait when those before it are answered
-                free_at = max(free_at, request.sent_at) + request.fetch.max_wait_ms / 1e3
+            if handler.fetch is not None:  # it begins to wait when those before it are answered
+                free_at = max(free_at, request.sent_at) + handler.fetch.max_wait_ms / 1e3
         return max(free_at - now, 0.0) + len(expected) * _REQUEST_SECONDS
 
     def quiet(self, now: float) -> bool:
@@ -240,19 +336,18 @@ class Following:
             self._sent, self._sent_at = sent, now
         return now - self._sent_at >= QUIET_SECONDS
 
-    def ask(self, request: InFlightRequest, frame: bytes, now: float) -> None:
+    def ask(self, frame: bytes, take: TakeReply, now: float, *, partitions: int = NOT_COUNTED) -> None:
         """Send a request of the gateway's own."""
         self._catch_up()
         self._state.now = now
-        broker = self._state.tally.broker
-        if request.api_key == _FETCH:
+        broker, api_key = self._state.tally.broker, int.from_bytes(frame[API_KEY])
+        if api_key == _FETCH:
             broker.fetch_request_bytes += len(frame)
             broker.fetches[FetchKind.SESSIONLESS] += 1
-            broker.partitions_requested += request.sent_partitions
+            broker.partitions_requested += partitions
         else:
             self._state.tally.probe_bytes += len(frame)
-        request.sent = len(frame)
-        self._state.send(request, frame)
+        self._state.send(own(frame, Reply(self._state, api_key, take, partitions)), frame)
         self._settle()
         self._wake()
 
@@ -264,13 +359,19 @@ class Following:
 
     # What the client asks
 
-    def asked(self, request: InFlightRequest) -> None:
-        """Note a request of the client that will be answered, and is not of SASL."""
-        self._authentication.asked(request)
+    def follow(self, request: InFlight, fetching: FetchHandler) -> Handler:
+        """Return the handler of a fetch: KIP-951 tells clients of later versions where leaders are."""
+        if request.version >= HINTS_VERSION:
+            return request.handler
+        return FollowFetch(self, request.handler, fetching)
 
-    def answered(self, request: InFlightRequest) -> None:
+    def asked(self, api_key: int) -> None:
+        """Note a request of the client that will be answered, and is not of SASL."""
+        self._authentication.asked(api_key)
+
+    def answered(self, api_key: int) -> None:
         """Note that a response is whole."""
-        self._authentication.answered(request)
+        self._authentication.answered(api_key)
         if self._listed is None and self._authentication.done:
             self._list(self._who)
 
@@ -313,16 +414,16 @@ class Following:
             self._alarm(now + MAX_SECONDS)
         return False
 
-    def keep(self, produced: Produced) -> bool:
-        """Keep a produce request until it is answered; return False if there is no room."""
+    def keep(self, request: InFlight, produced: Produced) -> None:
+        """Keep a produce request until it is answered, if there is room."""
         budget, size = self._state.request_budget, _kept_of(produced)
         if budget is not None and not budget.reserve(size):
             self._lanes.leave(produced, self, answered=False)
-            return False
+            return
         self._kept += size
-        return True
+        request.handler = FollowProduce(self, produced)
 
-    def _leave(self, produced: Produced) -> None:
+    def leave(self, produced: Produced) -> None:
         """Note that nothing of a produce request is in flight any more."""
         self._release(_kept_of(produced))
         self._lanes.leave(produced, self)
@@ -339,32 +440,29 @@ class Following:
 
     # What the broker says
 
-    def receive(
-        self, request: InFlightRequest, pieces: list[Buffer], *, left: int, last: bool
-    ) -> list[Buffer]:
-        """Take the next bytes of a fetch's response, as the client is to get them; return what it gets now.
+    @property
+    def _answered_now(self) -> InFlight:
+        """The request whose response is coming in."""
+        return self._state.responses.expected[0]
+
+    @property
+    def is_large(self) -> bool:
+        """Whether the response that is coming in is too large to be kept."""
+        return self._state.response_size > MAX_BYTES
+
+    def receive(self, handler: FollowFetch, fetching: FetchHandler, pieces: list[Buffer]) -> list[Buffer]:
+        """Take a fetch's response as the client is to get it; return what the client gets now.
 
         Args:
-            request: the fetch.
-            pieces: these bytes.
-            left: how many are still to come from the broker.
-            last: there are no more.
+            handler: the handler of the fetch.
+            fetching: the fetch.
+            pieces: the response, or the rest of it.
         """
-        if request.version >= HINTS_VERSION:
+        walk, fetch = fetching.response.walk, fetching.fetch
+        not_followed = self._state.tally.leaders_not_followed
+        if walk is None or not walk.moved or fetching.resend is not None:
             return pieces
-        if not last:
-            if not pieces or request.served is not None or request.received + left > MAX_BYTES:
-                return pieces
-            request.kept += pieces
-            self._state.responses.buffered += sum(map(len, pieces))
-            return []
-        if request.kept:
-            self._state.responses.buffered -= sum(map(len, request.kept))
-            pieces, request.kept = [*request.kept, *pieces], []
-        walk, fetch, not_followed = request.walk, request.fetch, self._state.tally.leaders_not_followed
-        if walk is None or not walk.moved or request.resend is not None:
-            return pieces
-        reason = against(request)
+        reason = against(fetching)
         if reason is not None or fetch is None:
             not_followed[reason or NotFollowed.NOT_UNDERSTOOD] += walk.moved
             return pieces
@@ -378,36 +476,25 @@ class Following:
             not_followed[NotFollowed.NOT_LISTED] += walk.moved - len(repeat.failed)
         if not repeat.failed:
             return pieces
-        return self._begin(_Held(request, repeat, self._state.now + repeat.seconds))
+        return self._begin(_Held(self._answered_now, handler, repeat, self._state.now + repeat.seconds))
 
-    def receive_produced(
-        self, request: InFlightRequest, produced: Produced, chunk: bytes, *, last: bool
-    ) -> list[Buffer]:
-        """Take the next bytes of the response to an idempotent produce; return what the client gets now."""
-        if request.received + self._state.response_left > MAX_BYTES:
-            request.produced = None
-            self._leave(produced)
-            return [chunk]
-        request.kept.append(chunk)
-        self._state.responses.buffered += len(chunk)
-        if not last:
-            return []
-        frame, request.kept = b"".join(request.kept), []
-        self._state.responses.buffered -= len(frame)
+    def receive_produced(self, handler: FollowProduce, frame: bytes) -> list[Buffer]:
+        """Take the response to an idempotent produce; return what the client gets now."""
+        produced = handler.produced
         told: dict[Place, ProducedEntry] = {}
         with suppress(ProtocolError):
-            told = read_response(frame, request.version)
+            told = read_response(frame, produced.version)
         for batch in produced.batches:
             entry = told.get((batch.topic, batch.partition))
             if entry is not None and not entry.error_code:
                 self._lanes.acknowledged(batch)
         if not any(entry.error_code in MOVED for entry in told.values()):
-            self._leave(produced)
+            self.leave(produced)
             return [frame]
-        repeat = ProduceRepeat(produced, frame, told, self._lanes, partial(self._leave, produced))
-        held = _Held(request, repeat, self._state.now + repeat.seconds)
+        repeat = ProduceRepeat(produced, frame, told, self._lanes, partial(self.leave, produced))
+        held = _Held(self._answered_now, handler, repeat, self._state.now + repeat.seconds)
         if self._behind or self._holds_produce:
-            request.held = True
+            handler.held = True
             self._state.responses.buffered += len(frame)
             self._behind.append(held)
             return []
@@ -419,7 +506,7 @@ class Following:
 
     def _begin(self, held: _Held) -> list[Buffer]:
         """Hold a response with errors; return it if nothing can be done."""
-        request, repeat, now = held.request, held.repeat, self._state.now
+        repeat, now = held.repeat, self._state.now
         if left := repeat.choose(self._known):
             self._state.tally.leaders_not_followed[NotFollowed.NOT_NEXT] += left
         failed = repeat.failed.values()
@@ -441,7 +528,7 @@ class Following:
         self._go(held, known, now)
         if not held.waits:
             return [self._settled(held)]
-        request.held = True
+        held.handler.held = True
         self._held.append(held)
         self._state.responses.buffered += len(repeat.frame)
         self._alarm(held.deadline)
@@ -454,11 +541,9 @@ class Following:
         repeat = held.repeat
         topics = dict.fromkeys(each.place[0] for each in repeat.failed.values() if each.leader is None)
         frame = metadata_request(CORRELATION_ID, repeat.client_id, topics, by_id=repeat.by_id)
-        request = own(frame)
-        request.reply = partial(self._leaders_told, held)
         held.ask_at = None
         held.waits += 1
-        self.ask(request, frame, self._state.now)
+        self.ask(frame, partial(self._leaders_told, held), self._state.now)
 
     def _leaders_told(self, held: _Held, frame: bytes | None, now: float) -> None:
         held.waits -= 1
@@ -533,10 +618,8 @@ class Following:
                 entry = each.place[1], each.leader.leader_epoch, each.epoch
                 asked.setdefault(each.leader.topic, []).append(entry)
         frame = epochs_request(CORRELATION_ID, leg.held.repeat.client_id, asked)
-        request = own(frame)
-        request.reply = partial(self._epochs_told, leg)
         leg.held.waits += 1
-        leg.peer.ask(request, frame, now)
+        leg.peer.ask(frame, partial(self._epochs_told, leg), now)
 
     def _epochs_told(self, leg: _Leg, frame: bytes | None, now: float) -> None:
         held = leg.held
@@ -576,11 +659,8 @@ class Following:
             # What the client sends there would wait behind it, and it may be another client of that name.
             held.paced_until, wait = max(held.paced_until, now + wait), 0.0
         frame = held.repeat.ask(leg.failed, wait)
-        request = own(frame)
-        request.sent_partitions = len(leg.failed)
-        request.reply = partial(self._answered, leg)
         held.waits += 1
-        leg.peer.ask(request, frame, now)
+        leg.peer.ask(frame, partial(self._answered, leg), now, partitions=len(leg.failed))
 
     def _answered(self, leg: _Leg, frame: bytes | None, now: float) -> None:
         held = leg.held
@@ -630,7 +710,7 @@ class Following:
         held.done = True
         request, state = held.request, self._state
         self._held.remove(held)
-        request.held = False
+        held.handler.held = False
         state.responses.buffered -= len(held.repeat.frame)
         state.to_client += state.responses.in_turn(request, [self._settled(held)])
         state.to_client += state.responses.ended(request)
@@ -644,7 +724,7 @@ class Following:
         while self._behind and not self._holds_produce:
             held = self._behind.popleft()
             request = held.request
-            request.held = False
+            held.handler.held = False
             responses.buffered -= len(held.repeat.frame)
             if pieces := self._begin(held):
                 self._state.to_client += responses.in_turn(request, pieces) + responses.ended(request)
@@ -690,11 +770,8 @@ class Following:
 
     def lose(self) -> None:
         """Note that the broker answers no more: what others have asked on this connection is lost."""
-        expected, now = self._state.responses.expected, self._state.now
-        for request in [each for each in expected if each.reply is not None]:
-            reply, request.reply = request.reply, None
-            if reply is not None:
-                reply(None, now)
+        for request in list(self._state.responses.expected):
+            request.handler.lose(self._state.now)
 
     def end(self) -> None:
         """Note that the connection has ended."""

@@ -5,9 +5,10 @@ Its entries are those of the session's response, and the table's for the partiti
 
 from typing import Final
 
-from proxy.core.in_flight import InFlightRequest
+from proxy.core.fetch_in_flight import FetchHandler, Kept
 from proxy.core.responses import rewritten_tags
 from proxy.protocol.addresses import Resolve
+from proxy.protocol.api import REQUEST_CORRELATION_ID
 from proxy.protocol.fetch_layout import LAYOUTS, Rows
 from proxy.protocol.fetch_request import FetchRequest, Listing
 from proxy.protocol.fetch_response import FetchResponseWalk, response_head
@@ -20,7 +21,8 @@ from proxy.session.state import Action
 
 
 def full_response(
-    request: InFlightRequest,
+    fetching: FetchHandler,
+    response: Kept,
     walk: FetchResponseWalk,
     result: SessionResult,
     handler: FetchSessionHandler,
@@ -29,37 +31,39 @@ def full_response(
     """Return the client's response in pieces, its size, and how many partitions it names.
 
     Args:
-        request: the fetch, with the session's response.
+        fetching: the fetch.
+        response: the session's response to it.
         walk: over that response.
         result: what the session makes of it.
         handler: the session.
         resolve: where brokers are told to be; None leaves addresses as they are.
     """
-    layout = LAYOUTS[request.version]
-    tags = _tags(request, walk, resolve)
+    layout, fetch = LAYOUTS[fetching.version], fetching.asked
+    correlation_id = fetch.frame[REQUEST_CORRELATION_ID]
+    tags = _tags(fetching.version, response, walk, resolve)
     table, rotation = handler.table, handler.rotation
     # Sarama and Java accept a response without any entry if throttle_time_ms is not 0. They accept no
     # response in which only some entries are missing (fetch-semantics, trap 13; cases 81 and 97).
-    if result.action is _EMPTY or table is None or request.fetch is None:
-        content = response_head(layout, request.correlation_id, walk.throttle_time_ms)
+    if result.action is _EMPTY or table is None:
+        content = response_head(layout, correlation_id, walk.throttle_time_ms)
         content += layout.count(0) + tags
         return [len(content).to_bytes(4) + content], 4 + len(content), 0
-    received = request.received_frame or Received()
-    starved = _starved(request.fetch, table, walk, result) if table.behind else []
+    received = response.frame or Received()
+    starved = _starved(fetch, table, walk, result) if table.behind else []
     if rotation is not None:
         rotation.suspect(result.news)
-        if request.first >= 0 and not starved:
+        if fetching.first >= 0 and not starved:
             expanded = rotation.expand(
-                request.first,
+                fetching.first,
                 list(zip(result.rows, result.entries, strict=True)),
                 received,
                 entry_bytes=result.size,
-                correlation_id=request.correlation_id,
+                correlation_id=correlation_id,
                 throttle_time_ms=walk.throttle_time_ms,
                 tags=tags,
             )
-            return *expanded, request.fetch.partitions
-    listing, rows = located(request, table)
+            return *expanded, fetch.partitions
+    listing, rows = located(fetching, table)
     what = Expansion(
         layout=layout,
         listing=listing,
@@ -71,7 +75,7 @@ def full_response(
         late=result.late,
         starved=starved,
         received=received,
-        correlation_id=request.correlation_id,
+        correlation_id=correlation_id,
         throttle_time_ms=walk.throttle_time_ms,
         tags=tags,
     )
@@ -79,26 +83,26 @@ def full_response(
     return pieces, size, len(listing)
 
 
-def located(request: InFlightRequest, table: PartitionTable) -> tuple[Listing, Rows]:
+def located(fetching: FetchHandler, table: PartitionTable) -> tuple[Listing, Rows]:
     """Return what a fetch lists and the row of each entry, and have the table know their places."""
-    listing, rows = request.listing, request.rows
+    listing, rows = fetching.listing, fetching.rows
     if listing is None:
         raise RuntimeError("only what a plain consumer lists is expanded")
     if rows is None:
-        rows = request.rows = table.locate(listing)
+        rows = fetching.rows = table.locate(listing)
         table.place(rows)
     return listing, rows
 
 
-def _tags(request: InFlightRequest, walk: FetchResponseWalk, resolve: Resolve | None) -> bytes:
+def _tags(version: int, response: Kept, walk: FetchResponseWalk, resolve: Resolve | None) -> bytes:
     """Return the body's tags as the client is to have them, nothing below v12."""
     if walk.tags_at < 0:
         return b""
-    if request.received - walk.tags_at == len(NO_TAGS):
+    if response.received - walk.tags_at == len(NO_TAGS):
         return NO_TAGS
-    frame = request.received_frame
-    tags = b"".join(frame.span(walk.tags_at, request.received)) if frame is not None else NO_TAGS
-    return rewritten_tags(tags, walk.tags, request.version, resolve)
+    frame = response.frame
+    tags = b"".join(frame.span(walk.tags_at, response.received)) if frame is not None else NO_TAGS
+    return rewritten_tags(tags, walk.tags, version, resolve)
 
 
 def _starved(

@@ -13,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 
 from proxy.core.events import Tally
-from proxy.core.in_flight import Disposition, InFlightRequest
 from proxy.protocol.api import ApiKey
 
 ADDED_SECONDS: Final = (
@@ -33,7 +32,7 @@ PARTITIONS: Final = (0, 1, 2, 5, 10, 25, 50, 100, 250, 500, 1000, 2500, 5000, 10
 
 NO_RESPONSE_TIME: Final = frozenset({ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP, ApiKey.SHARE_FETCH})
 """Their responses are late on purpose, so they don't show how fast the broker is."""
-_NOT_COUNTED: Final = -1
+NOT_COUNTED: Final = -1
 _TOGETHER: Final = 1024
 """The number of fetches that are counted at once."""
 
@@ -202,34 +201,38 @@ class Meter:
         self.began = 0.0
         """When the first byte of the current response came, in seconds."""
 
-    def note_fetch(self, request: InFlightRequest, now: float, *, again: bool) -> None:
+    def note_fetch(
+        self, sent_at: float, *, sent: int = NOT_COUNTED, asked: int = NOT_COUNTED, unseen: bool = False
+    ) -> None:
         """Note a fetch whose response is whole.
 
         Args:
-            request: the fetch.
-            now: in seconds.
-            again: the response is not for the client; the fetch is sent again.
+            sent_at: when it was sent to the broker, in seconds.
+            sent: how many partitions it listed then.
+            asked: how many partitions the client's fetch listed.
+            unseen: the client gets nothing of the response.
         """
-        tally, fetch = self._tally, request.fetch
-        received, sent = tally.broker.fetch_response_bytes, tally.client.fetch_response_bytes
-        ours = again or request.disposition is Disposition.OURS
+        tally = self._tally
+        received, to_client = tally.broker.fetch_response_bytes, tally.client.fetch_response_bytes
         self._measured.note_fetch(
-            self.began - request.sent_at,
+            self.began - sent_at,
             received - self._received,
-            _NOT_COUNTED if ours else sent - self._sent,
-            request.sent_partitions,
-            _NOT_COUNTED if ours or fetch is None else fetch.partitions,
+            NOT_COUNTED if unseen else to_client - self._sent,
+            sent,
+            asked,
         )
-        self._received, self._sent = received, sent
-        if again:
-            self._measured.added_repeat.note(now - request.sent_at)
+        self._received, self._sent = received, to_client
+
+    def note_repeat(self, seconds: float) -> None:
+        """Note that a client waits so much longer because its fetch is sent again."""
+        self._measured.added_repeat.note(seconds)
 
     def skip(self, received: int, sent: int) -> None:
         """Leave out responses of fetches that were noted elsewhere: so many bytes of either side."""
         self._received += received
         self._sent += sent
 
-    def note_other(self, request: InFlightRequest) -> None:
+    def note_other(self, api_key: int, sent_at: float) -> None:
         """Note any other request whose response is whole."""
-        if request.api_key not in NO_RESPONSE_TIME:
-            self._measured.note_other(self.began - request.sent_at)
+        if api_key not in NO_RESPONSE_TIME:
+            self._measured.note_other(self.began - sent_at)

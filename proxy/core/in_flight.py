@@ -1,25 +1,19 @@
-"""The requests that a broker has not answered yet, and the order in which responses leave. Sans-IO.
+"""The requests in flight, and the order in which their responses leave. Sans-IO.
 
-What becomes of a response is decided when the request is seen (`Disposition`). A broker responds in order, so
-each request is in two queues of `ResponseQueue`. `expected` has the order of the broker: its next response is
-for the first request. `owed` has the order in which the client gets responses. The two orders differ only
-while a fetch is sent again: later responses then wait for it (fetch-semantics, traps 16 and 17).
+Each request has a `Handler`, chosen when the request is seen: it makes the client's bytes of the response.
+Handlers wrap each other where two features care about one response.
+
+A broker responds in order, so each request is in two queues of `ResponseQueue`. `expected` has the order of
+the broker: its next response is for the first request. `owed` has the order in which the client gets
+responses. The two orders differ only while a fetch is sent again: later responses then wait for it
+(fetch-semantics, traps 16 and 17).
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
-from enum import Enum
-from typing import Final
+from typing import Final, Self
 
-from proxy.fetch_manager.contexts import FetchContext, IncrementalFetchContext
-from proxy.protocol.api import ApiKey
-from proxy.protocol.fetch_layout import Rows
-from proxy.protocol.fetch_request import FetchRequest, Listing
-from proxy.protocol.fetch_response import FetchResponseWalk, PartitionResponse
+from proxy.protocol.fetch_request import FetchRequest
 from proxy.protocol.primitives import Buffer
-from proxy.protocol.produce import Produced
-from proxy.protocol.received import Received
-from proxy.protocol.versions import raise_listing
 
 MAX_IN_FLIGHT: Final = 1024
 """With this many unanswered requests of a client, what else it has sent waits, and no more is read."""
@@ -30,166 +24,106 @@ REQUEST_BYTES: Final = 750
 UNREAD_SECONDS: Final = 30.0
 """A fetch that is not read is taken to let the broker wait so long. Clients time out after as much
 (request.timeout.ms, 30 s by default), so none asks for more."""
+_SMALL: Final = 1 << 16
+_NO_BROKERS: Final = frozenset[int]()
 
 
-class Disposition(Enum):
-    """What becomes of a response."""
+class Handler:
+    """Makes the client's bytes of one response."""
 
-    PASSED = "passed"
-    """Every byte goes on as it comes."""
-    REWRITTEN = "rewritten"
-    """It is kept until it is whole, for it carries addresses or version ranges."""
-    WALKED = "walked"
-    """A fetch response that goes on while it is walked."""
-    EXPANDED = "expanded"
-    """A fetch response that is kept until it is whole, then completed from the session."""
-    OURS = "ours"
-    """The gateway asked; the client does not see it."""
+    __slots__ = ()
+
+    wait: float = 0.0
+    """How many seconds the request lets the broker wait before it responds."""
+    buffered: int = 0
+    """Bytes of the response that are kept."""
+    small: int = _SMALL
+    """A response of up to so many bytes is kept even if memory is short: that costs less than its delay."""
+    forwards: bool = False
+    """Every byte of the response goes on as it comes."""
+    awaits_brokers: frozenset[int] = _NO_BROKERS
+    """The response is whole, and waits for the listeners of these brokers, which it names."""
+    fetch: FetchRequest | None = None
+    """The request, if it is a fetch that was understood."""
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}>"
+
+    def fresh(self) -> Self:
+        """Return a handler for the response to another request like this one, if the fast path learns it."""
+        raise NotImplementedError
+
+    def feed(self, chunk: bytes, *, last: bool) -> list[Buffer]:
+        """Take the next bytes of the response, from its length on; return what the client gets now."""
+        raise NotImplementedError
+
+    def end(self, _request: "InFlight") -> bool:
+        """Note that the response has ended; return whether it was the client's, and the client has it all.
+
+        Otherwise it was not for the client, or is to come: it is held, or the request was sent again.
+        """
+        return True
+
+    def passing(self, _left: int) -> int:
+        """Return how many of the next bytes go to the client whatever they are; never the last one.
+
+        Args:
+            _left: how many bytes of the response are still to come.
+        """
+        return 0
+
+    def skip(self, size: int) -> None:
+        """Note that so many bytes have passed which `passing` allowed."""
+
+    def lose(self, _now: float) -> None:
+        """Note that the response will not come."""
 
 
-class InFlightRequest:
+class Forward(Handler):
+    """Forwards every byte of a response as it comes."""
+
+    __slots__ = ("wait",)
+    forwards = True
+
+    def __init__(self, wait: float = 0.0) -> None:
+        self.wait = wait
+
+    def fresh(self) -> Self:
+        """Return the same: it has no state."""
+        return self
+
+    def feed(self, chunk: bytes, *, last: bool) -> list[Buffer]:  # noqa: ARG002 - as every handler
+        """Return the bytes."""
+        return [chunk]
+
+    def passing(self, left: int) -> int:
+        """Return all but the last byte."""
+        return left - 1
+
+
+FORWARD: Final = Forward()
+"""For all responses that are forwarded, and for which the client does not let the broker wait."""
+
+
+class InFlight:
     """A request that the broker has not answered yet, or whose response has not left for the client yet."""
 
-    __slots__ = (
-        "_listing",
-        "answered",
-        "api_key",
-        "asked_wait",
-        "attempts",
-        "awaits_brokers",
-        "buffered",
-        "checks",
-        "chunks",
-        "correlation_id",
-        "cut",
-        "disposition",
-        "fetch",
-        "first",
-        "forwarded",
-        "held",
-        "kept",
-        "out",
-        "produced",
-        "received",
-        "received_frame",
-        "reply",
-        "resend",
-        "rows",
-        "sent",
-        "sent_at",
-        "sent_partitions",
-        "served",
-        "session_id",
-        "through_session",
-        "understood",
-        "version",
-        "walk",
-    )
+    __slots__ = ("answered", "api_key", "correlation_id", "handler", "out", "sent_at", "version")
 
-    def __init__(self, api_key: int, version: int, correlation_id: bytes, disposition: Disposition) -> None:
+    def __init__(self, api_key: int, version: int, correlation_id: bytes, handler: Handler) -> None:
         self.api_key = api_key
         self.version = version
         self.correlation_id = correlation_id
-        self.disposition = disposition
+        self.handler = handler
+        self.sent_at = 0.0
+        """When it was sent to the broker, in seconds."""
         self.answered = False
         """The client has all of the response, or it waits in `out`."""
-        self.awaits_brokers: frozenset[int] = frozenset()
-        """The response is whole, and waits for the listeners of these brokers, which it names."""
-        self.out: list[Buffer] = []
-        """Response bytes that wait for earlier responses to go first."""
-        self.chunks: list[bytes] = []
-        """The frame as received, as far as it is buffered."""
-        self.received_frame: Received | None = None
-        """The frame as received, if it is to be expanded."""
-        self.cut = 0
-        """How many entries of it were looked up."""
-        self.buffered = 0
-        """Bytes that `chunks`, `received_frame` and `out` keep."""
-        self.received = 0
-        """Bytes of the frame that have come."""
-        self.forwarded = 0
-        """Bytes of a walked frame that have gone to the client."""
-        self.fetch: FetchRequest | None = None
-        """The parsed request; None if it is no fetch, or a fetch that was not understood."""
-        self._listing: Listing | None = None
-        self.rows: Rows | None = None
-        """The session's row of each entry of `listing`; None if they were not looked up."""
-        self.first = -1
-        """The session's row of the first entry of a fetch that the session's rotation knows, else -1."""
-        self.through_session = False
-        """It goes through the session: full with epoch 0, or incremental."""
-        self.session_id = 0
-        """The session that it named, 0 for none."""
-        self.checks = False
-        """The gateway asks, to see what the session's next response must name."""
-        self.understood = True
-        """The response's bytes so far could be read as its version says."""
-        self.walk: FetchResponseWalk | None = None
-        self.sent = 0
-        """Size of the frame that went to the broker."""
-        self.sent_at = 0.0
-        """When it went there, in seconds."""
-        self.asked_wait = 0.0
-        """How many seconds it lets the broker wait, if it is no fetch; see `wait`."""
-        self.sent_partitions = -1
-        """How many partitions that frame lists; -1: that was not looked for."""
-        self.attempts = 0
-        """How often it was sent again."""
-        self.served: FetchContext | None = None
-        """Makes the response to a client that has its session with the gateway, of the full response."""
-        self.kept: list[Buffer] = []
-        """What the client is to get of a response, until it is known whether it is held."""
-        self.produced: Produced | None = None
-        """An idempotent produce, of which a part may be repeated."""
-        self.held = False
-        """The response is whole, and waits for what a new leader says (`proxy.core.follow`)."""
-        self.reply: Callable[[bytes | None, float], None] | None = None
-        """Takes the response to a request of the gateway's own, and the time; None: it won't come."""
-        self.resend: Callable[[], None] | None = None
-        """Sends the fetch once more. It is called when the current response, which the client does not get,
-        has ended."""
-
-    @property
-    def listing(self) -> Listing | None:
-        """What a plain consumer's fetch lists, as the session has it (v4 to v6 as v7)."""
-        if self._listing is None and self.fetch is not None and self.fetch.listing is not None:
-            self._listing = raise_listing(self.fetch.listing)
-        return self._listing
-
-    @property
-    def wait(self) -> float:
-        """How many seconds its client lets the broker wait before it responds."""
-        if self.fetch is not None:
-            return max(self.fetch.max_wait_ms, 0) / 1e3
-        unread = self.api_key == ApiKey.FETCH and self.disposition is not Disposition.OURS
-        return UNREAD_SECONDS if unread else self.asked_wait
-
-    @property
-    def is_incremental(self) -> bool:
-        """Whether the client gets an incremental response of its session with the gateway."""
-        return isinstance(self.served, IncrementalFetchContext)
-
-    def drop_chunks(self) -> None:
-        """Keep no more of the frame."""
-        self.chunks = []
-        self.received_frame = None
-        self.cut = 0
-        self.buffered = 0
-
-    def cut_entries(self, entries: Sequence[PartitionResponse]) -> None:
-        """Look up the bytes of the entries that have come whole, so that the last byte has less to do."""
-        frame = self.received_frame
-        while (
-            frame is not None
-            and self.cut < len(entries)
-            and (entry := entries[self.cut]).end <= frame.settled
-        ):
-            entry.views = frame.span(entry.start, entry.end)
-            self.cut += 1
+        self.out: list[Buffer] | None = None
+        """Response bytes that wait for earlier responses to go first; None: there are none."""
 
     def __repr__(self) -> str:
-        state = f"{self.disposition.value} received={self.received}"
-        return f"<InFlightRequest key={self.api_key} v{self.version} {state}>"
+        return f"<InFlight key={self.api_key} v{self.version} {self.handler!r}>"
 
 
 class ResponseQueue:
@@ -198,24 +132,26 @@ class ResponseQueue:
     __slots__ = ("buffered", "expected", "owed", "resending")
 
     def __init__(self) -> None:
-        self.expected: deque[InFlightRequest] = deque()
+        self.expected: deque[InFlight] = deque()
         """What the broker will answer, in its order."""
-        self.owed: deque[InFlightRequest] = deque()
+        self.owed: deque[InFlight] = deque()
         """What the client will be answered, in its order."""
         self.resending = 0
         """Fetches that are sent once more; what follows them waits."""
         self.buffered = 0
         """Bytes of responses kept until they are whole or their turn comes."""
 
-    def in_turn(self, request: InFlightRequest, pieces: list[Buffer]) -> list[Buffer]:
+    def in_turn(self, request: InFlight, pieces: list[Buffer]) -> list[Buffer]:
         """Return the next bytes of a response if it is its turn to leave; keep them otherwise."""
         if self.owed and self.owed[0] is request:
             return pieces
+        if request.out is None:
+            request.out = []
         request.out += pieces
         self.buffered += sum(map(len, pieces))
         return []
 
-    def ended(self, request: InFlightRequest) -> list[Buffer]:
+    def ended(self, request: InFlight) -> list[Buffer]:
         """Note that a response is whole; return what of later ones has waited for it."""
         request.answered = True
         owed = self.owed
@@ -225,7 +161,7 @@ class ResponseQueue:
             if owed and owed[0].out:
                 waited += owed[0].out
                 self.buffered -= sum(map(len, owed[0].out))
-                owed[0].out = []
+                owed[0].out = None
         return waited
 
     def clear(self) -> None:

@@ -6,10 +6,10 @@ together if they agree in both, and come from one host. When in doubt they don't
 """
 
 from collections import deque
+from collections.abc import Callable
 from hashlib import sha256
 from typing import Final, NamedTuple, Protocol
 
-from proxy.core.in_flight import InFlightRequest
 from proxy.core.lanes import Lanes
 from proxy.protocol.api import LENGTH_BYTES, ApiKey, is_flexible, request_header
 from proxy.protocol.primitives import ProtocolError, read_int32, read_string, read_uvarint
@@ -50,8 +50,17 @@ class Peer(Protocol):
     def quiet(self, now: float) -> bool:
         """Whether the client has sent nothing there for a while: a repeat that waits delays nobody."""
 
-    def ask(self, request: InFlightRequest, frame: bytes, now: float) -> None:
-        """Send a request of the gateway's own."""
+    def ask(
+        self, frame: bytes, take: Callable[[bytes | None, float], None], now: float, *, partitions: int = -1
+    ) -> None:
+        """Send a request of the gateway's own.
+
+        Args:
+            frame: the whole frame.
+            take: takes the response, and the time; None: the response will not come.
+            now: in seconds.
+            partitions: how many the request lists, if it is a fetch.
+        """
 
     def count(self, partitions: int, record_bytes: int) -> None:
         """Count what came for a fetch of the gateway's own."""
@@ -127,13 +136,13 @@ class Authentication:
         """Whether the broker takes requests of all kinds."""
         return not self._wanted
 
-    def asked(self, request: InFlightRequest) -> None:
+    def asked(self, api_key: int) -> None:
         """Note a request of the client that is not of SASL."""
-        self._asked |= request.api_key not in _BEFORE
+        self._asked |= api_key not in _BEFORE
 
-    def answered(self, request: InFlightRequest) -> None:
+    def answered(self, api_key: int) -> None:
         """Note that a response has come."""
-        if self._asked and request.api_key not in _BEFORE:
+        if self._asked and api_key not in _BEFORE:
             self._wanted = False
 
     def authenticates(self, frame: bytes) -> None:

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from proxy.core.events import NotFollowed
-from proxy.core.in_flight import Disposition, InFlightRequest
-from proxy.protocol.api import LENGTH_BYTES, REQUEST_CORRELATION_ID
+from proxy.protocol.api import LENGTH_BYTES
 from proxy.protocol.leader_requests import Leader, Place
 
 CORRELATION_ID: Final = 0x6667_666C
@@ -102,12 +101,6 @@ class Told:
     """Of partitions without an error: the entry, and how many bytes of it are records."""
     partitions: int = 0
     record_bytes: int = 0
-
-
-def own(frame: bytes) -> InFlightRequest:
-    """Return a request of the gateway's own as it is kept in flight."""
-    api_key, version = int.from_bytes(frame[4:6]), int.from_bytes(frame[6:8])
-    return InFlightRequest(api_key, version, frame[REQUEST_CORRELATION_ID], Disposition.OURS)
 
 
 def spliced(repeat: Repeat) -> bytes:

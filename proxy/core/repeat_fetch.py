@@ -6,7 +6,7 @@ from struct import Struct
 from typing import Final
 
 from proxy.core.events import NotFollowed
-from proxy.core.in_flight import InFlightRequest
+from proxy.core.fetch_in_flight import FetchHandler
 from proxy.core.repeat import CORRELATION_ID, MAX_BYTES, MAX_SECONDS, Failed, Told
 from proxy.protocol.api import REQUEST_CORRELATION_ID, REQUEST_START_BYTES, ErrorCode
 from proxy.protocol.fetch_layout import LAYOUTS
@@ -118,15 +118,16 @@ class FetchRepeat:
             got += each.record_bytes
 
 
-def against(request: InFlightRequest) -> NotFollowed | None:
+def against(fetching: FetchHandler) -> NotFollowed | None:
     """Say why a fetch whose response has errors is not followed."""
-    if request.served is not None:
+    response = fetching.response
+    if not fetching.direct:
         return NotFollowed.SESSION
-    if request.version < FIRST_VERSION:
+    if fetching.version < FIRST_VERSION:
         return NotFollowed.VERSION
-    if request.received > MAX_BYTES:
+    if response.received > MAX_BYTES:
         return NotFollowed.TOO_LARGE
-    return None if request.understood and request.fetch is not None else NotFollowed.NOT_UNDERSTOOD
+    return None if response.understood and fetching.fetch is not None else NotFollowed.NOT_UNDERSTOOD
 
 
 def _failed(walk: FetchResponseWalk, listing: Listing) -> dict[Place, Failed]:

@@ -1,88 +1,67 @@
-"""Responses that are not completed from a session: they are forwarded, or rewritten and forwarded. Sans-IO.
+"""Responses with addresses or version ranges: they are kept until they are whole, and rewritten. Sans-IO.
 
-`Forwarding` forwards a fetch response while it walks over it. It keeps only bytes that it must read whole
-first: the top-level fields and, at v16 and later, the body's tags, which have brokers' addresses (KIP-951).
-`Rewriting` keeps a response that has addresses or version ranges until it is whole, and then rewrites it.
+`Rewriting` chooses the handler of every request that is no fetch: most responses are forwarded as they come.
 """
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Final, TypeAlias
+from typing import Final, Self
 
 from proxy.core.client_sessions import ClientSessions
+from proxy.core.connection_state import ConnectionState
 from proxy.core.eligibility import Eligibility
-from proxy.core.events import BrokersAwaited, Event, Refusal
-from proxy.core.in_flight import Disposition, InFlightRequest
+from proxy.core.events import BrokersAwaited, LoginRefused, Refusal
+from proxy.core.in_flight import FORWARD, UNREAD_SECONDS, Forward, Handler, InFlight
 from proxy.core.leaders import Leaders
-from proxy.core.steady import Steady
+from proxy.core.peers import SASL
 from proxy.protocol import addresses, api_versions
 from proxy.protocol.addresses import Resolve, rewrite_endpoints
 from proxy.protocol.api import LENGTH_BYTES, RESPONSE_START_BYTES, ApiKey, response_header
-from proxy.protocol.fetch_layout import MAX_VERSION, MIN_VERSION
-from proxy.protocol.fetch_response import NODE_ENDPOINTS_TAG, FetchResponseWalk
+from proxy.protocol.fetch_response import NODE_ENDPOINTS_TAG
 from proxy.protocol.leader_requests import read_leaders
-from proxy.protocol.primitives import Buffer, ProtocolError, TagSpan, encode_uvarint
+from proxy.protocol.primitives import Buffer, ProtocolError, TagSpan, encode_uvarint, read_int16
 from proxy.protocol.schemas import CONFINED
 
 MAX_KEPT: Final = 1 << 28
 """A response that is larger (bytes) is not kept: with addresses it is refused, else forwarded unread."""
-_MAX_PROBE_RESPONSE: Final = 1 << 16
-_ENDPOINTS_VERSION: Final = 16
+_SMALL_REWRITTEN: Final = 1 << 20
+"""Metadata of 10,000 partitions is half of this."""
+ENDPOINTS_VERSION: Final = 16
 """KIP-951: node_endpoints (fetch-semantics 5)."""
 _UNSEEN_TAG: Final = b"\x7f"
 """A tag that no schema has; readers skip it."""
-
-
-Refuse: TypeAlias = Callable[[Refusal, str], None]
-"""Ends the connection for a reason, also given in words, before its client is led past the gateway."""
+_SASL: Final = frozenset(map(int, SASL))
 
 
 class Rewriting:
-    """Puts addresses or versions into responses.
+    """Puts addresses or versions into the responses of one connection.
 
     Args:
+        state: that of the connection.
         resolve: where brokers are told to be; None leaves addresses as they are.
         opening: tells whether it is not known yet if a broker will have a listener.
         eligibility: is given what the broker can do.
-        events: where it is reported that a response waits.
-        refuse: ends the connection if addresses can't be rewritten.
-        steady: is told which responses name nobody.
         sessions: says whether clients may have sessions with the gateway.
         leaders: brings Metadata up to date, if addresses are rewritten.
     """
 
-    __slots__ = (
-        "_eligibility",
-        "_events",
-        "_leaders",
-        "_opening",
-        "_refuse",
-        "_resolve",
-        "_sessions",
-        "_steady",
-        "grouped",
-        "member",
-    )
+    __slots__ = ("eligibility", "grouped", "leaders", "member", "opening", "resolve", "sessions", "state")
 
     def __init__(
         self,
+        state: ConnectionState,
         resolve: Resolve | None,
         opening: Callable[[int], bool],
         eligibility: Eligibility,
-        events: list[Event],
-        refuse: Refuse,
-        steady: Steady,
         sessions: ClientSessions,
         leaders: Leaders,
     ) -> None:
-        self._sessions = sessions
-        self._resolve = resolve
-        self._opening = opening
-        self._steady = steady
-        self._leaders = leaders
-        self._eligibility = eligibility
-        self._events = events
-        self._refuse = refuse
+        self.state = state
+        self.resolve = resolve
+        self.opening = opening
+        self.eligibility = eligibility
+        self.sessions = sessions
+        self.leaders = leaders
         self.grouped = False
         """There are cooperative groups."""
         self.member = False
@@ -94,103 +73,218 @@ class Rewriting:
         Such versions are not offered (`api_versions.clamp`). A broker closes the connection for a version
         that it does not offer (fetch-semantics 1.7), and so does the gateway.
         """
-        limits = CONFINED.get(api_key) if self._resolve is not None else None
+        limits = CONFINED.get(api_key) if self.resolve is not None else None
         return limits is not None and not limits[0] <= version <= limits[1]
 
-    def disposition(self, api_key: int, version: int) -> Disposition:
-        """Say what becomes of the response to a request that is forwarded as it is."""
-        if api_key == ApiKey.FETCH and MIN_VERSION <= version <= MAX_VERSION:
-            return Disposition.WALKED  # KIP-951: there may be addresses in it
+    def handler(self, api_key: int, version: int, wait: float = 0.0) -> Handler:
+        """Return the handler of a request that is forwarded as it is.
+
+        Args:
+            api_key: its kind; not that of fetches.
+            version: of the request.
+            wait: how many seconds it lets the broker wait.
+        """
         if api_key == ApiKey.API_VERSIONS:
-            return Disposition.REWRITTEN
+            return CutVersions(self, api_key, version, wait)
         # Responses that carry addresses (fetch-semantics 6.10).
-        if self._resolve is not None and addresses.may_name(api_key, version):
-            return Disposition.REWRITTEN
-        return Disposition.PASSED
+        if self.resolve is not None and addresses.may_name(api_key, version):
+            return RewriteAddresses(self, api_key, version, wait)
+        if api_key in _SASL:
+            return Login(self.state, api_key, version)
+        return Forward(wait) if wait else FORWARD
 
-    def receive(self, request: InFlightRequest, chunk: bytes, *, left: int, now: float) -> list[Buffer]:
-        """Keep a response until it is whole, then put our addresses or version ranges into it.
+
+class ForwardFetch(Forward):
+    """Forwards and counts the response to a fetch of an unknown version."""
+
+    __slots__ = ("_state",)
+
+    def __init__(self, state: ConnectionState) -> None:
+        super().__init__(UNREAD_SECONDS)
+        self._state = state
+
+    def feed(self, chunk: bytes, *, last: bool) -> list[Buffer]:  # noqa: ARG002 - as every handler
+        """Count the bytes, and return them."""
+        self.skip(len(chunk))
+        return [chunk]
+
+    def skip(self, size: int) -> None:
+        """Count bytes that passed."""
+        self._state.tally.broker.fetch_response_bytes += size
+        self._state.tally.client.fetch_response_bytes += size
+
+    def end(self, request: InFlight) -> bool:
+        """Measure the response."""
+        self._state.meter.note_fetch(request.sent_at)
+        return True
+
+
+class Login(Forward):
+    """Forwards a response of SASL, and tells if the broker refuses the client."""
+
+    __slots__ = ("_api_key", "_begun", "_state", "_version")
+
+    def __init__(self, state: ConnectionState, api_key: int, version: int) -> None:
+        super().__init__()
+        self._state = state
+        self._api_key = api_key
+        self._version = version
+        self._begun = False
+
+    def feed(self, chunk: bytes, *, last: bool) -> list[Buffer]:  # noqa: ARG002 - as every handler
+        """Return the bytes; the first ones say whether the broker takes the client."""
+        if not self._begun:
+            self._begun = True
+            with suppress(ProtocolError):  # not even this much has come: it is not told
+                # Both responses of SASL begin with the error code.
+                _, at = response_header(chunk, LENGTH_BYTES, self._api_key, self._version)
+                error_code, _ = read_int16(chunk, at)
+                if error_code:
+                    self._state.events.append(LoginRefused(error_code=error_code))
+        return [chunk]
+
+
+class _Rewrite(Handler):
+    """Keeps a response until it is whole, then rewrites it."""
+
+    __slots__ = ("_chunks", "_rewriting", "api_key", "buffered", "version", "wait")
+    small = _SMALL_REWRITTEN
+
+    def __init__(self, rewriting: Rewriting, api_key: int, version: int, wait: float = 0.0) -> None:
+        self.wait = wait
+        self._rewriting = rewriting
+        self._chunks: list[bytes] = []
+        self.buffered = 0
+        self.api_key = api_key
+        self.version = version
+
+    def fresh(self) -> Self:
+        """Return such a handler without a response."""
+        return type(self)(self._rewriting, self.api_key, self.version, self.wait)
+
+    def feed(self, chunk: bytes, *, last: bool) -> list[Buffer]:
+        """Keep the bytes; return the response once it is whole."""
+        self._rewriting.state.steady.forget_fetch()  # what the broker can do may decide the next one
+        if not self._chunks:
+            size = LENGTH_BYTES + int.from_bytes(chunk[:LENGTH_BYTES])
+            if size > MAX_KEPT:
+                return self._too_large(chunk, size)
+        self._chunks.append(chunk)
+        self.buffered += len(chunk)
+        return self._whole() if last else []
+
+    def _too_large(self, chunk: bytes, size: int) -> list[Buffer]:
+        """Return what the client gets of the first bytes of a response that is not kept."""
+        raise NotImplementedError
+
+    def _whole(self) -> list[Buffer]:
+        """Return the response as the client gets it."""
+        raise NotImplementedError
+
+    def _drop(self) -> None:
+        self._chunks = []
+        self.buffered = 0
+
+
+class CutVersions(_Rewrite):
+    """Cuts the version ranges of an ApiVersions response to what the gateway understands."""
+
+    __slots__ = ("forwards",)
+
+    def __init__(self, rewriting: Rewriting, api_key: int, version: int, wait: float = 0.0) -> None:
+        super().__init__(rewriting, api_key, version, wait)
+        self.forwards = False
+
+    def feed(self, chunk: bytes, *, last: bool) -> list[Buffer]:
+        """As `_Rewrite.feed`; a response that is too large is forwarded."""
+        return [chunk] if self.forwards else super().feed(chunk, last=last)
+
+    def passing(self, left: int) -> int:
+        """Return all but the last byte of a response that is too large."""
+        return left - 1 if self.forwards else 0
+
+    def _too_large(self, chunk: bytes, _size: int) -> list[Buffer]:
+        self.forwards = True
+        return [chunk]
+
+    def _whole(self) -> list[Buffer]:
+        rewriting, frame = self._rewriting, b"".join(self._chunks)
+        self._drop()
+        pieces, features = clamped(
+            frame,
+            self.version,
+            rewrites=rewriting.resolve is not None,
+            serves=rewriting.sessions.on,
+            grouped=rewriting.grouped,
+            member=rewriting.member,
+        )
+        rewriting.eligibility.know(features)
+        rewriting.sessions.offered()
+        return pieces
+
+
+class RewriteAddresses(_Rewrite):
+    """Puts the addresses at which clients reach brokers through the gateway into a response."""
+
+    __slots__ = ("awaits_brokers",)
+
+    def __init__(self, rewriting: Rewriting, api_key: int, version: int, wait: float = 0.0) -> None:
+        super().__init__(rewriting, api_key, version, wait)
+        self.awaits_brokers = frozenset()
+
+    def end(self, _request: InFlight) -> bool:
+        """Return whether the response need not wait for listeners."""
+        return not self.awaits_brokers
+
+    def opened(self) -> list[Buffer]:
+        """Return the response that has waited; a broker without a listener is left out of it."""
+        return self._rewritten(waits=False)
+
+    def _too_large(self, _chunk: bytes, size: int) -> list[Buffer]:
+        self._refuse(Refusal.TOO_LARGE, f"of {size} bytes")
+        return []
+
+    def _whole(self) -> list[Buffer]:
+        return self._rewritten(waits=True)
+
+    def _rewritten(self, *, waits: bool) -> list[Buffer]:
+        """Return the response with our addresses; none if it has to wait for listeners.
 
         Args:
-            request: what it is the response to.
-            chunk: its next bytes.
-            left: how many are still to come.
-            now: in seconds.
-        """
-        if request.received + left > MAX_KEPT:
-            pieces: list[Buffer] = [*request.chunks, chunk]
-            request.drop_chunks()
-            if request.api_key != ApiKey.API_VERSIONS:
-                self._refuse(Refusal.TOO_LARGE, f"{_name(request)} of {request.received + left} bytes")
-                return []
-            request.disposition = Disposition.PASSED
-            return pieces
-        request.chunks.append(chunk)
-        request.buffered += len(chunk)
-        if left:
-            return []
-        if request.api_key == ApiKey.API_VERSIONS:
-            frame = b"".join(request.chunks)
-            request.drop_chunks()
-            pieces, features = clamped(
-                frame,
-                request.version,
-                rewrites=self._resolve is not None,
-                serves=self._sessions.on,
-                grouped=self.grouped,
-                member=self.member,
-            )
-            self._eligibility.know(features)
-            self._sessions.offered()
-            return pieces
-        return self.rewritten(request, waits=True, now=now)
-
-    def rewritten(self, request: InFlightRequest, *, waits: bool, now: float) -> list[Buffer]:
-        """Return a whole response with our addresses; none if it has to wait for listeners.
-
-        Args:
-            request: what it is the response to.
             waits: it may wait; otherwise the brokers without a listener are left out.
-            now: in seconds.
         """
-        frame = b"".join(request.chunks)
+        rewriting, frame = self._rewriting, b"".join(self._chunks)
+        state = rewriting.state
         named: set[int] = set()
 
         def resolve(node_id: int, host: str, port: int) -> tuple[str, int] | None:
             named.add(node_id)
-            return self._resolve(node_id, host, port) if self._resolve is not None else None
+            return rewriting.resolve(node_id, host, port) if rewriting.resolve is not None else None
 
         try:
-            head, body = readdressed(frame, request.api_key, request.version, resolve)
-            self._steady.learn_unaddressed(request, frame)
+            head, body = readdressed(frame, self.api_key, self.version, resolve)
+            state.steady.learn_unaddressed(self.api_key, self.version, frame)
         except ProtocolError as error:
-            request.drop_chunks()
-            self._refuse(Refusal.NOT_UNDERSTOOD, f"{_name(request)} that is not understood: {error}")
+            self._drop()
+            self._refuse(Refusal.NOT_UNDERSTOOD, f"that is not understood: {error}")
             return []
-        if waits and (opening := frozenset(filter(self._opening, named))):
-            request.awaits_brokers = opening
-            self._events.append(BrokersAwaited(node_ids=opening))
+        if waits and (opening := frozenset(filter(rewriting.opening, named))):
+            self.awaits_brokers = opening
+            state.events.append(BrokersAwaited(node_ids=opening))
             return []
-        request.awaits_brokers = frozenset()
-        request.drop_chunks()
-        if request.api_key == ApiKey.METADATA:
+        self.awaits_brokers = frozenset()
+        self._drop()
+        if self.api_key == ApiKey.METADATA:
             # Its brokers are those that are left in it: nobody is led to one without a listener.
-            body = self._leaders.bring_up_to_date(body, request.version, now)
+            body = rewriting.leaders.bring_up_to_date(body, self.version, state.now)
         elif named:  # brokers are named with the leaders that have moved
             with suppress(ProtocolError):
-                self._leaders.learn(read_leaders(request.api_key, request.version, body))
+                rewriting.leaders.learn(read_leaders(self.api_key, self.version, body))
         return [head, body]
 
-    def learn(self, request: InFlightRequest, chunk: bytes, *, last: bool) -> None:
-        """Take the next bytes of the response to the gateway's own ApiVersions request."""
-        if request.received <= _MAX_PROBE_RESPONSE:
-            request.chunks.append(chunk)
-            if last:
-                self._eligibility.know(clamped(b"".join(request.chunks), request.version)[1])
-
-
-def _name(request: InFlightRequest) -> str:
-    return f"a {ApiKey(request.api_key).name} v{request.version} response"
+    def _refuse(self, refusal: Refusal, what: str) -> None:
+        name = ApiKey(self.api_key).name
+        self._rewriting.state.refuse_response(refusal, f"a {name} v{self.version} response {what}")
 
 
 def clamped(
@@ -255,121 +349,6 @@ def _nowhere(_node_id: int, _host: str, _port: int, /) -> None:
     """Resolve a broker to no address at all."""
 
 
-class Forwarding:
-    """Forwards walked fetch responses.
-
-    Args:
-        resolve: where brokers are told to be; None leaves addresses as they are.
-        refuse: ends the connection if addresses can't be rewritten.
-    """
-
-    __slots__ = ("_refuse", "_resolve")
-
-    def __init__(self, resolve: Resolve | None, refuse: Refuse) -> None:
-        self._resolve = resolve
-        self._refuse = refuse
-
-    def receive(
-        self, request: InFlightRequest, walk: FetchResponseWalk, chunk: bytes, *, last: bool
-    ) -> list[Buffer]:
-        """Walk over the next bytes of a response; return what of it can go to the client now.
-
-        If the fetch went through the session and the response has an error, the client gets none of it: the
-        fetch is sent again. A response that is not understood is forwarded as it came, unless it may have
-        addresses that are to be rewritten.
-        """
-        if request.understood:
-            try:
-                walk.feed(chunk)
-            except ProtocolError:
-                request.understood = False
-        if not request.understood or (last and not walk.done):
-            if self._resolve is not None and request.version >= _ENDPOINTS_VERSION:
-                request.drop_chunks()
-                self._refuse(Refusal.NOT_UNDERSTOOD, f"{_name(request)} that is not understood")
-                return []
-            return self._up_to(request, walk, chunk, request.received)
-        # No top-level error of the session's fetch reaches the client: it is sent again without a session. So
-        # 70, 71 and 106 never reach a client that has no session (fetch-semantics, trap 6; case 71).
-        if request.through_session and walk.error_code:
-            request.drop_chunks()
-            return []
-        tagged = self._resolve is not None and request.version >= _ENDPOINTS_VERSION
-        if last:
-            if not (walk.tags or request.forwarded or request.chunks or request.through_session):
-                request.forwarded = request.received
-                return [chunk]  # nearly every response: it came whole, and nothing in it changes
-            return self._end(request, walk, chunk, tagged=tagged)
-        if not walk.head_known:
-            safe = 0
-        elif tagged:
-            safe = walk.tags_at if walk.tags_at >= 0 else walk.offset
-        else:
-            safe = request.received
-        return self._up_to(request, walk, chunk, safe)
-
-    def _all(self, request: InFlightRequest, chunk: bytes) -> list[Buffer]:
-        pieces: list[Buffer] = [*request.chunks, chunk]
-        request.forwarded = request.received
-        request.drop_chunks()
-        return pieces
-
-    def _up_to(
-        self, request: InFlightRequest, walk: FetchResponseWalk, chunk: bytes, safe: int
-    ) -> list[Buffer]:
-        """Forward what lies before the offset `safe` of the frame, keep the rest."""
-        start = request.forwarded
-        if safe >= request.received:
-            pieces = self._all(request, chunk)
-        elif safe <= start:
-            request.chunks.append(chunk)
-            request.buffered += len(chunk)
-            return []
-        else:
-            kept = b"".join((*request.chunks, chunk)) if request.chunks else chunk
-            pieces = [memoryview(kept)[: safe - start]]
-            request.chunks = [kept[safe - start :]]
-            request.buffered = request.received - safe
-            request.forwarded = safe
-        return self._without_session(request, walk, pieces) if start == 0 and pieces else pieces
-
-    def _without_session(
-        self, request: InFlightRequest, walk: FetchResponseWalk, pieces: list[Buffer]
-    ) -> list[Buffer]:
-        """Take the session's id, which is the gateway's own, out of the first bytes of a response."""
-        if not request.through_session or not walk.session_id or not walk.session_id_at:
-            return pieces
-        at = walk.session_id_at
-        first = memoryview(pieces[0])
-        if len(first) < at + 4:
-            first = memoryview(b"".join(pieces))
-            pieces = [first]
-        # The client's own value, which is 0 (fetch-semantics, trap 12).
-        return [first[:at], bytes(4), first[at + 4 :], *pieces[1:]]
-
-    def _end(
-        self, request: InFlightRequest, walk: FetchResponseWalk, chunk: bytes, *, tagged: bool
-    ) -> list[Buffer]:
-        """Forward the last bytes, their addresses rewritten."""
-        start = request.forwarded
-        if not tagged or not walk.tags or walk.tags[0][0] != NODE_ENDPOINTS_TAG:
-            return self._up_to(request, walk, chunk, request.received)
-        pieces = self._up_to(request, walk, chunk, walk.tags_at)
-        old = b"".join(request.chunks)
-        new = rewritten_tags(old, walk.tags, request.version, self._resolve)
-        if start and len(new) != len(old):
-            # The frame's length has gone to the client already, so the size must stay. The addresses are
-            # hidden. A client that finds none asks for Metadata, as clients often do.
-            new = _hidden_endpoints(old, walk.tags)
-        elif not start:
-            size = request.received - LENGTH_BYTES + len(new) - len(old)
-            if len(pieces[0]) < LENGTH_BYTES:
-                pieces = [b"".join(pieces)]
-            pieces[:1] = [size.to_bytes(LENGTH_BYTES), memoryview(pieces[0])[LENGTH_BYTES:]]
-        request.drop_chunks()
-        return [*pieces, new]
-
-
 def rewritten_tags(tags: bytes, spans: Sequence[TagSpan], version: int, resolve: Resolve | None) -> bytes:
     """Return a response's body tags with its node endpoints (KIP-951) where the client is to find them.
 
@@ -379,7 +358,7 @@ def rewritten_tags(tags: bytes, spans: Sequence[TagSpan], version: int, resolve:
         version: that of the response.
         resolve: where brokers are told to be; None leaves all as it is.
     """
-    if resolve is None or version < _ENDPOINTS_VERSION or not spans or spans[0][0] != NODE_ENDPOINTS_TAG:
+    if resolve is None or version < ENDPOINTS_VERSION or not spans or spans[0][0] != NODE_ENDPOINTS_TAG:
         return tags
     _, start, end = spans[0]
     try:
@@ -387,12 +366,12 @@ def rewritten_tags(tags: bytes, spans: Sequence[TagSpan], version: int, resolve:
         # 66).
         payload = rewrite_endpoints(tags[start:end], resolve)
     except ProtocolError:
-        return _hidden_endpoints(tags, spans)
+        return hidden_endpoints(tags, spans)
     parts = [encode_uvarint(len(spans)), encode_uvarint(NODE_ENDPOINTS_TAG), encode_uvarint(len(payload))]
     return b"".join([*parts, payload, tags[end:]])
 
 
-def _hidden_endpoints(tags: bytes, spans: Sequence[TagSpan]) -> bytes:
+def hidden_endpoints(tags: bytes, spans: Sequence[TagSpan]) -> bytes:
     """Return body tags of the same size, with a number for the first tag that no client knows."""
     count = len(encode_uvarint(len(spans)))
     return tags[:count] + _UNSEEN_TAG + tags[count + 1 :]

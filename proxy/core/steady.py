@@ -17,8 +17,9 @@ from typing import Final
 from proxy.core.eligibility import SessionLimits
 from proxy.core.entry_form import EntryForm, entry_form
 from proxy.core.events import FetchKind, Tally
+from proxy.core.fetch_in_flight import FetchHandler
 from proxy.core.histograms import NO_RESPONSE_TIME, Measured
-from proxy.core.in_flight import Disposition, InFlightRequest
+from proxy.core.in_flight import Handler, InFlight
 from proxy.core.last_seen import LastSeen
 from proxy.core.steady_session import SteadySession
 from proxy.protocol.addresses import changeable
@@ -88,16 +89,15 @@ class Form:
     Args:
         api_key: its kind.
         version: of the request.
-        disposition: what the core would do with the response.
+        handler: that of such a request.
         prefix: the bytes behind the correlation id that decided so.
         answered: a response will come.
-        wait: how many seconds it lets the broker wait.
     """
 
     __slots__ = (
         "answered",
         "api_key",
-        "disposition",
+        "handler",
         "key",
         "prefix",
         "response",
@@ -111,13 +111,12 @@ class Form:
         self,
         api_key: int,
         version: int,
-        disposition: Disposition,
+        handler: Handler,
         prefix: bytes,
         *,
         answered: bool = True,
-        wait: float = 0.0,
     ) -> None:
-        self.wait = wait
+        self.wait = handler.wait
         self.api_key = api_key
         self.version = version
         self.key = key_of(api_key, version)
@@ -125,16 +124,15 @@ class Form:
         self.answered = answered
         self.timed = api_key not in NO_RESPONSE_TIME
         """Its response shows how fast the broker is."""
-        self.disposition = disposition
-        self.rewritten = disposition is Disposition.REWRITTEN
+        self.handler = handler
+        self.rewritten = not handler.forwards
         """Only a response of the form `response` passes."""
         self.response: Masked | None = None
 
-    def in_flight(self, correlation_id: bytes, sent_at: float) -> InFlightRequest:
+    def in_flight(self, correlation_id: bytes, sent_at: float) -> InFlight:
         """Return such a request as the core keeps it."""
-        request = InFlightRequest(self.api_key, self.version, correlation_id, self.disposition)
+        request = InFlight(self.api_key, self.version, correlation_id, self.handler.fresh())
         request.sent_at = sent_at
-        request.asked_wait = self.wait
         return request
 
 
@@ -142,6 +140,7 @@ class FetchForm(Form):
     """A fetch that is forwarded as it came: the next ones differ in the fields of their entries.
 
     Args:
+        fetching: the handler of such a fetch.
         request: a fetch without a session, whose entries stand in one place.
         reason: why it is forwarded.
         limits: the switch for sessions; the form is of use only while it stands as it does.
@@ -152,6 +151,7 @@ class FetchForm(Form):
         "_max_fetch_bytes",
         "_off_for",
         "_on",
+        "_responses",
         "masked",
         "partitions",
         "reason",
@@ -159,8 +159,11 @@ class FetchForm(Form):
         "size",
     )
 
-    def __init__(self, request: FetchRequest, reason: Reason, limits: SessionLimits) -> None:
-        super().__init__(_FETCH, request.layout.version, Disposition.WALKED, b"")
+    def __init__(
+        self, fetching: FetchHandler, request: FetchRequest, reason: Reason, limits: SessionLimits
+    ) -> None:
+        super().__init__(_FETCH, request.layout.version, fetching, b"")
+        self._responses = fetching.responses
         frame, layout = request.frame, request.layout
         start, self.partitions = request.topics.blocks[0]
         item, tags = layout.request_entry, int(layout.flexible)
@@ -169,7 +172,6 @@ class FetchForm(Form):
         self._limits, self._on, self._off_for = limits, limits.on, limits.off_for
         self._max_fetch_bytes = limits.max_fetch_bytes
         self.request = request.with_frame(b"")
-        self.wait = max(request.max_wait_ms, 0) / 1e3
         self.reason = reason
         self.size = len(frame)
 
@@ -183,11 +185,12 @@ class FetchForm(Form):
             and limits.max_fetch_bytes is self._max_fetch_bytes
         )
 
-    def in_flight(self, correlation_id: bytes, sent_at: float) -> InFlightRequest:
+    def in_flight(self, correlation_id: bytes, sent_at: float) -> InFlight:
         """Return such a request as the core keeps it."""
-        request = super().in_flight(correlation_id, sent_at)
-        request.fetch = self.request
-        request.sent, request.sent_partitions = self.size, self.partitions
+        request, fetching = self._responses.in_flight(self.version, correlation_id)
+        fetching.ask(self.request)
+        fetching.sent, fetching.sent_partitions = self.size, self.partitions
+        request.sent_at = sent_at
         return request
 
 
@@ -417,35 +420,28 @@ class Steady:
         """
         self._min_bytes_at, self._most_bytes = min_bytes_at, most
 
-    def learn(self, request: InFlightRequest, decisive: bytes, *, answered: bool) -> None:
+    def learn(self, request: InFlight, decisive: bytes, *, answered: bool) -> None:
         """Keep the form of a request that was forwarded as it came.
 
         Args:
             request: a request, but no fetch.
-            decisive: what decided its disposition, behind the correlation id.
+            decisive: what decided its handler, behind the correlation id.
             answered: a response will come.
         """
         if len(decisive) > MAX_PREFIX:
             return
-        form = Form(
-            request.api_key,
-            request.version,
-            request.disposition,
-            decisive,
-            answered=answered,
-            wait=request.asked_wait,
-        )
+        form = Form(request.api_key, request.version, request.handler, decisive, answered=answered)
         if (known := self._forms.get(form.key)) is None or known.prefix != decisive:
             if len(self._forms) >= MAX_FORMS:
                 self._forms.clear()
             self._forms[form.key] = form
 
-    def learn_fetch(self, request: FetchRequest, reason: Reason) -> None:
+    def learn_fetch(self, fetching: FetchHandler, request: FetchRequest, reason: Reason) -> None:
         """Keep the form of a forwarded fetch if the next one like it is forwarded for the same reason."""
         self.forget_fetch()
         small = request.block is not None and len(request.frame) <= _MAX_MASKED
         if small and reason in _PLAIN and not request.session_id and request.session_epoch < 0:
-            self._fetch = FetchForm(request, reason, self._limits)
+            self._fetch = FetchForm(fetching, request, reason, self._limits)
 
     def forget_fetch(self) -> None:
         """Let the core decide the next fetch."""
@@ -461,13 +457,13 @@ class Steady:
         self.forget_fetch()
         self._forms.clear()
 
-    def learn_unaddressed(self, request: InFlightRequest, frame: bytes) -> None:
+    def learn_unaddressed(self, api_key: int, version: int, frame: bytes) -> None:
         """Keep the form of a response that may name brokers, but names none: nearly all to a produce."""
-        form = self._forms.get(key_of(request.api_key, request.version))
+        form = self._forms.get(key_of(api_key, version))
         if form is None or len(frame) > _MAX_MASKED:
             return
-        _, body = response_header(frame, LENGTH_BYTES, request.api_key, request.version)
-        fields = changeable(request.api_key, request.version, frame[body:])
+        _, body = response_header(frame, LENGTH_BYTES, api_key, version)
+        fields = changeable(api_key, version, frame[body:])
         if fields is not None:
             spans = [(body + start, body + end) for start, end in fields]
             for other in self._forms.values():  # a client produces in one version

@@ -11,16 +11,16 @@ from typing import Final
 from proxy.core.eligibility import Eligibility, SessionLimits
 from proxy.core.entry_form import EntryForm
 from proxy.core.events import FetchKind, Tally
-from proxy.core.in_flight import Disposition, InFlightRequest
+from proxy.core.fetch_in_flight import Kept, Responses
+from proxy.core.in_flight import InFlight
 from proxy.core.last_seen import LastSeen
-from proxy.protocol.api import RESPONSE_CORRELATION_ID, RESPONSE_START_BYTES, ApiKey
+from proxy.protocol.api import RESPONSE_CORRELATION_ID, RESPONSE_START_BYTES
 from proxy.protocol.fetch_request import FetchRequest
 from proxy.session.handler import FetchSessionHandler
 from proxy.session.rotation import Rotation
 from proxy.session.state import SessionState
 
 _ESTABLISHED: Final = SessionState.ESTABLISHED
-_FETCH: Final = int(ApiKey.FETCH)
 
 
 class SteadySession:
@@ -33,6 +33,7 @@ class SteadySession:
         eligibility: says that fetches may go through it.
         limits: the switches of the process.
         last_seen: knows what is around the entries of such fetches, and empty responses.
+        responses: makes the responses that this does not.
         until: when the core has to see a fetch, in seconds.
     """
 
@@ -56,6 +57,7 @@ class SteadySession:
         "_record_bytes",
         "_request",
         "_requested",
+        "_responses",
         "_rotation",
         "_row",
         "_sent",
@@ -76,6 +78,7 @@ class SteadySession:
         eligibility: Eligibility,
         limits: SessionLimits,
         last_seen: LastSeen,
+        responses: Responses,
         *,
         until: float,
     ) -> None:
@@ -85,6 +88,7 @@ class SteadySession:
         """How many the client's fetches list."""
         self.wait = max(request.max_wait_ms, 0) / 1e3
         """How many seconds they let the broker wait."""
+        self._responses = responses
         self._tagged = request.layout.flexible
         """Entries end with tags."""
         self._handler = handler
@@ -224,13 +228,14 @@ class SteadySession:
         self._answered = self._from_broker = self._to_client = self._news = self._record_bytes = 0
         return received, sent
 
-    def in_flight(self, correlation_id: bytes, sent_at: float) -> InFlightRequest:
+    def in_flight(self, correlation_id: bytes, sent_at: float) -> InFlight:
         """Return the outstanding fetch as the core keeps it."""
-        fetch = self._request
-        request = InFlightRequest(_FETCH, fetch.layout.version, correlation_id, Disposition.EXPANDED)
-        request.fetch = fetch.with_frame(self._frame)
-        request.first = self._first
-        request.through_session = True
-        request.session_id = self._handler.session_id
-        request.sent, request.sent_partitions, request.sent_at = self._sent, self.altered, sent_at
+        fetch = self._request.with_frame(self._frame)
+        request, fetching = self._responses.in_flight(fetch.layout.version, correlation_id)
+        fetching.ask(fetch)
+        fetching.first = self._first
+        fetching.through_session, fetching.response = True, Kept()
+        fetching.session_id = self._handler.session_id
+        fetching.sent, fetching.sent_partitions = self._sent, self.altered
+        request.sent_at = sent_at
         return request

@@ -8,7 +8,7 @@ from proxy.core.connection import Connection
 from proxy.core.connection_state import ConnectionState, RequestPart
 from proxy.core.eligibility import SessionLimits
 from proxy.core.histograms import Measured
-from proxy.core.in_flight import Disposition, InFlightRequest
+from proxy.core.in_flight import FORWARD, InFlight
 from proxy.core.steady import Steady
 
 
@@ -31,7 +31,7 @@ def test_the_beginning_of_a_request_reserves_until_it_is_handed_over() -> None:
 
 
 def test_a_request_waits_for_the_end_of_the_one_that_is_being_forwarded() -> None:
-    ours = InFlightRequest(18, 0, b"\0\0\0\1", Disposition.OURS)
+    ours = InFlight(18, 0, b"\0\0\0\1", FORWARD)
     shared = state()
     shared.forwarding_left = 1
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from proxy.core.in_flight import InFlightRequest
-from proxy.core.responses import Forwarding
+from proxy.core.fetch_in_flight import FetchHandler, Walked
+from proxy.core.fetch_responses import FetchResponses
 from proxy.protocol.primitives import Buffer
 from proxy.protocol.received import Received
 from proxy.session.partitions import PartitionTable
@@ -77,14 +77,14 @@ def test_the_last_byte_has_little_to_do(version: int, topics: int, read: int, st
 def test_long_tags_that_drip_in_are_copied_a_few_times(read: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a response that streams: what can't go yet is kept as it came, and joined once."""
     kept: list[int] = []
-    up_to = Forwarding._up_to
+    up_to = FetchResponses._up_to
 
-    def counted(self: Forwarding, request: InFlightRequest, *rest: Any) -> list[Buffer]:
-        pieces = up_to(self, request, *rest)
-        kept.append(len(request.chunks))
+    def counted(self: FetchResponses, fetching: FetchHandler, response: Walked, *rest: Any) -> list[Buffer]:
+        pieces = up_to(self, fetching, response, *rest)
+        kept.append(len(response.chunks))
         return pieces
 
-    monkeypatch.setattr(Forwarding, "_up_to", counted)
+    monkeypatch.setattr(FetchResponses, "_up_to", counted)
     play = Playbook(resolve=lambda *_: ("gw", 1)).knows()
     asked = fetch(16, ("t", 0), correlation=4)
     play.client(asked).to_broker(asked)

@@ -4,7 +4,8 @@ import pytest
 
 from proxy.core.connection import Connection
 from proxy.core.eligibility import SessionLimits
-from proxy.core.in_flight import UNREAD_SECONDS, Disposition, InFlightRequest
+from proxy.core.in_flight import UNREAD_SECONDS
+from proxy.core.own import OwnFetch
 from proxy.core.requests import GROUP_SECONDS, read_wait
 from proxy.protocol.primitives import ProtocolError, encode_compact_string, encode_string
 from tests.frames import Want, fetch, fetch_response
@@ -101,8 +102,7 @@ def test_a_fetch_that_is_not_read_may_wait_as_long_as_any() -> None:
     line = Line()
     line.client(request(FETCH, 3, 1, bytes(24)), 1.0)
     assert line.owes() == (1, 1.0 + UNREAD_SECONDS)
-    own = InFlightRequest(1, 11, b"", Disposition.OURS)
-    assert own.wait == 0, "the gateway's own fetch closes a session"
+    assert OwnFetch.wait == 0, "the gateway's own fetch closes a session"
 
 
 def test_a_group_waits_for_its_members() -> None:

@@ -1,13 +1,11 @@
 """The order in which answers leave, whatever the order in which they are had."""
 
-from proxy.core.in_flight import Disposition, InFlightRequest, ResponseQueue
+from proxy.core.in_flight import FORWARD, InFlight, ResponseQueue
 
 
-def owing(count: int) -> tuple[ResponseQueue, list[InFlightRequest]]:
+def owing(count: int) -> tuple[ResponseQueue, list[InFlight]]:
     responses = ResponseQueue()
-    exchanges = [
-        InFlightRequest(3, 1, bytes([0, 0, 0, number]), Disposition.PASSED) for number in range(count)
-    ]
+    exchanges = [InFlight(3, 1, bytes([0, 0, 0, number]), FORWARD) for number in range(count)]
     responses.owed.extend(exchanges)
     return responses, exchanges
 
@@ -37,7 +35,7 @@ def test_a_later_one_waits_for_those_before_it() -> None:
 def test_what_nobody_is_owed_goes_nowhere() -> None:
     """A response to the gateway itself may even come when the client is owed nothing."""
     responses, _ = owing(0)
-    assert responses.ended(InFlightRequest(18, 0, b"\0\0\0\1", Disposition.OURS)) == []
+    assert responses.ended(InFlight(18, 0, b"\0\0\0\1", FORWARD)) == []
 
 
 def test_cleared_it_expects_owes_and_keeps_nothing() -> None:

@@ -5,14 +5,15 @@ import pytest
 from proxy.core.client_sessions import ClientSessions
 from proxy.core.connection_state import ConnectionState
 from proxy.core.eligibility import Eligibility, SessionLimits
-from proxy.core.events import Event, Refusal
+from proxy.core.events import Refusal
 from proxy.core.histograms import Measured
-from proxy.core.in_flight import Disposition, InFlightRequest
+from proxy.core.in_flight import Forward, Handler
 from proxy.core.leaders import Leaders
-from proxy.core.responses import Rewriting, clamped, readdressed
+from proxy.core.own import Probe
+from proxy.core.responses import CutVersions, Login, RewriteAddresses, Rewriting, clamped, readdressed
 from proxy.core.steady import Steady
 from proxy.protocol.addresses import Resolve
-from proxy.protocol.primitives import Buffer, ProtocolError
+from proxy.protocol.primitives import ProtocolError
 from tests.playbook import api_versions, response
 
 METADATA = 3
@@ -68,83 +69,79 @@ class Scene:
 
     def __init__(self, resolve: Resolve | None = gateway) -> None:
         self.eligibility = Eligibility(SessionLimits(max_sessions=1))
-        self.events: list[Event] = []
-        self.refused: list[tuple[Refusal, str]] = []
         steady = Steady(SessionLimits(max_sessions=1), Measured(), max_request_bytes=1 << 20, on=True)
-        state = ConnectionState(steady, Measured(), foreign=False, request_budget=None)
+        self.state = ConnectionState(steady, Measured(), foreign=False, request_budget=None)
+        sessions = ClientSessions(self.state, None, self.eligibility, "")
         self.rewriting = Rewriting(
-            resolve,
-            lambda _: False,
-            self.eligibility,
-            self.events,
-            lambda *why: self.refused.append(why),
-            steady,
-            ClientSessions(state, None, self.eligibility, ""),
-            Leaders(),
+            self.state, resolve, lambda _: False, self.eligibility, sessions, Leaders()
         )
 
-    def receive(self, request: InFlightRequest, frame: bytes, chunk: int) -> bytes:
-        got: list[Buffer] = []
+    @property
+    def refused(self) -> list[tuple[str, str]]:
+        """For which reason the connection has ended, and in which words."""
+        fault = self.state.fault
+        return [] if fault is None else [(reason, fault.reason) for reason in self.state.tally.refused]
+
+    def receive(self, handler: Handler, frame: bytes, chunk: int) -> bytes:
+        got = b""
         for at in range(0, len(frame), chunk):
-            piece = frame[at : at + chunk]
-            request.received += len(piece)
-            got += self.rewriting.receive(request, piece, left=len(frame) - request.received, now=0.0)
-        assert (request.buffered, request.chunks) == (0, [])
-        return b"".join(got)
+            last = at + chunk >= len(frame)
+            got += b"".join(handler.feed(frame[at : at + chunk], last=last))
+        assert handler.buffered == 0
+        return got
 
 
-@pytest.mark.parametrize("chunk", [1, 5, 1000])
+@pytest.mark.parametrize("chunk", [8, 11, 1000])
 def test_a_response_is_held_until_it_is_whole(chunk: int) -> None:
-    scene, request = Scene(), InFlightRequest(METADATA, 0, b"\0\0\0\7", Disposition.REWRITTEN)
-    assert scene.receive(request, metadata(b"broker-2.example", 9092), chunk) == metadata(b"gw", 19_094)
+    scene = Scene()
+    handler = scene.rewriting.handler(METADATA, 0)
+    assert scene.receive(handler, metadata(b"broker-2.example", 9092), chunk) == metadata(b"gw", 19_094)
     assert scene.refused == []
 
 
-@pytest.mark.parametrize("chunk", [3, 1000])
+@pytest.mark.parametrize("chunk", [8, 1000])
 def test_a_response_that_is_not_understood_is_refused(chunk: int) -> None:
-    scene, request = Scene(), InFlightRequest(METADATA, 0, b"\0\0\0\7", Disposition.REWRITTEN)
-    assert scene.receive(request, response(7, b"nonsense"), chunk) == b""
+    scene = Scene()
+    assert scene.receive(scene.rewriting.handler(METADATA, 0), response(7, b"nonsense"), chunk) == b""
     assert [refusal for refusal, _ in scene.refused] == [Refusal.NOT_UNDERSTOOD]
 
 
 def test_a_response_too_large_to_be_held_is_refused() -> None:
-    scene, request = Scene(), InFlightRequest(METADATA, 0, b"\0\0\0\7", Disposition.REWRITTEN)
-    request.received = 8
-    assert scene.rewriting.receive(request, b"\x20\0\0\0head", left=1 << 29, now=0.0) == []
+    scene = Scene()
+    assert scene.rewriting.handler(METADATA, 0).feed(b"\x20\0\0\4head", last=False) == []
     assert scene.refused == [(Refusal.TOO_LARGE, "a METADATA v0 response of 536870920 bytes")]
 
 
 def test_version_ranges_too_large_to_be_held_pass() -> None:
-    scene, request = Scene(), InFlightRequest(18, 0, b"\0\0\0\7", Disposition.REWRITTEN)
-    request.received = 8
-    assert scene.rewriting.receive(request, b"\x20\0\0\0head", left=1 << 29, now=0.0) == [b"\x20\0\0\0head"]
-    assert (request.disposition, scene.refused) == (Disposition.PASSED, [])
+    scene = Scene()
+    handler = scene.rewriting.handler(18, 0)
+    assert handler.feed(b"\x20\0\0\4head", last=False) == [b"\x20\0\0\4head"]
+    assert (handler.forwards, handler.buffered, scene.refused) == (True, 0, [])
+    assert handler.feed(b"more", last=False) == [b"more"]
 
 
 @pytest.mark.parametrize(
-    ("api_key", "version", "resolve", "disposition"),
+    ("api_key", "version", "resolve", "kind"),
     [
-        (18, 0, None, Disposition.REWRITTEN),
-        (METADATA, 0, gateway, Disposition.REWRITTEN),
-        (METADATA, 99, gateway, Disposition.PASSED),
-        (METADATA, 0, None, Disposition.PASSED),
-        (12, 0, gateway, Disposition.PASSED),
-        (12, -1, gateway, Disposition.PASSED),
-        (-1, -5, gateway, Disposition.PASSED),
+        (18, 0, None, CutVersions),
+        (METADATA, 0, gateway, RewriteAddresses),
+        (METADATA, 99, gateway, Forward),
+        (METADATA, 0, None, Forward),
+        (12, 0, gateway, Forward),
+        (12, -1, gateway, Forward),
+        (-1, -5, gateway, Forward),
+        (17, 1, gateway, Login),
     ],
 )
 def test_what_becomes_of_a_response(
-    api_key: int, version: int, resolve: Resolve | None, disposition: Disposition
+    api_key: int, version: int, resolve: Resolve | None, kind: type[Handler]
 ) -> None:
-    assert Scene(resolve).rewriting.disposition(api_key, version) is disposition
+    assert type(Scene(resolve).rewriting.handler(api_key, version)) is kind
 
 
 @pytest.mark.parametrize("chunk", [7, 1000])
 def test_what_the_broker_can_is_learned_from_what_the_gateway_asked(chunk: int) -> None:
-    scene, request = Scene(), InFlightRequest(18, 0, b"\0\0\0\0", Disposition.OURS)
+    scene = Scene()
     _, told = api_versions("4.3")
-    for at in range(0, len(told), chunk):
-        piece = told[at : at + chunk]
-        request.received += len(piece)
-        scene.rewriting.learn(request, piece, last=request.received == len(told))
+    assert scene.receive(Probe(scene.state, scene.eligibility), told, chunk) == b""
     assert scene.eligibility.features == clamped(told, 0)[1]
