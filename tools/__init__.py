@@ -1,1 +1,1 @@
-"""What the project is developed, demonstrated and measured with; none of it is installed."""
+"""Tools to develop, demonstrate and measure the project. None of them is installed."""

@@ -1,9 +1,9 @@
-"""Renews the digests of the images that the Containerfile begins with.
+"""Renews the digests of the base images in the Containerfile.
 
     python -m tools.base_images    # asks the registry, by skopeo or docker
 
-A tag says which image is meant, a digest which one it was. With both, a build has the same base each time,
-and a renewal is a change that somebody sees. A digest comes from a registry alone, never from a guess.
+A tag names an image that may change; a digest names one build of it. With both, every build has the same
+base, and a renewal is a visible change. The digest always comes from a registry.
 """
 
 import re
@@ -21,14 +21,14 @@ _ASK: Final = (
     ("skopeo", "inspect", "--no-tags", "--format", "{{.Digest}}", "docker://"),
     ("docker", "buildx", "imagetools", "inspect", "--format", "{{.Manifest.Digest}}", ""),
 )
-"""The commands that tell the digest of an image; the name goes behind the last word."""
+"""The commands that print the digest of an image; the name follows the last word."""
 
 
 def digest_of(image: str) -> str:
-    """Ask the registry for the digest of an image, of all its platforms together.
+    """Ask the registry for the digest of an image, for all its platforms together.
 
     Raises:
-        RuntimeError: there is no program that could ask, or the registry did not answer.
+        RuntimeError: no program can ask, or the registry did not answer.
     """
     problems = []
     for *command, last in _ASK:
@@ -63,7 +63,7 @@ def renewed(text: str, ask: Callable[[str], str]) -> str:
 
 
 def without_digests(text: str) -> str:
-    """Return a Containerfile that takes whatever its tags name."""
+    """Return a Containerfile without the digests."""
     return _FROM.sub(r"FROM \1", text)
 
 

@@ -1,10 +1,10 @@
-"""Makes the captures of `captures/` with real brokers and clients, each with a manifest of what is expected.
+"""Makes the captures of `captures/` with real brokers and clients, each with a manifest of expected figures.
 
     python -m tools.captures --list
     python -m tools.captures librdkafka-gateway aiokafka-gateway --into captures
 
-Every client uses `fetchgate proxy`. With `--sessions off` the gateway changes nothing: the client's side is
-that of a client without a gateway. The manifest has what the gateway counted, not what was read from the
+Every client uses `fetchgate proxy`. With `--sessions off` the gateway changes nothing, so the client's side
+is the same as without a gateway. The manifest has the gateway's own counts, not figures read from the
 capture. Recipes with tcpdump need it, and the right to capture.
 """
 
@@ -43,7 +43,7 @@ DESTINATION: Final = Path(__file__).parent.parent / "captures"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """How one capture is made."""
+    """How to make one capture."""
 
     name: str
     what: str

@@ -1,4 +1,4 @@
-"""Certificates for tests and benchmarks: a CA and what it signs, also wrong ones."""
+"""Certificates for tests and benchmarks: a CA, and certificates that it signs, invalid ones too."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -45,7 +45,7 @@ class Authority:
     Args:
         folder: for the files.
         name: of the CA and of its files.
-        usage: it says what its key is for. Many CAs do not, though RFC 5280, 4.2.1.3 asks for it.
+        usage: include keyUsage. Many CAs leave it out, although RFC 5280, 4.2.1.3 requires it.
     """
 
     def __init__(self, folder: Path, name: str = "ca", *, usage: bool = True) -> None:
@@ -75,9 +75,9 @@ class Authority:
 
         Args:
             name: the common name, and the name of the files.
-            hosts: names and IPs that it is for; none: those of loopback.
-            days: days from now at which it becomes valid, and invalid.
-            passphrase: encrypts the key; "" does not.
+            hosts: the names and IPs in the certificate, by default those of loopback.
+            days: start and end of validity, in days from now.
+            passphrase: encrypts the key, unless it is "".
         """
         key = ec.generate_private_key(ec.SECP256R1())
         now = datetime.now(UTC)

@@ -1,8 +1,8 @@
 """Programs from Debian for tests and benchmarks: downloaded once into `.cache/debian`, not installed.
 
-    python -m tools.debian     # downloads those that this machine lacks; every user may
+    python -m tools.debian     # downloads the missing programs; every user may
 
-A program that is installed in a folder that is not on PATH (/usr/sbin of most users) is linked instead.
+If a program is installed in a folder that is not on PATH (often /usr/sbin), it is linked instead.
 
 apt-get itself finds the packages and checks their signatures. Its lists and archives are in a folder of ours
 instead of the system's. Packages are unpacked. A script for each program in `bin` sets the path to its
@@ -34,13 +34,13 @@ PACKAGES: Final = {
     "tshark": ("tshark",),
     "chromium": ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"),
 }
-"""By package: the program that is needed, and others that can replace it."""
+"""By package: the needed program, and others that can replace it."""
 
 INSTALLED: Final = "/usr/local/sbin:/usr/sbin:/usr/bin:/sbin:/bin"
 """The folders of programs on Debian. Only root has those called sbin on PATH."""
 
 SECONDS: Final = 300.0
-"""For all packages. What is not there by then is given up. 150 MB take 20 s on a fast connection."""
+"""The time limit for all packages. 150 MB take 20 s on a fast connection."""
 
 APT: Final = """
 Dir::State "{folder}/state";
@@ -55,14 +55,14 @@ APT::Sandbox::User "root";
 APT::Install-Recommends "no";
 Debug::NoLocking "true";
 """
-"""apt-get reads it after the system's settings. Proxies and certificates stay; hooks are removed."""
+"""Settings that apt-get reads after the system's. Proxies and certificates stay; hooks are removed."""
 
 SCRIPT: Final = """#!/bin/sh
 export LD_LIBRARY_PATH={libraries}${{LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}}
 export XDG_DATA_HOME={data}
 exec {program} "$@"
 """
-"""It sets the paths to libraries, and to fonts for machines without any."""
+"""Sets the paths to libraries, and to fonts for machines without any."""
 
 
 def folder() -> Path:
@@ -76,7 +76,7 @@ def programs() -> Path:
 
 
 def lacking(packages: Iterable[str], path: str) -> list[str]:
-    """Return the packages of which no program is on a PATH."""
+    """Return the packages without a program on a PATH."""
     return [
         package
         for package in packages
@@ -97,14 +97,14 @@ def link_installed(package: str) -> bool:
 
 
 def fetch(packages: Sequence[str], seconds: float = SECONDS) -> dict[str, str]:
-    """Download packages and what they depend on, except what is installed.
+    """Download packages and their dependencies, except what is installed.
 
     Args:
         packages: names from `PACKAGES`.
-        seconds: after so many, the rest is given up.
+        seconds: the time limit.
 
     Returns:
-        the reasons, one line each, by package that could not be downloaded.
+        the reason, in one line, for each package that could not be downloaded.
     """
     if not packages:
         return {}
@@ -135,7 +135,7 @@ class _Apt:
 
     Args:
         folder: for the lists and archives of this run.
-        ends: the deadline, as `time.monotonic()` has it.
+        ends: the deadline, in the time of `time.monotonic()`.
 
     Raises:
         OSError: there is no apt-get.
@@ -150,13 +150,13 @@ class _Apt:
         for partial in (self._archives / "partial", lists / "partial"):
             partial.mkdir(parents=True, exist_ok=True)
         self._settings.write_text(APT.format(folder=folder))
-        # It may fail for one source of many. If a package is missing then, install says so.
+        # It may fail for one source of many. If a package is then missing, install says so.
         problems = self._run("apt-get", "-c", str(self._settings), "-qq", "update", check=False)
         if not any(lists.glob("*_Packages*")):
             raise RuntimeError(f"apt-get has no list of packages: {problems}")
 
     def unpack(self, package: str, root: Path) -> None:
-        """Download a package, and what it depends on and is not installed. Unpack all into a folder.
+        """Download a package and its missing dependencies. Unpack all into a folder.
 
         Raises:
             OSError: there is no dpkg-deb.
@@ -209,7 +209,7 @@ def _write_script(program: str) -> None:
 
 
 def main() -> None:
-    """Download what this machine lacks. Failures are printed; the tests can run without."""
+    """Download the missing programs. Failures are printed; the tests can run without them."""
     path = os.pathsep.join([os.environ.get("PATH", os.defpath), str(programs())])
     failed = fetch([package for package in lacking(PACKAGES, path) if not link_installed(package)])
     for reason in sorted(set(failed.values())):

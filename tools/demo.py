@@ -124,9 +124,9 @@ class Reader(threading.Thread):
     """A consumer with librdkafka's defaults. It reads all partitions from offset 0 until it is stopped.
 
     Args:
-        bootstrap: what it connects to.
+        bootstrap: the address to connect to.
         name: its client id.
-        owed: how many of its requests have no response yet, as far as that is known.
+        owed: returns how many of its requests have no response yet, if that is known.
     """
 
     def __init__(self, bootstrap: str, name: str, owed: Callable[[], int] = lambda: 0) -> None:
@@ -178,7 +178,7 @@ class Reader(threading.Thread):
 
 
 def record_of(message: Message) -> Record:
-    """Return all that an application can see of a message."""
+    """Return everything that an application can see of a message."""
     # Only producers use a dict. Consumers get pairs, or None.
     headers = cast("list[tuple[str, str | bytes | None]]", message.headers() or [])
     return Record(
@@ -236,7 +236,7 @@ def produce(bootstrap: str, seconds: float, step: Step, readers: Sequence[Reader
 
 
 def check(readers: Sequence[Reader]) -> None:
-    """Raise what a reader failed with, if one did.
+    """Raise the error of a reader that has failed.
 
     Raises:
         RuntimeError: a reader failed.
@@ -250,7 +250,7 @@ def check(readers: Sequence[Reader]) -> None:
 
 
 def catch_up(readers: Sequence[Reader], produced: int) -> None:
-    """Wait until all readers have so many records, or for `CATCH_UP_SECONDS`.
+    """Wait until all readers have `produced` records, at most for `CATCH_UP_SECONDS`.
 
     Raises:
         RuntimeError: a reader failed.
@@ -276,10 +276,10 @@ class Reading:
 def read_side_by_side(
     broker: str, wire: GatewayProcess, gateway: GatewayProcess, seconds: float, step: Step
 ) -> Reading:
-    """Let both consumers read the same topic, and compare what they got.
+    """Let both consumers read the same topic, and compare the records they get.
 
     Raises:
-        RuntimeError: a consumer failed, or the broker did.
+        RuntimeError: a consumer or the broker failed.
     """
     readers = [
         Reader(wire.address, "direct", wire.outstanding),
@@ -432,7 +432,7 @@ def _interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
 
 
 def perform(act: Callable[[Console], bool]) -> int:
-    """Run a demo until it ends or Ctrl-C is pressed, and return the exit code: 0 if all is as promised."""
+    """Run a demo until it ends or Ctrl-C is pressed. Return the exit code: 0 if all promises are kept."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _interrupt)
     console = Console()

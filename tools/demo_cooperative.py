@@ -1,9 +1,9 @@
 """`make demo-cooperative`: four members on one partition, once as a plain group and once cooperative.
 
 A producer writes records with keys into a topic of one partition. Four consumers of confluent-kafka work for
-5 ms on each record. Both groups read the same records, each from a topic of its own, through one gateway
-that is told the name of the second group alone. When half of the records are done, the busiest member is
-killed (SIGKILL). Each member logs each record, so at the end all of them are checked.
+5 ms on each record. Both groups read the same records, each from a topic of its own, through one gateway. Its
+`--cooperative` names only the second group. When half of the records are done, the busiest member is killed
+(SIGKILL). Each member logs each record, so all of them are checked at the end.
 """
 
 import argparse
@@ -36,12 +36,12 @@ RECORDS: Final = 6_000
 WORK_MS: Final = 5.0
 VALUE_BYTES: Final = 200
 STEADY_SECONDS: Final = 2.0
-"""So long after the last rebalance the group is at rest. Members hear of one within half a second."""
+"""A group is stable this long after its last rebalance. Members notice one within half a second."""
 JOIN_SECONDS: Final = 60.0
 ERRORS: Final = 3
-"""librdkafka's log level. Below it, librdkafka warns of what it tries again."""
+"""librdkafka's log level. Below it, librdkafka logs each retry."""
 STALLED_SECONDS: Final = 45.0
-"""Without any record for so long, the rest does not come. A killed member is missed after 6 s."""
+"""Give up if no record is handled for this long. The group notices a killed member after 6 s."""
 EXAMPLES: Final = """\
 examples:
   make demo-cooperative                                      takes about a minute and a half
@@ -61,10 +61,10 @@ Try next:
 
 
 def produce(bootstrap: str, topic: str, count: int) -> None:
-    """Write so many records, each with one of the keys by chance; the same ones on every run.
+    """Write records, each with a random key; every run writes the same ones.
 
     Raises:
-        RuntimeError: the broker did not take all of them.
+        RuntimeError: the broker did not accept all of them.
     """
     settings = {"linger.ms": 5, "enable.idempotence": True, "log_level": ERRORS}
     producer = Producer({"bootstrap.servers": bootstrap, **settings})
@@ -78,7 +78,7 @@ def produce(bootstrap: str, topic: str, count: int) -> None:
 
 
 def watch(workers: Sequence[Worker], until: int, step: Step) -> None:
-    """Wait until so many different records are handled, or until nothing more comes.
+    """Wait until `until` different records are handled, or until no more are.
 
     Raises:
         RuntimeError: a member failed.
@@ -94,18 +94,18 @@ def watch(workers: Sequence[Worker], until: int, step: Step) -> None:
 
 
 def work(bootstrap: str, gateway: str, group: str, count: int, folder: Path, steps: Steps) -> GroupOutcome:
-    """Let four members of a group work on all records, and kill one on half of the way.
+    """Let four members of a group work on all records, and kill one halfway.
 
     Args:
         bootstrap: address of the broker, to write to.
         gateway: address for the members.
-        group: its name, which is the topic's as well.
+        group: its name, and the topic's.
         count: of records.
         folder: for the members' logs.
         steps: shows the progress.
 
     Raises:
-        DemoError: a member failed, or the broker did.
+        DemoError: a member or the broker failed.
     """
     workers = [
         group_member(gateway, group, group, number, folder, work_ms=WORK_MS, entries=2 * count + 1_000)

@@ -1,4 +1,4 @@
-"""What `make demo-cooperative` shows and promises: pure functions of what the members have logged."""
+"""The tables and checks of `make demo-cooperative`: pure functions of the members' logs."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,35 +10,35 @@ from rich.table import Table
 from tools.work_log import COMMITTED, Entries, handled, last, rate, records, rewound
 
 MIN_TIMES = 3.0
-"""The demo fails if four members that share a partition are not so many times as fast as one."""
+"""The demo fails if four members that share a partition are not this many times as fast as one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupOutcome:
-    """What one group has done with all records."""
+    """The result of one group."""
 
     produced: int
     members: int
     working: int
-    """Members that had got records before the kill."""
+    """Members that had records before the kill."""
     shares: tuple[int, ...]
-    """Records that each member has handled; the first one was killed."""
+    """The number of records that each member has handled; the first member was killed."""
     rate: float
-    """Records a second, from the first one to the kill."""
+    """Records by second, from the first one to the kill."""
     still: float
-    """Seconds after the kill until somebody went on with the keys of the killed member."""
+    """Seconds from the kill until another member went on with the killed member's keys."""
     seconds: float
-    """From the first record to the last one."""
+    """In seconds, from the first record to the last."""
     read: int
-    """Different records that were handled."""
+    """The number of different records handled."""
     again: int
-    """Records that were handled again."""
+    """The number of records handled again."""
     needless: int
-    """Of these, those that the killed member had not handled, or had committed."""
+    """Of these, the records that the killed member had not handled, or had committed."""
     disordered: int
-    """Records that were handled behind a later one of their key."""
+    """Records handled after a later one of their key."""
     together: int
-    """Records that were begun while another one of their key was in work."""
+    """Records begun while another one of their key was being handled."""
 
     @classmethod
     def of(cls, members: Sequence[Entries], *, killed: int, killed_at: int, produced: int) -> Self:
@@ -46,9 +46,9 @@ class GroupOutcome:
 
         Args:
             members: their logs.
-            killed: which of them was killed.
-            killed_at: when (monotonic, ns).
-            produced: the records that are in the topic.
+            killed: the index of the killed member.
+            killed_at: when it was killed (monotonic, ns).
+            produced: the number of records in the topic.
         """
         order = [members[killed], *(each for number, each in enumerate(members) if number != killed)]
         done = [records(each) for each in order]
@@ -100,12 +100,12 @@ class CooperativeOutcome:
 
     @property
     def times(self) -> float:
-        """How many times the rate of the plain group the cooperative one has."""
+        """The rate of the cooperative group as a multiple of the plain group's."""
         return self.cooperative.rate / self.plain.rate
 
     @property
     def verdict(self) -> str:
-        """Say how much faster the cooperative group was: until the kill, and over the whole run."""
+        """Describe how much faster the cooperative group was: until the kill, and over the whole run."""
         whole = self.plain.seconds / self.cooperative.seconds
         return (
             f"Until one was killed, the cooperative group was {self.times:.2f} times as fast (records/s).\n"

@@ -1,11 +1,10 @@
 """`make demo-link`: two gateways in a row, before a real broker that gives no sessions.
 
 A topic has 100 partitions. Two consumers of confluent-kafka (librdkafka, which has no fetch sessions) read it
-at the same time. One uses two gateways in a row. The other one uses a gateway with `--sessions off`, which
-changes nothing and counts bytes. First records are written and compared. Then nothing is written, so all
-fetches are idle, and those between the two gateways are counted. At last the same consumer reads from a
-broker that gives sessions, through one gateway: that is what a native session takes. So no figure is
-estimated.
+at the same time. One uses two gateways in a row. The other uses a gateway with `--sessions off`, which
+changes nothing and counts bytes. First, records are written and compared. Then nothing is written, so all
+fetches are idle, and those between the two gateways are counted. Last, the same consumer reads through one
+gateway from a broker that gives sessions, to compare with a native session. So no figure is estimated.
 """
 
 import argparse
@@ -47,7 +46,7 @@ class Sessionless:
     why: str
     properties: Properties
     native: str
-    """The release that shows what a native session takes. It has the same Fetch version as the link."""
+    """The release to compare with, for its native session. It has the same Fetch version as the link."""
 
 
 BROKERS: Mapping[str, Sessionless] = {
@@ -77,26 +76,26 @@ Try next: the two commands of docs/deploy.md, "Two gateways in a row". docs/kip-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """Where bytes are counted: one side of a gateway."""
+    """A place to count bytes: one side of a gateway."""
 
     gateway: GatewayProcess
     side: str
     """"client" or "broker"."""
     parked_seconds: float = 0.4
-    """An idle fetch waits at the broker at least so long. librdkafka lets it wait half a second."""
+    """The shortest wait of an idle fetch at the broker. librdkafka lets it wait half a second."""
 
     def counted(self) -> Counted:
-        """Return what was counted so far."""
+        """Return the counts so far."""
         return Counted.of(self.gateway.state()["totals"][self.side])
 
     def counted_at_a_fetch(self) -> Counted:
-        """Return what was counted when a fetch has begun and has no response yet.
+        """Return the counts at a time when one fetch is outstanding.
 
-        Two such looks have as many requests as responses between them. A look that came too late to be sure
-        of that, as on a busy machine, is not used.
+        Between two such times there are as many requests as responses. Counts that may have been read too
+        late, as on a busy machine, are dropped.
 
         Raises:
-            RuntimeError: there was no such look in `CATCH_UP_SECONDS`.
+            RuntimeError: no counts could be read within `CATCH_UP_SECONDS`.
         """
         began = earlier_at = time.monotonic()
         earlier = self.counted()
@@ -112,7 +111,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Read:
-    """What was read, and what idle fetches took."""
+    """The records read, and the bytes of idle fetches."""
 
     produced: int
     read: int
@@ -131,13 +130,14 @@ def read(
 
     Args:
         bootstrap: address of the broker, to write to.
-        consumers: the gateway that each consumer uses, by client id. Requests have it: ids of one length.
-        points: by name: where idle fetches are counted.
-        seconds: how long.
+        consumers: the gateway of each consumer, by client id. Ids have one length, since requests include
+            them.
+        points: the places to count idle fetches, by name.
+        seconds: for both halves.
         steps: shows the progress.
 
     Raises:
-        DemoError: a consumer failed, or the broker did.
+        DemoError: a consumer or the broker failed.
     """
     half = seconds / 2
     readers = [Reader(gateway.address, name) for name, gateway in consumers.items()]
@@ -204,11 +204,7 @@ def run(release: str, seconds: float, steps: Steps) -> LinkOutcome:
 
 
 def start(stack: ExitStack, steps: Steps, what: str, broker: Broker) -> Broker:
-    """Start a broker, which ends with the stack, and make the topic.
-
-    Raises:
-        DemoError: it did not start.
-    """
+    """Start a broker, which ends with the stack, and make the topic."""
     with steps.step(what, remedy=BROKER_REMEDY):
         stack.enter_context(broker)
         with Admin(broker.address) as admin:

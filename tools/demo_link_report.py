@@ -1,4 +1,4 @@
-"""What `make demo-link` shows and promises: pure functions of records and counters."""
+"""The tables and checks of `make demo-link`: pure functions of records and counters."""
 
 from dataclasses import dataclass
 
@@ -9,15 +9,15 @@ from tools.demo_report import Counted, saved
 MIN_SAVED = 0.9
 """The demo fails if sessions save a smaller part of the bytes of idle fetches on the link."""
 MAX_ABOVE_NATIVE = 0.02
-"""The demo fails if a fetch on the link takes more than a native session's, by a larger part than this."""
+"""The demo fails if a fetch on the link needs this much more than a native session's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkOutcome:
-    """The result of one demo. All fetches that are counted here are idle: they brought no records."""
+    """The result of one demo. All fetches counted here are idle: they had no records."""
 
     direct: Counted
-    """Between the broker without sessions and the client that uses no link."""
+    """Between the broker without sessions and the client without the link."""
     near: Counted
     """On the link, as counted by the gateway beside the client."""
     far: Counted

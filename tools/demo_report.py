@@ -14,12 +14,12 @@ from replay.report.wording import decided, how_sure
 MIN_SAVED = 0.9
 """The demo fails if sessions save a smaller part of all fetch bytes, records included."""
 MAX_DIFFERENCES = 5
-"""At most so many differences are described."""
+"""The limit of differences that are described."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Record:
-    """A record as a consumer got it: everything that an application can see of it."""
+    """A record as a consumer gets it: everything that an application can see."""
 
     topic: str
     partition: int
@@ -33,7 +33,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counted:
-    """Fetches on one side of a gateway, as the gateway counted them. Bytes are whole frames."""
+    """Fetches on one side of a gateway, as counted by the gateway. Bytes are complete frames."""
 
     fetches: int
     request_bytes: int
@@ -51,14 +51,14 @@ class Counted:
         )
 
     def since(self, earlier: Self) -> Self:
-        """Return what was counted after an earlier look."""
+        """Return the counts since an earlier look."""
         return type(self)(
             **{field.name: getattr(self, field.name) - getattr(earlier, field.name) for field in fields(self)}
         )
 
     @property
     def bytes(self) -> int:
-        """All bytes of fetches."""
+        """Bytes of all fetches."""
         return self.request_bytes + self.response_bytes
 
     @property
@@ -123,9 +123,9 @@ class Outcome:
     predicted: Prediction
     measured: Prediction
     picture: str
-    """What `fetchgate top --once` printed."""
+    """The output of `fetchgate top --once`."""
     first_lines: str
-    """Of the report of `fetchgate replay measure`."""
+    """The start of the report of `fetchgate replay measure`."""
 
     @property
     def saved(self) -> float:
@@ -134,7 +134,7 @@ class Outcome:
 
     @property
     def listing_saved(self) -> float:
-        """The same of all bytes but the records: by this the demo is judged."""
+        """The saved part of all bytes except records. The demo is judged by this."""
         return saved(self.client.listing_bytes, self.broker.listing_bytes)
 
     @property
@@ -145,7 +145,7 @@ class Outcome:
             found.append(f"{self.produced:,} records were produced, {self.read:,} were read")
         if self.predicted != self.measured:
             found.append(f"predicted {self.predicted}, measured {self.measured}")
-        # Records can't be saved. On a busy machine fetches are fewer, and have more of them.
+        # Records can't be saved. On a busy machine there are fewer fetches, each with more records.
         if self.listing_saved < MIN_SAVED:
             found.append(
                 f"{self.listing_saved:.1%} of the bytes without records were saved, less than {MIN_SAVED:.0%}"
@@ -162,7 +162,7 @@ def compare(direct: Sequence[Record], through: Sequence[Record]) -> tuple[int, t
     """Compare the records of two consumers, each partition in the order in which it was read.
 
     Returns:
-        how many are the same, and a sentence for each of the first differences.
+        how many are equal, and a sentence for each of the first differences.
     """
     same = 0
     differences: list[str] = []
@@ -175,7 +175,7 @@ def compare(direct: Sequence[Record], through: Sequence[Record]) -> tuple[int, t
 
 
 def claim(outcome: Outcome) -> Table:
-    """Make a table of what was predicted from the client's side, and what was counted on the broker's."""
+    """Make a table of the figures predicted from the client's side, and those counted on the broker's."""
     shown = Table(title="Predicted from a capture of the client's side, and measured", title_justify="left")
     shown.add_column("")
     for heading in ("predicted", "measured"):
@@ -188,7 +188,7 @@ def claim(outcome: Outcome) -> Table:
 
 
 def first_lines(report: Report) -> str:
-    """Return what a report of `fetchgate replay measure` says first, and what to do for each client."""
+    """Return the first statement of a `fetchgate replay measure` report, and its advice for each client."""
     to_do = [
         f"{printable(row['client_id']) or '(none)'}: {row['sentence']}" for row in report["decision"]["to_do"]
     ]

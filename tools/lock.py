@@ -3,8 +3,8 @@
     pip install -e '.[release]'    # uv, once
     python -m tools.lock           # the newest versions that pyproject.toml allows
 
-The files hold versions and hashes, and no address to download from: pip asks the index that it is set up for,
-and refuses a file of another content.
+The files have versions and hashes, but no download address: pip uses its configured index, and refuses a file
+with another hash.
 """
 
 import os
@@ -19,11 +19,12 @@ from typing import Any, Final
 
 ROOT: Final = Path(__file__).parents[1]
 RUN: Final = ROOT / "tools" / "deploy" / "requirements.txt"
-"""What the gateway needs at run time, also with `--cooperative`: installed in the image, told in the SBOM."""
+"""The gateway's requirements at run time, with `--cooperative`. They are installed in the image and listed in
+the SBOM."""
 BUILD: Final = ROOT / "tools" / "deploy" / "requirements-build.txt"
-"""What makes a wheel of this repository."""
+"""The requirements to build a wheel of this repository."""
 PYTHON: Final = "3.11"
-"""The oldest one that is supported; markers tell what later ones need."""
+"""The oldest supported version. Markers select what later ones need."""
 HEADER: Final = "# Renewed by `python -m tools.lock`: versions and hashes, no addresses.\n"
 _PINNED: Final = re.compile(
     r"^([A-Za-z0-9._-]+)==(\S+?)(?: ; (.*?))? \\\n((?:    --hash=\S+(?: \\)?\n)+)", re.MULTILINE
@@ -37,9 +38,9 @@ class Pinned:
     name: str
     version: str
     marker: str
-    """For which Pythons and systems it is; empty for all."""
+    """The Pythons and systems that need it; empty for all."""
     hashes: tuple[str, ...]
-    """Of all its files, as `sha256:...`."""
+    """The hashes of all its files, as `sha256:...`."""
 
 
 def parse(text: str) -> list[Pinned]:
@@ -64,14 +65,14 @@ def parse(text: str) -> list[Pinned]:
 
 
 def renew(file: Path, wanted: list[str]) -> None:
-    """Write a file anew.
+    """Renew a file.
 
     Args:
-        file: the file.
-        wanted: requirements, as pyproject.toml has them.
+        file: the file to renew.
+        wanted: requirements, in the form of pyproject.toml.
 
     Raises:
-        RuntimeError: uv is missing or found no versions; the file is as it was.
+        RuntimeError: uv is missing or found no versions. The file is unchanged.
     """
     uv = shutil.which(
         "uv", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])

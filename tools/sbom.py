@@ -1,7 +1,7 @@
-"""A software bill of materials (CycloneDX 1.6, JSON) of what a wheel needs at run time.
+"""A software bill of materials (CycloneDX 1.6, JSON) of a wheel's requirements at run time.
 
-Versions are those of `tools/deploy/requirements.txt`. Licences, and what needs what, are those that the
-packages of this environment name.
+Versions come from `tools/deploy/requirements.txt`. Licences and dependencies come from the packages in this
+environment.
 """
 
 import re
@@ -17,25 +17,22 @@ from tools.lock import Pinned
 
 NAME: Final = "kafka-fetchgate"
 EXTRA: Final = "cooperative"
-"""What the image has of our own extras."""
+"""The extra that the image has."""
 _CLASSIFIER: Final = "License :: OSI Approved :: "
 
 
 def sbom(*, wheel: str, version: str, sha256: str, made_at: str, pinned: Sequence[Pinned]) -> dict[str, Any]:
-    """Return the document.
+    """Return the document. The same arguments give the same document.
 
     Args:
         wheel: the name of the wheel's file.
         version: of the distribution.
         sha256: of the wheel.
-        made_at: when, in ISO 8601.
-        pinned: what it needs, and what these need.
-
-    Returns:
-        The same arguments give the same document.
+        made_at: the time in ISO 8601.
+        pinned: the requirements, and their own requirements.
 
     Raises:
-        RuntimeError: a package that is pinned is not in this environment.
+        RuntimeError: a pinned package is not in this environment.
     """
     by_name: dict[str, list[str]] = {}
     for each in pinned:
@@ -86,7 +83,7 @@ def _purl(pinned: Pinned) -> str:
 
 
 def _needed(name: str, known: dict[str, list[str]]) -> list[str]:
-    """Return what a package needs of what is pinned; of extras, only our own `EXTRA` is installed."""
+    """Return a package's requirements among the pinned ones, with the extra `EXTRA` for our own."""
     needed: set[str] = set()
     try:
         wanted = [Requirement(text) for text in requires(name) or ()]
@@ -100,7 +97,7 @@ def _needed(name: str, known: dict[str, list[str]]) -> list[str]:
 
 
 def _licences(name: str) -> list[dict[str, Any]]:
-    """Return the licences that a package names, as an SPDX expression if it gives one."""
+    """Return the licences that a package declares, as an SPDX expression if it gives one."""
     told = metadata(name)
     if expressions := told.get_all("License-Expression"):
         return [{"expression": expressions[0]}]

@@ -1,9 +1,9 @@
-"""What members of a group have handled, in files that outlive a member that is killed; and what they tell.
+"""Logs of the records that members of a group have handled. A log outlives a member that is killed.
 
-A log is a file that is mapped into memory. It has an entry for each record, of four numbers of 64 bits in the
-byte order of the machine: the offset, the key, and when work on the record began and ended (ns of the
-monotonic clock, which all processes of a machine share). The key is a number; records have it in decimal
-digits. An entry with a negative key is none of a record: `COMMITTED`, `ASSIGNED`.
+A log is a file that is mapped into memory. Each record has an entry of four 64-bit numbers in the machine's
+byte order: the offset, the key, and the begin and end of the work on it (ns of the monotonic clock, which all
+processes of a machine share). The key is a number; records have it in decimal digits. Entries with a negative
+key are events: `COMMITTED`, `ASSIGNED`.
 """
 
 import mmap
@@ -19,18 +19,18 @@ import numpy.typing as npt
 _ENTRY: Final = struct.Struct("=4q")
 _DTYPE: Final = np.dtype([("offset", "i8"), ("key", "i8"), ("began", "i8"), ("ended", "i8")])
 COMMITTED: Final = -1
-"""The broker has taken a commit of `offset`."""
+"""The broker has accepted a commit of `offset`."""
 ASSIGNED: Final = -2
 """The member has `offset` partitions, or parts of them."""
 Entries: TypeAlias = npt.NDArray[Any]
 
 
 class WorkLog:
-    """A log that is written.
+    """A log to write to.
 
     Args:
-        path: of the file, which is made.
-        entries: how many it can have.
+        path: the file, which is created.
+        entries: the limit of entries.
     """
 
     def __init__(self, path: Path, entries: int) -> None:
@@ -47,7 +47,7 @@ class WorkLog:
 
 
 def read(path: Path) -> Entries:
-    """Return the entries of a log so far, also while it is written."""
+    """Return the entries of a log so far. The log may still be written to."""
     if not path.exists() or not path.stat().st_size:
         return np.empty(0, _DTYPE)
     entries = np.fromfile(path, _DTYPE)
@@ -56,7 +56,7 @@ def read(path: Path) -> Entries:
 
 
 def records(entries: Entries) -> Entries:
-    """Return the entries that are of records."""
+    """Return only the entries of records."""
     return entries[entries["key"] >= 0]
 
 
@@ -68,20 +68,20 @@ def last(entries: Entries, kind: int) -> int | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Handled:
-    """What all members of a group have done."""
+    """The work of all members of a group."""
 
     records: int
-    """Different records that were handled."""
+    """The number of different records handled."""
     again: tuple[int, ...]
-    """Offsets of records that were handled again, once for each time."""
+    """Offsets of records handled again, once for each time."""
     disordered: int
-    """Records that were handled first after a later one of their key."""
+    """Records first handled after a later one of their key."""
     together: int
-    """Records that were begun while another one of their key was in work."""
+    """Records begun while another one of their key was being handled."""
 
 
 def handled(members: Sequence[Entries]) -> Handled:
-    """Look at each record that the members of a group have handled, beside those of its key before it."""
+    """Compare each record that the group has handled with the earlier ones of its key."""
     every = np.concatenate([records(each) for each in members])
     every = every[np.argsort(every["began"], kind="stable")]
     first = np.zeros(len(every), bool)
@@ -97,7 +97,7 @@ def handled(members: Sequence[Entries]) -> Handled:
 
 
 def _disordered(first: Entries) -> int:
-    """Count the records, by time, that come behind a later one of their key."""
+    """Count the records, by time, that come after a later one of their key."""
     by_key = first[np.argsort(first["key"], kind="stable")]
     starts = np.flatnonzero(np.r_[True, by_key["key"][1:] != by_key["key"][:-1]])
     return sum(
@@ -112,7 +112,7 @@ def rewound(entries: Entries) -> int:
 
 
 def rate(members: Sequence[Entries], began: int, ended: int) -> float:
-    """Return how many records a second were finished from one time to another (ns)."""
+    """Return how many records by second were finished in a span of time (ns)."""
     done = sum(
         int(((each["ended"] > began) & (each["ended"] <= ended)).sum()) for each in map(records, members)
     )

@@ -20,7 +20,7 @@ class Worker:
     Args:
         command: its command line. The path of its log is added.
         log: the file.
-        options: more of the command line, behind the log.
+        options: more of the command line, after the log.
     """
 
     def __init__(self, command: Sequence[str], log: Path, *options: str) -> None:
@@ -47,7 +47,7 @@ class Worker:
         """Its log so far.
 
         Raises:
-            RuntimeError: it has failed. The message has what it wrote.
+            RuntimeError: it has failed. The message has its output.
         """
         if self._started().poll() not in {None, 0, -signal.SIGKILL}:
             raise RuntimeError(f"a consumer failed:\n{self._log.with_suffix('.stderr').read_text()}")
@@ -55,12 +55,12 @@ class Worker:
 
     @property
     def done(self) -> int:
-        """How many records it has handled."""
+        """The number of records that it has handled."""
         return len(records(self.entries))
 
     @property
     def partitions(self) -> int | None:
-        """How many partitions it has, or parts of them; None: it was not told."""
+        """The number of partitions (or parts of them) that it has, None before its first assignment."""
         return last(self.entries, ASSIGNED)
 
     def go(self) -> None:
@@ -71,7 +71,7 @@ class Worker:
             stdin.flush()
 
     def leave(self) -> None:
-        """Let it leave in good order."""
+        """Let it leave the group, and end."""
         process = self._started()
         if process.stdin is not None:
             process.stdin.close()
@@ -90,7 +90,7 @@ class Worker:
         _ = self.entries
 
     def kill(self) -> int:
-        """Kill it. Return when that was (monotonic, ns)."""
+        """Kill it. Return the time of the kill (monotonic, ns)."""
         process = self._started()
         at = time.monotonic_ns()
         process.kill()
@@ -115,17 +115,17 @@ def group_member(
     gate: bool = False,
     entries: int,
 ) -> Worker:
-    """Return a member of confluent-kafka, that is not started yet.
+    """Return a member with confluent-kafka, not started yet.
 
     Args:
         address: for bootstrap.servers.
-        topic: it subscribes to.
-        group: its group. Its client.id begins with that, and is one of its own.
-        number: which member of the group it is.
+        topic: the topic to subscribe to.
+        group: the group. It is also the start of the member's client.id, which is unique.
+        number: the number of this member in the group.
         folder: for its log.
-        work_ms: on each record.
+        work_ms: the work on each record.
         gate: it gets no records before `go`.
-        entries: that its log can have.
+        entries: the limit of entries in its log.
     """
     name = f"{group}.{number}"
     command = [sys.executable, "-m", "tools.group_member", address, topic, group, name]
@@ -134,10 +134,10 @@ def group_member(
 
 
 def wait_steady(workers: Sequence[Worker], seconds: float, *, at_most: float) -> None:
-    """Wait until each worker was told what it has, and none was told anything new for so many seconds.
+    """Wait until each worker has an assignment, and none has had a new one for some seconds.
 
     Raises:
-        RuntimeError: one has failed, or it takes longer than `at_most` seconds.
+        RuntimeError: a worker has failed, or it takes longer than `at_most` seconds.
     """
     deadline = time.monotonic() + at_most
     told: list[int] = []

@@ -64,11 +64,11 @@ PARTS: Final[dict[str, Callable[[Stage], list[Table]]]] = {
 SECONDS: Final = 20.0
 QUICK_SECONDS: Final = 4.0
 WIDTH: Final = 110
-"""Characters in a line of output to a file or a pipe."""
+"""The width of output to a file or a pipe."""
 
 
 def main() -> None:
-    """Measure, print the tables, and write the files that the options name."""
+    """Measure, print the tables, and write the files given by options."""
     options = _options()
     os.environ["PATH"] += f"{os.pathsep}{debian.programs()}"  # at its end: installed programs come first
     console = Console()
@@ -110,7 +110,7 @@ def machine() -> str:
 
 
 def _head(seconds: float) -> str:
-    """Return the first lines of the page, for windows of so many seconds."""
+    """Return the start of the page, with the length of windows."""
     head = "# Benchmarks\n\nMeasured by `make bench`; one part alone: `python -m tools.bench --only NAME`.\n"
     where = f"On {machine()}; windows of {seconds:.0f} s unless said. "
     return f"{head}{where}On other machines expect the same ratios and bytes, but other times.\n"

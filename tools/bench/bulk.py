@@ -19,9 +19,9 @@ RESPONSE_BYTES: Final = 1_048_576
 GIGABYTES: Final = 2.0
 QUICK_GIGABYTES: Final = 0.25
 CPU_LIMIT, PACE_LIMIT = 1.05, 0.95
-"""Limits, relative to the floor: the most CPU, the least throughput."""
+"""Limits relative to the floor: maximum CPU, minimum throughput."""
 RESIDENT_LIMIT: Final = 60.0
-"""Most megabytes with one client, after reading."""
+"""The limit of resident MB with one client, after reading."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +78,10 @@ def drained(address: str, topic: str, records: int, proxy: Proxy | None, *option
     """Read a topic from its start.
 
     Args:
-        address: where.
-        topic: its name.
+        address: the broker or the proxy.
+        topic: the topic's name.
         records: how many.
-        proxy: the one whose CPU is measured, or None.
+        proxy: the proxy whose CPU is measured, or None.
         options: more for the consumer.
     """
     before = proxy.meter.cpu if proxy is not None else 0.0

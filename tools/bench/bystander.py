@@ -1,8 +1,10 @@
-"""A client that minds its own business: `python -m tools.bench.bystander ADDRESS [CLIENT_ID]`.
+"""A client that shows the effect of others on its gateway.
 
-It sends a heartbeat, waits for the response, waits `EVERY_SECONDS`, and so on: what else its proxy does shows
-in how long the responses take. It begins when a line comes on stdin, and stops with the next line. Then it
-prints what it saw since it began, and so on until stdin is closed.
+    python -m tools.bench.bystander ADDRESS [CLIENT_ID]
+
+It sends a heartbeat, waits for the response, waits `EVERY_SECONDS`, and repeats. If its proxy is busy with
+others, its responses take longer. It begins at a line on stdin, and stops at the next line. Then it prints
+its figures since it began. This repeats until stdin is closed.
 """
 
 import asyncio
@@ -22,7 +24,7 @@ CLIENT_ID: Final = "bystander"
 
 
 def heartbeat(number: int, client_id: str | None = CLIENT_ID) -> bytes:
-    """Build a Heartbeat v0 of a member that the broker does not know: it responds at once."""
+    """Build a Heartbeat v0 of a member that the broker does not know, so that it responds at once."""
     head = ApiKey.HEARTBEAT.to_bytes(2) + b"\0\0" + number.to_bytes(4) + string(client_id)
     return frame(head + string("group") + (1).to_bytes(4) + string("member"))
 
@@ -47,11 +49,7 @@ async def run(where: tuple[str, int], client_id: str) -> None:
 
 
 def figures(took: list[float]) -> dict[str, float]:
-    """Return what is shown of a window: ``p50``, ``p99`` and ``most`` in ms, and how many there were.
-
-    Args:
-        took: seconds of each heartbeat.
-    """
+    """Return the figures of a window: ``p50``, ``p99`` and ``most`` in ms, and the number of heartbeats."""
     ordered = sorted(took)
     at = {"p50": len(ordered) // 2, "p99": len(ordered) * 99 // 100, "most": -1}
     return {name: 1e3 * ordered[place] for name, place in at.items()} | {"count": len(ordered)}

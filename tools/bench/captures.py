@@ -72,11 +72,11 @@ class Shape:
 
     connections: int = 20
     skew: float = 0.0
-    """The part of all exchanges that the first connection has. The others share the rest equally."""
+    """The share of all exchanges that the first connection has. The others share the rest equally."""
     filled: int = 2
     """Partitions with records in each response, of 100."""
     records: int = 8_000
-    """Bytes of records in each of them."""
+    """Bytes of records in each of these partitions."""
 
     @property
     def busy(self) -> range:
@@ -160,7 +160,7 @@ def _fetches(real: _Real, shape: Shape) -> list["_Exchange"]:
 
 
 def _response_entry(partition: int, end: int, shape: Shape, chance: np.random.Generator) -> bytes:
-    """Make a partition's entry of a response; `end` is where its log ends."""
+    """Make a partition's entry of a response; `end` is the end offset of its log."""
     records = _batch(shape.records, chance) if partition in shape.busy else b""
     head = _RESPONSE_ENTRY.pack(partition, 0, end, end, 0, 1, -1)
     return head + _compact(len(records)) + records + b"\0"
@@ -173,9 +173,9 @@ def _rotated(entries: list[bytes], turned: int) -> list[bytes]:
 @dataclass(frozen=True, slots=True)
 class _Segment:
     place: int
-    """Of its record in the exchange."""
+    """The offset of its record in the exchange."""
     begin: int
-    """Of its payload in the request or the response."""
+    """The offset of its payload in the request or the response."""
     size: int
     broker: bool
 

@@ -2,11 +2,11 @@
 
 Each connection fetches the first PARTITIONS partitions of a topic (default 1), and fetches again when the
 broker has responded. If nothing is produced, the broker responds after `max_wait_ms`: 500 connections that
-wait 500 ms make at most 1,000 fetches a second. Each fetch rotates its list, as librdkafka does.
+wait 500 ms make at most 1,000 fetches a second. Each fetch rotates its list, like librdkafka.
 
-It prints `ready` when all are connected. They begin to fetch when a line comes on stdin, and pause with the
-next line. Then it prints what they did since they began, and so on. When stdin is closed, as for
-`tools.bench.load`, it prints what was done in all.
+It prints `ready` when all are connected. They begin to fetch at a line on stdin, and pause at the next line.
+Then it prints the figures since they began. This repeats. When stdin is closed, it prints the totals, like
+`tools.bench.load`.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from tools.bench.frames import fetch_request, rotated
 from tools.bench.passthrough import address
 
 TURNS: Final = 16
-"""After so many orders of a list, the first one is used again."""
+"""The number of different orders of a list, used in turn."""
 
 Counts: TypeAlias = dict[str, float]
 
@@ -31,7 +31,7 @@ class Client(asyncio.Protocol):
     """One connection.
 
     Args:
-        requests: whole frames that are sent in turn. Only their correlation ids change.
+        requests: complete frames to send in turn. Only their correlation ids change.
     """
 
     def __init__(self, requests: Sequence[bytes]) -> None:
@@ -66,7 +66,7 @@ class Client(asyncio.Protocol):
             self._transport.write(request[:8] + self.responses.to_bytes(4) + request[12:])
 
     def data_received(self, data: bytes) -> None:
-        """Count a response when it is whole, and fetch again. No other response is in flight."""
+        """Count a response when it is complete, and fetch again. No other response is in flight."""
         self.bytes += len(data)
         if self._missing:
             self._missing -= len(data)
@@ -109,7 +109,7 @@ async def run(where: tuple[str, int], requests: Sequence[bytes], count: int, wai
 
 
 async def _pause(clients: Sequence[Client]) -> Counts:
-    """Pause all clients. Return what they have done until then."""
+    """Pause all clients. Return their figures until then."""
     for client in clients:
         client.paused = True
     for client in clients:

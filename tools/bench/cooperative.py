@@ -1,6 +1,6 @@
-"""Four consumers on one partition: a cooperative group beside what else shares a partition.
+"""Four consumers on one partition: a cooperative group compared with other ways to share a partition.
 
-The others are one member alone, Confluent's parallel-consumer (four threads of one process, in order by key),
+The others are a single member, Confluent's parallel-consumer (four threads of one process, in order by key),
 and a share group (KIP-932) of four Java consumers. All read the same records from the same broker, in turns.
 """
 
@@ -35,25 +35,25 @@ KEYS: Final = 5_000
 BYTES: Final = 200
 WORK_MS: Final = 1
 TIMES: Final = 3.8
-"""Least times of one member that four have, with work."""
+"""With work, four members must be at least this many times as fast as one."""
 SHARE_OF_WINDOW, LEAST_SECONDS = 0.5, 4.0
-"""The length of windows in that of other parts."""
+"""The length of windows relative to other parts, and its minimum."""
 IDLE_RATE: Final = 150_000
 """Records without work for each second of a window."""
 BUSY_RATE: Final = 4_500
-"""Records with work for each second: more than four consumers do. The rest is for the kill."""
+"""Records with work for each second, more than four consumers can do. The rest is for the kill."""
 WARM_UP: Final = 5.0
-"""Seconds that are not counted of consumers in Java: the runtime compiles what they do often."""
+"""The uncounted first seconds of Java consumers, while the runtime compiles hot code."""
 BATCH: Final = (f"--set=batch.size={16 << 10}", "--set=linger.ms=5")
-"""As the Java producer's default. A share group gives a batch to one consumer."""
+"""The Java producer's default. A share group gives a batch to one consumer."""
 NEARLY_ALL: Final = 0.95
-"""The window ends if so many of the records are done: then some consumers have none."""
+"""The window ends when this share of the records is done, before a consumer has none left."""
 STEADY_SECONDS, JOIN_SECONDS = 2.0, 60.0
-"""So long after the last rebalance members are at rest; it must come so soon."""
+"""How long after the last rebalance a group is stable, and the limit to get there."""
 BEGIN_SECONDS: Final = 20.0
-"""A consumer that has no record after so many seconds gets none."""
+"""The limit for a consumer to get its first record."""
 MISSED_SECONDS: Final = 60.0
-"""Without any record for so long after a kill, the rest does not come. A share group lets 30 s pass."""
+"""After a kill, give up if no record is handled for this long. A share group waits 30 s."""
 PARALLEL_CONSUMER: Final = "0.5.3.2"
 PARALLEL_JARS: Final = (
     f"io.confluent.parallelconsumer:parallel-consumer-core:{PARALLEL_CONSUMER}",
@@ -66,7 +66,7 @@ _groups = count()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topic:
-    """What is read."""
+    """The records of a topic."""
 
     name: str
     records: int
@@ -75,10 +75,10 @@ class Topic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Killed:
-    """What came of it that a consumer was killed in the middle."""
+    """The result of killing a consumer."""
 
     disordered: int
-    """Records that came behind a later one of their key, or while another one of it was in work."""
+    """Records handled after a later one of their key, or at the same time as one."""
     again: int
     lost: int
     seconds: float
@@ -87,19 +87,19 @@ class Killed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ran:
-    """One group's turn."""
+    """The result of one group's turn."""
 
     rate: float
-    """Records a second."""
+    """Records by second."""
     disordered: int
     cpu: float
-    """Of the gateway, in percent of a core; 0 without one."""
+    """CPU of the gateway, in percent of a core; 0 without one."""
     killed: Killed | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where consumers start."""
+    """The topic, group and address for consumers."""
 
     broker: str
     gateway: str
@@ -109,7 +109,7 @@ class Place:
 
     @property
     def entries(self) -> int:
-        """How many entries a log needs: all records, and some that come again."""
+        """The limit of entries in a log: all records, and some that are handled again."""
         return 2 * self.topic.records + 1_000
 
 
@@ -124,13 +124,13 @@ class Kind:
     consumers: int
     start: Start
     alone: bool = False
-    """One member, of which nobody takes over."""
+    """A single member, so that no other takes over after a kill."""
     warm_up: float = 0.0
-    """Seconds that are not counted. 0: its consumers wait for each other before they begin."""
+    """The uncounted first seconds. 0: its consumers wait for each other before they begin."""
 
 
 def run(stage: Stage) -> list[Table]:
-    """Measure all groups in turn, with and without work, and then by how much later a member gets records."""
+    """Measure all groups in turn, with and without work. Then measure the latency that a lane adds."""
     seconds = max(SHARE_OF_WINDOW * stage.seconds, LEAST_SECONDS)
     rounds = stage.rounds(quick=1, usual=2, long=3)
     ran: defaultdict[tuple[int, str], list[Ran]] = defaultdict(list)
@@ -152,7 +152,7 @@ def run(stage: Stage) -> list[Table]:
 
 
 def _kinds(folder: Path) -> tuple[dict[str, Kind], list[str]]:
-    """Return the kinds of groups by their columns, and what is missing, in words."""
+    """Return the kinds of groups by their columns, and descriptions of missing ones."""
     own = {
         ONE_MEMBER: Kind(consumers=1, start=_member, alone=True),
         FOUR_MEMBERS: Kind(consumers=CONSUMERS, start=_member),
@@ -211,7 +211,7 @@ def _fill(stage: Stage, topic: Topic) -> None:
 
 
 def _ran(stage: Stage, topic: Topic, kind: Kind, seconds: float, folder: Path) -> Ran:
-    """Let a group of one kind read a topic for so long. With work, kill a consumer; the others finish."""
+    """Let a group of one kind read a topic for some time. With work, kill a consumer; the others finish."""
     group = f"billing-{next(_groups)}"
     with ExitStack() as stack:
         gateway = stack.enter_context(stage.gateway("--cooperative", group)).ready()
@@ -255,7 +255,7 @@ def _begin(workers: Sequence[Worker]) -> None:
 
 
 def _kill(stack: ExitStack, workers: list[Worker], kind: Kind, place: Place) -> Killed:
-    """Kill the busiest consumer. Wait until all records are done, or no more come."""
+    """Kill the busiest consumer. Wait until all records are done, or no more are handled."""
     busiest = max(workers, key=lambda worker: worker.done)
     at = busiest.kill()
     if kind.consumers == 1:
@@ -289,10 +289,10 @@ def table(
 
     Args:
         ran: the turns of each kind of group, by ms of work and kind.
-        kinds: those that were run.
-        seconds: of a window.
-        rounds: of windows.
-        missing: what was not run, in words.
+        kinds: the kinds that ran.
+        seconds: the length of a window.
+        rounds: the number of windows.
+        missing: descriptions of kinds that could not run.
     """
     rows = []
     for work_ms in (WORK_MS, 0):
@@ -365,7 +365,7 @@ def _medians(of: Mapping[str, Sequence[Ran]], what: Callable[[Ran], float]) -> d
 
 
 def _beside(of: Mapping[str, Sequence[Ran]], other: str) -> dict[str, float]:
-    """Return the median of how many times the rate of another kind each one has, in the same round."""
+    """Return the rate of each kind as a multiple of another kind's in the same round, as a median."""
     return {
         kind: median(own.rate / its.rate for own, its in zip(found, of[other], strict=True))
         for kind, found in of.items()

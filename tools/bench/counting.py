@@ -1,7 +1,7 @@
-"""Fetch bytes that a gateway counted in a period of time: on the broker's side and on the client's.
+"""Fetch bytes that a gateway counts in a period of time, on the broker's side and on the client's.
 
-With `--sessions off` the gateway changes nothing: its two sides are what a client and a broker send each
-other without it. So direct runs and those of Java are counted by a gateway as well.
+With `--sessions off` the gateway changes nothing: its two sides equal a connection without it. So direct runs
+and those of Java are counted by a gateway as well.
 """
 
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from typing import Any, Self
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """Fetches on one side. Bytes are whole frames with their length."""
+    """Fetches on one side. Bytes are complete frames with their length."""
 
     requests: int
     responses: int
@@ -78,5 +78,5 @@ class Counted:
 
 
 def saved(direct: float, through: float) -> float:
-    """Return by how many percent the second is less."""
+    """Return by how many percent `through` is less than `direct`."""
     return 100 * (1 - through / direct) if direct else 0.0

@@ -1,4 +1,4 @@
-"""How long a gateway takes to stop with 500 busy connections, and how many it cuts in a response."""
+"""The time that a gateway with 500 busy connections takes to stop, and the responses that it cuts."""
 
 import time
 from contextlib import ExitStack
@@ -12,7 +12,7 @@ from tools.kafka.admin import Admin
 
 CONNECTIONS: Final = 500
 WAIT_MS: Final = 500
-"""max_wait_ms of each fetch: no response takes longer."""
+"""max_wait_ms of each fetch, and so the longest response time."""
 BUSY_SECONDS: Final = 2.0
 ROUNDS: Final = 5
 LIMIT: Final = 2.0
@@ -46,7 +46,7 @@ def run(stage: Stage) -> list[Table]:
 
 
 def _leave(stage: Stage, topic_id: str) -> tuple[float, int]:
-    """Return the seconds until it stopped, and how many connections were cut in a response."""
+    """Return the seconds until the gateway stopped, and the number of connections cut in a response."""
     with ExitStack() as stack:
         gateway = stack.enter_context(stage.gateway())
         command = ["tools.bench.connections", gateway.address, topic_id, str(CONNECTIONS), str(WAIT_MS)]

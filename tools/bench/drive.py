@@ -1,4 +1,4 @@
-"""How many fetches a second `replay drive` sends, to a stub that responds at once.
+"""The number of fetches a second that `replay drive` sends, to a stub that responds at once.
 
 python -m tools.bench.drive HOST:PORT      (runs only the stub, listening there)
 """
@@ -30,7 +30,7 @@ PARTITIONS: Final = 100
 COPIES: Final = 8
 ROUNDS: Final = 10
 LEAST: Final = 3_000.0
-"""Fetches a second at least, with --max-wait 0."""
+"""The minimum of fetches a second, with --max-wait 0."""
 
 _TOPIC_ID: Final = b"fetchgate's stub"
 _VERSIONS: Final = {0: (0, 13), 1: (4, 18), 2: (1, 11), 3: (0, 13), 9: (1, 10), 10: (0, 6), 18: (0, 4)}
@@ -40,7 +40,7 @@ _NO_LOG: Final = bytes(16)  # timestamp, offset
 
 
 class Stub(asyncio.Protocol):
-    """Responds to every fetch with the same 100 entries without records, and to other requests with little.
+    """Responds to every fetch with the same 100 entries without records, and to other requests minimally.
 
     Args:
         address: its address in Metadata responses.

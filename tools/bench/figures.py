@@ -20,7 +20,7 @@ EXPLICIT: Final = "explicit"
 TRANSPARENT: Final = ("redirect", "tproxy")
 ONE_WORKER, TWO_WORKERS = "1 worker", "2 workers"
 ONE_MEMBER, FOUR_MEMBERS, PARALLEL, SHARE = "1 member", "4 members", "parallel-consumer", "share group"
-"""The columns of cooperative consuming and of what it is compared with."""
+"""The columns of cooperative consuming and its comparisons."""
 MEMBER: Final = "member"
 """The column of a client that has a lane."""
 COLUMNS: Final = (
@@ -49,11 +49,12 @@ class Row:
     least: bool = False
     """Whether `limit` is a minimum. Otherwise it is a maximum."""
     figure: str = ""
-    """Its name in the table that compares with the floor (`tools.bench.floor`); empty: it is not in it."""
+    """The row's name in the table that compares with the floor (`tools.bench.floor`). Empty if it is not in
+    it."""
 
     @property
     def met(self) -> bool | None:
-        """Whether all own values, as shown, keep the limit; None without a limit or own values."""
+        """Whether all own values, as shown, keep the limit. None without a limit or own values."""
         own = [shown(self.values[name]) for name in self.judged if name in self.values]
         if self.limit is None or not own:
             return None
@@ -62,7 +63,7 @@ class Row:
 
     @property
     def target(self) -> str:
-        """The limit for a reader."""
+        """The limit as text."""
         if self.limit is None:
             return ""
         return f"{'≥' if self.least else '≤'} {number(self.limit)}"
@@ -76,7 +77,7 @@ class Table:
     title: str
     rows: Sequence[Row]
     notes: Sequence[str] = field(default=())
-    """What a reader must know: what was missing, what was counted where."""
+    """Remarks for readers: missing routes, and where figures were counted."""
     always: Sequence[str] = field(default=())
     """Routes that have a column even without a value."""
 

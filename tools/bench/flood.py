@@ -1,21 +1,21 @@
-"""Clients that send more than they should: `python -m tools.bench.flood ADDRESS KIND COUNT [TOPIC]`.
+"""Clients that send too much: `python -m tools.bench.flood ADDRESS KIND COUNT [TOPIC]`.
 
-KIND is what each of COUNT connections does:
+KIND is the behaviour of each of COUNT connections:
 
-- ``answered``: ApiVersions of a version that no broker has. A gateway answers these by itself, so nothing
-  limits them but its speed. All connections together send `RATE` bytes a second, and read what comes.
-- ``queued``: one fetch for which the broker waits `WAIT_MS`, and behind it, in one go, `READ_BYTES` of the
-  smallest requests. Nothing of it is answered before.
-- ``remembered``: requests of some kinds, each with a header of 200 kB, and nothing more: what a gateway keeps
-  of them, it keeps for an idle connection.
-- ``moved``: fetches of v11 at a broker that does not lead, each when the one before is answered. ADDRESS is
-  that of the leader, the port before it is that of the other one. Each has a connection there, too. They
-  never refresh, and all have the bystander's client id.
+- ``answered``: ApiVersions of a version that no broker has. A gateway answers these by itself, so they are
+  limited only by its speed. All connections together send `RATE` bytes a second, and read the responses.
+- ``queued``: one fetch that the broker delays by `WAIT_MS`, and after it, in one go, `READ_BYTES` of the
+  smallest requests. None of these is answered before the fetch.
+- ``remembered``: requests of some kinds, each with a header of 200 kB, and nothing more. Whatever a gateway
+  keeps of them, it keeps for an idle connection.
+- ``moved``: fetches of v11 from a broker that does not lead, each sent after the previous response. ADDRESS
+  is the leader's, the port before it is that of the other broker. Each client is connected to both. They
+  never refresh metadata, and all have the bystander's client id.
 
 TOPIC is the topic's id in hex; for ``moved`` its name.
 
-They connect when a line comes on stdin, and leave with the next line, and so on until stdin is closed. With
-each leave, and at the end, the bytes are printed that they sent.
+They connect at a line on stdin, and leave at the next line, until stdin is closed. At each leave, and at the
+end, the number of sent bytes is printed.
 """
 
 import asyncio
@@ -36,22 +36,22 @@ from tools.kafka.raw import array, frame, string
 RATE: Final = 1_700_000
 """Bytes a second."""
 READ_BYTES: Final = 262_144
-"""A proxy reads so much at once."""
+"""The bytes that a proxy reads at once."""
 WAIT_MS: Final = 120_000
 UNKNOWN: Final = 99
 """A version that ApiVersions does not have."""
 PIECE: Final = 17_000
-"""Bytes that are sent at once."""
+"""The bytes sent at once."""
 TAG_BYTES: Final = 200_000
-"""Of a tag in a header. No limit is in the protocol."""
+"""The size of a tag in a header. The protocol has no limit."""
 ANSWERED, QUEUED, REMEMBERED, MOVED = "answered", "queued", "remembered", "moved"
 MOVED_WAIT_MS: Final = 500
 BACK_OFF_SECONDS: Final = 0.1
-"""What a client waits after an error."""
+"""A client's wait after an error."""
 
 
 class Client(asyncio.Protocol):
-    """One connection; what it reads is dropped."""
+    """One connection, which discards its input."""
 
     transport: asyncio.WriteTransport
 
@@ -68,7 +68,7 @@ def unknown_versions() -> bytes:
 
 
 def queued(topic: bytes) -> bytes:
-    """Build a fetch for which the broker waits, and what comes behind it.
+    """Build a fetch that the broker delays, and the requests after it.
 
     Args:
         topic: id of a topic in which the first partition has no records.
@@ -79,7 +79,7 @@ def queued(topic: bytes) -> bytes:
 
 
 def remembered() -> bytes:
-    """Build requests of several kinds whose headers are large. Each gets a response."""
+    """Build requests of several kinds with large headers. Each gets a response."""
     kinds = {
         (ApiKey.LIST_GROUPS, 3): b"\0",
         (ApiKey.LIST_GROUPS, 4): b"\1\0",
@@ -111,7 +111,7 @@ async def _call(connection: tuple[asyncio.StreamReader, asyncio.StreamWriter], a
 
 
 async def follow(where: tuple[str, int], topic: str) -> None:
-    """Fetch again and again from a broker that does not lead; end when cancelled."""
+    """Fetch repeatedly from a broker that does not lead, until cancelled."""
     host, port = where
     # correlation id, throttle time, error, session, topics, name, partitions, partition
     error_at = 4 + 4 + 2 + 4 + 4 + len(string(topic)) + 4 + 4
@@ -144,7 +144,7 @@ async def run_moved(where: tuple[str, int], count: int, topic: str) -> None:
 
 
 async def run(where: tuple[str, int], kind: str, count: int, topic: bytes) -> int:
-    """Flood in windows, between lines on stdin; return how many bytes were sent."""
+    """Flood in windows, between lines on stdin. Return the number of sent bytes."""
     loop = asyncio.get_running_loop()
     sent, asked_once = 0, remembered()
     print("ready", flush=True)

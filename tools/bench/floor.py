@@ -1,7 +1,7 @@
-"""The table that compares fetchgate with the floor and haproxy, and where the time goes when it is too dear.
+"""The table that compares fetchgate with the floor and haproxy, and a profile for each missed limit.
 
-Each part marks rows of its own tables for it (`Row.figure`). For a part that misses a limit of these, the
-profiler counts the gateway's functions in an exchange of that part (`tools.bench.inside`).
+Each part marks rows of its own tables for it (`Row.figure`). If a part misses a limit, an exchange of that
+part is profiled by the gateway's functions (`tools.bench.inside`).
 """
 
 import cProfile
@@ -20,7 +20,7 @@ from tools.bench.traffic import Traffic, fetches, produces
 TITLE: Final = "To the floor"
 PEERS: Final = (FLOOR, HAPROXY)
 FUNCTIONS: Final = 15
-"""So many functions are shown."""
+"""The number of functions to show."""
 EXCHANGES: Final = 100
 MEGABYTE: Final = 1_000_000
 PROFILED: Final[Mapping[str, Mapping[str, Traffic]]] = {
@@ -40,12 +40,12 @@ _MEASURING: Final = (
     "<built-in method time.perf_counter>",
     "<method 'disable' of '_lsprof.Profiler' objects>",
 )
-"""What the measurement itself calls."""
+"""Functions that belong to the measurement."""
 _ROOT: Final = Path(__file__).parents[2]
 
 
 def to_floor(tables: Iterable[Table]) -> Table:
-    """Return the rows that have a figure, each with the values of the floor, of haproxy and of fetchgate."""
+    """Return the rows with a figure, each with the values of the floor, haproxy and fetchgate."""
     rows = [
         Row(name=row.figure, unit=row.unit, values=_values(row), limit=row.limit, least=row.least)
         for table in tables
@@ -63,7 +63,7 @@ def _values(row: Row) -> dict[str, float]:
 
 
 def where(part: str, tables: Sequence[Table]) -> list[Table]:
-    """Return where the time of a part goes; nothing if it has met the limits of its figures."""
+    """Return the profiles of a part. Empty if it has kept the limits of its figures."""
     if not any(row.figure and row.met is False for table in tables for row in table.rows):
         return []
     return [_profiled(part, name, traffic) for name, traffic in PROFILED.get(part, {}).items()]
@@ -72,7 +72,7 @@ def where(part: str, tables: Sequence[Table]) -> list[Table]:
 def _profiled(part: str, name: str, traffic: Traffic) -> Table:
     """Measure the own time of each function of the gateway in one exchange.
 
-    A busy machine disturbs some exchanges. Medians leave these out.
+    A busy machine disturbs some exchanges, so medians are used.
     """
     own: defaultdict[str, list[float]] = defaultdict(list)
     before: dict[str, float] = {}
@@ -102,7 +102,7 @@ def _profiled(part: str, name: str, traffic: Traffic) -> Table:
 
 
 def _label(code: CodeType | str) -> str:
-    """Name a function: by its place, if it is not one of the interpreter's."""
+    """Name a function, with its file unless it is the interpreter's."""
     if isinstance(code, str):
         return code
     path = Path(code.co_filename)

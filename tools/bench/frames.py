@@ -1,4 +1,4 @@
-"""Fetch v16 frames as librdkafka and Kafka 4.3 send them, for measurements without them."""
+"""Fetch v16 frames as librdkafka and Kafka 4.3 send them, for measurements without the two."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final, TypeAlias
@@ -26,11 +26,11 @@ def fetch_request(
     offsets: Mapping[Key, int] | None = None,
     wait_ms: int = 500,
 ) -> bytes:
-    """Build a whole request frame.
+    """Build a complete request frame.
 
     Args:
         correlation_id: as in its header.
-        topics: the topics and partitions that it lists.
+        topics: the topics and partitions to list.
         session: session id and epoch; (0, -1) is sessionless.
         offsets: fetch offsets other than `OFFSET`.
         wait_ms: how long the broker may wait for records.
@@ -58,7 +58,7 @@ def fetch_response(
     session_id: int = 0,
     records: Mapping[Key, bytes] | None = None,
 ) -> bytes:
-    """Build a whole response frame. Partitions that are not in `records` have none."""
+    """Build a complete response frame. Partitions outside `records` have none."""
     found = records or {}
     listed = [
         topic

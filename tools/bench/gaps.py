@@ -1,7 +1,7 @@
-"""How long a client needs to turn to a new leader, by the bytes on the wire of a capture.
+"""The time that a client needs to turn to a new leader, from the bytes on the wire in a capture.
 
-A gap begins with a response that says that the broker does not lead a partition any more. It ends with the
-first request for that partition to another broker.
+A gap begins with a response that says that the broker no longer leads a partition. It ends with the first
+request for that partition to another broker.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -24,35 +24,35 @@ KINDS: Final[Mapping[ApiKey, frozenset[int]]] = {
     # A consumer that sends the epoch of the old leader is fenced (KIP-320).
     ApiKey.FETCH: frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH}),
 }
-"""The requests that go to leaders, and the errors by which a broker says that it is no longer one."""
+"""The requests that go to leaders, and the errors of a broker that is no longer the leader."""
 
 _FIRST_FLEXIBLE: Final = 9
 _FIRST_WITH_IDS: Final = 13
 _SEGMENT: Final = 1 << 30
 
 Place: TypeAlias = tuple[bytes, int]
-"""Name or id of a topic, as this version of the request has it, and a partition."""
+"""A topic's name or id, as in this version of the request, and a partition."""
 
 
 class _Event(NamedTuple):
-    """A request for partitions, or its response. Of those at the same time, responses come first."""
+    """A request for partitions, or its response. At equal times, responses come first."""
 
     time: int
     is_request: bool
     broker: str
     places: frozenset[Place]
-    """Those that the request lists."""
+    """The partitions of the request."""
     failed: frozenset[Place] = frozenset()
-    """Those for which the response says that the broker does not lead them."""
+    """The partitions that the broker no longer leads, according to the response."""
 
 
 def read(file: Path, ports: frozenset[int], client_ids: frozenset[str]) -> list[Exchange]:
-    """Read what some clients exchanged with brokers.
+    """Read the exchanges of some clients with brokers.
 
     Args:
         file: a capture.
-        ports: those of the brokers.
-        client_ids: those of the clients.
+        ports: of the brokers.
+        client_ids: of the clients.
     """
     connections = Connections(ports=ports, keep_requests=True, responses=READ | {ApiKey.PRODUCE})
     found: list[Exchange] = []
@@ -64,15 +64,15 @@ def read(file: Path, ports: frozenset[int], client_ids: frozenset[str]) -> list[
 
 
 def gaps(exchanges: Iterable[Exchange], api_key: ApiKey) -> list[float]:
-    """Return the gaps of one client, in ms, in the order in which they ended.
+    """Return the gaps of one client, in ms, in the order of their ends.
 
-    An error counts only if the client has not turned to another broker before. Of several errors before the
-    client turns, the first one counts. A gap without an end is none, and so is one that ends because the
-    leader has come back.
+    An error counts only if the client has not turned to another broker before it. If there are several
+    errors, the first one counts. A gap without an end does not count, nor one that ends because the leader
+    has come back.
 
     Args:
         exchanges: all of the client, with all brokers.
-        api_key: one of `KINDS`. Gaps of others don't mix with these.
+        api_key: one of `KINDS`. Other requests do not count.
     """
     turned_to: dict[Place, str] = {}
     failed: dict[Place, int] = {}
@@ -110,7 +110,10 @@ def _events(exchange: Exchange) -> Iterator[_Event]:
 
 
 def _fetched(exchange: Exchange) -> Iterator[Place]:
-    """Yield the partitions that a fetch lists: in a session those that are new, or at another offset."""
+    """Yield the partitions that a fetch lists.
+
+    In a session these are new ones, and those at another offset.
+    """
     body = request_header(exchange.request, LENGTH_BYTES)[-1]
     listing = parse_fetch_request(exchange.request, exchange.api_version, body).listing
     if listing is None:
@@ -121,7 +124,7 @@ def _fetched(exchange: Exchange) -> Iterator[Place]:
 
 
 def _fetch_errors(exchange: Exchange) -> Iterator[tuple[Place, int]]:
-    # The isolation level decides only how an entry without changes ends: such an entry has no error.
+    # The isolation level only decides how an entry without changes ends, and an error is no such entry.
     walk = FetchResponseWalk(LAYOUTS[exchange.api_version], 0, keep=True)
     walk.feed(b"".join(exchange.response))
     for entry in walk.entries:
@@ -162,7 +165,7 @@ def _produce_errors(exchange: Exchange) -> Iterator[tuple[Place, int]]:
 
 
 class _Body:
-    """The body of a Produce message. Its version decides how lengths are written, and whether there are tags.
+    """The body of a Produce message. Its version decides the form of lengths, and whether there are tags.
 
     Args:
         frame: the message, from its length on.

@@ -14,9 +14,9 @@ from tools.bench.wire import consumer
 PARTITIONS: Final = 1000
 RATE: Final = 100
 SHARE: Final = 2
-"""Windows are so many times shorter than in other parts: ten seconds."""
+"""Windows are this many times shorter than in other parts: ten seconds."""
 CPU_LIMIT, BOTH_LIMIT = 1.8, 0.8
-"""Most CPU of the gateway in the floor's; of gateway and broker in the broker's without a gateway."""
+"""CPU limits: the gateway's relative to the floor's, and gateway with broker relative to the broker alone."""
 SETTLE_SECONDS: Final = 3.0
 """Seconds from a consumer's first record until it has all partitions and a session."""
 
@@ -50,7 +50,7 @@ def run(stage: Stage) -> list[Table]:
         }
         spent: dict[str, list[Spent]] = {name: [] for name in proxies}
         stage.report("idle: the broker warms up ...")
-        for proxy in (None, gateway):  # Java compiles both of its ways, full fetches and incremental ones
+        for proxy in (None, gateway):  # Java compiles its code for full and for incremental fetches
             _window(stage, topic, proxy)
         before = _incremental(gateway)
         for number in range(rounds):

@@ -1,8 +1,7 @@
 """A gateway's own code for one connection, without sockets: its protocols, its link and its core.
 
-Stand-ins take the place of the event loop's transports. What an exchange takes here is what Python does
-between the read of a socket and the write to the other one. The floor (`tools.bench.passthrough`) runs in the
-same way.
+Stand-ins replace the event loop's transports. So an exchange here takes the time of the Python code between
+reading one socket and writing the other. The floor (`tools.bench.passthrough`) runs in the same way.
 """
 
 import asyncio
@@ -33,38 +32,38 @@ from tools.kafka.ports import free_ports
 from tools.kafka.raw import array, frame
 
 _RANGES: Final = ((0, 0, 11), (1, 4, 18), (3, 0, 13), (9, 1, 9), (10, 0, 6), (12, 0, 4), (18, 0, 4))
-"""The part of a 4.3 broker's ApiVersions that matters: key, lowest and highest version."""
+"""The relevant part of a 4.3 broker's ApiVersions: key, lowest and highest version."""
 _PEER: Final = (HOST, 1)
 FIRST_FETCHES: Final = 10
-"""A gateway has a session after fewer fetches."""
+"""A gateway has a session after at most this many fetches."""
 HEAD_BYTES, END_BYTES = 90, 3
-"""What a broker writes before and behind the records of one partition, about."""
+"""The approximate bytes that a broker writes before and after the records of one partition."""
 RECORDS_BYTES: Final = 1 << 12
-"""Larger responses are those of all partitions, of which nearly all are empty."""
+"""Larger responses have all partitions, and nearly all of them are empty."""
 PAUSE_SECONDS: Final = 0.005
 _RECEIVE: Final = memoryview(bytearray(RECEIVE_BYTES))
 _TOUCHED: Final = np.zeros(32_000_000, np.uint8)
 """More than the caches of a core hold."""
 
 Side: TypeAlias = asyncio.Protocol | asyncio.BufferedProtocol
-"""The gateway's protocols, and those of the floor."""
+"""A protocol of the gateway or of the floor."""
 
 
 def cool() -> None:
-    """Sleep, and touch other memory: whatever runs next finds nothing of its own in the caches."""
+    """Sleep, and touch other memory, so that the next code finds cold caches."""
     time.sleep(PAUSE_SECONDS)
     np.add(_TOUCHED, 1, out=_TOUCHED)
 
 
 class _Transport(asyncio.Transport):
-    """Keeps what is written. Its socket is one that is connected to nothing."""
+    """Keeps what is written. Its socket is not connected."""
 
     def __init__(self, sock: socket.socket) -> None:
         super().__init__({"socket": sock, "peername": _PEER, "sockname": _PEER})
         self._written: list[bytes | memoryview] = []
 
     def taken(self) -> bytes:
-        """Return what was written since the last call."""
+        """Return the bytes written since the last call."""
         data = b"".join(self._written)
         self._written.clear()
         return data
@@ -98,14 +97,14 @@ class _Transport(asyncio.Transport):
 
 
 class _NoTasks(Tasks):
-    """Nothing runs in the background: the stand-ins are connected at once."""
+    """Runs nothing in the background: the stand-ins are connected at once."""
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         work.close()
 
 
 class _Gateway(Gateway):
-    """One that accepts nothing, although it is bound, and never connects."""
+    """A gateway that is bound, but accepts nothing and never connects."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         options = {"listen": f"{HOST}:{free_ports()}", "bootstrap": f"{HOST}:{_PEER[1]}", "admin": "off"}
@@ -148,7 +147,7 @@ class Inside:
         self._socket.close()
 
     def begin(self, listed: Topics, *, session: bool) -> None:
-        """Fetch a few times, so that the gateway knows its broker, and has a session if it wants one.
+        """Fetch a few times, until the gateway knows its broker and has a session if there is to be one.
 
         Args:
             listed: topics and partitions, rotated on every fetch.
@@ -181,7 +180,7 @@ class Inside:
         A broker writes head, records and end of a fetch response one by one, and each wakes a proxy.
 
         Returns:
-            the seconds that it took, the bytes sent to the broker, the bytes sent to the client.
+            the seconds taken, the bytes sent to the broker, the bytes sent to the client.
         """
         took = _give(self._client_side, request, profile)
         sent = len(self._broker.taken())
@@ -193,16 +192,16 @@ class Inside:
 
 
 def _give(side: Side, data: bytes, profile: cProfile.Profile | None = None) -> float:
-    """Give bytes to a protocol, in reads as large as its buffer. Return the seconds that it took them.
+    """Pass bytes to a protocol, in reads as large as its buffer. Return the seconds that it took.
 
-    The copy out of a buffer that sockets share is part of them: of uvloop's, or of the floor's.
+    The copy from a buffer shared by sockets, uvloop's or the floor's, is included.
     """
     took = 0.0
     for start in range(0, len(data), RECEIVE_BYTES):
         size = len(read := data[start : start + RECEIVE_BYTES])
         floor = side if isinstance(side, asyncio.BufferedProtocol) else None
         buffer = memoryview(floor.get_buffer(-1)) if floor is not None else _RECEIVE
-        buffer[:size] = read  # as the kernel would: it is no part of the time
+        buffer[:size] = read  # as the kernel would, so it is not counted
         with profile or nullcontext():
             began = time.perf_counter()
             if floor is not None:

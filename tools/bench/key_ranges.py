@@ -1,4 +1,4 @@
-"""Filtering in cooperative consuming: records a second of one processor, in batches as producers make them.
+"""Filtering in cooperative consuming: records a second on one processor, in batches like those of producers.
 
 1,000 records of 200 bytes with 5,000 keys; a quarter of the hashes is kept. "8 lanes" splits the same batches
 for eight members at once.
@@ -27,12 +27,12 @@ _CODECS: Final = {
     "lz4": (3, 0.9),
     "zstd": (4, 0.75),
 }
-"""Number in a batch's attributes, and least million records a second."""
+"""The codec's number in a batch's attributes, and the minimum of million records a second."""
 _RECORDS: Final = 1_000
 _KEYS: Final = 5_000
 _VALUE: Final = 180
 _EIGHT_LANES: Final = 1.3
-"""Most times of one lane."""
+"""The time limit relative to one lane."""
 _QUARTER: Final = SPACE // 4
 _EIGHTH: Final = SPACE // 8
 
@@ -84,9 +84,9 @@ def _batches(codec: int, count: int) -> bytes:
 
 
 def _took(records: dict[str, bytes], splits: Sequence[Split], rounds: int) -> dict[str, list[float]]:
-    """Return seconds of CPU for each split of each codec's records, the least of all rounds.
+    """Return the CPU seconds of each split of each codec's records, the minimum of all rounds.
 
-    All take turns: a second in which the machine is busy spoils one round, and not all runs of one codec.
+    All take turns, so that a busy second spoils one round, and not all runs of one codec.
     """
     best = {name: [math.inf] * len(splits) for name in records}
     for _ in range(rounds):

@@ -1,7 +1,7 @@
-"""Latency from produce to consume at a constant rate with linger 0, and the CPU of the proxy meanwhile.
+"""Latency from produce to consume at a constant rate with linger 0, and the proxy's CPU at that rate.
 
-Producer and consumer both connect through the proxy. There is a consumer for each route, connected all the
-time, with its own topic. Windows alternate between the routes. Each is compared with those of the same round.
+Producer and consumer both connect through the proxy. Each route has its own consumer, always connected, and
+its own topic. Windows alternate between the routes. Each is compared with those of the same round.
 """
 
 import time
@@ -17,17 +17,17 @@ from tools.bench.stage import Stage
 from tools.bench.windows import Rounds, beside, beyond, medians, turned, without
 
 LONG_SHARE, SHARE = 1.5, 0.25
-"""The length of windows in that of other parts: 30 s in long runs, otherwise 5 s."""
+"""The length of windows relative to other parts: 30 s in long runs, otherwise 5 s."""
 WARM_UP: Final = 1.0
-"""Seconds at the start of a window that are not counted: the producer connects."""
+"""The uncounted first seconds of a window, while the producer connects."""
 FIRST_SECONDS: Final = 5.0
-"""All that runs warms up for so long by each route."""
+"""How long each route is warmed up."""
 RATES: Final = (500, 2000)
 """Records a second."""
 CPU_RATE: Final = 2000
-"""At this rate, the CPU has a limit."""
+"""The rate at which the CPU has a limit."""
 ADDED_LIMIT, CPU_LIMIT, P99_LIMIT = 0.03, 1.3, 1.2
-"""The most milliseconds more than the floor adds to p50; the most CPU and the highest p99 in the floor's."""
+"""The limit of added milliseconds to the floor's p50; the limits of CPU and p99 relative to the floor's."""
 BYTES: Final = 200
 
 

@@ -1,7 +1,7 @@
-"""Never dearer than the wire: workloads for which sessions save little or nothing.
+"""Law 6, never dearer than the wire: workloads for which sessions save little or nothing.
 
-The client's side of the same run shows what would have been sent directly: what the gateway received from the
-client, and its responses.
+The client's side of the same run shows the bytes of direct traffic: requests received from the client, and
+responses to it.
 """
 
 import time
@@ -16,7 +16,7 @@ from tools.bench.processes import Gateway, Load
 from tools.bench.stage import Stage
 
 WINDOWS: Final = 3
-"""The run takes so many windows: a minute by default."""
+"""The number of windows in the run: a minute by default."""
 LOOKS: Final = 5
 """Samples in a second. One of them is used."""
 NARROW, WIDE = 10, 60
@@ -32,7 +32,7 @@ SMALL_QUEUE: Final = (
 SINGLES: Final = 20
 
 Sample = tuple[int, int]
-"""Fetch bytes so far: of the client's side, and of the broker's."""
+"""Fetch bytes so far, on the client's side and on the broker's."""
 
 
 @dataclass(slots=True)
@@ -68,10 +68,10 @@ def run(stage: Stage) -> list[Table]:
 
 
 def _note_second(running: Sequence[Running]) -> None:
-    """Add a sample to each workload: of several in a second, the one that is worst for the gateway.
+    """Add a sample to each workload: the worst for the gateway of several in a second.
 
-    While a response is forwarded, its bytes are counted on the client's side first. Only a sample while no
-    response is in flight has the true difference, which is the largest.
+    While a response is forwarded, its bytes are counted on the client's side first. Only a sample without a
+    response in flight has the true difference, which is the largest.
     """
     looks = []
     for _ in range(LOOKS):
@@ -122,7 +122,7 @@ def _rows(workload: Running) -> list[Row]:
 
 
 def dearest(samples: Sequence[Sample], width: int) -> float:
-    """Return the highest ratio of the broker's side to the client's over any `width` samples in a row."""
+    """Return the highest ratio of the broker's side to the client's over any `width` consecutive samples."""
     ratios = [
         (later[1] - earlier[1]) / (later[0] - earlier[0])
         for earlier, later in zip(samples, samples[width:], strict=False)

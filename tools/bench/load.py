@@ -18,7 +18,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 STAMP: Final = struct.Struct(">qi")
 WARM_UP: Final = -1
-"""The window of records that are not measured."""
+"""The window number of records that are not measured."""
 POLL: Final = 0.1
 ERRORS: Final = 3
 """librdkafka's log level. Below it, librdkafka warns of topics that were just created."""

@@ -1,4 +1,4 @@
-"""500 connections that each fetch one partition with nothing new: CPU of each proxy.
+"""500 connections, each fetching one partition without new records: CPU of each proxy.
 
 A real broker answers after max_wait_ms. The clients of each route are one process without a Kafka library.
 They are connected all the time; the routes fetch in turn.
@@ -19,9 +19,9 @@ from tools.kafka.admin import Admin
 CONNECTIONS: Final = 500
 WAIT_MS: Final = 500
 SHARE: Final = 4
-"""Windows are so many times shorter than in other parts: five seconds."""
+"""Windows are this many times shorter than in other parts: five seconds."""
 CPU_LIMIT: Final = 1.25
-"""Most CPU of the gateway for a fetch, in the floor's."""
+"""The gateway's CPU limit for a fetch, relative to the floor's."""
 
 
 @dataclass(frozen=True, slots=True)

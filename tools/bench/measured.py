@@ -31,21 +31,21 @@ class Measured:
 
     file: str
     seconds: float
-    """From the file to the report. Spark was running before."""
+    """From the file to the report, with Spark already running."""
     cpu: float
     """CPU seconds of Python workers and Java, on all cores."""
     worker_bytes: int
-    """The most resident bytes of one Python worker so far."""
+    """The peak of resident bytes of a Python worker so far."""
     driver_bytes: int
-    """The same of the driver's Python."""
+    """The peak of the driver's Python."""
     java_bytes: int
-    """The same of Java, which is driver and executor in one here."""
+    """The peak of Java, which is both driver and executor here."""
     actual: dict[str, int]
     """`fetch.actual` of the report."""
 
 
 def main() -> None:
-    """Measure each file as often as it is named."""
+    """Measure each file, as often as it is given."""
     parser = argparse.ArgumentParser(description="Measure captures in one session of Spark.")
     parser.add_argument("files", nargs="+", help="the first one warms up")
     parser.add_argument("--cores", type=int, default=2)
@@ -79,14 +79,14 @@ def _cpu() -> float:
 
 
 def _children(program: str) -> Iterator[int]:
-    """Yield the ids of Spark's processes that run a program. They run as long as Spark does."""
+    """Yield the ids of Spark's processes that run a program. They live as long as Spark."""
     for child in psutil.Process().children(recursive=True):
         if child.name().startswith(program):
             yield child.pid
 
 
 def peak(pid: int) -> int:
-    """Return the most resident bytes of a process so far (proc(5): VmHWM); 0 if it has ended."""
+    """Return the peak of a process's resident bytes (proc(5): VmHWM), 0 if it has ended."""
     status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
     return sum(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmHWM:"))
 

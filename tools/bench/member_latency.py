@@ -1,4 +1,4 @@
-"""By how much later a client that has a lane gets its records, at 10 MB/s."""
+"""How much later a client with a lane gets its records, at 10 MB/s."""
 
 from contextlib import ExitStack
 from typing import Final
@@ -16,11 +16,11 @@ BYTES: Final = 1_000
 """Records a second, and the size of each: 10 MB/s."""
 KEYS: Final = 5_000
 LINGER_MS: Final = 5
-"""Without it the broker has a core's work with 10,000 requests a second."""
+"""Without it, 10,000 requests a second would take a whole core of the broker."""
 LEAST_SECONDS: Final = 5.0
 WARM_UP: Final = 2.0
 P50_LIMIT, P99_LIMIT = 1.0, 5.0
-"""Most milliseconds that a member's records come later."""
+"""The limits for a member's delay, in milliseconds."""
 
 
 def latency(stage: Stage) -> Table:

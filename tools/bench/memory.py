@@ -22,14 +22,14 @@ DRAINED: Final = 250_000
 QUICK_DRAINED: Final = 50_000
 """Records of 1 KB that one client has read before its gateway is measured."""
 SESSION: Final = 10_000
-"""Partitions in the session whose bytes are measured."""
+"""The number of partitions in the session that is measured."""
 SETTLE_SECONDS: Final = 3.0
 FLAT: Final = 3
-"""Growth is measured over so many windows."""
+"""The number of windows to measure growth over."""
 RESIDENT_LIMIT, CONNECTION_LIMIT, PARTITION_LIMIT = 60.0, 20.0, 150.0
-"""Most MB with one client, KB for a connection, bytes for a partition."""
+"""Limits: MB with one client, KB for a connection, bytes for a partition."""
 GROWTH_LIMIT: Final = 2.0
-"""Most MB of growth in the last two thirds of these windows."""
+"""The limit for growth in the last two thirds of these windows, in MB."""
 
 
 def run(stage: Stage) -> list[Table]:
@@ -77,7 +77,7 @@ def _after_drain(proxy: Proxy, topic: str, records: int) -> float:
 
 
 def _idle(proxy: Proxy, topic_id: str) -> float:
-    """Return KB for each of many connections that send nothing."""
+    """Return the KB for each of many connections that send nothing."""
     time.sleep(SETTLE_SECONDS)
     before = proxy.meter.resident
     with clients(proxy.address, topic_id, IDLE) as load:
@@ -87,7 +87,7 @@ def _idle(proxy: Proxy, topic_id: str) -> float:
 
 
 def _growth(stage: Stage, gateway: Proxy, topic_id: str) -> float:
-    """Return by how many MB the gateway grows while all its clients are busy."""
+    """Return the gateway's growth in MB while all its clients are busy."""
     seconds = FLAT * stage.seconds
     with ExitStack() as stack:
         topic = stack.enter_context(stage.topic(100))

@@ -1,7 +1,7 @@
-"""One exchange inside the gateway, request and response, from the read of a socket to the write to the other.
+"""One exchange inside the gateway, request and response, from reading one socket to writing the other.
 
-`tools.bench.inside` stands in for the sockets. The client's list is in another order each time, as
-librdkafka's is. The broker has nothing new, or records of one partition.
+`tools.bench.inside` replaces the sockets. The client's list is rotated each time, like librdkafka's. The
+broker has nothing new, or records of one partition.
 
 In a tight loop, code and data stay in the caches of the processor. A live gateway waits between exchanges and
 finds other data there. So the second table sleeps and touches 32 MB before each exchange.
@@ -34,13 +34,13 @@ COLD: Final[Mapping[str, Traffic]] = {
     "heartbeat": heartbeats(),
 }
 COLD_LIMIT: Final = 100.0
-"""Most microseconds of the first of them."""
+"""The limit for the first shape with cold caches, in microseconds."""
 ENTRIES: Final = 1_000_000
-"""Frames are built first. So many entries fit into memory."""
+"""Frames are built in advance. This many entries fit into memory."""
 
 
 def run(stage: Stage) -> list[Table]:
-    """Measure all shapes in a tight loop, then what is cold."""
+    """Measure all shapes in a tight loop, then with cold caches."""
     stage.report("micro: exchanges inside the gateway ...")
     rounds = 60 if stage.quick else 400
     rows = []
@@ -89,7 +89,7 @@ def _cold(stage: Stage) -> Table:
 
 
 def exchange(traffic: Traffic, *, rounds: int, cold: bool = False, gateway: bool = True) -> float:
-    """Return the microseconds that a request and its response take, as a median.
+    """Return the microseconds for a request and its response, as a median.
 
     Raises:
         RuntimeError: a fetch of a session was not sent as a small delta.
@@ -118,7 +118,7 @@ def _taken(
 def partition_bytes(partitions: int) -> float:
     """Return the bytes of memory that an idle session needs for each partition of one topic."""
     chance = random.Random(partitions)  # noqa: S311 - not a secret
-    exchange(fetches(1, 10), rounds=1)  # loads and makes what is needed only once
+    exchange(fetches(1, 10), rounds=1)  # warm up once
     traffic = fetches(1, partitions)
     with Inside(gateway=True) as inside:
         request, response = traffic.frames(chance.randrange(partitions))

@@ -2,11 +2,11 @@
 
 A client produces and consumes, direct and through the gateway, in turns. In each window all leaders move
 several times at once. `tools.bench.gaps` reads from the wire how long the client takes to turn to a new
-leader. The consumer says how long the slowest record of each move took.
+leader. The consumer reports the latency of the slowest record of each move.
 
-All is seen at the brokers: through the gateway a gap begins when the error comes to the gateway, and ends
-when the new leader gets a request. So what the gateway itself needs is in it, and a request that the gateway
-repeats (``--follow-leader``) counts.
+Everything is observed at the brokers. Through the gateway, a gap begins when the error reaches the gateway,
+and ends when the new leader gets a request. So the gateway's own time is included, and a request that the
+gateway retries (``--follow-leader``) counts.
 """
 
 import os
@@ -37,21 +37,22 @@ from tools.kafka.admin import Admin
 NODES: Final = 3
 TOPIC: Final = "moving"
 PROPERTIES: Final = {"replica.fetch.wait.max.ms": 20}
-"""With the default of 500 ms, followers that wait hide most of what clients do."""
+"""With the default of 500 ms, waiting followers would hide most of the clients' behaviour."""
 MOVES: Final = 5
-"""In a window, each of all leaders."""
+"""Moves of all leaders in a window."""
 QUICK_MOVES: Final = 2
 SECONDS: Final = 2.0
 """From one move to the next."""
 SETTLE_SECONDS: Final = 1.5
-"""Before the first move, when records come."""
+"""The wait before the first move, once records arrive."""
 QUICK_CLIENTS: Final = ("librdkafka",)
 HINTED: Final = ("librdkafka", "Java", "franz-go")
-"""The clients that use KIP-951: a response with an error tells them the new leader."""
+"""The clients that use KIP-951: an error response names the new leader."""
 TIMES_LIMIT: Final = 1.1
-"""The longest gap of a client with KIP-951, in the direct one's."""
+"""The limit for the longest gap of a client with KIP-951, relative to the direct one's."""
 FOLLOWED_LIMIT, FOLLOWED_MOST = 10.0, 70.0
-"""Limits for gaps with ``--follow-leader``, in ms: the median and the longest, as Java 4.3 has by itself."""
+"""Limits for gaps with ``--follow-leader``, in ms: the median and the longest. Java 4.3 alone has the
+same."""
 KINDS: Final = {"produce": ApiKey.PRODUCE, "fetch": ApiKey.FETCH}
 
 
@@ -67,13 +68,13 @@ class Window:
 
 @dataclass(slots=True)
 class Found:
-    """What was measured."""
+    """The results."""
 
     rounds: dict[str, Rounds[Window]] = field(default_factory=dict)
     """By client, then by route."""
     notes: list[str] = field(default_factory=list)
     follows: Sequence[str] = ()
-    """The names of those `KINDS` that the gateway follows."""
+    """The names of the `KINDS` that the gateway follows."""
 
 
 def run(stage: Stage) -> list[Table]:
@@ -105,7 +106,7 @@ def measured(stage: Stage) -> Found:
 
 
 def _gateways(stack: ExitStack, cluster: Cluster, found: Found) -> dict[str, str]:
-    """Start the gateways; return their addresses by route."""
+    """Start the gateways. Return their addresses by route."""
     options: dict[str, Sequence[str]] = {GATEWAY: ()}
     if choice := follow_choice(_help()):
         options[FOLLOW] = ("--follow-leader", choice)
@@ -124,7 +125,7 @@ def _help() -> str:
 
 
 def follow_choice(text: str) -> str:
-    """Return the last choice of ``--follow-leader``, which follows most; "" if there is no such option.
+    """Return the last choice of ``--follow-leader``, which follows the most. Empty without such an option.
 
     Args:
         text: the help of the command line.
@@ -155,7 +156,7 @@ def _clients(stage: Stage, found: Found) -> list[str]:
 
 
 def _window(client: str, address: str, cluster: Cluster, admin: Admin, moves: int) -> Window:
-    """Start a producer and a consumer; move all leaders several times."""
+    """Start a producer and a consumer. Move all leaders several times."""
     ports = frozenset(broker.port for broker in cluster.brokers)
     moved: list[int] = []
     with tempfile.TemporaryDirectory(prefix="fetchgate-") as folder:
@@ -185,8 +186,8 @@ def _window(client: str, address: str, cluster: Cluster, admin: Admin, moves: in
 
 @contextmanager
 def tcpdump(file: Path, ports: frozenset[int]) -> Iterator[bool]:
-    """Capture loopback; give False without tcpdump, or if this user may not use it."""
-    # As root it stays root: the user that it would become is made when it is installed.
+    """Capture loopback. Yield False without tcpdump, or without the right to capture."""
+    # Stay root: tcpdump's own user only exists where its package is installed.
     command = ["tcpdump", "-Z", "root", "-i", "lo", "-s", "0", "-B", "32768", "--immediate-mode"]
     command += ["-w", str(file), "tcp and (" + " or ".join(f"port {port}" for port in sorted(ports)) + ")"]
     try:
@@ -196,7 +197,7 @@ def tcpdump(file: Path, ports: frozenset[int]) -> Iterator[bool]:
         return
     reaper.watch(process.pid)
     try:
-        # Its first lines say what it does; without any more, it has ended.
+        # Its first lines say that it listens. If there are none, it has ended.
         yield any("listening on" in line for line in process.stderr or ())
     finally:
         process.send_signal(signal.SIGINT)
@@ -208,8 +209,8 @@ def worst(records: Sequence[tuple[int, int]], moved: Sequence[int]) -> list[floa
     """Return the latency of the slowest record of each move, in ms.
 
     Args:
-        records: of each, when it was produced (ns since 1970) and how long it took to come (ns).
-        moved: when leaders began to move (ns since 1970). The records of a move are produced before the next.
+        records: for each, when it was produced (ns since 1970) and its latency (ns).
+        moved: when each move began (ns since 1970). A move's records are those produced before the next.
     """
     ends = [*moved[1:], sys.maxsize]
     return [
@@ -274,7 +275,7 @@ def _gap_rows(label: str, seen: Rounds[Sequence[float]], *, hinted: bool, follow
 
 
 def _without(found: Found) -> Iterator[str]:
-    """Say where no gap was seen."""
+    """Describe the windows without a gap."""
     windows = [one for rounds in found.rounds.values() for each in rounds.values() for one in each]
     if not any(gap for one in windows for gap in one.gaps.values()):
         yield "Gaps: there is no tcpdump here, or this user may not use it."

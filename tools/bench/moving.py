@@ -3,8 +3,8 @@
     python -m tools.bench.moving NAME produce|consume ADDRESS TOPIC
 
 They follow the protocol of `tools.bench.processes.Load`. All produce with acks=all, linger 0 and idempotence,
-and leave the rest as the client has it. A consumer prints for each record when it was produced (ns since
-1970) and how long it took to come (ns).
+and otherwise use the client's defaults. A consumer prints for each record when it was produced (ns since
+1970) and its latency (ns).
 """
 
 import asyncio
@@ -39,15 +39,15 @@ PRODUCER, CONSUMER = "moves-producer", "moves-consumer"
 POLL: Final = 0.1
 PATIENCE: Final = 30.0
 ERRORS: Final = 3
-"""librdkafka's log level. Below it, librdkafka tells of each move."""
+"""librdkafka's log level. Below it, librdkafka logs each move."""
 GO: Final = {"Sarama": "github.com/IBM/sarama", "franz-go": "github.com/twmb/franz-go"}
 """The modules of clients in Go, by name."""
 _GO_FOLDER: Final = Path(__file__).parents[2] / "tests" / "clients" / "go"
 _GO_SECONDS: Final = 300.0
-"""A build must be done after so many seconds; the first one downloads the modules."""
+"""The time limit of a build; the first one downloads the modules."""
 _STAMP: Final = struct.Struct(">q")
 _JAVA_RECORDS: Final = 10_000_000
-"""More than a run can need."""
+"""More than any run needs."""
 
 
 class Pace:
@@ -70,13 +70,13 @@ class Pace:
 
 
 class Received:
-    """When records were produced, and how long they took, in ns. With the first one, the client is ready."""
+    """When records were produced, and their latency, in ns. The first one marks the client as ready."""
 
     def __init__(self) -> None:
         self.records: list[tuple[int, int]] = []
 
     def add(self, made: int) -> None:
-        """Note a record that was made then."""
+        """Note a record produced at this time."""
         self.records.append((made, time.time_ns() - made))
         if len(self.records) == 1:
             print("ready", flush=True)
@@ -179,7 +179,7 @@ def consume_kafka_python(bootstrap: str, topic: str, received: Received) -> None
 
 
 def produce_java(bootstrap: str, topic: str) -> None:
-    """Produce with Kafka's own performance tool; round robin, or many records would go to one partition."""
+    """Produce with Kafka's own performance tool. Without round robin one partition would get many records."""
     command = ["org.apache.kafka.tools.ProducerPerformance", "--bootstrap-server", bootstrap]
     command += ["--topic", topic, "--num-records", str(_JAVA_RECORDS), "--record-size", str(BYTES)]
     command += ["--throughput", str(RATE), "--command-property", f"client.id={PRODUCER}"]
@@ -264,7 +264,7 @@ VERSIONS: Final[dict[str, Callable[[], str]]] = {
     "Sarama": lambda: go_version(GO["Sarama"]),
     "franz-go": lambda: go_version(GO["franz-go"]),
 }
-"""By name of a client."""
+"""By the name of the client."""
 PRODUCERS: Final[dict[str, Callable[[str, str], None]]] = {
     "librdkafka": produce_librdkafka,
     "Java": produce_java,

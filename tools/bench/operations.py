@@ -1,4 +1,4 @@
-"""What an operator sees first: the start of the gateway, its memory when idle, its packages."""
+"""The first impressions of an operator: start of the gateway, memory when idle, size of packages."""
 
 import shutil
 import subprocess
@@ -20,7 +20,7 @@ from tools.kafka.ports import free_ports
 
 ROUNDS: Final = 7
 READY_LIMIT, RESIDENT_LIMIT, INSTALLED_LIMIT = 0.5, 55.0, 120.0
-"""Most seconds, MB, MB."""
+"""The limits: seconds, MB, MB."""
 _ROOT: Final = Path(__file__).parents[2]
 _NO_CODE: Final = shutil.ignore_patterns(".*", "__pycache__", "build", "*.egg-info", "tests", "tools")
 _POLL_SECONDS: Final = 0.005
@@ -74,7 +74,7 @@ def _ready(bootstrap: str) -> float:
 
 
 def _installed(folder: Path) -> int | None:
-    """Return the bytes on disk of what pip installs; None if pip fails."""
+    """Return the size on disk of the packages that pip installs, None if pip fails."""
     source, target = folder / "source", folder / "packages"
     shutil.copytree(_ROOT, source, ignore=_NO_CODE)  # a build writes into its source
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--target", str(target), str(source)]

@@ -1,9 +1,9 @@
-"""The least that fetches could have cost, their future known: what a policy of sessions is measured against.
+"""The least that fetches could have cost if the future was known, to measure a policy of sessions against.
 
-Before each exchange there is no session, or one that has the list and the offsets of some earlier exchange.
-The exchange goes as it came and leaves that so; or as a delta; or in full, for a new session. The cheapest
-way through all of them is found step by step. Fetches that the gateway must let pass (a response is large, or
-the session busy) are not left out, so the truth lies a little higher.
+Before each exchange there is no session, or one with the list and the offsets of some earlier exchange. The
+exchange is sent without the session, which stays as it is; or as a delta; or in full, for a new session. The
+cheapest way through all of them is found step by step. Fetches that the gateway has to forward (the response
+is large, or the session busy) count like others, so the true minimum is a little higher.
 """
 
 from collections.abc import Iterable
@@ -19,7 +19,7 @@ from proxy.protocol.versions import session_layout
 ABSENT: Final = -1
 """The position of a partition that a fetch does not list."""
 BAND: Final = 400
-"""A session that is older than so many exchanges has nothing that is worth keeping."""
+"""A session older than this many exchanges is useless."""
 _CLOSE_RESPONSE: Final = 20
 
 Column = npt.NDArray[np.int64]
@@ -31,11 +31,11 @@ class Exchanged:
     """One fetch and its response, in columns over all partitions of a client."""
 
     position: Column
-    """Where the fetch reads from; `ABSENT` where a partition is not listed."""
+    """The fetch offset, or `ABSENT` if a partition is not listed."""
     order: npt.NDArray[np.intp]
     """The partitions in the order of the fetch."""
     high: Column
-    """High watermarks, of listed partitions."""
+    """High watermarks of listed partitions."""
     records: Column
     """Bytes of records in the response."""
     request: int
@@ -43,11 +43,11 @@ class Exchanged:
     response: int
     """Bytes of the full response."""
     bare: int
-    """Bytes of the request without what it lists."""
+    """Bytes of the request without its list."""
 
 
 def least(exchanges: Iterable[Exchanged], narrow: FetchLayout, owner: npt.NDArray[np.intp], key: int) -> int:
-    """Return the least that exchanges could have cost, requests and responses.
+    """Return the lowest possible cost of exchanges, requests and responses, in bytes.
 
     Args:
         exchanges: of one connection.
@@ -61,7 +61,7 @@ def least(exchanges: Iterable[Exchanged], narrow: FetchLayout, owner: npt.NDArra
     raised_head = wide.response_head - narrow.response_head
     done: list[Exchanged] = []
     costs: list[float] = []
-    """The least cost so far if the session is that of each of `done`."""
+    """The lowest cost so far if the session is that of each of `done`."""
     none = 0.0
     bare = 0
     for each in exchanges:
@@ -92,7 +92,7 @@ def _delta(
     answer: int,
     prefix: int,
 ) -> Column:
-    """Return what a delta and its response list, in bytes, against each earlier exchange."""
+    """Return the bytes listed in a delta and its response, against each earlier exchange."""
     listed = each.position >= 0
     then = np.stack([one.position for one in done])
     high = np.stack([one.high for one in done])
@@ -107,7 +107,7 @@ def _delta(
 
 
 def _elements(included: Mask, owner: npt.NDArray[np.intp]) -> Column:
-    """Return how many elements the included entries take, where neighbours of a topic share one."""
+    """Return how many elements the included entries take. Neighbours of a topic share one."""
     if len(np.unique(owner)) < 2:
         return np.array(included.any(1), np.int64)
     runs = [np.count_nonzero(np.diff(owner[row])) + 1 if row.any() else 0 for row in included]

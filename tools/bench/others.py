@@ -1,8 +1,8 @@
-"""One against the others: what a client that misbehaves costs another client of its gateway, and in memory.
+"""The cost of a misbehaving client to another client of its gateway, and in memory.
 
-A bystander sends heartbeats to a real broker, alone and beside each `Nuisance` in turn. What it waits longer
-must stay small, and the gateway's memory below what docs/deploy.md says. Both are measured in the same round,
-since a busy machine is busy for both.
+A bystander sends heartbeats to a real broker, alone and beside each `Nuisance` in turn. Its added latency
+must stay small, and the gateway's memory below the figures of docs/deploy.md. Both are measured in the same
+round, since a busy machine is busy for both.
 """
 
 import time
@@ -21,24 +21,23 @@ from tools.kafka import LATEST, Cluster
 from tools.kafka.admin import Admin
 
 SHARE: Final = 4
-"""Windows are so many times shorter than in other parts: five seconds."""
+"""Windows are this many times shorter than in other parts: five seconds."""
 SETTLE_SECONDS: Final = 1.0
 IDLE_CLIENTS: Final = 300
-"""Of fewer the memory would be the heap's: the process keeps up to 16 MB of free memory (`TRIM_BYTES`),
-whatever has passed."""
+"""Fewer would not show in memory: the process keeps up to 16 MB of free memory (`TRIM_BYTES`)."""
 IDLE_SECONDS: Final = TRIM_SECONDS + 2 * TICK_SECONDS
-"""Until then all of them are idle, and the gateway has returned what is free."""
+"""The time until all of them are idle and the gateway has returned free memory."""
 P99_LIMIT: Final = 5.0
-"""The most milliseconds by which a nuisance may raise the bystander's p99."""
+"""How much a nuisance may raise the bystander's p99, in milliseconds."""
 CLIENTS: Final = 30
 LEAVE_LIMIT: Final = 80.0
-"""The most seconds until the gateway has closed the connections of clients that have left: twice 30, and what
-it takes to look and to close."""
+"""The limit for closing the connections of clients that have left, in seconds: twice 30, and the time to look
+and to close."""
 WAIT_SECONDS: Final = 120.0
 KEPT_LIMIT: Final = 1.1
-"""The most MB that requests of one client may take (docs/deploy.md, Memory)."""
+"""The limit of memory for requests of one client, in MB (docs/deploy.md, Memory)."""
 IDLE_LIMIT: Final = 0.1
-"""The most MB that an idle connection may take: 32 KB, and its part of what the heap keeps."""
+"""The limit of memory for an idle connection, in MB: 32 KB, and its part of the heap's free memory."""
 MOVED_CLIENTS: Final = 100
 OTHER_ID: Final = "another"
 """The client id of a second bystander."""
@@ -48,17 +47,17 @@ QUIET: Final = "quiet"
 
 @dataclass(frozen=True, slots=True)
 class Nuisance:
-    """What is done beside the bystander.
+    """The misbehaviour beside the bystander.
 
     Args:
         name: for the table.
-        clients: so many connections do it.
-        start: starts it, given the gateway's address and the id or name of an empty topic; it waits for
+        clients: how many connections behave like this.
+        start: starts it, given the gateway's address and the id or name of an empty topic. It waits for
             `Load.go`, and ends with `Load.pause`.
-        most: the most MB that each of its connections may take in the gateway.
-        settles: so many seconds after its start it is measured first, its memory as well.
-        named: its clients have the bystander's client id. What they cost is what the bystander waits longer
-            than another one with an id of its own, in the same window: the work of the clients is for both.
+        most: the limit of memory for each of its connections in the gateway, in MB.
+        settles: the seconds after its start until it is measured first, its memory as well.
+        named: its clients have the bystander's client id. Their cost is the bystander's added latency compared
+            with another bystander with its own id in the same window: the clients' work is for both.
     """
 
     name: str
@@ -71,13 +70,13 @@ class Nuisance:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """What was seen in one window."""
+    """The figures of one window."""
 
     p50: float
     """In ms."""
     p99: float
     resident: float
-    """The gateway's, in MB."""
+    """Of the gateway, in MB."""
     apart: float | None = None
     """The p99 of a bystander with another client id, in ms."""
 
@@ -125,12 +124,12 @@ def run(stage: Stage) -> list[Table]:
 
 
 def _piled_up(stage: Stage, rounds: int) -> Table:
-    """Measure what clients cost that are followed to a new leader: the second broker."""
+    """Measure the cost of clients that are followed to a new leader, the second broker."""
     stage.report(f"others: starting {NODES} brokers ...")
     with ExitStack() as stack:
         cluster = stack.enter_context(Cluster(LATEST, nodes=NODES))
         admin = stack.enter_context(Admin(cluster.bootstrap))
-        # A broker that has never led answers as one that no longer leads.
+        # A broker that has never led responds like one that no longer leads.
         admin.create_topic(QUIET, assignment={0: [NODES]})
         options = ("--follow-leader", "fetch")
         gateway = stack.enter_context(Gateway(cluster.bootstrap, *options, node_id=NODES)).ready()
@@ -141,7 +140,7 @@ def _piled_up(stage: Stage, rounds: int) -> Table:
 def _measured(
     stage: Stage, gateway: Gateway, nuisance: Nuisance, topic: str, rounds: int, address: str = ""
 ) -> tuple[list[Window], list[Window], float]:
-    """Return the windows without the nuisance, those with it, and in how many seconds it was let go."""
+    """Return the windows without the nuisance, those with it, and the seconds to close its connections."""
     clients = 2 if nuisance.named else 1
     alone, beside = [], []
     address = address or gateway.address

@@ -1,7 +1,7 @@
-"""BENCHMARKS.md: the page that `--markdown` writes, and writes again when parts are measured alone.
+"""BENCHMARKS.md: the page that `--markdown` writes, and updates when parts are measured alone.
 
-It has the table that compares with the floor, the targets that were missed, the text of people, and then the
-table of each measurement.
+It has the table that compares with the floor, the missed targets, text written by people, and then the table
+of each measurement.
 """
 
 import re
@@ -11,7 +11,7 @@ from typing import Final
 from tools.bench.figures import Table, markdown
 
 PROFILE: Final = "Where the time goes: "
-"""How titles of profiles begin; the name of the part follows."""
+"""The start of a profile's title; the name of the part follows."""
 _CELL: Final = " | "
 
 
@@ -20,9 +20,9 @@ def page(summary: Table, tables: Sequence[Table], before: str, only: Collection[
 
     Args:
         summary: the table that compares with the floor.
-        tables: what was measured now.
-        before: the page as it was. The text of people stays; it may need an edit after this.
-        only: the parts that were measured now; None: all. What the old page has of other parts stays, too.
+        tables: the new measurements.
+        before: the old page. Text written by people is kept; it may need an edit after this.
+        only: the parts that were measured, None for all. Other parts are kept from the old page.
     """
     kept, rows = {}, {}
     if only is not None:
@@ -35,11 +35,11 @@ def page(summary: Table, tables: Sequence[Table], before: str, only: Collection[
 
 
 def _section(table: Table, before: Mapping[str, str]) -> str:
-    """Format a table under a heading of its own.
+    """Format a table under its own heading.
 
     Args:
         table: the table.
-        before: rows that it had, by their first cell.
+        before: its old rows, by their first cell.
     """
     head, rule, *own = [line for line in markdown([table]).splitlines() if line.startswith("|")]
     rows = {**before, **{_first(line): line for line in own}}
@@ -54,7 +54,7 @@ def _rows(text: str, title: str) -> dict[str, str]:
 
 
 def _missed(parts: Mapping[str, str]) -> str:
-    """Tell how many targets are met, and list the others."""
+    """Return how many targets are met, and list the others."""
     judged = [
         (title.strip("*"), line)
         for title, part in parts.items()
@@ -75,17 +75,17 @@ def _first(line: str) -> str:
 
 
 def prose(text: str, summary: str) -> str:
-    """Return the text of people on the page: from its first heading to its first table.
+    """Return the text written by people: from its first heading to its first table.
 
     Args:
         text: the page.
-        summary: a heading under which nothing is theirs.
+        summary: a heading whose section is generated.
     """
     headed = re.split(r"^(?=## )", text.partition("\n**")[0], flags=re.MULTILINE)[1:]
     return "".join(part for part in headed if not part.startswith(f"## {summary}\n")).strip()
 
 
 def sections(text: str) -> dict[str, str]:
-    """Split what `markdown` wrote. Return each table with its notes, by title."""
+    """Split the output of `markdown`. Return each table with its notes, by title."""
     parts = re.split(r"^(?=\*\*)", text, flags=re.MULTILINE)
     return {part.partition("\n")[0]: part.rstrip("\n") for part in parts if part.startswith("**")}

@@ -1,11 +1,12 @@
-"""A proxy that only forwards, on uvloop: no proxy in Python costs less. It is called the floor.
+"""A proxy that only forwards, on uvloop, called the floor: no proxy in Python costs less.
 
-    python -m tools.bench.passthrough HOST:PORT HOST:PORT [CA]     (where it listens, where it connects to)
+    python -m tools.bench.passthrough HOST:PORT HOST:PORT [CA]     (listens at the first, connects to the
+    second)
 
-With the file of a CA it uses TLS where it connects to.
+With the file of a CA it connects with TLS.
 
-As the gateway does, it receives into one buffer for all connections and copies bytes once. It stops reading
-one side while the other side does not accept more bytes.
+Like the gateway, it receives into one buffer for all connections and copies bytes once. It stops reading one
+side while the other side does not accept more bytes.
 """
 
 import asyncio
@@ -22,12 +23,12 @@ _RECEIVE: Final = memoryview(bytearray(RECEIVE_BYTES))
 
 
 class Side(asyncio.BufferedProtocol):
-    """One of two connections. What it receives is written to the other one.
+    """One of two connections. It forwards received bytes to the other one.
 
     Args:
-        target: where to connect to for a client; None on the side that was connected by this.
+        target: the address to connect to for a client; None on the side that connects.
         other: the side to write to.
-        tls: for connecting; None: plain text.
+        tls: for connecting; None for plain text.
     """
 
     __slots__ = ("_early", "_other", "_target", "_task", "_tls", "transport")
@@ -56,14 +57,14 @@ class Side(asyncio.BufferedProtocol):
             self._other.join(self)
 
     def join(self, other: "Side") -> None:
-        """Write what was received before, and all that follows, to the other side."""
+        """Write the bytes received so far, and all that follow, to the other side."""
         self._other = other
         for data in self._early:
             other.write(data)
         self._early.clear()
 
     def write(self, data: bytes) -> None:
-        """Send what the other side received."""
+        """Send bytes of the other side."""
         if self.transport is not None:
             self.transport.write(data)
 
@@ -72,7 +73,7 @@ class Side(asyncio.BufferedProtocol):
         return _RECEIVE
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Copy what was received, and forward it."""
+        """Copy the received bytes, and forward them."""
         if self._other is None:
             self._early.append(bytes(_RECEIVE[:nbytes]))
         else:
@@ -89,7 +90,7 @@ class Side(asyncio.BufferedProtocol):
             self._other.transport.resume_reading()
 
     def connection_lost(self, _exc: Exception | None) -> None:
-        """Close the other side when all was written."""
+        """Close the other side once all bytes are written."""
         self.transport = None
         if self._other is not None and self._other.transport is not None:
             self._other.transport.close()

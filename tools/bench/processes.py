@@ -24,22 +24,22 @@ from tools.kafka.ports import free_ports
 
 HOST: Final = "127.0.0.1"
 START_SECONDS: Final = 60.0
-"""A process must be ready after so many seconds, even a load that waits for a broker."""
+"""The time limit for a process to be ready, even a load that waits for a broker."""
 
 
 _CPU_CLOCK: Final = 2
-"""Of the kernel's clocks of a process (clock_getcpuclockid(3)): the time that it has run."""
+"""The kernel's clock of a process's CPU time (clock_getcpuclockid(3))."""
 
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """CPU seconds of a process and its children, in steps of the clock ticks."""
+    """CPU seconds of a process and its children, in steps of clock ticks."""
 
     user: float
     system: float
 
     def kernel_since(self, before: "Times") -> float:
-        """Return which part of the CPU since then was the kernel's, in percent."""
+        """Return which part of the CPU since `before` was the kernel's, in percent."""
         system = self.system - before.system
         return 100 * system / max(self.user - before.user + system, 1e-9)
 
@@ -61,7 +61,7 @@ class Meter:
 
     @property
     def times(self) -> Times:
-        """CPU so far by where it was spent. Over seconds alone it is exact enough."""
+        """CPU so far, split into user and system. It is exact enough over seconds."""
         family = [each.cpu_times() for each in (self._process, *self._process.children(recursive=True))]
         return Times(sum(each.user for each in family), sum(each.system for each in family))
 
@@ -77,10 +77,10 @@ class Meter:
 
 
 def _cpu(process: psutil.Process) -> float:
-    """Return the CPU seconds of a process so far, of all its threads.
+    """Return the CPU seconds of all threads of a process so far.
 
-    Linux has a clock for each process, to the nanosecond. What `/proc` says has steps of 10 ms: a window of
-    a second with 3 % of a core has three of them.
+    Linux has a clock for each process, to the nanosecond. `/proc` has steps of 10 ms: a second with 3 % of a
+    core has three of them.
     """
     return time.clock_gettime(~process.pid << 3 | _CPU_CLOCK)
 
@@ -90,7 +90,7 @@ class Proxy:
 
     Args:
         command: its command line.
-        port: where it listens.
+        port: the port on which it listens.
         host: the IP on which it listens.
 
     Raises:
@@ -192,7 +192,7 @@ class Gateway(Proxy):
     def _is_ready(self) -> bool:
         try:
             return bool(self.state()["state"] == "ready")
-        except OSError:  # it listens to clients a moment before its admin endpoint is there
+        except OSError:  # clients' listeners open shortly before the admin endpoint
             return False
 
     def state(self) -> dict[str, Any]:
@@ -270,10 +270,10 @@ class Load:
 
 
 def haproxy_program() -> str:
-    """Return the path of haproxy, which is downloaded if this machine lacks it.
+    """Return the path of haproxy, which is downloaded if it is missing.
 
     Raises:
-        RuntimeError: it is not here, and could not be downloaded.
+        RuntimeError: it is missing, and could not be downloaded.
     """
     path = os.pathsep.join([os.environ.get("PATH", os.defpath), str(debian.programs())])
     if (program := shutil.which(HAPROXY, path=path)) is not None:
@@ -290,7 +290,7 @@ def haproxy_command(program: str, folder: Path, port: int, target: int, tls: str
     Args:
         program: haproxy.
         folder: for the configuration.
-        port: where it listens, in plain text.
+        port: the port on which it listens, in plain text.
         target: the broker's port.
         tls: its settings for TLS to the broker.
     """

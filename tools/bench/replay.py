@@ -1,6 +1,6 @@
 """The time of `fetchgate replay` for large captures, compared with tshark that only frames the same file.
 
-The captures are generated (`tools.bench.captures`), so it is known what `measure` must find in them.
+The captures are generated (`tools.bench.captures`), so the correct figures for `measure` are known.
 """
 
 import json
@@ -32,7 +32,7 @@ _FRAMING: Final = (
     *("-o", "tcp.reassemble_out_of_order:TRUE", "-d", "tcp.port==9092,kafka"),
     *("-Y", "kafka", "-T", "fields", "-e", "kafka.len"),
 )
-"""tshark prints only the length of every Kafka frame."""
+"""Options for tshark to print only the length of every Kafka frame."""
 _SPARK_STARTED: Final = re.compile(r"Spark started in ([\d.]+) s")
 
 
@@ -45,7 +45,7 @@ def run(stage: Stage) -> list[Table]:
 
 
 def _large(stage: Stage, folder: Path) -> Table:
-    """Measure a capture whose connections are equally large, and one in which one connection has most."""
+    """Measure a capture with equally large connections, and one in which one connection has the most."""
     size = _GB // 10 if stage.quick else _GB
     shape = Shape()
     stage.report(f"replay: making captures of {size // _MB:,} MB ...")
@@ -116,7 +116,7 @@ def _measure_rows(
 
 
 def _memory(measured: list[dict[str, Any]]) -> Iterator[Row]:
-    """The most memory of each kind of process, in MB."""
+    """Yield the peak memory of each kind of process, in MB."""
     peaks = {name: max(each[name] for each in measured) / _MB for name in measured[0] if name in _PROCESSES}
     for name, (process, limit) in _PROCESSES.items():
         yield _row(f"{process}, peak memory", "MB", peaks[name], limit=limit)
@@ -127,7 +127,7 @@ _PROCESSES: Final = {
     "worker_bytes": ("a worker's Python", 600),
     "java_bytes": ("Java", None),
 }
-"""Figures of `tools.bench.measured` for the processes, and the most MB of each."""
+"""Figures of `tools.bench.measured` for the processes, and the limit of each in MB."""
 
 
 def _beside(tshark: float | None, name: str, speed: float, limit: float) -> list[Row]:
@@ -166,10 +166,10 @@ def _mix(truth: Truth, shape: Shape) -> list[str]:
 def _measured(
     stage: Stage, folder: Path, files: Sequence[Path], truths: dict[str, Truth]
 ) -> list[dict[str, Any]]:
-    """Measure files. The figures must be those of the generated captures.
+    """Measure files, and compare the figures with those of the generated captures.
 
     Raises:
-        RuntimeError: they are not, or a measurement has failed.
+        RuntimeError: they differ, or a measurement has failed.
     """
     warm = folder / "warm.pcap"
     make(warm, _WARM, Shape())
@@ -199,7 +199,7 @@ def _inspected(stage: Stage, file: Path, *, rounds: int) -> float:
 
 
 def _seconds(command: str, file: Path, *options: str) -> tuple[float, str]:
-    """Run a command of replay as users do. Return its seconds, and what it wrote to stderr."""
+    """Run a command of replay as users do. Return its seconds, and its stderr."""
     began = time.monotonic()
     done = subprocess.run(
         [sys.executable, "-m", "proxy", "replay", command, str(file), "--json", *options],
@@ -213,7 +213,7 @@ def _seconds(command: str, file: Path, *options: str) -> tuple[float, str]:
 
 @contextmanager
 def _one_core() -> Iterator[None]:
-    """Let processes that are started in the `with` run on one core."""
+    """Restrict processes started in the `with` to one core."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {max(before)})
     try:

@@ -1,8 +1,8 @@
 """Sessions toward clients: one unchanged incremental fetch, many sessions in memory, an eviction.
 
 The stage is measured alone, as bytes in and bytes out: a client's incremental fetch becomes a full one, and
-the full response an incremental one. Beside it stands the CPU of a real broker for such a fetch in a session
-of its own; that has the sockets and the read of each partition in it.
+the full response an incremental one. For comparison there is the CPU of a real broker for such a fetch in a
+session of its own, which includes sockets and reading each partition.
 """
 
 import random
@@ -29,7 +29,7 @@ SESSIONS, PARTITIONS = 10_000, 100
 """Sessions in memory, and partitions of each."""
 QUICK_SESSIONS: Final = 1_000
 BYTES_LIMIT, EVICTION_LIMIT = 150.0, 50.0
-"""Most bytes of a partition, most microseconds."""
+"""Limits: bytes of a partition, microseconds."""
 _SESSION_ID: Final = slice(15, 19)
 _AGED_MS: Final = 130_000
 _SERVED: Final = (100, 1_000)
@@ -69,7 +69,7 @@ def run(stage: Stage) -> list[Table]:
 
 
 def listed(topics: int, partitions: int) -> Topics:
-    """Return what a client fetches."""
+    """Return the topics and partitions that a client fetches."""
     chance = random.Random(topics)  # noqa: S311 - not a secret
     return [(chance.randbytes(16), range(partitions)) for _ in range(topics)]
 
@@ -82,7 +82,7 @@ class Server:
         self._manager = FetchManager(self.cache)
 
     def exchange(self, request: bytes, response: bytes, now_ms: int) -> bytes:
-        """Take a client's fetch and the broker's full response; return the client's response.
+        """Handle a client's fetch and the broker's full response. Return the client's response.
 
         Raises:
             RuntimeError: it was not forwarded.
@@ -94,12 +94,12 @@ class Server:
         return b"".join(context.receive(response, now_ms, last=True))
 
     def session(self, request: bytes, response: bytes, now_ms: int = 0) -> int:
-        """Make a session; return its id, 0 if there was no slot."""
+        """Create a session. Return its id, 0 if there was no slot."""
         return int.from_bytes(self.exchange(request, response, now_ms)[_SESSION_ID])
 
 
 def unchanged(topics: Topics, rounds: int) -> float:
-    """Return the seconds that an unchanged fetch and its response take, as a median."""
+    """Return the seconds for an unchanged fetch and its response, as a median."""
     server = Server()
     response = fetch_response(1, topics)
     session_id = server.session(fetch_request(1, topics, session=(0, 0)), response)
@@ -114,7 +114,7 @@ def unchanged(topics: Topics, rounds: int) -> float:
 
 
 def partition_bytes(sessions: int) -> float:
-    """Return the bytes that a partition takes when there are so many sessions, each used once."""
+    """Return the bytes of a partition with this many sessions, each used once."""
     topics = listed(1, PARTITIONS)
     request, response = fetch_request(1, topics, session=(0, 0)), fetch_response(1, topics)
     server = Server(sessions)
@@ -131,14 +131,14 @@ def partition_bytes(sessions: int) -> float:
 
 
 def eviction(sessions: int) -> float:
-    """Return by how many seconds a full fetch takes longer that evicts another session, as a median."""
+    """Return how many seconds longer a full fetch takes if it evicts another session, as a median."""
     topics, larger = listed(1, PARTITIONS), listed(1, PARTITIONS + 1)
     small = fetch_request(1, topics, session=(0, 0)), fetch_response(1, topics)
     large = fetch_request(1, larger, session=(0, 0)), fetch_response(1, larger)
     free, full = Server(2 * sessions), Server(sessions)
     for server in (free, full):
         made = [server.session(*small) for _ in range(sessions)]
-        for session_id in made:  # in use, and no longer safe from larger ones
+        for session_id in made:  # in use, but old enough to be evicted by larger ones
             server.exchange(fetch_request(1, [], session=(session_id, 1)), small[1], _AGED_MS)
     rounds = min(sessions, 1000)
     took: list[list[float]] = [[], []]
@@ -160,7 +160,7 @@ def _by_a_broker(stage: Stage, partitions: int, rounds: int) -> float:
             offsets: dict[Key, int] = {(topics[0][0], partition): 0 for partition in range(partitions)}
             first = fetch_request(1, topics, session=(0, 0), offsets=offsets, wait_ms=0)
             session_id = int.from_bytes(_call(connection, first)[_SESSION_ID.start - LENGTH_BYTES :][:4])
-            warm = 10 * rounds  # its code is compiled meanwhile
+            warm = 10 * rounds  # until Java has compiled the code
             _fetched(connection, session_id, range(1, warm + 1))
             before = stage.broker_meter.cpu
             _fetched(connection, session_id, range(warm + 1, warm + rounds + 1))

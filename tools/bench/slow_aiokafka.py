@@ -1,7 +1,7 @@
 """A slow aiokafka consumer: `python -m tools.bench.slow_aiokafka ADDRESS TOPICS PARTITIONS PAUSE`.
 
-Its fetches leave out partitions whose records are not read yet, so the list changes every time. It uses Fetch
-v11, where topics have names. It ends as the loads of `tools.bench.load` do.
+Its fetches leave out partitions with unread records, so the list changes every time. It uses Fetch v11, where
+topics have names. It ends like the loads of `tools.bench.load`.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from typing import Final
 from aiokafka import AIOKafkaConsumer, TopicPartition  # type: ignore[import-untyped]  # it has no types
 
 PARTITION_BYTES: Final = 8192
-"""Most bytes from one partition at a time: about 30 records."""
+"""The limit of bytes from one partition at a time: about 30 records."""
 
 
 async def consume(address: str, topics: list[str], partitions: int, pause: float) -> int:

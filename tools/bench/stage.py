@@ -97,7 +97,7 @@ class Stage:
         return Proxy(haproxy_command(haproxy_program(), Path(folder), port, target), port)
 
     def peers(self, stack: ExitStack) -> dict[str, Proxy]:
-        """Start what is compared side by side: the floor, haproxy and a gateway, by the names of columns.
+        """Start the proxies to compare: the floor, haproxy and a gateway, by the names of columns.
 
         Args:
             stack: ends them.

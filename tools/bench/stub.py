@@ -1,8 +1,8 @@
 """A stub of a broker with sessions that responds at once: `python -m tools.bench.stub HOST:PORT BYTES`.
 
-It has one topic of `PARTITIONS` partitions. The response to a full fetch has all of them, that to an
-incremental fetch none. If BYTES is not 0, the first partition always has so many bytes of records. It also
-responds to what a gateway itself requests: ApiVersions and Metadata.
+It has one topic of `PARTITIONS` partitions. The response to a full fetch has all of them, the response to an
+incremental fetch none. If BYTES is not 0, the first partition always has that many bytes of records. It also
+responds to a gateway's own requests: ApiVersions and Metadata.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ TOPICS: Final[Topics] = [(TOPIC_ID, range(PARTITIONS))]
 NODE_ID: Final = 1
 SESSION_ID: Final = 77
 _RANGES: Final = ((1, 4, 18), (3, 1, 1), (9, 1, 9), (10, 0, 6), (18, 0, 4))
-"""The part of a 4.3 broker's ApiVersions that a gateway needs. Of Metadata, only one version."""
+"""The part of a 4.3 broker's ApiVersions that a gateway needs. For Metadata, only one version."""
 _CLIENT_ID_AT: Final = 12
 _SESSION: Final = 2 + 1 + 13
 """Bytes from a fetch's client id to its session id, without the id's text: its length, tags, limits."""
@@ -53,7 +53,7 @@ class Stub(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
-        """Respond to each request that is whole."""
+        """Respond to each complete request."""
         received = self._received + data
         while len(received) >= 4 and len(received) >= (end := 4 + int.from_bytes(received[:4])):
             if self._transport is not None:

@@ -1,8 +1,8 @@
-"""Fetch bytes from the subscribe on: what sessions save while a client starts, and while its list changes.
+"""Fetch bytes from the subscribe on: the saving while a client starts, and while its list changes.
 
-The client's side of the same run shows what would have been sent directly. What can be saved depends on what
-the client lists and when, and on how fast the machine is: so the least that this very run could have cost is
-worked out from a capture of it (`tools.bench.oracle`).
+The client's side of the same run shows the bytes of direct traffic. The possible saving depends on what the
+client lists and when, and on the speed of the machine. So the lowest possible cost of this very run is
+computed from a capture of it (`tools.bench.oracle`).
 """
 
 import tempfile
@@ -34,29 +34,29 @@ SECONDS: Final = 20.0
 """Counted from the subscribe on, whatever the length of a window: the start is a part of it."""
 QUICK_SECONDS: Final = 5.0
 AWAY_SECONDS: Final = 5.0
-"""So long the second member of a group stays, and stays away."""
+"""How long the second member of a group stays, and how long it stays away."""
 BACKLOG_BYTES: Final = 100_000_000
 RECORD_BYTES: Final = 1000
 OF_THE_BEST: Final = 2.0
-"""Percent of the direct bytes by which the best possible may be missed."""
+"""How far a saving may be from the best possible, in percent of the direct bytes."""
 _FRESH: Final[dict[str, Any]] = {"totals": {"passthrough": {}}}
 _SEGMENT: Final = 1 << 30
 _OFFSET_AT: Final = {True: slice(8, 16), False: slice(4, 12)}
-"""fetch_offset in an entry of a request, from v9 on and before."""
+"""The span of fetch_offset in a request's entry, by whether the version is v9 or later."""
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """What is read, and how much must be saved."""
+    """The records to read, and the required saving."""
 
     name: str
     partitions: int
     run: Callable[["Run"], None]
     saved: float | None
-    """Percent that must be saved, with records; None: only `OF_THE_BEST` is asked for."""
+    """The required saving in percent, with records. None if only `OF_THE_BEST` applies."""
     active: int = 1
     rate: float = 50
-    """Records a second in all active partitions together; 0: none are produced."""
+    """Records a second in all active partitions together; 0 for none."""
 
 
 @dataclass(slots=True)
@@ -169,12 +169,12 @@ def _measured(stage: Stage, workload: Workload) -> tuple[list[Row], str]:
 
 
 def _against_the_best(folder: Path, gateway: Gateway) -> list[Row]:
-    """Compare what a gateway captured on the clients' side with what it sent to the broker."""
+    """Compare the captured traffic of clients with the traffic to the broker."""
     ports = {str(gateway.port), str(gateway.node_port)}
     direct = through = best = 0
     for events in _connections(folder).values():
         fetches = [event for event in events if isinstance(event, Exchange) and event.api_key == ApiKey.FETCH]
-        # What was under way at the end has no response: nobody knows what it would have saved.
+        # Requests without a response at the end are left out: their saving is unknown.
         fetches = [event for event in fetches if event.request and event.response]
         spent = sum(event.request_bytes + event.response_bytes for event in fetches)
         if events[0].broker.rpartition(":")[2] not in ports:
@@ -202,9 +202,9 @@ def _connections(folder: Path) -> dict[str, list[Exchange | ConnectionEnd]]:
 
 
 def cheapest(fetches: list[Exchange]) -> int:
-    """Return the least that the fetches of a connection could have cost.
+    """Return the lowest possible cost of a connection's fetches.
 
-    What can't be read costs what it did.
+    Fetches that can't be read count with their real cost.
     """
     read: list[CapturedFetch] = []
     other = 0

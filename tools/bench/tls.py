@@ -25,7 +25,7 @@ TOPIC: Final = "secured"
 GIGABYTES: Final = 2.0
 QUICK_GIGABYTES: Final = 0.25
 CPU_LIMIT: Final = 1.3
-"""Most CPU of the gateway, relative to haproxy."""
+"""The gateway's CPU limit, relative to haproxy."""
 
 
 def run(stage: Stage) -> list[Table]:

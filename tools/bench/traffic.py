@@ -1,6 +1,6 @@
 """Exchanges of one connection, as frames: fetches, produce requests, heartbeats.
 
-What a broker answers is what it answers to the gateway: a fetch of a session gets what has changed.
+Responses are those that the broker sends to the gateway: a fetch of a session gets only changes.
 """
 
 import random
@@ -14,9 +14,9 @@ from tools.kafka.raw import compact_array, compact_string, frame, request, uvari
 SESSION_ID: Final = 77
 """The id of every session."""
 RECORDS: Final = bytes(290)
-"""As long as a record of 200 bytes on the wire."""
+"""The size of a record of 200 bytes on the wire."""
 DELTA_BYTES: Final = 200
-"""A fetch of a session that changes at most one partition is not longer."""
+"""The limit of a session's fetch that changes at most one partition, in bytes."""
 CLIENT_ID: Final = "rdkafka"
 PRODUCE, PRODUCE_VERSION = 0, 10
 HEARTBEAT, HEARTBEAT_VERSION = 12, 4
@@ -33,11 +33,11 @@ class Traffic:
     listed: Topics
     """What the connection fetches before them."""
     frames: Frames
-    """Makes the request and the response with a correlation id."""
+    """Builds the request and the response with a correlation id."""
     session: bool = False
-    """Whether they go through a session."""
+    """Whether they use a session."""
     most: int = DELTA_BYTES
-    """The most bytes that the gateway may send to the broker for one."""
+    """The limit of bytes that the gateway may send to the broker for one exchange."""
 
 
 def listing(topics: int, partitions: int) -> Topics:
@@ -47,7 +47,7 @@ def listing(topics: int, partitions: int) -> Topics:
 
 
 def fetches(topics: int, partitions: int, *, busy: bool = False, size: int = len(RECORDS)) -> Traffic:
-    """Fetch all partitions, rotated by one each time as librdkafka does; nothing is new, or records are.
+    """Fetch all partitions, rotated by one each time like librdkafka, with or without new records.
 
     Args:
         topics: how many.
@@ -86,7 +86,7 @@ def produces() -> Traffic:
 
 
 def heartbeats() -> Traffic:
-    """Tell a group's coordinator that a member lives."""
+    """Heartbeats of a group member to its coordinator."""
 
     def frames(number: int) -> tuple[bytes, bytes]:
         body = compact_string("group") + bytes(4) + compact_string("member") + b"\0\0"

@@ -27,9 +27,9 @@ BROKER: Final = "10.84.9.9"
 PORT, LISTEN_PORT = 9092, 19092
 CONNECTIONS: Final = 4
 SHARE: Final = 20
-"""Windows are so many times shorter than in other parts: one second."""
+"""Windows are this many times shorter than in other parts: one second."""
 CPU_LIMIT, PACE_LIMIT = 1.03, 0.97
-"""Limits, relative to explicit mode: the most CPU, the least throughput."""
+"""Limits relative to explicit mode: maximum CPU, minimum throughput."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,11 +40,11 @@ class Kind:
     size: int
     """Bytes of records in a response."""
     counted: str
-    """Which count of a load is used: ``responses`` or ``bytes``."""
+    """The count of a load that is used: ``responses`` or ``bytes``."""
     cpu: tuple[str, float]
-    """The unit of CPU for one of what is counted, and its factor."""
+    """The unit of CPU for one `counted`, and its factor."""
     pace: tuple[str, float]
-    """The unit of what is counted in a second, and its factor."""
+    """The unit of `counted` by second, and its factor."""
 
 
 KINDS: Final = (
@@ -90,7 +90,7 @@ class Mode:
 
 
 def _measured(stage: Stage, kind: Kind) -> tuple[dict[str, list[Window]], dict[str, float]]:
-    """Return the windows of each mode, and which part of its CPU was the kernel's, in percent."""
+    """Return the windows of each mode, and the kernel's part of its CPU, in percent."""
     rounds = stage.rounds(quick=4, usual=24, long=48)
     stage.report(f"transparent: {rounds} rounds of all modes, {kind.name} ...")
     found: dict[str, list[Window]] = {name: [] for name in MODES}
@@ -110,7 +110,7 @@ def _measured(stage: Stage, kind: Kind) -> tuple[dict[str, list[Window]], dict[s
 
 
 def _namespace() -> Namespace:
-    """Make a namespace in which the kernel does not pace what is sent, as it would with BBR."""
+    """Make a namespace in which the kernel does not pace traffic, as it would with BBR."""
     place = Namespace()
     place.run("sysctl", "-qw", "net.ipv4.tcp_congestion_control=reno")
     return place

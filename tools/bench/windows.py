@@ -1,7 +1,7 @@
 """Short windows of several routes, one for each in every round: their order, medians, and comparisons.
 
-A busy machine is busy for all windows of a round. So routes are compared within each round, and the median of
-these comparisons counts.
+If the machine is busy, it is busy for all windows of a round. So routes are compared within each round, and
+the median of these comparisons counts.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +14,7 @@ Rounds: TypeAlias = Mapping[str, Sequence[T]]
 
 
 def turned(names: Sequence[str], by: int) -> list[str]:
-    """Return the order of routes in a round: each begins with another one, every second is reversed."""
+    """Return the order of routes in a round: rotated by one each time, and reversed every second time."""
     by %= len(names)
     order = [*names[by:], *names[:by]]
     return order[::-1] if by % 2 else order

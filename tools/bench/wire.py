@@ -21,14 +21,14 @@ from tools.kafka.process import JavaProcess
 
 WIRE: Final = ("--sessions", "off")
 SETTLED_FETCHES: Final = 50
-"""After so many fetches a client has its partitions and its session."""
+"""The number of fetches after which a client has its partitions and its session."""
 SETTLE_SECONDS: Final = 60.0
 CONSOLE_CONSUMER: Final = "org.apache.kafka.tools.consumer.ConsoleConsumer"
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """What is produced, and how much must be saved."""
+    """The records to produce, and the required saving."""
 
     name: str
     partitions: int
@@ -37,9 +37,9 @@ class Workload:
     rate: float
     """Records a second in all partitions together."""
     saved: float
-    """Percent that must be saved, without records."""
+    """The required saving in percent, without records."""
     saved_all: float
-    """Percent that must be saved, with records."""
+    """The required saving in percent, with records."""
     mark: bool
     """Whether the Java consumer's bytes are a limit."""
 
@@ -87,7 +87,7 @@ def _measured(stage: Stage, workload: Workload) -> tuple[dict[str, Counted], dic
 
 
 def passed(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, int]:
-    """Return how many fetches went without a session between two states, by reason."""
+    """Return the number of fetches without a session between two states, by reason."""
     earlier = before["totals"]["passthrough"]
     counts = {
         reason: count - earlier.get(reason, 0) for reason, count in after["totals"]["passthrough"].items()
@@ -102,7 +102,7 @@ def consumer(address: str, topics: str, partitions: int) -> Load:
 
 @contextmanager
 def _java(address: str, topic: str) -> Iterator[JavaProcess | None]:
-    """Run Kafka's own console consumer; None if its jars can't be downloaded."""
+    """Run Kafka's own console consumer. Yield None if its jars can't be downloaded."""
     try:
         class_path = classpath(LATEST, tools=True)
     except RuntimeError:
@@ -119,7 +119,7 @@ def _java(address: str, topic: str) -> Iterator[JavaProcess | None]:
 
 
 def _java_settled(gateway: Gateway, java: JavaProcess) -> bool:
-    """Wait until the Java consumer is in a session; False if it does not get there."""
+    """Wait until the Java consumer has a session. Return False if it takes too long."""
     until = time.monotonic() + SETTLE_SECONDS
     while time.monotonic() < until and java.running:
         if Counted.of(gateway.state(), "broker").kinds["incremental"] >= SETTLED_FETCHES:
@@ -129,7 +129,7 @@ def _java_settled(gateway: Gateway, java: JavaProcess) -> bool:
 
 
 def _settle(gateway: Gateway, partitions: int) -> None:
-    """Wait, but not too long, until a client lists all its partitions in every fetch."""
+    """Wait, within a limit, until a client lists all its partitions in every fetch."""
     until = time.monotonic() + SETTLE_SECONDS
     before = Counted.of(gateway.state(), "client")
     while time.monotonic() < until:

@@ -1,7 +1,7 @@
 """`--workers 2` compared with one worker: CPU for each fetch, how the load is shared, fetches a second.
 
-Many connections fetch from a stub of a broker that responds at once (`tools.bench.stub`), as fast as the
-gateway allows, through each of two gateways in turn.
+Many connections fetch through each of two gateways in turn, as fast as it allows, from a stub of a broker
+that responds at once (`tools.bench.stub`).
 """
 
 import os
@@ -24,11 +24,12 @@ LOADS: Final = 2
 CONNECTIONS: Final = 32
 """Connections of each load."""
 SHARE: Final = 20
-"""Windows are so many times shorter than in other parts: one second."""
+"""Windows are this many times shorter than in other parts: one second."""
 CPU_LIMIT, LOAD_LIMIT, PACE_LIMIT = 1.05, 40.0, 1.6
-"""Most CPU relative to one worker, least percent of the load for each, least throughput relative to one."""
+"""Limits: CPU relative to one worker, a worker's minimum share of the load in percent, minimum throughput
+relative to one worker."""
 CORES: Final = 6
-"""Two workers, their clients and their broker need so many cores to be faster than one worker."""
+"""Two workers, their clients and their broker need this many cores to be faster than one worker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,7 @@ class Window:
     pace: float
     """Fetches a second."""
     least: float
-    """The least busy worker's part of the CPU of all workers, in percent."""
+    """The least busy worker's share of all workers' CPU, in percent."""
 
 
 def run(stage: Stage) -> list[Table]:

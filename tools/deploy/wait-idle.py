@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Waits until no client is connected to the gateway, or for so many seconds: a container's preStop hook.
+"""Waits until no client is connected to the gateway, or for a time limit: a container's preStop hook.
 
-Before Kubernetes 1.29 sidecars have no order, and a pod stops all of its containers at once. With this hook
-the gateway stays until its clients have finished. The exit code is always 0: a failed hook would not help
-anybody. As for the gateway, FETCHGATE_ADMIN_TOKEN_FILE names the file of the admin endpoint's token, and
-FETCHGATE_ADMIN_CERT its certificate. An expired one is not trusted: then the hook waits the full time.
+Before Kubernetes 1.29 sidecars have no order, and a pod stops all its containers at once. With this hook the
+gateway stays until its clients have finished. The exit code is always 0, since a failed hook would help
+nobody. As for the gateway, FETCHGATE_ADMIN_TOKEN_FILE names the file with the admin endpoint's token, and
+FETCHGATE_ADMIN_CERT its certificate. If that has expired it is not trusted, and the hook waits for the time
+limit.
 """
 
 import json
@@ -29,7 +30,7 @@ def main() -> None:
 def is_left(admin: str) -> bool:
     """Whether no client is connected, or the gateway has ended and refuses connections.
 
-    A gateway that does not respond, or not correctly, may be busy: then it has clients.
+    A gateway without a correct response may be busy, so it counts as having clients.
     """
     cert = os.environ.get("FETCHGATE_ADMIN_CERT")
     address = f"{'https' if cert else 'http'}://{admin}/state?connections=0"
@@ -48,7 +49,10 @@ def is_left(admin: str) -> bool:
 
 
 def _trusting(cert: str) -> ssl.SSLContext:
-    """Return what takes a certificate for itself: the gateway shows it, beside this hook, by any name."""
+    """Return a context that trusts exactly this certificate, under any name.
+
+    The gateway runs beside this hook.
+    """
     context = ssl.create_default_context(cafile=cert)
     context.check_hostname = False
     # Without VERIFY_X509_STRICT, a default from Python 3.13 on: many CAs do not satisfy it.

@@ -51,7 +51,7 @@ def main() -> int:
         flush=True,
     )
     fuzz_one = partial(fuzz, count=count, seconds=seconds, seed=seed, with_atheris=with_atheris)
-    # A process for each: CPU time and memory are those of one target.
+    # One process each, so that CPU time and memory are measured per target.
     fresh = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(os.cpu_count(), mp_context=fresh, max_tasks_per_child=1) as processes:
         counts = list(processes.map(fuzz_one, [target.name for target in chosen]))

@@ -1,4 +1,4 @@
-"""Targets `reassembly`, `tls`, `packets`, `pcap`, `pcapng`: what `fetchgate replay` makes of broken files."""
+"""Targets `reassembly`, `tls`, `packets`, `pcap`, `pcapng`: `fetchgate replay` on broken files."""
 
 import hmac
 import io
@@ -31,11 +31,11 @@ _FLAGS: Final = (0, 0, 0, SYN, FIN, RST, SYN | FIN, 0)
 _SECOND: Final = 1_000_000_000
 _LINKS: Final = (101, 1, 0, 113, 276, 12, 108, 228, 229, -1)
 _SHORT_READ: Final = 700
-"""A stream that gives fewer bytes than it is asked for."""
+"""The limit of bytes that the stream returns in one read."""
 
 
 class _Dripping(io.BytesIO):
-    """A file of which a read returns few bytes."""
+    """A file whose reads return few bytes."""
 
     def readinto(self, buffer: memoryview, /) -> int:  # type: ignore[override] # narrower than Buffer
         return super().readinto(buffer[:_SHORT_READ])
@@ -58,7 +58,7 @@ def _reassembly(data: bytes) -> None:
         at += 5 + size
         low = bool(kind & 1)
         sequence = next_[low]
-        if kind & 2:  # otherwise it follows the one before
+        if kind & 2:  # otherwise it follows the previous one
             sequence += (offset - 128) << (kind >> 4)
         hole = missing << 4 if kind & 4 else 0
         flags = _FLAGS[missing & 7] if kind & 8 else 0
@@ -114,7 +114,7 @@ _ROW: Final = 3
 
 
 class _Sum:
-    """Gets what was decrypted of one direction, and sums it up."""
+    """Receives the decrypted bytes of one direction, and sums them up."""
 
     def __init__(self) -> None:
         self.size = 0
@@ -133,7 +133,7 @@ class _Sum:
 
 
 def _tls(data: bytes) -> None:
-    """Rows of a connection: a byte of flags, two of the size, the payload or how much is missing."""
+    """Rows of a connection: a flag byte, a size of two bytes, then the payload or how much is missing."""
     secrets = Secrets()
     secrets.by_connection = {label + _RANDOM: _SECRET for label in (CLIENT, SERVER)}
     sums = _Sum(), _Sum()
@@ -187,7 +187,7 @@ def _tls_row(side: int, payload: bytes) -> bytes:
 
 
 def _packets(data: bytes) -> None:
-    """Packets of one link type: a byte of the length that was cut, two of the size, then the packet."""
+    """Packets of one link type: a byte for the cut length, a size of two bytes, then the packet."""
     link = _LINKS[data[0] % len(_LINKS)] if data else 101
     window = Window(0, len(data))
     window.data[: len(data)] = data
@@ -240,7 +240,7 @@ def _packets_seeds() -> list[bytes]:
 
 
 def _file(head: bytes, data: bytes) -> None:
-    """A file that begins as its format does, so that not every input ends at the first bytes."""
+    """A file that starts correctly for its format, so that not every input ends at the first bytes."""
     data = data[1:] if data[:1] == b"\xff" else head + data[len(head) :]
     counts = FileCounts(file="fuzz")
     window = Window(0, len(data) + 1)

@@ -1,10 +1,10 @@
 """Targets `client`, `broker`, `core` and `sessions`: one connection of the gateway, without sockets.
 
-An input is a list of steps: a byte that says what is done, then what that needs. Frames are given their
-length, and responses the correlation id that is due, so that most of them are read beyond that. Raw steps
-leave both to the input. `ModelBroker` is who answers sensibly.
+An input is a list of steps: a byte for the action, then its arguments. Frames get their length, and responses
+the correlation id that is due, so that most of them are read beyond these. Raw steps leave both to the input.
+`ModelBroker` gives correct responses.
 
-With target `sessions` clients have sessions with the gateway, and their next connection may go on with them.
+In target `sessions` clients have sessions with the gateway, and can continue them on their next connection.
 """
 
 import random
@@ -42,9 +42,9 @@ _LITTLE_ROOM: Final = 8
 """Partitions in each shard."""
 _EVICTION_MS: Final = 1000
 _MODEL_ANSWERS: Final = 16
-"""At most so many answers of the model in a row."""
+"""The limit of consecutive responses by the model."""
 _MOST_ANSWERS: Final = 4096
-"""At most so many answers are remembered."""
+"""The limit of remembered responses."""
 _FETCH_KEY: Final = b"\0\1"
 _API_VERSIONS_KEY: Final = b"\0\x12"
 _MEASURED: Final = Measured()
@@ -52,25 +52,24 @@ _RELEASES: Final = ("4.3", "3.9", "2.8", "1.1", "1.0")
 
 
 _Step = tuple[bytes, float]
-"""A fetch and when it comes, or b"": a record is appended."""
+"""A fetch and the time it comes, or b"" to append a record."""
 
 
 class _Model:
-    """A broker with one topic. What it was asked before, after the same beginning, it answers from memory.
+    """A broker with one topic. It repeats remembered responses after the same beginning.
 
-    Most inputs begin alike, and the model takes as long to answer as the gateway.
+    Most inputs begin alike, and the model takes as long to respond as the gateway.
     """
 
     _known: ClassVar[dict[tuple[object, _Step], tuple[object, bytes]]] = {}
-    """By state and step, the state that follows and the answer. A state is how the broker began, or a bare
-    object."""
+    """By state and step: the next state and the response. A state is the broker's start, or a bare object."""
 
     def __init__(self, release: str, slots: int) -> None:
         self._began = (release, slots)
         self._state: object = self._began
         self._broker: ModelBroker | None = None
         self._behind: list[_Step] = []
-        """Steps that were answered from memory; `_broker` takes them once it is needed."""
+        """Steps that were answered from memory. `_broker` catches up once it is needed."""
 
     def answer(self, request: bytes, now: float) -> bytes:
         return self._take((request, now))
@@ -99,13 +98,13 @@ class _Model:
             try:
                 answer = broker.handle(request, now)
             except (WireError, ConnectionClosedError, ValueError, OverflowError, KeyError, IndexError):
-                answer = request[4:8]  # the model is for requests that a broker understands
+                answer = request[4:8]  # the model only handles requests that a broker understands
         self._behind.clear()
         return answer
 
 
 class _Script:
-    """One connection, and what an input does to it."""
+    """One connection, and the actions of an input on it."""
 
     def __init__(self, data: bytes, steps: tuple[int, ...], *, answered: bool, serves: bool) -> None:
         self._data, self._at = data, 0
@@ -133,7 +132,7 @@ class _Script:
         self._release = _RELEASES[(options >> 6) % len(_RELEASES)]
         self._model: _Model | None = None
         self._asked = bytearray()
-        """What went to the broker and was not answered by the model."""
+        """Bytes sent to the broker that the model has not answered yet."""
         self._now = 0.0
         self._chunk = 0
 
@@ -200,7 +199,7 @@ class _Script:
         self._feed(self._receive_client, data)
 
     def _receive_client(self, data: bytes, now: float) -> None:
-        """Take the client's bytes as a link does."""
+        """Receive bytes from the client, like a link."""
         done, out = self._connection.steady.request(data, now)
         self._asked += out
         if done < len(data):
@@ -208,7 +207,7 @@ class _Script:
         self._go_on()
 
     def _go_on(self) -> None:
-        """Process what came from the client and waits for the next turn of the event loop."""
+        """Process the client's bytes that wait for the next turn of the event loop."""
         while self._connection.goes_on:
             self._connection.go_on(self._now)
 
@@ -216,7 +215,7 @@ class _Script:
         self._feed(self._receive_broker, data)
 
     def _receive_broker(self, data: bytes, now: float) -> None:
-        """Take the broker's bytes as a link does."""
+        """Receive bytes from the broker, like a link."""
         steady = self._connection.steady
         data = steady.join(data, now)
         done, _ = steady.response(data, steady.began, now)
@@ -247,7 +246,7 @@ class _Script:
         return len(content).to_bytes(4) + content
 
     def _answer(self, where: int, mask: int) -> bool:
-        """Have the model answer the next request; `mask` spoils one byte of its answer."""
+        """Let the model answer the next request; `mask` spoils one byte of the response."""
         if len(self._asked) < 4:
             return False
         size = int.from_bytes(self._asked[:4])
@@ -271,12 +270,12 @@ class _Script:
         return request[4:8]
 
     def _fetch(self, kind: int, subset: int, offset: int) -> None:
-        """Send a fetch as clients do."""
+        """Send a fetch like a normal client."""
         version = _VERSIONS[kind % len(_VERSIONS)]
         self._client(_fetch_frame(version, _wants(subset, offset), kind))
 
     def _session(self, kind: int, which: int, subset: int, forgets: int) -> None:
-        """Send a fetch as clients with sessions do: with an id and an epoch that fit, or that do not."""
+        """Send a fetch like a client with sessions: with an id and an epoch that match, or do not."""
         version = _SESSION_VERSIONS[kind % len(_SESSION_VERSIONS)]
         held: list[FetchSession] = list(self._manager.cache) if self._manager is not None else []
         session = held[which % len(held)] if held and which & 32 else None
@@ -290,7 +289,7 @@ class _Script:
         self._client(_session_frame(version, wants, kind, (session_id, epoch), forget))
 
     def _reconnect(self) -> None:
-        """End the connection, and begin another one: sessions of clients outlive it."""
+        """End the connection and begin another one. Clients' sessions survive that."""
         self._end()
         self._asked.clear()
         self._connection = self._connect()
@@ -324,7 +323,7 @@ class _Script:
         self._look()
 
     def _look(self) -> None:
-        """Ask what the shell asks."""
+        """Call the queries of the shell."""
         connection = self._connection
         repr(connection)
         for name in (
@@ -353,7 +352,7 @@ class _Script:
 
 
 def _check(cache: FetchSessionCache) -> None:
-    """See whether a cache has what its sessions say."""
+    """Check that a cache's counts match its sessions."""
     sessions = list(cache)
     if cache.partitions != sum(session.cached_size for session in sessions):
         raise AssertionError(f"{cache} of {sessions}")
@@ -365,7 +364,7 @@ def _check(cache: FetchSessionCache) -> None:
 
 
 def _wants(subset: int, offset: int) -> tuple[tuple[str, int, int], ...]:
-    """List some of the partitions, the first one at an offset; two bits of `subset` are for the order."""
+    """List some of the partitions, the first one at an offset. Two bits of `subset` set the order."""
     wants = [
         (_TOPIC, index, offset if index == 0 else 0) for index in range(_PARTITIONS) if subset >> index & 1
     ]
@@ -386,7 +385,7 @@ def _model_broker(release: str, slots: int) -> ModelBroker:
 
 @lru_cache(maxsize=256)
 def _api_versions(release: str, version: int) -> bytes:
-    """Return the response to ApiVersions, behind its correlation id."""
+    """Return the response to ApiVersions, after its correlation id."""
     return ModelBroker(release).handle(bytes((0, 18, 0, version, 0, 0, 0, 0)), 0.0)[4:]
 
 
@@ -419,7 +418,7 @@ def _sized(content: bytes) -> bytes:
 
 
 def _seeds(steps: tuple[int, ...]) -> list[bytes]:
-    """Make scripts of real frames, and some in which a session is made and used."""
+    """Make scripts of real frames, and some that create and use a session."""
     at = {step: number for number, step in enumerate(steps)}
     requests, responses = frames()
     found = []
@@ -428,7 +427,8 @@ def _seeds(steps: tuple[int, ...]) -> list[bytes]:
             bytes([options, at[CLIENT_FRAME]]) + _sized(frame) for frame in requests for options in (3, 11)
         ]
     if BROKER_FRAME in at:
-        # Responses are read by what was asked: ask Metadata, FindCoordinator and others, and fetch.
+        # Responses are read according to their requests: request Metadata, FindCoordinator and others, then
+        # fetch.
         for number, frame in enumerate(responses):
             asked = bytes([at[OTHER], (3, 10, 60, 18, 0, 74, 75)[number % 7], number % 13])
             told = bytes([at[BROKER_FRAME]]) + _sized(frame[4:])
@@ -441,7 +441,7 @@ def _seeds(steps: tuple[int, ...]) -> list[bytes]:
         )
         for options in (3, 35, 67, 131):
             found.append(bytes([options, at[OTHER], 18, 0]) + fetches + bytes([at[CONTROL], 0]))
-    if MODEL in at:  # one byte of one answer is spoiled while a session is made and used
+    if MODEL in at:  # spoil one byte of one response while a session is created and used
         for spoiled in range(1, 4):
             for where in range(48):
                 fetches = b"".join(
@@ -454,7 +454,7 @@ def _seeds(steps: tuple[int, ...]) -> list[bytes]:
 
 
 def _session_seeds() -> list[bytes]:
-    """Make scripts in which clients make sessions, use them, change them and come back to them."""
+    """Make scripts in which clients create sessions, use them, change them and return to them."""
     at = {step: number for number, step in enumerate(_SESSIONS)}
 
     def session(kind: int, which: int, subset: int, forgets: int = 0) -> bytes:
@@ -472,7 +472,7 @@ def _session_seeds() -> list[bytes]:
                 found.append(head + begins + record + session(version, 33, 2) + session(version, 32, 1, 6))
                 found.append(head + begins + reconnect + asks + record + session(version, 32, 0) * 2)
                 found.append(head + begins + wrong + session(version, 32, 0, 63) + session(version, 0, 3))
-    for where in range(64):  # one byte of one response is spoiled
+    for where in range(64):  # spoil one byte of one response
         spoiled = bytes([at[SESSION], where % 6, 32, 1, 0, at[MODEL], where, 0x80])
         asks = bytes([3, 9, at[OTHER], 18, 0, at[MODEL], 0, 0])
         found.append(asks + session(where % 6, 0, 63) + record + spoiled + session(where % 6, 32, 0))

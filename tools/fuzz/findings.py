@@ -1,4 +1,4 @@
-"""What was found becomes a small file that a test replays."""
+"""Turns a finding into a small file that a test replays."""
 
 import hashlib
 import time
@@ -10,7 +10,7 @@ from tools.fuzz.target import Finding, Target, examine
 REGRESSIONS: Final = Path(__file__).parents[2] / "tests" / "fuzz" / "regressions"
 _MOST_TRIES: Final = 1000
 _SECONDS: Final = 20.0
-"""An input is not made smaller for longer than this."""
+"""The time limit to make an input smaller."""
 
 
 def regressions(target: Target) -> list[Path]:
@@ -19,9 +19,9 @@ def regressions(target: Target) -> list[Path]:
 
 
 def keep(target: Target, data: bytes, folder: Path = REGRESSIONS) -> tuple[Path, Finding] | None:
-    """Make an input small and write it to a file; None if it does nothing that it must not do.
+    """Make an input small and write it to a file. Return None if it has no finding.
 
-    Inputs come from processes in which code is traced. So it is checked again here.
+    Inputs come from processes with traced code, so they are checked again here.
     """
     found = examine(target, data)
     if found is None:
@@ -36,7 +36,7 @@ def keep(target: Target, data: bytes, folder: Path = REGRESSIONS) -> tuple[Path,
 
 
 def smaller(target: Target, data: bytes, found: Finding) -> bytes:
-    """Leave out what is not needed for the same finding."""
+    """Remove the parts of an input that are not needed for the same finding."""
     tries, until = 0, time.monotonic() + _SECONDS
     size = len(data) // 2
     while size and tries < _MOST_TRIES:

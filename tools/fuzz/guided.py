@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 SLOWER: Final = 4.0
-"""Traced code takes so many times as long. A suspect is examined again without."""
+"""Traced code takes this many times as long. Suspects are checked again without tracing."""
 _SAY_SECONDS: Final = 5.0
 
 
@@ -52,7 +52,7 @@ def main() -> None:
             part.write_text(json.dumps(told))
             part.replace(place / "result.json")
         if over:
-            os._exit(0)  # libFuzzer itself ends the process without a word
+            os._exit(0)  # libFuzzer would end the process silently
 
     options = [f"-seed={int(seed) + 1}", f"-max_len={target.most_bytes}", "-timeout=60", "-rss_limit_mb=2048"]
     options += ["-verbosity=0", f"-artifact_prefix={place}/"]

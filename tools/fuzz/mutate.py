@@ -1,4 +1,4 @@
-"""A small mutator: what fuzzers do to bytes, for machines without one and for quick tests."""
+"""A small mutator, for machines without a fuzzer and for quick tests."""
 
 import random
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ _WORDS: Final = tuple(
     )
     if -(1 << (8 * size - 1)) <= value < 1 << (8 * size)
 )
-"""Numbers at which code goes wrong."""
+"""Numbers that often break code."""
 _MOST_CHANGES: Final = 6
 
 

@@ -1,4 +1,4 @@
-"""The loop without atheris: seeds, mutated; and what both loops do with each input."""
+"""The loop without atheris: mutated seeds; and the handling of each input in both loops."""
 
 import gc
 import random
@@ -12,17 +12,17 @@ from tools.fuzz.mutate import mutated
 from tools.fuzz.target import CPU_SECONDS, Finding, Target, cpu_seconds, examine, run_once
 
 EXAMINE_EVERY: Final = 2000
-"""Every so many inputs one is examined for the memory that it takes. That costs a hundred times as much."""
+"""How often an input's memory is examined. That costs a hundred times as much."""
 LOOK_EVERY: Final = 20_000
 MOST_GROWTH: Final = 64 << 20
-"""A process must not grow by more while it feeds inputs, after the first `LOOK_EVERY`."""
+"""The limit of growth of the process while it feeds inputs, after the first `LOOK_EVERY`."""
 
 Say = Callable[[int, float], None]
-"""Called now and then with the number of inputs so far, and the seconds."""
+"""Called now and then with the number of inputs and the seconds so far."""
 
 
 class Watch:
-    """Feeds inputs, and keeps those that do what they must not.
+    """Feeds inputs, and keeps those with findings.
 
     Args:
         target: what is fed.
@@ -32,7 +32,7 @@ class Watch:
     def __init__(self, target: Target, *, slower: float = 1.0) -> None:
         self.inputs = 0
         self.suspects: dict[str, bytes] = {}
-        """An input for each finding, by what tells it from others. `findings.keep` checks them again."""
+        """An input for each finding, by its identity. `findings.keep` checks them again."""
         self._target = target
         self._most_seconds = CPU_SECONDS * slower
         self._process = psutil.Process()
@@ -66,7 +66,7 @@ class Watch:
 
 
 def inputs(target: Target, seed: int) -> Iterator[bytes]:
-    """Return the seeds, and then mutations of them without end."""
+    """Yield the seeds, and then mutations of them without end."""
     seeds = target.seeds()
     yield from seeds
     choose = random.Random(f"{target.name} {seed}")  # noqa: S311 - not a secret
@@ -75,9 +75,9 @@ def inputs(target: Target, seed: int) -> Iterator[bytes]:
 
 
 def plain(target: Target, count: int, seconds: float, seed: int, say: Say) -> Watch:
-    """Feed so many inputs, or for so many seconds."""
+    """Feed `count` inputs, at most for `seconds`."""
     watch = Watch(target)
-    target.seeds()  # the first time they are read from files
+    target.seeds()  # read the files first
     began = said = time.monotonic()
     for data in inputs(target, seed):
         now = time.monotonic()

@@ -1,6 +1,6 @@
 """Targets `channel` and `admin`: messages between a gateway's processes, and its admin endpoint.
 
-The two ends of a channel are the same program, so pickled data is trusted there. What is made of an input are
+The two ends of a channel are the same program, so pickled data is trusted there. An input determines the
 messages, their order, and where reads and packets cut them. Bytes of the input are never unpickled.
 """
 
@@ -32,7 +32,7 @@ _FLAGS: Final = {"bootstrap": "127.0.0.1:1", "listen": "127.0.0.1:0"}
 
 
 def _channel(data: bytes) -> None:
-    """Two bytes say what is sent; then messages: a byte for the size of each, one for where it is cut."""
+    """Two bytes for `_packets`; then messages, each with a byte for its size and one for its cut."""
     if len(data) < 3:
         return
     _packets(data)
@@ -93,7 +93,7 @@ def _pairs() -> tuple[tuple[socket.socket, socket.socket], ...]:
 
 
 def _packets(data: bytes) -> None:
-    """Questions with late responses, and connections that are sent with and without a descriptor."""
+    """Requests with late responses, and connections sent with and without a descriptor."""
     (asks, responds), (sends, receives) = _pairs()
     question = Question(asks)
     asks.setblocking(False)
@@ -164,7 +164,7 @@ class _Still:
 
 
 class _Writer:
-    """What a response is written to."""
+    """The writer for a response."""
 
     def __init__(self) -> None:
         self.written = bytearray()
@@ -188,7 +188,7 @@ class _DefectError(Exception):
 
 
 class _Log:
-    """Raises what the endpoint logs."""
+    """Raises the errors that the endpoint logs."""
 
     def error(self, event: str, *, exc_info: BaseException) -> None:
         raise _DefectError(event) from exc_info
@@ -209,9 +209,9 @@ def _stage() -> tuple[asyncio.AbstractEventLoop, Admin]:
 
 
 def _admin(data: bytes) -> None:
-    """A request in pieces: the first byte says how long each of them is."""
+    """A request in pieces. The first byte is their length."""
     loop, admin = _stage()
-    with patch.object(logs, "logger", _Log):  # for this input alone: other tests run in this process
+    with patch.object(logs, "logger", _Log):  # only for this input: other tests run in this process
         loop.run_until_complete(_ask(admin, data[:1], data[1:]))
 
 

@@ -1,4 +1,4 @@
-"""One target, fuzzed in this process or, with atheris, in one more."""
+"""One target, fuzzed in this process or, with atheris, in a child process."""
 
 import json
 import os
@@ -19,7 +19,7 @@ _GRACE_SECONDS: Final = 600.0
 
 
 def fuzz(name: str, count: int, seconds: float, seed: int, *, with_atheris: bool) -> int:
-    """Fuzz one target; return how many findings there were."""
+    """Fuzz one target. Return the number of findings."""
     target = TARGETS[name]
     say = _Say(target.name)
     broken = False
@@ -37,7 +37,7 @@ def fuzz(name: str, count: int, seconds: float, seed: int, *, with_atheris: bool
 
 
 class _Say:
-    """Prints how a target goes."""
+    """Prints the progress of a target."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -49,7 +49,7 @@ class _Say:
         )
 
     def told(self, inputs: int, taken: float, found: int) -> None:
-        """Print how it ended."""
+        """Print the result."""
         self(inputs, taken)
         print(f"{self._name}: {found or 'no'} findings", flush=True)
 
@@ -57,10 +57,10 @@ class _Say:
 def _guided(
     target: Target, count: int, seconds: float, seed: int, say: _Say
 ) -> tuple[int, float, list[bytes], bool]:
-    """Fuzz in a process of its own. An input that ends that process is found beside its result.
+    """Fuzz in a child process. An input that ends that process is found beside its result.
 
     Returns:
-        how many inputs in how many seconds, which of them are suspects, and whether the process ended without
+        the number of inputs, the seconds, the suspects among them, and whether the process ended without
         a suspect.
     """
     folder = _WORK / target.name

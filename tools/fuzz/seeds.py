@@ -1,4 +1,4 @@
-"""Real bytes to begin with: the sample captures, and the vectors of live brokers."""
+"""Real bytes as seeds: the sample captures, and vectors of live brokers."""
 
 import json
 from collections import defaultdict
@@ -22,7 +22,7 @@ _MOST_BYTES: Final = 3000
 
 @cache
 def frames() -> tuple[tuple[bytes, ...], tuple[bytes, ...]]:
-    """Return requests and responses without their length: of each kind and version a few that are small."""
+    """Return requests and responses without their length, a few small ones of each kind and version."""
     requests: defaultdict[bytes, set[bytes]] = defaultdict(set)
     responses: defaultdict[int, set[bytes]] = defaultdict(set)
     for name in _NAMES:
@@ -48,7 +48,7 @@ def frames() -> tuple[tuple[bytes, ...], tuple[bytes, ...]]:
 
 
 def _of_capture(path: Path) -> list[tuple[bytes, bool]]:
-    """Return the frames of a capture and whether the broker sent them, as far as its streams have no gaps."""
+    """Return the frames of a capture (up to the first gap of a stream), and whether the broker sent them."""
     streams: defaultdict[tuple[bytes, bool], bytearray] = defaultdict(bytearray)
     counts = FileCounts(file=path.name)
     (source,) = expand([str(path)])

@@ -1,4 +1,4 @@
-"""A target: what is fed, with what, and what it must not do."""
+"""A target: its entry, its limits, and its findings."""
 
 import time
 import traceback
@@ -10,38 +10,39 @@ from pathlib import Path
 from typing import Final
 
 CPU_SECONDS: Final = 0.020
-"""One input must not take more CPU time."""
+"""The limit of CPU time for one input."""
 TRIES: Final = 3
-"""An input counts as too slow if it is each time: other processes disturb caches, garbage is collected."""
+"""An input counts as too slow only if all tries are slow: other processes disturb caches, garbage is
+collected."""
 FRAMES: Final = 3
-"""So many of the innermost lines tell one crash from another."""
+"""How many of the innermost lines identify a crash."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """One entry of the code for bytes of others."""
+    """One entry of the code for foreign bytes."""
 
     name: str
     run: Callable[[bytes], None]
-    """Feeds one input. What it raises is a finding: documented errors are caught in it."""
+    """Feeds one input. It catches documented errors; any other exception is a finding."""
     seeds: Callable[[], list[bytes]]
     modules: tuple[str, ...]
     """Packages whose code guides the fuzzer."""
     most_bytes: int = 4096
-    """No input is longer."""
+    """The length limit of an input."""
     memory: int = 4 << 20
-    """One input must not allocate more at a time, and `memory_per_byte` for each of its bytes."""
+    """The limit of memory for one input, in addition to `memory_per_byte` for each of its bytes."""
     memory_per_byte: int = 256
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What an input did that it must not do."""
+    """The forbidden effect of an input."""
 
     kind: str
     """`crash`, `hang` or `growth`."""
     where: str
-    """What tells it from others: for a crash the exception and the innermost lines."""
+    """Its identity: for a crash the exception and the innermost lines."""
     text: str = ""
 
     def __str__(self) -> str:
@@ -57,9 +58,9 @@ def crash(error: BaseException) -> Finding:
 
 
 def run_once(target: Target, data: bytes) -> tuple[Finding | None, float]:
-    """Feed one input. Return what was found, if anything, and the seconds it took.
+    """Feed one input. Return the finding, if any, and the seconds it took.
 
-    These are seconds by the clock, which costs less to ask than CPU time and is never less.
+    The seconds are wall time, which is cheaper to read than CPU time and never less.
     """
     began = time.perf_counter()
     try:
@@ -78,9 +79,9 @@ def examine(target: Target, data: bytes) -> Finding | None:
 
 
 def cpu_seconds(target: Target, data: bytes, limit: float = CPU_SECONDS) -> float:
-    """Return the CPU time that one input takes, as the least of a few tries.
+    """Return the CPU time for one input, the minimum of a few tries.
 
-    One try within the limit is enough. So an input that only waited for a processor costs one more run.
+    One try within the limit is enough, so an input that only waited for a processor costs one more run.
     """
     least = inf
     for _ in range(TRIES):

@@ -1,8 +1,8 @@
-"""Changes to a cluster that tests make: topics, partitions, settings, quotas, leaders.
+"""Changes to a cluster for tests: topics, partitions, settings, quotas, leaders.
 
-The request versions are those that brokers from 1.0 to 4.3 support. But quotas need a broker of 2.6, moving
-leaders 2.4, topic ids 2.8. Each method returns when the metadata of all brokers show the change, if metadata
-show it at all.
+The request versions are those that brokers from 1.0 to 4.3 support. Exceptions: quotas need a broker of 2.6,
+moving leaders 2.4, topic ids 2.8. Each method returns when the metadata of all brokers show the change, if
+metadata show it at all.
 """
 
 import struct
@@ -30,7 +30,7 @@ TOPIC_RESOURCE = 2
 TOPIC_ALREADY_EXISTS, ELECTION_NOT_NEEDED = 36, 84
 
 PATIENCE = 30.0
-"""A change must be in the metadata of every broker after so many seconds."""
+"""The time limit for a change to be in the metadata of every broker."""
 
 
 class AdminError(RuntimeError):
@@ -109,7 +109,7 @@ class Admin:
         )
 
     def _creatable(self, name: str) -> bool:
-        """Whether the name is free. With ZooKeeper a deleted topic leaves the metadata before that."""
+        """Whether the name is free. With ZooKeeper, a deleted topic leaves the metadata earlier than that."""
         topic = string(name) + struct.pack(">ih", 1, 1) + array([]) + array([])
         reader = self._controller_call(CREATE_TOPICS, 2, array([topic]) + struct.pack(">i?", 20_000, True))
         reader.read(4 + 4)  # throttle, one topic
@@ -154,7 +154,9 @@ class Admin:
             reader.string()
 
     def set_quota(self, client_id: str | None, quota: Mapping[str, float | None]) -> None:
-        """Set quotas of a client id (None: of all), as `{"consumer_byte_rate": 50_000}`; None removes one.
+        """Set quotas of a client id (None for all), like `{"consumer_byte_rate": 50_000}`.
+
+        None removes a quota.
 
         It needs a broker of 2.6 or later. Older brokers have the property `quota.consumer.default`.
         """
@@ -170,7 +172,7 @@ class Admin:
                 reader.string(), reader.string()
 
     def move_leader(self, name: str, partition: int, node_id: int) -> None:
-        """Make a broker the leader (and a replica, if it was not). Wait until every broker knows it."""
+        """Make a broker the leader, and a replica if it is none. Wait until every broker knows it."""
         replicas = self.state(name).topics[name].replicas[partition]
         order = [node_id, *(other for other in replicas if other != node_id)]
         if node_id not in replicas:
@@ -183,7 +185,7 @@ class Admin:
         self.reorder_all(name, {partition: replicas})
 
     def reorder_all(self, name: str, replicas: Mapping[int, Sequence[int]]) -> None:
-        """Set the replicas of partitions. Wait until every broker knows it, and the first ones are in sync.
+        """Set the replicas of partitions. Wait until every broker knows them, and the first ones are in sync.
 
         Leaders stay until the next election.
         """
@@ -200,7 +202,7 @@ class Admin:
         self._await(f"{name} is on {orders}", holds, name)
 
     def elect(self, name: str, leaders: Mapping[int, int]) -> None:
-        """Have the first replica of partitions lead. Wait until every broker knows it.
+        """Make the first replica of each partition its leader. Wait until every broker knows it.
 
         Args:
             name: of the topic.

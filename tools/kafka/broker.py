@@ -39,7 +39,7 @@ from tools.kafka.zookeeper import ZooKeeper
 
 LATEST = "4.3.0"
 START_TIMEOUT = 180.0
-"""A broker must respond after so many seconds. 3 to 6 are usual, many more when all cores are busy."""
+"""The time limit for a broker to respond. 3 to 6 seconds are usual, many more if all cores are busy."""
 
 
 class Broker:
@@ -265,7 +265,7 @@ class Broker:
             raise RuntimeError(f"{self!r}: its storage could not be formatted:\n{done.stdout}{done.stderr}")
 
     def _ensure_zookeeper(self, class_path: str) -> None:
-        """Start ZooKeeper if it is not running. Wait until it has forgotten a broker that was killed."""
+        """Start ZooKeeper if it is not running. Wait until it has forgotten a killed broker."""
         if self._zookeeper is None:
             self._zookeeper = ZooKeeper(class_path, port=self.controller_port, folder=self.folder)
         time.sleep(max(0.0, self._killed_at + SESSION_EXPIRY - time.monotonic()))

@@ -75,7 +75,7 @@ class Cluster:
         Raises:
             RuntimeError: one did not start; the message ends with its log.
         """
-        classpath(self.version)  # fetched first, not by three threads that wait for each other
+        classpath(self.version)  # download first, instead of in three threads that wait for each other
         try:
             with ThreadPoolExecutor(len(self.brokers)) as pool:
                 list(pool.map(Broker.launch, self.brokers))

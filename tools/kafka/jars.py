@@ -45,7 +45,7 @@ def fetch(version: str, *, tools: bool = False) -> Path:
 
 
 def fetch_as(name: str, wanted: Sequence[str]) -> Path:
-    """Return the folder of artifacts and what they need. Two processes at once download them only once.
+    """Return the folder of artifacts and their dependencies. Concurrent processes download them only once.
 
     Args:
         name: of the folder.
@@ -71,9 +71,9 @@ def cache_folder() -> Path:
 
 
 def coordinates(version: str, *, tools: bool = False) -> list[str]:
-    """Return what a broker of this release needs, as `group:artifact:version`.
+    """Return the artifacts of a broker of this release, as `group:artifact:version`.
 
-    Scala 2.13 builds exist since 2.4. Of the releases before, all have builds with 2.12.
+    Scala 2.13 builds exist since 2.4. All earlier releases have builds with 2.12.
     """
     scala = "2.13" if parse_version(version) >= (2, 4) else "2.12"
     wanted = [f"org.apache.kafka:kafka_{scala}:{version}", LOGGER]

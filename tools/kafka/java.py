@@ -12,7 +12,7 @@ from pathlib import Path
 from replay.measure.spark.java import shimmed
 
 OLDEST = 17
-"""Kafka 4.x brokers need it. All brokers since 1.0.2 were seen to run on it."""
+"""Kafka 4.x brokers need it. All brokers since 1.0.2 run on it."""
 
 
 @cache

@@ -1,6 +1,6 @@
 """Free ports on loopback, outside the range that the system uses for outgoing connections.
 
-A client could have a port of that range when a broker that restarts needs it again.
+Otherwise a client could occupy the port of a broker that restarts.
 """
 
 import errno

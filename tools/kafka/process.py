@@ -11,7 +11,7 @@ from tools.kafka import reaper
 from tools.kafka.java import java
 
 TAIL = 40
-"""So many lines of its log are shown when a process does not start."""
+"""How many lines of its log are shown if a process does not start."""
 
 
 class JavaProcess:

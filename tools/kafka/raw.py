@@ -18,7 +18,7 @@ FIRST_FLEXIBLE = (
 """The first flexible version of each API key (KIP-482). Keys 50 and above are always flexible."""
 
 TIMEOUT = 30.0
-"""A send or receive that is blocked fails after so many seconds."""
+"""The time limit of a blocked send or receive."""
 
 
 def is_flexible(api_key: int, version: int) -> bool:

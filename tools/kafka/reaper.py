@@ -1,8 +1,8 @@
-"""Ends the processes that this process started when this process ends, however it ends.
+"""Ends the child processes of this process when it ends, in whatever way.
 
 A child process reads from a pipe that only this process has. When the pipe closes, by an exit or by SIGKILL,
-the child kills the processes and removes the folders that were registered. (PR_SET_PDEATHSIG would do so when
-the *thread* that started a broker ends, which may be long before.)
+the child kills the registered processes and removes the registered folders. (PR_SET_PDEATHSIG would do so
+when the *thread* that started a broker ends, which may be long before.)
 """
 
 import contextlib

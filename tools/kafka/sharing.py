@@ -12,11 +12,11 @@ from tools.kafka.java import java, version_of
 from tools.kafka.process import JVM
 
 MAKING_SECONDS = 300.0
-"""Java must make an archive in so many seconds. 5 are usual."""
+"""The time limit for Java to make an archive. 5 seconds are usual."""
 
 
 def archive(version: str) -> Path:
-    """Return where the archive of a release is, or would be, for this Java."""
+    """Return the path of a release's archive for this Java, whether it exists or not."""
     return cache_folder() / f"{version}-java-{version_of(java())}.jsa"
 
 

@@ -8,7 +8,7 @@ from tools.kafka.process import JavaProcess
 from tools.kafka.settings import HOST, LOG4J, write_properties
 
 START_TIMEOUT = 30.0
-"""It must listen after so many seconds. Half a second is usual."""
+"""The time limit for it to listen. Half a second is usual."""
 
 
 class ZooKeeper:

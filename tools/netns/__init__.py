@@ -1,9 +1,9 @@
-"""Network namespaces that a test makes and that end with it, and links between them.
+"""Network namespaces for tests, which end with the test, and links between them.
 
 - `Namespace`: its own network. Code in `inside()`, and the processes that it starts, use that network.
 - `veth`: a link without loss, with addresses of both IP versions.
 - `lossy.Link`: a link that is slow and loses packets, without netem: two TUN devices and a relay.
-- `counters.Counters`: counts what goes over a link, with nftables.
+- `counters.Counters`: counts the traffic of a link, with nftables.
 - `rules.rules`: sends the connections of a namespace to a gateway, with tools/deploy/transparent.sh.
 """
 

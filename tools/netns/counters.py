@@ -1,4 +1,4 @@
-"""Counts what goes over a network device, with nftables: packets, bytes of IP, payload of TCP."""
+"""Counts the traffic of a network device, with nftables: packets, bytes of IP, payload of TCP."""
 
 import json
 from collections.abc import Collection
@@ -15,7 +15,7 @@ _KINDS: Final = ("syn", "rst", "data")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Crossed:
-    """What was sent in one direction."""
+    """The traffic in one direction."""
 
     packets: int
     """As netfilter counts them: segments that the kernel handles together are one packet."""
@@ -29,7 +29,7 @@ class Counters:
     """Counters of a device, by direction, IP version and kind of segment.
 
     Args:
-        place: where the device is.
+        place: the namespace of the device.
         device: its name.
         ports: connections to these server ports are counted.
     """
@@ -55,7 +55,7 @@ class Counters:
         self._place.run("nft", "reset", "counters", "table", "inet", self._table)
 
     def read(self) -> tuple[Crossed, Crossed]:
-        """Return what was sent and what came back since the last reset."""
+        """Return the traffic sent and received since the last reset."""
         output = self._place.run("nft", "-j", "list", "counters", "table", "inet", self._table).stdout
         found = {
             entry["counter"]["name"]: entry["counter"]

@@ -1,4 +1,4 @@
-"""A link that is slow and loses packets, on kernels without netem: two TUN devices and a relay between."""
+"""A link that is slow and loses packets, on kernels without netem: two TUN devices and a relay."""
 
 import fcntl
 import heapq
@@ -31,7 +31,7 @@ class Link:
         loss: the share of packets that are lost, in each direction; with 1.0 the link is cut.
         seed: of the random choice of lost packets.
 
-    `delay` and `loss` may be changed at any time, for the packets that come from then on.
+    `delay` and `loss` may be changed at any time. The change applies to packets that arrive later.
     """
 
     def __init__(

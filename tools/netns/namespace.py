@@ -40,7 +40,7 @@ class Namespace:
 
     @contextmanager
     def inside(self) -> Iterator[None]:
-        """Move this thread into it, with the threads and processes that it starts."""
+        """Move this thread into it, and the threads and processes that it starts."""
         with _returning():
             _check(_libc.setns(self._fd, CLONE_NEWNET))
             yield

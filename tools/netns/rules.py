@@ -19,7 +19,7 @@ def rules(place: Namespace, mode: str, *, ports: str, to: int, user: int) -> Ite
         mode: ``redirect`` or ``tproxy``.
         ports: of the brokers, in the format of the script.
         to: the port of the gateway.
-        user: the id of the user who runs the gateway. Connections of this user are not redirected.
+        user: the id of the gateway's user, whose connections are not redirected.
     """
     place.run(SCRIPT, "up", "--mode", mode, "--ports", ports, "--to", str(to), "--user", str(user))
     try:

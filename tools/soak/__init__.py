@@ -1,20 +1,20 @@
-"""Three brokers, the gateway with two workers and nine clients behind it, while everything fails in turn.
+"""Three brokers, the gateway with two workers, nine clients behind it, and failures of everything in turn.
 
     python -m tools.soak --minutes 60
     python -m tools.soak --minutes 4 --seed 7
 
-- `records`: what was produced: every record by topic, partition and offset, with timestamp, key, value and
-  headers; what a consumer received, and how that differs.
+- `records`: the produced records by topic, partition and offset, with timestamp, key, value and headers; the
+  records that a consumer received, and the differences.
 - `producers`: three producers (librdkafka, aiokafka, kafka-python) that produce through the gateway.
 - `consumers`: six consumers behind the gateway, and the same clients direct to the brokers.
-- `network`: what is between gateway and brokers: a link of two namespaces for each broker, or a relay.
-- `gateways`: the gateway, and those that take over from it.
-- `disturbances`: what is done to brokers, topics, network and gateway.
-- `broker_sessions`: how many fetch sessions a broker has, by JMX.
-- `chaos`: all of it together, and what came out.
+- `network`: the network between gateway and brokers: two namespaces with a link for each broker, or a relay.
+- `gateways`: the gateway, and its successors.
+- `disturbances`: the failures of brokers, topics, network and gateway.
+- `broker_sessions`: the number of fetch sessions of a broker, by JMX.
+- `chaos`: the complete run, and its result.
 
-A run fails if a record was lost, changed, invented or produced twice; if a consumer behind the gateway
-received records again without a reason and the same client did not without the gateway; if a broker has more
-sessions at the end than those of its followers; if the gateway kept descriptors or memory, or logged a
-defect of its own.
+A run fails if a record was lost, changed, invented or produced twice. It fails if a consumer behind the
+gateway received records again without a reason, and the same client without the gateway did not. It fails if
+a broker has more sessions at the end than those of its followers, or if the gateway kept descriptors or
+memory, or logged a defect of its own.
 """

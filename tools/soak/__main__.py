@@ -25,7 +25,7 @@ def main() -> int:
     given = parser.parse_args()
     os.environ["PATH"] += f"{os.pathsep}{debian.programs()}"
     for name in ("aiokafka", "kafka"):
-        logging.getLogger(name).setLevel(logging.CRITICAL)  # what they could not do is in the table
+        logging.getLogger(name).setLevel(logging.CRITICAL)  # their failures are in the table
     seed = random.randrange(1_000_000) if given.seed is None else given.seed  # noqa: S311 - not a secret
     began = time.monotonic()
     outcome = soak(given.minutes * 60, seed, lambda line: print(line, flush=True))

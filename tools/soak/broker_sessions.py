@@ -1,4 +1,4 @@
-"""How many fetch sessions a broker has, by JMX: its own gauge, read with Kafka's JmxTool."""
+"""The number of fetch sessions of a broker, by JMX: its own gauge, read with Kafka's JmxTool."""
 
 import re
 import subprocess
@@ -15,10 +15,10 @@ _SECONDS: Final = 60.0
 
 
 def broker_sessions(broker: Broker) -> int:
-    """Return how many fetch sessions a broker has, those of its followers included.
+    """Return the number of fetch sessions of a broker, including those of its followers.
 
     Raises:
-        RuntimeError: it did not say.
+        RuntimeError: JMX did not report it.
     """
     jcmd = [str(Path(java()).parent / "jcmd"), str(broker.pid)]
     _run([*jcmd, "ManagementAgent.start_local"])

@@ -1,4 +1,4 @@
-"""The run: brokers, gateway, clients, disturbances; then a calm end, and what came out."""
+"""The run: brokers, gateway, clients, disturbances; then a calm end, and the result."""
 
 import threading
 import time
@@ -26,67 +26,68 @@ from tools.soak.written import written
 
 NODES: Final = 3
 FEW_SLOTS: Final = 8
-"""Fetch sessions that the last broker has room for: one in each of its eight shards."""
+"""The fetch sessions that the last broker has room for: one in each of its eight shards."""
 STEP_SECONDS: Final = 0.1
 SAY_SECONDS: Final = 5.0
 CATCH_UP_SECONDS: Final = 180.0
 COMPLETE_SECONDS: Final = 600.0
-"""A run goes on for at most so long beyond its time until each kind of disturbance has happened."""
+"""How much longer a run may take until each kind of disturbance has happened."""
 CALM_SECONDS: Final = 10.0
-"""Before and after the takeover at the end."""
+"""The time before and after the takeover at the end."""
 READ_SECONDS: Final = 120.0
 FOLLOWERS_SECONDS: Final = 5.0
-"""The followers of a broker have their sessions so long after all replicas are in sync."""
+"""How long after all replicas are in sync the followers have their sessions."""
 
 READS_ON: Final = ("confluent-kafka",)
-"""Consumers that now and then miss the beginning of a topic that was made again: librdkafka, direct as well
-(fetch-semantics 6.7)."""
+"""Consumers that now and then miss the beginning of a topic that was deleted and made again: librdkafka,
+direct as well (fetch-semantics 6.7)."""
 OWN_ENDINGS: Final = {"kafka-python-2.0.2": "ValueError: Invalid file object: None"}
-"""How consumers end by their own fault when a connection is lost: it looks at a socket that it has closed."""
+"""Errors with which consumers end by their own fault when a connection is lost: kafka-python uses a socket
+that it has closed."""
 
 Say = Callable[[str], None]
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What came out of a run."""
+    """The result of a run."""
 
     produced: Produced
     log: Log
-    """What the brokers had at the end."""
+    """The records of the brokers at the end."""
     readers: list[Reader]
     done: Mapping[str, int]
     churn: str
-    """The topic that was made again and again."""
+    """The topic that was deleted and made again repeatedly."""
     generations: Mapping[str, int]
-    """How often it was."""
+    """How often it was made."""
     late: set[str]
     """Consumers that had not received all of a topic when it was deleted."""
     used: tuple[Used, Used, int]
-    """By the last gateway when it had started and when its clients had left; the most memory of all."""
+    """Use by the last gateway after its start, and after its clients had left; and the peak of memory."""
     fetches: Mapping[str, int]
-    """How many fetches clients sent, and how many brokers got, by side."""
+    """The number of fetches by side: sent by clients, and received by brokers."""
     saved: int
     slowest: float
     """The longest time until a new gateway was ready to take over, in seconds."""
     written: Mapping[tuple[Place, int], Written] = field(default_factory=dict)
-    """How records that are in the log more than once were numbered by their producers."""
+    """The producers' numbers of records that are in the log more than once."""
     sessions: dict[int, tuple[int, int]] = field(default_factory=dict)
-    """By node id: how many its followers have, and how many it had at the end."""
+    """By node id: the number of sessions of its followers, and of all sessions at the end."""
     problems: list[str] = field(default_factory=list)
 
     def missing(self, reader: Reader) -> list[tuple[Place, int]]:
-        """Return what a consumer did not receive of what was in its topics."""
+        """Return the records of its topics that a consumer did not receive."""
         return missing(self.produced, self.log, reader)
 
     def judge(self) -> None:
-        """Add what was wrong with the records."""
+        """Add the problems with records."""
         self.problems += self.produced.problems(self.log, self.generations, self.written)
         direct = {reader.name: reader for reader in self.readers if reader.way == DIRECT}
         for reader in self.readers:
             name, received = str(reader), reader.received
             like = direct.get(reader.name.partition(",")[0])
-            # Clients lose their place now and then in a topic that was made again, without a gateway as well.
+            # Clients sometimes lose their position in a topic that was made again, without a gateway as well.
             lost = self.missing(reader)
             excused = reader.way == DIRECT or bool(like and (str(like) in self.late or self.missing(like)))
             if reader.name in READS_ON and lost and begins_late(lost, reader.received.log):
@@ -119,32 +120,32 @@ class Outcome:
 
 
 def missing(produced: Produced, log: Log, reader: Reader) -> list[tuple[Place, int]]:
-    """Return what a consumer has not received, of what was acknowledged and of what is in the log."""
+    """Return the acknowledged records, and those in the log, that a consumer has not received."""
     received = reader.received.log
     places = {*produced.acknowledged.missing_from(received), *log.missing_from(received)}
     return sorted(where for where in places if where[0].topic in reader.topics)
 
 
 def begins_late(lost: list[tuple[Place, int]], received: Log) -> bool:
-    """Whether all that is lost are beginnings of partitions of topics that were made again.
+    """Whether all lost records are the beginnings of partitions of topics that were made again.
 
     Args:
         lost: places and offsets, in order.
-        received: what the consumer received.
+        received: the records that the consumer received.
     """
     first = {place: offset for place, offset, _ in reversed(list(received.items()))}
     return all(place.generation and offset < first.get(place, offset + 1) for place, offset in lost)
 
 
 def reads_on(lost: list[tuple[Place, int]], received: Log) -> bool:
-    """Whether a consumer read on in a topic that was made again, from where it was in the one before.
+    """Whether a consumer continued in a topic that was made again, from its offset in the old one.
 
-    A fetch that names topics without ids can't tell the two apart (KIP-516). The broker refuses such an
-    offset only while the new partition is shorter. A consumer that could not ask meanwhile does not notice.
+    A fetch that names topics without ids can't tell the two apart (KIP-516). The broker only refuses such an
+    offset while the new partition is shorter. A consumer without a fetch in that time does not notice.
 
     Args:
         lost: places and offsets, in order.
-        received: what the consumer received.
+        received: the records that the consumer received.
     """
     first = {place: offset for place, offset, _ in reversed(list(received.items()))}
     last = {place: offset for place, offset, _ in received.items()}
@@ -157,13 +158,13 @@ def reads_on(lost: list[tuple[Place, int]], received: Log) -> bool:
 
 
 def soak(seconds: float, seed: int, say: Say, only: frozenset[str] = frozenset()) -> Outcome:
-    """Run everything for so many seconds, and until each kind of disturbance has happened.
+    """Run for some seconds, and until each kind of disturbance has happened.
 
     Args:
         seconds: how long to disturb.
         seed: of all choices; times differ from run to run nevertheless.
-        say: called with lines that tell how it goes.
-        only: the kinds of disturbances; empty: all.
+        say: called with lines about the progress.
+        only: the kinds of disturbances; empty for all.
     """
     with ExitStack() as stack:
         between, what = network(NODES, seed)
@@ -298,7 +299,7 @@ class _Run:
             disturbances.problems.append("not every kind of disturbance has happened")
 
     def _all_started(self) -> bool:
-        """Whether every consumer has received something, or did not for too long."""
+        """Whether every consumer has received something, or is too late."""
         late = time.monotonic() - self._began > CATCH_UP_SECONDS
         if late:
             self._disturbances.problems.append("not every consumer had received something before it began")
@@ -308,7 +309,7 @@ class _Run:
         time.sleep(STEP_SECONDS)
         for each in working:
             if each.done():
-                each.result()  # it must not end before it is told to: this raises what ended it
+                each.result()  # it must not end by itself: this raises its error
                 raise RuntimeError("a thread of the soak has ended early")
         for reader in self._readers:
             reader.read()
@@ -333,7 +334,7 @@ class _Run:
         )
 
     def _behind(self) -> list[str]:
-        """Return who has not received all that was produced to the churning topic."""
+        """Return the consumers that have not received all records of the churning topic."""
         if any(source.churn_in_flight for source in self._sources):
             return [PRODUCERS]
         return [
@@ -347,7 +348,7 @@ class _Run:
         ]
 
     def _caught_up(self) -> Log:
-        """Wait until all consumers have received all that is in the log; return the log."""
+        """Wait until all consumers have received all of the log. Return the log."""
         with self._network.far():
             log = read_log(self._cluster.bootstrap, self._topics)
         deadline = time.monotonic() + CATCH_UP_SECONDS
@@ -358,11 +359,11 @@ class _Run:
         return log
 
     def _sessions(self) -> dict[int, int]:
-        """Have brokers forget all sessions of clients, then use the gateway for a while.
+        """Make brokers forget all sessions of clients, then use the gateway for a while.
 
-        Sessions whose connection broke stay at a broker until it needs their slots, with or without a
-        gateway. So all brokers are restarted one after the other. After that there are only those of the
-        followers, and what the gateway makes from then on it has to close.
+        If a connection breaks, its session stays at the broker until the slot is needed, with or without a
+        gateway. So all brokers are restarted one after the other. After that there are only sessions of
+        followers, and the gateway has to close all of its own.
 
         Returns:
             the number of sessions of followers, by node id.
@@ -374,14 +375,14 @@ class _Run:
                 self._disturbances.settle()
         time.sleep(FOLLOWERS_SECONDS)
         followers = {broker.node_id: self._sessions_of(broker.node_id) for broker in self._cluster.brokers}
-        # kafka-python has sessions of its own, which are its own to close.
+        # kafka-python has its own sessions, and closes them itself.
         at, sent = self._gateways.address, self._produced.sent
         some = readers(GATEWAY, at, self._topics, sent, self._network.near, without="kafka-python")
         self._readers_apart(list(some))
         return followers
 
     def _readers_apart(self, some: list[Reader]) -> None:
-        """Run consumers for a while, with a takeover in the middle; what they receive was judged before."""
+        """Run consumers for a while, with a takeover in the middle. Their records were judged before."""
         try:
             for half in range(2):
                 until = time.monotonic() + CALM_SECONDS
@@ -407,10 +408,10 @@ class _Run:
 
 
 def read_log(bootstrap: str, topics: Topics) -> Log:
-    """Read all that is in the topics, from the brokers themselves.
+    """Read all records of the topics, from the brokers themselves.
 
     Raises:
-        RuntimeError: they did not give it in time.
+        RuntimeError: it took too long.
     """
     log = Log()
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "unused", "enable.auto.commit": False})
@@ -451,12 +452,12 @@ def read_log(bootstrap: str, topics: Topics) -> Log:
 
 
 def _bytes(content: str | bytes | None) -> bytes | None:
-    """Return what the library gave as bytes; its types allow text as well."""
+    """Return a value as bytes. The library returns bytes, but its types allow text."""
     return content.encode() if isinstance(content, str) else content
 
 
 def table(outcome: Outcome) -> Table:
-    """Return what everybody received."""
+    """Return a table of the records that each consumer received."""
     produced = outcome.produced
     title = f"{len(produced.sent)} records sent, {produced.acknowledged.count} acknowledged with their offset"
     found = Table(title=title)

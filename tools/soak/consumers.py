@@ -15,13 +15,13 @@ GATEWAY: Final = "gateway"
 ASSIGNED: Final = ("confluent-kafka", "aiokafka")
 """The clients that read the steady topic a second time, without a group."""
 PRIVATE_ERRORS: Final = ("SESSION", "CORRUPT", "CRC", "BAD_MSG", "INVALID_RECORD", "PROTOCOL", "UnknownError")
-"""Parts of the names of errors that no fault here explains: the gateway's own business, or broken frames."""
+"""Parts of the names of errors that no failure here explains: session errors, or broken frames."""
 _ENDINGS: Final = 5
 
 
 @dataclass(slots=True, eq=False)
 class Reader:
-    """A consumer, and what it received."""
+    """A consumer, and the records it received."""
 
     name: str
     way: str
@@ -31,14 +31,14 @@ class Reader:
     run: Run
     errors: Counter[str] = field(default_factory=Counter)
     endings: list[str] = field(default_factory=list)
-    """What it said when it ended by itself. It was started again then."""
+    """The last output of each time it ended by itself. It was then started again."""
     _runs: int = 0
 
     def __str__(self) -> str:
         return f"{self.name} ({self.way})"
 
     def read(self) -> None:
-        """Note what was received since the last call. Start the program again if it has ended."""
+        """Read the records received since the last call. Start the program again if it has ended."""
         ended = not self.run.running
         for line in self.run.take():
             match line["kind"]:
@@ -88,7 +88,7 @@ def readers(
     *,
     without: str = "",
 ) -> Iterator[Reader]:
-    """Start the consumers of one way: all clients, but for one that is named."""
+    """Start the consumers of one way: all clients, except `without`."""
     for program in python_programs().values():
         if program.name == without:
             continue

@@ -1,4 +1,4 @@
-"""What is done to brokers, topics, network and gateway: each kind once in a random order, then again."""
+"""Disturbances of brokers, topics, network and gateway: each kind once in a random order, then again."""
 
 import os
 import random
@@ -20,18 +20,18 @@ from tools.soak.producers import CHURN_PARTITIONS, PARTITIONS, Topics
 SUSPENDED_SECONDS: Final = (5.0, 60.0)
 DOWN_SECONDS: Final = (1.0, 8.0)
 BAD_SECONDS: Final = (5.0, 20.0)
-"""How long the network is bad, or an option is different."""
+"""How long the network is bad, or an option is changed."""
 CUT_SECONDS: Final = (3.0, 30.0)
 PAUSE_SECONDS: Final = (1.0, 4.0)
-"""Between two disturbances."""
+"""The pause between two disturbances."""
 MOVES: Final = 4
 SETTLE_SECONDS: Final = 90.0
-"""All replicas must be in sync again after so many seconds."""
+"""The time limit for all replicas to be in sync again."""
 CAUGHT_UP_SECONDS: Final = 130.0
-"""All consumers must have received everything after so many seconds without a disturbance."""
+"""The time limit for all consumers to have received everything, without disturbances."""
 PRODUCERS: Final = "producers"
 EMPTY_SECONDS: Final = 8.0
-"""A topic that was made again stays empty so long: whoever is at an old offset is told that it is gone."""
+"""How long a topic that was made again stays empty, so that consumers at an old offset get an error."""
 
 Settings = dict[str, object]
 TOPIC_SETTINGS: Final[Settings] = {"min.insync.replicas": 2}
@@ -43,13 +43,14 @@ class Disturbances:
 
     Args:
         cluster: the brokers.
-        network: what is between gateway and brokers.
+        network: the network between gateway and brokers.
         gateways: the gateway.
         topics: the two topics.
         seed: of all choices.
-        longest: no disturbance lasts longer, in seconds.
-        behind: who has not received all of the churning topic; `PRODUCERS` if not all is acknowledged.
-        only: the kinds of disturbances; empty: all.
+        longest: the time limit of a disturbance, in seconds.
+        behind: returns the consumers that have not received all of the churning topic; `PRODUCERS` if not
+            all records are acknowledged.
+        only: the kinds of disturbances; empty for all.
     """
 
     cluster: Cluster
@@ -63,15 +64,15 @@ class Disturbances:
     done: Counter[str] = field(default_factory=Counter)
     problems: list[str] = field(default_factory=list)
     late: set[str] = field(default_factory=set)
-    """Who had not received all of the churning topic although nothing was disturbed for long."""
+    """Consumers that had not received all of the churning topic after a long time without disturbances."""
     now: dict[str, str] = field(default_factory=dict)
-    """What each thread does, in words."""
+    """The present action of each thread, in words."""
     _calm: threading.Lock = field(default_factory=threading.Lock)
     _ended: threading.Event = field(default_factory=threading.Event)
 
     @property
     def broker_kinds(self) -> dict[str, Callable[[random.Random], None]]:
-        """What is done to brokers and topics, by name."""
+        """The disturbances of brokers and topics, by name."""
         return {
             "broker killed": self._kill,
             "broker restarted": self._restart,
@@ -82,7 +83,7 @@ class Disturbances:
 
     @property
     def gateway_kinds(self) -> dict[str, Callable[[random.Random], None]]:
-        """What is done to the network and to the gateway, by name."""
+        """The disturbances of the network and the gateway, by name."""
         return {
             "gateway taken over": lambda _: self.gateways.take_over(),
             "two slots": lambda choose: self._reloaded(choose, max_sessions=2),
@@ -100,7 +101,7 @@ class Disturbances:
         return all(self.done[kind] for kind in (self.only or {*self.broker_kinds, *self.gateway_kinds}))
 
     def end(self) -> None:
-        """Have both threads return as soon as what they do is undone."""
+        """Make both threads return once their present disturbance is undone."""
         self._ended.set()
 
     def brokers(self) -> None:
@@ -111,7 +112,7 @@ class Disturbances:
                 self.settle()
 
     def gateway(self) -> None:
-        """Disturb network and gateway until the end. All is as before when this returns."""
+        """Disturb network and gateway until the end. Everything is restored when this returns."""
         for kind, choose in self._turns("gateway", self.gateway_kinds):
             with self._calm:
                 self.gateway_kinds[kind](choose)
@@ -166,14 +167,14 @@ class Disturbances:
                 admin.move_leader(self.topics.steady, partition, leader % len(self.cluster.brokers) + 1)
 
     def _recreate(self, _choose: random.Random) -> None:
-        """Delete a topic when everybody has received all of it, and make it again."""
+        """Delete a topic when all consumers have received all of it, and make it again."""
         topics = self.topics
         with self._calm:
             topics.churn_open = False
             deadline = time.monotonic() + CAUGHT_UP_SECONDS
             while (behind := self.behind()) and time.monotonic() < deadline and not self._ended.wait(0.2):
                 pass
-            # At the end of the run whoever is behind is given time later: the topic has to be there.
+            # At the end of the run, slow consumers get time later, so the topic has to exist.
             if PRODUCERS not in behind and not (behind and self._ended.is_set()):
                 self.late.update(behind)
                 self._insist(lambda admin: admin.delete_topic(topics.churn), 3)
@@ -184,7 +185,7 @@ class Disturbances:
             topics.churn_open = True
 
     def _insist(self, change: Callable[[Admin], None], already: int) -> None:
-        """Make a change that must not fail; `already` is the error when an earlier try has done it."""
+        """Make a change that must not fail; `already` is the error if an earlier try has done it."""
         deadline = time.monotonic() + SETTLE_SECONDS
         while True:
             try:
@@ -248,7 +249,7 @@ class Disturbances:
 
     @contextmanager
     def _tolerant(self, what: str) -> Iterator[None]:
-        """A change that a broker refuses because of an earlier disturbance is left out."""
+        """Ignore the error of a change that a broker refuses because of an earlier disturbance."""
         try:
             yield
         except (OSError, RuntimeError, KeyError) as error:

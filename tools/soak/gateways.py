@@ -1,4 +1,4 @@
-"""The gateway of a soak, and those that take over from it; what each of them used."""
+"""The gateway of a soak and its successors, with the resources that each of them used."""
 
 import os
 import re
@@ -20,19 +20,20 @@ from tools.kafka import reaper
 WORKERS: Final = 2
 DRAIN_SECONDS: Final = 10
 MOST_BYTES: Final = 512 << 20
-"""What all processes of a gateway may use together: the limit in the deployment files."""
+"""The memory limit of all processes of a gateway: the limit in the deployment files."""
 SPARE_DESCRIPTORS: Final = 12
-"""It may have so many more when its clients have left than at its start: the admin endpoint is asked."""
+"""How many more descriptors than at its start it may have after its clients have left: the admin endpoint is
+in use."""
 QUIET_SECONDS: Final = 60.0
-"""The gateway must have no connection so long after its clients have left."""
+"""How long after its clients have left the gateway may still have connections."""
 READY_SECONDS: Final = 120.0
-"""A new gateway must be ready after so long. All clients compete with it for the processor."""
+"""The time limit for a new gateway to be ready. All clients compete with it for the processor."""
 TROUBLE: Final = re.compile(r"defect|Traceback|MemoryError|never retrieved")
 
 
 @dataclass(frozen=True, slots=True)
 class Used:
-    """What all processes of a gateway use."""
+    """The resources of all processes of a gateway."""
 
     memory: int
     descriptors: int
@@ -43,25 +44,25 @@ class Used:
 
 @dataclass(slots=True)
 class Gateways:
-    """The gateway that serves now, with its options in a file. `with` starts it and ends it.
+    """The present gateway, with its options in a file. `with` starts it and ends it.
 
     Args:
         bootstrap: the brokers.
-        near: goes to where the gateway is.
+        near: enters the gateway's namespace.
     """
 
     bootstrap: str
     near: Callable[[], AbstractContextManager[None]]
     most: int = 0
-    """The most memory that was seen, in bytes."""
+    """The peak of memory so far, in bytes."""
     problems: list[str] = field(default_factory=list)
     first: Used = Used(0, 0)
-    """What the one that serves now used when it had just started."""
+    """The resources of the present gateway just after its start."""
     takeovers: int = 0
     slowest: float = 0.0
     """The longest time until a new gateway was ready, in seconds."""
     saved: int = 0
-    """Bytes that all gateways so far have saved."""
+    """Bytes saved by all gateways so far."""
     fetches: dict[str, int] = field(default_factory=dict)
     _current: GatewayProcess | None = None
     _folder: Path = Path()
@@ -86,7 +87,7 @@ class Gateways:
 
     @property
     def current(self) -> GatewayProcess:
-        """The one that serves now.
+        """The present gateway.
 
         Raises:
             RuntimeError: none was started.
@@ -116,7 +117,7 @@ class Gateways:
         self.current.reload()
 
     def take_over(self) -> None:
-        """Start a new gateway at the same ports, and end the old one."""
+        """Start a new gateway on the same ports, and end the old one."""
         old = self.current
         new = old.successor()
         new.start_timeout = READY_SECONDS
@@ -135,7 +136,7 @@ class Gateways:
             self._leave(old)
 
     def finish(self) -> Used:
-        """End the last one in good order, and return what it used when its clients had left."""
+        """End the last gateway gracefully. Return its resources after its clients had left."""
         self.quiet()
         with self.near():
             last = self.used()
@@ -156,7 +157,7 @@ class Gateways:
             self.problems.append(f"the gateway has connections although all clients have left: {who}")
 
     def kill_worker(self, number: int) -> bool:
-        """Kill a worker with SIGKILL; False if it is not known which process it is."""
+        """Kill a worker with SIGKILL. Return False if its process is not known."""
         workers = self.state().get("workers", [])
         if number >= len(workers):
             return False
@@ -165,13 +166,13 @@ class Gateways:
         return True
 
     def state(self) -> dict[str, Any]:
-        """Return /state of the one that serves now; empty if it does not say."""
+        """Return /state of the present gateway, empty if it does not respond."""
         with self.near(), suppress(OSError):
             return self.current.state()
         return {}
 
     def used(self) -> Used:
-        """Return what the one that serves now uses."""
+        """Return the resources of the present gateway."""
         memory = descriptors = 0
         with suppress(psutil.Error):
             process = psutil.Process(self.current.pid)
@@ -183,7 +184,7 @@ class Gateways:
         return Used(memory, descriptors)
 
     def _leave(self, gateway: GatewayProcess) -> None:
-        """End a gateway with SIGTERM. Look at its log, and keep what it counted."""
+        """End a gateway with SIGTERM. Check its log, and keep its counts."""
         with suppress(OSError):
             totals = gateway.state()["totals"]
             self.saved += totals["saved_bytes"]

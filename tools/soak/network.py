@@ -1,9 +1,9 @@
-"""What is between the gateway and the brokers: it can be slow, lose packets, and be cut, for each broker.
+"""The network between the gateway and each broker. It can be slow, lose packets, and be cut.
 
-In namespaces the brokers and their direct clients are in one, the gateway and its clients in another. A link
-(`tools.netns.lossy`) for each broker joins the two. Packets that are lost are lost for good, and a cut link
-says nothing to either end. Where no namespaces are allowed, a relay for each broker takes their place. It
-delays and withholds bytes, but loses none.
+The brokers and their direct clients are in one namespace, the gateway and its clients in another. They are
+joined by a link (`tools.netns.lossy`) for each broker. A lost packet stays lost, and no end is informed of a
+cut link. If namespaces are not allowed, a relay for each broker replaces them. It delays and withholds bytes,
+but loses none.
 """
 
 import asyncio
@@ -29,13 +29,13 @@ class Wire(Protocol):
     """The way to one broker."""
 
     delay: float
-    """Seconds, in each direction."""
+    """In seconds, in each direction."""
     loss: float
-    """The share of packets that are lost; 1.0: it is cut."""
+    """The share of lost packets; 1.0 if the connection is cut."""
 
 
 class Network(Protocol):
-    """All ways to brokers. `with` makes and removes them."""
+    """The connections to all brokers. `with` makes and removes them."""
 
     wires: dict[int, Wire]
     """By node id."""
@@ -45,17 +45,17 @@ class Network(Protocol):
     def __exit__(self, *_: object) -> None: ...
 
     def near(self) -> AbstractContextManager[None]:
-        """Go, with this thread, to where the gateway and its clients are."""
+        """Move this thread to the namespace of the gateway and its clients."""
 
     def far(self) -> AbstractContextManager[None]:
-        """Go, with this thread, to where the brokers and direct clients are."""
+        """Move this thread to the namespace of the brokers and direct clients."""
 
     def via(self, broker: Broker) -> tuple[str, str]:
-        """Return where a broker binds the gateway's listener, and where the gateway finds it."""
+        """Return the address for a broker to bind for the gateway, and the one to connect to."""
 
 
 def configure(network: Network, broker: Broker) -> str:
-    """Give a broker that was not started yet a listener for the gateway. Return its address."""
+    """Give a broker that has not been started a listener for the gateway. Return its address."""
     bound, advertised = network.via(broker)
     own = f"PLAINTEXT://{broker.address}"
     controller = f"CONTROLLER://{broker.host}:{broker.controller_port}"
@@ -71,7 +71,7 @@ def configure(network: Network, broker: Broker) -> str:
 
 
 def network(nodes: int, seed: int) -> tuple[Network, str]:
-    """Return the best network that this machine allows, and in words which one it is."""
+    """Return the best network that this machine allows, and a description of it."""
     if lacking := missing():
         return Relays(nodes), f"relays between gateway and brokers, which lose no packets ({lacking})"
     return Links(nodes, seed), "two network namespaces, with a link for each broker"
@@ -203,6 +203,6 @@ def _closing(writer: asyncio.StreamWriter) -> Iterator[None]:
 
 
 def restored(wires: Mapping[int, Wire]) -> None:
-    """Make all ways quick and whole again."""
+    """Make all connections fast and loss-free again."""
     for wire in wires.values():
         wire.delay = wire.loss = 0.0

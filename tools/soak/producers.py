@@ -1,4 +1,4 @@
-"""Producers at a constant rate, each with another client, that note what became of every record."""
+"""Producers at a constant rate, each with another client, that note the result of every record."""
 
 import asyncio
 import random
@@ -26,15 +26,15 @@ BUSY: Final = range(0, PARTITIONS, 8)
 """The partitions of the steady topic with records. The others are idle, so that sessions save bytes."""
 CHURN_PARTITIONS: Final = 4
 CHURN_SHARE: Final = 0.1
-"""The share of records that go to the topic that is deleted and made again."""
+"""The share of records for the topic that is deleted and made again."""
 RECORDS_PER_SECOND: Final = 25
 """Of each producer."""
 STEP_SECONDS: Final = 0.05
 MOST_IN_FLIGHT: Final = 400
-"""With so many records that are not acknowledged yet a producer makes no more."""
+"""The limit of unacknowledged records of a producer."""
 MOST_AT_ONCE: Final = 10
 FAILURES: Final = 20
-"""After so many failures in a row a producer is given up, and a new one is made."""
+"""After this many consecutive failures a producer is replaced."""
 FLUSH_SECONDS: Final = 150.0
 DELIVERY_MS: Final = 120_000
 
@@ -54,24 +54,27 @@ class _Client(Protocol):
     """A producer of one library."""
 
     def send(self, place: Place, record: Record, done: Callable[[int | None, str], None]) -> None:
-        """Produce; `done` is called with the offset (None: it is not known) and "", or with an error."""
+        """Produce, and call `done` with the offset and "", or with an error.
+
+        The offset is None if unknown.
+        """
 
     def poll(self) -> None:
         """Let it work."""
 
     def close(self) -> None:
-        """Give up what is not acknowledged."""
+        """Give up unacknowledged records."""
 
 
 class Source:
-    """One producer at work in its own thread.
+    """One producer in its own thread.
 
     Args:
         name: of the library.
         make: makes a client of it for a bootstrap address.
         bootstrap: the gateway.
-        topics: where it produces to.
-        produced: where it notes what it did.
+        topics: the topics to produce to.
+        produced: receives the results.
         seed: of sizes and places.
     """
 
@@ -87,7 +90,7 @@ class Source:
         self.name = name
         self.count = 0
         self.renewed = 0
-        """How often a new client had to be made."""
+        """How often a new client was made."""
         self.in_flight = 0
         self.churn_in_flight = 0
         self._make = make
@@ -208,7 +211,7 @@ class Librdkafka:
 
 
 class Aiokafka:
-    """aiokafka, with an event loop that runs while it is polled."""
+    """aiokafka, whose event loop only runs in `poll`."""
 
     def __init__(self, bootstrap: str) -> None:
         self._loop = asyncio.new_event_loop()

@@ -1,4 +1,4 @@
-"""What was produced and what was received, record by record."""
+"""The produced and the received records, one by one."""
 
 import hashlib
 from array import array
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, TypeAlias
 
 GENERATION: Final = "generation"
-"""The header that says how often its topic had been made again when a record was produced."""
+"""A header: how often the topic had been made again when the record was produced."""
 
 Headers: TypeAlias = Sequence[tuple[str, bytes | None]]
 
@@ -27,7 +27,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """All that a client can see of a record but its place."""
+    """Everything that a client can see of a record, without its place."""
 
     timestamp: int
     key: bytes | None
@@ -43,7 +43,7 @@ class Record:
 
 
 class Written(NamedTuple):
-    """How a producer numbered a record (KIP-98)."""
+    """A producer's numbers for a record (KIP-98)."""
 
     producer_id: int
     epoch: int
@@ -51,13 +51,13 @@ class Written(NamedTuple):
 
 
 def digest_of(line: Mapping[str, Any]) -> int:
-    """Return the digest of a record as a consumer program prints it."""
+    """Return the digest of a record, given a consumer program's output."""
     headers = ((name, content) for name, content in line["headers"])
     return _digest(line["timestamp"], line["key"], line["value"], headers)
 
 
 def generation_of(line: Mapping[str, Any]) -> int:
-    """Return the generation of a record as a consumer program prints it; -1 without that header."""
+    """Return the generation of a record, given a consumer program's output; -1 without that header."""
     found = dict(map(tuple, line["headers"])).get(GENERATION)
     return -1 if found is None else int(bytes.fromhex(found))
 
@@ -95,7 +95,7 @@ class Log:
                     yield place, offset, digest
 
     def twice(self) -> dict[int, list[tuple[Place, int]]]:
-        """Return the digests that are at several offsets, and where."""
+        """Return the digests that are at several offsets, with their places."""
         times = Counter(digest for _, _, digest in self.items())
         found: defaultdict[int, list[tuple[Place, int]]] = defaultdict(list)
         for place, offset, digest in self.items():
@@ -104,7 +104,7 @@ class Log:
         return dict(found)
 
     def missing_from(self, other: "Log") -> list[tuple[Place, int]]:
-        """Return where another log has no record, or a different one."""
+        """Return the places and offsets at which another log has no record, or a different one."""
         found = []
         for place, column in list(self._columns.items()):
             theirs = other._columns.get(place, array("Q"))  # noqa: SLF001 - of the same class
@@ -120,14 +120,14 @@ class Log:
 
 @dataclass(slots=True)
 class Produced:
-    """What the producers sent, and what became of it."""
+    """The records that the producers sent, and their results."""
 
     sent: set[int] = field(default_factory=set)
     acknowledged: Log = field(default_factory=Log)
     without_offset: list[int] = field(default_factory=list)
-    """Acknowledged, but without an offset: a broker says so of a record that it got twice."""
+    """Acknowledged, but without an offset: a broker responds like this to a record that it got twice."""
     given_up: int = 0
-    """Records of which the producer said that it could not produce them. They may be in the log."""
+    """Records whose producer reported a failure. They may be in the log."""
     errors: Counter[str] = field(default_factory=Counter)
 
     def delivered(self, place: Place, offset: int | None, digest: int) -> None:
@@ -148,12 +148,12 @@ class Produced:
         generations: Mapping[str, int],
         written: Mapping[tuple[Place, int], Written],
     ) -> list[str]:
-        """Return what the brokers' log, as read at the end, lacks or has that was not sent.
+        """Return the problems of the brokers' log: missing records, and records that nobody sent.
 
         Args:
-            log: what was read.
-            generations: by topic that was made again, how often; the records of earlier ones were deleted.
-            written: how records that are at several offsets were numbered.
+            log: the log, as read at the end.
+            generations: how often each topic was made again; the records of earlier ones were deleted.
+            written: the producers' numbers of records that are at several offsets.
         """
         found = []
         missing = self.acknowledged.missing_from(log)
@@ -176,13 +176,13 @@ def doubled_by_the_producer(
     """Whether a producer wrote one record several times to its partition, each time in another of its epochs.
 
     An idempotent producer does so by itself. If a batch fails, and a later one reaches the new leader first,
-    that is out of order. librdkafka then takes a new epoch, and sends again what may have been written (its
-    issue 4953). Nobody between client and broker can do that: batches have a checksum, and within one epoch a
-    broker takes a sequence once (KIP-98).
+    that is out of order. librdkafka then starts a new epoch and resends records that may have been written
+    (its issue 4953). Nothing between client and broker can cause that: batches have a checksum, and within
+    one epoch a broker accepts a sequence only once (KIP-98).
 
     Args:
-        copies: where the record is.
-        written: how the records there were numbered.
+        copies: the places and offsets of the record.
+        written: the producer's numbers at these offsets.
     """
     numbers = [(place, written.get((place, offset))) for place, offset in copies]
     known = [(place, number) for place, number in numbers if number is not None and number.producer_id >= 0]
@@ -191,22 +191,22 @@ def doubled_by_the_producer(
 
 
 def describe(places: Sequence[tuple[Place, int]]) -> str:
-    """Show the first of some places."""
+    """Describe the first of some places."""
     shown = ", ".join(f"{place} at {offset}" for place, offset in places[:4])
     return shown + ", ..." * (len(places) > 4)
 
 
 class Received:
-    """What one consumer, or the members of one group, received."""
+    """The records that one consumer, or the members of one group, received."""
 
     def __init__(self, sent: set[int]) -> None:
         self.log = Log()
         self.repeated = 0
-        """Records that came again: after a rebalance a member reads from the last commit on."""
+        """Records received again: after a rebalance, a member continues from the last commit."""
         self.again = 0
-        """Those that came again although nothing had happened to the group."""
+        """Records received again although nothing had happened to the group."""
         self.changed: list[tuple[Place, int]] = []
-        """Records that came again with another content."""
+        """Records received again with other contents."""
         self.invented: list[tuple[Place, int]] = []
         """Records that nobody had sent."""
         self._sent = sent
@@ -217,7 +217,7 @@ class Received:
         self._last[member].clear()
 
     def record(self, member: int, line: Mapping[str, Any]) -> None:
-        """Note a record as a consumer program prints it."""
+        """Note a record, given a consumer program's output."""
         digest, offset = digest_of(line), line["offset"]
         place = Place(line["topic"], generation_of(line), line["partition"])
         if digest not in self._sent:

@@ -1,6 +1,6 @@
-"""Who wrote a record and under which number, read from the segments on a broker's disk.
+"""The producer and the sequence of records, read from the segments on a broker's disk.
 
-Consumers are not told: the producer id, its epoch and the sequence stand in the header of a batch (KIP-98).
+Consumers can't see them: producer id, epoch and sequence are in the header of a batch (KIP-98).
 """
 
 from collections.abc import Iterable, Iterator
@@ -16,11 +16,11 @@ _BATCH: Final = Struct(">qiibIhiqqqhii")
 """base_offset, batch_length, partition_leader_epoch, magic, crc, attributes, last_offset_delta, first and
 last timestamp, producer_id, producer_epoch, base_sequence, number of records (KIP-98)."""
 _OVERHEAD: Final = 12
-"""base_offset and batch_length are not counted in the latter."""
+"""The size of base_offset and batch_length, which batch_length does not count."""
 
 
 class Batch(NamedTuple):
-    """The records of one batch have sequences one after the other."""
+    """The header of a batch. Its records have consecutive sequences."""
 
     first_offset: int
     last_offset: int
@@ -28,11 +28,11 @@ class Batch(NamedTuple):
 
 
 def written(cluster: Cluster, wanted: Iterable[tuple[Place, int]]) -> dict[tuple[Place, int], Written]:
-    """Return how some records were numbered, as their leaders have them on disk.
+    """Return the producers' numbers of records, from their leaders' disks.
 
     Args:
         cluster: the brokers.
-        wanted: where the records are, in the newest generation of their topics.
+        wanted: the places and offsets, in the newest generation of their topics.
     """
     offsets: dict[Place, list[int]] = {}
     for place, offset in wanted:

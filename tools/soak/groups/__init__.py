@@ -4,15 +4,20 @@
     python -m tools.soak.groups --kills 30 --groups 3 --seed 7
 
 - `member`: one member: a program of its own that writes a line for each record before it commits.
-- `history`: what members did, read from their lines.
-- `judge`: what was lost, came twice, out of order, or to a member that was not the owner of its key.
-- `chaos`: brokers, gateway, producer, members, and what is done to them.
-- `mixed`: the same with members of seven libraries, through the gateway or direct; `seen` judges it by what
-  members processed and what the log holds alone.
+- `history`: the members' actions, read from their lines.
+- `judge`: finds records that were lost, came twice, out of order, or to a member that did not own the key.
+- `chaos`: brokers, gateway, producer, members, and their disturbances.
+- `mixed`: the same with members of seven libraries, through the gateway or direct; `seen` judges it only by
+  the records that members processed and the log.
 
-Several groups are disturbed side by side, each with its own kills; all of them count together. A run fails
-if a record was lost; if a key went to two members in turn, or its records came out of order; if a record came
-twice that had been committed, or that a member had left behind which was neither killed, nor stopped, nor cut
-off by a gateway that was killed, and could commit; if a member that was stopped until its session was over
-got more than what it had in hand; or if the gateway logged a defect of its own.
+Several groups are disturbed at the same time, each with its own kills; all of them count together. A run
+fails in these cases:
+
+- A record was lost.
+- A key went to two members in turn, or its records came out of order.
+- A record came twice after it had been committed.
+- A record came twice although its first member could have committed it: that was neither killed nor stopped,
+  nor cut off by a gateway that was killed.
+- A member that was stopped until its session expired got more records than it already had.
+- The gateway logged a defect of its own.
 """

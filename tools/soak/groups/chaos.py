@@ -26,20 +26,20 @@ from tools.soak.groups.judge import PROBLEMS, Verdict, judge
 
 SESSION_MS: Final = 2_000
 STOPPED_SECONDS: Final = (2.6, 4.0)
-"""How long a member is stopped: its session is over then."""
+"""How long a member is stopped. Its session then expires."""
 IN_FLIGHT_SECONDS: Final = 0.5
-"""After so long a fetch that was in flight is answered: who is stopped has its records in hand."""
+"""The time after which a fetch in flight has been answered, so that a stopped member has its records."""
 PAUSE_SECONDS: Final = 2.0
-"""Between two disturbances of one group, on average."""
+"""The pause between two disturbances of one group, on average."""
 DOWN_SECONDS: Final = (0.1, 1.5)
 UP_SECONDS: Final = (10, 40)
-"""How long the gateway is left alone."""
+"""How long the gateway is not disturbed."""
 KEYS: Final = 60
 RATE: Final = 60.0
-"""Records a second and group."""
+"""Records a second for each group."""
 SAY_SECONDS: Final = 10.0
 STUCK_SECONDS: Final = 90.0
-"""After the disturbances somebody must process a record so often until all are processed."""
+"""The limit between processed records after the disturbances, until all are processed."""
 DEFECTS: Final = ("Traceback", "defect", "not understood")
 
 Say = Callable[[str], None]
@@ -47,7 +47,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What kind of members a group has."""
+    """The kind of a group's members."""
 
     members: int
     partitions: int
@@ -67,23 +67,23 @@ KINDS: Final = (
 
 @dataclass(slots=True)
 class Outcome:
-    """What came out of a run."""
+    """The result of a run."""
 
     verdict: Verdict
     done: Counter[str]
     errors: Counter[str]
-    """What members were told."""
+    """Errors that members received."""
     seconds: float = 0.0
 
     @property
     def problems(self) -> list[str]:
-        """What was wrong, in words."""
+        """The problems, in words."""
         return self.verdict.problems
 
 
 @dataclass(slots=True)
 class _Slot:
-    """A place for a member in a group."""
+    """A slot for a member in a group."""
 
     name: str
     number: int = 0
@@ -93,16 +93,16 @@ class _Slot:
 
 
 class Members:
-    """The members of one group, and what is done to them.
+    """The members of one group, and their disturbances.
 
     Args:
         name: the group's, and its topic's.
-        kind: what kind of members.
+        kind: the kind of members.
         bootstrap: the gateway.
         broker: the broker.
-        folder: for what the members write.
+        folder: for the members' output.
         seed: of all choices.
-        done: counts what was done.
+        done: counts the disturbances.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class Members:
         self._paths: list[tuple[Life, Path]] = []
         self._processed: set[tuple[int, int]] = set()
         self._read: dict[Path, int] = {}
-        """How many bytes of what each process wrote are in these."""
+        """How many bytes of each process's output have been read."""
         self._asks = Consumer({"bootstrap.servers": broker.address, "group.id": f"{name}-reader"})
 
     def start(self) -> None:
@@ -139,7 +139,7 @@ class Members:
         self._asks.close()
 
     def disturb(self, kills: int, ended: threading.Event) -> None:
-        """Kill so many members, and do other things to them in between."""
+        """Kill members, and disturb them in other ways in between."""
         chance = self._random
         while kills and not ended.wait(chance.expovariate(1 / PAUSE_SECONDS)):
             slot = chance.choice(self._slots)
@@ -156,18 +156,18 @@ class Members:
                 self._both(slot)
 
     def settle(self) -> None:
-        """Have all members there."""
+        """Start all members that are not running."""
         for slot in self._slots:
             if slot.process is None or slot.process.poll() is not None:
                 self._start(slot)
 
     def leave(self) -> None:
-        """End all members in good order."""
+        """End all members gracefully."""
         for slot in self._slots:
             self._end(slot)
 
     def lives(self) -> list[Life]:
-        """Return what all processes did so far."""
+        """Return the actions of all processes so far."""
         for life, path in self._paths:
             life.did, life.errors = read(path.read_text().splitlines())
         return [life for life, _ in self._paths]
@@ -187,7 +187,7 @@ class Members:
         return found
 
     def processed(self) -> int:
-        """Return how many records were processed, each counted once."""
+        """Return the number of different records processed."""
         for _, path in self._paths:
             at = self._read.get(path, 0)
             if path.stat().st_size == at:
@@ -220,7 +220,7 @@ class Members:
         self._done["started"] += 1
 
     def _kill(self, slot: _Slot) -> bool:
-        """Kill a member, or start it; return whether it was killed."""
+        """Kill a member, or start it. Return whether it was killed."""
         if slot.process is None or slot.life is None or slot.process.poll() is not None:
             self._start(slot)
             return False
@@ -257,7 +257,7 @@ class Members:
             self._start(slot)
 
     def _both(self, slot: _Slot) -> None:
-        """Have a member leave and come again at once."""
+        """Let a member leave and join again at once."""
         self._leave(slot)
         self._start(slot)
 
@@ -275,14 +275,14 @@ class Members:
 
 
 def chaos(kills: int, groups: int, seed: int, say: Say, folder: Path | None = None) -> Outcome:
-    """Disturb groups until so many members were killed.
+    """Disturb groups until enough members were killed.
 
     Args:
         kills: over all groups.
-        groups: how many, side by side.
+        groups: how many, at the same time.
         seed: of all choices; times differ from run to run nevertheless.
-        say: called with lines that tell how it goes.
-        folder: for what the members write; None: one that is removed.
+        say: called with lines about the progress.
+        folder: for the members' output. None for a temporary one.
     """
     with ExitStack() as stack:
         if folder is None:
@@ -360,7 +360,7 @@ class _Run:
         self._outcome.seconds = time.monotonic() - began
 
     def _watch(self, working: Sequence[Future[None]], kills: int) -> None:
-        """Kill the gateway now and then, and tell how it goes."""
+        """Kill the gateway now and then, and report the progress."""
         said, killed_at = time.monotonic(), time.monotonic()
         done = self._outcome.done
         pause = self._random.uniform(*UP_SECONDS)
@@ -394,7 +394,7 @@ class _Run:
         producer.flush(60)
 
     def _wait(self) -> None:
-        """Wait until all is processed, or nobody gets on."""
+        """Wait until all records are processed, or there is no progress."""
         at, most = time.monotonic(), -1
         while time.monotonic() - at < STUCK_SECONDS:
             some = sum(each.processed() for each in self._members)

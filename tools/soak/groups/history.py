@@ -1,4 +1,4 @@
-"""What members did, read from their lines."""
+"""The members' actions, read from their lines."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Did:
-    """One thing that a member did."""
+    """One action of a member."""
 
     at: int
     """In nanoseconds."""
@@ -24,13 +24,13 @@ class Life:
     did: list[Did] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
     killed_at: int = 0
-    """In nanoseconds; 0: it was not killed."""
+    """In nanoseconds; 0 if it was not killed."""
     stopped: list[tuple[int, int, dict[int, int]]] = field(default_factory=list)
-    """When it was stopped and went on, and where the log's partitions ended when it was stopped."""
+    """For each stop: the times of its begin and end, and the log's end offsets at its begin."""
 
 
 def read(lines: Iterable[str]) -> tuple[list[Did], list[str]]:
-    """Read what a member wrote: what it did, and what it was told of errors."""
+    """Read a member's output. Return its actions and its errors."""
     did: list[Did] = []
     errors: list[str] = []
     for line in lines:

@@ -1,4 +1,4 @@
-"""What came out of a run: what was lost, came twice, out of order, or to a member not its owner."""
+"""Judges a run: records that were lost, came twice, out of order, or to a member that did not own the key."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,12 +9,12 @@ from tools.soak.groups.history import Did, Life
 
 EXAMPLES: Final = 5
 BEFORE_NS: Final = 10**9
-"""So long before a record was processed for the first time its story begins, in nanoseconds."""
+"""How long before a record's first processing its story begins, in nanoseconds."""
 REJOINED_SECONDS: Final = 10
-"""After a gateway is back its members have joined again by then."""
+"""How long after a gateway's restart its members have joined again."""
 
 Span = tuple[int, int]
-"""When something began and ended, in nanoseconds."""
+"""Begin and end, in nanoseconds."""
 
 Log = Mapping[tuple[int, int], str]
 """The keys of the records of a topic, by partition and offset."""
@@ -22,13 +22,13 @@ Log = Mapping[tuple[int, int], str]
 
 @dataclass(slots=True)
 class Verdict:
-    """Counts over some groups, and examples of what must not be."""
+    """Counts over some groups, and examples of forbidden events."""
 
     counts: Counter[str] = field(default_factory=Counter)
     problems: list[str] = field(default_factory=list)
 
     def wrong(self, what: str, example: str) -> None:
-        """Count what must not be."""
+        """Count a forbidden event."""
         self.counts[what] += 1
         if self.counts[what] <= EXAMPLES:
             self.problems.append(f"{what}: {example}")
@@ -41,9 +41,9 @@ class _Processed:
     did: Did
     life: Life
     assignment: int
-    """Counts the assignments of the process."""
+    """The number of this assignment in the process."""
     in_hand: bool
-    """The group may have gone on without the member, and what it still had is no concern of the group."""
+    """The group may have gone on without the member. Records that it already had do not matter then."""
 
 
 LOST: Final = "lost"
@@ -55,18 +55,19 @@ BEYOND: Final = "fetched by a zombie"
 PROBLEMS: Final = (LOST, WRONG, UNORDERED, TWICE_COMMITTED, TWICE, BEYOND)
 EXCUSED: Final = "twice after a crash"
 FENCED: Final = "twice after a fenced commit"
-"""The client was in another generation by then, as without a gateway: its member could not commit."""
+"""The client was already in another generation, as can happen without a gateway: its member could not
+commit."""
 IN_HAND: Final = "in hand of a zombie"
 
 
 def judge(log: Log, lives: Sequence[Life], gateway_down: Sequence[Span], verdict: Verdict) -> None:
-    """Judge what the members of one group did with one topic.
+    """Judge the actions of one group on one topic.
 
     Args:
-        log: what is in the topic.
+        log: the records of the topic.
         lives: all processes of members.
-        gateway_down: from when until when the gateway was not there, in nanoseconds.
-        verdict: takes what comes out.
+        gateway_down: when the gateway was down, in nanoseconds.
+        verdict: receives the result.
     """
     processed = [each for life in lives for each in _processed(life, gateway_down, verdict)]
     processed.sort(key=lambda each: each.did.at)
@@ -95,7 +96,10 @@ def _judge_key(
     crashes: Mapping[int, list[Span]],
     verdict: Verdict,
 ) -> list[tuple[_Processed, _Processed]]:
-    """Judge what was done with one key; return what was processed twice for no reason: before, and again."""
+    """Judge the processing of one key.
+
+    Return the records processed twice without a reason: before, and again.
+    """
     found: list[tuple[_Processed, _Processed]] = []
     first: dict[int, _Processed] = {}
     highest = -1
@@ -160,7 +164,7 @@ def _story(before: _Processed, again: _Processed, lives: Sequence[Life], gateway
 
 
 def _of_same(before: _Processed, commit: Did) -> bool:
-    """Whether a commit is of the assignment in which a record was processed."""
+    """Whether a commit belongs to the assignment in which a record was processed."""
     ends = [each.at for each in before.life.did if each.kind == "assigned" and each.at > before.did.at]
     return not ends or commit.at < ends[0]
 
@@ -178,9 +182,9 @@ def _commits(life: Life) -> dict[int, list[Did]]:
 
 
 def _crashes(life: Life, gateway_down: Iterable[Span]) -> list[Span]:
-    """Return when a member was cut off from what it had not committed.
+    """Return when a member could not commit its records.
 
-    A gateway that has just come back knows no member. It takes no commit of one that has not joined again.
+    A gateway that has just started knows no member. It accepts no commit before the member has joined again.
     """
     points = [did.at for did in life.did if did.kind == "lost"]
     points += [at for at, _, _ in life.stopped]
@@ -193,7 +197,7 @@ def _crashes(life: Life, gateway_down: Iterable[Span]) -> list[Span]:
 
 
 def _processed(life: Life, gateway_down: Sequence[Span], verdict: Verdict) -> Iterable[_Processed]:
-    """Yield what a process of a member processed."""
+    """Yield the records that a process of a member processed."""
     for number, assignment in enumerate(_assignments(life.did)):
         verdict.counts["assignments"] += bool(number)
         began, ended = assignment[0].at, assignment[-1].at
@@ -202,7 +206,8 @@ def _processed(life: Life, gateway_down: Sequence[Span], verdict: Verdict) -> It
         known = max((did.at for did in assignment if did.kind == "committed"), default=began)
         stops = [each for each in life.stopped if began < each[1] and each[0] <= ended]
         doubts = [*(at for at, _, _ in stops), *(at for at, _ in gateway_down if began < at)]
-        # One that leaves before it hears that its group has gone on without it learns it by its last commit.
+        # A member may leave before it learns that its group went on without it. It learns it from its last
+        # commit.
         lost = ended_lost or (bool(stops) and any(did.kind == "fenced" for did in assignment))
         if lost:
             doubtful = known
@@ -220,7 +225,7 @@ def _processed(life: Life, gateway_down: Sequence[Span], verdict: Verdict) -> It
 
 
 def _assignments(all_did: Iterable[Did]) -> list[list[Did]]:
-    """Return what was done in each assignment; before the first one there is nothing but its beginning."""
+    """Return the actions by assignment. Before the first one there is only the process's start."""
     found: list[list[Did]] = [[Did(0, "started")]]
     for did in all_did:
         if did.kind == "assigned":

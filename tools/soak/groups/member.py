@@ -1,6 +1,6 @@
-"""One member of a group: a consumer that writes a line for each thing that it does.
+"""One member of a group: a consumer that writes a line for each of its actions.
 
-Its lines, with the time in nanoseconds of the machine's monotonic clock behind their kind:
+The lines, with the time in nanoseconds of the machine's monotonic clock after their kind:
 
     assigned TIME PARTITION[,PARTITION...]
     revoked TIME, lost TIME
@@ -10,9 +10,9 @@ Its lines, with the time in nanoseconds of the machine's monotonic clock behind 
     left TIME
     error TIME TEXT
 
-Fenced is a member whose commit the coordinator refuses: the group has gone on without it, or the client has
-joined it again meanwhile. A record's line is written before the record is committed, and a commit's behind
-the response. Each line is one write, so that a kill cuts none. SIGTERM has it leave in good order.
+A member is fenced if the coordinator refuses its commit: the group has gone on without it, or the client has
+already joined again. A record's line is written before the record is committed, and a commit's line after the
+response. Each line is one write, so that a kill cuts none. SIGTERM makes it leave gracefully.
 """
 
 import argparse

@@ -3,11 +3,11 @@
     python -m tools.soak.groups.mixed --seed 1 --seconds 200
     python -m tools.soak.groups.mixed --direct --partitions 7 --seed 1     the control: a plain group
 
-Members commit every second by themselves, as applications do. A program prints a record before it may be
-committed (`tests.clients`). So a record of the log that nobody has printed is lost. What is lost is told
-with its key's hash, who had the key before and after, and the committed positions as they changed.
+Members commit every second by themselves, like applications. A program prints a record before it may be
+committed (`tests.clients`). So a record of the log that no program has printed is lost. A lost record is
+reported with its key's hash, the owners of the key before and after, and the committed positions over time.
 
-A library without its toolchain is left out, and that is said.
+A library without its toolchain is left out, with a message.
 """
 
 import argparse
@@ -43,22 +43,22 @@ TOOLCHAINS: Final = {"java": ("javac",), "franz-go": ("go",), "sarama": ("go",),
 SESSION_MS: Final = 6_000
 KEYS: Final = 60
 SETTLING_SECONDS: Final = 15.0
-"""Before the first kill."""
+"""The time before the first kill."""
 ASKS_SECONDS: Final = 0.25
-"""How often the committed positions are asked for."""
+"""How often the committed positions are requested."""
 STUCK_SECONDS: Final = 60.0
-"""After the disturbances a record must be processed so often until all are."""
+"""The limit between processed records after the disturbances, until all are processed."""
 LEAVE_SECONDS: Final = 20.0
 BATCH_SECONDS: Final = 0.1
 ABORTED_SHARE: Final = 0.25
-"""Of the transactions."""
+"""The share of transactions that are aborted."""
 
 Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What a run is to be."""
+    """The settings of a run."""
 
     libraries: Sequence[str] = LIBRARIES
     direct: bool = False
@@ -70,19 +70,19 @@ class Plan:
     rate: int = 150
     """Records a second."""
     kills: bool = True
-    """Members are killed; else they only leave, and come again."""
+    """Members are killed. If not, they only leave, and join again."""
     gateway_kills: bool = True
     transactions: bool = True
-    """A part of the records is written in transactions, of which some are aborted."""
+    """Some records are written in transactions, of which some are aborted."""
     compacted: bool = True
-    """There is a compacted topic as well."""
+    """There is also a compacted topic."""
     folder: Path | None = None
-    """Where the lines of members are kept; None: nowhere."""
+    """The folder for the members' lines. None keeps no lines."""
 
 
 @dataclass(slots=True, eq=False)
 class _Slot:
-    """A place for a member."""
+    """A slot for a member."""
 
     program: Program
     client_id: str
@@ -93,7 +93,7 @@ class _Slot:
 
 @dataclass(slots=True)
 class Outcome:
-    """What came out of a run."""
+    """The result of a run."""
 
     verdict: Verdict
     left_out: list[str]
@@ -104,7 +104,7 @@ class Outcome:
 
 
 def programs(libraries: Sequence[str]) -> tuple[list[Program], list[str]]:
-    """Return the programs of libraries, and which ones have no toolchain here."""
+    """Return the programs of libraries, and the libraries without a toolchain here."""
     found, left_out = [], []
     for name in libraries:
         missing = [tool for tool in TOOLCHAINS.get(name, ()) if shutil.which(tool) is None]
@@ -119,9 +119,9 @@ class Group:
     """The members of one group.
 
     Args:
-        plan: what the run is to be.
+        plan: the settings of the run.
         name: the group's.
-        topics: what it reads.
+        topics: the topics to read.
         bootstrap: the gateway, or the broker.
         members: the programs.
     """
@@ -138,13 +138,13 @@ class Group:
         self.seen: set[Record] = set()
 
     def settle(self) -> None:
-        """Start all members that are not there."""
+        """Start all members that are not running."""
         for slot in self._slots:
             if slot.process is None or slot.process.poll() is not None:
                 self._start(slot)
 
     def disturb(self) -> None:
-        """Do something to one member."""
+        """Disturb one member."""
         slot = self._random.choice(self._slots)
         if slot.process is None or slot.life is None or slot.process.poll() is not None:
             self._start(slot)
@@ -161,7 +161,7 @@ class Group:
             self._start(slot)
 
     def leave(self) -> None:
-        """End all members in good order."""
+        """End all members gracefully."""
         for slot in self._slots:
             self._end(slot)
         for reader in self._readers:
@@ -191,7 +191,7 @@ class Group:
         arguments = ["--bootstrap", self._bootstrap, "--isolation", "read_committed"]
         arguments += ["--subscribe", ",".join(self._topics), "--group", self._name]
         arguments += ["--client-id", slot.client_id, "--session-ms", str(SESSION_MS)]
-        if self._plan.direct:  # no strategy is common to all but by this
+        if self._plan.direct:  # the only strategy that all libraries have
             arguments += ["--strategy", "range"]
         slot.process = subprocess.Popen(
             [*slot.program.command, *arguments],
@@ -241,7 +241,7 @@ class Group:
 
 
 class _Positions:
-    """The committed positions of a group, as they change."""
+    """The committed positions of a group over time."""
 
     def __init__(self, broker: str, group: str, places: Sequence[tuple[str, int]]) -> None:
         self._asks = Consumer({"bootstrap.servers": broker, "group.id": group, "log_level": 0})
@@ -250,14 +250,14 @@ class _Positions:
         self.moved: list[Moved] = []
 
     def look(self) -> None:
-        """Ask for them."""
+        """Request them."""
         asked = [TopicPartition(*place) for place in self._places]
         for each in self._asks.committed(asked, timeout=10):
             if each.error is not None or each.offset < 0:
                 continue
             try:
                 metadata = each.metadata or ""
-            except UnicodeDecodeError:  # confluent-kafka takes it for a C string, and reads beyond its end
+            except UnicodeDecodeError:  # confluent-kafka reads beyond the end of the metadata
                 continue
             place = each.topic, each.partition
             positions = read_committed(each.offset, metadata).positions
@@ -266,13 +266,13 @@ class _Positions:
                 self.moved.append((time.time(), place, positions))
 
     def run(self, ended: threading.Event) -> None:
-        """Ask for them until the end."""
+        """Request them until the end."""
         while not ended.wait(ASKS_SECONDS):
             self.look()
 
 
 class _Producing:
-    """What is written: plain records, transactions of which some are aborted, and a compacted topic."""
+    """The written records: plain ones, transactions of which some are aborted, and a compacted topic."""
 
     def __init__(self, plan: Plan, broker: str, topics: Sequence[str]) -> None:
         self._plan, self._topics = plan, topics
@@ -360,7 +360,7 @@ def run(plan: Plan, say: Say) -> Outcome:
         ended.set()
         threads[0].join()
         positions.look()
-        log = _log(broker.address, places)  # compaction goes on
+        log = _log(broker.address, places)  # compaction continues
         outcome = Outcome(judge(log, group.lives, down, positions.moved), left_out, group.done)
         outcome.done["gateway killed"] = len(down)
         if gateway is not None:
@@ -376,7 +376,7 @@ def run(plan: Plan, say: Say) -> Outcome:
 
 
 def _disturb(plan: Plan, group: Group, gateway: GatewayProcess | None, say: Say) -> list[Span]:
-    """Disturb members, and the gateway, for a time; return when the gateway was not there."""
+    """Disturb members and the gateway for a time. Return when the gateway was down."""
     chance = random.Random(plan.seed)  # noqa: S311 - not a secret
     down: list[Span] = []
     end = time.monotonic() + plan.seconds
@@ -396,7 +396,7 @@ def _disturb(plan: Plan, group: Group, gateway: GatewayProcess | None, say: Say)
 
 
 def _wait(group: Group, log: Log) -> None:
-    """Wait until all is processed, or nobody gets on."""
+    """Wait until all records are processed, or there is no progress."""
     at, least = time.monotonic(), len(log)
     while time.monotonic() - at < STUCK_SECONDS:
         left = len(log.keys() - group.seen)

@@ -1,4 +1,4 @@
-"""What came out of a run, judged by what members processed and what the log holds, and by nothing else."""
+"""Judges a run only by the records that members processed and the log."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,10 +11,10 @@ from proxy.cooperative.positions import Positions
 Record: TypeAlias = tuple[str, int, int]
 """Topic, partition and offset."""
 Log: TypeAlias = Mapping[Record, bytes]
-"""The keys of the records that a log holds."""
+"""The keys of a log's records."""
 Span: TypeAlias = tuple[float, float]
 Moved: TypeAlias = tuple[float, tuple[str, int], Positions]
-"""When committed positions of a partition were seen to change, and to what."""
+"""When the committed positions of a partition changed, and the new positions."""
 EXAMPLES: Final = 8
 
 
@@ -24,7 +24,7 @@ class Life:
 
     name: str
     did: list[tuple[float, Record, bytes]] = field(default_factory=list)
-    """When it processed which record with which key."""
+    """The processed records, each with its time and its key."""
     told: list[tuple[float, str]] = field(default_factory=list)
     """Its assignments and errors."""
     killed_at: float = 0.0
@@ -33,17 +33,17 @@ class Life:
 
 @dataclass(slots=True)
 class Verdict:
-    """What was lost, came twice, or out of order."""
+    """Records that were lost, came twice, or out of order."""
 
     records: int = 0
     processed: int = 0
     lost: list[str] = field(default_factory=list)
     twice: list[str] = field(default_factory=list)
-    """Though neither their member nor the gateway was killed meanwhile."""
+    """Although neither their member nor the gateway was killed in between."""
     after_kills: int = 0
-    """Came twice, and a kill explains it."""
+    """Came twice, explained by a kill."""
     unordered: list[str] = field(default_factory=list)
-    """A record that came for the first time when a later one of its key had come."""
+    """A record that first came after a later one of its key."""
     invented: int = 0
 
     def told(self) -> list[str]:
@@ -63,10 +63,10 @@ def judge(log: Log, lives: Sequence[Life], down: Sequence[Span], moved: Sequence
     """Judge a run.
 
     Args:
-        log: what it holds at the end.
+        log: the records at the end.
         lives: all processes of members.
-        down: when the gateway was not there.
-        moved: the committed positions, to tell more of what was lost.
+        down: when the gateway was down.
+        moved: the committed positions over time, for the report of lost records.
     """
     events = sorted(
         ((at, record, key, life) for life in lives for at, record, key in life.did), key=lambda each: each[0]
