@@ -24,7 +24,7 @@ class GroupOutcome:
     shares: tuple[int, ...]
     """The number of records that each member has handled; the first member was killed."""
     rate: float
-    """Records by second, from the first one to the kill."""
+    """Records per second, from the first one to the kill."""
     still: float
     """Seconds from the kill until another member went on with the killed member's keys."""
     seconds: float

@@ -112,7 +112,7 @@ def rewound(entries: Entries) -> int:
 
 
 def rate(members: Sequence[Entries], began: int, ended: int) -> float:
-    """Return how many records by second were finished in a span of time (ns)."""
+    """Return how many records per second were finished in a span of time (ns)."""
     done = sum(
         int(((each["ended"] > began) & (each["ended"] <= ended)).sum()) for each in map(records, members)
     )

@@ -39,7 +39,7 @@ class Tap(Protocol):
     """A function that puts a tap between a socket and its protocol, or none."""
 
     def __call__(self, protocol: asyncio.Protocol, by: int, /) -> asyncio.Protocol:
-        """Return the protocol to connect. `by` is the end that the gateway has in this connection."""
+        """Return the protocol to connect. `by` is the gateway's own end of this connection."""
 
 
 def no_tap(protocol: asyncio.Protocol, _by: int) -> asyncio.Protocol:

@@ -14,7 +14,7 @@ _KEPT: Final = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rate:
-    """Traffic by second."""
+    """Traffic per second."""
 
     fetches: float = 0.0
     client: float = 0.0
@@ -26,7 +26,7 @@ class Rate:
 
     @property
     def saved(self) -> float:
-        """The bytes saved, by second."""
+        """The bytes saved per second."""
         return self.client - self.broker
 
 
@@ -77,7 +77,7 @@ class Rates:
         return _rate(client, since.clients[client.key], self._samples[-1].time - since.time)
 
     def saved(self, clients: Iterable[Client]) -> tuple[float, ...]:
-        """Return the bytes by second that these clients saved between snapshots, the latest last."""
+        """Return the bytes per second that these clients saved between snapshots, the latest last."""
         keys = [client.key for client in clients]
         samples = list(self._samples)
         return tuple(
@@ -91,7 +91,7 @@ class Rates:
         )
 
     def saved_by_broker(self, name: str) -> tuple[float, ...]:
-        """Return the bytes by second saved with a broker between snapshots, the latest last."""
+        """Return the bytes per second that were saved with a broker between snapshots, the latest last."""
         return tuple(
             (one.brokers[name] - before.brokers[name]) / (one.time - before.time)
             for before, one in pairwise(self._samples)

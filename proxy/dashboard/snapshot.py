@@ -54,12 +54,12 @@ class Recent:
 
     @property
     def saved(self) -> tuple[float, ...]:
-        """The bytes saved by second, in each interval."""
+        """The bytes saved per second, in each interval."""
         sides = zip(self.client_bytes, self.broker_bytes, self.seconds, strict=True)
         return tuple((client - broker) / (seconds or 1.0) for client, broker, seconds in sides)
 
     def now(self, column: tuple[float, ...]) -> float:
-        """Return the present rate of a column, by second."""
+        """Return the present rate of a column, per second."""
         seconds = total = 0.0
         for length, amount in zip(reversed(self.seconds), reversed(column), strict=True):
             seconds, total = seconds + length, total + amount

@@ -56,11 +56,9 @@ class FetchManager:
         return not self.asks_broker or epoch == INITIAL_EPOCH or self._find(session_id, broker) is not None
 
     def takes_over(self, session_id: int, epoch: int, broker: str) -> bool:
-        """Handle the session fields of a fetch that can't be read further.
+        """Handle a fetch that can only be read up to its session fields. Return whether it is ours.
 
-        Return whether this server handles it.
-
-        If it names a session of this server, that session is removed: the changes to it are unknown.
+        If it names a session of this server, that session is removed, since the changes to it are unknown.
         """
         session = self._find(session_id, broker)
         if session is not None:

@@ -431,10 +431,7 @@ class _TopicsWalk:
         return end
 
     def _alike(self, start: int, size: int, count: int) -> int:
-        """Read all elements at once if each has the shape of the first.
-
-        Return the offset after them, or 0.
-        """
+        """Read all elements at once, and return the offset after them, or 0 if their shapes differ."""
         topics, frame, layout = self.topics, self.frame, self.layout
         if topics.tagged or not topics.keys:
             return 0

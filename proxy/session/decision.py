@@ -70,8 +70,7 @@ class Reason(StrEnum):
     GSSAPI = "GSSAPI token"
     """The connection began with a bare GSSAPI token, as clients of Kafka 0.9 do."""
     SASL_V0 = "SASL handshake v0"
-    """From here on, the client's bytes are forwarded unread: its SASL tokens have no Kafka framing
-    (KIP-43)."""
+    """After this handshake the client's bytes are forwarded unread: its tokens have no Kafka framing (KIP-43)."""
     TLS = "TLS"
     """In transparent mode: the connection is TLS from the client to the broker."""
     NOT_KAFKA = "not Kafka"

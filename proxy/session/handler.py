@@ -37,7 +37,7 @@ from proxy.session.state import (
 )
 
 UNSHARDED_ID: Final = 2_147_483_640
-"""Brokers from 3.8 on have no shard for ids from here on, and answer them with -1 at every epoch
+"""Brokers from 3.8 on have no shard for this id and higher ones, and answer them with -1 at every epoch
 (fetch-semantics 2.2, case 96)."""
 
 

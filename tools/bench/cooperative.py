@@ -90,7 +90,7 @@ class Ran:
     """The result of one group's turn."""
 
     rate: float
-    """Records by second."""
+    """Records per second."""
     disordered: int
     cpu: float
     """CPU of the gateway, in percent of a core; 0 without one."""

@@ -56,8 +56,8 @@ class Nuisance:
             `Load.go`, and ends with `Load.pause`.
         most: the limit of memory for each of its connections in the gateway, in MB.
         settles: the seconds after its start until it is measured first, its memory as well.
-        named: its clients have the bystander's client id. Their cost is the bystander's added latency compared
-            with another bystander with its own id in the same window: the clients' work is for both.
+        named: its clients have the bystander's client id. Their cost is the bystander's added latency
+            compared with a bystander with another id in the same window: the clients' work is for both.
     """
 
     name: str

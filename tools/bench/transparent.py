@@ -40,11 +40,11 @@ class Kind:
     size: int
     """Bytes of records in a response."""
     counted: str
-    """The count of a load that is used: ``responses`` or ``bytes``."""
+    """Which count of a load to use: ``responses`` or ``bytes``."""
     cpu: tuple[str, float]
     """The unit of CPU for one `counted`, and its factor."""
     pace: tuple[str, float]
-    """The unit of `counted` by second, and its factor."""
+    """The unit of `counted` per second, and its factor."""
 
 
 KINDS: Final = (

@@ -31,7 +31,7 @@ address):
 `Cluster(version, nodes=3, properties=...)`: KRaft nodes 1..N with both roles; `cluster.brokers`,
 `cluster.broker(node_id)`, `cluster.bootstrap`, `cluster.start()`, `cluster.stop()`.
 
-What was started ends with the `with`, when the interpreter exits, or when this process dies. Data and logs
+Everything ends with the `with`, when the interpreter exits, or when this process dies. Data and logs
 are in a temporary folder, which is removed then.
 
 `tools.kafka.jars.classpath(version, tools=True)` returns the class path (with kafka-tools) and

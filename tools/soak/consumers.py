@@ -55,7 +55,7 @@ class Reader:
             self.run = self.start()
 
     def stop(self) -> None:
-        """Have the program leave."""
+        """Make the program leave."""
         self.read()
         try:
             self.run.stop()

@@ -96,10 +96,7 @@ def _judge_key(
     crashes: Mapping[int, list[Span]],
     verdict: Verdict,
 ) -> list[tuple[_Processed, _Processed]]:
-    """Judge the processing of one key.
-
-    Return the records processed twice without a reason: before, and again.
-    """
+    """Judge the processing of one key. Return the records processed twice without a reason, in pairs."""
     found: list[tuple[_Processed, _Processed]] = []
     first: dict[int, _Processed] = {}
     highest = -1
