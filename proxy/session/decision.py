@@ -48,7 +48,7 @@ class Reason(StrEnum):
     KEEP_ORDER = "keep order"
     """--keep-order: the response limit starved a listed partition, so partitions are served in its order."""
     MEMORY = "memory"
-    """The process holds as many bytes of responses, or of listed partitions, as it may."""
+    """A memory limit of the process is reached: of buffered responses, or of listed partitions."""
     RESTING = "resting"
     """Sessions cost this connection more than they saved. None is used until many times the lost bytes have
     passed."""
@@ -70,7 +70,7 @@ class Reason(StrEnum):
     GSSAPI = "GSSAPI token"
     """The connection began with a bare GSSAPI token, as clients of Kafka 0.9 do."""
     SASL_V0 = "SASL handshake v0"
-    """After this handshake the client's bytes are forwarded unread: its tokens have no Kafka framing (KIP-43)."""
+    """Bytes after this handshake are forwarded unread: SASL tokens have no Kafka framing (KIP-43)."""
     TLS = "TLS"
     """In transparent mode: the connection is TLS from the client to the broker."""
     NOT_KAFKA = "not Kafka"

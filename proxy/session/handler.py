@@ -595,8 +595,8 @@ def _misfit(table: PartitionTable, taken: _Taken, *, full: bool) -> str:
 def _differing(entries: Entries, sent: Entries) -> Rows:
     """Return the positions at which two columns of entries differ.
 
-    All bytes are compared at once first, since columns are nearly always equal. Then few entries are compared
-    one by one, many as bytes.
+    All bytes are compared at once first, since columns are nearly always equal. If they differ, few
+    entries are compared one by one, and many as bytes.
     """
     ours, theirs = entries.tobytes(), sent.tobytes()
     if ours == theirs:
