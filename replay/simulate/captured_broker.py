@@ -1,8 +1,8 @@
-"""A simulated broker: what it would have sent in a session, known from what it sent without one. Sans-IO.
+"""Simulates a broker's incremental responses from the full responses in a capture. Sans-IO.
 
-A capture of a client without sessions holds full responses. Each incremental response follows from them: the
-broker leaves out what it sent before in the session, keeps an order of its own, and moves partitions that it
-sent records of to the end (FetchSession.java: IncrementalFetchContext, CachedPartition).
+In a session a broker leaves out partitions that have not changed since it last sent them. It keeps its own
+order of partitions, and moves those that it sent records of to the end (FetchSession.java:
+IncrementalFetchContext, CachedPartition).
 """
 
 from collections.abc import Iterator, Sequence
@@ -31,22 +31,22 @@ _BEFORE_READING: Final[dict[int, int]] = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: 2 * _LAST,
     ErrorCode.TOPIC_AUTHORIZATION_FAILED: 2 * _LAST,
 }
-"""Errors that the broker finds before it reads. Their entries come after all others, unknown ids first."""
+"""Errors that the broker finds before it reads from the log. Their entries are last, unknown ids first."""
 _UNSEEN: Final = -1
 _FEW: Final = 16
-"""Up to so many partitions are looked up one by one, more of them in columns."""
+"""Up to this many partitions are looked up one by one; more are looked up in columns."""
 
 _Offsets = npt.NDArray[np.int64]
 _NO_OFFSETS: Final = np.zeros(0, np.int64)
 _NO_FLAGS: Final = np.zeros(0, np.bool_)
 
 _HIGH: Final = Struct("<q")
-"""Offsets are only compared with each other, so the byte order makes no difference. -1 is -1 in both."""
+"""Offsets are only compared for equality, so the byte order does not matter. -1 is the same in both."""
 
 
 @cache
 def _bounds(size: int) -> np.dtype[np.void]:
-    """Return where high watermark and log start are in an entry of that size (v5 and later)."""
+    """Return a view of entries of this size (v5 and later): partition, high watermark, log start offset."""
     names, formats, offsets = ["partition", "high", "start"], [">u4", "<i8", "<i8"], [0, 6, 22]
     return np.dtype({"names": names, "formats": formats, "offsets": offsets, "itemsize": size})
 
@@ -73,11 +73,11 @@ class Element:
 
 
 class CapturedBroker:
-    """A simulated broker with the one session of a connection.
+    """A simulated broker with one session, that of the connection.
 
     Args:
         moves_all: brokers up to 2.8 move every partition that they send to the end (KAFKA-12330). Later ones
-            move those with records.
+            move only those with records.
     """
 
     def __init__(self, *, moves_all: bool = False) -> None:
@@ -89,13 +89,13 @@ class CapturedBroker:
         self._named = _NO_FLAGS
         self._ranks = 0
         self._size = 0
-        """Partitions in the session: those with a rank."""
+        """The number of partitions in the session: those with a rank."""
 
     def make(self, table: PartitionTable, listing: Listing, response: CapturedResponse) -> bool:
-        """Make a session from a full fetch (epoch 0) and its response, of v7 or later.
+        """Create a session from a full fetch (epoch 0) and its response, of v7 or later.
 
         Returns:
-            False if the broker made no session: the response is an error, or was emptied to throttle.
+            False if the broker created none: the response is an error, or is empty because of a throttle.
         """
         walk = response.walk
         if walk.error_code or (not walk.partitions and walk.throttle_time_ms):
@@ -114,7 +114,7 @@ class CapturedBroker:
         return True
 
     def follow(self, sent: FetchRequest) -> tuple[int, int]:
-        """Apply an incremental fetch. Return how many partitions it adds, and how many it drops."""
+        """Apply an incremental fetch. Return how many partitions it adds and how many it forgets."""
         table = self._session_table()
         if table.size == self._size and self._only_alters(table, sent):
             return 0, 0
@@ -123,7 +123,7 @@ class CapturedBroker:
         return self.add(table.locate(listing)) if listing is not None and sent.partitions else 0, forgotten
 
     def _only_alters(self, table: PartitionTable, sent: FetchRequest) -> bool:
-        """Whether a fetch lists a few partitions, all in the session. False if it lists many."""
+        """Whether a fetch lists only few partitions, and all of them are in the session."""
         topics, size = sent.topics, sent.layout.request_entry
         if topics.partitions > _FEW or len(topics.keys) != len(topics.blocks):
             return not topics.partitions
@@ -135,10 +135,10 @@ class CapturedBroker:
         return True
 
     def add(self, rows: Rows) -> int:
-        """Add the partitions of a delta that the session does not have. Return how many these are.
+        """Add those partitions of a delta that are not in the session yet. Return how many were added.
 
         Args:
-            rows: the table's row for each entry of the delta.
+            rows: for each entry of the delta, its row in the table.
         """
         table = self._session_table()
         size = len(table.topic)
@@ -156,7 +156,7 @@ class CapturedBroker:
         return len(new)
 
     def forget(self) -> int:
-        """Drop the partitions that are no longer in the table. Return how many these are."""
+        """Drop the partitions that are no longer in the table. Return how many were dropped."""
         gone = (self._session_table().topic[: len(self._rank)] == 0) & (self._rank > 0)
         self._rank[gone] = 0
         count = int(np.count_nonzero(gone))
@@ -164,10 +164,10 @@ class CapturedBroker:
         return count
 
     def response(self, response: CapturedResponse) -> tuple[list[Buffer], list[Element]]:
-        """Return the incremental response: the whole frame in pieces, and its topic elements.
+        """Return the incremental response: the frame in pieces, and its topic elements.
 
         Args:
-            response: the full response that was captured, of v7 or later.
+            response: the captured full response, of v7 or later.
         """
         layout, walk = response.layout, response.walk
         if walk.error_code:
@@ -198,7 +198,7 @@ class CapturedBroker:
         return self._table
 
     def _included(self, response: CapturedResponse) -> Iterator[tuple[int, IncludedEntry]]:
-        """Yield the entries of a full response that a session would send, with their place. Remember them."""
+        """Yield the entries of a full response that a session sends, each with its rank. Remember them."""
         for key, entries, rows, changed in self._note_empties(response):
             for at in changed.tolist():
                 row = int(rows[at])
@@ -206,7 +206,7 @@ class CapturedBroker:
         yield from self._others(response)
 
     def _note_empties(self, response: CapturedResponse) -> list[tuple[bytes, Entries, Rows, Rows]]:
-        """Remember the empty entries. Return each topic's key, entries and their rows, and which changed."""
+        """Remember the empty entries. Return for each topic its key, entries, rows, and which changed."""
         table, layout = self._session_table(), response.layout
         found = []
         for key, entries in response.empty_entries:
@@ -224,7 +224,7 @@ class CapturedBroker:
         return found
 
     def _others(self, response: CapturedResponse) -> Iterator[tuple[int, IncludedEntry]]:
-        """Do as `_included` for the entries that are not empty."""
+        """Yield the same as `_included`, for entries that are not empty."""
         table = self._session_table()
         for entry in response.other_entries:
             row = table.row(entry.key, entry.partition)
@@ -238,7 +238,7 @@ class CapturedBroker:
     def _as_in_session(
         self, response: CapturedResponse, entry: PartitionResponse, row: int
     ) -> tuple[list[memoryview], int]:
-        """Return an entry and its error as a session has them: a topic that was known once stays known."""
+        """Return an entry and its error as a session sends them. A topic id that was known stays known."""
         start, code = entry.start, entry.error_code
         if code != ErrorCode.UNKNOWN_TOPIC_ID:
             self._named[row] = True
@@ -261,7 +261,7 @@ def _place(pair: tuple[int, IncludedEntry]) -> int:
 
 
 def _elements(layout: FetchLayout, included: Sequence[IncludedEntry]) -> list[Element]:
-    """Group entries by topic. Entries of one topic that follow each other share an element."""
+    """Group entries into topic elements. Consecutive entries of one topic share an element."""
     end = b"\x00" if layout.flexible else b""
     elements: list[Element] = []
     start = 0

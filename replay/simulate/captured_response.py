@@ -1,4 +1,4 @@
-"""One captured fetch response, parsed; and the same response in the format of v7. Sans-IO."""
+"""A captured fetch response, parsed, and its conversion to v7. Sans-IO."""
 
 from collections.abc import Iterator, Sequence
 from functools import cached_property
@@ -17,11 +17,10 @@ _ABORTED_SIZE: Final = 16
 
 
 class CapturedResponse:
-    """One captured fetch response, parsed to its end.
+    """A captured fetch response, parsed to its end.
 
     Args:
-        pieces: the whole frame with its length. Contents of records may be cut (see `is_cut`), but keep their
-            length.
+        pieces: the whole frame. Contents of records may be cut (see `is_cut`): they keep their length.
         version: of the request.
         isolation_level: of the request.
 
@@ -45,12 +44,12 @@ class CapturedResponse:
             raise Malformed("a fetch response that ends early")
 
     def part(self, start: int, end: int) -> list[memoryview]:
-        """Return bytes of the frame, without a copy."""
+        """Return a slice of the frame without copying it."""
         return self._frame.span(start, end)
 
     @cached_property
     def as_v7(self) -> "CapturedResponse":
-        """The same response in the format of v7; responses of v7 and later stay as they are."""
+        """The response in the format of v7, if it is older."""
         if self.layout.version >= SESSION_VERSION:
             return self
         return CapturedResponse([_raised(self)], SESSION_VERSION, self.isolation_level)
@@ -67,7 +66,7 @@ class CapturedResponse:
 
     @property
     def empty_entry_bytes(self) -> int:
-        """Bytes of the empty entries: they say only where a partition's log begins and ends."""
+        """Bytes of the empty entries, which have only offsets of a partition's log."""
         return self.layout.response_entry * (self.walk.partitions - len(self.other_entries))
 
     @property
@@ -77,7 +76,7 @@ class CapturedResponse:
 
     @cached_property
     def other_entries(self) -> list[PartitionResponse]:
-        """The entries that say more than where a partition's log begins and ends: records, an error."""
+        """The entries with more than offsets of a partition's log: records, or an error."""
         return [entry for entry in self.walk.entries if not entry.ends_empty or entry.error_code]
 
     @cached_property
@@ -94,13 +93,13 @@ class CapturedResponse:
         return [(key, np.frombuffer(b"".join(entries), item)) for key, entries in found.items()]
 
     def with_session(self, session_id: int) -> list[Buffer]:
-        """Return the frame with another session id (v7 and later)."""
+        """Return the frame with this session id in place of its own (v7 and later)."""
         at = self.walk.session_id_at
         return [*self.part(0, at), session_id.to_bytes(4), *self.part(at + 4, self.size)]
 
 
 def joined(pieces: Sequence[Buffer]) -> list[Buffer]:
-    """Join the bytes of a frame that lie between cut contents. Cut contents stay as they are."""
+    """Join the pieces of a frame between cut contents. Cut contents stay as they are."""
     if len(pieces) == 1 and isinstance(pieces[0], bytes):
         return list(pieces)
     whole: list[Buffer] = []
@@ -111,7 +110,7 @@ def joined(pieces: Sequence[Buffer]) -> list[Buffer]:
 
 
 def _raised(response: CapturedResponse) -> bytes:
-    """Return a v4 to v6 response in the format of v7: with error code, session id, log start offsets."""
+    """Return a response of v4 to v6 as v7, which adds an error code, a session id and log start offsets."""
     frame = b"".join(response.pieces)
     head = frame[4:12] + bytes(6)
     body = frame[12:]

@@ -1,4 +1,4 @@
-"""What sessions would have cost: a connection's exchanges, played through the session engine. Sans-IO."""
+"""Runs the exchanges of a connection through sessions, to find what these would have cost. Sans-IO."""
 
 from contextlib import suppress
 from dataclasses import dataclass
@@ -16,22 +16,19 @@ Policy: TypeAlias = Literal["gateway", "always"]
 
 @dataclass(slots=True)
 class Ending:
-    """What is known of a connection when all of it was taken."""
+    """What is known once the end of a connection was added."""
 
     end: ConnectionEnd
     closing: Outcome | None
-    """The close of its session, as an exchange of its own; None if there was none."""
+    """The close of its session, as an exchange of its own. None if it had no session."""
     differing: int
-    """Responses that the core would not have expanded to the size that was captured."""
+    """How many responses the core expanded to another size than the captured one."""
 
 
 class Engine:
-    """One connection's exchanges in, their outcomes out; exchanges come in the order of their requests.
+    """Turns the exchanges of one connection into outcomes. They are added in the order of their requests.
 
-    The other policy takes the same parsed fetches beside it, so that both can be compared.
-
-    Args:
-        policy: ``gateway`` or ``always``.
+    The other policy gets the same parsed fetches, so that both can be compared.
     """
 
     def __init__(self, policy: Policy) -> None:
@@ -42,12 +39,12 @@ class Engine:
             self._policy, self._other = self._other, self._policy
         self._of_other: list[Outcome] = []
         self._unchanged: Outcome | None = None
-        """Of the other policy: the last fetch, if it changed nothing and neither did its response."""
+        """The other policy's last outcome, if neither the fetch nor its response changed anything."""
         self._unanswered: list[CapturedFetch] = []
         self._repeated = LastSeen()
 
     def add(self, exchange: Exchange) -> list[Outcome]:
-        """Take an exchange; return the outcomes of fetches that are settled by now."""
+        """Add an exchange. Return the outcomes of all fetches that it settles."""
         if exchange.api_key == ApiKey.API_VERSIONS:
             with suppress(ProtocolError):
                 self._of_other += self._other.versions(exchange)
@@ -72,15 +69,15 @@ class Engine:
         return settled + self._take(fetch)
 
     def drain_other(self) -> list[Outcome]:
-        """Return the outcomes with the other policy that are settled by now.
+        """Return the other policy's outcomes that are settled, and forget them.
 
-        Their topics have no figures, and a fetch that repeats the one before has the outcome of that one.
+        Their topics have no figures. A fetch that repeats the one before has the same outcome object.
         """
         outcomes, self._of_other = self._of_other, []
         return outcomes
 
     def end(self, end: ConnectionEnd) -> tuple[list[Outcome], Ending]:
-        """Take the connection's end; return the outcomes of all fetches not yet told, and the ending."""
+        """Add the end of the connection. Return the outcomes of all remaining fetches, and the ending."""
         last = self._policy.number
         settled = [self._left_out(f) for f in self._unanswered if f.outcome.exchange.number < last]
         trailing = [f for f in self._unanswered if f.outcome.exchange.number >= last]
@@ -103,7 +100,7 @@ class Engine:
         return self._policy.add(fetch)
 
     def _repeat_in_other(self, exchange: Exchange) -> None:
-        """Have the other policy take a fetch like the last one, which nothing changed since."""
+        """Add a fetch that repeats the last one to the other policy."""
         if self._unchanged is not None:
             self._of_other.append(self._unchanged)
             return
@@ -115,7 +112,7 @@ class Engine:
             self._unchanged = outcome if _changes_nothing(outcome) else None
 
     def _left_out(self, fetch: CapturedFetch) -> Outcome:
-        """Leave out a fetch of which the capture lost the response: what the session learnt is not known."""
+        """Count a fetch as captured. Without its response, the session's next state is unknown."""
         share_captured(fetch)
         fetch.outcome.reason = UNPAIRED
         return fetch.outcome

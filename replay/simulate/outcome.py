@@ -1,4 +1,4 @@
-"""One captured fetch, and what it costs with sessions: in total, and for each topic. Sans-IO."""
+"""A captured fetch, and its cost with sessions: in total, and by topic. Sans-IO."""
 
 from collections.abc import Iterator
 from copy import copy
@@ -43,7 +43,7 @@ CUT: Final = "bytes missing"
 
 @dataclass(slots=True)
 class TopicShare:
-    """The part of one fetch that belongs to a topic: its entries, and the element that holds them."""
+    """A topic's part of a fetch: its entries, and the element around them."""
 
     partitions_requested: int = 0
     partitions_answered: int = 0
@@ -59,11 +59,11 @@ class TopicShare:
 
 @dataclass(slots=True)
 class Outcome:
-    """One captured fetch, and what it costs with sessions. Bytes are whole frames with their length."""
+    """A captured fetch, and its cost with sessions. Sizes are of whole frames, including their length."""
 
     exchange: Exchange
     kind: Kind | None = None
-    """What the client sent; None if it could not be read."""
+    """What the client sent. None if it could not be read."""
     topics: dict[TopicKey, TopicShare] = field(default_factory=dict)
     session_id: int = 0
     session_epoch: int = SESSIONLESS_EPOCH
@@ -74,24 +74,24 @@ class Outcome:
     partitions_answered: int = 0
     record_bytes: int = 0
     listing_bytes: int = 0
-    """Topics and their entries in the request."""
+    """The topic elements of the request, with their entries."""
     empty_entry_bytes: int = 0
     """Entries of the response with nothing new."""
     entry_bytes: int = 0
     """The other entries of the response, without their records."""
     eligible: bool = False
-    """It went through the engine. Then the fields below say what it cost; otherwise they are 0."""
+    """It went through the engine. The fields below are its cost; otherwise they are 0."""
     reason: str = ""
     """Why it was not eligible, or why the engine forwarded it unchanged."""
     session_kind: Kind | None = None
-    """As what it was sent first; None if it was not eligible."""
+    """How it was first sent. None if it was not eligible."""
     session_request_bytes: int = 0
-    """With closes and repairs. So is `session_response_bytes`."""
+    """Closes and repairs included, as in `session_response_bytes`."""
     session_response_bytes: int = 0
     close_bytes: int = 0
-    """The part of both that closes sessions: requests and responses."""
+    """Part of both: requests that close a session, and their responses."""
     repair_bytes: int = 0
-    """The part of both that was fetched again after a session was lost."""
+    """Part of both: fetches that were sent again after a session was lost, and their responses."""
     full: int = 0
     incremental: int = 0
     sessionless: int = 0
@@ -108,9 +108,9 @@ class Outcome:
     session_size: int = 0
     """Partitions in the session after the fetch."""
     request: FetchRequest | None = field(default=None, repr=False)
-    """The parsed request; None if it could not be read."""
+    """None if it could not be read."""
     response: CapturedResponse | None = field(default=None, repr=False)
-    """The parsed response; None if there is none."""
+    """None if there is none."""
 
     def topic(self, key: bytes, layout: FetchLayout) -> TopicShare:
         """Return the share of a topic."""
@@ -139,17 +139,17 @@ class Outcome:
         self.session_partitions_requested += partitions
 
     def repeated_by(self, exchange: Exchange) -> "Outcome":
-        """Return the same outcome for another exchange. They share the shares of the topics."""
+        """Return the same outcome for another exchange. Both have the same `TopicShare` objects."""
         return Outcome(exchange, *_values_of(self))
 
 
 _values_of: Final = attrgetter(*[field.name for field in fields(Outcome)][1:])
-"""All of an outcome but its exchange. `copy.copy` takes five times as long, and each fetch needs it."""
+"""All fields but the exchange. Each fetch needs them, and `copy.copy` takes five times as long."""
 
 
 @dataclass(slots=True, eq=False)
 class CapturedFetch:
-    """A fetch and its response, parsed: the input of both policies."""
+    """A parsed fetch with its response: the input of both policies."""
 
     outcome: Outcome
     request: FetchRequest
@@ -157,20 +157,20 @@ class CapturedFetch:
     """Topics of the request."""
     response: CapturedResponse | None
     repeats: bool = False
-    """It repeats an earlier one, and has the parsed request and response of that."""
+    """It repeats an earlier fetch, and has the parsed request and response of that one."""
 
     @property
     def listed(self) -> bool:
-        """Whether it is a plain fetch of a consumer that lists all its partitions."""
+        """Whether it is a consumer's full fetch, which the gateway supports."""
         return self.request.session_id <= 0 >= self.request.session_epoch and not self.request.not_plain
 
     def repeated_by(self, exchange: Exchange) -> "CapturedFetch":
-        """Return a fetch whose outcome will be the same: they share the shares of the topics."""
+        """Return a fetch that will have the same outcome. Both have the same `TopicShare` objects."""
         outcome = self.outcome.repeated_by(exchange)
         return CapturedFetch(outcome, self.request, self.elements, self.response, repeats=True)
 
     def stop_repeating(self) -> None:
-        """Make what it shares with the fetch that it repeats its own."""
+        """Copy everything that it shares with the fetch that it repeats."""
         outcome, request = self.outcome, self.request
         outcome.topics = {key: copy(share) for key, share in outcome.topics.items()}
         self.response = outcome.response = CapturedResponse(
@@ -180,7 +180,7 @@ class CapturedFetch:
 
     @property
     def listing(self) -> Listing:
-        """The partitions that it lists; those of v4 to v6 in the format of v7."""
+        """The partitions that it lists, in the format of v7 if it is older."""
         listing = self.request.listing
         if listing is None:
             raise RuntimeError("only a consumer's plain fetch has a listing")
@@ -188,14 +188,14 @@ class CapturedFetch:
 
 
 def read_fetch(outcome: Outcome, repeated: LastSeen) -> CapturedFetch | None:
-    """Parse a fetch and its response, and note what they hold in the outcome.
+    """Parse a fetch and its response, and note their figures in its outcome.
 
     Args:
         outcome: of the fetch.
         repeated: the connection's last fetch and response.
 
     Returns:
-        None if the fetch can't be used. The outcome has the reason.
+        The parsed fetch. None if it can't be used: the outcome has the reason.
     """
     exchange = outcome.exchange
     version = exchange.api_version
@@ -246,7 +246,7 @@ def kind_of(session_id: int, epoch: int) -> Kind:
 
 
 def share_captured(fetch: CapturedFetch) -> None:
-    """Add to each topic its share of what was captured."""
+    """Add to each topic its share of the captured request and response."""
     outcome, layout = fetch.outcome, fetch.request.layout
     for key, count, size in fetch.elements:
         share = outcome.topic(key, layout)
@@ -261,7 +261,7 @@ def share_captured(fetch: CapturedFetch) -> None:
 
 
 def share_sent(outcome: Outcome, sent: FetchRequest) -> None:
-    """Add to each topic its share of a request that is sent to the broker."""
+    """Add to each topic its share of a request to the broker."""
     for key, count, size in _request_topics(sent):
         outcome.session_listing_bytes += size
         share = outcome.topic(key, sent.layout)

@@ -1,8 +1,9 @@
-"""The two ways in which captured fetches go through sessions. Sans-IO.
+"""The two policies by which captured fetches use sessions. Sans-IO.
 
-``gateway``: each fetch goes through `proxy.core.connection.Connection`, with the captured responses told by
-`CapturedBroker`: it decides as a live gateway does. ``always``: a session is made for every connection at its
-first eligible fetch and kept, a definition of what sessions can save.
+- ``gateway``: each fetch goes through the gateway's core, `proxy.core.connection.Connection`, which decides
+  as in a live gateway. `CapturedBroker` makes the broker's responses from the captured ones.
+- ``always``: every connection gets a session at its first eligible fetch and keeps it. This defines what
+  sessions can save.
 """
 
 from collections import deque
@@ -53,61 +54,65 @@ _SECOND: Final = 1_000_000_000
 
 
 @dataclass(slots=True, eq=False)
-class _Asked:
-    """A request on its way to the broker."""
+class _InFlight:
+    """A request that the simulated broker has not answered yet."""
 
     correlation_id: bytes
     request: FetchRequest | None
-    """None for the core's own question what the broker can."""
+    """None for the core's own ApiVersions request."""
     outcome: Outcome
-    ours: bool
-    """No fetch of the client waits for its response."""
+    own: bool
+    """The core sent it on its own account: no fetch of the client waits for its response."""
 
 
 @dataclass(slots=True, eq=False)
-class _Unchanged:
-    """A fetch that changed nothing, with a response that had nothing new: the next ones are likely alike."""
+class _Template:
+    """A template: a fetch that changed nothing, with a response that had nothing new.
+
+    The next fetches probably match it.
+    """
 
     fetch: CapturedFetch
     sent: FetchRequest
-    """What went to the broker for it."""
+    """The request that the core sent to the broker for it."""
     answer: bytes
-    """What came from the broker behind the correlation id."""
+    """The broker's response, without the length and correlation id at its start."""
     request: Turned
     response: Turned
     session: SteadySession | None = None
-    """It had one that was like it by its steady path, to the captured size: so it will have all others."""
+    """Set once the core's fast path has expanded a matching response to the captured size. All others that
+    match will be, too."""
 
     @property
     def answer_size(self) -> int:
-        """Bytes of the broker's response."""
+        """The size of the broker's response, in bytes."""
         return RESPONSE_CORRELATION_ID.stop + len(self.answer)
 
     def answered(self, exchange: Exchange) -> bytes:
-        """Return the broker's response to a fetch like it."""
+        """Return the broker's response to a fetch that matches."""
         return (4 + len(self.answer)).to_bytes(4) + exchange.request[REQUEST_CORRELATION_ID] + self.answer
 
 
 class GatewayPolicy:
-    """The gateway's own core, with the time of the capture."""
+    """Runs the gateway's own core, with the clock of the capture."""
 
     def __init__(self) -> None:
         self.number = -1
-        """Number of the last exchange taken."""
+        """The number of the last exchange that was added."""
         self.differing = 0
         self._connection = Connection(sessions=SessionLimits(max_sessions=_NO_SLOT_LIMIT), resolve=None)
         self._broker = CapturedBroker()
         self._open: deque[CapturedFetch] = deque()
-        self._asked: deque[_Asked] = deque()
+        self._in_flight: deque[_InFlight] = deque()
         self._header = (b"none", b"")
-        """Of the last fetch: key and version, and what stands behind the correlation id."""
-        self._unchanged: _Unchanged | None = None
-        """Set while the last fetch that was answered is one."""
+        """Of the last fetch: API key and version, and the header's bytes after the correlation id."""
+        self._template: _Template | None = None
+        """The last answered fetch, if it can serve as a template."""
         self._waiting: Exchange | None = None
-        """A fetch like it, while it is not known whether anything comes before its response."""
+        """A fetch that matches it, until it is known whether anything happens before its response."""
 
     def versions(self, exchange: Exchange) -> list[Outcome]:
-        """Have the core learn what the broker can, as it does from the client's own question."""
+        """Show the core the client's ApiVersions exchange. From it the core learns the broker's versions."""
         if not (exchange.request and exchange.response):
             return []
         settled = self.settle(exchange.request_time)
@@ -121,52 +126,52 @@ class GatewayPolicy:
         return settled
 
     def repeats(self, exchange: Exchange) -> bool:
-        """Take the next fetch, if it is answered and like the last one, and changes nothing either.
+        """Add the next fetch if it matches the template and so does its response. Return whether they do.
 
-        The core's steady path has it, as in a live gateway. What it costs is known from the last one.
-        All that came before has to be settled.
+        The core's fast path handles it, as in a live gateway, and it costs what the template cost. All
+        earlier fetches must be settled.
         """
-        like = self._unchanged
-        if like is None or self._open or not like.request.matches(exchange.request):
+        template = self._template
+        if template is None or self._open or not template.request.matches(exchange.request):
             return False
-        if not like.response.matches(b"".join(exchange.response)):
+        if not template.response.matches(b"".join(exchange.response)):
             return False
-        if like.session is not None and like.session is self._connection.steady.session:
+        if template.session is not None and template.session is self._connection.steady.session:
             self._waiting = exchange
-        elif not self._ask_again(like, exchange):
+        elif not self._send_matching(template, exchange):
             return False
         self.number = exchange.number
         return True
 
-    def _ask_again(self, like: _Unchanged, exchange: Exchange) -> bool:
-        """Have the core's steady path take a fetch like the last one; False if it does not."""
+    def _send_matching(self, template: _Template, exchange: Exchange) -> bool:
+        """Pass a matching fetch to the core's fast path. Return False if that does not accept it."""
         steady = self._connection.steady
         dealt_with, sent = steady.request(exchange.request, exchange.request_time / _SECOND)
         if not dealt_with:
             return False
-        if len(sent) != len(like.sent.frame):
+        if len(sent) != len(template.sent.frame):
             raise RuntimeError(f"{exchange.connection}, {exchange.number}: its delta is not the last one's")
-        fetch = like.fetch.repeated_by(exchange)
+        fetch = template.fetch.repeated_by(exchange)
         self._open.append(fetch)
-        self._asked.append(
-            _Asked(exchange.request[REQUEST_CORRELATION_ID], like.sent, fetch.outcome, ours=False)
+        self._in_flight.append(
+            _InFlight(exchange.request[REQUEST_CORRELATION_ID], template.sent, fetch.outcome, own=False)
         )
         return True
 
     def _settle_waiting(self, exchange: Exchange, until: int | None) -> list[Outcome]:
-        """Have the core take a fetch like the last one, with its response if nothing comes before that."""
-        like, self._waiting = self._unchanged, None
-        if like is None or like.session is None:
-            raise RuntimeError("a fetch is like the last one, which is not known")
+        """Pass the waiting fetch to the core, with its response if nothing happens before that."""
+        template, self._waiting = self._template, None
+        if template is None or template.session is None:
+            raise RuntimeError("a fetch waits without a template that it matches")
         if until is None or exchange.response_time <= until:
-            like.session.repeat(like.answer_size, exchange.response_bytes)
-            return [like.fetch.outcome.repeated_by(exchange)]
-        if not self._ask_again(like, exchange):
+            template.session.repeat(template.answer_size, exchange.response_bytes)
+            return [template.fetch.outcome.repeated_by(exchange)]
+        if not self._send_matching(template, exchange):
             raise RuntimeError(f"{exchange.connection}, {exchange.number}: not on the steady path any more")
         return []
 
     def add(self, fetch: CapturedFetch) -> list[Outcome]:
-        """Take the next fetch; without a response it is sent and stays open."""
+        """Add the next fetch. One without a response is sent, and stays open."""
         exchange, outcome = fetch.outcome.exchange, fetch.outcome
         settled = self.settle(exchange.request_time)
         self.number = exchange.number
@@ -176,17 +181,20 @@ class GatewayPolicy:
         dealt_with, passed = connection.steady.request(exchange.request, time)
         if not dealt_with:
             connection.receive_client(exchange.request, time)
-        # A core that has found a fault takes no fetch any more.
+        # After a fault the core accepts no fetch.
         reason = connection.decided if connection.fault is None else None
         outcome.reason = reason.value if reason is not None else ""
         outcome.eligible = fetch.listed and reason is not Reason.NATIVE
         self._forward(outcome, passed)
-        if outcome.eligible and outcome.session_kind is None:  # the core gave the connection up
+        if outcome.eligible and outcome.session_kind is None:  # the core no longer reads the connection
             outcome.eligible, outcome.reason = False, NOT_UNDERSTOOD
         return settled
 
     def end(self, end: ConnectionEnd) -> tuple[list[Outcome], Outcome | None]:
-        """Settle what is open; the client leaves, if it was seen to: that changes what responses lead to."""
+        """Settle all open fetches.
+
+        If the capture shows when the client left, the core learns it: it handles later responses otherwise.
+        """
         settled = []
         closing = Outcome(_no_exchange(end))
         if end.closed:
@@ -198,25 +206,30 @@ class GatewayPolicy:
         return settled, closing if closing.closes else None
 
     def _forward(self, outcome: Outcome, passed: bytes = b"") -> None:
-        """Take what the core sends, or has passed by it, and count it for the fetch that made it send."""
+        """Send the core's requests to the broker. They count for the fetch that caused them.
+
+        Args:
+            outcome: of that fetch.
+            passed: requests that the fast path sent.
+        """
         data = passed + b"".join(self._connection.drain_broker())
         while data:
             size = 4 + int.from_bytes(data[:4])
             frame, data = data[:size], data[size:]
             api_key, version = int.from_bytes(frame[4:6]), int.from_bytes(frame[6:8])
             if api_key != ApiKey.FETCH:
-                self._asked.append(_Asked(frame[REQUEST_CORRELATION_ID], None, outcome, ours=True))
+                self._in_flight.append(_InFlight(frame[REQUEST_CORRELATION_ID], None, outcome, own=True))
                 continue
             sent = parse_fetch_request(frame, version, self._body(frame))
             kind = kind_of(sent.session_id, sent.session_epoch)
-            ours = kind == "close" and frame != outcome.exchange.request
-            self._asked.append(_Asked(frame[REQUEST_CORRELATION_ID], sent, outcome, ours=ours))
-            if ours or outcome.eligible:
+            own = kind == "close" and frame != outcome.exchange.request
+            self._in_flight.append(_InFlight(frame[REQUEST_CORRELATION_ID], sent, outcome, own=own))
+            if own or outcome.eligible:
                 self._count(outcome, sent, kind)
-        self._answer_ours()
+        self._answer_own()
 
     def _body(self, frame: bytes) -> int:
-        """Return where the body of a frame begins; the core keeps the client's header."""
+        """Return where the body of a frame begins. The core reuses the client's request header."""
         kind, header = self._header
         if frame.startswith(kind, 4) and frame.startswith(header, REQUEST_START_BYTES):
             return REQUEST_START_BYTES + len(header)
@@ -233,36 +246,36 @@ class GatewayPolicy:
         outcome.altered += sent.partitions - added
 
     def settle(self, until: int | None) -> list[Outcome]:
-        """Have all responses come that came before a time (ns); all of them with None.
+        """Deliver all responses that came before a time, in ns, or all of them if it is None.
 
-        The broker answers what it is asked in that order: a fetch that is sent again comes behind those that
-        were sent meanwhile.
+        The broker answers requests in the order in which they were sent. A fetch that is sent again is behind
+        those that were sent meanwhile.
         """
         settled = self._settle_waiting(self._waiting, until) if self._waiting is not None else []
-        self._connection.drain_events()  # nobody asks for them here
+        self._connection.drain_events()  # nothing here uses them
         while self._open:
-            if not self._is_asked(self._open[0].outcome):
+            if not self._is_in_flight(self._open[0].outcome):
                 settled.append(self._open.popleft().outcome)
                 continue
-            fetch = next(fetch for fetch in self._open if fetch.outcome is self._asked[0].outcome)
+            fetch = next(fetch for fetch in self._open if fetch.outcome is self._in_flight[0].outcome)
             response = fetch.response
             if response is None or (until is not None and fetch.outcome.exchange.response_time > until):
                 break
             self._answer(fetch, response)
         return settled
 
-    def _is_asked(self, outcome: Outcome) -> bool:
-        """Whether the broker has yet to answer a fetch."""
-        return any(asked.outcome is outcome and not asked.ours for asked in self._asked)
+    def _is_in_flight(self, outcome: Outcome) -> bool:
+        """Whether the broker still has to answer a fetch."""
+        return any(sent.outcome is outcome and not sent.own for sent in self._in_flight)
 
     def _answer(self, fetch: CapturedFetch, response: CapturedResponse) -> None:
-        """Answer what the broker was asked first, which is for this fetch; the core may ask once more."""
+        """Answer the oldest request, which is for this fetch. The core may then send it once more."""
         exchange, outcome, connection = fetch.outcome.exchange, fetch.outcome, self._connection
         time = exchange.response_time / _SECOND
-        buffered, sent = connection.buffered, self._asked.popleft().request
-        like = self._unchanged if fetch.repeats else None
-        if like is not None:
-            pieces: list[Buffer] = [like.answered(exchange)]
+        buffered, sent = connection.buffered, self._in_flight.popleft().request
+        template = self._template if fetch.repeats else None
+        if template is not None:
+            pieces: list[Buffer] = [template.answered(exchange)]
         else:
             pieces = self._modelled(fetch, sent, response)
             size = sum(map(len, pieces))
@@ -272,35 +285,35 @@ class GatewayPolicy:
         dealt_with, full = 0, b""
         if response.cut:
             for piece in joined(pieces):
-                connection.receive_broker(piece, time)  # type: ignore[arg-type]  # cut stretches are hopped over
+                connection.receive_broker(piece, time)  # type: ignore[arg-type]  # cut contents are skipped
         else:
             whole = b"".join(pieces)
             dealt_with, full = connection.steady.response(whole, time, time)
             if not dealt_with:
                 connection.receive_broker(whole, time)
-        if like is not None and not dealt_with:  # the core may do more than for the last one
+        if template is not None and not dealt_with:  # off the fast path, the costs may differ
             fetch.stop_repeating()
         self._forward(outcome)
         came = len(full) + sum(map(len, connection.drain_client()))
-        if self._is_asked(outcome):
-            self._unchanged = None
+        if self._is_in_flight(outcome):
+            self._template = None
             return
         outcome.session_size = connection.session_partitions
-        # What waits for an earlier fetch that is sent again is kept until then.
+        # The core buffers responses that are behind a fetch that it sent again.
         differs = came + connection.buffered - buffered != exchange.response_bytes
         if differs and outcome.eligible:
             self.differing += 1
         if not fetch.repeats:
-            self._unchanged = _unchanged(fetch, sent, pieces)
-        elif like is not None and not differs:
-            like.session = connection.steady.session
+            self._template = _unchanged(fetch, sent, pieces)
+        elif template is not None and not differs:
+            template.session = connection.steady.session
 
     def _modelled(
         self, fetch: CapturedFetch, sent: FetchRequest | None, response: CapturedResponse
     ) -> list[Buffer]:
-        """Return what the broker would have answered."""
+        """Return the response that the broker would have sent."""
         if sent is None:
-            raise RuntimeError("the core's own questions are answered at once")
+            raise RuntimeError("the core's own requests are answered at once")
         outcome = fetch.outcome
         kind = kind_of(sent.session_id, sent.session_epoch)
         if kind == "incremental" and outcome.eligible:
@@ -317,23 +330,21 @@ class GatewayPolicy:
             return response.with_session(SESSION_ID)
         return list(response.pieces)
 
-    def _answer_ours(self) -> None:
-        """Answer what the core asks on its own account: closes, and what the broker can."""
-        while self._asked and self._asked[0].ours:
-            asked = self._asked.popleft()
-            if asked.request is None:
-                response = _modern(asked.correlation_id)
+    def _answer_own(self) -> None:
+        """Answer the core's own requests: closes of a session, and ApiVersions."""
+        while self._in_flight and self._in_flight[0].own:
+            sent = self._in_flight.popleft()
+            if sent.request is None:
+                response = _modern(sent.correlation_id)
             else:
-                response = _closed(asked.request.layout, asked.correlation_id)
-                asked.outcome.session_response_bytes += len(response)
-                asked.outcome.close_bytes += len(response)
+                response = _closed(sent.request.layout, sent.correlation_id)
+                sent.outcome.session_response_bytes += len(response)
+                sent.outcome.close_bytes += len(response)
             self._connection.receive_broker(response, 0.0)
 
 
-def _unchanged(
-    fetch: CapturedFetch, sent: FetchRequest | None, pieces: Sequence[Buffer]
-) -> _Unchanged | None:
-    """Return what recognises the fetches like one; None if it changed something, or its response did."""
+def _unchanged(fetch: CapturedFetch, sent: FetchRequest | None, pieces: Sequence[Buffer]) -> _Template | None:
+    """Return a template of a fetch, or None if the fetch or its response changed anything."""
     outcome = fetch.outcome
     plain = outcome.eligible and not outcome.reason and outcome.session_kind == "incremental"
     alone = outcome.incremental == 1 and not (outcome.full or outcome.sessionless or outcome.closes)
@@ -344,11 +355,11 @@ def _unchanged(
     if request is None or response is None:
         return None
     answer = b"".join(pieces)[RESPONSE_CORRELATION_ID.stop :]
-    return _Unchanged(fetch, sent, answer, request, response)
+    return _Template(fetch, sent, answer, request, response)
 
 
 class AlwaysPolicy:
-    """A session for every connection, from its first eligible fetch on; never lost."""
+    """Gives every connection a session at its first eligible fetch. The session is never lost."""
 
     def __init__(self) -> None:
         self.number = -1
@@ -357,22 +368,22 @@ class AlwaysPolicy:
         self._broker = CapturedBroker()
 
     def settle(self, _: int | None) -> list[Outcome]:
-        """Nothing is open."""
+        """Return nothing: each fetch is settled when it is added."""
         return []
 
     def repeats(self, _: Exchange) -> bool:
-        """Every fetch is looked at."""
+        """Return False: every fetch is parsed and added."""
         return False
 
     def versions(self, exchange: Exchange) -> list[Outcome]:
-        """Learn in which order the broker keeps a session's partitions."""
+        """Learn from ApiVersions in which order the broker keeps a session's partitions."""
         if exchange.request and exchange.response:
             _, features = clamped(b"".join(exchange.response), exchange.api_version)
             self._broker.moves_all = features is not None and not features.moves_records_only
         return []
 
     def add(self, fetch: CapturedFetch) -> list[Outcome]:
-        """Take the next fetch; without a response it is left as it is."""
+        """Add the next fetch. One without a response counts as captured."""
         outcome, response = fetch.outcome, fetch.response
         self.number = outcome.exchange.number
         if response is None:
@@ -387,7 +398,7 @@ class AlwaysPolicy:
         return [outcome]
 
     def end(self, _: ConnectionEnd) -> tuple[list[Outcome], Outcome | None]:
-        """Nothing is left open, and nothing closed."""
+        """Return nothing: no fetch is open, and the session is not closed."""
         return [], None
 
     def _through_session(self, fetch: CapturedFetch, response: CapturedResponse) -> None:
@@ -431,7 +442,7 @@ class AlwaysPolicy:
 
 
 def _whole(fetch: CapturedFetch, session: tuple[int, int]) -> FetchRequest:
-    """Return a fetch that lists everything, v4 to v6 as v7."""
+    """Return the full fetch that would be sent. A fetch of v4 to v6 becomes v7."""
     request, listing = fetch.request, fetch.listing
     if listing.layout is request.layout:
         return request
@@ -440,7 +451,7 @@ def _whole(fetch: CapturedFetch, session: tuple[int, int]) -> FetchRequest:
 
 
 def _modern(correlation_id: bytes) -> bytes:
-    """Return what a broker of today says it can, to a capture that began after the client had asked."""
+    """Return the ApiVersions response of a modern broker, for captures that began after the client's own."""
     ranges = b"".join(key.to_bytes(2) + least.to_bytes(2) + most.to_bytes(2) for key, least, most in _MODERN)
     body = correlation_id + bytes(2) + encode_count(len(_MODERN)) + ranges
     return len(body).to_bytes(4) + body
@@ -457,7 +468,7 @@ def _closed(layout: FetchLayout, correlation_id: bytes) -> bytes:
 
 
 def _no_exchange(end: ConnectionEnd) -> Exchange:
-    """Return what stands for the close that the gateway sends when the client has gone."""
+    """Return an exchange for the close that the gateway sends when the client has left."""
     return Exchange(
         connection=end.connection,
         client=end.client,

@@ -1,9 +1,9 @@
-"""A simulation of the broker's cache of fetch sessions, for the sessions of a capture. Sans-IO.
+"""Simulates a broker's cache of fetch sessions, for the sessions of a capture. Sans-IO.
 
-It follows Kafka's ``FetchSessionCache`` (FetchSession.scala). A broker has 1,000 slots by default, from 3.8
-on in eight shards. When the cache is full, a new session gets the slot of a session that was not used for two
-minutes, or of a smaller one that is older than two minutes. Otherwise it is refused. A session that
-nobody uses stays as long as there are free slots.
+It follows Kafka's ``FetchSessionCache`` (FetchSession.scala). A broker has 1,000 slots by default, since 3.8
+in eight shards. When the cache is full, a new session evicts a session that was not used for two minutes, or
+a smaller one that is older than two minutes. If there is none, the new session is refused. An unused session
+stays in the cache while there are free slots.
 """
 
 from collections.abc import Iterable
@@ -14,13 +14,13 @@ SLOTS: Final = 1000
 """Kafka's default of max.incremental.fetch.session.cache.slots."""
 SHARDS: Final = 8
 EVICTION_MS: Final = 120_000
-"""Kafka has no setting for it."""
+"""Fixed in Kafka: there is no setting."""
 
 Act: TypeAlias = Literal["make", "touch", "close"]
 
 
 class Event(NamedTuple):
-    """What was done with a session."""
+    """Something that happened to a session."""
 
     time: int
     """In ns since 1970."""
@@ -32,11 +32,11 @@ class Event(NamedTuple):
 
 
 PERIODS: Final = 120
-"""Most periods of `SlotsUse.over_time`."""
+"""The most periods in `SlotsUse.over_time`."""
 _WIDTH: Final = 1_000_000_000
-"""Their length in ns; twice as long as often as they become too many."""
+"""The first length of a period, in ns. It is doubled whenever there are too many periods."""
 TOUCH_NS: Final = 10_000_000_000
-"""Of uses that are closer together than this, some are left out: see `SessionLog`."""
+"""`SessionLog` leaves out uses that are closer together than this."""
 
 
 @dataclass(slots=True)
@@ -49,25 +49,25 @@ class CachedSession:
     made: int
     last_used: int
     cached_size: int = 0
-    """Partitions at its last use."""
+    """Its number of partitions when it was last used."""
     lasting: bool = False
-    """It was more than two minutes old at its last use: larger sessions may evict it."""
+    """It was more than two minutes old when it was last used, so a larger session may evict it."""
 
     def touch(self, now: int, size: int) -> None:
-        """Note that it was used. `now` is in ms."""
+        """Note a use. `now` is in ms."""
         self.last_used = now
         self.cached_size = size
         self.lasting = now - self.made > EVICTION_MS
 
     @property
     def rank(self) -> tuple[bool, int, int]:
-        """A session needs a higher rank to evict it."""
+        """The order of eviction: only a session of higher rank can evict it."""
         return self.privileged, self.cached_size, self.id
 
 
 @dataclass(slots=True)
 class _Shard:
-    """A part of the cache, with slots of its own."""
+    """A part of the cache with its own slots."""
 
     slots: int
     sessions: dict[str, CachedSession] = field(default_factory=dict)
@@ -78,7 +78,7 @@ class FetchSessionCache:
 
     Args:
         slots: of the whole broker.
-        shards: 8 from Kafka 3.8 on, 1 before. Each has the same number of slots; the remainder is not used.
+        shards: 8 since Kafka 3.8, 1 before. All have the same number of slots; the remainder is not used.
     """
 
     def __init__(self, slots: int = SLOTS, shards: int = SHARDS) -> None:
@@ -97,9 +97,9 @@ class FetchSessionCache:
         return name in self._shard_of
 
     def make(self, name: str, size: int, now: int, *, privileged: bool = False) -> bool:
-        """Request a session with so many partitions. `now` is in ms. Return whether it was made.
+        """Request a session with `size` partitions, at `now` in ms. Return whether it was created.
 
-        Each request goes to the next shard in turn. Only a session of that shard can be evicted for it.
+        Requests go to the shards in turn. Only a session of the same shard can be evicted for it.
         """
         self._last_id += 1
         shard = self._shards[(self._last_id - 1) % len(self._shards)]
@@ -112,7 +112,7 @@ class FetchSessionCache:
         return True
 
     def touch(self, name: str, size: int, now: int) -> bool:
-        """Use a session; False if it is not in the cache."""
+        """Use a session. Return False if it is not in the cache."""
         shard = self._shard_of.get(name)
         if shard is None:
             return False
@@ -120,13 +120,13 @@ class FetchSessionCache:
         return True
 
     def close(self, name: str) -> None:
-        """Free a session's slot; do nothing if it has none."""
+        """Free the slot of a session, if it has one."""
         shard = self._shard_of.pop(name, None)
         if shard is not None:
             del shard.sessions[name]
 
     def _make_room(self, shard: _Shard, requested: CachedSession, now: int) -> bool:
-        """Evict one session, if one may be evicted (FetchSessionCacheShard.tryEvict)."""
+        """Evict a session if the rules allow it (FetchSessionCacheShard.tryEvict). Return whether they do."""
         if not shard.sessions:
             return False
         stale = min(shard.sessions.values(), key=lambda one: (one.last_used, one.id))
@@ -140,7 +140,7 @@ class FetchSessionCache:
         if not pool:
             return False
         least = min(pool, key=lambda one: one.rank)
-        # Of two sessions of equal size the older one stays: its id is above 0.
+        # A session does not evict one of the same size: the id of the cached one is above 0.
         if (requested.privileged, requested.cached_size, 0) < least.rank:
             return False
         return self._evict(least)
@@ -153,17 +153,17 @@ class FetchSessionCache:
 
 @dataclass(slots=True)
 class SlotsUse:
-    """How sessions used one broker's slots."""
+    """How sessions used the slots of a broker."""
 
     sessions_at_once: int = 0
-    """Most sessions in the cache at a time."""
+    """The most sessions in the cache at a time."""
     requested_at_once: int = 0
-    """Most sessions at a time if there had been slots for all."""
+    """The most sessions at a time if there had been slots for all."""
     evictions: int = 0
     refused: int = 0
-    """Sessions that were refused at first, or again after an eviction."""
+    """Sessions that were refused, either at first or after an eviction."""
     over_time: list[tuple[int, int]] = field(default_factory=list)
-    """Periods with a change: when they begin, in ns since 1970, and most sessions requested at a time."""
+    """For each period with a change: its begin, in ns since 1970, and the most sessions needed at a time."""
 
 
 def simulate(
@@ -171,7 +171,7 @@ def simulate(
 ) -> SlotsUse:
     """Run the events of one broker's sessions through a cache. They are sorted first, unless `in_order`.
 
-    A session that was evicted or refused is requested again at its next use: that would be a full fetch.
+    A session that was evicted or refused is requested again when it is next used, by a full fetch.
     """
     use, cache, needed = SlotsUse(), FetchSessionCache(slots, shards), _Needed()
     wanted: set[str] = set()
@@ -201,15 +201,15 @@ def simulate(
 
 
 class _Needed:
-    """Follows how many sessions there are, in at most `PERIODS` periods of time."""
+    """Tracks the number of sessions over time, in at most `PERIODS` periods."""
 
     def __init__(self) -> None:
         self._width = _WIDTH
         self._periods: list[tuple[int, int, int]] = []
-        """When they begin, the most sessions, and the sessions at the end."""
+        """For each: its begin, the most sessions in it, and the sessions at its end."""
 
     def note(self, time: int, needed: int) -> None:
-        """Note how many there are from `time` on."""
+        """Note that there are `needed` sessions from `time` on."""
         begin = time // self._width * self._width
         before, most, last = self._periods[-1] if self._periods else (begin, 0, 0)
         if before == begin and self._periods:
@@ -222,7 +222,7 @@ class _Needed:
             self._widen()
 
     def periods(self) -> list[tuple[int, int]]:
-        """Return when each period begins, and its most sessions."""
+        """Return the begin of each period and the most sessions in it."""
         return [(begin, most) for begin, most, _ in self._periods]
 
     def _widen(self) -> None:
@@ -236,11 +236,11 @@ class _Needed:
 
 
 class SessionLog:
-    """The events of one connection's sessions, without the uses that make little difference to a cache.
+    """The events of one connection's sessions, without uses that matter little to a cache.
 
-    It keeps a session's first and last use, uses that change its size, the uses before and after a pause of
-    `TOUCH_NS`, and one use in each `TOUCH_NS`. So a session that is evicted while in use may be requested
-    again that much later than in reality.
+    It keeps the first and last use of a session, uses that change its size, the uses before and after a
+    pause of `TOUCH_NS`, and one use in each `TOUCH_NS`. So a session that is evicted while in use may be
+    requested again up to that much later than in reality.
     """
 
     def __init__(self) -> None:
@@ -270,7 +270,7 @@ class SessionLog:
         self._keep(Event(time, "close", name, 0))
 
     def drain(self) -> list[Event]:
-        """Return the events that were kept, and forget them."""
+        """Return the kept events, and forget them."""
         for name in list(self._skipped):
             self._flush(name)
         events, self._events = self._events, []

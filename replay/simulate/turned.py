@@ -1,7 +1,7 @@
-"""Frames that list the same entries as one before, which may begin at another of them. Sans-IO.
+"""Recognises frames that list the same entries as an earlier frame, rotated. Sans-IO.
 
-librdkafka begins each fetch with another partition, and the broker responds in that order. All else of such a
-fetch, and of its response when nothing is new, stays as it was.
+librdkafka rotates the list of partitions with each fetch, and the broker responds in the same order. The rest
+of such a fetch does not change, and neither does its response if nothing is new.
 """
 
 from proxy.protocol.api import REQUEST_START_BYTES, RESPONSE_START_BYTES
@@ -12,14 +12,14 @@ from replay.simulate.outcome import head_size
 
 
 class Turned:
-    """Recognises the frames that are like one but for their correlation id and the place where entries begin.
+    """A template of a frame. A frame matches if only its correlation id and the rotation of entries differ.
 
     Args:
-        frame: that one.
-        begin: where it is compared from: behind its correlation id.
-        start: where its entries begin.
-        end: where they end.
-        item: bytes of each entry. It begins with its partition, and no partition is listed twice.
+        frame: the frame.
+        begin: offset from which frames are compared: the end of the correlation id.
+        start: offset of the first entry.
+        end: offset of the end of the last entry.
+        item: bytes of each entry. An entry begins with its partition, and no partition is listed twice.
     """
 
     __slots__ = ("_after", "_at", "_before", "_begin", "_circle", "_item", "_listed", "_size", "_start")
@@ -31,10 +31,10 @@ class Turned:
         """Bytes of all entries."""
         self._circle = 2 * frame[start:end]
         self._at = 0
-        """Where the last frame's entries begin in the circle."""
+        """Where the entries of the last matching frame begin in the circle."""
 
     def matches(self, frame: bytes) -> bool:
-        """Whether a frame is like it."""
+        """Whether a frame matches."""
         if (
             len(frame) != self._size
             or not frame.startswith(self._before, self._begin)
@@ -48,9 +48,9 @@ class Turned:
         return True
 
     def _place(self, frame: bytes) -> int:
-        """Return where a frame's first entry stands in the circle, -1 if it may have none there.
+        """Return where the first entry of a frame is in the circle, or -1 if it is not there.
 
-        It is likely to be the entry of the last frame, or the next one.
+        Usually it is the first entry of the last frame, or the one after it.
         """
         circle, start, item, last = self._circle, self._start, self._item, self._at
         for at in (last, (last + item) % self._listed):
@@ -64,7 +64,7 @@ class Turned:
 
 
 def turned_request(request: FetchRequest) -> Turned | None:
-    """Return what recognises the fetches like one; None if its entries stand in several places."""
+    """Return a template of a fetch, or None if its entries are not contiguous."""
     if request.block is None:
         return None
     start, end = request.block
@@ -72,7 +72,7 @@ def turned_request(request: FetchRequest) -> Turned | None:
 
 
 def turned_response(response: CapturedResponse) -> Turned | None:
-    """Return what recognises the responses like one; None if it has more than one topic's empty entries."""
+    """Return a template of a response, or None if it has more than the empty entries of one topic."""
     walk, item = response.walk, response.layout.response_entry
     if len(walk.elements) != 1 or len(walk.runs) != 1 or walk.entries or response.cut:
         return None
