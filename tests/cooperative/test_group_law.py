@@ -1,0 +1,34 @@
+"""What holds for a cooperative group, whatever happens to its members and their gateway."""
+
+import pytest
+
+from tests.cooperative.world import World
+
+STEPS = 1200
+HEAT = 2.0
+CUT_OFF_BEFORE_THE_SYNC = (13, 198)
+"""Runs in which a leader was cut off between JoinGroup and SyncGroup. Its group read records again."""
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("seed", [1, 2, *CUT_OFF_BEFORE_THE_SYNC])
+def test_nothing_is_lost_and_nothing_that_was_committed_comes_again(seed: int) -> None:
+    _holds(seed)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("first", range(1000, 1100, 25))
+def test_the_same_in_many_more_runs(first: int) -> None:
+    for seed in range(first, first + 25):
+        _holds(seed)
+
+
+def _holds(seed: int) -> None:
+    world = World(seed, members=2 + seed % 4, partitions=1 + seed % 2, heat=HEAT)
+    world.run(STEPS)
+    world.settle()
+    story = f"seed {seed}: " + "; ".join(world.story)
+    assert len(world.log) > STEPS // 4, story
+    assert world.lost() == [], story
+    assert world.twice() == [], story

@@ -1,0 +1,791 @@
+"""A cooperative group in one process: a coordinator, a broker, clients and gateways, in any order of events.
+
+Clients join, process, commit, leave, are killed and stopped, and so is the gateway. What is on the way to the
+broker arrives, whatever became of who sent it. Sans-IO, and a seed gives the same run each time.
+"""
+
+import random
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import NamedTuple
+
+from proxy.cooperative.member_side import MemberSide
+from proxy.cooperative.members import Members
+from proxy.cooperative.membership import (
+    assignment,
+    heartbeat_error,
+    read_assignment,
+    read_join,
+    read_joined,
+    read_sync,
+    read_synced,
+)
+from proxy.cooperative.offsets import (
+    Entry,
+    read_answered,
+    read_commit,
+    read_fetched_offsets,
+    read_offset_fetch,
+)
+from proxy.cooperative.positions import TopicPartition
+from proxy.core.connection import Connection
+from proxy.core.eligibility import SessionLimits
+from tests.cooperative.batch import Record, batch, read
+from tests.cooperative.coordinator import (
+    GROUP,
+    HEARTBEAT,
+    JOIN_GROUP,
+    LEAVE_GROUP,
+    OFFSET_FETCH,
+    OWN,
+    REBALANCE_IN_PROGRESS,
+    SYNC_GROUP,
+    got,
+    request,
+    sent,
+    subscription,
+)
+from tests.cooperative.fields import Reader, Writer, framed
+from tests.model.broker import ModelBroker
+from tests.model.wire import (
+    FETCH,
+    FetchPartition,
+    FetchRequest,
+    FetchTopic,
+    decode_response,
+    encode_request,
+)
+
+OFFSET_COMMIT = 8
+TOPIC = "orders"
+SESSION = 1.5
+"""The members' session timeout, in seconds."""
+BEAT = 0.25
+STEP = 0.05
+ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID = 22, 25
+GONE = (ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID)
+FETCH_VERSION = 12
+
+
+class Wire:
+    """A client's connection through a gateway, and what is on its way to the broker."""
+
+    def __init__(self, world: "World") -> None:
+        self.world = world
+        self.alarms: list[float] = []
+        self.connection = Connection(
+            sessions=SessionLimits(max_sessions=0),
+            resolve=None,
+            host="h",
+            broker="b:9092",
+            member_side=partial(MemberSide, world.members),
+        )
+        self.connection.attach(lambda: self.alarms.append(0.0), self.alarms.append)
+        self.upstream = deque[bytes]()
+        """Requests that the broker has not seen."""
+        self.held = False
+        """The broker holds the first one: a JoinGroup or a SyncGroup."""
+        self.open = True
+
+    def ask(self, frame: bytes) -> None:
+        self.connection.receive_client(frame, self.world.now)
+        self.pump()
+
+    def pump(self) -> None:
+        """Take what the gateway has for the broker."""
+        if self.open:
+            assert self.connection.fault is None, self.connection.fault
+            self.upstream += sent(self.connection)
+
+    def tick(self) -> None:
+        if self.open and any(at <= self.world.now for at in self.alarms):
+            self.alarms[:] = [at for at in self.alarms if at > self.world.now]
+            self.connection.tick(self.world.now)
+            self.pump()
+
+    def answer(self, frame: bytes) -> None:
+        """Have the broker answer the first request."""
+        self.upstream.popleft()
+        self.held = False
+        if self.open:
+            self.connection.receive_broker(frame, self.world.now)
+            self.pump()
+
+    def close(self) -> None:
+        """End it, as a client that vanishes, or a gateway that is killed. What was sent is on its way."""
+        if self.open:
+            self.open = False
+            self.connection.ended()
+
+
+class Known(NamedTuple):
+    """What the coordinator knows of a member."""
+
+    protocols: tuple[tuple[bytes, bytes], ...]
+    wire: Wire
+    version: int
+
+
+@dataclass
+class Coordinator:
+    """The group's coordinator (GroupCoordinator of Kafka), for eager clients."""
+
+    generation: int = 0
+    state: str = "empty"
+    members: dict[bytes, Known] = field(default_factory=dict)
+    heard: dict[bytes, float] = field(default_factory=dict)
+    joining: dict[bytes, Wire] = field(default_factory=dict)
+    syncing: dict[bytes, Wire] = field(default_factory=dict)
+    leader: bytes = b""
+    protocol: bytes = b""
+    assigned: dict[bytes, bytes] = field(default_factory=dict)
+    stored: dict[TopicPartition, tuple[int, bytes]] = field(default_factory=dict)
+    number: int = 0
+    began: float = 0.0
+
+    def handle(self, wire: Wire, frame: bytes, now: float) -> bytes | None:
+        """Answer a request; None: later."""
+        key = int.from_bytes(frame[4:6])
+        handler = {
+            JOIN_GROUP: self.join,
+            SYNC_GROUP: self.sync,
+            HEARTBEAT: self.beat,
+            LEAVE_GROUP: self.leave,
+            OFFSET_COMMIT: self.commit,
+            OFFSET_FETCH: self.offsets,
+        }[key]
+        return handler(wire, frame, now)
+
+    def join(self, wire: Wire, frame: bytes, now: float) -> bytes | None:
+        join = read_join(frame)
+        member_id = join.member_id
+        if member_id and member_id not in self.members:
+            return self.joined(frame, UNKNOWN_MEMBER_ID, member_id)
+        if not member_id:
+            self.number += 1
+            member_id = b"m%d" % self.number
+        self.members[member_id] = Known(tuple(join.protocols), wire, 5)
+        self.heard[member_id] = now
+        self.rebalance(now)
+        if (before := self.joining.get(member_id)) is not None and before is not wire:
+            before.answer(self.joined(before.upstream[0], UNKNOWN_MEMBER_ID, member_id))
+        self.joining[member_id] = wire
+        return None
+
+    def rebalance(self, now: float) -> None:
+        if self.state == "preparing":
+            return
+        self.state, self.began = "preparing", now
+        for wire in self.syncing.values():
+            wire.answer(self.synced(wire.upstream[0], REBALANCE_IN_PROGRESS))
+        self.syncing.clear()
+
+    def complete(self, now: float) -> None:
+        """Form the next generation of those that have joined, if all have, or time is over."""
+        if self.state != "preparing" or not self.joining:
+            if self.state == "preparing" and not self.members:
+                self.state = "empty"
+            return
+        if self.joining.keys() != self.members.keys() and now < self.began + 10 * SESSION:
+            return
+        self.members = {each: self.members[each] for each in self.joining}
+        self.generation += 1
+        self.state = "completing"
+        if self.leader not in self.members:
+            self.leader = next(iter(self.members))
+        names = [dict(known.protocols) for known in self.members.values()]
+        self.protocol = next(name for name in names[0] if all(name in each for each in names))
+        waiting, self.joining = self.joining, {}
+        for member_id, wire in waiting.items():
+            self.heard[member_id] = now
+            if wire.held:
+                wire.answer(self.joined(wire.upstream[0], 0, member_id))
+
+    def joined(self, frame: bytes, error: int, member_id: bytes) -> bytes:
+        said = Writer(JOIN_GROUP, 5)
+        said.content += frame[8:12] + bytes(4) + error.to_bytes(2) + self.generation.to_bytes(4)
+        said.string(b"" if error else self.protocol)
+        said.string(self.leader)
+        said.string(member_id)
+        leads = not error and member_id == self.leader
+        said.count(len(self.members) if leads else 0)
+        for each, known in self.members.items() if leads else ():
+            said.string(each)
+            said.string(None)
+            said.data(dict(known.protocols)[self.protocol])
+        return framed(said.content)
+
+    def sync(self, wire: Wire, frame: bytes, now: float) -> bytes | None:
+        sync = read_sync(frame)
+        if error := self.fenced(sync.member_id, sync.generation):
+            return self.synced(frame, error)
+        if self.state == "preparing":
+            return self.synced(frame, REBALANCE_IN_PROGRESS)
+        self.heard[sync.member_id] = now
+        if self.state == "stable":
+            return self.synced(frame, 0, self.assigned.get(sync.member_id, b""))
+        self.syncing[sync.member_id] = wire
+        if sync.member_id != self.leader:
+            return None
+        self.assigned, self.state = dict(sync.assignments), "stable"
+        waiting, self.syncing = self.syncing, {}
+        for member_id, each in waiting.items():
+            if each is not wire and each.held:
+                each.answer(self.synced(each.upstream[0], 0, self.assigned.get(member_id, b"")))
+        return self.synced(frame, 0, self.assigned.get(sync.member_id, b""))
+
+    @staticmethod
+    def synced(frame: bytes, error: int, given: bytes = b"") -> bytes:
+        said = Writer(SYNC_GROUP, 3)
+        said.content += frame[8:12] + bytes(4) + error.to_bytes(2)
+        said.data(given)
+        return framed(said.content)
+
+    def fenced(self, member_id: bytes, generation: int) -> int:
+        if member_id not in self.members:
+            return UNKNOWN_MEMBER_ID
+        return 0 if generation == self.generation else ILLEGAL_GENERATION
+
+    def beat(self, wire: Wire, frame: bytes, now: float) -> bytes:
+        reader = Reader(frame, 16 + int.from_bytes(frame[12:14]) - 2, HEARTBEAT, 3)
+        reader.string()
+        generation, member_id = reader.int32(), reader.string()
+        error = self.fenced(member_id, generation)
+        if not error:
+            self.heard[member_id] = now
+            error = REBALANCE_IN_PROGRESS if self.state == "preparing" else 0
+        return framed(frame[8:12] + bytes(4) + error.to_bytes(2))
+
+    def leave(self, wire: Wire, frame: bytes, now: float) -> bytes:
+        reader = Reader(frame, 16 + int.from_bytes(frame[12:14]) - 2, LEAVE_GROUP, 1)
+        reader.string()
+        self.gone(reader.string(), now)
+        return framed(frame[8:12] + bytes(4) + bytes(2))
+
+    def gone(self, member_id: bytes, now: float) -> None:
+        if self.members.pop(member_id, None) is None:
+            return
+        wire = self.joining.pop(member_id, None) or self.syncing.pop(member_id, None)
+        if wire is not None and wire.held:
+            key = int.from_bytes(wire.upstream[0][4:6])
+            first = wire.upstream[0]
+            said = self.joined(first, UNKNOWN_MEMBER_ID, member_id)
+            wire.answer(said if key == JOIN_GROUP else self.synced(first, UNKNOWN_MEMBER_ID))
+        self.rebalance(now)
+
+    def expire(self, now: float) -> None:
+        for member_id in [
+            each
+            for each, at in self.heard.items()
+            if each in self.members and each not in self.joining and now > at + SESSION
+        ]:
+            self.gone(member_id, now)
+        self.complete(now)
+
+    def commit(self, wire: Wire, frame: bytes, now: float) -> bytes:
+        commit = read_commit(frame)
+        error = self.fenced(commit.member_id, commit.generation)
+        if not error and self.state == "completing":
+            error = REBALANCE_IN_PROGRESS
+        if not error:
+            self.heard[commit.member_id] = now
+            for each in commit.entries:
+                self.stored[each.topic, each.partition] = each.offset, each.metadata or b""
+        return commit.response([error] * len(commit.entries))
+
+    def offsets(self, wire: Wire, frame: bytes, now: float) -> bytes:
+        (asked,) = read_offset_fetch(frame).groups
+        said = Writer(OFFSET_FETCH, 2)
+        said.content += frame[8:12]
+        said.count(len(asked.entries))
+        for each in asked.entries:
+            offset, metadata = self.stored.get((each.topic, each.partition), (-1, b""))
+            said.string(each.topic)
+            said.count(1)
+            said.number(each.partition)
+            said.content += offset.to_bytes(8, signed=True)
+            said.string(metadata)
+            said.content += bytes(2)
+        said.content += bytes(2)
+        return framed(said.content)
+
+
+class Processed(NamedTuple):
+    """A record that a client processed."""
+
+    partition: int
+    offset: int
+    key: bytes
+    at: int
+    client: "Client"
+    assignment: int
+
+
+class Client:
+    """An eager consumer as librdkafka is one: it commits before it gives up what it has."""
+
+    def __init__(self, world: "World", name: str) -> None:
+        self.world, self.name = world, name
+        self.client_id = f"billing.{name}"
+        self.member_id, self.generation = b"", -1
+        self.wires: dict[str, Wire] = {}
+        self.asked: dict[str, bytes] = {}
+        """The request in flight on each."""
+        self.state = "unjoined"
+        self.places: list[TopicPartition] = []
+        self.positions: dict[int, int] = {}
+        self.hand = deque[tuple[int, Record]]()
+        self.done: dict[int, int] = {}
+        self.assignment = 0
+        self.commits: list[tuple[int, int, int, int]] = []
+        """Acknowledged: assignment, partition, offset, and when."""
+        self.crashes: list[int] = []
+        self.leads: list[tuple[bytes, bytes]] = []
+        self.beat_at = self.commit_at = 0.0
+        self.sleeps_until = 0.0
+        self.leaving = False
+
+    # What it does
+
+    def step(self) -> None:
+        world = self.world
+        if not self.alive or world.now < self.sleeps_until:
+            return
+        self._read()
+        if self.state != "ended" and "c" not in self.asked:
+            self._coordinate()
+        if self.state == "stable" and self.positions and "f" not in self.asked and not self.hand:
+            self._fetch()
+        for _ in range(world.chance.randrange(4)):
+            if self.hand and self.state in {"stable", "revoking"}:
+                self._process()
+
+    def _coordinate(self) -> None:
+        world = self.world
+        if self.state == "revoking":
+            if self.done:
+                self._commit()
+                return
+            self._revoke()
+        if self.state == "unjoined":
+            if self.leaving:
+                if self.member_id:
+                    self._send("c", LEAVE_GROUP, 1, self._head(LEAVE_GROUP, 1))
+                    self.state = "left"
+                else:
+                    self.end()
+                return
+            self._join()
+        elif self.state == "joined":
+            self._sync()
+        elif self.state == "asks":
+            self._offsets()
+        elif self.leaving and self.state == "stable":
+            self.state = "revoking"
+        elif self.done and world.now >= self.commit_at:
+            self.commit_at = world.now + 0.3
+            self._commit()
+        elif world.now >= self.beat_at and self.member_id and self.state in {"stable", "revoking"}:
+            self.beat_at = world.now + BEAT
+            self._send("c", HEARTBEAT, 3, self._head(HEARTBEAT, 3))
+
+    def _process(self) -> None:
+        partition, record = self.hand.popleft()
+        self.world.process(self, partition, record)
+        self.done[partition] = record.offset + 1
+
+    def _revoke(self) -> None:
+        self.places, self.positions, self.state = [], {}, "unjoined"
+        self.hand.clear()
+        self.done.clear()
+        if (wire := self.wires.pop("f", None)) is not None and "f" in self.asked:
+            wire.close()  # it takes no more of that
+        elif wire is not None:
+            self.wires["f"] = wire
+        self.asked.pop("f", None)
+
+    def lost(self) -> None:
+        """It hears that the group has gone on without it: it can commit nothing."""
+        self.crashes.append(self.world.step)
+        self.done.clear()
+        self._revoke()
+
+    @property
+    def alive(self) -> bool:
+        return self.state != "ended"
+
+    def end(self) -> None:
+        self.state = "ended"
+        for wire in self.wires.values():
+            wire.close()
+
+    def cut_off(self) -> None:
+        """Lose all connections: what is in flight gets no response."""
+        for wire in self.wires.values():
+            wire.close()
+        self.wires.clear()
+        if "f" in self.asked:
+            del self.asked["f"]
+        if "c" in self.asked:
+            key = int.from_bytes(self.asked.pop("c")[4:6])
+            self.state = {
+                JOIN_GROUP: "unjoined",
+                SYNC_GROUP: "joined",
+                OFFSET_FETCH: "asks",
+            }.get(key, self.state)
+
+    # Requests
+
+    def _head(self, key: int, version: int) -> Writer:
+        body = Writer(key, version)
+        body.string(GROUP)
+        if key != LEAVE_GROUP:
+            body.number(self.generation)
+        body.string(self.member_id)
+        if key in {HEARTBEAT, SYNC_GROUP}:
+            body.string(None)
+        return body
+
+    def _send(self, where: str, key: int, version: int, body: Writer) -> None:
+        self._put(where, request(key, version, self.client_id, body.content))
+
+    def _put(self, where: str, frame: bytes) -> None:
+        wire = self.wires.get(where)
+        if wire is None:
+            wire = self.wires[where] = self.world.wire()
+        self.asked[where] = frame
+        wire.ask(frame)
+
+    def _join(self) -> None:
+        body = Writer(JOIN_GROUP, 5)
+        body.string(GROUP)
+        body.number(int(SESSION * 1000))
+        body.number(60_000)
+        body.string(self.member_id)
+        body.string(None)
+        body.string(b"consumer")
+        body.count(1)
+        body.string(OWN)
+        body.data(subscription(TOPIC.encode()))
+        self.state = "joining"
+        self._send("c", JOIN_GROUP, 5, body)
+
+    def _sync(self) -> None:
+        body = self._head(SYNC_GROUP, 3)
+        body.count(len(self.leads))
+        for at, (member_id, _) in enumerate(self.leads):
+            body.string(member_id)
+            places = [(TOPIC.encode(), number) for number in range(self.world.partitions)]
+            body.data(assignment(places[at :: len(self.leads)]))
+        self.state = "syncing"
+        self._send("c", SYNC_GROUP, 3, body)
+
+    def _offsets(self) -> None:
+        body = Writer(OFFSET_FETCH, 2)
+        body.string(GROUP)
+        body.count(1)
+        body.string(TOPIC.encode())
+        body.count(len(self.places))
+        for _, partition in self.places:
+            body.number(partition)
+        self._send("c", OFFSET_FETCH, 2, body)
+
+    def _commit(self) -> None:
+        body = Writer(OFFSET_COMMIT, 3)
+        body.string(GROUP)
+        body.number(self.generation)
+        body.string(self.member_id)
+        body.content += (-1).to_bytes(8, signed=True)
+        body.count(1)
+        body.string(TOPIC.encode())
+        body.count(len(self.done))
+        for partition, offset in self.done.items():
+            body.number(partition)
+            body.content += offset.to_bytes(8)
+            body.string(b"")
+        self._send("c", OFFSET_COMMIT, 3, body)
+
+    def _fetch(self) -> None:
+        partitions = tuple(
+            FetchPartition(partition=number, fetch_offset=offset, partition_max_bytes=1 << 20)
+            for number, offset in sorted(self.positions.items())
+        )
+        frame = encode_request(
+            FetchRequest(
+                version=FETCH_VERSION,
+                client_id=self.client_id,
+                max_wait_ms=200,
+                session_id=0,
+                session_epoch=-1,
+                topics=(FetchTopic(topic=TOPIC, partitions=partitions),),
+            )
+        )
+        self._put("f", framed(frame))
+
+    # Responses
+
+    def _read(self) -> None:
+        for where, wire in list(self.wires.items()):
+            for frame in got(wire.connection) if wire.open else ():
+                asked = self.asked.pop(where)
+                assert frame[4:8] == asked[8:12]
+                if where == "f":
+                    self._fetched(frame)
+                else:
+                    self._said(int.from_bytes(asked[4:6]), asked, frame)
+
+    def _fetched(self, frame: bytes) -> None:
+        if self.state != "stable":
+            return
+        for topic in decode_response(frame[4:], FETCH_VERSION).topics:
+            for entry in topic.partitions:
+                self._take(entry.partition_index, entry.records or b"", entry.error_code)
+
+    def _take(self, partition: int, records: bytes, error: int) -> None:
+        position = self.positions[partition]
+        assert not error, error
+        end = position
+        at = 0
+        while at < len(records):
+            size = int.from_bytes(records[at + 8 : at + 12]) + 12
+            end = int.from_bytes(records[at : at + 8]) + int.from_bytes(records[at + 23 : at + 27]) + 1
+            at += size
+        for record in read(records) if records else ():
+            if record.offset >= position:
+                self.hand.append((partition, record))
+        self.positions[partition] = end
+
+    def _said(self, key: int, asked: bytes, frame: bytes) -> None:
+        if key == JOIN_GROUP:
+            self._joined(frame)
+        elif key == SYNC_GROUP:
+            self._synced(frame)
+        elif key == OFFSET_FETCH:
+            self._told(frame)
+        elif key == OFFSET_COMMIT:
+            self._committed(asked, frame)
+        elif key == LEAVE_GROUP:
+            self.end()
+        else:
+            self._again(heartbeat_error(frame, 3))
+
+    def _again(self, error: int) -> None:
+        if error in GONE:
+            if error == UNKNOWN_MEMBER_ID:
+                self.member_id = b""
+            self.generation = -1
+            self.lost()
+        elif error == REBALANCE_IN_PROGRESS and self.state == "stable":
+            self.state = "revoking"
+        else:
+            assert error in {0, REBALANCE_IN_PROGRESS}, error
+
+    def _joined(self, frame: bytes) -> None:
+        error = int.from_bytes(frame[12:14])
+        self.state = "unjoined"
+        if error:
+            self._again(error)
+            return
+        said = read_joined(frame, 5)
+        self.member_id = said.member_id
+        self.generation = int.from_bytes(frame[14:18])
+        self.leads = [(member_id, data) for member_id, _, data in said.members]
+        self.state = "joined"
+
+    def _synced(self, frame: bytes) -> None:
+        said = read_synced(frame, 3)
+        self.state = "unjoined"
+        if said.error_code:
+            self._again(said.error_code)
+            return
+        self.assignment += 1
+        self.places = read_assignment(said.assignment)[0]
+        self.state = "asks" if self.places else "stable"
+        self.beat_at = self.world.now + BEAT
+
+    def _told(self, frame: bytes) -> None:
+        (group,) = read_fetched_offsets(frame, 2).groups
+        self.positions = {each.partition: max(each.offset, 0) for each in group.entries}
+        self.state = "stable"
+
+    def _committed(self, asked: bytes, frame: bytes) -> None:
+        commit = read_commit(asked)
+        entries: list[Entry] = read_answered(frame, commit)
+        error = entries[0].error_code
+        if error:
+            if self.state == "revoking":
+                self.crashes.append(self.world.step)
+                self.done.clear()
+            if error in GONE:
+                self._again(error)
+            return
+        for each in commit.entries:
+            self.commits.append((self.assignment, each.partition, each.offset, self.world.step))
+            if self.done.get(each.partition) == each.offset:
+                del self.done[each.partition]
+
+
+class World:
+    """All of it. `run` does one thing after another by chance; `settle` lets all come to an end."""
+
+    def __init__(self, seed: int, members: int = 4, partitions: int = 2, heat: float = 1.0) -> None:
+        self.chance, self.heat = random.Random(seed), heat
+        self.partitions = partitions
+        self.now, self.step = 1.0, 0
+        self.gateways = 0
+        self.members = self._gateway()
+        self.coordinator = Coordinator()
+        self.broker = ModelBroker(release="4.3.0", slots=100, seed=1)
+        self.broker.create_topic(TOPIC, partitions)
+        self.wires: list[Wire] = []
+        self.slots = [f"{number}" for number in range(members)]
+        self.clients: list[Client] = []
+        self.log: dict[tuple[int, int], bytes] = {}
+        self.processed: list[Processed] = []
+        self.zombies: set[tuple[int, int]] = set()
+        """What clients processed that did not know yet that the group had gone on without them."""
+        self.gateway_killed: list[int] = []
+        self.story: list[str] = []
+
+    def _gateway(self) -> Members:
+        self.gateways += 1
+        return Members(["billing"], gateway=b"%d" % self.gateways)
+
+    def wire(self) -> Wire:
+        wire = Wire(self)
+        self.wires.append(wire)
+        return wire
+
+    def process(self, client: Client, partition: int, record: Record) -> None:
+        key = record.key or b""
+        if self.coordinator.fenced(client.member_id, client.generation):
+            self.zombies.add((partition, record.offset))
+            return
+        self.processed.append(Processed(partition, record.offset, key, self.step, client, client.assignment))
+
+    def living(self, slot: str) -> Client | None:
+        return next((each for each in self.clients if each.name == slot and each.alive), None)
+
+    def run(self, steps: int, *, disturbed: bool = True) -> None:
+        for _ in range(steps):
+            self.step += 1
+            self.now += STEP
+            if disturbed:
+                self._produce()
+                self._disturb()
+            for client in self.chance.sample(self.clients, len(self.clients)):
+                if self.chance.random() < 0.7:
+                    client.step()
+            for wire in self.chance.sample(self.wires, len(self.wires)):
+                if self.chance.random() < 0.7:
+                    self._serve(wire)
+                wire.tick()
+            self.wires = [each for each in self.wires if each.open or each.upstream]
+            self.coordinator.expire(self.now)
+
+    def _produce(self) -> None:
+        for number in range(self.partitions):
+            if self.chance.random() < 0.3:
+                partition = self.broker.partition(TOPIC, number)
+                base = partition.log_end
+                records = [
+                    Record(base + at, b"k%d" % self.chance.randrange(12))
+                    for at in range(self.chance.randrange(1, 4))
+                ]
+                partition.append(batch(records), count=len(records))
+                self.log.update({(number, each.offset): each.key or b"" for each in records})
+
+    def _disturb(self) -> None:
+        slot = self.chance.choice(self.slots)
+        client = self.living(slot)
+        what = self.chance.random() / self.heat
+        if client is None:
+            if self.chance.random() < 0.1:
+                self.clients.append(Client(self, slot))
+        elif what < 0.006:
+            client.crashes.append(self.step)
+            client.end()
+            self.told(f"{slot} killed")
+            if self.chance.random() < 0.8:
+                self.clients.append(Client(self, slot))
+        elif what < 0.009:
+            client.leaving = True
+            self.told(f"{slot} leaves")
+        elif what < 0.012:
+            client.sleeps_until = self.now + self.chance.uniform(0.5, 2 * SESSION)
+            client.crashes.append(self.step)
+            self.told(f"{slot} stopped")
+        elif what < 0.015:
+            self.told(f"{slot} cut off")
+            client.crashes.append(self.step)
+            client.cut_off()
+        elif self.chance.random() < 0.002 * self.heat:
+            self._restart()
+
+    def _restart(self) -> None:
+        """Kill the gateway, and start another one."""
+        self.told("gateway")
+        self.gateway_killed.append(self.step)
+        for client in self.clients:
+            if client.alive:
+                client.crashes.append(self.step)
+                client.cut_off()
+        for wire in self.wires:
+            wire.close()
+        self.members = self._gateway()
+
+    def told(self, text: str) -> None:
+        self.story.append(f"{self.step} {text}")
+
+    def _serve(self, wire: Wire) -> None:
+        if not wire.upstream or wire.held:
+            return
+        frame = wire.upstream[0]
+        if int.from_bytes(frame[4:6]) == FETCH:
+            wire.answer(framed(self.broker.handle(frame[4:], self.now)))
+            return
+        wire.held = True
+        said = self.coordinator.handle(wire, frame, self.now)
+        if said is not None:
+            wire.answer(said)
+
+    def settle(self) -> None:
+        """Let all members be there, and process what is left."""
+        for slot in self.slots:
+            if self.living(slot) is None:
+                self.clients.append(Client(self, slot))
+        for _ in range(60):
+            self.run(40, disturbed=False)
+            if {(each.partition, each.offset) for each in self.processed} >= self.log.keys():
+                return
+
+    # What must hold
+
+    def lost(self) -> list[tuple[int, int]]:
+        """What nobody processed."""
+        return sorted(self.log.keys() - {(each.partition, each.offset) for each in self.processed})
+
+    def twice(self) -> list[str]:
+        """What was processed again though its offset was committed, or without a crash."""
+        return list(self._twice())
+
+    def _twice(self) -> Iterable[str]:
+        first: dict[tuple[int, int], Processed] = {}
+        for each in self.processed:
+            before = first.setdefault((each.partition, each.offset), each)
+            if before is each:
+                continue
+            committed = [
+                at
+                for assignment, partition, offset, at in before.client.commits
+                if assignment == before.assignment and partition == each.partition
+                if offset > each.offset and before.at <= at < each.at
+            ]
+            crashed = [at for at in before.client.crashes if before.at <= at <= each.at]
+            if committed or not crashed:
+                place = f"partition {each.partition} offset {each.offset} key {each.key!r}"
+                who = f"{before.client.name} at {before.at}, {each.client.name} at {each.at}"
+                yield f"{place}: {who}; committed at {committed}"
+            first[each.partition, each.offset] = each
