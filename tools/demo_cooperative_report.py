@@ -77,7 +77,7 @@ class GroupOutcome:
     @property
     def complaints(self) -> list[str]:
         """Return the problems; empty if there are none."""
-        told = {
+        problems = {
             f"{self.produced - self.read:,} of {self.produced:,} records were not handled": self.produced
             != self.read,
             f"{self.disordered:,} records came behind a later one of their key": bool(self.disordered),
@@ -88,7 +88,7 @@ class GroupOutcome:
                 self.needless
             ),
         }
-        return [complaint for complaint, holds in told.items() if holds]
+        return [complaint for complaint, holds in problems.items() if holds]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

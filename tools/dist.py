@@ -107,7 +107,7 @@ def main() -> int:
     files = builds[0]
     files |= _bill(files, datetime.fromtimestamp(epoch, UTC).isoformat())
     sums = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
-    files[SUMS] = "".join(f"{told}  {name}\n" for name, told in sorted(sums.items())).encode()
+    files[SUMS] = "".join(f"{digest}  {name}\n" for name, digest in sorted(sums.items())).encode()
     shutil.rmtree(DIST, ignore_errors=True)
     DIST.mkdir()
     for name, data in files.items():

@@ -53,8 +53,8 @@ def parse(text: str) -> list[Pinned]:
 
     def take(match: re.Match[str]) -> str:
         name, version, marker, hashes = match.groups()
-        told = tuple(re.findall(r"--hash=(\S+)", hashes))
-        found.append(Pinned(name=name, version=version, marker=marker or "", hashes=told))
+        digests = tuple(re.findall(r"--hash=(\S+)", hashes))
+        found.append(Pinned(name=name, version=version, marker=marker or "", hashes=digests))
         return ""
 
     rest = _PINNED.sub(take, text)
@@ -103,8 +103,8 @@ def main() -> int:
         print(f"tools.lock: {error}", file=sys.stderr)
         return 1
     for file in (RUN, BUILD):
-        told = ", ".join(f"{each.name} {each.version}" for each in parse(file.read_text()))
-        print(f"{file.relative_to(ROOT)}: {told}")
+        versions = ", ".join(f"{each.name} {each.version}" for each in parse(file.read_text()))
+        print(f"{file.relative_to(ROOT)}: {versions}")
     return 0
 
 

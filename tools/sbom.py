@@ -98,15 +98,15 @@ def _needed(name: str, known: dict[str, list[str]]) -> list[str]:
 
 def _licences(name: str) -> list[dict[str, Any]]:
     """Return the licences that a package declares, as an SPDX expression if it gives one."""
-    told = metadata(name)
-    if expressions := told.get_all("License-Expression"):
+    declared = metadata(name)
+    if expressions := declared.get_all("License-Expression"):
         return [{"expression": expressions[0]}]
     names = [
         text.removeprefix(_CLASSIFIER)
-        for text in told.get_all("Classifier") or ()
+        for text in declared.get_all("Classifier") or ()
         if text.startswith(_CLASSIFIER)
     ]
-    line = str((told.get_all("License") or [""])[0]).partition("\n")[0]
+    line = str((declared.get_all("License") or [""])[0]).partition("\n")[0]
     if not names and re.fullmatch(r"[\w .()+-]{1,60}", line):
         names = [line]
     return [{"license": {"name": each}} for each in names]

@@ -140,12 +140,12 @@ def wait_steady(workers: Sequence[Worker], seconds: float, *, at_most: float) ->
         RuntimeError: a worker has failed, or it takes longer than `at_most` seconds.
     """
     deadline = time.monotonic() + at_most
-    told: list[int] = []
+    assigned: list[int] = []
     since = time.monotonic()
-    while None in told or not told or time.monotonic() - since < seconds:
+    while None in assigned or not assigned or time.monotonic() - since < seconds:
         now = [int((worker.entries["key"] == ASSIGNED).sum()) for worker in workers]
-        if now != told or 0 in now or not any(worker.partitions for worker in workers):
-            told, since = now, time.monotonic()
+        if now != assigned or 0 in now or not any(worker.partitions for worker in workers):
+            assigned, since = now, time.monotonic()
         if time.monotonic() > deadline:
             raise RuntimeError(f"the members did not come to rest in {at_most:.0f} s")
         time.sleep(0.05)

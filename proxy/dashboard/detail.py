@@ -37,8 +37,8 @@ def client(row: Row, rates: Rates, events: Iterable[PastEvent]) -> list[Text]:
     ]
     for connection in row.connections:
         lines += [Text(), *_connection(connection, rates)]
-    told = [event for event in events if row.name and row.name in event.text]
-    return [*lines, *_events(told)]
+    named = [event for event in events if row.name and row.name in event.text]
+    return [*lines, *_events(named)]
 
 
 def broker(figures: BrokerFigures, clients: Iterable[Client], events: Iterable[PastEvent]) -> list[Text]:
@@ -72,12 +72,12 @@ def broker(figures: BrokerFigures, clients: Iterable[Client], events: Iterable[P
         if one.broker == figures.name:
             moved = f"{volume(one.client_bytes)}, {volume(one.saved)} saved"
             lines.append(_line((one.client_id or NOTHING, _LABEL), f"  {one.address}  {moved}"))
-    told = [
+    named = [
         event
         for event in events
         if f"broker {figures.name} " in f"{event.text} " or figures.address in event.text
     ]
-    return [*lines, *_events(told)]
+    return [*lines, *_events(named)]
 
 
 def _late(figures: BrokerFigures) -> str:
@@ -105,8 +105,8 @@ def _connection(one: Client, rates: Rates) -> Iterator[Text]:
 
 
 def _counted(counts: Mapping[str, int]) -> str:
-    most = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-    return ", ".join(f"{name} {scaled(count)}" for name, count in most if count) or "none"
+    by_count = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    return ", ".join(f"{name} {scaled(count)}" for name, count in by_count if count) or "none"
 
 
 def _events(events: list[PastEvent]) -> Iterator[Text]:

@@ -95,5 +95,5 @@ def sparkline(values: Sequence[float], width: int, *, plain: bool = False) -> st
     """
     bars = _PLAIN_BARS if plain else _BARS
     shown = [max(0.0, value) for value in values[-width:]] if width > 0 else []
-    most = max(shown, default=0.0) or 1.0
-    return "".join(bars[min(len(bars) - 1, int(value / most * len(bars)))] for value in shown)
+    highest = max(shown, default=0.0) or 1.0
+    return "".join(bars[min(len(bars) - 1, int(value / highest * len(bars)))] for value in shown)

@@ -88,17 +88,17 @@ def _head(group: GroupFigures, width: int) -> list[Text]:
         return [_line((group.name, _LABEL)), *(_line("  ", (line, _WARNING)) for line in lines)]
     members = len(group.members)
     lags = [lane.lag for member in group.members for lane in member.lanes if lane.lag is not None]
-    told = f"  {members} member{'s' * (members != 1)}"
+    summary = f"  {members} member{'s' * (members != 1)}"
     if lags:
-        told += (
+        summary += (
             f", lag {scaled(min(lags))} to {scaled(max(lags))}"
             if len(lags) > 1
             else f", lag {scaled(lags[0])}"
         )
     if not group.unowned:
-        return [_line((group.name, _LABEL), told)]
+        return [_line((group.name, _LABEL), summary)]
     gaps = "1 range of keys has" if group.unowned == 1 else f"{group.unowned} ranges of keys have"
-    return [_line((group.name, _LABEL), told, "  ", (f"{gaps} no member", _WARNING))]
+    return [_line((group.name, _LABEL), summary, "  ", (f"{gaps} no member", _WARNING))]
 
 
 def _why(exclusive: str) -> str:

@@ -21,7 +21,7 @@ WIDE: Final = 160
 _LABEL: Final = "bold"
 _BAD: Final = "red"
 _BARS: Final = 24
-_MOST_BARS: Final = 31
+_MAX_BARS: Final = 31
 """The limit of bars, since `Rates` has no more."""
 _SHORTEST: Final = {"software": 16, "error": 10, "lately": 10}
 """The lowest widths of columns that may shrink."""
@@ -77,9 +77,9 @@ def client_columns(width: int, *, bars: bool, errors: bool) -> dict[str, int]:
         bars: there are earlier snapshots to draw bars from.
         errors: a client has had an error.
     """
-    least = max(_NAME_FROM_100 if width >= 100 else _NAME, width // _OF_NAME)
+    minimum = max(_NAME_FROM_100 if width >= 100 else _NAME, width // _OF_NAME)
     chosen = {name: _CLIENT_WIDTHS[name] for name in _NARROW}
-    room = _rest(width, chosen) - least
+    room = _rest(width, chosen) - minimum
     for name, size in [
         *((name, _CLIENT_WIDTHS[name]) for name in _MORE),
         *([("error", _CLIENT_WIDTHS["error"])] if errors else []),
@@ -196,7 +196,7 @@ def broker_columns(width: int, found: Iterable[BrokerFigures], *, bars: bool) ->
     room = _rest(width - _BROKER_NAME - 1, others)
     address = min(room, max([len("address"), *(cell_len(broker.address) for broker in found)]))
     if "lately" in others:
-        others["lately"] = min(_MOST_BARS, others["lately"] + room - address)
+        others["lately"] = min(_MAX_BARS, others["lately"] + room - address)
     return BrokerColumns(address=address, others=others)
 
 
@@ -240,8 +240,8 @@ def problem_of(broker: BrokerFigures) -> str:
     """Return a broker's problem, and how long it has lasted."""
     text = broker.problem.removeprefix(f"{broker.address}: ")
     seconds = broker.problem_seconds
-    told = seconds is None or " for " in text  # the text for a broker that hangs has the time itself
-    return text if told else f"{text}, for {span(seconds or 0)}"
+    has_time = seconds is None or " for " in text  # the text for a broker that hangs has the time itself
+    return text if has_time else f"{text}, for {span(seconds or 0)}"
 
 
 def _broker_cell(

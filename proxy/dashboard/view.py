@@ -27,9 +27,9 @@ _HEAD_LINES: Final = 5
 """Lines of the title, the table of bytes and the fetches."""
 _TABLE_LINES: Final = 4
 """Lines of the titles and column names of both tables."""
-_FEWEST_ROWS: Final = 3
+_MIN_ROWS: Final = 3
 """The lowest number of rows in both tables, before connections get a second line."""
-_FEWEST_DETAILS: Final = 8
+_MIN_DETAILS: Final = 8
 """The lowest number of free lines to show details of the marked row in."""
 _SPARKLINE_WIDTH: Final = 60
 _STATE_STYLES: Final = {"ready": "bold green", "starting": "bold cyan", "draining": "bold magenta"}
@@ -163,7 +163,7 @@ def _screen(
     uses = _connections(snapshot, rates), _besides(snapshot)
     connections, besides = (_packed(parts, size.width) for parts in uses)
     fixed = _HEAD_LINES + len(reasons) + _TABLE_LINES
-    if room is not None and room - fixed - len(connections) - len(besides) < _FEWEST_ROWS:
+    if room is not None and room - fixed - len(connections) - len(besides) < _MIN_ROWS:
         connections, besides = (_packed(parts, None) for parts in uses)
     fixed += len(connections) + len(besides)
     fit = _share_out(None if room is None else room - fixed, snapshot, len(found))
@@ -203,7 +203,7 @@ def _screen(
 
 def _details(snapshot: Snapshot, mark: str, found: Sequence[Row], rates: Rates, room: int) -> list[Text]:
     """Draw as much of the marked row's page as fits, below everything else."""
-    if room < _FEWEST_DETAILS:
+    if room < _MIN_DETAILS:
         return []
     lines: list[Text] = []
     for row in found:
@@ -249,9 +249,9 @@ def _share_out(room: int | None, snapshot: Snapshot, clients: int) -> _Rows:
     rows = min(clients, max(room - events - brokers, 0))
     left = max(room - events - brokers - rows, 0)
     more = min(left, len(snapshot.brokers) - brokers)
-    told = min(events + left - more, _MAX_EVENTS, len(snapshot.events))
+    shown = min(events + left - more, _MAX_EVENTS, len(snapshot.events))
     return _Rows(
-        clients=rows, brokers=brokers + more, events=told, details=max(events + left - more - told, 0)
+        clients=rows, brokers=brokers + more, events=shown, details=max(events + left - more - shown, 0)
     )
 
 
@@ -356,10 +356,10 @@ def _packed(parts: Iterable[Text], width: int | None) -> list[Text]:
     return lines
 
 
-def _of(some: int, most: int) -> list[tuple[str, str]]:
+def _of(used: int, limit: int) -> list[tuple[str, str]]:
     """Draw a number and its limit. A limit of 0 is unknown."""
-    full = 0 < most <= some
-    text = f"{scaled(some)} of {scaled(most)}" if most else scaled(some)
+    full = 0 < limit <= used
+    text = f"{scaled(used)} of {scaled(limit)}" if limit else scaled(used)
     return [(text, _WARNING if full else _LABEL)]
 
 
@@ -373,10 +373,10 @@ def _besides(snapshot: Snapshot) -> list[Text]:
     held, slots = snapshot.client_sessions, snapshot.client_session_slots
     if held or snapshot.client_session_evictions:
         full = 0 < slots <= held
-        told = f"{scaled(held)} of {scaled(slots)}"
+        slots_used = f"{scaled(held)} of {scaled(slots)}"
         parts.append(
             _line(
-                (told, _WARNING if full else _LABEL),
+                (slots_used, _WARNING if full else _LABEL),
                 f" client sessions, {scaled(snapshot.client_session_partitions)} partitions, ",
                 f"{scaled(snapshot.client_session_evictions)} evicted",
             )

@@ -487,10 +487,10 @@ class FetchResponseWalk:
     def _long_run(self, buffer: bytes, at: int, left: int) -> int:
         """Count consecutive empty entries by columns, the fastest way for many."""
         layout = self.layout
-        most = min((len(buffer) - at) // layout.response_entry, left)
+        limit = min((len(buffer) - at) // layout.response_entry, left)
         size, count = 8 * MAX_RUN_MATCH, 0
-        while count < most:
-            items = np.frombuffer(buffer, layout.response_item, min(size, most - count), at)
+        while count < limit:
+            items = np.frombuffer(buffer, layout.response_item, min(size, limit - count), at)
             fields = items.view(layout.response_fields)
             changes = (fields["end"] != np.void(self._ends_empty)) | (fields["error"] != 0)
             first = int(changes.argmax())

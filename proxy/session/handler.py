@@ -375,9 +375,9 @@ class FetchSessionHandler:
         return result
 
     def waits(self) -> bool:
-        """Whether a fetch has had the same offset since the last call, in a partition with more to read.
+        """Whether a partition with more to read has had the same fetch offset since the last call.
 
-        A broker has its records in the next response, if the limits of the fetch leave room.
+        The next response should then have its records, if the limits of the fetch leave room.
         """
         before, self._unread, self._stuck = self._unread, set(), set()
         if self.table is None or not self.epoch:
@@ -392,8 +392,8 @@ class FetchSessionHandler:
 
         A broker compares with what it sent last in the session (fetch-semantics 2.5). So the session's next
         response must name each partition whose high watermark is higher here, unless the broker has lost it.
-        The same is true of a partition for which the client `waits` and which has records here, if the
-        session's response has no records at all.
+        If that response has no records at all, it must also name each partition that `waits` has found and
+        that has records here.
         """
         table = self.table
         if table is None or not self.epoch:
@@ -402,10 +402,10 @@ class FetchSessionHandler:
         for run in walk.runs:
             fields = run.entries.view(walk.layout.response_fields)
             rows = table.rows(run.key, fields["partition"])
-            told = table.high_watermarks(rows)
-            newer = (rows >= 0) & table.known[rows] & (fields["high_watermark"] > told)
+            reported = table.high_watermarks(rows)
+            newer = (rows >= 0) & table.known[rows] & (fields["high_watermark"] > reported)
             due |= {
-                (run.key, int(fields["partition"][place])): int(told[place])
+                (run.key, int(fields["partition"][place])): int(reported[place])
                 for place in newer.nonzero()[0][:_MAX_DUE].tolist()
             }
         for entry in walk.entries:
@@ -414,19 +414,19 @@ class FetchSessionHandler:
                 continue
             if entry.records and row in self._stuck:
                 self._readable.add((entry.key, entry.partition))
-            told_last = int(table.high_watermarks(np.array([row]))[0])
-            if int.from_bytes(entry.fixed[HIGH_WATERMARK], signed=True) > told_last:
-                due[entry.key, entry.partition] = told_last
+            last_reported = int(table.high_watermarks(np.array([row]))[0])
+            if int.from_bytes(entry.fixed[HIGH_WATERMARK], signed=True) > last_reported:
+                due[entry.key, entry.partition] = last_reported
         self._due = dict(islice(due.items(), _MAX_DUE))
 
     def _leaves_out(self, table: PartitionTable, taken: _Taken) -> bool:
         """Whether the response misses a partition that it must name."""
         due, self._due = self._due, {}
-        for (key, partition), told in due.items():
+        for (key, partition), reported in due.items():
             row = table.row(key, partition)
             if row < 0 or not table.known[row] or row in taken.rows:
                 continue
-            if int(table.high_watermarks(np.array([row]))[0]) == told:
+            if int(table.high_watermarks(np.array([row]))[0]) == reported:
                 return True
         if taken.walk.record_bytes or taken.walk.throttle_time_ms:
             return False

@@ -363,7 +363,7 @@ class PartitionTable:
             self.behind.discard(row)
 
     def unread(self) -> tuple[Rows, npt.NDArray[np.int64]]:
-        """Return the rows with more to read, as far as is known, and the offsets of their fetches."""
+        """Return the rows that are known to have more to read, and their fetch offsets."""
         stable = "last_stable_offset" if self.isolation_level else "high_watermark"
         ends = self.cached_entries[: self._top].view(self.layout.response_fields)[stable]
         offsets = self.requests[: self._top].view(self.layout.request_fields)["offset"]

@@ -186,8 +186,8 @@ def health_of(status: Status) -> Health:
     reasons = [
         reason for node_id, reason in unreachable_brokers.items() if node_id is None or node_id in known
     ]
-    asked = set(known) if status.config.is_transparent else {None, *known}
-    if asked and unreachable_brokers.keys() >= asked and status.bootstrap_answered:
+    expected = set(known) if status.config.is_transparent else {None, *known}
+    if expected and unreachable_brokers.keys() >= expected and status.bootstrap_answered:
         reasons.insert(0, "no broker is reachable")
     reasons += _hung(status)
     reasons += status.problems

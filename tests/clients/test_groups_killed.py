@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.clients, pytest.mark.timeout(400)]
 def test_no_record_is_lost_while_members_of_seven_libraries_are_killed() -> None:
     lines: list[str] = []
     outcome = run(Plan(seconds=40, seed=1), lines.append)
-    told = "\n".join([*lines, *outcome.verdict.told(), *outcome.defects, f"left out: {outcome.left_out}"])
+    told = "\n".join([*lines, *outcome.verdict.lines(), *outcome.defects, f"left out: {outcome.left_out}"])
     assert outcome.verdict.records > 1000, told
     assert not outcome.verdict.lost, told
     assert not outcome.verdict.unordered, told

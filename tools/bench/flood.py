@@ -121,8 +121,8 @@ async def follow(where: tuple[str, int], topic: str) -> None:
         for each in (at_leader, elsewhere):
             await _call(each, heartbeat(1))
         while True:
-            told = await _call(elsewhere, moved(topic))
-            if int.from_bytes(told[error_at : error_at + 2]):
+            response = await _call(elsewhere, moved(topic))
+            if int.from_bytes(response[error_at : error_at + 2]):
                 await asyncio.sleep(BACK_OFF_SECONDS)
     finally:
         for _, writer in (at_leader, elsewhere):

@@ -94,11 +94,11 @@ def measured(stage: Stage) -> Found:
         admin.create_topic(TOPIC, assignment=pairs)
         routes = {DIRECT: cluster.bootstrap, **_gateways(stack, cluster, found)}
         for client in _clients(stage, found):
-            told = [name for name in routes if name != FOLLOW or client not in HINTED]
-            windows: dict[str, list[Window]] = {name: [] for name in told}
+            chosen = [name for name in routes if name != FOLLOW or client not in HINTED]
+            windows: dict[str, list[Window]] = {name: [] for name in chosen}
             for number in range(rounds):
-                stage.report(f"moves: {client}, round {number + 1} of {rounds} of {', '.join(told)} ...")
-                for name in turned(told, number):
+                stage.report(f"moves: {client}, round {number + 1} of {rounds} of {', '.join(chosen)} ...")
+                for name in turned(chosen, number):
                     windows[name].append(_window(client, routes[name], cluster, admin, moves))
             found.rounds[client] = windows
     found.notes += _notes(rounds, moves)

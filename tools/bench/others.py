@@ -172,7 +172,7 @@ def _window(stage: Stage, gateway: Gateway, bystander: Load, apart: Load | None 
 
 
 def _let_go(gateway: Gateway, clients: int) -> float:
-    """Return how many seconds pass until only so many clients are left, at most `WAIT_SECONDS`."""
+    """Return the seconds until at most `clients` connections are left, within `WAIT_SECONDS`."""
     began = time.monotonic()
     while (waited := time.monotonic() - began) < WAIT_SECONDS and len(
         gateway.state()["connections"]

@@ -66,8 +66,8 @@ def _missed(parts: Mapping[str, str]) -> str:
         for title, line in judged
         if line.endswith("| missed |")
     ]
-    told = f"{len(judged) - len(missed)} of {len(judged)} targets are met{'. Missed:' if missed else '.'}"
-    return "\n".join([told, "", *missed]).rstrip()
+    met = f"{len(judged) - len(missed)} of {len(judged)} targets are met{'. Missed:' if missed else '.'}"
+    return "\n".join([met, "", *missed]).rstrip()
 
 
 def _first(line: str) -> str:

@@ -431,9 +431,9 @@ def _seeds(steps: tuple[int, ...]) -> list[bytes]:
         # fetch.
         for number, frame in enumerate(responses):
             asked = bytes([at[OTHER], (3, 10, 60, 18, 0, 74, 75)[number % 7], number % 13])
-            told = bytes([at[BROKER_FRAME]]) + _sized(frame[4:])
-            found.append(bytes([11]) + asked + told)
-            found.append(bytes([11, at[FETCH], number, 63, 0]) + told)
+            answer = bytes([at[BROKER_FRAME]]) + _sized(frame[4:])
+            found.append(bytes([11]) + asked + answer)
+            found.append(bytes([11, at[FETCH], number, 63, 0]) + answer)
     for version in range(len(_VERSIONS)):
         fetches = b"".join(
             bytes([at[FETCH], version, 63, offset]) + (bytes([at[MODEL], 0, 0]) * 3 if MODEL in at else b"")

@@ -47,9 +47,9 @@ def main() -> None:
         if over or now - said >= _SAY_SECONDS:
             said = now
             suspects = {key: value.hex() for key, value in watch.suspects.items()}
-            told = {"inputs": watch.inputs, "seconds": now - began, "suspects": suspects}
+            figures = {"inputs": watch.inputs, "seconds": now - began, "suspects": suspects}
             part = place / "result.part"
-            part.write_text(json.dumps(told))
+            part.write_text(json.dumps(figures))
             part.replace(place / "result.json")
         if over:
             os._exit(0)  # libFuzzer would end the process silently

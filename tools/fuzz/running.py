@@ -30,7 +30,7 @@ def fuzz(name: str, count: int, seconds: float, seed: int, *, with_atheris: bool
         watch = plain(target, count, seconds, seed, say)
         inputs, taken, suspects = watch.inputs, time.monotonic() - began, list(watch.suspects.values())
     found = {kept for data in suspects if (kept := keep(target, data)) is not None}
-    say.told(inputs, taken, len(found))
+    say.done(inputs, taken, len(found))
     for file, finding in sorted(found, key=str):
         print(f"{file}\n{finding}", flush=True)
     return len(found) + broken
@@ -48,7 +48,7 @@ class _Say:
             flush=True,
         )
 
-    def told(self, inputs: int, taken: float, found: int) -> None:
+    def done(self, inputs: int, taken: float, found: int) -> None:
         """Print the result."""
         self(inputs, taken)
         print(f"{self._name}: {found or 'no'} findings", flush=True)
@@ -80,18 +80,18 @@ def _guided(
             if time.monotonic() - began > seconds + _GRACE_SECONDS:
                 break
             if result.exists() and round(time.monotonic() - began) % 15 == 0:
-                told = json.loads(result.read_text())
-                say(told["inputs"], told["seconds"])
+                figures = json.loads(result.read_text())
+                say(figures["inputs"], figures["seconds"])
     finally:
         process.kill()
         process.wait()
-    told = {"inputs": 0, "seconds": 0.0, "suspects": {}}
+    figures = {"inputs": 0, "seconds": 0.0, "suspects": {}}
     if result.exists():
-        told = json.loads(result.read_text())
-    suspects = [bytes.fromhex(text) for text in told["suspects"].values()]
+        figures = json.loads(result.read_text())
+    suspects = [bytes.fromhex(text) for text in figures["suspects"].values()]
     ended = [*folder.glob("crash-*"), *folder.glob("timeout-*"), *folder.glob("oom-*")]
     broken = bool(process.returncode and not ended and not suspects)
     if broken:
         print(f"{target.name}: the fuzzer ended with {process.returncode}:")
         print(log.read_text(errors="replace")[-2000:])
-    return told["inputs"], told["seconds"], [*suspects, *(file.read_bytes() for file in ended)], broken
+    return figures["inputs"], figures["seconds"], [*suspects, *(file.read_bytes() for file in ended)], broken

@@ -36,11 +36,11 @@ def frames() -> tuple[tuple[bytes, ...], tuple[bytes, ...]]:
             elif len(requests[frame[:4]]) < _OF_EACH:
                 requests[frame[:4]].add(frame)
     for vector in json.loads(_VECTORS.read_text()):
-        asked, told = bytes.fromhex(vector["request_hex"]), bytes.fromhex(vector["response_hex"])
+        asked, response = bytes.fromhex(vector["request_hex"]), bytes.fromhex(vector["response_hex"])
         if 8 <= len(asked) <= _MOST_BYTES and len(requests[asked[:4]]) < 3 * _OF_EACH:
             requests[asked[:4]].add(asked)
-            if 8 <= len(told) <= _MOST_BYTES:
-                responses[-1].add(told)
+            if 8 <= len(response) <= _MOST_BYTES:
+                responses[-1].add(response)
     return (
         tuple(sorted({frame for kind in requests.values() for frame in kind})),
         tuple(sorted({frame for kind in responses.values() for frame in kind})),

@@ -27,10 +27,10 @@ def broker_sessions(broker: Broker) -> int:
         raise RuntimeError(f"{broker!r} has no address for JMX")
     tool = ["-cp", classpath(broker.version, tools=True), "org.apache.kafka.tools.JmxTool"]
     asked = ["--jmx-url", found[1], "--object-name", _GAUGE, "--attributes", "Value", "--one-time"]
-    told = _run([str(java()), *JVM, *tool, *asked, "--report-format", "properties"])
-    value = re.search(rf"^{re.escape(_GAUGE)}:Value=(\d+)", told, re.MULTILINE)
+    output = _run([str(java()), *JVM, *tool, *asked, "--report-format", "properties"])
+    value = re.search(rf"^{re.escape(_GAUGE)}:Value=(\d+)", output, re.MULTILINE)
     if value is None:
-        raise RuntimeError(f"{broker!r} did not say how many sessions it has:\n{told}")
+        raise RuntimeError(f"{broker!r} did not say how many sessions it has:\n{output}")
     return int(value[1])
 
 

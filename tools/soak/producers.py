@@ -251,14 +251,14 @@ class Aiokafka:
                 partition=place.partition,
                 timestamp_ms=record.timestamp,
             )
-            told = await future
+            metadata = await future
         except asyncio.CancelledError:
             done(None, "closed")
             raise
         except Exception as error:  # noqa: BLE001 - libraries raise what they like
             done(None, type(error).__name__)
         else:
-            done(told.offset, "")
+            done(metadata.offset, "")
 
     def poll(self) -> None:
         """See _Client."""
@@ -307,7 +307,7 @@ class KafkaPython:
             partition=place.partition,
             timestamp_ms=record.timestamp,
         )
-        future.add_callback(lambda told: done(told.offset, ""))
+        future.add_callback(lambda metadata: done(metadata.offset, ""))
         future.add_errback(lambda error: done(None, type(error).__name__))
 
     def poll(self) -> None:

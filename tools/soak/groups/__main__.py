@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import tools.soak.groups
-from tools.soak.groups.chaos import chaos, told
+from tools.soak.groups.chaos import chaos, summary
 
 
 def main() -> int:
@@ -23,7 +23,7 @@ def main() -> int:
     seed = random.randrange(1_000_000) if given.seed is None else given.seed  # noqa: S311 - not a secret
     print(f"seed {seed}")
     outcome = chaos(given.kills, given.groups, seed, lambda line: print(line, flush=True), given.keep)
-    for line in told(outcome):
+    for line in summary(outcome):
         print(line)
     for problem in outcome.problems:
         print(problem)

@@ -377,8 +377,8 @@ class _Run:
                 killed_at, pause = time.monotonic(), self._random.uniform(*UP_SECONDS)
             if now - said > SAY_SECONDS:
                 said = now
-                told = ", ".join(f"{name} {count}" for name, count in sorted(done.items()))
-                self._say(f"{done['killed']} of {kills} kills; {told}; {self._produced} records produced")
+                counts = ", ".join(f"{name} {count}" for name, count in sorted(done.items()))
+                self._say(f"{done['killed']} of {kills} kills; {counts}; {self._produced} records produced")
 
     def _produce(self, ended: threading.Event) -> None:
         producer = Producer(
@@ -405,7 +405,7 @@ class _Run:
             time.sleep(1)
 
 
-def told(outcome: Outcome) -> list[str]:
+def summary(outcome: Outcome) -> list[str]:
     """Return the counts of a run, as lines."""
     counts = outcome.verdict.counts
     shown = [f"{name}: {counts[name]}" for name in PROBLEMS]

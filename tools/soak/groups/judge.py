@@ -104,41 +104,41 @@ def _judge_key(
     last: dict[tuple[int, int], int] = {}
     for each in events:
         did, life = each.did, each.life
-        told = f"partition {did.partition} offset {did.offset} key {did.key} "
-        told += f"by {life.name} at {did.at / 1e9:.3f}"
+        text = f"partition {did.partition} offset {did.offset} key {did.key} "
+        text += f"by {life.name} at {did.at / 1e9:.3f}"
         if each.in_hand:
             verdict.counts[IN_HAND] += 1
             continue
         owner = id(life), each.assignment
         if not owners or owners[-1] != owner:
             if owner in owners:
-                verdict.wrong(WRONG, f"{told}, which goes on after another one had the key")
+                verdict.wrong(WRONG, f"{text}, which goes on after another one had the key")
             owners.append(owner)
         if did.offset <= last.get(owner, -1):
-            verdict.wrong(UNORDERED, f"{told}, which had {last[owner]} before")
+            verdict.wrong(UNORDERED, f"{text}, which had {last[owner]} before")
         last[owner] = did.offset
         before = first.get(did.offset)
         if before is None:
             first[did.offset] = each
             if did.offset < highest:
-                verdict.wrong(UNORDERED, f"{told}: {highest} was processed before it")
+                verdict.wrong(UNORDERED, f"{text}: {highest} was processed before it")
             highest = max(highest, did.offset)
             continue
-        told += f", before by {before.life.name} at {before.did.at / 1e9:.3f}"
+        text += f", before by {before.life.name} at {before.did.at / 1e9:.3f}"
         done = commits[id(before.life)].get(did.partition, [])
         if any(
             before.did.at < commit.at < did.at and commit.offset > did.offset
             for commit in done
             if _of_same(before, commit)
         ):
-            verdict.wrong(TWICE_COMMITTED, told)
+            verdict.wrong(TWICE_COMMITTED, text)
             found.append((before, each))
         elif _between(crashes[id(before.life)], before.did.at, did.at):
             verdict.counts[EXCUSED] += 1
         elif any(before.did.at < each.at < did.at for each in before.life.did if each.kind == "fenced"):
             verdict.counts[FENCED] += 1
         else:
-            verdict.wrong(TWICE, told)
+            verdict.wrong(TWICE, text)
             found.append((before, each))
         first[did.offset] = each
     return found
@@ -156,8 +156,8 @@ def _story(before: _Processed, again: _Processed, lives: Sequence[Life], gateway
             for did in life.did
             if did.kind != "record"
         ]
-    told = [f"{at / 1e9:.3f} {text}" for at, text in sorted(lines) if low <= at <= high]
-    return f"offset {before.did.offset} of partition {before.did.partition}: " + "; ".join(told)
+    story = [f"{at / 1e9:.3f} {text}" for at, text in sorted(lines) if low <= at <= high]
+    return f"offset {before.did.offset} of partition {before.did.partition}: " + "; ".join(story)
 
 
 def _of_same(before: _Processed, commit: Did) -> bool:

@@ -219,8 +219,8 @@ class Group:
                 life.did.append((at, record, bytes.fromhex(line["key"] or "")))
                 self.seen.add(record)
             elif line["kind"] in {"assigned", "revoked", "error"}:
-                told = line.get("partitions") or f"{line.get('code')} {line.get('text')}"
-                life.told.append((at, f"{line['kind']} {told}"))
+                detail = line.get("partitions") or f"{line.get('code')} {line.get('text')}"
+                life.notes.append((at, f"{line['kind']} {detail}"))
         if process.stdout is not None:
             process.stdout.close()
 
@@ -442,7 +442,7 @@ def _keep(folder: Path, lives: Sequence[Life], moved: Sequence[Moved], log: str)
         lines: list[tuple[float, str]] = []
         for life in lives:
             lines += [(at, f"{life.name} record {record} {key.decode()}") for at, record, key in life.did]
-            lines += [(at, f"{life.name} {told}") for at, told in life.told]
+            lines += [(at, f"{life.name} {text}") for at, text in life.notes]
             lines += [(life.killed_at, f"{life.name} killed")] if life.killed_at else []
             lines += [(life.left_at, f"{life.name} left")] if life.left_at else []
         for at, place, positions in moved:
@@ -484,7 +484,7 @@ def main() -> int:
     for name in outcome.left_out:
         print(f"left out: {name}")
     print(f"{'direct' if plan.direct else 'through the gateway'}, seed {plan.seed}, {dict(outcome.done)}")
-    for line in [*outcome.verdict.told(), *outcome.defects]:
+    for line in [*outcome.verdict.lines(), *outcome.defects]:
         print(line)
     print(f"{outcome.seconds:.0f} s in all")
     return 1 if outcome.verdict.lost or outcome.defects else 0

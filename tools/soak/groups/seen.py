@@ -25,7 +25,7 @@ class Life:
     name: str
     did: list[tuple[float, Record, bytes]] = field(default_factory=list)
     """The processed records, each with its time and its key."""
-    told: list[tuple[float, str]] = field(default_factory=list)
+    notes: list[tuple[float, str]] = field(default_factory=list)
     """Its assignments and errors."""
     killed_at: float = 0.0
     left_at: float = 0.0
@@ -46,7 +46,7 @@ class Verdict:
     """A record that first came after a later one of its key."""
     invented: int = 0
 
-    def told(self) -> list[str]:
+    def lines(self) -> list[str]:
         """Return it as lines, with examples."""
         counts = (
             f"records {self.records}, processed {self.processed}, lost {len(self.lost)}, "
@@ -79,8 +79,8 @@ def judge(log: Log, lives: Sequence[Life], down: Sequence[Span], moved: Sequence
     for at, record, key, life in events:
         by_key[record[0], record[1], key].append((at, record[2], life))
     for record in sorted(log.keys() - seen):
-        told = _told_lost(record, log[record], by_key, moved)
-        verdict.lost.append(told + (" (of a compacted topic)" if record[0] in compacted else ""))
+        text = _told_lost(record, log[record], by_key, moved)
+        verdict.lost.append(text + (" (of a compacted topic)" if record[0] in compacted else ""))
     for (topic, partition, key), some in by_key.items():
         _judge_key(f"{topic}-{partition} key {key.decode()}", some, down, verdict)
     return verdict
@@ -115,22 +115,22 @@ def _told_lost(
 ) -> str:
     topic, partition, offset = record
     hashed = murmur2(key)
-    told = f"{topic}-{partition} offset {offset} key {key.decode()} hash {hashed:08x}"
+    text = f"{topic}-{partition} offset {offset} key {key.decode()} hash {hashed:08x}"
     events = by_key.get((topic, partition, key), [])
     earlier = [each for each in events if each[1] < offset]
     later = [each for each in events if each[1] > offset]
     if earlier:
         at, other, life = max(earlier, key=lambda each: each[1])
-        told += f"; {other} before it by {life.name} at {at:.3f}"
+        text += f"; {other} before it by {life.name} at {at:.3f}"
     if later:
         at, other, life = min(later, key=lambda each: each[1])
-        told += f"; {other} after it by {life.name} at {at:.3f}"
+        text += f"; {other} after it by {life.name} at {at:.3f}"
     previous = -1
     for at, place, positions in moved:
         if place != (topic, partition):
             continue
         now = positions.at(hashed)
         if previous <= offset < now:
-            told += f"; committed from {previous} to {now} at {at:.3f}"
+            text += f"; committed from {previous} to {now} at {at:.3f}"
         previous = now
-    return told
+    return text
