@@ -333,12 +333,8 @@ class WireGateway(Gateway):
 
     def open(self) -> None:
         """Ask nobody: a stub that only echoes has no Metadata."""
-
-        async def nothing(*_: object) -> None:
-            """Do not poll the cluster."""
-
         if isinstance(self.brokers, BrokerRegistry):
-            self.brokers.poll = nothing  # type: ignore[method-assign,assignment]
+            self.brokers.begin = lambda *_: None  # type: ignore[method-assign]
         super().open()
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from proxy.addresses import Address
-from proxy.net.loop_guard import check_not_own
+from proxy.net.listen import check_not_own
 from proxy.net.resolve import Resolver, try_each
 from proxy.net.tls import BrokerTls
 from proxy.protocol.api import ApiKey
@@ -20,7 +20,7 @@ from proxy.protocol.schemas import API_VERSIONS, API_VERSIONS_REQUEST, METADATA,
 from proxy.reasons import reason_of
 
 ASK_SECONDS: Final = 10.0
-"""The longest time for everything, from the connection to the last response."""
+"""The longest time from the connection to the last response."""
 _MAX_ANSWER: Final = 16_777_216
 _CLIENT_ID: Final = b"fetchgate"
 _TLS_ALERT: Final = b"\x15\x03"
@@ -38,7 +38,7 @@ class Cluster:
 
     address: Address
     brokers: dict[int, Address] | None
-    """By node id; None: it responds, but names its brokers only to clients that have authenticated."""
+    """By node id. None: the cluster names its brokers only to clients that have authenticated."""
 
 
 async def ask(
@@ -54,7 +54,7 @@ async def ask(
         address: the address.
         resolver: resolves its name.
         tls: TLS to brokers; None: plain text.
-        listeners: where the gateway's own listeners are bound; they are not asked.
+        listeners: the addresses of the gateway's own listeners, which are not asked.
         plain: addresses that are known to speak plain text.
 
     Raises:
@@ -115,7 +115,7 @@ async def ask_any(
 
 
 async def _ask_versions(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> int | None:
-    """Return the version of Metadata to use; None: there is none."""
+    """Return the version of Metadata to use. None: there is none."""
     writer.write(request(API_VERSIONS_REQUEST, ApiKey.API_VERSIONS, 0, 1, _CLIENT_ID))
     return metadata_version(await _response(reader))
 

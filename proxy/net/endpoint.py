@@ -11,9 +11,9 @@ from typing import Final
 RECEIVE_BYTES: Final = 262_144
 """The largest number of bytes in one read: asyncio's own; uvloop's is a little smaller."""
 WRITE_HIGH_WATER: Final = 262_144
-"""When so many bytes wait to be written to one side, the other side is not read."""
+"""How many bytes may wait to be written to one side before the other side is not read."""
 UNSENT_BYTES: Final = 262_144
-"""So many bytes that can't be sent yet the system keeps for a peer. By default it may keep megabytes."""
+"""How many bytes that can't be sent yet the system keeps for a peer. By default it may keep megabytes."""
 _TCP_CLOSE, _TCP_CLOSE_WAIT = 7, 8
 """Linux, TCP_INFO: the state of a socket whose peer has reset it, and of one whose peer sends no more."""
 
@@ -29,11 +29,11 @@ class Endpoint:
 
     def __init__(self, holds: int = 0) -> None:
         self.transport: asyncio.Transport | None = None
-        """None before it is connected and after it is closed."""
+        """None before the socket is connected and after it is closed."""
         self.holds = holds
-        """Why it is not read: a sum of the bits in `proxy.net.link.HOLDS`."""
+        """Why the socket is not read: a sum of the bits in `proxy.net.link.HOLDS`."""
         self.joins_writes = False
-        """Whether what is due is joined before it is written: TLS would make a record of each piece."""
+        """True if pieces are joined before they are written: TLS would make a record of each."""
 
     def connected(self, transport: asyncio.Transport) -> None:
         """Keep the socket."""
@@ -47,13 +47,13 @@ class Endpoint:
             self.transport.pause_reading()
 
     def hold(self, why: int) -> None:
-        """Stop reading for one reason more."""
+        """Add a reason not to read."""
         if not self.holds:
             self.pause()
         self.holds |= why
 
     def release(self, why: int) -> None:
-        """Drop a reason, and read again when it was the last."""
+        """Drop a reason not to read; read again when it was the last."""
         before, self.holds = self.holds, self.holds & ~why
         if before and not self.holds and self.transport is not None and not self.transport.is_closing():
             self.transport.resume_reading()

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from enum import IntEnum
 from functools import partial
 from time import monotonic
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, cast
 
 from proxy.addresses import Address
 from proxy.core.budget import SILENT_SECONDS, Budget
@@ -750,6 +750,71 @@ class Link:
 
 # A member of an enum is looked up slowly.
 _OPEN: Final = Phase.OPEN
+
+
+class ClientProtocol(asyncio.Protocol):
+    """The asyncio protocol of the client's socket: it passes what the event loop reports to the link.
+
+    `data_received` is the link's own method, so a read goes to it without a call between. uvloop receives
+    into one buffer that all sockets share, and copies each read out of it once.
+    """
+
+    __slots__ = ("_link", "data_received")
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+        self.data_received = link.client_received  # type: ignore[method-assign]
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Report the connection."""
+        self._link.client_connected(cast("asyncio.Transport", transport))
+
+    def eof_received(self) -> bool:
+        """Keep the writing half open for the responses that are due; TLS can't close one half."""
+        self._link.client_ended()
+        return self._link.half_closes
+
+    def pause_writing(self) -> None:
+        """Stop reading the broker."""
+        self._link.client_full(True)
+
+    def resume_writing(self) -> None:
+        """Read the broker again."""
+        self._link.client_full(False)
+
+    def connection_lost(self, _exc: Exception | None) -> None:
+        """Report the end of the connection."""
+        self._link.client_lost()
+
+
+class BrokerProtocol(asyncio.Protocol):
+    """The asyncio protocol of the broker's socket; see `ClientProtocol`."""
+
+    __slots__ = ("_link", "data_received")
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+        self.data_received = link.broker_received  # type: ignore[method-assign]
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Report the connection."""
+        self._link.broker_connected(cast("asyncio.Transport", transport))
+
+    def eof_received(self) -> bool:
+        """Close: a broker that has closed its half sends no response any more."""
+        return False
+
+    def pause_writing(self) -> None:
+        """Stop reading the client."""
+        self._link.broker_full(True)
+
+    def resume_writing(self) -> None:
+        """Read the client again."""
+        self._link.broker_full(False)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Report the end of the connection."""
+        self._link.broker_lost(exc)
 
 
 def _name(peer: Any) -> str:

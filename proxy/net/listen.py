@@ -1,15 +1,20 @@
-"""Listening sockets: bound here, also next to another gateway's (SO_REUSEPORT), or passed on by systemd."""
+"""Listening sockets: bound here, also next to another gateway's (SO_REUSEPORT), or passed on by systemd.
+
+In explicit mode no broker's address may be that of a listener of the gateway itself (`check_not_own`): a
+connection there would make the gateway open another one, and so on, up to the connection limit. Transparent
+mode recognizes such a connection when it comes back: `proxy.net.transparent.OutboundPorts`.
+"""
 
 import errno
 import os
 import socket
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 from weakref import WeakValueDictionary
 
-from proxy.addresses import Address
+from proxy.addresses import LOOPBACK_OF, Address
 from proxy.net.endpoint import set_options
 from proxy.net.resolve import look_up
 
@@ -18,7 +23,7 @@ BACKLOG: Final = 1024
 _FIRST_INHERITED: Final = 3
 """sd_listen_fds(3): SD_LISTEN_FDS_START."""
 UNUSABLE: Final = frozenset({errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})
-"""Errors of an IP, or an IP version, that this machine does not have; another IP of the name may do."""
+"""Errors of an IP, or an IP version, that this machine does not have; another IP of the name may work."""
 
 Prepare = Callable[[socket.socket], None]
 
@@ -114,6 +119,51 @@ class Binding:
             sock.close()
             raise
         return sock
+
+
+class LeadsBackError(OSError):
+    """A broker's address is that of one of the gateway's own listeners."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "it leads back to this gateway; make sure that --bootstrap and the brokers' advertised.listeners"
+            " name the brokers themselves"
+        )
+
+
+def check_not_own(ips: Iterable[str], port: int, listeners: Iterable[Address]) -> None:
+    """Check that no address of a broker is that of one of the gateway's own listeners.
+
+    Args:
+        ips: the broker's IPs.
+        port: the broker's port.
+        listeners: where the gateway's own are bound: IPs and ports.
+
+    Raises:
+        LeadsBackError: an address is.
+    """
+    own = {listener.host for listener in listeners if listener.port == port}
+    if not own:
+        return
+    here = {ip for ip in (LOOPBACK_OF.get(ip, ip) for ip in ips) if _is_here(ip)}
+    # Only IPv6 has colons; a wildcard stands for its own IP version.
+    here |= {"::" if ":" in ip else "0.0.0.0" for ip in here}  # noqa: S104 - compared, not bound
+    if not here.isdisjoint(own):
+        raise LeadsBackError
+
+
+def _is_here(ip: str) -> bool:
+    """Tell whether an IP is this machine's: the kernel would connect to it from the same IP.
+
+    Binding it would prove nothing where net.ipv4.ip_nonlocal_bind is set. Nothing is sent.
+    """
+    family = socket.AF_INET6 if ":" in ip else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((ip, 9))
+        except OSError:
+            return False
+        return probe.getsockname()[0] == ip or ip.startswith("127.")
 
 
 def inherited(environ: Mapping[str, str], pid: int) -> list[socket.socket]:

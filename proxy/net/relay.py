@@ -13,11 +13,11 @@ from typing import Final, cast
 from proxy.net.endpoint import WRITE_HIGH_WATER
 
 CUT_OFF_SECONDS: Final = 10.0
-"""The longest time without progress of a peer that still has to read its last bytes."""
+"""How long a peer that still has to read its last bytes may make no progress."""
 
 
 class Relay:
-    """Forwards all that comes from either side, and its end.
+    """Forwards the bytes of either side, and its end.
 
     Args:
         loop: the event loop.
@@ -43,7 +43,7 @@ class Relay:
         """Connect to the worker.
 
         Args:
-            data: what came from the client so far.
+            data: the client's first bytes.
             stream: one end of a pair; the worker has the other one, or is about to.
         """
         try:
@@ -67,7 +67,7 @@ class Relay:
                 side.transport.abort()
 
     def ended(self) -> None:
-        """Close both sides, once they have read what is left for them, if neither sends any more.
+        """If neither side sends any more, close both once they have read their last bytes.
 
         A worker that sends no more is about to close: the client gets time for its last bytes, no more.
         """
@@ -78,7 +78,7 @@ class Relay:
             self.watch(self._client)
 
     def lost(self, side: "_Side") -> None:
-        """Close the other side, too, once it has read what is left for it."""
+        """Close the other side, too, once it has read its last bytes."""
         if side.peer.transport is None:
             self._closed(self)
         else:
@@ -90,7 +90,7 @@ class Relay:
             self.watch(side)
 
     def watch(self, side: "_Side") -> None:
-        """Watch a side that does not take what is due to it, until it does."""
+        """Watch a side that has bytes to read, until it has read them."""
         if side.transport is not None and not side.watched:
             side.watched = True
             left = side.transport.get_write_buffer_size()
@@ -125,11 +125,11 @@ class _Side(asyncio.Protocol):
         self.transport: asyncio.Transport | None = None
         """None before it is connected and after it is closed."""
         self.ended = False
-        """It sends no more."""
+        """The peer sends no more."""
         self.full = False
-        """It does not take what is due to it: the other side is not read."""
+        """The peer does not read, so the other side is not read."""
         self.watched = False
-        """A timer is set for it."""
+        """A timer runs: see `Relay.watch`."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)
@@ -140,7 +140,7 @@ class _Side(asyncio.Protocol):
             to.write(data)
 
     def eof_received(self) -> bool:
-        """Forward the end; the other direction stays open, but for TLS, which can't close one."""
+        """Forward the end. The other direction stays open, except with TLS, which can't close only one."""
         own, to = self.transport, self.peer.transport
         self.ended = True
         if to is not None and not to.is_closing():
@@ -169,7 +169,7 @@ class _Side(asyncio.Protocol):
 
 
 def _has_ended(transport: asyncio.Transport | None) -> bool:
-    """Tell whether the peer of a stream between processes has closed it, which is not seen by not reading."""
+    """Tell whether the peer of a stream between processes has closed it, even if the stream is not read."""
     if transport is None:
         return True
     poll = select.poll()

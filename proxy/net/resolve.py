@@ -1,9 +1,9 @@
-"""Host names to IPs, beside the event loop: a name server that is silent delays only who wants its names.
+"""Host names to IPs, beside the event loop: a silent name server delays only look-ups of its own names.
 
 ``getaddrinfo`` blocks, for 10 s and more where a name server is silent, and can't be cancelled. Event loops
 run it in a few threads, which all names share. Here each look-up has a thread of its own:
 
-- A name has one look-up at a time, and all who want the name wait for that one.
+- A name has one look-up at a time; everybody who wants the name waits for it.
 - The last IPs that were found are kept. They are used while a look-up fails or takes long.
 - After a look-up failed there is no other one of that name for a while (`RETRY_SECONDS`).
 - At most `MOST` look-ups run at a time, and at most half of them for names that failed before: the names of a
@@ -26,58 +26,58 @@ from typing import Final, TypeVar
 MOST: Final = 64
 """How many look-ups run at a time: a cluster's names are resolved at once, a name server is not flooded."""
 MOST_AGAIN: Final = MOST // 2
-"""How many of these are for names whose last look-up failed."""
+"""How many of them may be for names whose last look-up failed."""
 FRESH_SECONDS: Final = 1.0
-"""IPs that were found so recently are used without another look-up: clients often come many at a time."""
+"""How long IPs are used without another look-up: clients often come many at a time."""
 STALE_SECONDS: Final = 1.0
-"""After so long a look-up is not waited for if an earlier one has found IPs."""
+"""How long a look-up is waited for if an earlier one has found IPs."""
 LOOKUP_SECONDS: Final = 9.0
 """How long a look-up is waited for, from its beginning; less than the time to connect, so that the reason is
 known."""
 RETRY_SECONDS: Final = (0.5, 5.0)
 """The first and the longest time without a look-up after one failed; each time doubles."""
 MAX_NAMES: Final = 4096
-"""How many names are remembered; those that were not asked for longest are forgotten."""
+"""How many names are remembered; the least recently used is dropped first."""
 
 _T = TypeVar("_T")
 
 
 @dataclass(slots=True)
 class _Name:
-    """What is known of a name."""
+    """The result of the look-ups of a name."""
 
     host: str
     ips: tuple[str, ...] = ()
-    """What the last look-up that succeeded has found."""
+    """The IPs of the last successful look-up."""
     found_at: float = 0.0
     error: OSError | None = None
-    """Why the last look-up failed; None if it did not."""
+    """The error of the last look-up. None: it succeeded."""
     wait: float = 0.0
-    """How long there is no other look-up after one failed."""
+    """The pause after a failed look-up, in seconds."""
     not_before: float = 0.0
     look_up: "asyncio.Future[None] | None" = None
-    """Is done when the look-up ends that is running, or that waits for a thread."""
+    """The look-up that runs or waits for a thread; done when it ends."""
     began: float = 0.0
     again: bool = False
-    """This look-up follows one that failed."""
+    """True if the look-up before this one failed."""
 
 
 class Resolver:
-    """The names that one process resolves; it belongs to one event loop."""
+    """Resolves the names of one process; belongs to one event loop."""
 
     def __init__(self) -> None:
         self._names: dict[str, _Name] = {}
-        """The one that was asked for last comes last."""
+        """The most recently used name comes last."""
         self._running = 0
         self._running_again = 0
         self._waiting: tuple[deque[_Name], deque[_Name]] = (deque(), deque())
-        """Names that wait for a thread: those that did not fail before, and those that did."""
+        """Names that wait for a thread; the second queue has those whose last look-up failed."""
 
     def __repr__(self) -> str:
         return f"<Resolver names={len(self._names)} running={self._running}>"
 
     def known(self, host: str) -> tuple[str, ...]:
-        """Return the IPs that are known without waiting: of a literal itself; none for a new name."""
+        """Return the IPs that are known without waiting: for an IP the IP itself, for a new name none."""
         if is_literal(host):
             return (host,)
         name = self._names.get(host)
@@ -89,7 +89,7 @@ class Resolver:
             self._name(host).ips = tuple(ips)
 
     async def ips(self, host: str) -> tuple[str, ...]:
-        """Return the IPs of a host, in the order in which they are to be tried.
+        """Return the IPs of a host, in the order in which to try them.
 
         Raises:
             OSError: there are none, or no name server responds.
@@ -132,7 +132,7 @@ class Resolver:
         self._start_waiting()
 
     def _start_waiting(self) -> None:
-        """Give threads to the names that wait, as far as there are any."""
+        """Start the look-ups that wait, as far as the limits allow."""
         first, again = self._waiting
         while self._running < MOST and (first or (again and self._running_again < MOST_AGAIN)):
             name = (first or again).popleft()
@@ -203,7 +203,7 @@ def _ip(at: tuple[str, int] | tuple[str, int, int, int] | tuple[int, bytes]) -> 
 async def try_each(ips: Sequence[str], within: float, connect: Callable[[str], Awaitable[_T]]) -> _T:
     """Connect to the IPs of a name in order until one responds.
 
-    Each gets an equal part of the time that is left: one that does not respond must not keep out the others.
+    Each gets an equal part of the remaining time: one that does not respond must not keep out the others.
 
     Args:
         ips: the IPs.
@@ -211,7 +211,7 @@ async def try_each(ips: Sequence[str], within: float, connect: Callable[[str], A
         connect: connects to one.
 
     Raises:
-        OSError: none responds: the reason of the last; or TLS failed, which no other IP would mend.
+        OSError: none responds (the error of the last one), or TLS failed, which no other IP would fix.
     """
     loop = asyncio.get_running_loop()
     end = loop.time() + within

@@ -3,8 +3,8 @@
 Only OpenSSL reads private keys: this module keeps, shows and writes nothing of them. In a file with both a
 key and a certificate it searches for the certificate.
 
-`valid_until` reads the one field of a certificate that `ssl` gives only for a peer's: until when it is valid.
-It walks the DER elements of RFC 5280, 4.1 up to that field; each is a tag, a length and its contents.
+`valid_until` reads when a certificate expires, which `ssl` tells only of a peer's certificate. It walks the
+DER elements of RFC 5280, 4.1 up to that field; each is a tag, a length and its contents.
 """
 
 import re
@@ -46,7 +46,7 @@ Stamp = tuple[int, int, int] | None
 
 
 class TlsError(ConfigError):
-    """A file that can't be used: the option that names it, why, and what to do, in one line."""
+    """A file can't be used; the text is one line: the option that names it, the reason, the remedy."""
 
 
 class ReloadingContext:
@@ -70,12 +70,12 @@ class ReloadingContext:
         self._stamps = self._file_stamps()
         self.context = make()
         self.valid_until = _valid_until(cert)
-        """When the certificate in use expires; None: there is none, or it can't be read."""
+        """When the certificate in use expires. None: there is no certificate, or it can't be read."""
         self.problem = ""
         """Why the files, as they are now, can't be used; empty when they are in use."""
 
     def reload_if_changed(self) -> bool:
-        """Make the context again if a file has changed; tell whether one has."""
+        """Make the context again if a file has changed; tell whether a file has."""
         stamps = self._file_stamps()
         if stamps == self._stamps:
             return False
@@ -142,7 +142,7 @@ class ClientTls:
     def __init__(self, config: Config) -> None:
         self._config = config
         self._of: dict[int, ReloadingContext] = {}
-        """By broker: what its listener shows instead."""
+        """The certificates of single brokers' listeners."""
         self._default: ReloadingContext | None = None
         if config.tls_cert is not None:
             self._default = self._reloading(None, config.tls_cert)
@@ -170,7 +170,7 @@ class ClientTls:
         return {"ssl": shown.context, "ssl_handshake_timeout": HANDSHAKE_SECONDS}
 
     def valid(self) -> Iterator[tuple[str, datetime]]:
-        """Give until when each certificate is valid that can be read, with the option and the file."""
+        """Yield each certificate that can be read, as option and file, and when it expires."""
         for node_id, each in self.reloading.items():
             if each.valid_until is not None:
                 file = self._config.tls_cert if node_id is None else self._config.tls_cert_of[node_id]
@@ -310,7 +310,7 @@ def _readable(file: Path) -> bool:
 
 
 def stamp(file: Path) -> Stamp:
-    """Return what changes when a file does; a mounted secret changes by replacing a link."""
+    """Return a value that changes when the file changes; a mounted secret changes by replacing a link."""
     try:
         found = file.stat()
     except OSError:
@@ -326,7 +326,7 @@ _UTC_TIME: Final = 0x17
 
 
 def _valid_until(file: Path | None) -> datetime | None:
-    """Return until when the certificate of a file is valid; None: there is none, or it can't be read."""
+    """Return when the certificate in a file expires. None: there is no certificate, or it can't be read."""
     if file is None:
         return None
     with suppress(OSError, ValueError):  # OpenSSL reads forms of it that `valid_until` does not
@@ -339,7 +339,7 @@ Element = tuple[int, bytes]
 
 
 def valid_until(pem: str) -> datetime:
-    """Return until when the first certificate of a PEM text is valid.
+    """Return when the first certificate of a PEM text expires.
 
     Raises:
         ValueError: no certificate can be read.

@@ -47,7 +47,7 @@ class Destinations:
 
     @property
     def problems(self) -> list[str]:
-        """None: responses are not changed, so no broker is left out of them."""
+        """Always empty: responses are not changed, so no broker is left out of them."""
         return []
 
     def knows(self, node_id: int) -> bool:
@@ -107,7 +107,7 @@ class OutboundPorts:
         self._cells[self._place(connection)] = self._own << 16 | connection[1].port
 
     def discard(self, connection: tuple[int, Address]) -> None:
-        """Forget a connection, unless its port is another process's by now."""
+        """Forget a connection, unless another process has its port by now."""
         place = self._place(connection)
         if self._cells[place] >> 16 == self._own:
             self._cells[place] = 0

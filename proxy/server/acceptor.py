@@ -16,7 +16,7 @@ ACCEPTED_AT_ONCE: Final = 64
 ACCEPT_AGAIN_SECONDS: Final = 1.0
 """The wait before clients are accepted again after an accept failed."""
 OFFER_AGAIN_SECONDS: Final = 0.01
-"""The wait before an accepted client is offered again to who could not take it."""
+"""The wait before an accepted client that could not be taken is offered again."""
 
 
 class Acceptor:
@@ -104,8 +104,8 @@ class Acceptor:
         """Begin to accept.
 
         Args:
-            take: takes a client and its listener; False: not now, it is offered again.
-            failed: told why no client could be accepted.
+            take: takes a client of a listener. False: it can't now, and is offered the client again.
+            failed: gets the reason when no client can be accepted.
         """
         self._take, self._failed = take, failed
         self.resume()

@@ -1,6 +1,6 @@
 """Processes that run as the gateway's user: in transparent mode the rules leave their connections alone, too.
 
-Only those are seen that `/proc` shows and that are in the gateway's network namespace. In a pod each
+Only processes that `/proc` shows and that are in the gateway's network namespace are found. In a pod each
 container has a `/proc` of its own.
 """
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final, Self
 
 MAX_SCANNED: Final = 20_000
-"""So many processes are looked at: a fraction of a second."""
+"""The largest number of processes to look at: this takes a fraction of a second."""
 MAX_NAMED: Final = 5
 
 
@@ -22,14 +22,14 @@ class _Process:
     name: str
     parent: int
     user: int
-    """The effective one: who a connection belongs to."""
+    """The effective user, to whom connections belong."""
 
     @classmethod
     def read(cls, folder: Path) -> Self:
-        """Read it.
+        """Read a process.
 
         Raises:
-            OSError: it has ended.
+            OSError: the process has ended.
         """
         facts: dict[str, str] = {}
         for line in (folder / "status").read_text(encoding="utf-8", errors="replace").splitlines():
@@ -46,9 +46,9 @@ class _Process:
 
 
 def passing_by(proc: Path = Path("/proc")) -> str:
-    """Say which processes other than gateways run as this gateway's user; empty if there are none.
+    """Say which processes other than gateways run as this gateway's user. Empty: there are none.
 
-    Those that started the gateway are left out, too.
+    Processes that started the gateway are left out, too.
 
     Args:
         proc: where the kernel shows processes.
@@ -69,7 +69,7 @@ def passing_by(proc: Path = Path("/proc")) -> str:
 
 
 def _others(proc: Path, own: _Process) -> Iterator[_Process]:
-    """Find the processes of the user, without gateways, their workers, and what started this one."""
+    """Find the user's processes without gateways, their workers, and the processes that started this one."""
     found: dict[int, _Process] = {}
     for folder in _folders(proc):
         try:

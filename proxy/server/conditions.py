@@ -17,7 +17,7 @@ from proxy.telemetry.totals import NodeId
 from proxy.telemetry.unanswered import Owed, Unanswered
 
 BELOW_LIMIT: Final = 0.9
-"""The warning about --max-connections is repeated only after the number fell below this share of it ..."""
+"""The warning about --max-connections is repeated only after their number fell below this share ..."""
 WARN_AGAIN_SECONDS: Final = 5.0
 """... and after so many seconds: the number of clients may go up and down near the limit."""
 CALM_SECONDS: Final = 60.0
@@ -25,17 +25,17 @@ CALM_SECONDS: Final = 60.0
 NO_DESCRIPTOR: Final = "no file descriptor is left for more clients; raise the limit (ulimit -n)"
 NOT_ASKED: Final = "the bootstrap has not been asked yet"
 AGAIN_SECONDS: Final = 300.0
-"""What is wrong with a client is logged again after so long: it may try each second, for days."""
+"""How long before the same problem of a client is logged again: it may try each second, for days."""
 MAX_CLIENTS: Final = 1000
-"""How many of these lines are remembered; the first are forgotten."""
+"""How many problems of clients are remembered; the oldest is dropped first."""
 MAX_WORDS: Final = 1000
 """How many characters of a client and of a reason are kept: clients choose part of them."""
 LINES: Final = BURST // 2
-"""How many of these lines are written in `WINDOW` seconds: twice as many fit into any such time, and the
-`proxy.telemetry.logs.Throttle` drops none. A line that it drops would be remembered as written."""
+"""How many of these lines are written in `WINDOW` seconds. Any such time has at most twice as many, so
+`proxy.telemetry.logs.Throttle` drops none: a dropped line would be remembered as written."""
 UNTRIED_SECONDS: Final = 180.0
-"""An unreachable broker is forgotten when nobody tried to connect to it for so long: it may be removed, or
-never existed. Clients that want it try every few seconds; the alert on it waits longer than this."""
+"""How long nobody tries to connect to an unreachable broker before it is forgotten: it may be removed, or
+never have existed. Clients that want it try every few seconds; the alert on it waits longer than this."""
 
 
 class ConnectionLimit:
@@ -86,7 +86,7 @@ class Descriptors:
 
     def __init__(self, log: Logger, note: Note) -> None:
         self.problem = ""
-        """Says that there was none recently; empty when there were enough."""
+        """Says that descriptors ran out recently; empty when there were enough."""
         self._log = log
         self._note = note
         self._none_at = 0.0
@@ -95,7 +95,7 @@ class Descriptors:
         """Record whether there are enough descriptors for one more client.
 
         Args:
-            left: whether there are.
+            left: True if there are.
             now: in seconds.
         """
         if left:
@@ -112,7 +112,7 @@ class Descriptors:
 
 
 class Repeated:
-    """Logs what is wrong with clients, once in a while for each.
+    """Logs problems of clients, each of them once in `AGAIN_SECONDS`.
 
     Args:
         log: takes the warnings.
@@ -123,17 +123,17 @@ class Repeated:
         self._log = log
         self._event = event
         self._told: dict[tuple[str, str], tuple[float, int]] = {}
-        """By client and reason, in the order of time: when it was logged, and how many came since then."""
+        """By client and reason, oldest first: when it was logged, and how often it happened since then."""
         self._window = -WINDOW
         self._lines = self._suppressed = 0
-        """In this window: the lines written. Since the last line: how many found no room."""
+        """How many lines were written in this window; how many were suppressed since the last one."""
 
     def happens(self, client: str, reason: str, now: float, *, shown: str = "") -> bool:
-        """Record that it happens; return whether it was logged.
+        """Record a problem; tell whether it was logged.
 
         Args:
-            client: who is taken for one client: its host, or more.
-            reason: why, in words.
+            client: the key that identifies a client, for example its host.
+            reason: the problem, in words.
             now: in seconds.
             shown: names the client in the log, if `client` does not.
         """
@@ -160,7 +160,7 @@ class Repeated:
 
 
 class Reachability:
-    """Which brokers one process can't reach, and why; logs only what changed.
+    """Knows which brokers one process can't reach, and why; logs only changes.
 
     Args:
         bootstrap: the bootstrap addresses; none in transparent mode.
@@ -177,12 +177,12 @@ class Reachability:
         called: Callable[[NodeId], str],
     ) -> None:
         self.bootstrap = bootstrap
-        """The last that responded comes first."""
+        """The address that responded last comes first."""
         self.unreachable_brokers = Unreachable()
         self.answered = not bootstrap
         """The bootstrap has named its brokers, or there is no bootstrap."""
         self.failures = Counter[NodeId]()
-        """By broker: how often it was not reached."""
+        """Failed attempts to reach a broker."""
         if bootstrap:
             self.unreachable_brokers.failed(None, NOT_ASKED, monotonic())
         self._log = log
@@ -220,7 +220,7 @@ class Reachability:
             self._note("unreachable", f"{self._called(node_id)} is unreachable: {reason}", warning=True)
 
     def forget(self, now: float) -> None:
-        """Forget the unreachable brokers that nobody tries any more; `now` in seconds."""
+        """Forget the unreachable brokers that nobody tries to reach any more; `now` in seconds."""
         for node_id in self.unreachable_brokers.forget(now - UNTRIED_SECONDS):
             self._log.info("unreachable broker forgotten, no client tries to reach it", broker=node_id)
 
@@ -234,7 +234,7 @@ class Reachability:
 
 
 class HungBrokers:
-    """Which brokers do not respond; logs once per trouble.
+    """Knows which brokers do not respond; logs when that begins and ends.
 
     Args:
         log: takes the changes.
@@ -248,10 +248,10 @@ class HungBrokers:
         self._note = note
         self._called = called
         self._told: dict[NodeId, float] = {}
-        """The brokers in trouble, and since when."""
+        """The brokers whose silence has been logged, and since when they are silent."""
 
     def look(self, found: Mapping[NodeId, Owed], now: float) -> None:
-        """Take what all brokers owe at a time in seconds; those that are not in `found` owe nothing more."""
+        """Process the responses that brokers owe now; a broker that is not in `found` owes none."""
         self.unanswered.look(found, now)
         before, self._told = self._told, self.unanswered.hung(now)
         for node_id, since in self._told.items():
@@ -277,7 +277,7 @@ class HungBrokers:
         self._note("responds again", f"{self._called(node_id)} responds again, after {int(seconds)} s")
 
     def forget(self, now: float) -> None:
-        """Forget the brokers that nobody asks any more; `now` in seconds."""
+        """Forget the brokers to which nobody sends requests any more; `now` in seconds."""
         self.unanswered.forget(now - UNTRIED_SECONDS)
         for node_id in self._told.keys() - self.unanswered.hung(now).keys():
             del self._told[node_id]

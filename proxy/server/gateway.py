@@ -41,12 +41,11 @@ class Gateway:
             OSError: the address of the first listener can't be bound.
             ConfigError: the right for ``tproxy`` is missing.
         """
-        brokers, server, spawn = self.brokers, self.server, self.process.spawn
+        brokers, server = self.brokers, self.server
         open_listeners(self.process, brokers, self.acceptor)
         self.acceptor.begin(server.take, lambda _: self.monitor.out_of_descriptors())
         if isinstance(brokers, BrokerRegistry):
-            spawn(brokers.poll(self.monitor.reach, server.upstream.tls, self._in_use))
-            spawn(brokers.keep_retrying())
+            brokers.begin(self.monitor.reach, server.upstream.tls, self._in_use)
         server.begin()
 
     def status(self) -> Status:

@@ -20,7 +20,7 @@ RESPONSE_SECONDS: Final = 5.0
 _LENGTH: Final = struct.Struct("<I")
 _LISTENER: Final = struct.Struct("<q")
 _BOOTSTRAP: Final = -(2**40)
-"""Stands for None, the bootstrap, among the ids of listeners."""
+"""The id that stands for the bootstrap's listener (None)."""
 _MAX_QUESTION: Final = 65_536
 _MAX_PACKET: Final = 4096
 
@@ -126,24 +126,26 @@ class HandedOver:
     """A client that one worker has accepted and another one is to serve."""
 
     worker: int
-    """The number of the one that is to serve it."""
+    """The number of the worker that is to serve the client."""
     client_address: str
     client_subject: str
     server_name: str
     reached_at: str
     broker_address: Address | None
-    """For all five see `proxy.net.link.Link`."""
+    """The last five fields are those of `proxy.net.link.Link`."""
 
 
 class Received(NamedTuple):
     """A connection from another process of the gateway."""
 
     node_id: NodeId
-    """The broker that it is for: that of its listener; None: the bootstrap's."""
+    """The listener of the connection: a broker's, or None for the bootstrap's."""
     client: socket.socket | None
-    """The connection; None: it was lost, because this process has no descriptor left."""
+    """The connection. None: it was lost, because this process has no descriptor left."""
     handed: HandedOver | None
-    """None: it is a client's own socket. Else a stream on which a worker forwards the client's bytes."""
+    """The client, if `client` is a stream on which another worker forwards its bytes.
+
+    None: it is the client's own socket."""
 
 
 def send_connection(
@@ -167,7 +169,7 @@ def send_connection(
 
 
 def receive_connection(end: socket.socket) -> Received | None:
-    """Receive a connection that was sent by `send_connection`; None: the other process has ended.
+    """Receive a connection that was sent by `send_connection`. None: the other process has ended.
 
     Raises:
         BlockingIOError: none was sent.

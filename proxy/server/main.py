@@ -38,13 +38,13 @@ from proxy.version import VERSION
 
 ADMIN_RETRY_SECONDS: Final = 0.5
 ADMIN_LATE_SECONDS: Final = 60.0
-"""After so long a warning is logged that the address of the admin endpoint is still in use."""
+"""How long the address of the admin endpoint may be in use before a warning is logged."""
 OWN_FILES: Final = 256
-"""File descriptors beyond the two for each client: for listeners, the admin endpoint and files."""
+"""File descriptors that listeners, the admin endpoint and files need beside two for each client."""
 
 
 def run(arguments: dict[str, Any]) -> int:
-    """Run a gateway, or only test or show its configuration; return the exit code.
+    """Run a gateway, or only test or show its options; return the exit code.
 
     Args:
         arguments: the parsed command line, option name -> value or None.
@@ -95,7 +95,7 @@ async def _check(config: Config) -> int:
 
 
 def _passing_by(config: Config) -> str:
-    """Say which processes the rules leave alone beside the gateway; empty in explicit mode."""
+    """Say which other processes the rules leave alone. Empty in explicit mode."""
     return "" if config.transparent == "off" else passing_by()
 
 
@@ -182,7 +182,7 @@ async def _start_admin(
     Its port is never shared: a client would not know which of the two gateways responds.
 
     Returns:
-        Its address, with the port that was bound.
+        The address, with the port that was bound.
 
     Raises:
         OSError: the address can't be bound.

@@ -1,4 +1,4 @@
-"""``--check``: tests what a gateway would need, says what it did in sentences, and leaves nothing open."""
+"""``--check``: tests options and addresses, prints the result in sentences, and leaves nothing open."""
 
 import asyncio
 from collections import Counter
@@ -16,8 +16,7 @@ from proxy.addresses import Address, Broker
 from proxy.config import Config
 from proxy.net import bootstrap
 from proxy.net.bootstrap import BootstrapError, Cluster, ask
-from proxy.net.listen import OwnListenerError
-from proxy.net.loop_guard import LeadsBackError, check_not_own
+from proxy.net.listen import LeadsBackError, OwnListenerError, check_not_own
 from proxy.net.resolve import Resolver
 from proxy.net.tls import BrokerTls, ClientTls, ended, in_words
 from proxy.reasons import reason_of
@@ -28,21 +27,21 @@ from proxy.telemetry import logs
 from proxy.telemetry.access import admin_tls, admin_token
 
 PATIENCE_SECONDS: Final = 2.0
-"""After so long without a response, the wait is reported."""
+"""How long a response may take before a line says that it is waited for."""
 
 Say = Callable[[str], None]
-"""Gets what was found, line by line."""
+"""Prints the result of one test: a line."""
 
 
 async def check(config: Config, say: Say) -> bool:
     """Ask every bootstrap address, and listen at all addresses where a gateway would.
 
     Args:
-        config: what the operator asked for.
-        say: gets what was found.
+        config: the options.
+        say: prints a result.
 
     Returns:
-        Whether a gateway could serve clients, for each broker of the cluster.
+        True if a gateway could serve clients of every broker of the cluster.
 
     Raises:
         BootstrapError: no bootstrap address responds.
@@ -160,8 +159,8 @@ class _Listeners:
     """The listening sockets of a gateway; nobody is served.
 
     Args:
-        process: stands for that of a gateway.
-        say: gets what can't be bound, and where each broker would be.
+        process: the process of a gateway that does not begin.
+        say: prints which addresses can't be bound, and where each broker would be.
         opened: closes the sockets at its end.
     """
 

@@ -1,4 +1,4 @@
-"""What the parts of one gateway process share, and what a process sets up once: event loop, heap, systemd.
+"""One process of a gateway: what its parts share, and how it uses event loop, heap, descriptors, systemd.
 
 The settings of the heap are glibc's; with other C libraries nothing is set.
 """
@@ -10,6 +10,7 @@ import socket
 from collections.abc import Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from time import time
 from typing import Any, Final, Self
 
@@ -153,3 +154,30 @@ def tell_ready(environ: Mapping[str, str]) -> None:
         return
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock, suppress(OSError):
         sock.sendto(b"READY=1", "\0" + address[1:] if address.startswith("@") else address)
+
+
+def resident_bytes() -> int:
+    """Return the resident memory of the process; 0 where there is no /proc."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    except OSError:
+        return 0
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def open_fds() -> int:
+    """Return the number of open file descriptors; 0 where there is no /proc."""
+    with suppress(OSError):
+        return sum(1 for _ in Path("/proc/self/fd").iterdir())
+    return 0
+
+
+def two_descriptors_free() -> bool:
+    """Tell whether there are descriptors for one more client: it needs one, and its broker another."""
+    try:
+        two = os.pipe()
+    except OSError:
+        return False
+    for each in two:
+        os.close(each)
+    return True

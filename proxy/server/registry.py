@@ -29,9 +29,9 @@ _OF_THE_PORT: Final = frozenset({errno.EADDRINUSE, errno.EACCES})
 FORGET_SECONDS: Final = 300.0
 """A broker that the cluster has not named for so long loses its listener. A broker restarts in less time."""
 REFRESH_SECONDS: Final = 60.0
-"""How often the cluster is asked for its brokers while it responds."""
+"""How long after a response the cluster is asked for its brokers again."""
 RETRY_SECONDS: Final = (1.0, 30.0)
-"""The first and the longest wait after it did not respond; each wait doubles."""
+"""The first and the longest wait after the cluster did not respond; each wait doubles."""
 TICK_SECONDS: Final = 5.0
 """How often the gateway retries to bind listeners that could not be bound."""
 OPEN_SECONDS: Final = 2.0
@@ -59,18 +59,18 @@ class KnownBrokers(ABC):
         self.known: dict[int, Broker] = {}
         self._advertise = advertise
         self._openings: dict[int, asyncio.Future[None]] = {}
-        """By broker that is opening and awaited; done when it is opening no more."""
+        """For each opening broker that is awaited: done when it is opening no more."""
 
     @abstractmethod
     def learn(self, node_id: int, address: Address) -> Broker | None:
-        """Record the address of a broker; a new one gets a listener. None: there are too many brokers."""
+        """Record the address of a broker; a new broker gets a listener. None: there are too many brokers."""
 
     def knows(self, node_id: int) -> bool:
         """Tell whether a broker is known."""
         return node_id in self.known
 
     def is_opening(self, node_id: int) -> bool:
-        """Tell whether it is not known yet if a broker will have a listener."""
+        """Tell whether a broker is opening: it may get a listener soon."""
         broker = self.known.get(node_id)
         return broker is not None and broker.opening
 
@@ -373,20 +373,24 @@ class BrokerRegistry(KnownBrokers):
 
     # -- the cluster ---------------------------------------------------------------------------------------
 
-    async def keep_retrying(self) -> None:
-        """Retry for ever to open the listeners that could not be opened."""
-        while True:
-            await asyncio.sleep(TICK_SECONDS)
-            self.retry()
-
-    async def poll(self, reach: Reachability, tls: BrokerTls, in_use: Callable[[], set[int]]) -> None:
-        """Ask the cluster for its brokers for ever; the wait grows while it does not respond.
+    def begin(self, reach: Reachability, tls: BrokerTls, in_use: Callable[[], set[int]]) -> None:
+        """Begin to ask the cluster for its brokers, and to retry what could not be opened.
 
         Args:
             reach: records whether the bootstrap responds.
             tls: TLS to the bootstrap.
             in_use: returns the brokers that clients are connected to.
         """
+        self._process.spawn(self._poll(reach, tls, in_use))
+        self._process.spawn(self._keep_retrying())
+
+    async def _keep_retrying(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_SECONDS)
+            self.retry()
+
+    async def _poll(self, reach: Reachability, tls: BrokerTls, in_use: Callable[[], set[int]]) -> None:
+        """Ask the cluster for its brokers for ever; the wait grows while it does not respond."""
         wait = RETRY_SECONDS[0]
         plain: set[Address] = set()  # bootstrap addresses that have responded in plain text
         while True:

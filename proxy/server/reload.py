@@ -28,16 +28,16 @@ class Reloader:
         self, gateway: Gateway | Supervisor, config: Config, load: Callable[[], Config], file: str | None
     ) -> None:
         self.config = config
-        """The options as they apply now; those that need a restart stay as they were, for the next report."""
+        """The options as they apply now; those that need a restart keep their values for the next report."""
         self.draining = False
-        """The gateway is draining; the time for it does not change any more."""
+        """True while the gateway drains: ``--drain-timeout`` does not change any more."""
         self._gateway = gateway
         self._load = load
         self._file = Path(file) if file else None
         self._stamp = self._file_stamp()
 
     def reload(self) -> None:
-        """Reload the options; a mistake in them is reported and changes nothing."""
+        """Reload the options; if one is wrong, that is reported and nothing changes."""
         gateway, process, options = self._gateway, self._gateway.process, self._gateway.process.options
         self._stamp = self._file_stamp()
         gateway.follow_files()

@@ -10,7 +10,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
-from pathlib import Path
 from socket import socket
 from time import monotonic, process_time
 from typing import TYPE_CHECKING, Any, Final
@@ -31,14 +30,13 @@ from proxy.core.member_stage import MakeMemberSide
 from proxy.core.peers import Peers
 from proxy.fetch_manager.cache import FetchSessionCache
 from proxy.fetch_manager.manager import FetchManager
-from proxy.net.link import BUDGET, IDLE, NO_REQUEST, NOT_READING, PEER_FULL, Link
-from proxy.net.sockets import ClientProtocol
+from proxy.net.link import BUDGET, IDLE, NO_REQUEST, NOT_READING, PEER_FULL, ClientProtocol, Link
 from proxy.net.tls import ClientTls
 from proxy.net.transparent import Destinations, OutboundPorts
 from proxy.reasons import is_client_refused, of_client
 from proxy.server.conditions import Repeated
 from proxy.server.monitor import Monitor
-from proxy.server.process import Process, give_back
+from proxy.server.process import Process, give_back, open_fds, resident_bytes, two_descriptors_free
 from proxy.server.registry import KnownBrokers
 from proxy.server.upstream import Upstream, host_and_port
 from proxy.telemetry.history import INTERVAL_SECONDS, describe, write_event
@@ -50,7 +48,7 @@ if TYPE_CHECKING:
     from proxy.cooperative.members import Members
 
 TICK_SECONDS: Final = 5.0
-"""How often the gateway looks for stalled connections, changed files and what to forget."""
+"""How often the gateway looks for stalled connections, changed files and old records."""
 LIMIT: Final = "limit"
 DRAINING: Final = "draining"
 TRIM_BYTES: Final = 16_777_216
@@ -126,7 +124,7 @@ class Server:
         self.authentication_failures = 0
         """Clients whose credentials a broker refused, or whose certificate the gateway refused."""
         self.turned_away = Counter(dict.fromkeys((LIMIT, DRAINING, NO_REQUEST, IDLE, NOT_READING), 0))
-        """The connections that the gateway itself closed, by reason."""
+        """Connections that the gateway itself closed, by reason."""
         self._versions = WeakValueDictionary[Address, BrokerVersions]()
         self._leaders = Leaders()
         self._peers = (
@@ -143,9 +141,9 @@ class Server:
             monitor.certificates["tls_cert" if node_id is None else f"tls_cert_of {node_id}"] = each
         monitor.certificates["broker_tls_cert"] = self.upstream.tls.reloading
         self._expired: list[str] = []
-        """Why clients refuse certificates of the gateway; none while they are valid."""
+        """The gateway's certificates that have expired, in words."""
         self._closed_owed: dict[NodeId, Owed] = {}
-        """By broker: when it last responded on connections that have closed since the last look."""
+        """When each broker last responded on connections that closed since `hung_brokers` last looked."""
         self._looked_at = monotonic()
 
     def begin(self) -> None:
@@ -189,7 +187,7 @@ class Server:
     async def _shake_hands(self, link: Link, client: socket, tls: Mapping[str, Any]) -> None:
         protocol = self.tap(ClientProtocol(link), BROKER)
         try:
-            peer = client.getpeername()
+            peer = client.getpeername() if tls else ()
             await self.loop.connect_accepted_socket(lambda: protocol, client, **tls)
         except ssl.SSLError as error:
             client.close()
@@ -254,7 +252,7 @@ class Server:
             self._elsewhere(link, event.worker)
 
     async def _open_brokers(self, link: Link, node_ids: frozenset[int]) -> None:
-        """Wait for the listeners of brokers, then let the responses go on that name these."""
+        """Wait for the listeners of brokers, then send the responses that name them."""
         if isinstance(self.brokers, KnownBrokers):
             await self.brokers.opened(node_ids)
         link.brokers_opened(node_ids)
@@ -278,7 +276,7 @@ class Server:
         return self.make_core(link, reached_at, self._versions_at(addresses), broker)
 
     def _versions_at(self, addresses: Sequence[Address]) -> BrokerVersions:
-        """Return what connections to a broker share; a bootstrap of several addresses may be any broker."""
+        """Return what connections to one broker share; a bootstrap of several addresses may be any broker."""
         if len(addresses) != 1:
             return BrokerVersions()
         return self._versions.setdefault(addresses[0], BrokerVersions())
@@ -369,8 +367,8 @@ class Server:
             pid=os.getpid(),
             connections=len(self.links),
             cpu_seconds=process_time(),
-            resident_bytes=_resident_bytes(),
-            open_fds=_open_fds(),
+            resident_bytes=resident_bytes(),
+            open_fds=open_fds(),
         )
         return Counts(
             tallies=self.tallies(),
@@ -496,22 +494,22 @@ class Server:
 
     async def _supervise_links(self) -> None:
         most, trimmed_at = 0, 0.0
-        smallest = least = _resident_bytes()
+        smallest = least = resident_bytes()
         while True:
             await asyncio.sleep(TICK_SECONDS)
             self.follow_files()
             self._close_overdue()
             self.monitor.reach.forget(monotonic())
             self.monitor.hung_brokers.forget(monotonic())
-            self.monitor.descriptors.update(left=_two_descriptors_free(), now=monotonic())
-            buffered, resident, now = self.budget.total, _resident_bytes(), monotonic()
+            self.monitor.descriptors.update(left=two_descriptors_free(), now=monotonic())
+            buffered, resident, now = self.budget.total, resident_bytes(), monotonic()
             most, least = max(most, buffered), min(least, resident)
             grown = resident - least > TRIM_BYTES
             if not grown and now - trimmed_at >= TRIM_SECONDS:
                 grown = resident - smallest > TRIM_BYTES
             if grown or most - buffered > TRIM_BYTES:
                 give_back()
-                most, least, trimmed_at = buffered, _resident_bytes(), now
+                most, least, trimmed_at = buffered, resident_bytes(), now
             smallest = min(smallest, least)
             while isinstance(stalled := self.budget.stalled(monotonic()), Link):
                 self.log.warning(
@@ -532,37 +530,10 @@ class Server:
                 link.close_session(reason)
 
 
-def _resident_bytes() -> int:
-    """Return the resident memory of the process; 0 where there is no /proc."""
-    try:
-        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
-    except OSError:
-        return 0
-    return pages * os.sysconf("SC_PAGE_SIZE")
-
-
-def _open_fds() -> int:
-    """Return the number of open file descriptors; 0 where there is no /proc."""
-    with suppress(OSError):
-        return sum(1 for _ in Path("/proc/self/fd").iterdir())
-    return 0
-
-
-def _two_descriptors_free() -> bool:
-    """Tell whether there are descriptors for one more client: it needs one, and its broker another."""
-    try:
-        two = os.pipe()
-    except OSError:
-        return False
-    for each in two:
-        os.close(each)
-    return True
-
-
 def _cooperative(
     config: Config, number: int, tell: Tell
 ) -> "tuple[Members, MakeMemberSide] | tuple[None, None]":
-    """Return the members of cooperative groups and what makes the sides of their clients; None if none are.
+    """Return the members of cooperative groups, and the maker of their clients' stage; None without groups.
 
     Args:
         config: the options.
@@ -581,7 +552,7 @@ def _cooperative(
 
 
 def _manager(config: Config) -> FetchManager | None:
-    """Return what gives sessions to clients, None if nothing does."""
+    """Make the manager of clients' sessions. None: clients get no sessions."""
     if config.client_sessions == "off":
         return None
     # An id is all that another client would need: it must not be guessed.

@@ -13,7 +13,7 @@ from proxy.reasons import reason_of
 from proxy.server.process import Process
 
 SAVE_SECONDS: Final = 1.0
-"""How long after a change the file is written: one response can name many new brokers."""
+"""The wait after a change before the file is written: one response can name many new brokers."""
 
 Known = list[tuple[int, Address]]
 """The id and the address of each broker."""
@@ -40,7 +40,7 @@ class StateFile:
         self._writing = Lock()
 
     def load(self) -> Known:
-        """Return the brokers in the file; none where it can't be read."""
+        """Return the brokers in the file; none if it can't be read."""
         if self._path is None or not self._path.exists():
             return []
         try:
@@ -50,7 +50,7 @@ class StateFile:
             return []
 
     def changed(self) -> None:
-        """Write the file soon, unless that is about to happen."""
+        """Write the file soon."""
         if self._path is not None and not self._due:
             self._due = True
             self._process.spawn(self._save_later(self._path))

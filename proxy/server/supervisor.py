@@ -38,13 +38,13 @@ HAND_OVER_SECONDS: Final = 5.0
 """How long a client waits for the worker that is to serve it, which may have to start again."""
 HAND_OVER_AGAIN_SECONDS: Final = 0.05
 TOGETHER_SECONDS: Final = 5.0
-"""How long the first worker that is up waits for the others."""
+"""How long the first worker that is up waits for the others before clients are accepted."""
 LISTED_SECONDS: Final = 4.0
 """The time that a worker has to describe its connections; they may be thousands."""
 SEND_SECONDS: Final = 0.1
 """The shortest time between two messages with all known brokers: a response may name many new ones."""
 STEADY_SECONDS: Final = 60.0
-"""A worker that ran for so long is restarted at once."""
+"""How long a worker must have run to be restarted at once."""
 
 
 class Supervisor:
@@ -67,7 +67,7 @@ class Supervisor:
         """The cluster is polled and clients are accepted: all workers were up, or one for long enough."""
         self._closed = False
         self._ended_counts = Counts()
-        """What workers counted that have ended."""
+        """The counts of workers that have ended."""
         self._workers: dict[int, WorkerHandle] = {}
         self._restart_waits: dict[int, float] = {}
         self._sent_brokers = b""
@@ -284,10 +284,8 @@ class Supervisor:
         """Begin to poll the cluster and to accept clients; a client stays with the worker that gets it."""
         if not self._started and not self._closed:
             self._started = True
-            brokers, spawn = self.brokers, self.process.spawn
-            if isinstance(brokers, BrokerRegistry):
-                spawn(brokers.poll(self.monitor.reach, self._broker_tls, self._in_use))
-                spawn(brokers.keep_retrying())
+            if isinstance(self.brokers, BrokerRegistry):
+                self.brokers.begin(self.monitor.reach, self._broker_tls, self._in_use)
             self.acceptor.begin(self._assign, self._no_client)
             if not self._any_up:
                 self.acceptor.pause()

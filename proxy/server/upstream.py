@@ -12,10 +12,9 @@ from typing import Any, Final
 from proxy.addresses import BY_NAME, LOOPED, Address
 from proxy.capture.pcap import CLIENT
 from proxy.capture.tap import Tap, no_tap
-from proxy.net.link import Link
-from proxy.net.loop_guard import check_not_own
+from proxy.net.link import BrokerProtocol, Link
+from proxy.net.listen import check_not_own
 from proxy.net.resolve import try_each
-from proxy.net.sockets import BrokerProtocol
 from proxy.net.tls import BrokerTls
 from proxy.net.transparent import Destinations, OutboundPorts, is_own, outbound_socket
 from proxy.reasons import is_tls, reason_of, refuses_certificate
@@ -27,7 +26,7 @@ from proxy.telemetry.totals import NodeId
 CONNECT_SECONDS: Final = 10.0
 """The longest time to connect to one address of a broker."""
 UNREACHABLE_SECONDS: Final = 0.5
-"""How long a client stays connected whose broker can't be reached."""
+"""How long a client stays connected when its broker can't be reached."""
 LOOP_SECONDS: Final = 60.0
 """How long /readyz reports that one of the gateway's own connections came back to it."""
 _NO_DESCRIPTOR: Final = frozenset({errno.EMFILE, errno.ENFILE})
@@ -66,7 +65,7 @@ class Upstream:
         self._outbound_ports = outbound_ports
         self._looped_at = -LOOP_SECONDS
         self._refused = ""
-        """Why the last client was refused that has no broker to go to."""
+        """Why the last client without a broker was refused."""
 
     # -- which broker --------------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from proxy.addresses import Address
-from proxy.net.loop_guard import LeadsBackError, check_not_own
+from proxy.net.listen import LeadsBackError, check_not_own
 from proxy.server import upstream
 from proxy.server.gateway import Gateway
 from proxy.telemetry.status import Health

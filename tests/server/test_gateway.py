@@ -387,7 +387,7 @@ def test_what_has_passed_through_the_heap_is_returned_once_there_is_much_of_it(
         returned.append(resident[0])
         resident[0] -= 10_000_000
 
-    monkeypatch.setattr(server, "_resident_bytes", look)
+    monkeypatch.setattr(server, "resident_bytes", look)
     monkeypatch.setattr(server, "give_back", give_back)
 
     async def becomes(size: int) -> None:

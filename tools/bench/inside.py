@@ -19,8 +19,7 @@ import numpy as np
 from proxy.config import load
 from proxy.logger import structlog
 from proxy.net.endpoint import RECEIVE_BYTES
-from proxy.net.link import Link
-from proxy.net.sockets import BrokerProtocol, ClientProtocol
+from proxy.net.link import BrokerProtocol, ClientProtocol, Link
 from proxy.protocol.api import ApiKey
 from proxy.server.gateway import Gateway
 from proxy.server.process import Process, Tasks
