@@ -29,7 +29,7 @@ _METADATA_VERSIONS: Final = (1, 8)
 
 
 class BootstrapError(Exception):
-    """A bootstrap address did not respond as a Kafka broker does; the text says why, in a few words."""
+    """A bootstrap address did not respond as a Kafka broker does; the text is the reason, in a few words."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,10 +19,10 @@ _TCP_CLOSE, _TCP_CLOSE_WAIT = 7, 8
 
 
 class Endpoint:
-    """One of a link's two sockets. It is read while `holds` is 0.
+    """One of a link's two sockets, which is read while `holds` is 0.
 
     Args:
-        holds: why it is not read at first.
+        holds: the first reasons not to read.
     """
 
     __slots__ = ("holds", "joins_writes", "transport")
@@ -80,7 +80,7 @@ def set_options(sock: socket.socket) -> None:
 
 
 def set_options_of(transport: asyncio.Transport) -> None:
-    """Do so with an event loop's socket; uvloop's stand-in for it would take 40 us for each option."""
+    """Set the options of an event loop's socket; with uvloop's stand-in each option would take 40 us."""
     stand_in = transport.get_extra_info("socket")
     with suppress(OSError):  # the peer has closed it already, which the event loop reports
         sock = socket.socket(stand_in.family, stand_in.type, stand_in.proto, fileno=stand_in.fileno())
@@ -91,7 +91,7 @@ def set_options_of(transport: asyncio.Transport) -> None:
 
 
 def unacknowledged(transport: asyncio.Transport) -> int:
-    """Return how many bytes the peer has not acknowledged; 0 where the system does not say.
+    """Return how many bytes the peer has not acknowledged; 0 if the system does not tell.
 
     A socket becomes writable again only after megabytes are acknowledged: progress of a slow peer shows here.
     """
@@ -99,7 +99,7 @@ def unacknowledged(transport: asyncio.Transport) -> int:
 
 
 def unread(transport: asyncio.Transport) -> int:
-    """Return how many bytes the system has received that were not read; 0 where it does not say."""
+    """Return how many received bytes were not read yet; 0 if the system does not tell."""
     return _queued(transport, termios.FIONREAD)
 
 
@@ -111,7 +111,7 @@ def _queued(transport: asyncio.Transport, queue: int) -> int:
 
 
 def is_gone(transport: asyncio.Transport) -> bool:
-    """Return whether the peer has reset the connection; False where the system does not say.
+    """Tell whether the peer has reset the connection; False if the system does not tell.
 
     An event loop does not watch a socket that has ended and has nothing to write, so it does not notice.
     """
@@ -119,9 +119,9 @@ def is_gone(transport: asyncio.Transport) -> bool:
 
 
 def has_ended(transport: asyncio.Transport) -> bool:
-    """Return whether the peer sends no more than what was received; False where the system does not say.
+    """Tell whether the peer's end has been received; False if the system does not tell.
 
-    Of a socket that is not read, an event loop does not tell that.
+    An event loop does not report it for a socket that is not read.
     """
     return _tcp_state(transport) == _TCP_CLOSE_WAIT
 

@@ -31,35 +31,35 @@ from proxy.net.tls import server_name_of, subject_of
 from proxy.reasons import reason_of
 
 CLOSE_SECONDS: Final = 10.0
-"""The longest time to close a session at the broker. Then: the longest without progress of a peer that still
-has to read its last bytes."""
+"""How long closing a session at the broker may take. Also: how long a peer that still has to read its last
+bytes may make no progress."""
 HALF_CLOSED_SECONDS: Final = 30.0
-"""How long a client that sends no more waits for a byte, beyond what its requests let the broker wait. When
-it has left is not seen, and a broker may hang: else each client that gives up on it would leave two sockets.
-The same holds for one that is not read, and has sent its end behind what waits.
+"""After a client half-closes, how long it waits for a byte beyond the time that its requests let the broker
+wait. Its departure can't be detected, so without this limit a hung broker would leak two sockets per client.
+The same limit holds for a client that is not read and whose end has been received.
 
-A client that is not read because it has too many requests in flight waits no longer than twice this. Its end
-may be behind bytes for which the system has no room, so nobody can see whether it has left."""
+A client that is not read because it has too many requests in flight waits at most twice as long. Its end may
+be behind bytes for which the system has no room, so nobody can see whether it has left."""
 STEP_SECONDS: Final = 0.001
-"""So long a link goes on with what has come before others have their turn."""
+"""How long a link processes received bytes before other links have their turn."""
 LATE_SECONDS: Final = 0.002
 """A timer that fires so late had a busy event loop before it."""
 READ_SECONDS: Final = 0.001
 """With such a timer the event loop reads its sockets before it fires."""
 LINGER_SECONDS: Final = 1.0
-"""How long a client that has all its bytes may take to close, too."""
+"""How long a client that has read all its bytes may take to close its side."""
 
 # Why a side is not read: one bit each. They are plain integers because every frame tests them.
 CONNECTING: Final = 1
 """Client: its broker is not connected yet."""
 CORE: Final = 2
-"""Client: the core has as many of its requests as it may have. Either: it has not processed all that came."""
+"""Client: too many of its requests are in flight. Either side: the core has not processed all its bytes."""
 PEER_FULL: Final = 4
-"""Either: the other side does not read what was written to it."""
+"""Either side: the other side does not read its bytes."""
 BUDGET: Final = 8
 """Broker: the process has too many bytes of incomplete responses."""
 OWN_FULL: Final = 32
-"""Client: it does not read what was written to it."""
+"""Client: it does not read its own bytes."""
 CLOSING: Final = 16
 """Client: the link is closing; no more requests are read."""
 HOLDS: Final = {
@@ -97,7 +97,7 @@ class Phase(IntEnum):
 
     OPEN = 0
     CLOSING = 1
-    """No request is read any more; what is in flight is finished and the session is closed."""
+    """No more requests are read; requests in flight are finished and the session is closed."""
     FINISHED = 2
     """Both sockets are closing."""
     CLOSED = 3
@@ -105,7 +105,7 @@ class Phase(IntEnum):
 
 
 class Host(Protocol):
-    """What a link needs of its gateway."""
+    """What a link needs of its server. A protocol, because `proxy.server` is above this package."""
 
     loop: asyncio.AbstractEventLoop
     log: Logger
@@ -113,7 +113,7 @@ class Host(Protocol):
     sessions: SessionLimits
 
     def admits(self) -> bool:
-        """Tell whether one more client is accepted."""
+        """Tell whether a client that is now connected is served."""
 
     def opened(self, link: "Link", sock: Any, reached_at: str) -> Connection:
         """Count a new connection, make its core, and begin to connect it to its broker.
@@ -130,7 +130,7 @@ class Host(Protocol):
         """Record that an address responded."""
 
     def unreachable(self, node_id: int | None, reason: str, error: Exception | None = None) -> None:
-        """Record that none did; `error` is the last one."""
+        """Record that no address responded; `error` is the last error."""
 
     def report(self, event: Event, link: "Link") -> None:
         """Log an event of a connection, add it to the recent events, and count a fault."""
@@ -184,10 +184,10 @@ class Link:
         """`_go_on` is due in the event loop's next turn."""
         self._deadline: asyncio.TimerHandle | None = None
         self._buffered = (0, False)
-        """The bytes that were reported to the budget, and whether it may make this link wait."""
+        """The last report to the budget: buffered bytes, and whether this link may be made to wait."""
         self._kept = 0
         self._left = False
-        """The client is not read, and the system has received its end: it sends no more, or has left."""
+        """The client is not read, and its end has been received: it sends no more, or has left."""
         self._acknowledged = 0
         self._untested: Address | None = None
         """The broker's address until its first bytes come: only they show that it accepts the connection."""
@@ -211,7 +211,7 @@ class Link:
         self.buffered_changed_at = 0.0
         self.last_event = ""
         self.last_error = ""
-        """The last thing that went wrong, in words."""
+        """The last error, in words."""
         self.measured: Measured
         self.opened_at = self.active_at = monotonic()
         """When the client connected; when a byte last came from either side or was acknowledged."""
@@ -274,7 +274,7 @@ class Link:
             self.client.transport.close()
 
     def _forward_end(self) -> None:
-        """Forward the end of the client's stream if this is no Kafka; else close: no more requests come."""
+        """Forward the end of the client's stream if this is not Kafka; else close the session."""
         broker = self.broker.transport
         if not (self.core.wire and self.half_closes and (broker is None or broker.can_write_eof())):
             if broker is None and self.core.to_broker:
@@ -416,7 +416,7 @@ class Link:
             self.finish()
 
     def _continue(self) -> None:
-        """Go on with what came in the next turn, unless that waits for something else."""
+        """Process the rest of the received bytes in the next turn, unless something else holds them."""
         if not self._continues and self._goes_on:
             self._continues = True
             self._host.loop.call_soon(self._go_on)
@@ -427,7 +427,7 @@ class Link:
         return self.core.responses_wait or (self.client.holds & ~CLOSING == CORE and self.core.goes_on)
 
     def _go_on(self) -> None:
-        """Process more of what came."""
+        """Process more of the received bytes."""
         self._continues = False
         if self.phase < Phase.FINISHED:
             self._run_core(self._step)
@@ -451,7 +451,7 @@ class Link:
             self.report_buffered()
 
     def _wake(self) -> None:
-        """Write what is due for the sake of another link: at once, before a byte goes by the steady path."""
+        """Write bytes that another link made due: at once, before a byte goes by the steady path."""
         if self.phase < Phase.FINISHED:
             self._run_core(self.report_buffered)
 
@@ -464,7 +464,7 @@ class Link:
             self._run_core(partial(self.core.tick, max(at, monotonic())))
 
     def _run_core(self, call: Callable[[], None]) -> None:
-        """Call the core with something else than bytes, and act on the result."""
+        """Call the core for anything but bytes, and act on the result."""
         try:
             call()
             self.pump()
@@ -476,7 +476,7 @@ class Link:
 
         Args:
             reason: why, for ``/state``.
-            within: seconds after which both sockets are closed in any case; None: see `look_after`.
+            within: seconds after which both sockets are closed in any case. None: see `look_after`.
         """
         if self.phase is Phase.OPEN:
             self.phase = Phase.CLOSING
@@ -495,7 +495,7 @@ class Link:
             self._deadline = self._host.loop.call_later(seconds, self.finish)
 
     def look_after(self) -> None:
-        """Notice what no callback tells; call this every few seconds.
+        """Notice what no callback reports; call this every few seconds.
 
         One thing is a client that reads nothing, or has many requests in flight. Another is a client that
         sends no more and waits for responses. It may wait as long as it lets the broker wait: see `overdue`.
@@ -516,7 +516,7 @@ class Link:
 
     @property
     def _half_closed(self) -> bool:
-        """Whether the client sends no more, and nothing limits its time but `overdue`."""
+        """Whether the client sends no more, and only `overdue` limits its time."""
         return self.phase is Phase.CLOSING and self._deadline is None
 
     def finish(self) -> None:
@@ -559,7 +559,7 @@ class Link:
             self.abort()
 
     def abort(self) -> None:
-        """Close both sockets at once; what is unsent is lost."""
+        """Close both sockets at once; unsent bytes are lost."""
         self.phase = max(self.phase, Phase.FINISHED)
         self._forget_deadline()
         self._forget_buffered()
@@ -572,7 +572,7 @@ class Link:
         (self.broker.hold if waits else self.broker.release)(BUDGET)
 
     def overdue(self, now: float, *, idle: float, handshake: float) -> str:
-        """Return why the client's time is over; empty when it is not.
+        """Return why the client is to be closed. Empty: it is not.
 
         A client that waits for a response, or to be read, is not idle, unless it has too much in flight. Nor
         is one that reads what was written to it, however slowly: call this every few seconds, because it
@@ -639,9 +639,9 @@ class Link:
         return self._steady.began if self._untested is None else 0.0
 
     def late_since(self, now: float) -> float | None:
-        """Return when the broker's next response was due that has not come; None if none is late.
+        """Return since when the broker's next response is late. None: no response is late.
 
-        What the gateway itself does not read is not late, nor is a response to half a request.
+        A response that the gateway itself does not read is not late, nor is one to half a request.
 
         Args:
             now: in seconds.
@@ -695,7 +695,7 @@ class Link:
             self._host.sessions.crowded = self._host.budget.over
 
     def _unread_bytes(self, now: float) -> int:
-        """Return how many bytes the process and the system keep because the client does not read them."""
+        """Return how many bytes process and system buffer because the client does not read them."""
         client, broker = self.client.transport, self.broker.transport
         if client is None or not (size := client.get_write_buffer_size()):
             return 0
@@ -770,7 +770,7 @@ class ClientProtocol(asyncio.Protocol):
         self._link.client_connected(cast("asyncio.Transport", transport))
 
     def eof_received(self) -> bool:
-        """Keep the writing half open for the responses that are due; TLS can't close one half."""
+        """Keep the writing half open for responses that are still due; TLS can't close only one half."""
         self._link.client_ended()
         return self._link.half_closes
 
@@ -801,7 +801,7 @@ class BrokerProtocol(asyncio.Protocol):
         self._link.broker_connected(cast("asyncio.Transport", transport))
 
     def eof_received(self) -> bool:
-        """Close: a broker that has closed its half sends no response any more."""
+        """Close: a broker that has closed its half sends no more responses."""
         return False
 
     def pause_writing(self) -> None:

@@ -25,7 +25,7 @@ from proxy.server.process import Process
 from proxy.server.state_file import StateFile
 
 _OF_THE_PORT: Final = frozenset({errno.EADDRINUSE, errno.EACCES})
-"""Errors that another port would not have."""
+"""Errors that another port would avoid."""
 FORGET_SECONDS: Final = 300.0
 """A broker that the cluster has not named for so long loses its listener. A broker restarts in less time."""
 REFRESH_SECONDS: Final = 60.0
@@ -173,7 +173,7 @@ class BrokerRegistry(KnownBrokers):
             self.learn(node_id, address)
 
     def close(self) -> None:
-        """Write to the state file what is not written yet."""
+        """Write the last changes to the state file."""
         if self._state is not None:
             self._state.close()
 
@@ -277,7 +277,7 @@ class BrokerRegistry(KnownBrokers):
             self._process.spawn(self._open_queued())
 
     async def _open_queued(self) -> None:
-        """Open the listeners in the queue, some in each step of the event loop."""
+        """Open the listeners in the queue, a few in each step of the event loop."""
         try:
             await asyncio.sleep(0)
             while self._queue:
@@ -293,7 +293,7 @@ class BrokerRegistry(KnownBrokers):
             self._at_once = AT_ONCE
 
     async def _resolve_and_open(self, broker: Broker, host: str) -> None:
-        """Open a listener at a name; what its look-up found earlier may be the reason why it has none."""
+        """Open a listener at a name. IPs of an earlier look-up may be the reason why it has none."""
         broker.problem = broker.problem or f"broker {broker.node_id}: the name {host} is being looked up"
         late = asyncio.get_running_loop().call_later(OPEN_SECONDS, self._leave_out, broker)
         try:
@@ -308,23 +308,23 @@ class BrokerRegistry(KnownBrokers):
             late.cancel()
 
     def _leave_out(self, broker: Broker) -> None:
-        """Let responses wait no longer for a broker whose look-up takes long."""
+        """End the wait of responses for a broker whose look-up takes long."""
         broker.opening = False
         self._is_open(broker.node_id)
         self._changed()
 
     def _knows(self, broker: Broker) -> bool:
-        """Tell whether a broker was not forgotten meanwhile."""
+        """Tell whether a broker is still known."""
         return self.known.get(broker.node_id) is broker
 
     def _host_of(self, broker: Broker) -> str:
-        """Return the host where a broker's listener is to be bound; nothing if it needs none of its own."""
+        """Return the host where a broker's listener is to be bound. Empty: it needs none of its own."""
         if broker.listener is None or (self._by_name(broker) and self._shared_at):
             return ""
         return self.listen.host if self._by_name(broker) else broker.listener.host
 
     def _by_name(self, broker: Broker) -> bool:
-        """Tell whether a broker shares its listener; one with a port of its own is bound by itself."""
+        """Tell whether a broker shares its listener; a broker with a port of its own does not."""
         return self._shares and broker.listener is not None and broker.listener.host != self.listen.host
 
     def _open(self, broker: Broker, ips: tuple[str, ...]) -> None:
@@ -357,7 +357,7 @@ class BrokerRegistry(KnownBrokers):
         self._settle(broker, f"broker {broker.node_id}: {at} can't be bound: {reason_of(error)}; {remedy}")
 
     def _settle(self, broker: Broker, problem: str) -> None:
-        """Record that a listener was opened, or why it could not be."""
+        """Record that a listener was opened, or the problem."""
         before, broker.problem = broker.problem, problem
         broker.opening = False
         self._opening.discard(broker.node_id)
@@ -374,7 +374,7 @@ class BrokerRegistry(KnownBrokers):
     # -- the cluster ---------------------------------------------------------------------------------------
 
     def begin(self, reach: Reachability, tls: BrokerTls, in_use: Callable[[], set[int]]) -> None:
-        """Begin to ask the cluster for its brokers, and to retry what could not be opened.
+        """Begin to ask the cluster for its brokers, and to retry listeners that could not be opened.
 
         Args:
             reach: records whether the bootstrap responds.

@@ -1,4 +1,4 @@
-"""Serves clients in one process: owns their links, what these share, and what they counted."""
+"""Serves clients in one process: owns their links, the state that links share, and their counts."""
 
 import asyncio
 import os
@@ -52,18 +52,18 @@ TICK_SECONDS: Final = 5.0
 LIMIT: Final = "limit"
 DRAINING: Final = "draining"
 TRIM_BYTES: Final = 16_777_216
-"""When the buffered bytes fell by so much, or the process grew by more, free memory is returned.
+"""Free memory is returned when the buffered bytes fell by so much, or the process grew by more.
 
-What passes is not counted as buffered. The requests of 300 clients, 1.4 MB of each, left 126 MB of free
-memory in the heap. To return it to the system takes a millisecond."""
+Bytes that pass through are not counted as buffered. Requests of 300 clients, 1.4 MB each, left 126 MB of free
+memory in the heap. Returning it to the system takes a millisecond."""
 TRIM_SECONDS: Final = 60.0
-"""So often free memory is returned while the process has `TRIM_BYTES` more than the least that it ever had:
-what was in use the last time may be free now."""
+"""How often free memory is returned while the process has `TRIM_BYTES` more than the least it ever had:
+memory that was in use the last time may be free now."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shared:
-    """What the processes of one gateway share; a gateway of one process has its own."""
+    """The state that the processes of one gateway share; a gateway of one process has its own."""
 
     number: int = 1
     """The number of this process, from 1."""
@@ -216,7 +216,7 @@ class Server:
         return not self.monitor.draining
 
     def _tell(self, what: Told, who: str, text: str) -> None:
-        """Tell what happened to a cooperative group, or to one of its clients."""
+        """Report an event of a cooperative group, or of one of its clients."""
         if what is Told.REFUSED:
             if self._refused_clients.happens(who, text, monotonic()):
                 self.process.note("refused", f"a client is refused: {text}", warning=True)
@@ -232,7 +232,7 @@ class Server:
         self.monitor.reach.connected(node_id, address)
 
     def unreachable(self, node_id: int | None, reason: str, error: Exception | None = None) -> None:
-        """Record that none did; `error` is the last one."""
+        """Record that no address responded; `error` is the last error."""
         self.upstream.unreachable(node_id, reason, error)
 
     def report(self, event: Event, link: Link) -> None:
@@ -342,7 +342,7 @@ class Server:
         return status
 
     def counts(self) -> Counts:
-        """Return what was counted, and what is open now."""
+        """Return all counts, and figures of the open connections."""
         now = monotonic()
         by_broker: dict[NodeId, WithBroker] = {}
         paused = Counter(
@@ -538,7 +538,7 @@ def _cooperative(
     Args:
         config: the options.
         number: that of this process, from 1.
-        tell: is told what happens to groups and their clients.
+        tell: gets the events of groups and their clients.
     """
     if not config.cooperative:
         return None, None

@@ -60,7 +60,7 @@ class StateFile:
         await asyncio.to_thread(self._write, path, *self._next())
 
     def close(self) -> None:
-        """Write what is not written yet."""
+        """Write the last changes."""
         if self._path is not None and self._due:
             self._write(self._path, *self._next())
 

@@ -35,12 +35,12 @@ from proxy.telemetry.totals import NodeId
 START_AGAIN_SECONDS: Final = (1.0, 30.0)
 """The first and the longest wait before an ended worker is restarted; each wait doubles."""
 HAND_OVER_SECONDS: Final = 5.0
-"""How long a client waits for the worker that is to serve it, which may have to start again."""
+"""How long a client waits for the worker that is to serve it; the worker may have to start again."""
 HAND_OVER_AGAIN_SECONDS: Final = 0.05
 TOGETHER_SECONDS: Final = 5.0
 """How long the first worker that is up waits for the others before clients are accepted."""
 LISTED_SECONDS: Final = 4.0
-"""The time that a worker has to describe its connections; they may be thousands."""
+"""How long a worker may take to describe its connections, which may be thousands."""
 SEND_SECONDS: Final = 0.1
 """The shortest time between two messages with all known brokers: a response may name many new ones."""
 STEADY_SECONDS: Final = 60.0
@@ -105,7 +105,7 @@ class Supervisor:
     # -- its status and counts -----------------------------------------------------------------------------
 
     def status(self) -> Status:
-        """Describe the status of this process, without what only the workers know."""
+        """Describe the status of this process, without figures that only the workers have."""
         missing = self._missing
         problems = [*self.brokers.problems, *self.process.options.problems()]
         problems += [f"worker {number} is not running yet" for number in missing]
@@ -311,7 +311,7 @@ class Supervisor:
             self.process.spawn(self._restart(worker))
 
     async def _start(self, number: int) -> None:
-        """Start a worker; while that fails, for lack of memory or descriptors, try again and again."""
+        """Start a worker; if that fails for lack of memory or descriptors, retry until it succeeds."""
         while True:
             try:
                 self._workers[number] = worker = WorkerHandle(
@@ -342,7 +342,7 @@ class Supervisor:
             worker.send(name, *what)
 
     def _brokers_changed(self) -> None:
-        """Send the workers the known brokers soon; at once if they were not sent just now."""
+        """Send the workers the known brokers, `SEND_SECONDS` after the last time at the earliest."""
         if not self._sends_brokers:
             self._sends_brokers = True
             self.process.loop.call_at(self._sent_brokers_at + SEND_SECONDS, self._send_brokers)

@@ -74,7 +74,7 @@ class AskedBrokers(KnownBrokers):
         self._untold = {}
 
     def is_opening(self, node_id: int) -> bool:
-        """Tell whether it is not known yet if a broker will have a listener."""
+        """Tell whether a broker is opening; one that the supervisor has not confirmed is."""
         return (node_id in self._asked and node_id not in self.known) or super().is_opening(node_id)
 
     def replace(self, known: dict[int, Broker]) -> None:
@@ -136,8 +136,8 @@ class Worker:
         process: the process.
         brokers: the brokers as the supervisor knows them.
         shared: what the processes share.
-        channel: to the supervisor.
-        clients: connections from and to the supervisor.
+        channel: carries messages to the supervisor.
+        clients: carries connections from and to the supervisor.
     """
 
     def __init__(
@@ -263,7 +263,7 @@ class Worker:
         self._channel.send("response", number, result)
 
     async def leave(self, within: float) -> None:
-        """Drain, and report the final counts. Clients that other workers serve are finished by these."""
+        """Drain, and report the final counts; other workers finish the clients that they serve."""
         end = self.process.loop.time() + within
         await self.server.finish(within)
         cut_off = self.server.close()
