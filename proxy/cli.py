@@ -118,7 +118,7 @@ def _parser() -> argparse.ArgumentParser:
     proxy.add_argument(
         "--show-config",
         action="store_true",
-        help="print the options in force and where each came from, as a file for --config, then exit",
+        help="print the effective options and the source of each, as a file for --config, then exit",
     )
     top = commands.add_parser(
         "top",

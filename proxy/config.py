@@ -259,9 +259,9 @@ class Config:
         parse=_by_broker,
         parse_transparent=_left_out(dict[int, Path](), "no broker has a listener of its own"),
         default="",
-        help="certificates of single brokers' listeners, where one for all names is not wanted: "
+        help="certificates for single brokers' listeners, in place of one for all names: "
         "1=kafka-1.pem,2=kafka-2.pem; each file has the certificate and its private key in PEM; other "
-        "listeners show that of --tls-cert; not with --transparent",
+        "listeners use --tls-cert; not with --transparent",
         needs="tls_cert",
     )
     """By broker. The broker's listener (or its server name, if brokers share a port) shows this
@@ -332,9 +332,9 @@ class Config:
         metavar="on|off",
         parse=switch,
         default="off",
-        help="serve partitions in the order of each fetch: when a response has no room for all (max_bytes), "
-        "a broker serves those listed first, but in a session those that waited longest; on: such "
-        "fetches go without a session",
+        help="serve partitions in the order of each fetch: if a response has no room for all (max_bytes), "
+        "a broker serves the first ones in the list, but in a session those that waited longest; on: "
+        "such fetches use no session",
         live=True,
     )
     max_fetch_bytes: Mapping[str, int] = option(
@@ -343,7 +343,7 @@ class Config:
         default="0",
         help="lower max_bytes of fetches to this, so that responses have no more records than that, or one "
         "batch; other values for client ids follow by commas (10m,billing=50m); fetches of v2, "
-        "which have no max_bytes, go as v3; 0: max_bytes stays as clients send it",
+        "which have no max_bytes, are sent as v3; 0: max_bytes stays as clients send it",
         live=True,
     )
     """By client id, "" for all others. 0 keeps the client's own limit."""
@@ -374,16 +374,16 @@ class Config:
         metavar="TIME",
         parse=milliseconds,
         default="120000",
-        help="how long such a session is safe from larger ones, and may be idle, before its slot goes to "
-        "another client that wants it; without a unit in milliseconds; brokers have 120000 fixed",
+        help="how long such a session can't be evicted for a larger one; after this time without a fetch, "
+        "it can be evicted for any; without a unit in milliseconds; brokers have 120000 fixed",
     )
     follow_leader: str = option(
         metavar="off|fetch|idempotent",
         parse=_one_of("off", "fetch", "idempotent"),
         parse_transparent=_left_out("off", "brokers are told apart in explicit mode only"),
         default="off",
-        help="fetch: when a partition's leader has moved, repeat the fetch to the new leader on the client's "
-        "own connection there, for clients that are not told the new leader (Fetch below v16, KIP-951); "
+        help="fetch: when a partition's leader has moved, retry the fetch at the new leader on the client's "
+        "own connection there, for clients whose responses do not name it (Fetch below v16, KIP-951); "
         "idempotent: also produce requests of idempotent producers without a transaction; off: "
         "the client gets the error and finds the new leader by itself; not with --transparent",
     )
@@ -479,7 +479,7 @@ class Config:
         metavar="NAME[,NAME]",
         parse=_admin_names,
         default="",
-        help="names by which others may ask for the admin endpoint, beside localhost, IP addresses and the "
+        help="names under which the admin endpoint may be requested, beside localhost, IP addresses and the "
         "host of --admin; requests for any other name are refused, since a web page in a browser could "
         "send them (DNS rebinding)",
     )

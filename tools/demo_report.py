@@ -14,7 +14,7 @@ from replay.report.wording import decided, how_sure
 MIN_SAVED = 0.9
 """The demo fails if sessions save a smaller part of all fetch bytes, records included."""
 MAX_DIFFERENCES = 5
-"""The limit of differences that are described."""
+"""How many differences are described at most."""
 
 
 @dataclass(frozen=True, slots=True, order=True)

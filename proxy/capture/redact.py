@@ -215,7 +215,7 @@ class _Stream:
     __slots__ = ("_head", "_last", "_left", "_opaque", "_open", "_out", "_to_keep", "_wanted")
 
     head_size = 0
-    """The bytes that decide what to keep of the body."""
+    """The size of the head, which decides what to keep of the body."""
     lengths = range(0)
     """The range of valid frame lengths."""
 

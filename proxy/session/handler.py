@@ -458,7 +458,7 @@ class FetchSessionHandler:
         self.table = self._taken = None
 
     def adopt(self, session_id: int) -> None:
-        """Name a session that the client abandoned in the next full fetch, so that the broker drops it."""
+        """In the next full fetch, name a session that the client abandoned, so that the broker drops it."""
         self.session_id = session_id
 
     def close(self) -> int:

@@ -49,7 +49,7 @@ class Stage:
         self._stack.close()
 
     def report(self, text: str) -> None:
-        """Print what is being done."""
+        """Print the present step."""
         self._console.print(f"[dim]{text}[/]", highlight=False)
 
     @property

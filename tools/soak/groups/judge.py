@@ -145,7 +145,7 @@ def _judge_key(
 
 
 def _story(before: _Processed, again: _Processed, lives: Sequence[Life], gateway_down: Sequence[Span]) -> str:
-    """Tell what the group went through until a record came twice: without it nobody finds out why."""
+    """Describe the events in the group before a record came twice, to find the reason."""
     low, high = before.did.at - BEFORE_NS, again.did.at
     lines = [(at, f"gateway gone until {back / 1e9:.3f}") for at, back in gateway_down]
     for life in lives:
