@@ -5,6 +5,7 @@ Exit codes: 0 done, 1 failed at run time, 2 wrong usage or configuration, 3 done
 
 import argparse
 import os
+import re
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -88,12 +89,19 @@ _OTHER_NAMES: Final = dict.fromkeys(
 """Names of options in other Kafka programs. By spelling alone, another option of ours would be closer."""
 
 
+_NO_CHOICE: Final = re.compile(r"argument \w+: invalid choice: '(.*)' \(choose from (.*)\)")
+
+
 class _Parser(argparse.ArgumentParser):
     """An argument parser that reports errors in one line."""
 
     def error(self, message: str) -> NoReturn:
         """Exit with 2."""
-        self.exit(EXIT_USAGE, f"{self.prog}: {message}; see {self.prog} --help\n")
+        see = "; see"
+        if found := _NO_CHOICE.match(message):
+            close = get_close_matches(found[1], found[2].replace("'", "").split(", "), n=1)
+            see = f"; did you mean {close[0]}? See" if close else see
+        self.exit(EXIT_USAGE, f"{self.prog}: {message}{see} {self.prog} --help\n")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -171,6 +179,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _command(argv: Sequence[str]) -> int:
     if [*argv[:1]] == [HELP]:
         argv = [*argv[1:], "--help"]
+    if [*argv[1:]] == [HELP]:
+        argv = [argv[0], "--help"]
     if [*argv[:1]] == [REPLAY]:
         return _other_command(REPLAY, argv[1:])
     parser = _parser()

@@ -121,6 +121,26 @@ def test_help_for_an_unknown_command_names_those_that_are_there(capsys: pytest.C
     assert "invalid choice: 'tap' (choose from 'proxy', 'top', 'completion', 'replay', 'help')" in line
 
 
+@pytest.mark.parametrize(("typed", "meant"), [("proxi", "proxy"), ("topp", "top"), ("replya", "replay")])
+def test_a_misspelt_command_is_told_which_one_may_be_meant(
+    capsys: pytest.CaptureFixture[str], typed: str, meant: str
+) -> None:
+    code, line = _fails(capsys, typed)
+    assert code == 2
+    assert line.endswith(f"; did you mean {meant}? See fetchgate --help")
+
+
+@pytest.mark.parametrize("command", ["proxy", "top", "replay", "completion"])
+def test_help_may_come_behind_a_command(capsys: pytest.CaptureFixture[str], command: str) -> None:
+    told = []
+    for arguments in ([command, "help"], [command, "--help"]):
+        with pytest.raises(SystemExit) as left:
+            raise SystemExit(main(arguments))
+        assert left.value.code == 0
+        told.append(capsys.readouterr().out)
+    assert told[0] == told[1]
+
+
 def test_help_of_captures_is_a_command_as_well(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as left:
         main(["replay", "help", "inspect"])
@@ -155,9 +175,9 @@ def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
             "fetchgate: the following arguments are required: COMMAND; see fetchgate --help",
         ),
         (
-            ["tap"],
+            ["xyz"],
             (
-                "fetchgate: argument COMMAND: invalid choice: 'tap' "
+                "fetchgate: argument COMMAND: invalid choice: 'xyz' "
                 "(choose from 'proxy', 'top', 'completion', 'replay', 'help'); see fetchgate --help"
             ),
         ),

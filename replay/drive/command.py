@@ -258,7 +258,7 @@ def run(args: argparse.Namespace) -> int:
         with Console(stderr=True).status("Reading captures ..."):
             script, problems = load(args.inputs, wanted)
     except InputError as error:
-        return _complain(str(error), EXIT_USAGE)
+        return _complain(f"{error}; see fetchgate replay drive --help", EXIT_USAGE)
     script.topics |= dict(args.topic_id)
     _report_absent_clients(script, wanted.clients)
     if not script.connections:

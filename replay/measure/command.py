@@ -229,8 +229,10 @@ def _run(arguments: argparse.Namespace, console: Console) -> int:
         with tempfile.TemporaryDirectory(prefix="fetchgate-measure-") as scratch:
             result = _measured(arguments, console, scratch)
         failed = _write(arguments, result)
-    except (UsageError, InputError) as error:
+    except UsageError as error:
         return _fail(printable(str(error)), EXIT_USAGE)
+    except InputError as error:
+        return _fail(f"{printable(str(error))}; see fetchgate replay measure --help", EXIT_USAGE)
     except NothingReadableError as error:
         return _fail(error, error.code)
     except (NoJavaError, SparkFailedError, OSError) as error:
