@@ -49,12 +49,7 @@ class _Value:
 
 
 def script(shell: str, parsers: Parsers) -> str:
-    """Return the script for a shell.
-
-    Args:
-        shell: one of `SHELLS`.
-        parsers: the parsers of all commands.
-    """
+    """Return the script for a shell."""
     return SHELLS[shell](parsers)
 
 

@@ -15,13 +15,7 @@ EXIT_INTERRUPTED: Final = 130
 
 
 def complain(command: str, text: str, code: int) -> int:
-    """Print an error and return the exit code.
-
-    Args:
-        command: `proxy` or `top`.
-        text: one line.
-        code: one of the codes above.
-    """
+    """Print an error in one line, and return the exit code."""
     sys.stderr.write(f"fetchgate {command}: {text}\n")
     return code
 

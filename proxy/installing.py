@@ -8,22 +8,10 @@ PIPX_FILE: Final = "pipx_metadata.json"
 
 
 def command_for(package: str, python: str, *, pipx: bool) -> str:
-    """Return the command that adds a package to the environment of fetchgate.
-
-    Args:
-        package: the package to add.
-        python: the Python of this environment.
-        pipx: pipx created the environment, so it has `PIPX_FILE`.
-    """
+    """Return the command that adds a package to the environment of fetchgate."""
     return f"pipx inject {DISTRIBUTION} {package}" if pipx else f"{python} -m pip install {package}"
 
 
 def command_for_extra(extra: str, python: str, *, pipx: bool) -> str:
-    """Return the command that installs fetchgate with an extra, to be typed in its source folder.
-
-    Args:
-        extra: the extra to add.
-        python: the Python of this environment.
-        pipx: see `command_for`.
-    """
+    """Return the command that installs fetchgate with an extra, to be typed in its source folder."""
     return f"pipx install --force '.[{extra}]'" if pipx else f"{python} -m pip install '.[{extra}]'"

@@ -7,11 +7,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def _without(name: str) -> Iterator[None]:
-    """Hide a package from imports for a while, if it is not imported yet.
-
-    Args:
-        name: an optional dependency of the modules that are imported meanwhile.
-    """
+    """Hide an optional dependency from imports for a while, if it is not imported yet."""
     if name in sys.modules:
         yield
         return

@@ -88,13 +88,7 @@ class Listed:
 
 
 def press(choice: Selection, key: str, listed: Listed) -> Selection:
-    """Return the selection after a key. A key without a meaning changes nothing.
-
-    Args:
-        choice: the selection before.
-        key: one of `split_keys`.
-        listed: the contents of the screen.
-    """
+    """Return the selection after a key. A key without a meaning changes nothing."""
     if key == CONTROL_C:
         return replace(choice, quit=True)
     if choice.typing:

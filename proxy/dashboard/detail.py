@@ -17,13 +17,7 @@ _NAMES: Final = 16
 
 
 def client(row: Row, rates: Rates, events: Iterable[PastEvent]) -> list[Text]:
-    """Draw a client, or one of its connections.
-
-    Args:
-        row: the client.
-        rates: the recent traffic of its connections.
-        events: all recent events, the latest last. Those that name the client are shown.
-    """
+    """Draw a client, or one of its connections, with the recent events that name it."""
     rate = row.rate
     lines = [
         _line((f" {row.name or NOTHING} ", "bold reverse"), f"  {row.software or 'software not told'}"),
@@ -42,13 +36,7 @@ def client(row: Row, rates: Rates, events: Iterable[PastEvent]) -> list[Text]:
 
 
 def broker(figures: BrokerFigures, clients: Iterable[Client], events: Iterable[PastEvent]) -> list[Text]:
-    """Draw a broker.
-
-    Args:
-        figures: the broker.
-        clients: all connections. Those to the broker are listed.
-        events: all recent events, the latest last. Those that name the broker are shown.
-    """
+    """Draw a broker, with its connections and the recent events that name it."""
     lines = [
         _line((f" broker {figures.name} ", "bold reverse"), f"  {figures.address}"),
         *_pairs(

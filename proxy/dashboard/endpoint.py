@@ -24,10 +24,7 @@ class Endpoint:
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> "Endpoint":
-        """Return the endpoint given by options.
-
-        Args:
-            options: values by name, see `proxy.config.TOP_OPTIONS`.
+        """Return the endpoint given by options (`proxy.config.TOP_OPTIONS`).
 
         Raises:
             ConfigError: a file can't be used, or has no effect.

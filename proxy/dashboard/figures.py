@@ -86,13 +86,7 @@ def moment(seconds: float | None) -> str:
 
 
 def sparkline(values: Sequence[float], width: int, *, plain: bool = False) -> str:
-    """Draw the last values as bars from 0 to the highest value. Negative values count as 0.
-
-    Args:
-        values: the latest last.
-        width: the number of bars.
-        plain: use only ASCII characters.
-    """
+    """Draw the last `width` values as bars from 0 to the highest value. Negative values count as 0."""
     bars = _PLAIN_BARS if plain else _BARS
     shown = [max(0.0, value) for value in values[-width:]] if width > 0 else []
     highest = max(shown, default=0.0) or 1.0

@@ -29,14 +29,7 @@ _WARNING: Final = "bold red"
 
 
 def lines(snapshot: Snapshot, width: int, *, wide: bool, plain: bool) -> list[Text]:
-    """Draw the cooperative groups: a title, the column names, and a line for each group and lane.
-
-    Args:
-        snapshot: the state to show.
-        width: the columns of the screen.
-        wide: whether there is room for long topic names and the hosts of members.
-        plain: use only ASCII characters.
-    """
+    """Draw the cooperative groups: a title, the column names, and a line for each group and lane."""
     groups = snapshot.groups
     records = snapshot.records_kept + snapshot.records_filtered
     title = [f"{sum(not group.exclusive for group in groups)} of {len(groups)} share"]

@@ -103,15 +103,10 @@ def rows(
     descending: bool,
     expanded: frozenset[str],
 ) -> list[Row]:
-    """Return the rows of the table.
+    """Return the rows of matching clients, by the sort column and then by name.
 
-    Args:
-        clients: all connections.
-        rates: their recent traffic.
-        wanted: only include clients whose id, software, address or broker contains this.
-        sort: the column to sort by, then the name.
-        descending: large values first.
-        expanded: keys of client rows whose connections get a row each.
+    A client matches if its id, software, address or broker contains `wanted`. Connections get a row each if
+    the key of their client's row is in `expanded`.
     """
     by_name: dict[str, list[Client]] = defaultdict(list)
     for client in clients:

@@ -70,13 +70,7 @@ _NARROW_BROKER: Final = ("conns", "due", "sessions", "refused", "evicted", "fetc
 
 
 def client_columns(width: int, *, bars: bool, errors: bool) -> dict[str, int]:
-    """Return the columns beside the names with their widths, with room left for long names.
-
-    Args:
-        width: of the screen.
-        bars: there are earlier snapshots to draw bars from.
-        errors: a client has had an error.
-    """
+    """Return the columns beside the names with their widths, with room left for long names."""
     minimum = max(_NAME_FROM_100 if width >= 100 else _NAME, width // _OF_NAME)
     chosen = {name: _CLIENT_WIDTHS[name] for name in _NARROW}
     room = _rest(width, chosen) - minimum
@@ -108,16 +102,7 @@ def clients_head(columns: dict[str, int], width: int, sort: str) -> Text:
 def clients(
     rows: Sequence[Row], columns: dict[str, int], marked: str, rates: Rates, width: int, *, plain: bool
 ) -> Iterator[Text]:
-    """Draw rows of clients.
-
-    Args:
-        rows: the rows that fit.
-        columns: from `client_columns`.
-        marked: the key of the marked row, "" if there is none.
-        rates: for the bars of a wide table.
-        width: of the screen.
-        plain: use only ASCII characters.
-    """
+    """Draw rows of clients. `marked` is the key of the marked row, "" if there is none."""
     room = _rest(width, columns)
     for row in rows:
         line = Text(">" if row.key == marked else " ", no_wrap=True)
@@ -184,13 +169,7 @@ class BrokerColumns:
 
 
 def broker_columns(width: int, found: Iterable[BrokerFigures], *, bars: bool) -> BrokerColumns:
-    """Return the columns. Addresses get the width they need if possible, bars get the remaining room.
-
-    Args:
-        width: of the screen.
-        found: all brokers.
-        bars: there are earlier snapshots to draw bars from.
-    """
+    """Return the columns. Addresses get the width they need if possible, bars get the remaining room."""
     names = _BROKER_WIDTHS if width >= WIDE else _NARROW_BROKER
     others = {name: _BROKER_WIDTHS[name] for name in names if bars or name != "lately"}
     room = _rest(width - _BROKER_NAME - 1, others)
@@ -210,15 +189,7 @@ def brokers_head(columns: BrokerColumns) -> Text:
 def brokers(
     found: Iterable[BrokerFigures], columns: BrokerColumns, marked: str, rates: Rates, *, plain: bool
 ) -> Iterator[Text]:
-    """Draw brokers. A broker's problem replaces its figures.
-
-    Args:
-        found: the brokers that fit.
-        columns: from `broker_columns`.
-        marked: the key of the marked row, "" if there is none.
-        rates: for the bars of a wide table.
-        plain: use only ASCII characters.
-    """
+    """Draw brokers. A broker's problem replaces its figures."""
     room = columns.address
     for broker in found:
         is_marked = broker_key(broker) == marked

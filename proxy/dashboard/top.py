@@ -102,11 +102,9 @@ def once(endpoint: Endpoint) -> int:
 
 
 def watch(endpoint: Endpoint, interval: float) -> int:
-    """Draw until the user quits. Return the exit code: 0, or 2 if there is no terminal.
+    """Draw a screen every `interval` seconds until the user quits.
 
-    Args:
-        endpoint: the admin endpoint.
-        interval: seconds between screens.
+    Return the exit code: 0, or 2 if there is no terminal.
     """
     console = Console(highlight=False)
     if not console.is_terminal or console.is_dumb_terminal:

@@ -67,15 +67,7 @@ class Unreachable:
 def frame(
     snapshot: Snapshot | Unreachable, choice: Selection, size: Size, rates: Rates, *, keys: bool = True
 ) -> RenderableType:
-    """Draw one screen.
-
-    Args:
-        snapshot: the state to show.
-        choice: the user's selection.
-        size: the size of the screen.
-        rates: the recent traffic, including this snapshot.
-        keys: show the line of keys.
-    """
+    """Draw one screen. `rates` must include this snapshot."""
     room = _room(size, keys=keys)
     lines: list[RenderableType]
     if choice.help or (isinstance(snapshot, Snapshot) and choice.paged):

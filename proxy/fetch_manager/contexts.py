@@ -79,12 +79,7 @@ class SessionClosedContext:
 
 
 class SessionlessFetchContext:
-    """A fetch without a session.
-
-    Args:
-        request: the fetch to send toward the broker.
-        version: the version of `request`.
-    """
+    """A fetch without a session. `request` is the fetch to send toward the broker, in this version."""
 
     __slots__ = ("_head", "request")
 

@@ -40,11 +40,7 @@ Element: TypeAlias = tuple[bytes, int, int]
 
 
 class SessionPartitions:
-    """The partitions of a session.
-
-    Args:
-        layout: the layout of the first request.
-    """
+    """The partitions of a session, created with the layout of the first request."""
 
     __slots__ = (
         "_codes",
@@ -111,10 +107,9 @@ class SessionPartitions:
         self._append(codes[~known], entries[~known])
 
     def forget(self, forgotten: Sequence[tuple[bytes, bytes]]) -> None:
-        """Remove partitions. Unknown ones are no error (fetch-semantics 2.3).
+        """Remove partitions, given as topic keys with int32 partition numbers (fetch-semantics 2.3).
 
-        Args:
-            forgotten: topic keys, each with its partition numbers as int32.
+        Unknown ones are no error.
         """
         topics = [(key, len(numbers) // PARTITION_BYTES) for key, numbers in forgotten]
         numbers = b"".join([numbers for _, numbers in forgotten])

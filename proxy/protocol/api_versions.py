@@ -207,11 +207,7 @@ def _text(value: bytes | None) -> str:
 def refusal(correlation_id: bytes) -> bytes:
     """Build the response of a broker that lacks the requested version: v0 form, error 35, only this key.
 
-    Args:
-        correlation_id: the request's, 4 bytes.
-
-    Returns:
-        A complete frame with its length.
+    It is a complete frame with its length.
     """
     # One element, for this key, as brokers from 2.4 on send it (KIP-511; fetch-semantics, trap 31).
     own = _VERSION_RANGE.pack(ApiKey.API_VERSIONS, 0, _LAST_VERSION)

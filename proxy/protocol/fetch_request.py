@@ -221,25 +221,15 @@ def next_epoch(epoch: int) -> int:
 
 
 def min_bytes_at(body: int, version: int) -> int:
-    """Return the offset of min_bytes in a fetch of v4 to v18; max_bytes follows.
-
-    Args:
-        body: the offset of the fetch's body.
-        version: the fetch's version.
-    """
+    """Return the offset of min_bytes in a fetch of v4 to v18; max_bytes follows."""
     return body + LAYOUTS[version].request_limits + _MIN_BYTES_AT
 
 
 def lower_max_bytes(frame: bytes, at: int, limit: int) -> bytes:
-    """Return a fetch whose max_bytes is at most `limit`.
+    """Return a fetch (v3 or later) whose max_bytes is at most `limit`.
 
-    min_bytes is lowered too. Brokers up to 2.4 wait for all of max_wait_ms if it is above max_bytes; later
-    ones lower it themselves (fetch-semantics 4).
-
-    Args:
-        frame: a fetch of v3 or later.
-        at: the offset of min_bytes; max_bytes follows.
-        limit: in bytes.
+    min_bytes, which is at offset `at`, is lowered too. Brokers up to 2.4 wait for all of max_wait_ms if it is
+    above max_bytes; later ones lower it themselves (fetch-semantics 4).
     """
     limits = frame[at : at + _TWO_LIMITS.size]
     if len(limits) < _TWO_LIMITS.size:
@@ -252,12 +242,7 @@ def lower_max_bytes(frame: bytes, at: int, limit: int) -> bytes:
 
 
 def no_waiting(fetch: FetchRequest, session: tuple[int, int]) -> bytes:
-    """Return a fetch that the broker answers at once, with one batch of records at most (KIP-74).
-
-    Args:
-        fetch: its partitions are listed.
-        session: session id and epoch, for v7 and later.
-    """
+    """Return a fetch that the broker answers at once, with one batch of records at most (KIP-74)."""
     layout = fetch.layout
     frame = bytearray(fetch.frame)
     at = fetch.body + layout.request_limits

@@ -156,11 +156,6 @@ def read_epochs(frame: bytes) -> dict[Place, EpochEnd]:
 def read_leaders(api_key: int, version: int, body: bytes) -> list[LeaderHint]:
     """Return the current_leader fields of Produce (v13), ShareFetch and ShareAcknowledge (KIP-951).
 
-    Args:
-        api_key: the request's.
-        version: the request's.
-        body: the complete response without its header.
-
     Raises:
         ProtocolError: the body is not of that version.
     """

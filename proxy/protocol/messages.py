@@ -185,12 +185,7 @@ def splice(frame: bytes, edits: Iterable[Edit]) -> bytes:
 
 @cache
 def fields_at(schema: str, version: int, only: frozenset[str] | None = None) -> tuple[Field, ...]:
-    """Return the fields of one version of a message. Those that are not read have no name.
-
-    Args:
-        schema: of the message.
-        version: the message's.
-        only: see `read`.
+    """Return the fields of one version of a message. Fields outside of `only` (see `read`) have no name.
 
     Raises:
         ValueError: the text is not a schema.

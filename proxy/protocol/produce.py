@@ -66,11 +66,9 @@ def read_acks(frame: Buffer, version: int, body_offset: int) -> tuple[int, int]:
 
 
 def wants_response(data: Buffer, size: int) -> bool | None:
-    """Return whether a broker responds to a Produce request, None if more bytes are needed.
+    """Return whether a broker responds to a Produce request of this size, given its first bytes.
 
-    Args:
-        data: the first bytes of the request, from its length on.
-        size: the size of the request.
+    Return None if more bytes are needed.
     """
     try:
         _, version, _, _, at = request_header(data, LENGTH_BYTES)

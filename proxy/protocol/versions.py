@@ -70,11 +70,6 @@ def narrow_entry(frame: Received, entry: PartitionResponse, version: int) -> Seq
     """Return an entry that the broker sent in a session, in the client's version.
 
     v4 has no log_start_offset. v4 and v5 have no error 56; it becomes 6.
-
-    Args:
-        frame: the broker's frame.
-        entry: the entry's position in the frame.
-        version: the client's.
     """
     if version > 5:
         return entry.sent(frame)

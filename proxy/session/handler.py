@@ -473,13 +473,7 @@ class FetchSessionHandler:
         return session_id
 
     def _lose(self, pair: NextPair, given: int, error_code: int) -> None:
-        """Give the session up, and set the pair for the next request.
-
-        Args:
-            pair: which pair to set.
-            given: the session id in the response.
-            error_code: the response's top-level error.
-        """
+        """Give the session up, and set the pair for the next request; `given` is the id in the response."""
         self.state = TRANSITIONS[self.state, SessionEvent.LOSE]
         self.epoch = 0
         if pair is NextPair.NAME_AND_DROP:

@@ -57,9 +57,7 @@ def memory_of(listing: Listing) -> int:
 class PartitionTable:
     """The partitions of a session, with the entries last requested and the entries last received.
 
-    Args:
-        layout: the layout of the session's version.
-        isolation_level: the isolation level of the session's fetches. It decides how an empty entry ends.
+    The isolation level of the session's fetches decides how an empty entry ends.
     """
 
     __slots__ = (

@@ -32,9 +32,7 @@ _MAX_SUSPECTS: Final = 16
 class Rotation:
     """The template of fetches that list all rows of a table in order, starting anywhere.
 
-    Args:
-        request: such a fetch, in the table's version. Its entries are contiguous.
-        table: the partitions that it lists.
+    `request` is such a fetch, in the table's version, with contiguous entries.
     """
 
     __slots__ = (
@@ -100,12 +98,7 @@ class Rotation:
     def altered(self, frame: bytes, first: int) -> list[tuple[int, bytes]] | None:
         """Return row and bytes of each changed entry, in the fetch's order.
 
-        Args:
-            frame: a fetch that matches the template.
-            first: the row of its first entry.
-
-        Returns:
-            None if the changes can't be found in this way.
+        `first` is the row of the fetch's first entry. Return None if the changes can't be found in this way.
         """
         requested, item = self.table.request_bytes, self.table.layout.request_entry
         found: list[tuple[int, bytes]] = []
@@ -131,13 +124,7 @@ class Rotation:
         return found
 
     def delta(self, frame: bytes, altered: Sequence[tuple[int, bytes]], session: tuple[int, int]) -> bytes:
-        """Build the incremental fetch.
-
-        Args:
-            frame: the client's fetch.
-            altered: the result of `altered`.
-            session: the session's id and epoch.
-        """
+        """Build the incremental fetch for the changes that `altered` has found in a fetch."""
         correlation_id, pair = frame[REQUEST_CORRELATION_ID], SESSION.pack(*session)
         if not altered:
             return b"".join((self._bare_kind, correlation_id, self._limits, pair, self._bare))
@@ -220,11 +207,7 @@ class Rotation:
     def full(self, first: int, row: int, sent: bytes, correlation_id: bytes) -> bytes:
         """Like `expand`, for an unthrottled response with at most one entry, without error.
 
-        Args:
-            first: the row of the fetch's first entry.
-            row: the row of the entry, -1 if there is none.
-            sent: the entry's bytes.
-            correlation_id: the correlation id of the response.
+        `row` is the row of that entry, -1 if there is none; `sent` are its bytes.
         """
         table = self.table
         cached, item = table.cached_bytes, table.layout.response_entry

@@ -17,10 +17,7 @@ _SCHEME: Final = "bearer"
 
 
 class Token:
-    """A token that is read again when its file changes.
-
-    Args:
-        file: its first line is the token.
+    """A token, the first line of a file, that is read again when the file changes.
 
     Raises:
         ConfigError: the file can't be read, or has no valid token.
@@ -54,11 +51,7 @@ class Token:
 
 
 def read_token(option: str, file: Path) -> str:
-    """Read a token from a file.
-
-    Args:
-        option: the option that names the file, for the error.
-        file: its first line is the token.
+    """Read a token from the first line of a file. The error names the option.
 
     Raises:
         ConfigError: the file can't be read, or has no valid token.

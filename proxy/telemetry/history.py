@@ -84,13 +84,10 @@ class RecentEvents:
         return iter(self._kept)
 
     def note(self, at: float, kind: str, text: str, *, warning: bool = False) -> None:
-        """Add an event. Consecutive events of one kind are counted as one if they are close.
+        """Add an event that happened at `at`, in seconds since 1970.
 
-        Args:
-            at: the time, in seconds since 1970.
-            kind: events of one kind can be counted as one.
-            text: the event in words.
-            warning: an operator should look at it.
+        Consecutive events of one kind are counted as one if they are close. A warning needs an operator's
+        attention.
         """
         self._keep(RecentEvent(at=at, kind=kind, text=text[:_MAX_TEXT], warning=warning))
 
@@ -120,11 +117,6 @@ class Note(Protocol):
 
 def describe(event: Event, client: str, broker: str) -> tuple[str, str, bool] | None:
     """Describe an event of a connection in words.
-
-    Args:
-        event: the event.
-        client: the name of the client.
-        broker: the name of its broker.
 
     Returns:
         The kind, the text, and whether it is a warning. None if the event is not shown.
@@ -185,13 +177,7 @@ def _lost(event: SessionLost, client: str, broker: str) -> str:
 
 
 def write_event(log: Logger, event: Event, **who: object) -> None:
-    """Log an event of a connection.
-
-    Args:
-        log: the log to write to.
-        event: the event.
-        who: fields that identify the connection.
-    """
+    """Log an event of a connection, with fields that identify the connection."""
     match event:
         case ClientNamed():
             software = f"{event.software_name} {event.software_version}".strip()

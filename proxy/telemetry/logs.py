@@ -22,13 +22,7 @@ WINDOW = 10.0
 
 
 def configure(*, style: str, level: str, stream: TextIO | None = None) -> None:
-    """Set the format and the lowest level of log lines. It can be called again at run time.
-
-    Args:
-        style: ``console`` or ``json``.
-        level: the lowest level to write.
-        stream: the output; stderr by default.
-    """
+    """Set the format (``console`` or ``json``) and the lowest level of log lines, also at run time."""
     out = stream or sys.stderr
     renderer: Any = (
         structlog.processors.JSONRenderer()

@@ -71,13 +71,7 @@ class Totals:
         return self._measured
 
     def sample(self, now: float, opened: Open, measured: Mapping[NodeId, Measured] | None = None) -> None:
-        """Add the present totals to the history.
-
-        Args:
-            now: in seconds.
-            opened: the open connections.
-            measured: the measurements of each broker, by default those of this object.
-        """
+        """Add the totals at `now`, in seconds, to the history."""
         sums = [0] * (BROKER_FETCHES + len(FetchKind))
         for part in (self.closed_tallies.items(), opened):
             for _, tally in part:

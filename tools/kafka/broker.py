@@ -129,7 +129,7 @@ class Broker:
         return self._broker is not None and self._broker.running
 
     def port_of(self, listener: str) -> int:
-        """Return the port on which the broker itself listens for an additional listener."""
+        """Return the broker's own port for an additional listener."""
         return self._ports[listener]
 
     def configure(self, properties: Properties) -> None:
