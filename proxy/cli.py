@@ -198,7 +198,7 @@ def _command(argv: Sequence[str]) -> int:
 
 
 def _misspelt(command: str, unknown: list[str]) -> str:
-    """Return which argument is unknown, and which one may be meant."""
+    """Return the unknown argument, and a known one that may be meant."""
     options = TOP_OPTIONS if command == "top" else OPTIONS
     flags = ["--config", *(name for option in options for name in (option.flag, option.alias) if name)]
     if command == "proxy":

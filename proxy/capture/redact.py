@@ -125,7 +125,7 @@ class _OpenRequests:
     def __init__(self) -> None:
         self._queue: deque[tuple[bytes, _Kind]] = deque()
         self.private = 0
-        """How many of them have a response that may hold contents."""
+        """The number of open requests whose response may hold contents."""
         self._by_id: dict[bytes, tuple[int, _Kind, bool]] = {}
         """By correlation id: the number of requests, the kind of the first, and whether there are other
         kinds."""

@@ -27,8 +27,8 @@ UNDERSTOOD: Final[dict[int, tuple[int, int]]] = {
     int(ApiKey.API_VERSIONS): (0, _LAST_VERSION),
 }
 """API key -> the lowest and highest version that the gateway can read, for the keys that it needs in any mode
-(acks, sessions). All other keys are forwarded unread, at any version. Client and broker must not agree on an
-unreadable version (fetch-semantics, trap 5)."""
+(acks, sessions). All other keys are forwarded unread, at any version. Client and broker must not agree on
+a version that the gateway can't read (fetch-semantics, trap 5)."""
 REWRITABLE: Final[dict[int, tuple[int, int]]] = UNDERSTOOD | CONFINED
 """Like `UNDERSTOOD`, where addresses are rewritten and so must be found."""
 _FOR_GROUPS: Final[dict[int, tuple[int, int]]] = {

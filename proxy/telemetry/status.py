@@ -298,13 +298,13 @@ class Counts(Figures):
     turned_away: Counter[str] = field(default_factory=Counter)
     """The connections that the gateway itself closed, by reason."""
     faults: Counter[str] = field(default_factory=Counter)
-    """By side."""
+    """By side: the connections closed because of a peer's fault."""
     connect_failures: Counter[NodeId] = field(default_factory=Counter)
     """By broker: the number of failed attempts to connect."""
     tls_failures: Counter[str] = field(default_factory=Counter)
     """By side: the number of failed handshakes."""
     authentication_failures: Counter[str] = field(default_factory=Counter)
-    """By side."""
+    """By side: the number of failed authentications."""
     leaders_updated: int = 0
     """Partitions in Metadata responses whose leader the gateway updated."""
     recent_events: RecentEvents = field(default_factory=RecentEvents)

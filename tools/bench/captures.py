@@ -280,7 +280,7 @@ def _write(table: Table, place: int, values: Table, dtype: str, rows: Rows = sli
 
 
 def _offsets(fetch: _Exchange, real: _Real, shape: Shape, turned: int) -> list[tuple[int, bool]]:
-    """Return where offsets of partitions with records are, each with whether that is in the response."""
+    """Return the places of offsets of partitions with records, each with True for the response."""
     first, second = fetch.request.index(real.topic) + 17, fetch.response.index(real.topic) + 17
     more = len(_compact(shape.records)) + shape.records - len(_compact(0))
     found = []

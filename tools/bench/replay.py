@@ -223,7 +223,7 @@ def _one_core() -> Iterator[None]:
 
 
 def _tshark(stage: Stage, file: Path) -> tuple[float | None, list[str]]:
-    """Return how many MB/s tshark frames, and the notes about it."""
+    """Return tshark's framing speed in MB/s, and notes about it."""
     program = shutil.which("tshark")
     if program is None:
         return None, ["tshark is not installed here."]

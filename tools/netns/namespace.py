@@ -82,7 +82,7 @@ def veth(near: Namespace, far: Namespace, name: str, addresses: Sequence[tuple[s
 
 
 def missing(*programs: str) -> str:
-    """Return what this machine lacks for namespaces with these programs; "" if nothing."""
+    """Return a description of missing programs or rights for namespaces, "" if nothing is missing."""
     lacking = [program for program in ("ip", *programs) if shutil.which(program) is None]
     if lacking:
         return f"no {', '.join(lacking)} here: python -m tools.debian fetches nft and ip"
