@@ -152,7 +152,7 @@ class Twin:
         assert self._sessions.used == self._others.used
         for name in self.asked:
             assert getattr(on, name) == getattr(off, name), name
-        assert (on._state.stage, on._state.stream) == (off._state.stage, off._state.stream)
+        assert (on._state.phase, on._state.stream) == (off._state.phase, off._state.stream)
 
     def _compare_client(self, on: bytes, off: bytes) -> None:
         """Compare what the client is sent."""

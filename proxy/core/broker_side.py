@@ -8,7 +8,6 @@ responses: what else has come waits for the next one.
 from typing import Final
 
 from proxy.core.connection_state import ConnectionState, Stream
-from proxy.core.follow import Following
 from proxy.core.in_flight import AT_ONCE, InFlight
 from proxy.core.responses import RewriteAddresses
 from proxy.protocol.api import LENGTH_BYTES, RESPONSE_CORRELATION_ID, RESPONSE_START_BYTES, ApiKey
@@ -22,14 +21,12 @@ class BrokerSide:
 
     Args:
         state: that of the connection.
-        following: is told how far the client's authentication has come; None: leaders are not followed.
     """
 
-    __slots__ = ("_following", "_rest", "_state")
+    __slots__ = ("_rest", "_state")
 
-    def __init__(self, state: ConnectionState, following: Following | None) -> None:
+    def __init__(self, state: ConnectionState) -> None:
         self._state = state
-        self._following = following
         self._rest = b""
         """What came from the broker and was not processed."""
 
@@ -123,8 +120,8 @@ class BrokerSide:
             state.to_client += responses.in_turn(request, pieces)
         if not last:
             return
-        if self._following is not None:
-            self._following.answered(request.api_key)
+        for stage in state.stages:
+            stage.on_answered(request.api_key)
         responses.expected.popleft()
         if request.api_key != _FETCH:
             state.meter.note_other(request.api_key, request.sent_at)

@@ -11,15 +11,13 @@ from contextlib import suppress
 from typing import Final
 
 from proxy.core.client_sessions import ClientSessions
-from proxy.core.connection_state import ConnectionState, Stage, Stream
+from proxy.core.connection_state import ConnectionState, Phase, Stream
 from proxy.core.events import ClientNamed, Refusal
 from proxy.core.fetch_responses import FetchResponses
 from proxy.core.fetches import Fetches
-from proxy.core.follow import Following
 from proxy.core.histograms import NO_RESPONSE_TIME
 from proxy.core.in_flight import AT_ONCE, FORWARD, MAX_IN_FLIGHT, InFlight
 from proxy.core.peers import SASL
-from proxy.core.repeat import MAX_BYTES
 from proxy.core.requests import (
     GROUP_SECONDS,
     decisive,
@@ -69,13 +67,11 @@ class ClientSide:
         responses: makes the responses to them.
         rewriting: says which responses have to be rewritten.
         sessions: serves the sessions that the client has with the gateway.
-        following: is told how far the client's authentication has come; None: leaders are not followed.
         max_request_bytes: the longest frame taken from the client.
     """
 
     __slots__ = (
         "_fetches",
-        "_following",
         "_group_wait",
         "_header",
         "_header_version",
@@ -95,7 +91,6 @@ class ClientSide:
         responses: FetchResponses,
         rewriting: Rewriting,
         sessions: ClientSessions,
-        following: Following | None,
         *,
         max_request_bytes: int,
     ) -> None:
@@ -104,7 +99,6 @@ class ClientSide:
         self._responses = responses
         self._rewriting = rewriting
         self._sessions = sessions
-        self._following = following
         self._max_request_bytes = max_request_bytes
         self._group_wait = GROUP_SECONDS
         """How long the client's group waits for its members: the rebalance timeout, in seconds."""
@@ -121,7 +115,7 @@ class ClientSide:
         state = self._state
         state.now = now
         state.tally.client.bytes_in += len(data)
-        if state.fault is not None or state.stage is _CLOSING:
+        if state.fault is not None or state.phase is _CLOSING:
             return
         part = state.request_part
         if state.waiting or part.held:
@@ -141,14 +135,14 @@ class ClientSide:
             and not state.request_part.held
             and len(state.responses.owed) < MAX_IN_FLIGHT
             and state.fault is None
-            and state.stage is not _CLOSING
+            and state.phase is not _CLOSING
         )
 
     def go_on(self) -> None:
         """Process what has waited for a response, as far as it need not wait longer."""
         state = self._state
         part, waiting = state.request_part, state.waiting
-        if part.held and not self._sessions.waits and state.stage is not _CLOSING:
+        if part.held and not self._sessions.waits and state.phase is not _CLOSING:
             self._read(part.drain())
         left = AT_ONCE
         while waiting and left and self.goes_on:
@@ -212,7 +206,7 @@ class ClientSide:
         state.forwarding_left = max(left - len(data), 0)
         state.to_broker.append(data[:left])
         if not state.forwarding_left:
-            state.stage = Stage.OPEN
+            state.phase = Phase.OPEN
             if state.forwarding is not None:
                 state.forwarding.sent_at = state.now
             delayed = state.delayed.copy()
@@ -254,9 +248,9 @@ class ClientSide:
             return self._collect(data, size, version)
         state = self._state
         frame = data if len(data) == size else data[:size]
-        state.stage = _OPEN
-        if self._following is not None:
-            self._following.asked(_FETCH)
+        state.phase = _OPEN
+        for stage in state.stages:
+            stage.on_asked(_FETCH)
         # A client repeats its header but for the correlation id.
         if version != self._header_version or not frame.startswith(self._header, REQUEST_START_BYTES):
             try:
@@ -335,10 +329,10 @@ class ClientSide:
             state.request_part.need = size
             state.request_part.held = len(data) >= size
             return 0
-        if self._following is not None and not state.client_id:
-            with suppress(ProtocolError):  # not all clients send ApiVersions on each connection
-                state.client_id = readable(request_header(data, LENGTH_BYTES)[3])
-        answered, produced = True, None
+        for stage in state.stages:
+            if not stage.on_request(data, size, api_key, version):
+                return 0
+        answered = True
         # With acks=0 no response comes, and nothing may wait for one (fetch-semantics, trap 32; case 86).
         if api_key == ApiKey.PRODUCE:
             wants = wants_response(data, size)
@@ -346,14 +340,6 @@ class ClientSide:
                 state.request_part.need = min(size, 2 * len(data))
                 return 0
             answered = wants
-            if answered and self._following is not None and self._following.takes(version):
-                if len(data) < size <= MAX_BYTES and state.request_part.reserve(min(size, 2 * len(data))):
-                    return 0
-                if len(data) >= size:
-                    produced = self._following.produced(data[:size], version)
-                if produced is not None and not self._following.enter(produced):
-                    state.request_part.held = True
-                    return 0
         elif api_key == ApiKey.API_VERSIONS and size < READ_WITHIN:
             if len(data) < size:
                 state.request_part.need = size
@@ -364,11 +350,6 @@ class ClientSide:
             if version > api_versions.UNDERSTOOD[ApiKey.API_VERSIONS][1]:
                 self._refuse(data[REQUEST_CORRELATION_ID])
                 return size
-        elif self._following is not None and api_key in SASL:
-            if len(data) < size < READ_WITHIN:
-                state.request_part.need = size
-                return 0
-            self._following.authenticates(data[:size] if len(data) >= size else b"")
         elif api_key == ApiKey.FETCH and self._sessions.lacks_sessions(version):
             state.fail("client", "a fetch that is too large to be read, for a broker without sessions")
             return len(data)
@@ -388,17 +369,17 @@ class ClientSide:
             wait = self._asked_wait(data, api_key) if api_key in NO_RESPONSE_TIME else 0.0
             handler = self._rewriting.handler(api_key, version, wait)
             request = InFlight(api_key, version, data[REQUEST_CORRELATION_ID], handler)
-            if produced is not None and self._following is not None:
-                self._following.keep(request, produced)
+            for stage in state.stages:
+                request.handler = stage.around(request)
         if answered:
-            if self._following is not None:
-                self._following.asked(api_key)
+            for stage in state.stages:
+                stage.on_asked(api_key)
             responses.owed.append(request)
             responses.expected.append(request)
             request.sent_at = state.now
         self._begin_frame(data, size)
         state.forwarding = request if answered and state.forwarding_left else None
-        if api_key >> 8 == _GSSAPI_TOKEN and len(responses.expected) == 1 and state.stage is Stage.NEW:
+        if api_key >> 8 == _GSSAPI_TOKEN and len(responses.expected) == 1 and state.phase is Phase.NEW:
             # 0.9 clients begin with a bare GSSAPI token (fetch-semantics, trap 33).
             state.stop_framing(Stream.OPAQUE, Reason.GSSAPI)
             responses.clear()
@@ -411,7 +392,7 @@ class ClientSide:
             with suppress(ProtocolError):
                 state.steady.learn(request, decisive(data), answered=answered)
         if not state.forwarding_left:
-            state.stage = Stage.OPEN
+            state.phase = Phase.OPEN
         return min(size, len(data))
 
     def _asked_wait(self, data: bytes, api_key: int) -> float:
@@ -430,7 +411,7 @@ class ClientSide:
     def _repeats(self, request: InFlight) -> bool:
         """Whether the next request like this one may pass by the steady path."""
         if request.api_key == ApiKey.PRODUCE:
-            return self._following is None or not self._following.takes(request.version)
+            return all(stage.repeats(request.api_key, request.version) for stage in self._state.stages)
         return request.handler.forwards and request.api_key not in _UNLEARNT
 
     def _name(self, frame: bytes, version: int) -> None:
@@ -464,6 +445,6 @@ class ClientSide:
 
 
 # Looked up on every read: members as globals.
-_OPEN: Final = Stage.OPEN
-_CLOSING: Final = Stage.CLOSING
+_OPEN: Final = Phase.OPEN
+_CLOSING: Final = Phase.CLOSING
 _FRAMES: Final = Stream.FRAMES

@@ -6,7 +6,6 @@ why the connection has to end.
 """
 
 from collections.abc import Callable
-from functools import partial
 from typing import Final
 
 from proxy.core.broker_side import BrokerSide
@@ -14,16 +13,16 @@ from proxy.core.broker_versions import BrokerVersions
 from proxy.core.budget import RequestBudget
 from proxy.core.client_sessions import ClientSessions
 from proxy.core.client_side import ClientSide
-from proxy.core.connection_state import ConnectionState, Stage, Stream
+from proxy.core.connection_state import ConnectionState, Phase, Stream
 from proxy.core.eligibility import SessionLimits
-from proxy.core.events import Event, Fault, MemberElsewhere, Tally
+from proxy.core.events import Event, Fault, Tally
 from proxy.core.fetch_responses import FetchResponses
 from proxy.core.fetches import Fetches
 from proxy.core.follow import Following
 from proxy.core.histograms import Measured
 from proxy.core.in_flight import MAX_IN_FLIGHT, REQUEST_BYTES
 from proxy.core.leaders import Leaders
-from proxy.core.member_stage import MakeMemberSide, MemberStage
+from proxy.core.member_stage import Front, MakeMemberSide, MemberFront
 from proxy.core.peers import Peers
 from proxy.core.responses import Rewriting
 from proxy.core.steady import Steady
@@ -75,10 +74,9 @@ class Connection:
         "_client_side",
         "_closes",
         "_fetches",
-        "_member_side",
+        "_front",
         "_responses",
         "_rewriting",
-        "_sharing",
         "_state",
         "_versions",
         "events",
@@ -126,31 +124,35 @@ class Connection:
         self.following: Following | None = None
         """Follows leaders; the shell attaches itself to it."""
         if peers is not None and resolve is not None:
-            state.follows = True
             self.following = Following(
                 state, peers, host, node_id, catch_up=self._catch_up, settle=self._settle, resume=self._resume
             )
-            responses.wraps.append(self.following.follow)
+            state.stages.append(self.following)
         self._client_side = ClientSide(
             state,
             fetches,
             responses,
             self._rewriting,
             served,
-            self.following,
             max_request_bytes=max_request_bytes,
         )
-        self._member_side: MemberStage | None = None
-        """None: the client has no lane. It has to be asked until its first request has come."""
+        self._front = Front(self._client_side, state.to_client)
+        """Takes the client's bytes before all else."""
         if member_side is not None:
-            self._member_side = member_side(host, self._forward, state.fail, max_request_bytes, broker)
+            self._front = MemberFront(
+                member_side,
+                state,
+                self._client_side,
+                self._rewriting,
+                host=host,
+                max_request_bytes=max_request_bytes,
+                broker=broker,
+            )
         self._client_ended = False
         """The client sends no more, and is still to have its responses."""
         self._closes = False
         """The session is to be closed when nothing waits that the client has sent."""
-        self._sharing = False
-        """The member's side is at work; it must not be called again meanwhile."""
-        self._broker_side = BrokerSide(state, self.following)
+        self._broker_side = BrokerSide(state)
 
     def __repr__(self) -> str:
         return (
@@ -189,20 +191,19 @@ class Connection:
     def reads_client(self) -> bool:
         """Whether more is wanted from the client now."""
         state, responses = self._state, self._responses
-        if state.stage is _CLOSING:
+        if state.phase is _CLOSING:
             return False
         if state.waiting or state.request_part.held:
             return False
         # The gateway's own requests wait for the end of a frame that is being forwarded: read the rest of it.
-        if self._member_side is not None and not self._member_side.reads:
+        if not self._front.reads:
             return False
         return state.forwarding_left > 0 or (not responses.resending and len(responses.owed) < MAX_IN_FLIGHT)
 
     @property
     def goes_on(self) -> bool:
         """Whether some of what came from either side waits for `go_on` alone."""
-        of_member = self._member_side is not None and self._member_side.goes_on
-        return self._broker_side.waiting > 0 or self._client_side.goes_on or of_member
+        return self._broker_side.waiting > 0 or self._client_side.goes_on or self._front.goes_on
 
     @property
     def responses_wait(self) -> bool:
@@ -229,7 +230,7 @@ class Connection:
     def done(self) -> bool:
         """Whether, after `close_session`, nothing is in flight any more."""
         state = self._state
-        if state.stage is not Stage.CLOSING or self._broker_side.waiting:
+        if state.phase is not Phase.CLOSING or self._broker_side.waiting:
             return False
         if any(request.handler.awaits_brokers for request in self._responses.owed):
             return False
@@ -244,7 +245,7 @@ class Connection:
         It is also true when the connection is not Kafka.
         """
         large = self._state.forwarding_left > 0 and self.tally.client.bytes_in > READ_WITHIN
-        return self._state.stage is not Stage.NEW or large or self.wire
+        return self._state.phase is not Phase.NEW or large or self.wire
 
     @property
     def wire(self) -> bool:
@@ -262,9 +263,7 @@ class Connection:
             return self.tally.client.bytes_in > 0 and self.tally.broker.bytes_in > 0
         if self._state.forwarding_left:
             return len(self._responses.expected) > (self._state.forwarding is not None)
-        if self._member_side is not None and self._member_side.busy:
-            return True
-        return bool(self._responses.owed or self.steady.in_flight)
+        return self._front.busy or bool(self._responses.owed or self.steady.in_flight)
 
     @property
     def longest_wait(self) -> float:
@@ -274,9 +273,7 @@ class Connection:
         """
         waits = [request.handler.wait for request in self._responses.expected]
         waits += [form.wait for _, _, form in self.steady.in_flight]
-        if self._member_side is not None:
-            waits.append(self._member_side.longest_wait)
-        return max(waits, default=0.0)
+        return max([self._front.longest_wait, *waits])
 
     @property
     def outstanding(self) -> int:
@@ -309,12 +306,11 @@ class Connection:
     @property
     def buffered(self) -> int:
         """Bytes of responses kept until they are whole or their turn comes."""
-        kept = self._responses.buffered
-        return kept if self._member_side is None else kept + self._member_side.buffered
+        return self._responses.buffered + self._front.buffered
 
     @property
     def completes_soon(self) -> bool:
-        """Whether the response that is coming in is small: to keep it costs less than to let it wait."""
+        """Whether the incoming response is small enough to buffer even when memory is short."""
         expected = self._responses.expected
         if not self._state.response_left or not expected:
             return False
@@ -374,7 +370,7 @@ class Connection:
 
     def hand_over(self) -> bytes:
         """Hand over all that came from a client that another worker is to serve (`MemberElsewhere`)."""
-        return b"" if self._member_side is None else self._member_side.drain()
+        return self._front.drain()
 
     def drain_events(self) -> list[Event]:
         """Hand over what has happened since the last call."""
@@ -387,38 +383,32 @@ class Connection:
     # What the shell tells
 
     def attach(self, wake: Callable[[], None], alarm: Callable[[float], None]) -> None:
-        """Have a shell see to this connection.
+        """Attach the I/O shell.
 
         Args:
-            wake: is called when something is due that did not come with the connection's own bytes. It must
-                be written at once: what passes by the steady path next comes behind it.
-            alarm: is given a time, in seconds, at which `tick` is to be called.
+            wake: writes what is due. It is called when something is due that did not come with the
+                connection's own bytes. It must write at once: what the fast path passes next comes behind it.
+            alarm: takes the time, in seconds, at which `tick` is to be called.
         """
-        if self.following is not None:
-            self.following.attach(wake, alarm)
-        if self._member_side is not None:
-            self._member_side.attach(partial(self._wake_member, wake), alarm)
+        for stage in self._state.stages:
+            stage.attach(wake, alarm)
+        self._front.attach(wake, alarm, self.tick)
 
     def tick(self, now: float) -> None:
         """Do what is due at a time that `attach`'s alarm was given."""
-        if self.following is not None:
-            self.following.tick(now)
-        if self._member_side is not None:
-            self._catch_up()
-            self._state.now = now
-            self._sharing = True
-            self._member_side.tick(now)
-            self._sharing = False
-            self._settle()
+        for stage in self._state.stages:
+            stage.tick(now)
+        self._catch_up()
+        self._state.now = now
+        self._front.tick(now)
+        self._settle()
 
     def receive_client(self, data: bytes, now: float) -> None:
         """Take bytes from the client that did not pass by the steady path."""
         self._catch_up()
         self._state.take_over()
-        if self._member_side is None:
-            self._client_side.receive(data, now)
-        else:
-            self._receive_member(self._member_side, data, now)
+        self._front = front = self._front.receive(data, now)
+        self.to_client = front.to_client
         self._settle()
 
     def go_on(self, now: float) -> None:
@@ -429,10 +419,7 @@ class Connection:
         self._catch_up()
         self._state.take_over()
         self._state.now = now
-        if (side := self._member_side) is not None and side.goes_on:
-            self._sharing = True
-            side.go_on(now)
-            self._sharing = False
+        self._front.go_on(now)
         self._finish_waiting()
         self._settle()
 
@@ -455,12 +442,11 @@ class Connection:
             if self._closes:
                 self._settle()
             return
-        if self.following is not None:
-            self.following.release()
-        if self._member_side is not None:
-            self._member_side.close(now)
-        if state.stage is not Stage.CLOSING:
-            state.stage = Stage.CLOSING
+        for stage in state.stages:
+            stage.release()
+        self._front.close(now)
+        if state.phase is not Phase.CLOSING:
+            state.phase = Phase.CLOSING
             state.waiting.clear()
             # Half a frame may be on its way: a close amid it would corrupt it (fetch-semantics, trap 21).
             self._fetches.close(silently=bool(state.forwarding_left))
@@ -473,10 +459,10 @@ class Connection:
 
     def _close_after_last(self) -> None:
         """Close if the client sends no more, and nothing waits that it has sent."""
-        state, member = self._state, self._member_side
+        state = self._state
         if not self._closes:
             return
-        waits = state.waiting or state.request_part.held or (member is not None and member.waits)
+        waits = state.waiting or state.request_part.held or self._front.waits
         if state.fault is not None or not waits:
             self._closes = self._client_ended = False
             self.close_session(state.now)
@@ -486,9 +472,7 @@ class Connection:
 
         If only a part of a request has come, it was no Kafka request: forward it, if that is allowed.
         """
-        side = self._member_side
-        if side is not None and side.is_member is None:
-            self._client_side.receive(side.drain(), self._state.now)
+        self._front.client_ended(self._state.now)
         if self._state.foreign and self._state.request_part.data:
             self._state.be_wire()
         # A broker answers all that a client has sent that has closed its writing half (fetch-semantics 1.7).
@@ -504,9 +488,9 @@ class Connection:
         while self._broker_side.waiting:
             self.receive_broker(b"", self._state.now)
         self._versions.forget()  # the next broker at this address may be of another release
-        if self.following is not None:
-            self.following.lose()
-            self.following.release()
+        for stage in self._state.stages:
+            stage.lose()
+            stage.release()
         if self._state.foreign and self._state.response_part:
             self._state.be_wire()
         for request in list(self._responses.owed):
@@ -522,61 +506,15 @@ class Connection:
     def ended(self) -> None:
         """Note that both sides are gone, and with them all that was in flight."""
         self._catch_up()
-        if self.following is not None:
-            self.following.end()
+        for stage in self._state.stages:
+            stage.end()
         self._fetches.end()
         self._client_sessions.end()
         self._versions.ended(self._fetches.eligibility)
-        if self._member_side is not None:
-            side, self._member_side = self._member_side, None
-            side.end(self._state.now)
+        front, self._front = self._front, Front(self._client_side, self._state.to_client)
+        front.end(self._state.now)
         self._broker_side.end()
         self._state.end()  # now: a link is part of a cycle, which may wait long for its collection
-
-    # A client with a lane
-
-    def _receive_member(self, side: MemberStage, data: bytes, now: float) -> None:
-        """Take bytes from a client that has a lane, or may have one."""
-        self._state.now = now
-        self._sharing = True
-        side.receive(data, now)
-        self._sharing = False
-        if side.is_member is False:
-            self._member_side = None
-            self._client_side.receive(side.drain(), now)
-            return
-        if side.elsewhere:  # it is counted there
-            self.events.append(MemberElsewhere(worker=side.elsewhere))
-            return
-        self._state.tally.client.bytes_in += len(data)
-        self._rewriting.member = side.has_lane
-        if side.is_member and not self._rewriting.grouped:
-            self._rewriting.grouped = True
-            self.steady.stop()
-            self.to_client = side.to_client
-
-    def _wake_member(self, wake: Callable[[], None], now: float) -> None:
-        """Let the client go on that has waited for another member of its group."""
-        if self._member_side is not None:
-            self.tick(now)
-            wake()
-
-    def _forward(self, data: bytes, now: float) -> None:
-        """Take bytes as those of a client without a lane; what the client itself sent was counted."""
-        self._client_side.receive(data, now)
-        self._state.tally.client.bytes_in -= len(data)
-
-    def _share(self, side: MemberStage) -> None:
-        """Let the client have its share of what is due to it."""
-        due, now = self._state.to_client, self._state.now
-        if not due:
-            return
-        self._sharing = True
-        while due:
-            pieces = due.copy()
-            due.clear()
-            side.respond(pieces, now)
-        self._sharing = False
 
     # The steady path
 
@@ -601,12 +539,11 @@ class Connection:
 
     def _settle(self) -> None:
         """Tell the steady path what may pass there from now on."""
-        if self._member_side is not None and self._rewriting.grouped and not self._sharing:
-            self._share(self._member_side)
+        if self._front.settle():
             self._close_after_last()
         state, responses, left = self._state, self._responses, self._state.forwarding_left
         faultless = state.fault is None
-        framed = faultless and state.stream is _FRAMES and state.stage is _OPEN and not state.foreign
+        framed = faultless and state.stream is _FRAMES and state.phase is _OPEN and not state.foreign
         # The broker is connected: it has sent something.
         free = (
             framed
@@ -618,7 +555,7 @@ class Connection:
             is_next=faultless
             and not (state.response_left or state.response_part or responses.expected or responses.owed)
             and not self._broker_side.waiting,
-            request_rest=max(left - 1, 0) if faultless and state.stage is not _CLOSING else 0,
+            request_rest=max(left - 1, 0) if faultless and state.phase is not _CLOSING else 0,
             response_rest=self._passing() if state.response_left and faultless else 0,
         )
 
@@ -636,6 +573,6 @@ class Connection:
 
 
 # Looked up on every read: members as globals.
-_OPEN: Final = Stage.OPEN
-_CLOSING: Final = Stage.CLOSING
+_OPEN: Final = Phase.OPEN
+_CLOSING: Final = Phase.CLOSING
 _FRAMES: Final = Stream.FRAMES

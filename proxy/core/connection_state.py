@@ -11,12 +11,13 @@ from proxy.core.events import Event, Fault, Passthrough, Refusal, Tally
 from proxy.core.histograms import Measured, Meter
 from proxy.core.in_flight import InFlight, ResponseQueue
 from proxy.core.requests import TLS_HANDSHAKE
+from proxy.core.stage import Stage
 from proxy.core.steady import Steady
 from proxy.protocol.primitives import Buffer
 from proxy.session.decision import Reason
 
 
-class Stage(Enum):
+class Phase(Enum):
     """How far a connection has come; it only goes on. `Connection.fault` ends it at any stage."""
 
     NEW = "new"
@@ -49,15 +50,15 @@ class RequestPart:
     def __init__(self, budget: RequestBudget | None) -> None:
         self._budget = budget
         self._reserved = 0
-        """Bytes of the budget that this beginning has reserved."""
+        """Bytes that are reserved in the budget."""
         self.data = bytearray()
         self.need = 0
-        """With so many bytes it is looked at again."""
+        """Parse again once this many bytes have arrived."""
         self.held = False
         """It is whole, and waits for the response to another request."""
 
     def reserve(self, size: int) -> bool:
-        """Need so many bytes; return False if the budget has no room for them."""
+        """Reserve room for this many bytes of the request; return False if the budget has none."""
         if self._budget is not None:
             if not self._budget.reserve(size):
                 return False
@@ -66,7 +67,7 @@ class RequestPart:
         return True
 
     def drain(self) -> bytes:
-        """Hand over what was kept."""
+        """Return what was kept, and keep it no longer."""
         data = bytes(self.data)
         self.data.clear()
         self.held = False
@@ -91,19 +92,19 @@ class ConnectionState:
         "delayed",
         "events",
         "fault",
-        "follows",
         "foreign",
         "forwarding",
         "forwarding_left",
         "meter",
         "now",
+        "phase",
         "request_budget",
         "request_part",
         "response_left",
         "response_part",
         "response_size",
         "responses",
-        "stage",
+        "stages",
         "steady",
         "stream",
         "tally",
@@ -128,12 +129,12 @@ class ConnectionState:
         """What the client calls itself, "" before it has."""
         self.now = 0.0
         """When the bytes that are being processed were read, in seconds."""
-        self.stage = Stage.NEW
+        self.phase = Phase.NEW
         self.stream = Stream.FRAMES
         self.foreign = foreign
         """The protocol may still turn out not to be Kafka: no request was answered yet."""
-        self.follows = False
-        """``--follow-leader`` is on."""
+        self.stages: list[Stage] = []
+        """What the options add, from the client to the broker."""
         self.fault: Fault | None = None
         """Set when the connection has to end. The client must still be sent what is due to it."""
         self.request_budget = request_budget
@@ -230,6 +231,7 @@ class ConnectionState:
 
     def end(self) -> None:
         """Forget all that was in flight, coming in or due."""
+        self.stages.clear()
         self.steady.end()
         self.request_part.drain()
         self.waiting.clear()

@@ -5,8 +5,7 @@ whole and then expanded. What it says of the session is judged by the session's 
 the fetch is sent again, and the client gets nothing of it.
 """
 
-from collections.abc import Callable
-from typing import Final, TypeAlias
+from typing import Final
 
 from proxy.core.client_sessions import ClientSessions, Serve
 from proxy.core.connection_state import ConnectionState
@@ -17,7 +16,7 @@ from proxy.core.fetch_in_flight import FetchHandler, Kept, Walked
 from proxy.core.fetches import Fetches
 from proxy.core.full_response import full_response, located
 from proxy.core.histograms import NOT_COUNTED
-from proxy.core.in_flight import Handler, InFlight
+from proxy.core.in_flight import InFlight
 from proxy.core.leaders import Leaders
 from proxy.core.responses import ENDPOINTS_VERSION, hidden_endpoints, rewritten_tags
 from proxy.core.steady_session import SteadySession
@@ -43,9 +42,6 @@ KIP-110 (76), down-conversion that is off (35): fetch-semantics 2.6, trap 7."""
 _NOT_UNDERSTOOD: Final = "a response was not understood"
 _UNKNOWN_TAGS: Final = "a response has tags that are not known"
 _RESTS: Final = "resting: sessions cost more than they saved"
-
-Wrap: TypeAlias = Callable[[InFlight, FetchHandler], Handler]
-"""Returns the handler of a fetch in flight, put inside another one if an option wants to see its response."""
 
 
 class FetchResponses:
@@ -73,7 +69,6 @@ class FetchResponses:
         "_state",
         "_steady",
         "_tally",
-        "wraps",
     )
 
     def __init__(
@@ -86,8 +81,6 @@ class FetchResponses:
         client_sessions: ClientSessions,
     ) -> None:
         self._client_sessions = client_sessions
-        self.wraps: list[Wrap] = []
-        """What options put around the handlers of fetches."""
         self._state, self._tally, self._events = state, state.tally, state.events
         self._steady = state.steady
         self._fetches = fetches
@@ -96,7 +89,7 @@ class FetchResponses:
         self._resolve = resolve
         self._leaders = leaders
         self._refused = False
-        """That the broker gave no session was reported."""
+        """True once "no free session slot" has been reported."""
 
     def in_flight(
         self, version: int, correlation_id: bytes, context: FetchContext | None = None
@@ -116,8 +109,8 @@ class FetchResponses:
             fetching = FetchHandler(self, version, direct=False, listed=listed)
             serve = Serve(fetching, context, self._client_sessions)
             request = InFlight(_FETCH, version, correlation_id, serve)
-        for wrap in self.wraps:
-            request.handler = wrap(request, fetching)
+        for stage in self._state.stages:
+            request.handler = stage.around_fetch(request, fetching)
         return request, fetching
 
     def receive(self, fetching: FetchHandler, chunk: bytes, *, last: bool) -> list[Buffer]:

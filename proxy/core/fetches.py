@@ -19,8 +19,8 @@ from proxy.core.in_flight import InFlight
 from proxy.core.own import Check, OwnFetch, Probe, own
 from proxy.core.savings import Form
 from proxy.protocol import api_versions
-from proxy.protocol.api import REQUEST_START_BYTES
-from proxy.protocol.fetch_layout import HINTS_VERSION, MAX_VERSION, MIN_VERSION, SESSION_VERSION
+from proxy.protocol.api import REQUEST_START_BYTES, ApiKey
+from proxy.protocol.fetch_layout import MAX_VERSION, MIN_VERSION, SESSION_VERSION
 from proxy.protocol.fetch_request import (
     SESSIONLESS_EPOCH,
     FetchRequest,
@@ -171,7 +171,7 @@ class Fetches:
                 and self.handler.table is None
                 and not self.handler.session_id
                 and not self.eligibility.starves
-                and not (self._state.follows and request.version < HINTS_VERSION)
+                and all(stage.repeats(_FETCH, request.version) for stage in self._state.stages)
             ):
                 steady.learn_fetch(fetching, fetch, reason)
 
@@ -488,5 +488,6 @@ class Fetches:
 
 # A member of an enum is looked up slowly, and hashing one takes a call: what every fetch needs are globals.
 _BROKER_NOT_KNOWN: Final = Reason.BROKER_NOT_KNOWN
+_FETCH: Final = int(ApiKey.FETCH)
 _INCREMENTAL: Final = FetchKind.INCREMENTAL
 _CLOSED: Final = SessionState.CLOSED

@@ -17,17 +17,19 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
-from proxy.core.connection_state import ConnectionState, Stage, Stream
+from proxy.core.connection_state import ConnectionState, Phase, Stream
 from proxy.core.events import FetchKind, NotFollowed
 from proxy.core.fetch_in_flight import Around, FetchHandler
 from proxy.core.histograms import NOT_COUNTED
 from proxy.core.in_flight import Handler, InFlight
 from proxy.core.own import Reply, TakeReply, own
-from proxy.core.peers import Authentication, Identity, Peer, Peers
+from proxy.core.peers import SASL, Authentication, Identity, Peer, Peers
 from proxy.core.repeat import CORRELATION_ID, MAX_BYTES, MAX_SECONDS, Failed, Repeat, spliced
 from proxy.core.repeat_fetch import FetchRepeat, against
 from proxy.core.repeat_produce import MOVED, ProduceRepeat
-from proxy.protocol.api import API_KEY, ApiKey
+from proxy.core.requests import readable
+from proxy.core.stage import Stage
+from proxy.protocol.api import API_KEY, LENGTH_BYTES, ApiKey, request_header
 from proxy.protocol.fetch_layout import HINTS_VERSION
 from proxy.protocol.leader_requests import (
     Leader,
@@ -41,10 +43,12 @@ from proxy.protocol.primitives import Buffer, ProtocolError
 from proxy.protocol.produce import (
     FIRST_FOLLOWED,
     LAST_FOLLOWED,
+    READ_WITHIN,
     Produced,
     ProducedEntry,
     read_idempotent,
     read_response,
+    wants_response,
 )
 
 AGAIN_SECONDS: Final = 0.025
@@ -195,7 +199,7 @@ def _kept_of(produced: Produced) -> int:
     return 2 * len(produced.frame) + _BATCH_BYTES * len(produced.batches)
 
 
-class Following:
+class Following(Stage):
     """Follows the leaders for one connection, and serves as its client's connection for others.
 
     Args:
@@ -222,6 +226,7 @@ class Following:
         "_node_id",
         "_over",
         "_peers",
+        "_produced",
         "_resume",
         "_sent",
         "_sent_at",
@@ -250,6 +255,8 @@ class Following:
         self._settle = settle
         self._resume = resume
         self._lanes = peers.lanes
+        self._produced: Produced | None = None
+        """The produce that the client sends now, if a part of it may be repeated."""
         self._kept = 0
         """Bytes of produce requests that are not answered."""
         self._over = False
@@ -271,13 +278,7 @@ class Following:
         """How many bytes the client had sent when that was last looked at, and since when it is known."""
 
     def attach(self, wake: Callable[[], None], alarm: Callable[[float], None]) -> None:
-        """Have a shell see to this connection.
-
-        Args:
-            wake: is called when something is due that did not come with the connection's own bytes. It must
-                be written at once: what passes by the steady path next comes behind it.
-            alarm: is given a time, in seconds, at which `tick` is to be called.
-        """
+        """Attach the I/O shell: see `Connection.attach`."""
         self._wake, self._alarm = wake, alarm
 
     def __repr__(self) -> str:
@@ -289,7 +290,7 @@ class Following:
         """Return whose connection it is; None if that is not known, or requests can't be sent now."""
         state = self._state
         usable = (
-            state.stage is Stage.OPEN
+            state.phase is Phase.OPEN
             and state.stream is Stream.FRAMES
             and state.fault is None
             and not (state.forwarding_left or state.delayed or self._over)
@@ -310,7 +311,9 @@ class Following:
         return self._host, self._state.client_id, self._authentication.as_whom
 
     def wait_left(self, now: float) -> float:
-        """Return how many seconds the broker may let a request wait that is sent now; inf: do not send it.
+        """Return how long a request sent now could be blocked behind earlier ones, in seconds.
+
+        It is `inf` if the request must not be sent.
 
         A broker handles the requests of a connection one by one (fetch-semantics, trap 16). So one repeat at
         a time is all that a connection gets, from however many clients with the same name.
@@ -359,23 +362,62 @@ class Following:
 
     # What the client asks
 
-    def follow(self, request: InFlight, fetching: FetchHandler) -> Handler:
+    def on_request(self, data: bytes, size: int, api_key: int, version: int) -> bool:
+        """Have a produce wait for others of its producer, and see who authenticates."""
+        state, part = self._state, self._state.request_part
+        if not state.client_id:
+            with suppress(ProtocolError):  # not all clients send ApiVersions on each connection
+                state.client_id = readable(request_header(data, LENGTH_BYTES)[3])
+        self._produced = None
+        if api_key in SASL:
+            if len(data) < size < READ_WITHIN:
+                part.need = size
+                return False
+            self._authenticates(data[:size] if len(data) >= size else b"")
+        elif api_key == ApiKey.PRODUCE and self._takes(version) and wants_response(data, size):
+            if len(data) < size <= MAX_BYTES and part.reserve(min(size, 2 * len(data))):
+                return False
+            if len(data) >= size:
+                with suppress(ProtocolError):  # not all of its batches are idempotent
+                    self._produced = read_idempotent(data[:size], version)
+            if self._produced is not None and not self._enter(self._produced):
+                part.held = True
+                return False
+        return True
+
+    def around(self, request: InFlight) -> Handler:
+        """Keep a produce request until it is answered, if there is room."""
+        produced, self._produced = self._produced, None
+        if produced is None:
+            return request.handler
+        budget, size = self._state.request_budget, _kept_of(produced)
+        if budget is not None and not budget.reserve(size):
+            self._lanes.leave(produced, self, answered=False)
+            return request.handler
+        self._kept += size
+        return FollowProduce(self, produced)
+
+    def around_fetch(self, request: InFlight, fetching: FetchHandler) -> Handler:
         """Return the handler of a fetch: KIP-951 tells clients of later versions where leaders are."""
         if request.version >= HINTS_VERSION:
             return request.handler
         return FollowFetch(self, request.handler, fetching)
 
-    def asked(self, api_key: int) -> None:
-        """Note a request of the client that will be answered, and is not of SASL."""
+    def repeats(self, api_key: int, version: int) -> bool:
+        """Whether nothing of such a request is ever repeated."""
+        return version >= HINTS_VERSION if api_key == _FETCH else not self._takes(version)
+
+    def on_asked(self, api_key: int) -> None:
+        """Note a request of the client that will be answered."""
         self._authentication.asked(api_key)
 
-    def answered(self, api_key: int) -> None:
+    def on_answered(self, api_key: int) -> None:
         """Note that a response is whole."""
         self._authentication.answered(api_key)
         if self._listed is None and self._authentication.done:
             self._list(self._who)
 
-    def authenticates(self, frame: bytes) -> None:
+    def _authenticates(self, frame: bytes) -> None:
         """Note a request of SASL; b"" if it was not kept."""
         self._state.steady.forget()  # what comes next is to be seen
         self._authentication.authenticates(frame)
@@ -392,17 +434,11 @@ class Following:
             self._peers.add(self, who, self._node_id)
             self._sent, self._sent_at = self._state.tally.client.bytes_in, self._state.now
 
-    def takes(self, version: int) -> bool:
+    def _takes(self, version: int) -> bool:
         """Whether produce requests of a version are looked into."""
         return self._peers.produces and FIRST_FOLLOWED <= version <= LAST_FOLLOWED
 
-    def produced(self, frame: bytes, version: int) -> Produced | None:
-        """Return what a produce request has, if all of its batches are idempotent."""
-        with suppress(ProtocolError):
-            return read_idempotent(frame, version)
-        return None
-
-    def enter(self, produced: Produced) -> bool:
+    def _enter(self, produced: Produced) -> bool:
         """Note that a produce request comes; return False if it has to wait for others, at most a second."""
         now = self._state.now
         forced = self._waits_since is not None and now >= self._waits_since + MAX_SECONDS
@@ -413,15 +449,6 @@ class Following:
             self._waits_since = now
             self._alarm(now + MAX_SECONDS)
         return False
-
-    def keep(self, request: InFlight, produced: Produced) -> None:
-        """Keep a produce request until it is answered, if there is room."""
-        budget, size = self._state.request_budget, _kept_of(produced)
-        if budget is not None and not budget.reserve(size):
-            self._lanes.leave(produced, self, answered=False)
-            return
-        self._kept += size
-        request.handler = FollowProduce(self, produced)
 
     def leave(self, produced: Produced) -> None:
         """Note that nothing of a produce request is in flight any more."""

@@ -11,7 +11,7 @@ from typing import Final, Protocol, TypeAlias
 from proxy.protocol.produce import Produced, ProducedBatch
 
 MAX_LANES: Final = 1 << 17
-"""Of so many it is known how far they are. The one that was acknowledged longest ago is forgotten first."""
+"""How many producer sequences are tracked; the least recently acknowledged is dropped first."""
 
 Lane: TypeAlias = tuple[int, int, bytes, int]
 """Producer id, producer epoch, topic, partition."""

@@ -42,7 +42,9 @@ class Peer(Protocol):
         """Return whose connection it is; None if that is not known, or not proven."""
 
     def wait_left(self, now: float) -> float:
-        """Return how many seconds the broker may let a request wait that is sent now; inf: do not send it.
+        """Return how long a request sent now could be blocked behind earlier ones, in seconds.
+
+        It is `inf` if the request must not be sent.
 
         A repeat that is not answered yet forbids another one.
         """

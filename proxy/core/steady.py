@@ -56,7 +56,7 @@ _PLAIN: Final = (Reason.ONE_PARTITION, Reason.SESSIONS_OFF)
 
 
 class Masked:
-    """A frame whose likes differ from it only in some fields of fixed size.
+    """A template of a frame: other frames match it if they differ only in the given fixed-size fields.
 
     Args:
         frame: such a frame.
@@ -74,7 +74,7 @@ class Masked:
         self._value = int.from_bytes(frame) & self._mask
 
     def matches(self, frame: bytes) -> bool:
-        """Whether a frame is like this one."""
+        """Whether a frame matches the template."""
         return len(frame) == self._size and int.from_bytes(frame) & self._mask == self._value
 
 
