@@ -77,8 +77,6 @@ class ConnectionLimit:
 class Descriptors:
     """Remembers that the process ran out of file descriptors; logs once per episode.
 
-    Event loops do not report it: uvloop silently closes the clients for which there is no descriptor.
-
     Args:
         log: takes the warning.
         note: adds it to the recent events.
