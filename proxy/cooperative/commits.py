@@ -22,7 +22,7 @@ from proxy.cooperative.offsets import (
 )
 from proxy.cooperative.positions import Positions, TopicPartition
 from proxy.cooperative.responses import PASS, Handler, Reply
-from proxy.protocol.api import REQUEST_CORRELATION_ID, ApiKey
+from proxy.protocol.api import ApiKey
 
 _NOT_ALLOWED: Final = 35
 """UNSUPPORTED_VERSION: commits for key ranges are off for the group (allow.individual.commit)."""
@@ -107,7 +107,7 @@ class CommitRequest(Handler):
         group.joined(member)
         self._asks = group.unknown(commit)
         if self._asks:
-            self._send(offset_fetch(commit, commit.frame[REQUEST_CORRELATION_ID]), self, now)
+            self._send(offset_fetch(commit), self, now)
         else:
             self._send_commit(group, member, now)
         return None

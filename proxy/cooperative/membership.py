@@ -68,11 +68,12 @@ def read_join(frame: bytes) -> Join:
     Raises:
         ProtocolError: it is none.
     """
-    found = read_request(schemas.JOIN_GROUP_REQUEST, frame)
+    request = read_request(frame)
+    found = request.message
     return Join(
         frame=frame,
         message=found,
-        version=request_header(frame, LENGTH_BYTES)[1],
+        version=request.version,
         group=string(found, "group_id"),
         session_ms=found["session_timeout_ms"],
         member_id=string(found, "member_id"),
@@ -160,11 +161,12 @@ def read_sync(frame: bytes) -> Sync:
     Raises:
         ProtocolError: it is none.
     """
-    found = read_request(schemas.SYNC_GROUP_REQUEST, frame)
+    request = read_request(frame)
+    found = request.message
     return Sync(
         frame=frame,
         message=found,
-        version=request_header(frame, LENGTH_BYTES)[1],
+        version=request.version,
         group=string(found, "group_id"),
         generation=found["generation_id"],
         member_id=string(found, "member_id"),
@@ -211,7 +213,7 @@ def heartbeat_member(frame: bytes) -> bytes:
     Raises:
         ProtocolError: it is none.
     """
-    return string(read_request(schemas.HEARTBEAT_REQUEST, frame), "member_id")
+    return string(read_request(frame).message, "member_id")
 
 
 def heartbeat_error(frame: bytes, version: int) -> int:

@@ -14,11 +14,8 @@ from proxy.cooperative.positions import TopicPartition
 from proxy.cooperative.wire import read_request, read_response, string
 from proxy.protocol import schemas
 from proxy.protocol.api import (
-    LENGTH_BYTES,
-    REQUEST_CORRELATION_ID,
     ApiKey,
     is_flexible,
-    request_header,
 )
 from proxy.protocol.messages import Struct, request, response, with_fields
 
@@ -45,6 +42,8 @@ class Commit:
     frame: bytes
     api_key: int
     version: int
+    correlation_id: int
+    client_id: bytes | None
     group: bytes
     generation: int
     member_id: bytes
@@ -72,16 +71,16 @@ class Commit:
         topics = _by_topic(
             said, lambda entry: {"partition_index": entry.partition, "error_code": entry.error_code}
         )
-        correlation_id = bytes(self.frame[REQUEST_CORRELATION_ID])
-        _, schema = _COMMITS[self.api_key]
+        correlation_id = self.correlation_id.to_bytes(4, signed=True)
+        schema = _COMMITS[self.api_key]
         return response(schema, self.api_key, self.version, correlation_id, throttle_time_ms=0, topics=topics)
 
 
 _COMMITS: Final = {
-    int(ApiKey.OFFSET_COMMIT): (schemas.OFFSET_COMMIT_REQUEST, schemas.OFFSET_COMMIT),
-    int(ApiKey.TXN_OFFSET_COMMIT): (schemas.TXN_OFFSET_COMMIT_REQUEST, schemas.TXN_OFFSET_COMMIT),
+    int(ApiKey.OFFSET_COMMIT): schemas.OFFSET_COMMIT,
+    int(ApiKey.TXN_OFFSET_COMMIT): schemas.TXN_OFFSET_COMMIT,
 }
-"""API key -> request and response."""
+"""API key -> response."""
 
 
 def read_commit(frame: bytes) -> Commit:
@@ -90,12 +89,14 @@ def read_commit(frame: bytes) -> Commit:
     Raises:
         ProtocolError: it is none.
     """
-    api_key, version, *_ = request_header(frame, LENGTH_BYTES)
-    found = read_request(_COMMITS[api_key][0], frame)
+    request = read_request(frame)
+    found = request.message
     return Commit(
         frame=frame,
-        api_key=api_key,
-        version=version,
+        api_key=request.api_key,
+        version=request.version,
+        correlation_id=request.correlation_id,
+        client_id=request.client_id,
         group=string(found, "group_id"),
         generation=found.get("generation_id", NO_EPOCH),
         member_id=string(found, "member_id") if "member_id" in found else b"",
@@ -110,7 +111,7 @@ def read_answered(frame: bytes, commit: Commit) -> list[Entry]:
     Raises:
         ProtocolError: it is none.
     """
-    _, schema = _COMMITS[commit.api_key]
+    schema = _COMMITS[commit.api_key]
     return list(_entries(read_response(schema, frame, commit.api_key, commit.version)))
 
 
@@ -175,8 +176,8 @@ def read_offset_fetch(frame: bytes) -> OffsetFetch:
     Raises:
         ProtocolError: it is none.
     """
-    _, version, *_ = request_header(frame, LENGTH_BYTES)
-    message = read_request(schemas.OFFSET_FETCH_REQUEST, frame)
+    request = read_request(frame)
+    version, message = request.version, request.message
     found = OffsetFetch(frame, version)
     for group in (message["groups"] or ()) if version >= GROUPS_SINCE else [message]:
         entries = tuple(
@@ -243,7 +244,7 @@ FLEXIBLE_ASKS: Final = 6
 well."""
 
 
-def offset_fetch(commit: Commit, correlation_id: bytes) -> bytes:
+def offset_fetch(commit: Commit) -> bytes:
     """Return an OffsetFetch request for the partitions of a commit."""
     topics = [
         {"name": topic, "partition_indexes": [entry.partition for entry in some]}
@@ -253,8 +254,8 @@ def offset_fetch(commit: Commit, correlation_id: bytes) -> bytes:
         schemas.OFFSET_FETCH_REQUEST,
         ApiKey.OFFSET_FETCH,
         FLEXIBLE_ASKS if commit.flexible else ASKS,
-        int.from_bytes(correlation_id, signed=True),
-        request_header(commit.frame, LENGTH_BYTES)[3],
+        commit.correlation_id,
+        commit.client_id,
         group_id=commit.group,
         topics=topics,
     )

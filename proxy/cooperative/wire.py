@@ -1,18 +1,41 @@
 """Whole frames of group messages, read by their schema."""
 
-from proxy.protocol.api import LENGTH_BYTES, request_header, response_header
+from typing import Final, NamedTuple
+
+from proxy.protocol import schemas
+from proxy.protocol.api import LENGTH_BYTES, ApiKey, request_header, response_header
 from proxy.protocol.messages import Struct, read, structs
 from proxy.protocol.primitives import NO_TAGS, Malformed
 
+_REQUESTS: Final = {
+    int(ApiKey.JOIN_GROUP): schemas.JOIN_GROUP_REQUEST,
+    int(ApiKey.SYNC_GROUP): schemas.SYNC_GROUP_REQUEST,
+    int(ApiKey.HEARTBEAT): schemas.HEARTBEAT_REQUEST,
+    int(ApiKey.OFFSET_COMMIT): schemas.OFFSET_COMMIT_REQUEST,
+    int(ApiKey.TXN_OFFSET_COMMIT): schemas.TXN_OFFSET_COMMIT_REQUEST,
+    int(ApiKey.OFFSET_FETCH): schemas.OFFSET_FETCH_REQUEST,
+}
 
-def read_request(schema: str, frame: bytes) -> Struct:
-    """Read a request.
+
+class Request(NamedTuple):
+    """A request whose header and fields have been read."""
+
+    api_key: int
+    version: int
+    correlation_id: int
+    client_id: bytes | None
+    message: Struct
+
+
+def read_request(frame: bytes) -> Request:
+    """Read a request of a group.
 
     Raises:
         ProtocolError: it does not fit the schema, or has tags that would be lost.
     """
-    api_key, version, _, _, at = request_header(frame, LENGTH_BYTES)
-    return _checked(read(schema, api_key, version, frame, at))
+    api_key, version, correlation_id, client_id, at = request_header(frame, LENGTH_BYTES)
+    message = _checked(read(_REQUESTS[api_key], api_key, version, frame, at))
+    return Request(api_key, version, correlation_id, client_id, message)
 
 
 def read_response(schema: str, frame: bytes, api_key: int, version: int) -> Struct:
