@@ -5,14 +5,16 @@ depends on what the report shows, not on the number of connections.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from heapq import nsmallest
-from itertools import chain
+from operator import itemgetter
 from typing import Any, Final, TypeAlias
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from replay.capture.files.counts import FileCounts, joined_stretches
 from replay.capture.kafka.exchange import ConnectionEnd
@@ -22,8 +24,7 @@ from replay.measure.digest import Summary, Timeline
 from replay.measure.limits import WORST, Counted, Starved
 from replay.measure.spread import Delivered
 from replay.measure.sums import FetchSums
-from replay.measure.table import DETAILS, FETCH_COLUMNS, Detail
-from replay.measure.typed import codec
+from replay.measure.table import CODECS, DETAILS, FETCH_COLUMNS, Detail
 from replay.report.model import FetchReport, NotEligible
 from replay.simulate.session_cache import Event, SlotsUse, simulate
 
@@ -364,22 +365,43 @@ def topic_name(topic: str | None, topic_id: bytes | None) -> tuple[str, str]:
     return ("topic", topic) if topic is not None else ("id", (topic_id or b"").hex())
 
 
-def groups_in(batch: pa.RecordBatch) -> Iterator[Group]:
-    """Yield the groups in rows of the query, where each column of `DETAILS` is a list."""
-    names = (*GROUPED, *SUMMED, "count")
-    plain = (batch.column(name).to_pylist() for name in names)
-    details: list[list[Sequence[Detail]]] = [
-        _LISTS[name].read(batch.column(name)) for name in DETAILS.values()
-    ]
-    for *found, values in zip(*details, zip(*plain, strict=True), strict=True):
-        yield dict(zip(names, values, strict=True)) | {"details": [*chain.from_iterable(found)]}
+def groups_in(rows: pa.RecordBatch | pa.Table) -> list[Group]:
+    """Return the groups of rows of the table, or of sums of them, which have a column `count`.
+
+    The rows of one connection have to follow each other. So do its groups.
+    """
+    table = pa.Table.from_batches([rows]) if isinstance(rows, pa.RecordBatch) else rows
+    if "count" not in table.column_names:
+        table = table.append_column("count", pa.array(np.ones(len(table), np.int64)))
+    table = table.append_column(_AT, pa.array(np.arange(len(table))))
+    detailed = pc.is_in(table.column("row"), pa.array(DETAILS))
+    found = [*_summed(table, pc.invert(detailed)), *_detailed(table, detailed)]
+    return sorted(found, key=itemgetter(_AT))
 
 
-_LISTS: Final = {
-    "summary": codec(list[Summary]),
-    "file_counts": codec(list[FileCounts]),
-    "delivered": codec(list[Delivered]),
-}
+_AT: Final = "at"
+"""The place of a group's first row."""
+_NOTHING: Final = {**dict.fromkeys(SUMMED, 0), "count": 1}
+
+
+def _summed(table: pa.Table, chosen: pa.Array) -> Iterator[Group]:
+    """Yield the groups of rows without a detail. Sums of nothing are 0."""
+    figures = ("count", *SUMMED)
+    rows = table.select([*GROUPED, *figures, _AT]).filter(chosen)
+    sums = [(name, "sum") for name in figures]
+    found = rows.group_by(list(GROUPED), use_threads=False).aggregate([(_AT, "min"), *sums])
+    keys = found.select(GROUPED).to_pylist()
+    columns = [pc.fill_null(found.column(f"{name}_sum"), 0).to_pylist() for name in figures]
+    for key, at, *values in zip(keys, found.column(f"{_AT}_min").to_pylist(), *columns, strict=True):
+        yield {**key, **dict(zip(figures, values, strict=True)), "details": [], _AT: at}
+
+
+def _detailed(table: pa.Table, chosen: pa.Array) -> Iterator[Group]:
+    """Yield a group for each row with a detail."""
+    rows = table.select([*GROUPED, *CODECS, _AT]).filter(chosen)
+    columns = [one.read(rows.column(name).combine_chunks()) for name, one in CODECS.items()]
+    for row, *details in zip(rows.select([*GROUPED, _AT]).to_pylist(), *columns, strict=True):
+        yield {**_NOTHING, **row, "details": [detail for detail in details if detail is not None]}
 
 
 def collect(groups: Iterable[Group]) -> Collected:

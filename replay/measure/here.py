@@ -6,7 +6,6 @@ The steps are those of Spark's tasks (``steps``), and so is the report. It needs
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
-from operator import itemgetter
 from typing import Final
 
 import pyarrow as pa
@@ -15,9 +14,9 @@ import pyarrow.compute as pc
 from replay.capture.files.sources import plan
 from replay.capture.packets import segments
 from replay.measure import steps
-from replay.measure.collected import GROUPED, SUMMED, Collected, Group, collect_part
+from replay.measure.collected import Collected, collect_part, groups_in
 from replay.measure.strip_records import STRIPPED, strip_records
-from replay.measure.table import CODECS, DETAILS, EXCHANGES_RAW, KEYS
+from replay.measure.table import EXCHANGES_RAW, KEYS
 from replay.measure.work import Work
 from replay.simulate.session_cache import Event, simulate
 
@@ -73,12 +72,9 @@ def _sorted(batches: list[pa.RecordBatch], schema: pa.Schema, within: str) -> It
 
 def _collected(table: pa.Table) -> Collected:
     """Collect what the report shows, as Spark's job of this name does."""
-    has_detail = pc.is_in(table.column("row"), pa.array(DETAILS))
-    groups = [*_summed(table.filter(pc.invert(has_detail))), *_detailed(table.filter(has_detail))]
-    groups.sort(key=itemgetter("connection"))
     whole = Collected()
     sessions: defaultdict[str, list[Event]] = defaultdict(list)
-    for part in collect_part(groups, _EVENTS):
+    for part in collect_part(groups_in(table), _EVENTS):
         if isinstance(part, Collected):
             whole.merge(part)
         else:
@@ -87,24 +83,3 @@ def _collected(table: pa.Table) -> Collected:
     whole.fit()
     whole.slots.update((broker, simulate(events)) for broker, events in sessions.items())
     return whole
-
-
-def _summed(exchanges: pa.Table) -> Iterator[Group]:
-    """Yield the groups of rows without a detail. Sums of nothing are 0, as Spark gives them."""
-    sums = [(name, "sum") for name in SUMMED]
-    found = exchanges.group_by(list(GROUPED), use_threads=False).aggregate([([], "count_all"), *sums])
-    for batch in found.to_batches():
-        for row in batch.to_pylist():
-            group = {name: row[name] for name in GROUPED} | {"count": row["count_all"], "details": []}
-            yield group | {name: row[f"{name}_sum"] or 0 for name in SUMMED}
-
-
-def _detailed(table: pa.Table) -> Iterator[Group]:
-    """Yield a group for each row with a detail."""
-    plain = table.select(GROUPED).to_pylist()
-    columns = [CODECS[name].read(table.column(name).combine_chunks()) for name in DETAILS.values()]
-    for row, *details in zip(plain, *columns, strict=True):
-        yield {**_NOTHING, **row, "details": [detail for detail in details if detail is not None]}
-
-
-_NOTHING: Final = {**dict.fromkeys(SUMMED, 0), "count": 1}

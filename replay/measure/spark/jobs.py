@@ -5,6 +5,7 @@ memory as a whole.
 """
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, TypeAlias
 
@@ -40,7 +41,7 @@ _PARTS: Final = pa.schema(
 _COLLECTED: Final = pa.schema([("part", _PART.type)])
 _SLOTS: Final = pa.schema([("broker", pa.string()), ("use", _USE.type)])
 _MOST_PARTS: Final = 200
-"""The driver gets what so many tasks have collected."""
+"""What this many tasks have collected is merged in one task. More are merged in several first."""
 _MOST_EVENTS: Final = 10_000
 
 Key: TypeAlias = tuple[pa.Scalar, ...]
@@ -56,8 +57,8 @@ def from_captures(
     *,
     elsewhere: bool = False,
     uses: DataFrame | None = None,
-) -> DataFrame:
-    """Make the table from captures.
+) -> "Rows":
+    """Make the rows of the table from captures.
 
     Args:
         spark: the session.
@@ -75,7 +76,7 @@ def from_captures(
     if uses is not None:
         found = found.union(uses)
     spread = found.repartition(partitions, "connection").sortWithinPartitions("connection", "order")
-    return _mapped(spread, partial(steps.measure, keep.ports, choice, secrets), choice)
+    return Rows(spread, partial(steps.measure, keep.ports, choice, secrets), table_schema(choice))
 
 
 def uses_of_ports(table: DataFrame) -> DataFrame:
@@ -88,29 +89,56 @@ def uses_of_ports(table: DataFrame) -> DataFrame:
     return used.groupBy("ends").agg(f.max("number") + 1).mapInArrow(_uses, from_arrow_schema(STRIPPED))
 
 
-def from_table(table: DataFrame, keep: Filter, choice: RowFilter, partitions: int) -> DataFrame:
-    """Make a table again, from one that has the raw columns, with another filter."""
+def from_table(table: DataFrame, keep: Filter, choice: RowFilter, partitions: int) -> "Rows":
+    """Make the rows again, from a table that has the raw columns, with another filter."""
     spread = table.select(*EXCHANGES_RAW.names).repartition(partitions, "connection")
     spread = spread.sortWithinPartitions("connection", "place")
-    return _mapped(spread, partial(steps.measure_again, keep, choice), choice)
+    return Rows(spread, partial(steps.measure_again, keep, choice), table_schema(choice))
 
 
-def collected(table: DataFrame, partitions: int) -> Collected:
-    """Collect what the report shows. The driver gets sums, however many connections there are.
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Rows of the table that tasks will make, each those of its connections."""
 
-    The table is grouped by `GROUPED`, and each task collects the groups of its connections. Then each
-    broker's sessions run through a simulated cache.
-    """
-    sums = [f.coalesce(f.sum(name), f.lit(0)).alias(name) for name in SUMMED]
-    details = [f.collect_list(name).alias(name) for name in DETAILS.values()]
-    groups = table.groupBy(*GROUPED).agg(f.count("*").alias("count"), *details, *sums)
+    spread: DataFrame
+    """What the rows are made from, connection by connection."""
+    make: Callable[[Batches], Batches]
+    schema: pa.Schema
+
+    def table(self) -> DataFrame:
+        """Return the rows."""
+        return self.spread.mapInArrow(self.make, from_arrow_schema(self.schema))
+
+    def parts(self) -> DataFrame:
+        """Return what each task collects of its rows. They don't leave it."""
+        return self.spread.mapInArrow(partial(_make_and_collect, self.make), from_arrow_schema(_PARTS))
+
+
+def parts_of(table: DataFrame, partitions: int) -> DataFrame:
+    """Return what each task collects of a table whose rows are in any order."""
+    detailed = f.col("row").isin(*DETAILS)
+    sums = [f.sum(name).alias(name) for name in SUMMED]
+    summed = table.where(~detailed).groupBy(*GROUPED).agg(f.count("*").alias("count"), *sums)
+    details = table.where(detailed).select(*GROUPED, *DETAILS.values())
+    groups = summed.unionByName(details, allowMissingColumns=True)
     spread = groups.repartition(min(partitions, _MOST_PARTS), "connection").sortWithinPartitions("connection")
-    parts = spread.mapInArrow(_collect, from_arrow_schema(_PARTS)).persist(StorageLevel.DISK_ONLY)
+    return spread.mapInArrow(_collect, from_arrow_schema(_PARTS))
+
+
+def collected(parts: DataFrame, partitions: int) -> Collected:
+    """Merge the parts, and return what the report shows.
+
+    The sessions of each broker run through a simulated cache. The driver gets sums, however many connections
+    there are.
+    """
+    parts = parts.persist(StorageLevel.DISK_ONLY)
     events = parts.where("part is null").repartition("broker").sortWithinPartitions(*_EVENTS)
     slots = events.groupBy("broker").applyInArrow(_simulated, from_arrow_schema(_SLOTS))
     used = slots.toArrow()  # first, for it has all parts made, side by side; those that follow are only read
-    own = parts.where("part is not null").select("part").repartition(1)
-    merged = own.mapInArrow(_merged, from_arrow_schema(_COLLECTED)).toArrow()
+    own = parts.where("part is not null").select("part")
+    if partitions > _MOST_PARTS:
+        own = own.repartition(_MOST_PARTS).mapInArrow(_merged, from_arrow_schema(_COLLECTED))
+    merged = own.repartition(1).mapInArrow(_merged, from_arrow_schema(_COLLECTED)).toArrow()
     parts.unpersist()
     found = Collected()
     for part in _PART.read(merged.column("part").combine_chunks()):
@@ -134,10 +162,6 @@ def _spread(spark: SparkSession, shares: list[Share]) -> DataFrame:
     return spark.createDataFrame(tasks).repartitionById(len(shares), "task")
 
 
-def _mapped(spread: DataFrame, function: Callable[[Batches], Batches], choice: RowFilter) -> DataFrame:
-    return spread.mapInArrow(function, from_arrow_schema(table_schema(choice)))
-
-
 def _read(keep: Filter, elsewhere: bool, records: bool, batches: Batches) -> Batches:
     for batch in batches:
         for share in _SHARE.read(batch.column("share")):
@@ -155,6 +179,10 @@ def _uses(batches: Batches) -> Batches:
         columns = {one.name: [empty.get(one.type, 0)] * len(keys) for one in STRIPPED}
         columns |= {"connection": keys, "order": [BEFORE] * len(keys), "sequence": uses}
         yield pa.record_batch([pa.array(columns[one.name], one.type) for one in STRIPPED], schema=STRIPPED)
+
+
+def _make_and_collect(make: Callable[[Batches], Batches], batches: Batches) -> Batches:
+    return _collect(make(batches))
 
 
 def _collect(batches: Iterable[pa.RecordBatch]) -> Batches:

@@ -28,10 +28,10 @@ from rich.progress import (
 from replay.capture.files.sources import InputError, plan
 from replay.measure.collected import Collected
 from replay.measure.spark.errors import SparkFailedError
-from replay.measure.spark.jobs import collected, from_captures, from_table, topic_ids, uses_of_ports
+from replay.measure.spark.jobs import collected, from_captures, from_table, parts_of, topic_ids, uses_of_ports
 from replay.measure.spark.session import interrupted, is_local, session
 from replay.measure.spark.stored import earlier, read_stored, sole_writer, write_stored
-from replay.measure.table import EXCHANGES_RAW, KEYS
+from replay.measure.table import KEYS
 from replay.measure.work import Work
 from replay.report.wording import size
 
@@ -114,9 +114,10 @@ def _measure(spark: SparkSession, work: Work) -> Collected:
             runs, uses = known.runs, uses_of_ports(target)
             sources = tuple(replace(one, number=one.number + known.files) for one in sources)
         shares = plan(sources, share_of(work.size, cores))
-        table = from_captures(
+        rows = from_captures(
             spark, shares, work.keep, choice, partitions, work.secrets, elsewhere=not local, uses=uses
         )
+        table = rows.table()
     else:
         if target is not None:
             raise InputError(
@@ -138,12 +139,15 @@ def _measure(spark: SparkSession, work: Work) -> Collected:
         table = table.persist(StorageLevel.DISK_ONLY)
         choice = replace(choice, topics=work.topics | topic_ids(table, work.topics))
     if work.topics or work.table is not None:
-        table = from_table(table, work.keep, choice, partitions)
+        rows = from_table(table, work.keep, choice, partitions)
+        table = rows.table()
     if work.parquet:
-        table = write_stored(spark, table, work.parquet, runs)
+        parts = parts_of(write_stored(spark, table, work.parquet, runs), partitions)
+    else:
+        parts = rows.parts()
     if keys is not None:
-        table = table.select(*EXCHANGES_RAW.names).union(keys)
-    return collected(table, partitions)
+        parts = parts.union(parts_of(keys, partitions))
+    return collected(parts, partitions)
 
 
 def partitions_for(size: int, cores: int | None) -> int:

@@ -14,7 +14,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from replay.measure.spark.jobs import collected
+from replay.measure.spark.jobs import collected, parts_of
 from replay.measure.spark.session import session
 from replay.measure.table import EXCHANGES
 from tests.replay.measure.synthetic import batch_of, complete, connection_rows
@@ -39,7 +39,7 @@ def main() -> None:
     """Collect them in a session of Spark."""
     with session("local[2]", {"spark.driver.memory": "512m"}) as spark:
         spark.conf.set("spark.sql.shuffle.partitions", _TASKS)
-        found = collected(many_connections(spark, int(sys.argv[1])), _TASKS)
+        found = collected(parts_of(many_connections(spark, int(sys.argv[1])), _TASKS), _TASKS)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     sys.stdout.write(json.dumps({"connections": found.kafka_connections, "peak_bytes": peak}) + "\n")
 
