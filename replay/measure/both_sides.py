@@ -1,16 +1,16 @@
-"""Finds connections that a capture has on both sides of a gateway: their fetches count twice. Sans-IO.
+"""Finds connections that were captured on both sides of a gateway: their fetches count twice. Sans-IO.
 
-A gateway forwards a request with the client's own correlation id, in the order in which it came. So of one
-client's connection and the gateway's own connection for it,
+A gateway forwards requests in order, with the client's correlation ids. So the client's connection and the
+gateway's connection to the broker have this in common:
 
-- the exchanges have the same client id, API key, version and correlation id, and
-- each exchange to the broker happens within the one of the client: it is asked later and answered earlier.
+- Their exchanges have the same client id, API key, version and correlation id.
+- Each exchange with the broker lies within the client's: its request is later and its response earlier.
 
-Two consumers with the same client id have the same correlation ids too, and may start together. But of two
-independent ones, neither asks first *and* is answered last every time.
+Two consumers with the same client id also use the same correlation ids, and may start together. But if they
+are independent, it is not always the same one that sends first *and* gets its response last.
 
-Of each connection a few exchanges are kept, chosen by a hash of what is the same on both sides. So both sides
-choose the same ones, wherever the capture began.
+A few exchanges of each connection are kept. They are chosen by a hash of the common fields, so both sides
+keep the same ones wherever the capture begins.
 """
 
 import heapq
@@ -22,14 +22,15 @@ from typing import Final, NamedTuple
 from replay.capture.kafka.exchange import Exchange
 
 SAMPLED: Final = 12
-"""Exchanges that are kept of each connection."""
+"""How many exchanges of each connection are kept."""
 MOST: Final = 2_000
-"""Connections that are compared: those of most exchanges. Both sides of a gateway have the same number."""
+"""How many connections are compared: those with the most exchanges. Both sides of a gateway have equally
+many."""
 _LEAST: Final = 8
-"""Two connections with fewer exchanges in common are not compared."""
+"""Connections with fewer common exchanges are not compared."""
 _WITHIN: Final = 0.8
-"""This part of them has to happen within those of the other side. Not all: requests and responses that share
-a run of segments have the times of the run."""
+"""The share of exchanges that must lie within those of the other side. It is not 1, since requests and
+responses in one run of segments have the times of the run."""
 
 
 class Kept(NamedTuple):
@@ -44,16 +45,16 @@ class Kept(NamedTuple):
 
 
 class Sample:
-    """Some exchanges of one connection."""
+    """A few exchanges of a connection."""
 
     def __init__(self) -> None:
         self._kept: dict[int, Kept] = {}
         self._worst = -1
         self.exchanges = 0
-        """Those that were added, with request and response."""
+        """How many were added that have a request and a response."""
 
     def add(self, exchange: Exchange) -> None:
-        """Keep an exchange, if it is one of those to keep."""
+        """Add an exchange, and keep it if its hash is among the lowest."""
         if not (exchange.request_time and exchange.response_time):
             return
         self.exchanges += 1
@@ -72,19 +73,19 @@ class Sample:
         self._worst = max(self._kept)
 
     def values(self) -> list[Kept]:
-        """Return what was kept, or nothing if it is too little to compare."""
+        """Return the kept exchanges; none if they are too few to compare."""
         return list(self._kept.values()) if len(self._kept) >= _LEAST else []
 
 
 def _rank(exchange: Exchange) -> int:
-    """Return a number that looks random and is the same on both sides. Correlation ids count up."""
+    """Return a hash that is the same on both sides."""
     mixed = (exchange.correlation_id << 8 | exchange.api_key) * 0x9E3779B97F4A7C15 & (1 << 64) - 1
     return (mixed ^ mixed >> 29) * 0xBF58476D1CE4E5B9 & (1 << 64) - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampled:
-    """A connection and its sample."""
+    """A connection with its sample."""
 
     connection: str
     client_id: str
@@ -93,18 +94,15 @@ class Sampled:
 
 
 def busiest(connections: Iterable[Sampled]) -> list[Sampled]:
-    """Return the connections of most exchanges, at most `MOST`. Parts of them may be chosen before."""
+    """Return the `MOST` connections with the most exchanges. Applying it to parts first changes nothing."""
     return heapq.nlargest(MOST, connections, key=lambda one: (one.exchanges, one.connection))
 
 
 def pairs(connections: Iterable[Sampled]) -> list[tuple[str, str]]:
-    """Find connections of clients to a gateway, each with the gateway's connection to the broker.
-
-    Args:
-        connections: those of the capture, in any order.
+    """Find each client's connection to a gateway, with the gateway's connection to the broker.
 
     Returns:
-        names of connections, in order. Each connection to a broker is in one pair at most.
+        Pairs of names of connections, in order. A connection to a broker is in at most one pair.
     """
     sampled = sorted(connections, key=lambda one: one.connection)
     alike: dict[tuple[str, int, int, int], list[tuple[int, int, int]]] = defaultdict(list)
@@ -125,7 +123,7 @@ def pairs(connections: Iterable[Sampled]) -> list[tuple[str, str]]:
 
 
 def _nested(exchanges: list[tuple[int, int, int]]) -> Iterator[tuple[int, int]]:
-    """Yield which exchange happens within which other one. They are in the order of their requests."""
+    """Yield pairs of exchanges, of which the second lies within the first. They come in order of requests."""
     for place, (_, answered, outer) in enumerate(exchanges):
         for asked, inner_answered, inner in exchanges[place + 1 :]:
             if asked > -answered:

@@ -1,4 +1,4 @@
-"""The contents of a table's groups, by where they belong in the report. Sans-IO.
+"""Collects the rows of the table into what the report shows. Sans-IO.
 
 Each task of Spark collects its connections, and the driver adds up what the tasks have collected. The size
 depends on what the report shows, not on the number of connections.
@@ -47,11 +47,11 @@ SUMMED: Final = (
     *(column.name for column in FETCH_COLUMNS if column.name in sums.SUMMED),
 )
 TOP: Final = 50
-"""The report lists at most so many connections."""
+"""How many connections the report lists at most."""
 _SECOND: Final = 1_000_000_000
 _BETWEEN_FILES: Final = 10 * _SECOND
-"""Where one file ends and the next one begins later than this, nothing was captured in between. Files of a
-ring follow each other with the next packet, and consumers fetch twice a second."""
+"""If a file begins more than this after the end of the one before, nothing was captured in between. Files of
+a ring follow each other with the next packet, and consumers fetch twice a second."""
 _OF_ENDS: Final = (
     "client_bytes",
     "broker_bytes",
@@ -66,7 +66,7 @@ _OF_ENDS: Final = (
 )
 
 Group: TypeAlias = Mapping[str, Any]
-"""`GROUPED` and `SUMMED`, `count` (of rows), and `details` (of the rows that have one)."""
+"""The columns `GROUPED`, the sums of `SUMMED`, `count` of rows, and `details`, a list of `Detail`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,13 +79,13 @@ class Starving:
 
     @property
     def rank(self) -> tuple[float, int]:
-        """The longest comes first, as in the report: by seconds, and from when on, in microseconds."""
+        """The order in the report: the longest first, by seconds; then the earliest, by microseconds."""
         return -self.partition.lasted / _SECOND, self.partition.since // 1000
 
 
 @dataclass(slots=True, kw_only=True)
 class Connection:
-    """A connection with fetches that are counted."""
+    """A connection with counted fetches."""
 
     connection: str
     client: str
@@ -94,14 +94,14 @@ class Connection:
     software: str = ""
     fetches: FetchSums = field(default_factory=FetchSums)
     lasted: int = 0
-    """From its first packet to its last one, in ns."""
+    """The time from its first packet to its last, in ns."""
     clients: set[tuple[str, str, int]] = field(default_factory=set)
-    """The keys of `Collected.clients` to which its fetches were added."""
+    """Keys of `Collected.clients`: those that its fetches count for."""
     sampled: Sampled | None = None
 
     @property
     def rank(self) -> tuple[Any, ...]:
-        """The one with the most bytes comes first."""
+        """The order in the report: the most bytes first."""
         return -self.fetches.actual_bytes, (self.connection, self.client, self.broker)
 
 
@@ -116,7 +116,7 @@ class Side:
 
 @dataclass(slots=True)
 class Collected:
-    """The sums of some groups. The groups of one connection come one after the other, in any order.
+    """The sums of groups. The groups of one connection have to follow each other, in any order.
 
     `codec` makes a typed column of it, once `finish` was called.
     """
@@ -125,40 +125,41 @@ class Collected:
     clients: dict[tuple[str, str, int], FetchSums] = field(default_factory=partial(defaultdict, FetchSums))
     brokers: dict[str, FetchSums] = field(default_factory=partial(defaultdict, FetchSums))
     connections: list[Connection] = field(default_factory=list)
-    """Those with the most bytes."""
+    """The connections with the most bytes."""
     not_eligible: dict[str, NotEligible] = field(default_factory=dict)
     rows: Counter[str] = field(default_factory=Counter)
     files: dict[tuple[int, str], FileCounts] = field(default_factory=dict)
     ends: dict[str, ConnectionEnd] = field(default_factory=dict)
-    """The sums of all ends, by reason."""
+    """The summed counts of connections, by the reason why they were not read."""
     kafka_connections: int = 0
     decrypted: int = 0
-    """TLS connections that were decrypted."""
+    """How many TLS connections were decrypted."""
     reasons: Counter[str] = field(default_factory=Counter)
-    """The number of connections by the reason why they were not read."""
+    """How many connections were not read, by reason."""
     client_ids: set[str] = field(default_factory=set)
-    """Of all connections, whether their fetches are counted or not: the first ones in order."""
+    """The first client ids in alphabetical order, also of connections whose fetches are not counted."""
     names: dict[bytes, str] = field(default_factory=dict)
-    """Of topic ids."""
+    """Names of topics, by id."""
     topics: dict[tuple[str, str], FetchReport] = field(default_factory=partial(defaultdict, sums.empty))
-    """By "topic" and its name, or "id" and its hexadecimal digits."""
+    """By `topic_name`."""
     timeline: Timeline = field(default_factory=Timeline)
     limits: dict[tuple[str, str, int], Counted] = field(default_factory=partial(defaultdict, Counted))
     """By client id, software and version."""
     starving: list[Starving] = field(default_factory=list)
-    """The longest. Which of those that are equally long the report shows depends on the names of topics."""
+    """The partitions that starved longest. Names of topics decide between equal ones, so all of these are
+    kept."""
     saved_by_other: int = 0
-    """What the other policy saves."""
+    """The bytes that the other policy saves."""
     clocks_apart: int = 0
-    """The most of a connection, in ns."""
+    """The largest difference between the clocks of the two directions of a connection, in ns."""
     sides: dict[str, Side] = field(default_factory=dict)
-    """By connection: the busiest."""
+    """The connections with the most exchanges, by name."""
     sessions: list[tuple[str, Event]] = field(default_factory=list)
-    """By broker. Their number grows with that of connections: Spark takes them away."""
+    """By broker. They grow with the number of connections, so Spark removes them."""
     delivered: dict[tuple[str, str], Delivered] = field(default_factory=partial(defaultdict, Delivered))
-    """By host and client id of the client; empty unless records were counted by their keys."""
+    """By host and client id of the client. Empty unless records are counted by key."""
     slots: dict[str, SlotsUse] = field(default_factory=dict)
-    """By broker; from `sessions`."""
+    """By broker, made from `sessions`."""
     _now: Connection | None = None
     """The connection whose groups are being added."""
 
@@ -180,13 +181,13 @@ class Collected:
             self._add_fetches(self._now, group)
 
     def finish(self) -> None:
-        """Note that all groups of a connection were added."""
+        """Note that all groups of the current connection were added."""
         if self._now is not None:
             self._add_connection(self._now)
         self._now = None
 
     def merge(self, other: "Collected") -> None:
-        """Add what another one has collected, of other connections."""
+        """Add the sums of other connections."""
         self.whole.merge(other.whole)
         for client, fetches in other.clients.items():
             self.clients[client].merge(fetches)
@@ -226,16 +227,16 @@ class Collected:
         return nsmallest(TOP, self.connections, key=lambda one: one.rank)
 
     def stretches(self) -> list[tuple[int, int]]:
-        """Return when packets were captured. Those of files that follow each other are joined."""
+        """Return the times in which packets were captured. Files that follow each other are one time."""
         of_files = [stretch for counts in self.files.values() for stretch in counts.stretches]
         return [(first, last) for first, last in joined_stretches(of_files, _BETWEEN_FILES)]
 
     def fit(self) -> None:
-        """Make the periods of the timeline as wide as fits to the captured time. Nothing is added later."""
+        """Adapt the timeline to the captured time. Nothing may be added afterwards."""
         self.timeline.fit(sum(last - first for first, last in self.stretches()))
 
     def gateways(self) -> dict[tuple[str, str], tuple[int, int]]:
-        """Find gateways of which the capture has both sides.
+        """Find gateways that were captured on both sides.
 
         Returns:
             for each, by the broker's address on the clients' and on the brokers' side: how many connections
@@ -272,7 +273,7 @@ class Collected:
         self.connections = self.largest()
 
     def _keep_longest(self) -> None:
-        """Keep the `WORST` that starved longest, and those that starved as long as the last of them."""
+        """Keep the `WORST` partitions that starved longest, and all that are equal to the last of them."""
         if len(self.starving) > WORST:
             last = nsmallest(WORST, (one.rank for one in self.starving))[-1]
             self.starving = [one for one in self.starving if one.rank <= last]
@@ -361,14 +362,14 @@ class Collected:
 
 
 def topic_name(topic: str | None, topic_id: bytes | None) -> tuple[str, str]:
-    """Return "topic" and the topic's name, or "id" and the hexadecimal digits of its id."""
+    """Return ("topic", its name), or ("id", the hexadecimal digits of its id)."""
     return ("topic", topic) if topic is not None else ("id", (topic_id or b"").hex())
 
 
 def groups_in(rows: pa.RecordBatch | pa.Table) -> list[Group]:
-    """Return the groups of rows of the table, or of sums of them, which have a column `count`.
+    """Return the groups in rows of the table. Rows with a column `count` are sums of rows.
 
-    The rows of one connection have to follow each other. So do its groups.
+    The rows of one connection have to follow each other. Its groups then do, too.
     """
     table = pa.Table.from_batches([rows]) if isinstance(rows, pa.RecordBatch) else rows
     if "count" not in table.column_names:
@@ -420,7 +421,7 @@ def collect(groups: Iterable[Group]) -> Collected:
 
 
 def collect_part(groups: Iterable[Group], most: int) -> Iterator[list[tuple[str, Event]] | Collected]:
-    """Collect a part of a table's groups.
+    """Collect some of a table's groups.
 
     Yields:
         the sessions of its connections, about `most` events at a time, and at last the rest.

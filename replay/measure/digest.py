@@ -1,4 +1,4 @@
-"""What rows of exchanges do not say of a connection: bytes by topic and over time, sessions, limits. Sans-IO.
+"""Sums up a connection by topic, over time, by session and by limit, which its rows can't show. Sans-IO.
 
 The column `summary` holds it, in the row of each connection. Its size depends on the number of topics, not
 of fetches.
@@ -21,9 +21,9 @@ WIDTHS: Final = tuple(
     int(seconds * _SECOND)
     for seconds in (0.1, 0.2, 1, 2, 10, 20, 60, 120, 600, 1200, 3600, 7200, 14400, 43200, 86400)
 )
-"""Widths of buckets, in ns. Each divides the next, so that timelines can be merged."""
+"""Widths of buckets, in ns. Each divides the next one, so timelines can be merged."""
 BUCKETS: Final = 120
-"""Most buckets in a timeline."""
+"""The most buckets in a timeline."""
 
 
 class Bucket(NamedTuple):
@@ -37,15 +37,15 @@ class Bucket(NamedTuple):
 
 @dataclass(slots=True, repr=False)
 class Timeline:
-    """Fetch bytes over time, in buckets. The more of them have bytes, the wider they are.
+    """Fetch bytes over time, in buckets. Only the number of buckets with bytes decides on their width.
 
-    So a time without fetches does not make the others coarse: it may not have been captured.
+    So a long time without fetches, which perhaps was not captured, does not make the timeline coarse.
     """
 
     width: int = WIDTHS[0]
-    """Of a bucket, in ns."""
+    """The width of a bucket, in ns."""
     buckets: dict[int, list[int]] = field(default_factory=dict)
-    """Actual and predicted bytes, by the time that a bucket begins divided by the width."""
+    """Actual and predicted bytes, by the number of the bucket: its begin divided by the width."""
 
     def __repr__(self) -> str:
         return f"<Timeline buckets={len(self.buckets)} width={self.width / _SECOND}s>"
@@ -73,7 +73,7 @@ class Timeline:
             self.add(time, actual, predicted)
 
     def fit(self, span: int) -> None:
-        """Make the buckets as wide as fits to a captured time, in ns."""
+        """Widen the buckets until `BUCKETS` of them cover the captured time, in ns."""
         while span > BUCKETS * self.width:
             self._widen(self._wider())
 
@@ -92,11 +92,11 @@ class Timeline:
 
 @dataclass(slots=True, kw_only=True)
 class TopicTotals(TopicShare):
-    """The parts of a connection's fetches that belong to one topic."""
+    """A topic's part of all fetches of a connection."""
 
     topic: str | None = None
     topic_id: bytes | None = None
-    """If fetches have ids (v13 and later)."""
+    """Set in place of `topic` for fetches with topic ids (v13 and later)."""
     eligible_request_bytes: int = 0
     eligible_response_bytes: int = 0
     eligible_record_bytes: int = 0
@@ -104,27 +104,28 @@ class TopicTotals(TopicShare):
 
 @dataclass(slots=True, kw_only=True)
 class Summary:
-    """What is known of a whole connection."""
+    """Everything about a connection that is not in the rows of its exchanges."""
 
     end: ConnectionEnd
     topics: list[TopicTotals] = field(default_factory=list)
     bucket_ns: int = WIDTHS[0]
-    """The length of the periods in `over_time`."""
+    """The width of the buckets in `over_time`, in ns."""
     over_time: list[Bucket] = field(default_factory=list)
     sessions: list[Event] = field(default_factory=list)
-    """Predicted sessions have the connection's name, those of the client itself the broker's id."""
+    """A predicted session has the name of the connection. The client's own session has the broker's session
+    id."""
     limits: dict[int, Counted] = field(default_factory=dict)
     """By Fetch version."""
     starved: list[Starved] = field(default_factory=list)
     """The partitions that starved longest."""
     differing: int = 0
-    """Responses that did not come out of the session as they were captured."""
+    """How many responses the session expanded to another size than the captured one."""
     saved_by_other: int = 0
-    """What the other policy saves, in bytes."""
+    """The bytes that the other policy saves."""
     exchanges: int = 0
-    """Those with request and response."""
+    """How many exchanges have both request and response."""
     sample: list[Kept] = field(default_factory=list)
-    """Some exchanges, by which both sides of a gateway are found; none if there are too few."""
+    """A few exchanges, to find both sides of a gateway. Empty if the connection has too few."""
 
 
 _SHARE: Final = tuple(field.name for field in fields(TopicShare))
@@ -133,7 +134,7 @@ _ELIGIBLE: Final = ("request_bytes", "response_bytes", "record_bytes")
 
 
 class Digest:
-    """The sums of one connection's outcomes.
+    """Sums up the outcomes of one connection.
 
     Args:
         connection: its name.
@@ -145,7 +146,7 @@ class Digest:
         self._topics: dict[TopicKey, list[int]] = defaultdict(lambda: [0] * len(_SHARE))
         self._eligible: dict[TopicKey, list[int]] = defaultdict(lambda: [0] * len(_SHARE))
         self._shares: dict[TopicKey, TopicShare] = {}
-        """Of the last fetches, which repeat one another; they are added up when others come."""
+        """The shares of the last fetches, which are all the same. They are added once other ones come."""
         self._repeated = self._repeated_eligible = 0
         """How many fetches have these shares, and how many of them were eligible."""
         self._native: dict[str, int] = {}
@@ -154,7 +155,7 @@ class Digest:
         self.limits = LimitLog(max_fetch_bytes)
 
     def add(self, outcome: Outcome) -> None:
-        """Add the outcome of a fetch that is counted."""
+        """Add the outcome of a counted fetch."""
         exchange = outcome.exchange
         actual = exchange.request_bytes + exchange.response_bytes
         through = outcome.session_request_bytes + outcome.session_response_bytes
@@ -174,7 +175,7 @@ class Digest:
         self.log.close(closing.exchange.request_time, self._connection)
 
     def summary(self, end: ConnectionEnd) -> Summary:
-        """Return what is known of the connection. The sessions are in one summary only."""
+        """Return the summary of the connection, and forget its sessions."""
         self._add_shares()
         return Summary(
             end=end,
@@ -215,7 +216,7 @@ class Digest:
             self.log.touch(time, self._connection, outcome.session_size)
 
     def _note_native(self, outcome: Outcome, time: int) -> None:
-        """Note a session that the client itself has. Its id is the broker's, and any connection may use it.
+        """Note an event of the client's own session. Its id is the broker's: any connection may use it.
 
         Its size stays that of its first response: the later responses of a session do not say it.
         """

@@ -1,6 +1,6 @@
-"""Measures a small capture in this process: Spark takes longer to start than all of it takes.
+"""Measures a small capture in this process, in less time than Spark takes to start.
 
-The steps are those of Spark's tasks (``steps``), and so is the report. It needs no Java.
+The steps and the report are the same as with Spark (``steps``). No Java is needed.
 """
 
 from collections import defaultdict
@@ -28,13 +28,13 @@ _EVENTS: Final = 10_000
 
 
 def measure_here(work: Work) -> Collected | None:
-    """Measure what has at most `MOST` bytes, also once it is expanded.
+    """Measure captures of at most `MOST` bytes, compressed or not.
 
     Returns:
-        what the report shows; None: it is more, a table, or to be written as one, which is Spark's.
+        What the report shows. None if Spark has to do it: for more bytes, and to read or write a table.
 
     Raises:
-        OSError: a file can't be read any more.
+        OSError: a file can no longer be read.
     """
     if work.table or work.parquet or work.size > MOST:
         return None
@@ -52,7 +52,7 @@ def measure_here(work: Work) -> Collected | None:
 
 
 def _stripped(work: Work) -> list[pa.RecordBatch] | None:
-    """Read the segments, without contents of records if nothing needs these; None: more than `MOST` bytes."""
+    """Read the segments, without contents of records if possible. None if they are more than `MOST` bytes."""
     found, size = [], 0
     for share in plan(work.sources, MOST):
         for batch in segments.read(share, work.keep):
@@ -71,7 +71,7 @@ def _sorted(batches: list[pa.RecordBatch], schema: pa.Schema, within: str) -> It
 
 
 def _collected(table: pa.Table) -> Collected:
-    """Collect what the report shows, as Spark's job of this name does."""
+    """Collect what the report shows."""
     whole = Collected()
     sessions: defaultdict[str, list[Event]] = defaultdict(list)
     for part in collect_part(groups_in(table), _EVENTS):

@@ -1,6 +1,6 @@
-"""Counts the records that a connection's fetches brought, by the hashes of their keys. Sans-IO.
+"""Counts the records in a connection's fetch responses by the hashes of their keys. Sans-IO.
 
-It reads batches as the gateway does for cooperative groups, with the same codecs and bounds. That needs the
+It reads batches like the gateway does for cooperative groups, with the same codecs and bounds. They need the
 extra `cooperative`, so this module is only imported with ``--cooperative``.
 """
 
@@ -28,9 +28,10 @@ _MOST_STRETCHES: Final = 256
 
 
 class Offsets:
-    """The offsets of a partition that were counted: stretches, in order.
+    """The counted offsets of a partition, as ordered intervals.
 
-    There are many only where a log was compacted. Then the two lowest are joined with what is between them.
+    There are many only if the log was compacted. Then the lowest two intervals become one, with the gap
+    between them.
     """
 
     __slots__ = ("_ends", "_starts")
@@ -43,12 +44,12 @@ class Offsets:
         return f"<Offsets {[*zip(self._starts, self._ends, strict=True)]}>"
 
     def has(self, first: int, end: int) -> bool:
-        """Whether all offsets from one up to the one before another were added."""
+        """Whether all offsets from `first` to before `end` were added."""
         at = bisect_right(self._starts, first) - 1
         return at >= 0 and end <= self._ends[at]
 
     def add(self, first: int, end: int) -> None:
-        """Add the offsets from one up to the one before another."""
+        """Add the offsets from `first` to before `end`."""
         starts, ends = self._starts, self._ends
         low, high = bisect_left(ends, first), bisect_right(starts, end)
         if low < high:
@@ -59,7 +60,7 @@ class Offsets:
 
 
 class KeyLog:
-    """The records of one connection. A batch that it gets again counts once.
+    """Counts the records of one connection. A batch that is fetched again counts once.
 
     Args:
         members: see `stretches`.
@@ -104,7 +105,7 @@ class KeyLog:
             self._add_records(names[entry.key], entry.partition, memoryview(frame)[start:end])
 
     def _add_records(self, name: tuple[str, str], partition: int, records: memoryview) -> None:
-        """Add the records of a partition. A batch that is cut at the end (KIP-74) comes again."""
+        """Add the records of a partition, except an incomplete batch at the end, which is fetched again."""
         counted = self._counted[*name, partition]
         at, size = 0, len(records)
         while at + MAGIC_AT < size:

@@ -1,8 +1,9 @@
-"""How far responses exceed a response limit (KIP-74), and which partitions starve behind one. Sans-IO.
+"""How far responses exceed a response limit (KIP-74), and which partitions starve because of it. Sans-IO.
 
-A response limit is a fetch's max_bytes: a broker reads partitions in order until records of so many bytes
-were read. The rest are empty although they have records (fetch-semantics 4). Such a partition starves while
-others get records, until it gets some itself. A response may exceed the limit by its first batch.
+A response limit is the max_bytes of a fetch. A broker reads partitions in order until it has read this many
+bytes of records. The remaining partitions are empty in the response even if they have records
+(fetch-semantics 4). Such a partition starves while others get records, until it gets some itself. A response
+may exceed the limit by its first batch.
 """
 
 from copy import copy
@@ -22,10 +23,9 @@ from replay.simulate.captured_response import CapturedResponse
 from replay.simulate.outcome import Outcome, TopicKey
 
 NO_LIMIT: Final = 52_428_800
-"""What fetches of v0 to v2 are measured by, since they have no limit: the default of the Java client
-(fetch.max.bytes, KIP-74)."""
+"""The limit for fetches of v0 to v2, which have none: the Java client's default (fetch.max.bytes, KIP-74)."""
 WORST: Final = 10
-"""Starved partitions that are kept."""
+"""How many starved partitions are kept."""
 _THROTTLED: Final = 1
 """The first version with throttle_time_ms in its response."""
 _MAX_BYTES_AT: Final = 12
@@ -36,21 +36,21 @@ _RECORDS_AT: Final = 14
 
 @dataclass(slots=True)
 class Counted:
-    """The figures of fetches of one version."""
+    """The figures of the fetches of one version."""
 
     responses: int = 0
     max_bytes: int = 0
-    """The largest limit that was asked for; 0 below v3."""
+    """The largest limit that a fetch had. 0 below v3."""
     largest_record_bytes: int = 0
-    """Records in the largest response."""
+    """Bytes of records in the largest response."""
     over_limit: int = 0
-    """Responses with more records than the limit."""
+    """How many responses had more records than the limit."""
     over_limit_bytes: int = 0
-    """By how many bytes, in all."""
+    """The bytes above the limit, of all responses."""
     starved: int = 0
-    """How often a partition got no records for a time although it had some and others got theirs."""
+    """How often a partition began to starve."""
     starved_ns: int = 0
-    """How long, in all."""
+    """How long partitions starved, added up."""
 
     def add(self, other: "Counted") -> None:
         """Add the figures of other fetches."""
@@ -65,22 +65,22 @@ class Counted:
 
 @dataclass(slots=True)
 class Starved:
-    """A partition that got no records for a time although it had some, while others got theirs."""
+    """A partition that had records but got none for a time, while other partitions got some."""
 
     topic: str | None
     topic_id: bytes | None
     """If the fetch has ids (v13 and later)."""
     partition: int
     since: int
-    """When the first such response came, in ns since 1970."""
+    """When the first response without its records came, in ns since 1970."""
     version: int
-    """Of the fetch."""
+    """The Fetch version."""
     until: int = 0
-    """When it got records or had none any more; or the last response."""
+    """When it got records or had no more; if neither happened, the time of the last response."""
     responses: int = 0
-    """Those that brought records of others."""
+    """How many responses brought records of other partitions only."""
     behind: int = 0
-    """The most offsets between its fetch offset and the end of what the client may read."""
+    """The largest distance from its fetch offset to the last offset that the client may read."""
 
     @property
     def lasted(self) -> int:
@@ -89,12 +89,12 @@ class Starved:
 
 
 class LimitLog:
-    """The responses of one connection against their limits.
+    """Compares the responses of one connection with their limits.
 
-    Its size depends on the number of partitions that a fetch lists, not on the number of fetches.
+    Its memory depends on the number of partitions in a fetch, not on the number of fetches.
 
     Args:
-        max_fetch_bytes: a limit that responses are measured by if it is lower than their own; 0: none.
+        max_fetch_bytes: a limit that replaces higher ones; 0 if there is none.
     """
 
     __slots__ = (
@@ -112,11 +112,11 @@ class LimitLog:
         self._ceiling = max_fetch_bytes
         self._counted: dict[int, Counted] = {}
         self._handler = FetchSessionHandler()
-        """Its table has what fetches list, or what a session of the client's own holds."""
+        """Its table has the partitions of the last full fetch, or of the client's own session."""
         self._offsets = np.zeros(0, np.int64)
         """The fetch offset of each row of the table."""
         self._ends = np.zeros(0, np.int64)
-        """How far the client may read in it."""
+        """For each row, the offset up to which the client may read."""
         self._isolation_level = 0
         self._starving: dict[tuple[TopicKey, int], Starved] = {}
         self._worst: list[Starved] = []
@@ -134,11 +134,11 @@ class LimitLog:
         elif response is not None:
             self._count(exchange.api_version, request.max_bytes, response.walk.record_bytes)
             self._note_starved(outcome, request, response)
-        elif request.session_id:  # what the session was told is not known
+        elif request.session_id:  # the response is missing, so the session's state is unknown
             self._handler.drop()
 
     def by_version(self) -> dict[int, Counted]:
-        """Return the figures by Fetch version. What still starves counts until the last response."""
+        """Return the figures by Fetch version. Partitions that still starve count until the last response."""
         counted = {version: copy(one) for version, one in self._counted.items()}
         for starved in self._starving.values():
             counted[starved.version].starved_ns += starved.lasted
@@ -161,7 +161,7 @@ class LimitLog:
             counted.over_limit_bytes += record_bytes - limit
 
     def _add_old(self, outcome: Outcome) -> None:
-        """Add a fetch of v0 to v3. Only the size of its response is read."""
+        """Add a fetch of v0 to v3. Only the sizes of records in its response are read."""
         exchange = outcome.exchange
         whole = exchange.request and exchange.response and not exchange.request_missing
         if not whole or exchange.response_missing or not 0 <= exchange.api_version <= LIMITED:
@@ -177,12 +177,12 @@ class LimitLog:
     # Starving
 
     def _note_starved(self, outcome: Outcome, request: FetchRequest, response: CapturedResponse) -> None:
-        """Note which partitions starve in a response, and which do not any more."""
+        """Note which partitions starve in a response, and which no longer do."""
         in_session = request.session_id > 0 and request.session_epoch > 0
         if request.not_plain or response.walk.error_code:
             self._handler.drop()
             return
-        # Where nobody got records, nobody starved. A session's state goes on all the same.
+        # Without records in the response no partition starves. A session's state changes nevertheless.
         if not response.walk.record_bytes and not in_session and not response.walk.session_id:
             return
         if not self._follow(request, in_session=in_session):
@@ -220,7 +220,7 @@ class LimitLog:
             self._worst = nlargest(WORST, self._worst, key=lambda one: one.lasted)
 
     def _follow(self, request: FetchRequest, *, in_session: bool) -> bool:
-        """Note what a fetch asks for; return False if that can't be known."""
+        """Note the partitions and offsets of a fetch. Return False if they are not known."""
         listing = request.listing
         if listing is None:
             return False
@@ -237,7 +237,7 @@ class LimitLog:
         return True
 
     def _listed_rows(self, listing: Listing) -> Rows | None:
-        """Return the table's row of each entry of a full fetch; the table has nothing else."""
+        """Return the table's row for each entry of a full fetch. The table then has no other rows."""
         handler, table = self._handler, self._handler.table
         if table is not None and table.layout is listing.layout and table.size == len(listing):
             rows = table.locate(listing)
@@ -249,7 +249,7 @@ class LimitLog:
         return table.locate(listing)
 
     def _session_rows(self, request: FetchRequest, listing: Listing) -> Rows | None:
-        """Return the table's row of each entry that a fetch of the client's session adds or alters."""
+        """Return the table's row for each entry that a fetch in the client's session adds or changes."""
         table = self._handler.table
         if (
             table is None
@@ -268,7 +268,7 @@ class LimitLog:
         return table.locate(listing)
 
     def _forget(self, request: FetchRequest) -> None:
-        """Drop what a fetch has its session forget."""
+        """Drop the partitions that a fetch lists as forgotten."""
         table = self._handler.table
         gone = (
             {
@@ -284,7 +284,7 @@ class LimitLog:
             self._ends[left] = _UNKNOWN
 
     def _hungry(self, request: FetchRequest, response: CapturedResponse) -> tuple[Rows, Rows]:
-        """Return the rows that got no records although they have some, and how many offsets each lacks."""
+        """Return the rows that have records but got none, and how many offsets each is behind."""
         table, walk, ends = self._handler.table, response.walk, self._ends
         if table is None or table.layout is not response.layout:
             return _NONE, _NONE
@@ -301,7 +301,8 @@ class LimitLog:
             if row < 0:
                 continue
             ends[row] = _UNKNOWN if entry.error_code else int.from_bytes(entry.fixed[span], signed=True)
-            # One that names a replica to read from, or diverges, was not read (KIP-392, KIP-595).
+            # The broker did not read one that has a preferred replica or a diverging epoch (KIP-392,
+            # KIP-595).
             if entry.records or entry.redirects:
                 fed.append(row)
         if not walk.record_bytes:
@@ -313,9 +314,9 @@ class LimitLog:
 
 
 _UNKNOWN: Final = -1
-"""The end of a partition that had an error, or of which nothing was said."""
+"""The end of a partition with an error, or without an entry so far."""
 _ENDS: Final = (("high_watermark", HIGH_WATERMARK), ("last_stable_offset", LAST_STABLE_OFFSET))
-"""What a client may read up to, by whether it reads only what is committed; and where it is in an entry."""
+"""The field up to which a client may read, and its place in an entry: read_uncommitted, read_committed."""
 _NONE: Final[Rows] = np.zeros(0, np.intp)
 
 
@@ -323,7 +324,7 @@ def _record_bytes(frame: bytes, version: int) -> int:
     """Return the bytes of records in a response of v0 to v3.
 
     Raises:
-        ProtocolError: it is none.
+        ProtocolError: the frame is no such response.
     """
     at = 2 * LENGTH_BYTES + (4 if version >= _THROTTLED else 0)
     topics, at = read_count(frame, at)

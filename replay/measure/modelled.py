@@ -1,4 +1,4 @@
-"""The figures that are modelled, not counted: headers of TCP and IP, and money. Sans-IO."""
+"""Computes the figures that are modelled, not counted: headers of TCP and IP, and money. Sans-IO."""
 
 from typing import Final
 

@@ -52,12 +52,12 @@ from replay.simulate.session_cache import SLOTS
 
 _SECOND: Final = 1_000_000_000
 _APART: Final = 1_000_000
-"""Clocks that are fewer ns apart are taken for one: a card's queues, or the cores of a machine."""
+"""Smaller differences of clocks, in ns, are ignored: queues of a network card or cores may differ as much."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class About:
-    """What is not in the table, but belongs into the report."""
+    """The parts of the report that are not in the table."""
 
     version: str
     policy: str
@@ -65,11 +65,11 @@ class About:
     price_per_gb: float | None = None
     max_fetch_bytes: int = 0
     members: int = 0
-    """For so many members of each group it is told how evenly keys would spread; 0: it is not."""
+    """For how many members of each group the spread of keys is shown. 0 if it is not shown."""
 
 
 def report(found: Collected, about: About) -> Report:
-    """Make the report from what was collected of a table's groups."""
+    """Make the report."""
     whole = found.whole.fetch()
     time = _time(found)
     rate = Rate(seconds=time["captured_seconds"], price_per_gb=about.price_per_gb)
@@ -238,7 +238,7 @@ def _over_time(timeline: Timeline) -> list[Bucket]:
 
 
 def _time(found: Collected) -> Time:
-    """Return when packets were captured. The files' own stretches are joined where they follow each other."""
+    """Return the times in which packets were captured."""
     stretches = found.stretches()
     return Time(
         first=_iso(stretches[0][0]) if stretches else "",
@@ -281,7 +281,7 @@ def _readable(ends: Iterable[ConnectionEnd]) -> ReadableReport:
 
 
 def _policies(found: Collected, fetch: FetchReport, policy: str) -> dict[str, PolicyRow]:
-    """Return what both policies save. What the other one saves is summed up by connection."""
+    """Return the savings of both policies. Those of the other policy were summed by connection."""
     saved = dict.fromkeys(("gateway", "always"), found.saved_by_other)
     saved[policy] = fetch["saved_bytes"]
     whole = actual_bytes(fetch)
@@ -344,7 +344,7 @@ def _limit_figures(counted: Counted) -> LimitFigures:
 
 
 def _cooperative(found: Collected, about: About) -> CooperativeReport:
-    """Return how evenly keys would spread. A client is of the one group that its connections name."""
+    """Return how evenly keys would spread. A client belongs to the one group that its connections name."""
     wanted = about.filters["topics"]
     by_group: defaultdict[tuple[str | None, str | None], Delivered] = defaultdict(Delivered)
     for (_, client_id), delivered in found.delivered.items():

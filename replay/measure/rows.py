@@ -1,6 +1,6 @@
-"""One connection's exchanges in, its rows of the table out. Sans-IO.
+"""Turns the exchanges of connections into rows of the table. Sans-IO.
 
-Spark's workers run this: it can be pickled, and its memory is bounded.
+Spark's workers run it, with bounded memory.
 """
 
 from collections.abc import Iterable, Iterator
@@ -23,29 +23,29 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowFilter:
-    """How exchanges become rows, and which of them are counted."""
+    """How exchanges become rows, and which fetches are counted."""
 
     policy: Policy = "gateway"
     raw: bool = False
-    """Write the frames into the table as well."""
+    """Also write the frames into the table."""
     clients: frozenset[str] = frozenset()
-    """Client ids; empty: all."""
+    """Client ids. Empty for all."""
     topics: frozenset[TopicKey] = frozenset()
-    """Names and ids of topics; empty: all."""
+    """Names and ids of topics. Empty for all."""
     max_fetch_bytes: int = 0
-    """A response limit to measure by; 0: that of each fetch."""
+    """See `LimitLog`."""
     members: int = 0
-    """Count records by their keys, for so many members of cooperative groups; 0: do not."""
+    """For how many members of cooperative groups records are counted by key. 0 if they are not counted."""
 
     def counts(self, outcome: Outcome) -> bool:
-        """Whether a fetch is counted: it is of one of the clients, and names one of the topics."""
+        """Whether a fetch is counted: one of the clients sent it, and it lists one of the topics."""
         if self.clients and outcome.exchange.client_id not in self.clients:
             return False
         return not self.topics or not self.topics.isdisjoint(outcome.topics)
 
 
 def rows(events: Iterable[Exchange | ConnectionEnd], choice: RowFilter) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of one pair of ports. Its events are those of one connection after the other."""
+    """Yield the rows of connections, which follow each other."""
     connection = _Connection(choice)
     for event in events:
         if isinstance(event, Exchange):
@@ -67,7 +67,7 @@ def file_rows(files: Iterable[FileCounts], choice: RowFilter) -> pa.RecordBatch:
 
 
 class _Connection:
-    """One connection: one use of a pair of ports."""
+    """Writes the rows of one connection."""
 
     def __init__(self, choice: RowFilter, writer: Writer | None = None) -> None:
         self._choice = choice
@@ -83,7 +83,7 @@ class _Connection:
         self.writer = writer or Writer(raw=choice.raw)
 
     def add(self, exchange: Exchange) -> None:
-        """Add the next exchange. A fetch is written when its outcome is known."""
+        """Add the next exchange. A fetch is written once its outcome is known."""
         place, self._exchanges = self._exchanges, self._exchanges + 1
         if exchange.api_key == FETCH:
             self._places[id(exchange)] = place
@@ -97,7 +97,7 @@ class _Connection:
         self._settle_other()
 
     def end(self, end: ConnectionEnd) -> None:
-        """Write the rows that are left, and the row of the connection."""
+        """Write the remaining rows, and the row of the connection."""
         outcomes, ending = self._engine.end(end)
         self._settle(outcomes)
         digest = self._digest_of(end.connection)
@@ -113,7 +113,7 @@ class _Connection:
             self.writer.detail(KEYS, self._keys.delivered, end)
 
     def _close(self, digest: Digest, closing: Outcome) -> None:
-        """Write the row of the close that the gateway would send when the client is gone."""
+        """Write the row of the close that the gateway would send once the client has left."""
         closing.exchange.api_version = self._version
         digest.close(closing)
         self.writer.exchange(closing.exchange, LAST - 1, closing, counted=True, row="closing")
@@ -130,7 +130,7 @@ class _Connection:
                     self._keys.add(outcome)
 
     def _settle_other(self) -> None:
-        """Add up what the other policy saves."""
+        """Add up the savings of the other policy."""
         for outcome in self._engine.drain_other():
             exchange = outcome.exchange
             closes = not exchange.request_bytes  # the gateway's close, when the client is gone

@@ -1,7 +1,7 @@
-"""How evenly keys would spread over the members of a cooperative group: counts and figures. Sans-IO.
+"""Measures how evenly keys would spread over the members of a cooperative group. Sans-IO.
 
-Records are counted by stretches of hashes, so that what each member would get of a partition is a sum,
-however many members share it. Keys themselves are not kept, and their hashes do not leave the measurement.
+Records are counted by intervals of hashes. A member's share of a partition is a sum over intervals, however
+many members share the partition. Keys are not kept, and their hashes do not leave the measurement.
 """
 
 from bisect import bisect_left
@@ -17,11 +17,11 @@ from proxy.cooperative.ranges import Split
 from replay.report.model import CooperativeRow, HottestKey, SpreadShare
 
 MEMBERS: Final = range(2, 65)
-"""How many members may be asked for."""
+"""The allowed numbers of members."""
 MOST_KEYS: Final = 1024
-"""Keys of a topic that are told apart. If there are more, several have one or two thousandths in common."""
+"""How many keys of a topic are counted separately. If there are more, some counts are of several keys."""
 _APART: Final = 0x9E3779B1
-"""A key in two partitions is two: each may be another member's."""
+"""Makes hashes differ by partition: the same key in two partitions may belong to two members."""
 
 TopicName: TypeAlias = tuple[str, str]
 """`topic` and its name, or `id` and its hexadecimal digits."""
@@ -29,9 +29,9 @@ TopicName: TypeAlias = tuple[str, str]
 
 @cache
 def stretches(members: int) -> Split:
-    """Return the stretches of hashes to count by, as the steps of a split.
+    """Return the intervals of hashes to count by, as the steps of a split.
 
-    Each lane that the gateway may cut for so many members, of however many partitions, is made of whole ones.
+    Each range that the gateway may assign to one of this many members consists of whole intervals.
     """
     shared_by = {
         parts for among in range(1, members + 1) for parts in (members // among, -(-members // among))
@@ -43,15 +43,15 @@ def stretches(members: int) -> Split:
 class KeyCounts:
     """Records and bytes by key.
 
-    Keys are told apart by all bits of their hashes, or if there are more than `MOST_KEYS`, by as many of the
-    first bits as give no more. Then several keys count as one. So the largest count is that of the hottest
-    key or more, and the order of adding and merging makes no difference.
+    Keys are identified by their hashes. With more than `MOST_KEYS` keys, only as many leading bits are used
+    as give at most `MOST_KEYS` counts, so that a count may be of several keys. The largest count is therefore
+    that of the hottest key or more. The order of adding and merging makes no difference.
     """
 
     counts: dict[int, list[int]] = field(default_factory=dict)
-    """Records and bytes, by the first bits of the hash."""
+    """Records and bytes, by the leading bits of the hash."""
     shift: int = 0
-    """How many of the last bits do not count."""
+    """How many trailing bits of the hash are ignored."""
 
     def __repr__(self) -> str:
         return f"<KeyCounts keys={len(self.counts)} shift={self.shift}>"
@@ -91,13 +91,13 @@ class TopicCounts:
     """The records of one topic."""
 
     partitions: set[int] = field(default_factory=set)
-    """All that brokers answered for, also those without a record."""
+    """All partitions in responses, also those without records."""
     records: dict[int, list[int]] = field(default_factory=dict)
-    """By partition, and by stretch of hashes."""
+    """By partition, and by interval of hashes."""
     sizes: dict[int, list[int]] = field(default_factory=dict)
-    """The bytes of these records, without compression."""
+    """The uncompressed bytes of these records."""
     keys: KeyCounts = field(default_factory=KeyCounts)
-    """Those of them that have a key."""
+    """The records that have a key."""
 
     def merge(self, other: "TopicCounts") -> None:
         """Add other counts."""
@@ -111,20 +111,20 @@ class TopicCounts:
 
 @dataclass(slots=True)
 class Delivered:
-    """What brokers sent to clients."""
+    """The records that brokers sent to clients."""
 
     groups: set[str] = field(default_factory=set)
-    """Those that the clients named."""
+    """The groups that the clients named in requests."""
     topics: dict[TopicName, TopicCounts] = field(default_factory=dict)
     unread: int = 0
-    """Bytes of responses, or of batches in them, that could not be read."""
+    """Bytes of responses and batches that could not be read."""
 
     def topic(self, name: TopicName) -> TopicCounts:
         """Return the counts of a topic."""
         return self.topics.setdefault(name, TopicCounts())
 
     def merge(self, other: "Delivered") -> None:
-        """Add what was sent to others."""
+        """Add records that were sent to other clients."""
         self.groups |= other.groups
         for name, counts in other.topics.items():
             self.topic(name).merge(counts)
@@ -134,7 +134,7 @@ class Delivered:
 def spread_row(
     members: int, delivered: Delivered, *, group: str | None = None, client_id: str | None = None
 ) -> CooperativeRow:
-    """Return how evenly the keys of a group, or of a client id, would spread over so many members."""
+    """Return how evenly the keys of a group, or of a client id, would spread over its members."""
     topics = {f"{kind}:{name}": counts for (kind, name), counts in delivered.topics.items()}
     lanes = _lanes(members, {name: counts.partitions for name, counts in topics.items()})
     partitions = [counts.partitions for counts in topics.values()]
@@ -189,10 +189,10 @@ def _hottest(topics: Iterable[KeyCounts], records: int, size: int) -> HottestKey
 
 
 def _lanes(members: int, topics: Mapping[str, Iterable[int]]) -> list[Lanes]:
-    """Return what each member would get, by the gateway's plan.
+    """Return the ranges that the gateway's plan gives to each member.
 
-    Topics with fewer partitions than members are shared. The others are assigned by the client: here as
-    Kafka's RangeAssignor does it.
+    Topics with fewer partitions than members are shared. The others are assigned by the client, which is
+    taken to use Kafka's RangeAssignor.
     """
     names = [b"%02d" % number for number in range(members)]
     assigned: dict[bytes, list[TopicPartition]] = {name: [] for name in names}

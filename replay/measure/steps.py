@@ -1,4 +1,4 @@
-"""What is done with the segments of connections, and with a table of exchanges, wherever that is. Sans-IO.
+"""The steps from segments, or from a stored table, to rows of the table: in Spark and without. Sans-IO.
 
 Batches come sorted: by `connection`, and within one by `order` or `place`.
 """
@@ -21,13 +21,14 @@ from replay.measure.strip_records import restore_records
 from replay.measure.table import CODECS, EXCHANGES, EXCHANGES_RAW, connection_ends, exchanges
 
 BEFORE: Final = -1
-"""The `order` of a row that tells how many connections had these ports before. It comes first."""
+"""The `order` of the row with the number of earlier connections on these ports. It sorts before all
+others."""
 
 Batches: TypeAlias = Iterator[pa.RecordBatch]
 
 
 def table_schema(choice: RowFilter) -> pa.Schema:
-    """Return the schema of the rows that a choice gives."""
+    """Return the schema of the rows."""
     return EXCHANGES_RAW if choice.raw else EXCHANGES
 
 
@@ -49,7 +50,7 @@ def measure(ports: frozenset[int], choice: RowFilter, secrets: Secrets | None, b
 
 
 def measure_again(keep: Filter, choice: RowFilter, batches: Batches) -> Batches:
-    """Yield the rows of the table anew, from a table that has the raw columns, with another filter."""
+    """Yield new rows from those of a table with the raw columns, with another filter."""
 
     def events(connection: str, own: Batches) -> Iterable[Event]:
         return (event for run in own for event in exchanges(run)) if _wanted(keep, connection) else ()
@@ -64,7 +65,7 @@ def topic_ids(topics: frozenset[str], batches: Iterable[pa.RecordBatch]) -> froz
 
 
 def restored(batches: Batches) -> Batches:
-    """Yield batches with zeros where contents of records were cut.
+    """Yield batches with zeros in place of the contents of records that were cut.
 
     Zeros may be many times as long as what is left. So where there are any, connections come one by one.
     """
@@ -76,7 +77,7 @@ def restored(batches: Batches) -> Batches:
 
 
 def _connections(batches: Batches) -> Iterator[tuple[Any, Batches]]:
-    """Yield each connection and its batches, as views. What Spark groups itself takes 4 ms of CPU a group."""
+    """Yield each connection and its batches, as views. Grouping by Spark takes 4 ms of CPU for each group."""
     for key, runs in groupby(_runs(batches), key=itemgetter(0)):
         yield key, (run for _, run in runs)
 
@@ -91,7 +92,7 @@ def _runs(batches: Batches) -> Iterator[tuple[Any, pa.RecordBatch]]:
 
 
 def _used(own: Batches) -> tuple[int, Batches]:
-    """Take the row of `uses_of_ports` from a connection's rows. Return its number, 0 if there is none."""
+    """Remove the row of `uses_of_ports` from a connection's rows. Return its number, 0 if there is none."""
     first = next(own)
     if first.column("order")[0].as_py() != BEFORE:
         return 0, chain((first,), own)
@@ -112,7 +113,7 @@ def _rows(
     files_in: Callable[[pa.RecordBatch], Iterable[FileCounts]],
     events_of: Callable[[Any, Batches], Iterable[Event]],
 ) -> Batches:
-    """Yield the rows of connections, and those of files, which have no connection."""
+    """Yield the rows of connections and of files."""
     files: list[FileCounts] = []
 
     def events() -> Iterator[Event]:

@@ -1,8 +1,8 @@
-"""Cuts the contents of records out of segments before a shuffle, and puts zeros in their place after it.
+"""Removes the contents of records from segments before a shuffle, and puts zeros there after it. Sans-IO.
 
-No measurement depends on the contents of records, and they are most of the bytes. Contents are cut only where
-it is certain what they are: after a run that is one whole fetch request, in runs that are one whole response
-to it, walked to its end. All else stays as it is. Sans-IO.
+Most bytes are contents of records, and no figure depends on them. They are cut only where they are certain to
+be records: in runs that are exactly one response, parsed to its end, after a run that is exactly its fetch
+request. Everything else is kept.
 """
 
 from collections.abc import Sequence
@@ -39,9 +39,9 @@ STRIPPED: Final = pa.schema(
     ]
 )
 _WORTH: Final = 4096
-"""A smaller first run of a response is not looked into."""
+"""Responses with a smaller first run are not examined."""
 _LEAST: Final = 512
-"""Records of fewer bytes are not cut."""
+"""Shorter records are not cut."""
 
 _Numbers: TypeAlias = npt.NDArray[np.int64]
 
@@ -51,7 +51,7 @@ class _Batch:
     """The payloads of a batch."""
 
     data: memoryview
-    """All of them, one after the other."""
+    """All payloads, concatenated."""
     edges: _Numbers
     """The payload of row n is from `edges[n]` to `edges[n + 1]`."""
     spans: dict[int, list[Span]] = field(default_factory=dict)
@@ -64,7 +64,7 @@ class _Batch:
 
 
 def strip_records(batch: pa.RecordBatch, *, keep: bool = False) -> pa.RecordBatch:
-    """Cut the contents of records out of a batch of SEGMENTS; `keep`: leave them, and cut nothing."""
+    """Remove the contents of records from a batch of SEGMENTS, or with `keep` only change its schema."""
     payload = batch.column("payload")
     found = _Batch(*_bytes_of(payload))
     if not keep:
@@ -79,7 +79,7 @@ def strip_records(batch: pa.RecordBatch, *, keep: bool = False) -> pa.RecordBatc
 
 
 def restore_records(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return a STRIPPED batch as SEGMENTS, with zeros where contents were cut."""
+    """Return a STRIPPED batch as SEGMENTS, with zeros in place of what was cut."""
     columns = [batch.column(name).cast(SEGMENTS.field(name).type) for name in SEGMENTS.names]
     lengths = pc.binary_length(batch.column("cuts"))
     if pc.sum(lengths).as_py():
@@ -88,14 +88,14 @@ def restore_records(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _bytes_of(column: pa.Array) -> tuple[memoryview, _Numbers]:
-    """Return the bytes of a binary column, and the edges of its values in them."""
+    """Return the concatenated values of a binary column, and the offsets at which they begin and end."""
     _, offsets, data = column.buffers()
     edges = np.frombuffer(offsets, np.int32)[column.offset : column.offset + len(column) + 1]
     return memoryview(data or b"").cast("B"), edges.astype(np.int64)
 
 
 def _sides(batch: pa.RecordBatch) -> _Numbers:
-    """Number the sides that sent the rows. Those of one connection differ only in the last bit."""
+    """Number the sender of each row. The two sides of a connection differ only in the last bit."""
     connections = batch.column("connection").dictionary_encode().indices.to_numpy()
     low = batch.column("from_low").to_numpy(zero_copy_only=False)
     sides: _Numbers = 2 * connections.astype(np.int64) + low
@@ -103,7 +103,7 @@ def _sides(batch: pa.RecordBatch) -> _Numbers:
 
 
 def _requests(found: _Batch, sides: _Numbers) -> Sequence[int]:
-    """Return the rows that are one whole fetch request, if a large row of the other side follows."""
+    """Return the rows that are exactly one fetch request, followed by a large row of the other side."""
     sizes = np.diff(found.edges)
     rows = np.flatnonzero(
         (sizes[:-1] > REQUEST_START_BYTES) & (sizes[1:] >= _WORTH) & (sides[1:] ^ sides[:-1] == 1)
@@ -145,7 +145,7 @@ def _look_into(found: _Batch, row: int, sides: _Numbers) -> None:
 
 
 def _last_row(found: _Batch, row: int, size: int) -> int:
-    """Return the row at whose end `size` bytes end, counted from the start of a row; 0 if there is none."""
+    """Return the row whose end is `size` bytes after the start of a row; 0 if there is none."""
     end = int(found.edges[row]) + size
     last = int(np.searchsorted(found.edges, end)) - 1
     return last if last + 1 < len(found.edges) and found.edges[last + 1] == end else 0
@@ -158,7 +158,7 @@ def _isolation(request: bytes, version: int) -> int:
 
 
 def _spread(found: _Batch, row: int, spans: Sequence[Span]) -> None:
-    """Add spans to the rows that have them."""
+    """Add spans to the rows in which they are."""
     for start, stop in spans:
         at = start
         while at < stop:
@@ -189,7 +189,7 @@ def _without(found: _Batch, rows: int) -> tuple[pa.Array, pa.Array]:
 
 
 def _with_zeros(payload: pa.Array, cuts: Sequence[bytes]) -> pa.Array:
-    """Return the payloads with zeros where they were cut."""
+    """Return the payloads with zeros in place of what was cut."""
     data, edges = _bytes_of(payload)
     pieces: list[memoryview] = []
     sizes = np.diff(edges)
@@ -217,7 +217,7 @@ _ZEROS: Final = bytes(1 << 20)
 
 
 def _column(data: bytes, sizes: _Numbers) -> pa.Array:
-    """Return a binary column of values that follow each other."""
+    """Return a binary column of concatenated values."""
     edges = np.zeros(len(sizes) + 1, np.int32)
     np.cumsum(sizes, out=edges[1:])
     return pa.Array.from_buffers(pa.binary(), len(sizes), [None, pa.py_buffer(edges), pa.py_buffer(data)])

@@ -101,18 +101,18 @@ def _nowhere() -> Where:
 
 @dataclass(slots=True, repr=False)
 class FetchSums:
-    """The sums of groups of fetches. The groups of one connection come one after the other."""
+    """The sums of groups of fetches. The groups of one connection have to follow each other."""
 
     sums: FetchReport = field(default_factory=empty)
-    """Without what sessions save, which `fetch` computes."""
+    """Without the savings, which `fetch` computes."""
     where: Where = field(default_factory=_nowhere)
     """Where the bytes go."""
     connections: int = 0
     lasted: int = 0
-    """How long the connections were captured, all together, in ns. Only known by client."""
+    """How long the connections were captured, added up, in ns. Only known by client."""
     closes: int = 0
     passed: dict[str, Passed] = field(default_factory=dict)
-    """Fetches that did not go through a session, by reason."""
+    """Fetches without a session, by reason."""
     _last: tuple[str, ...] = ()
     """The connection of the last group."""
 
@@ -121,11 +121,11 @@ class FetchSums:
 
     @property
     def actual_bytes(self) -> int:
-        """All fetch bytes as captured, both directions."""
+        """The captured fetch bytes of both directions."""
         return actual_bytes(self.sums)
 
     def add(self, group: Mapping[str, Any]) -> None:
-        """Add a group: fetches of the same kind of row and the same eligibility, or closes."""
+        """Add a group: all its fetches have the same kind of row and the same eligibility."""
         if (group["connection"],) != self._last:
             self.connections += 1
             self._last = (group["connection"],)
@@ -159,7 +159,7 @@ class FetchSums:
                 mine[name] += others[name]  # type: ignore[literal-required]  # keys of Shares
 
     def fetch(self) -> FetchReport:
-        """Return the sums, with what sessions save."""
+        """Return the sums with the savings."""
         return with_savings(self.sums)
 
     def _add_actual(self, group: Mapping[str, Any]) -> None:
@@ -203,7 +203,7 @@ class FetchSums:
 
 
 def with_savings(fetch: FetchReport) -> FetchReport:
-    """Return sums with `saved_bytes` and `saved_ratio` computed."""
+    """Return the sums with `saved_bytes` and `saved_ratio`."""
     saved = eligible_bytes(fetch) - sessions_bytes(fetch)
     whole = actual_bytes(fetch)
     return FetchReport(
@@ -227,7 +227,7 @@ def add_topic(fetch: FetchReport, totals: TopicTotals) -> None:
 
 
 def add(fetch: FetchReport, other: FetchReport) -> None:
-    """Add other sums. What sessions save is not computed."""
+    """Add other sums, without computing the savings."""
     for part in ("actual", "eligible", "sessions"):
         for name, count in other[part].items():
             fetch[part][name] += count  # type: ignore[literal-required]  # keys of its parts

@@ -1,4 +1,4 @@
-"""The table of exchanges: one row for each exchange. Every report is a query over it. Sans-IO.
+"""The table of exchanges, with a row for each exchange. Reports are made from it. Sans-IO.
 
 `COLUMNS` describes each column. `measure --parquet` writes this table, with `STORED_COLUMNS`. A connection's
 rows hold its fetches, and what they cost through the session engine. Its last row, of the kind `connection`,
@@ -24,7 +24,7 @@ from replay.simulate.outcome import Outcome
 FETCH: Final = 1
 """The API key of Fetch."""
 KEYS: Final = "keys"
-"""The kind of the row with a connection's records by key. It is in no table that is written."""
+"""The kind of the row with a connection's records by key. It is never written to files."""
 LAST: Final = (1 << 31) - 1
 """The value of `place` in a connection's last row."""
 
@@ -113,13 +113,13 @@ _COUNTED: Final = Column(
 )
 Detail: TypeAlias = Summary | FileCounts | Delivered
 DETAILS: Final = {"connection": "summary", "file": "file_counts", KEYS: "delivered"}
-"""The column that holds the detail of a row, by the kind of the row. It is null in all other rows."""
+"""The column with the detail of a row, by the kind of the row. The column is null in all other rows."""
 CODECS: Final[dict[str, Codec]] = {
     "summary": codec(Summary | None),
     "file_counts": codec(FileCounts | None),
     "delivered": codec(Delivered | None),
 }
-"""Of the columns with details."""
+"""The codecs of the columns with details."""
 _DETAIL_COLUMNS: Final = (
     Column("summary", CODECS["summary"].type, "what is known of a whole connection, in `connection` rows"),
     Column("file_counts", CODECS["file_counts"].type, "what was found in a capture file, in `file` rows"),
@@ -132,7 +132,7 @@ RAW_COLUMNS: Final = (
     Column("response", pa.binary(), "the frame without contents of records, which were cut"),
     Column("cuts", pa.list_(pa.int64()), "place in the frame and length of each stretch cut, in turn"),
 )
-"""Written only with --parquet. With them the engine can run again."""
+"""Only written with --parquet. From them, a table can be measured again."""
 _COLUMNS: Final = (*_EXCHANGE_COLUMNS, *FETCH_COLUMNS, _COUNTED, *_DETAIL_COLUMNS)
 COLUMNS: Final = (*_COLUMNS, *RAW_COLUMNS)
 STORED_COLUMNS: Final = (
@@ -144,8 +144,8 @@ STORED_COLUMNS: Final = (
         "rows of the last packet; null if there is none",
     ),
 )
-"""Only in files. They are partitioned by day and broker. There, the broker is null in rows of files, and in
-those of connections that are not Kafka: it would be any host that was captured."""
+"""Only in files, which are partitioned by day and broker. There, `broker` is null in rows of capture files
+and of connections that are not Kafka: otherwise there would be a partition for each captured host."""
 
 
 def schema(columns: Iterable[Column]) -> pa.Schema:
@@ -161,7 +161,7 @@ STORED: Final = schema(one for one in (*COLUMNS, *STORED_COLUMNS) if one.name no
 
 
 class Writer:
-    """Collects rows of the table, for record batches of a bounded size.
+    """Collects rows of the table, and returns them in batches of bounded size.
 
     Args:
         raw: write the frames as well.
@@ -178,7 +178,7 @@ class Writer:
 
     @property
     def full(self) -> bool:
-        """Whether the rows so far are enough for a batch."""
+        """Whether there are enough rows for a batch."""
         return len(self._rows) >= self._ROWS or self._bytes >= self._BYTES
 
     def drain(self) -> pa.RecordBatch:
@@ -246,7 +246,7 @@ def _kind(exchange: Exchange) -> str:
 
 
 def _frames(exchange: Exchange) -> tuple[bytes, bytes, list[int]]:
-    """Return request and response without contents of records, and where these were."""
+    """Return the request, the response without contents of records, and where these were."""
     kept, cuts, at = [], [], 0
     response = exchange.response
     if exchange.api_key == FETCH:
@@ -277,7 +277,7 @@ def exchanges(batch: pa.RecordBatch) -> Iterator[Exchange | ConnectionEnd]:
 
 
 def _restored(kept: bytes, cuts: Sequence[int]) -> Iterator[memoryview]:
-    """Yield a frame in pieces, with `CUT` where contents were cut."""
+    """Yield a frame in pieces, with slices of `CUT` in place of what was cut."""
     view, used, at = memoryview(kept), 0, 0
     for place, length in zip(cuts[::2], cuts[1::2], strict=True):
         if place > at:

@@ -1,4 +1,4 @@
-"""What `measure` is asked for."""
+"""The task of a measurement."""
 
 from dataclasses import dataclass, field
 
@@ -15,16 +15,16 @@ class Work:
     keep: Filter
     choice: RowFilter
     topics: frozenset[str]
-    """Names. Their ids, which requests may have instead, are found in the table."""
+    """Names of topics. Requests may have ids instead, which are looked up in the table."""
     sources: tuple[Source, ...] = field(default=())
     table: str | None = None
-    """A directory with a table, instead of sources."""
+    """A directory with a table, in place of sources."""
     secrets: Secrets | None = None
-    """With which TLS connections are decrypted."""
+    """The secrets that decrypt TLS connections."""
     parquet: str | None = None
-    """Where to write the table, or the table to which captures are added."""
+    """The directory of the table that is written, or that captures are added to."""
 
     @property
     def size(self) -> int:
-        """Bytes of the captures; those of unknown size count as 0."""
+        """The bytes of all captures of known size."""
         return sum(max(source.size, 0) for source in self.sources)

@@ -1,4 +1,4 @@
-"""The Spark jobs: from captures, or from a table, to the table of exchanges; from it to what a report shows.
+"""The Spark jobs: they make the table from captures or from another table, and collect what a report shows.
 
 One shuffle and one sort bring the segments of each connection together, in order. No connection is held in
 memory as a whole.
@@ -37,7 +37,7 @@ _PARTS: Final = pa.schema(
         ("part", _PART.type),
     ]
 )
-"""Events of sessions; and one row for each task, with what it has collected."""
+"""A row is an event of a session or, for each task once, everything else that it has collected."""
 _COLLECTED: Final = pa.schema([("part", _PART.type)])
 _SLOTS: Final = pa.schema([("broker", pa.string()), ("use", _USE.type)])
 _MOST_PARTS: Final = 200
@@ -80,9 +80,9 @@ def from_captures(
 
 
 def uses_of_ports(table: DataFrame) -> DataFrame:
-    """Return how many connections a table has between the same ports, as rows before all others of the next.
+    """Return how often a table has each pair of ports, as rows that sort before the segments of the next use.
 
-    So no two connections of a table have one name, although each run counts the uses of ports anew.
+    Without them, each run would count the uses of ports anew, and two connections could have the same name.
     """
     names = f.substring_index("connection", " #", 1), f.substring_index("connection", " #", -1).cast("int")
     used = table.where("row = 'connection'").select(names[0].alias("ends"), names[1].alias("number"))
@@ -98,10 +98,10 @@ def from_table(table: DataFrame, keep: Filter, choice: RowFilter, partitions: in
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Rows of the table that tasks will make, each those of its connections."""
+    """Rows of the table, which tasks make: each task has all rows of its connections."""
 
     spread: DataFrame
-    """What the rows are made from, connection by connection."""
+    """The input of the tasks, sorted by connection."""
     make: Callable[[Batches], Batches]
     schema: pa.Schema
 
@@ -110,12 +110,12 @@ class Rows:
         return self.spread.mapInArrow(self.make, from_arrow_schema(self.schema))
 
     def parts(self) -> DataFrame:
-        """Return what each task collects of its rows. They don't leave it."""
+        """Return what each task has collected. Rows do not leave the task."""
         return self.spread.mapInArrow(partial(_make_and_collect, self.make), from_arrow_schema(_PARTS))
 
 
 def parts_of(table: DataFrame, partitions: int) -> DataFrame:
-    """Return what each task collects of a table whose rows are in any order."""
+    """Return what tasks collect of a table. Its rows may be in any order."""
     detailed = f.col("row").isin(*DETAILS)
     sums = [f.sum(name).alias(name) for name in SUMMED]
     summed = table.where(~detailed).groupBy(*GROUPED).agg(f.count("*").alias("count"), *sums)
@@ -157,7 +157,7 @@ def topic_ids(table: DataFrame, topics: frozenset[str]) -> frozenset[bytes]:
 
 
 def _spread(spark: SparkSession, shares: list[Share]) -> DataFrame:
-    """Give each task one share. A task gets no other, which a list that its function has would give it."""
+    """Give each task one share, as a row. In a closure, each task would get all shares."""
     tasks = pa.table({"task": pa.array(range(len(shares)), pa.int32()), "share": _SHARE.write(shares)})
     return spark.createDataFrame(tasks).repartitionById(len(shares), "task")
 

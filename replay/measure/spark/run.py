@@ -1,4 +1,4 @@
-"""One measurement on Spark: from the start of Spark to what the report shows, with a progress bar."""
+"""Runs a measurement on Spark, with a progress bar."""
 
 import re
 import tempfile
@@ -40,7 +40,7 @@ _MOST_SHARE: Final = 512 << 20
 _CLUSTER_SHARE: Final = 64 << 20
 _MOST_PARTITIONS: Final = 10_000
 _PARTITION: Final = 16 << 20
-"""Bytes of captures for each task, about."""
+"""Roughly the bytes of captures for each task."""
 _POLL_SECONDS: Final = 0.25
 _FULL: Final = "No space left on device"
 _GONE: Final = (

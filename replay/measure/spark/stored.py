@@ -24,7 +24,7 @@ from replay.measure.old_tables import DETAIL, OLD, typed
 from replay.measure.table import EXCHANGES_RAW, STORED, STORED_COLUMNS, UNSTORED
 
 _NOTHING: Final = frozenset({"PATH_NOT_FOUND", "UNABLE_TO_INFER_SCHEMA"})
-"""Spark's errors where there is no table: no such folder, or no file in it."""
+"""Spark's errors if there is no table: the folder does not exist, or has no files."""
 _ADDED: Final = frozenset(column.name for column in STORED_COLUMNS)
 _UNSTORED: Final = [one for one in from_arrow_schema(EXCHANGES_RAW) if one.name in UNSTORED]
 _DAY: Final = """
@@ -42,13 +42,13 @@ case when row = 'file' or (row = 'connection' and summary.end.reason != '') then
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Earlier:
-    """What a table has already."""
+    """What a table already contains."""
 
     runs: int
     files: int
-    """The numbers of its capture files are less than this."""
+    """All numbers of its capture files are lower than this."""
     captures: Mapping[str, str]
-    """Their names, by fingerprint."""
+    """Names of capture files, by fingerprint."""
 
     def check(self, path: str, sources: Iterable[Source]) -> None:
         """Check that no capture would be added a second time.
@@ -71,7 +71,7 @@ class Earlier:
 
 
 def read_stored(spark: SparkSession, path: str) -> DataFrame | None:
-    """Read a table; None: there is none.
+    """Read a table. Return None if there is none.
 
     Raises:
         InputError: the Parquet files are not a table that --parquet wrote.
@@ -96,7 +96,7 @@ def read_stored(spark: SparkSession, path: str) -> DataFrame | None:
 
 
 def earlier(table: DataFrame, path: str) -> Earlier:
-    """Return what a table has already.
+    """Return what a table already contains.
 
     Raises:
         InputError: nothing can be added to it.
@@ -117,7 +117,7 @@ def earlier(table: DataFrame, path: str) -> Earlier:
 
 
 def write_stored(spark: SparkSession, table: DataFrame, path: str, run: int) -> DataFrame:
-    """Write a table, or add to it. Return the rows that were written, as `read_stored` reads them."""
+    """Write a table, or add to it. Return the written rows, as `read_stored` would."""
     stored = table.drop(*UNSTORED).withColumns(
         {"run": f.lit(run), "day": f.expr(_DAY), "broker": f.expr(_BROKER)}
     )
@@ -174,7 +174,7 @@ def sole_writer(path: str) -> Iterator[None]:
 
 @contextmanager
 def _adaptive(spark: SparkSession) -> Iterator[None]:
-    """Let Spark decide on the number of tasks by the data. `rebalance` needs that."""
+    """Let Spark choose the number of tasks by the size of data, as `rebalance` needs."""
     name = "spark.sql.adaptive.enabled"
     before = spark.conf.get(name)
     spark.conf.set(name, "true")
