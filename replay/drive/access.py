@@ -39,13 +39,13 @@ class Access:
     """How connections to a target are opened."""
 
     timeout: float = TIMEOUT_SECONDS
-    """Within so many seconds a response must come."""
+    """How long to wait for a response, in seconds."""
     tls: ssl.SSLContext | None = None
-    """None: plain text."""
+    """None for plain text."""
     server_name: str = ""
     """The name that certificates must be valid for; empty: the host of each connection."""
     login: Login | None = None
-    """None: no SASL."""
+    """None without SASL."""
 
     async def connect(self, address: Address) -> TargetConnection:
         """Open a connection.

@@ -23,7 +23,7 @@ _UNKNOWN_OFFSET: Final = -1
 
 
 def topic_name(layout: FetchLayout, key: bytes, names: Mapping[bytes, str]) -> str:
-    """Return the name of a topic as a capture has it; for an id without a known name, the id in hex."""
+    """Return the captured name of a topic, or its id in hex if its name is not known."""
     return names.get(key, key.hex()) if layout.topic_ids else key.decode(errors="replace")
 
 

@@ -47,7 +47,7 @@ except ImportError:  # not installed: asyncio's own works, only slower
     from asyncio import new_event_loop
 
 _LISTED: Final = 20
-"""So many client ids are listed at most."""
+"""How many client ids are listed at most."""
 
 DESCRIPTION: Final = """\
 Send the captured requests again, to a live gateway or broker. Each captured connection gets a connection of

@@ -36,7 +36,7 @@ class OffsetPolicy(StrEnum):
     KEEP = "keep"
     """The captured offsets, whether the target has them or not."""
     CLAMP = "clamp"
-    """The captured offsets; those that the target lacks become the nearest that it has."""
+    """The captured offsets. If the target lacks one, the nearest that it has is used."""
     EARLIEST = "earliest"
     """Each partition is shifted so that its lowest captured offset becomes the target's earliest."""
     LATEST = "latest"
@@ -45,7 +45,7 @@ class OffsetPolicy(StrEnum):
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Topic:
-    """A topic as the target has it; arrays have an item for each partition from 0 on."""
+    """A topic of the target. Arrays have an item for each partition, from 0 on."""
 
     topic_id: bytes = bytes(UUID_BYTES)
     """Zeros where the target has none (below Metadata v10)."""
@@ -75,7 +75,7 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class Overrides:
-    """Values that replace those in fetches; None: as captured."""
+    """Values that replace the captured ones in fetches. None to keep the captured one."""
 
     max_wait_ms: int | None = None
     min_bytes: int | None = None
@@ -166,11 +166,11 @@ class FetchMapping:
         """Entries left out of distinct fetches because another broker leads their partitions, by topic."""
 
     def map(self, step: Step, node_id: int | None = None) -> MappedFetch | None:
-        """Return a fetch translated for the target; None: the target has nothing that it lists.
+        """Return a fetch translated for the target, or None if the target has no partition that it lists.
 
         Args:
             step: a fetch.
-            node_id: the broker that gets it: only partitions that it leads; None: all partitions.
+            node_id: the broker that gets the fetch. Only its partitions are kept; with None, all are.
 
         Returns:
             In a session also a fetch without entries: it fetches the partitions of the session.
@@ -258,7 +258,7 @@ class FetchMapping:
 
 
 def bounds_of(policy: OffsetPolicy, topic: Topic, captured: Asked) -> Bounds | None:
-    """Return how a topic's offsets change; None: they stay.
+    """Return how a topic's offsets change, or None if they do not.
 
     They also stay in a partition whose offsets the target did not give.
     """
@@ -277,7 +277,7 @@ def bounds_of(policy: OffsetPolicy, topic: Topic, captured: Asked) -> Bounds | N
 
 
 def most_leading(script_topics: Mapping[str, Iterable[int]], topics: Mapping[str, Topic]) -> int | None:
-    """Return the node that leads most of the partitions; None: no node leads any."""
+    """Return the node that leads most of the partitions, or None if none of them has a leader."""
     votes: Counter[int] = Counter()
     for name, partitions in script_topics.items():
         topic = topics.get(name)
@@ -300,7 +300,7 @@ def with_ids(frame: bytes, ids: Mapping[bytes, bytes]) -> bytes:
 
 
 def without_creation(step: Step, topics: Iterable[str]) -> bytes | None:
-    """Return a Metadata request that creates no topic; None: below v4 it could create one.
+    """Return a Metadata request that creates no topic, or None below v4, where it might create one.
 
     Args:
         step: a Metadata request.

@@ -48,8 +48,8 @@ class Pace:
     """The time at which steps are due.
 
     Args:
-        speed: 1.0 plays in the captured time, 2.0 in half of it; None: everything is due at once.
-        ceiling: the limit of the rate; None: there is none.
+        speed: 1.0 plays in the captured time, 2.0 in half of it. With None everything is due at once.
+        ceiling: the limit of the rate. None if there is none.
     """
 
     def __init__(self, speed: float | None, ceiling: Ceiling | None = None) -> None:

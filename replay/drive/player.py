@@ -1,4 +1,4 @@
-"""Plays a script: each captured connection has its own, with the same requests and times at all sides."""
+"""Plays a script. Each captured connection becomes one connection to each side, with the same requests."""
 
 import asyncio
 from collections import Counter
@@ -24,7 +24,7 @@ Route = Mapping[str, Sequence[Place]]
 """By the name of a captured connection: the broker that it goes to at each side."""
 
 _MAX_RECONNECTS: Final = 3
-"""So many reconnects in a row are allowed without a response between them."""
+"""How many consecutive reconnects are allowed without a response between them."""
 
 
 @dataclass(slots=True, eq=False)

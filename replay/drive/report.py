@@ -51,7 +51,7 @@ Cell: TypeAlias = Callable[[Figures], str]
 
 
 class LeftOutRow(TypedDict):
-    """Requests that were not played, for one reason."""
+    """Requests that were not played for the same reason."""
 
     api: str
     reason: str
@@ -96,7 +96,7 @@ class DriveReport(TypedDict):
     """Of fetchgate."""
     settings: Settings
     connections: int
-    """Captured connections of which something was played."""
+    """Captured connections with at least one played request."""
     captured_seconds: float
     """From the first played request of the capture to the last, with waits cut by --longest-wait."""
     seconds: float
@@ -166,7 +166,7 @@ def left_out_rows(left_out: Mapping[LeftOut, int]) -> list[LeftOutRow]:
 
 
 def saving_figures(saving: Saving) -> SavingFigures:
-    """Return the saving as the report has it."""
+    """Return the saving in the form of the report."""
     return {
         "gateway_request_bytes": saving.gateway.broker_request,
         "gateway_response_bytes": saving.gateway.broker_response,
@@ -232,7 +232,7 @@ def _headline(report: DriveReport) -> Text:
 
 
 def _failures(report: DriveReport) -> list[Text]:
-    """Return a line for each side that responded with errors: to how many requests of which API."""
+    """Return a line for each side with error responses: how many, by API."""
     lines = []
     for side in (name for name in report["lost"]):
         rows = [row for row in report["figures"] if row["side"] == side and row["api"] != ALL]

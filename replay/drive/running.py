@@ -49,7 +49,7 @@ class Options:
     admin: Address | None = None
     """Of the gateway that `target` is; asked when there is `against`."""
     speed: float | None = 1.0
-    """None: as fast as responses allow."""
+    """None to send as fast as responses come."""
     rate: float | None = None
     """The highest number of requests a second at each side."""
     connections: int = 1
@@ -57,7 +57,7 @@ class Options:
     loop: int = 1
     """How often the capture is played."""
     duration: float | None = None
-    """After so many seconds nothing is sent any more."""
+    """After how many seconds sending ends."""
     offsets: OffsetPolicy = OffsetPolicy.LATEST
     max_wait: int | None = None
     min_bytes: int | None = None

@@ -93,7 +93,7 @@ class Step:
     """The captured one of a fetch."""
     session_epoch: int = -1
     given: int = 0
-    """The session id in the captured response; 0: none, or the response was not captured."""
+    """The session id in the captured response. 0 if it has none, or was not captured."""
     isolation_level: int = 0
     """That of a fetch: it determines what an entry without news looks like."""
 
@@ -114,7 +114,7 @@ class CapturedConnection:
 
 @dataclass(frozen=True, slots=True, order=True)
 class LeftOut:
-    """Requests that are not played, for one reason."""
+    """Requests that are not played for the same reason."""
 
     api_key: int
     reason: str
@@ -131,7 +131,7 @@ class Script:
     partitions: dict[str, int] = field(default_factory=dict)
     """Topic -> how many partitions it had, from the capture's Metadata responses."""
     clients: set[str] = field(default_factory=set)
-    """All client ids in the capture, those that are not played included."""
+    """All client ids in the capture, also of clients that are not played."""
 
     @property
     def requests(self) -> int:
@@ -301,7 +301,7 @@ class ScriptMaker:
 
 
 def _session_given(item: Exchange, version: int) -> int:
-    """Read the session id in a captured response; 0: there is none."""
+    """Read the session id in a captured response. Return 0 if there is none."""
     head = b"".join(bytes(piece[:_HEAD_BYTES]) for piece in item.response[:_HEAD_BYTES])
     if version < SESSION_VERSION or not item.response:
         return 0

@@ -23,7 +23,7 @@ class Session:
     """The target's session for one captured session id."""
 
     session_id: int = 0
-    """The target's id; 0: it gave none, or has lost the session."""
+    """The id that the target gave. 0 if it gave none or lost the session."""
     next_epoch: int = 1
     listed: dict[tuple[bytes, bytes], bytes] = field(default_factory=dict)
     """(topic key, partition as on the wire) -> the entry that was sent last."""

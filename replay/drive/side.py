@@ -93,7 +93,7 @@ class TargetSide:
         return self.target.place(most_leading(partitions, self.target.topics))
 
     def frame(self, step: Step, place: Place, sessions: SideSessions) -> tuple[bytes, Session | None] | None:
-        """Return the frame of a step and the session that it belongs to; None: it can't be sent."""
+        """Return the frame of a step and its session, or None if it can't be sent."""
         if step.api_key != ApiKey.FETCH:
             return self._other(step), None
         plain = step.session_id == 0 and step.session_epoch < 0
@@ -138,7 +138,7 @@ def playable(
         return next(filter(None, (side.why_not(step, place) for side, place in both)), "")
 
     made: dict[tuple[str, int], str] = {}
-    """By captured broker and session id: why the session can't be made; 0 is one whose id is not known."""
+    """Why a session can't be created, by captured broker and session id. The id is 0 if it is unknown."""
     for connection in connections:
         for step in connection.steps:
             if step.api_key == ApiKey.FETCH and step.session_epoch == FIRST:

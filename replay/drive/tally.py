@@ -77,7 +77,7 @@ class DriveTotals:
         counts.seconds.append(seconds)
 
     def fetched(self, response: FetchSummary | None) -> None:
-        """Count the fields of a fetch response; None: it did not parse."""
+        """Count the fields of a fetch response. None is one that could not be parsed."""
         if response is None:
             self.failed(ApiKey.FETCH, None)
             return
@@ -88,7 +88,7 @@ class DriveTotals:
         self.failed(ApiKey.FETCH, Errors(whole, response.partition_errors))
 
     def failed(self, api_key: int, errors: Errors | None) -> None:
-        """Count the errors of a response, which may have none; None: it did not parse."""
+        """Count the errors of a response, if any. None is one that could not be parsed."""
         counts = self.of(api_key)
         if errors is None:
             counts.unreadable += 1

@@ -53,7 +53,7 @@ class Place:
 
     address: Address
     node_id: int | None
-    """The broker there; None: there is only one, or it is unknown which one."""
+    """The broker at this address. None if there is only one, or if it is unknown."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -42,7 +42,7 @@ OnResponse: TypeAlias = Callable[[bytes, float], None]
 
 
 class TargetError(Exception):
-    """A target can't be reached, or does not respond as a Kafka broker does; the text is one line."""
+    """A target can't be reached, or is not a Kafka broker by its responses. The text is one line."""
 
 
 class SilentError(TargetError):
@@ -62,7 +62,7 @@ class TargetConnection(asyncio.Protocol):
 
     Args:
         address: of the peer.
-        timeout: within so many seconds a response must come, to a fetch within its max_wait_ms more.
+        timeout: how long to wait for a response, in seconds. A fetch gets its max_wait_ms in addition.
     """
 
     def __init__(self, address: Address, timeout: float = TIMEOUT_SECONDS) -> None:
@@ -103,7 +103,7 @@ class TargetConnection(asyncio.Protocol):
 
         Args:
             frame: whole; its correlation id is replaced.
-            on_response: called with its response; None: it will have none.
+            on_response: called with the response. None if there will be none.
         """
         self._correlation_id = self._correlation_id + 1 & 0x7FFF_FFFF
         if self._transport is not None:  # otherwise it was just lost, which `until` reports

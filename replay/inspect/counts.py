@@ -247,7 +247,7 @@ def _plain(counts: KeyCounts | FetchCounts) -> dict[str, Any]:
 
 
 def _listed(exchange: Exchange) -> tuple[int, str] | None:
-    """Return how many partitions a fetch lists, and its kind; None if it can't be parsed."""
+    """Return how many partitions a fetch lists, and its kind, or None if it can't be parsed."""
     frame, version = exchange.request, exchange.api_version
     layout = LAYOUTS.get(version)
     if exchange.request_missing or layout is None:

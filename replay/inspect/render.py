@@ -21,7 +21,7 @@ _WIDTH: Final = 160
 _BROAD: Final = 140
 """In narrower terminals each connection has lines of its own, and bytes are rounded."""
 _SHOWN: Final = 40
-"""The table has at most so many connections. The JSON has all."""
+"""How many connections the table has at most. The JSON has all."""
 _PORTS: Final = 5
 """Most ports that are named for --port."""
 _LINK_TYPES: Final = {

@@ -211,7 +211,7 @@ class Errors:
 
 
 def read_errors(api_key: int, version: int, pieces: Iterable[Buffer]) -> Errors | None:
-    """Read the error codes of a response; None: it does not parse.
+    """Read the error codes of a response. Return None if it can't be parsed.
 
     A response without a schema has none.
 

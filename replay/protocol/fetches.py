@@ -21,7 +21,7 @@ class FetchSummary:
 
 
 def read_fetch(version: int, isolation_level: int, pieces: Iterable[Buffer]) -> FetchSummary | None:
-    """Read a fetch response; None: it does not parse.
+    """Read a fetch response. Return None if it can't be parsed.
 
     Args:
         version: that of its request, v4 or later.

@@ -78,7 +78,7 @@ def named_partitions(api_key: int, version: int, frame: bytes, body: int) -> Ite
 
 
 def count_partitions(api_key: int, version: int, frame: bytes, body: int) -> int | None:
-    """Return how many partitions a request names; None: its API names none, or it is not understood.
+    """Return how many partitions a request names, or None if its API names none or it is not understood.
 
     Args:
         api_key: its key.
@@ -136,7 +136,7 @@ def _own(struct: Struct, suffix: bytes) -> Iterator[Edit]:
 
 
 def own_client(frame: bytes, suffix: bytes) -> bytes:
-    """Return a request with a suffix at its client id; a request without a client id stays as it is."""
+    """Return a request with a suffix at its client id. Without a client id, it is not changed."""
     at = REQUEST_START_BYTES
     size = int.from_bytes(frame[at : at + 2], signed=True)
     if size < 0:
@@ -148,7 +148,7 @@ def own_client(frame: bytes, suffix: bytes) -> bytes:
 
 
 def _read(schema: str, api_key: int, version: int, frame: bytes, body: int) -> Struct | None:
-    """Read what a request names; None: it is not understood."""
+    """Read what a request names. Return None if it is not understood."""
     try:
         return read(schema, api_key, version, frame, body, whole=False)
     except ProtocolError:

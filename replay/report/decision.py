@@ -88,7 +88,7 @@ class Rate:
     price_per_gb: float | None = None
 
     def day(self, count: int) -> int | None:
-        """Return the bytes of a day at the rate of the captured time; None if no time was captured."""
+        """Return the bytes of a day at the rate of the captured time, or None if no time was captured."""
         return round(count / self.seconds * DAY) if self.seconds else None
 
     def month(self, count: int) -> float | None:

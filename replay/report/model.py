@@ -122,7 +122,7 @@ class Filters(TypedDict):
 
 
 class Stretch(TypedDict):
-    """A time of which packets were captured, ISO 8601 in UTC."""
+    """A time in which packets were captured, ISO 8601 in UTC."""
 
     first: str
     last: str
@@ -188,7 +188,7 @@ class ReadableReport(TypedDict):
 
 
 class NotEligible(TypedDict):
-    """Fetches that stay as captured, for one reason."""
+    """Fetches that stay as captured for the same reason."""
 
     exchanges: int
     bytes: int
@@ -196,7 +196,7 @@ class NotEligible(TypedDict):
 
 
 class Passed(TypedDict):
-    """Fetches that a gateway forwards as they are, for one reason."""
+    """Fetches that a gateway forwards unchanged for the same reason."""
 
     exchanges: int
     bytes: int

@@ -103,7 +103,7 @@ def _row(exchange: Exchange) -> tuple[Any, ...]:
 
 
 def _named(exchange: Exchange) -> tuple[int | None, int | None]:
-    """Return how many partitions a request names, and the isolation level of a fetch; None if not known."""
+    """Return how many partitions a request names, and a fetch's isolation level. None if unknown."""
     frame, key, version = exchange.request, exchange.api_key, exchange.api_version
     if not frame or exchange.request_missing:
         return None, None
@@ -120,7 +120,7 @@ def _named(exchange: Exchange) -> tuple[int | None, int | None]:
 
 
 def _error(exchange: Exchange, isolation_level: int | None) -> int | None:
-    """Return the error of a response; None if it can't be read."""
+    """Return the error of a response, or None if it can't be read."""
     key, version, response = exchange.api_key, exchange.api_version, exchange.response
     if key < 0 or not response or exchange.response_missing:
         return None

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import Self
 
 MOST_PROBLEMS = 10
-"""At most so many problems of one file are kept."""
+"""How many problems of one file are kept at most."""
 MOST_PORTS = 64
-"""At most so many ports are counted that a filter leaves out."""
+"""How many ports that the filter leaves out are counted at most."""
 _MORE = "and more of this kind"
 PAUSE = 300 * 1_000_000_000
 """A longer time (ns) without a packet is a gap in the capture, as where two captures were joined into one
@@ -54,15 +54,16 @@ class FileCounts:
     fragments: int = 0
     """Fragments of IP packets. They are not reassembled, so their contents are missing."""
     cut_packets: int = 0
-    """Packets of which only the first bytes were captured."""
+    """Packets that were only captured in part."""
     cut_headers: int = 0
-    """Those of them whose headers were cut as well, so that their connection is unknown."""
+    """Cut packets whose headers are incomplete, so that their connection is unknown."""
     malformed: int = 0
     """Packets whose IP or TCP header contradicts itself."""
     filtered: int = 0
     """TCP packets of hosts or ports that the filter leaves out."""
     other_ports: dict[int, int] = field(default_factory=dict)
-    """Those that the filter by ports leaves out, by port. A packet has two; the busiest ports are kept."""
+    """Packets that the filter by ports leaves out, by port. Each counts for two ports. The busiest are
+    kept."""
     unknown_link: int = 0
     """Packets of link types that are not supported."""
     bad_records: int = 0
@@ -125,7 +126,7 @@ class FileCounts:
 
 
 def joined_stretches(stretches: Iterable[list[int]], pause: int) -> list[list[int]]:
-    """Return stretches of time in order. Those that overlap, or are at most `pause` apart, become one."""
+    """Return intervals of time in order. Intervals that overlap or are at most `pause` apart become one."""
     joined: list[list[int]] = []
     for first, last in sorted(stretches):
         if joined and first - joined[-1][1] <= pause:

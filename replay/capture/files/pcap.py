@@ -60,7 +60,7 @@ class PcapRecords:
         self._seeking = False
 
     def read(self, window: Window, *, final: bool) -> Records | None:
-        """Return the complete records in the window; None if more bytes are needed.
+        """Return the complete records in the window, or None if more bytes are needed.
 
         Args:
             window: its `begin` moves past what was read.
@@ -167,7 +167,8 @@ def first_time(form: Format, window: Window) -> int:
 
 
 _CONFIRM_RECORDS = 8
-"""So many headers in a row, over more bytes than the longest record, can't be payload by chance."""
+"""How many consecutive headers prove that they are records. They must also span more than the longest
+record."""
 _SCAN = 1 << 16
 _MAX_WIRE_LENGTH = 1 << 20
 """A record that claims more bytes on the wire is not a record."""
@@ -211,7 +212,7 @@ class RecordSearch:
         return (window.end if final else max(window.begin, last)), False
 
     def find_certain(self, window: Window) -> int | None:
-        """Find a place where a record certainly begins; None if there is none.
+        """Find a place where a record certainly begins, or None if there is none.
 
         Bytes of a payload may look like a record that is followed by real ones. So this follows the records
         from the first such place, over more bytes than a packet has.
@@ -239,7 +240,7 @@ class RecordSearch:
         return found
 
     def _confirm(self, window: Window, place: int, *, final: bool) -> bool | None:
-        """Whether records follow each other from `place` on; None if the window ends too early to know."""
+        """Whether consecutive records begin at `place`. None if the window is too short to tell."""
         header, longest = self._form.record_header, self._form.max_record
         earliest, latest = self._seconds
         position, seen, before = place, 0, 0

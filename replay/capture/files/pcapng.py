@@ -70,7 +70,7 @@ class PcapngRecords:
         self._old_packet = np.dtype([("interface", f"{order}u2"), ("drops", f"{order}u2"), *columns[1:]])
 
     def read(self, window: Window, *, final: bool) -> Records | None:
-        """Return packets of one kind that follow each other, maybe none; None if more bytes are needed.
+        """Return packets of one kind that follow each other, maybe none, or None if more bytes are needed.
 
         Args:
             window: its `begin` moves past what was read.

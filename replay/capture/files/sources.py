@@ -34,12 +34,12 @@ _GLOB = re.compile(r"[*?\[]")
 _NAMES = re.compile(r"\.(pcap|pcapng|cap|dmp|ntar)\d*(\.(gz|zst))?$", re.IGNORECASE)
 """How captures are named. tcpdump -C adds a number at the end."""
 _HEAD = 64 << 10
-"""So many bytes of each file are read to find its format and the time of its first packet."""
+"""How many bytes of each file are read to find its format and the time of its first packet."""
 _FINGERPRINT = 1 << 10
-"""So many bytes make its fingerprint. A capture has more of them almost from the start."""
+"""How many bytes the fingerprint covers. Almost every capture has more."""
 
 _AT_ONCE = 16
-"""So many files are opened at a time. A store far away takes some 50 ms for each."""
+"""How many files are opened at a time. A remote store takes about 50 ms for each."""
 
 _One = TypeVar("_One")
 _Result = TypeVar("_Result")
@@ -92,7 +92,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
-    """A part of one file: the records that begin at `start` or later, before `stop` (None: to its end)."""
+    """The records of a file that begin from `start` on and before `stop` (None for the end of the file)."""
 
     source: Source
     start: int = 0
@@ -101,7 +101,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
-    """What one task reads. It can be pickled."""
+    """What one task reads."""
 
     pieces: tuple[Piece, ...]
 
@@ -139,7 +139,7 @@ def plan(sources: Iterable[Source], share_bytes: int) -> list[Share]:
 
 
 def check_seen(sources: Iterable[Source]) -> None:
-    """Check that this machine can open what the driver could open.
+    """Check that this machine can open the files that the driver could open.
 
     Raises:
         FileNotFoundError: it can't. Spark then tries another worker, before the job fails.
@@ -304,7 +304,7 @@ def _pieces(source: Source, share_bytes: int) -> list[Piece]:
 
 
 def _next_record(source: Source, form: Format, place: int) -> int | None:
-    """Return the offset of the first record at or after `place`; None if none is found within a megabyte."""
+    """Return the offset of the first record from `place` on, or None if there is none within a megabyte."""
     window = Window(place)
     stream, _ = open_stream(source.path, place)
     with stream:

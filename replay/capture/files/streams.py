@@ -13,7 +13,7 @@ STDIN = "-"
 _REMOTE = re.compile(r"[a-z][a-z0-9+.-]+://", re.IGNORECASE)
 _MAGICS = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
 _STEP = 64 << 10
-"""Bytes decompressed at a time. At most so many are lost where a compressed file is incomplete."""
+"""Bytes decompressed at a time, and the most that are lost at the end of an incomplete file."""
 
 
 def is_remote(name: str) -> bool:

@@ -24,17 +24,17 @@ UNSEEN: Final = -1
 """API key, version and correlation id of requests that were not captured."""
 
 CUT: Final = memoryview(bytes(1 << 20))
-"""Slices of it stand for record contents that were cut. They have the same length."""
+"""A slice of it replaces contents of records that were cut, and has the same length."""
 
 
 def is_cut(piece: Buffer) -> bool:
-    """Return whether a piece of a response stands for bytes that were cut."""
+    """Return whether a piece of a response replaces bytes that were cut."""
     return isinstance(piece, memoryview) and piece.obj is CUT.obj
 
 
 @dataclass(slots=True)
 class Exchange:
-    """A request and its response, or one of them if the other was not captured. Sizes are of whole frames."""
+    """A request and its response. One of them may not have been captured. Sizes are of whole frames."""
 
     connection: str
     """``client host:port > broker host:port #n``. n counts the connections between these ports from 0."""
@@ -51,14 +51,14 @@ class Exchange:
     api_version: int
     correlation_id: int
     request_time: int
-    """Time of the packet in which the request begins, in ns since 1970; 0: not captured. Pipelined requests
+    """Time of the packet in which the request begins, in ns since 1970. 0 if not captured. Pipelined requests
     in one run of segments all have the time of its first packet."""
     response_time: int
-    """Time of the last packet of the run in which the response ends, in ns since 1970; 0: not captured."""
+    """Time of the last packet of the run in which the response ends, in ns since 1970. 0 if not captured."""
     request_bytes: int
-    """0: not captured."""
+    """0 if not captured."""
     response_bytes: int
-    """0: not captured."""
+    """0 if not captured."""
     request: bytes = b""
     """The frame, for keys in `READ` (for all, if so configured). If bytes are missing, only its start."""
     response: list[Buffer] = field(default_factory=list)
@@ -67,7 +67,7 @@ class Exchange:
     request_missing: int = 0
     """Bytes of the request that were not captured. Its length and header were."""
     response_missing: int = 0
-    """The same for the response. Contents of records do not count: `CUT` stands for them."""
+    """The same for the response. Contents of records do not count: `CUT` replaces them."""
     answer_due: bool = True
     """False for Produce with acks=0, to which brokers send no response."""
     group: str = ""
@@ -101,13 +101,13 @@ class ConnectionEnd:
     """The number of gaps in either stream: bytes that were not captured, between bytes that were."""
     gap_bytes: int = 0
     cut_bytes: int = 0
-    """Those of `gap_bytes` that the snap length cut off."""
+    """The part of `gap_bytes` that the snap length cut off."""
     frame_gap_bytes: int = 0
-    """Those of `gap_bytes` in frames that are counted as whole."""
+    """The part of `gap_bytes` in frames that are counted as whole."""
     left_out_bytes: int = 0
-    """Those of `cut_bytes` that nobody reads: record contents, in fetch responses and Produce requests."""
+    """The part of `cut_bytes` that no figure needs: records in fetch responses and Produce requests."""
     left_out_gaps: int = 0
-    """Those of `gaps` that they are."""
+    """The gaps that consist of `left_out_bytes`."""
     unframed_bytes: int = 0
     """Captured bytes outside of frames. If there is a `reason`, all bytes."""
     partial_bytes: int = 0
@@ -188,5 +188,5 @@ def cuts_in(response: Iterable[Buffer]) -> int:
 
 
 def before_cut(response: Sequence[Buffer]) -> list[Buffer]:
-    """Return the pieces of a response before the first one that was cut."""
+    """Return the pieces of a response before its first cut."""
     return list(takewhile(lambda piece: not is_cut(piece), response))

@@ -1,4 +1,4 @@
-"""SEGMENTS rows in, exchanges out: for one connection, or for all connections of a capture."""
+"""Turns SEGMENTS rows into exchanges: of one connection, or of all connections of a capture."""
 
 from collections.abc import Iterable, Iterator
 from itertools import pairwise

@@ -44,13 +44,13 @@ class FrameOwner(Protocol):
         """Return whether requests with a key are kept whole."""
 
     def wants_response(self, correlation_id: int) -> bool | None:
-        """Return whether the response to a request is kept; None if no such request waits for one."""
+        """Return whether the response to a request is kept, or None if no such request waits for one."""
 
     def awaited(self) -> Iterable[int]:
         """Return the correlation ids of requests that wait for a response, in order."""
 
     def is_response(self, frame: Buffer, correlation_id: int, *, whole: bool) -> bool | None:
-        """Return whether bytes are the response to a request, by their contents; None if unknown."""
+        """Return whether bytes are the response to a request, by their contents, or None if unknown."""
 
 
 class Framing:

@@ -19,7 +19,7 @@ MOST_BYTES: Final = 8 << 20
 """Most bytes that wait for what they acknowledge. Then that counts as not captured."""
 _MOST_PIECES: Final = 1 << 16
 _STEP: Final = 1_000_000_000
-"""A clock that goes back by so many ns was set. Its times are left as they are."""
+"""A clock that goes back by this many ns was set. Its times are not corrected."""
 _LOOSER: Final = 10_000
 """Clocks may drift apart by one ns in this many (100 ppm). So what is known gets less exact."""
 _UNKNOWN: Final = 1 << 62

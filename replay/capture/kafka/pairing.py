@@ -61,7 +61,7 @@ class Keep:
     requests: bool = False
     """Those of all requests, not only of those in `READ`."""
     responses: frozenset[int] = READ
-    """The API keys of responses that are kept. Those that are needed here are kept, too."""
+    """The API keys whose responses are kept, in addition to the ones that are needed here."""
     groups: bool = False
     """Which consumer group a request names."""
 

@@ -140,7 +140,7 @@ class Search:
         return not self._holes or not any(hole < end and start < stop for hole, stop in self._holes)
 
     def head(self, at: int, most: int) -> bytes:
-        """Return at most so many bytes from a place on, up to the next gap."""
+        """Return the bytes from a place to the next gap, up to a maximum."""
         end = at + most
         if self._holes:
             end = min(end, max(min((hole for hole, stop in self._holes if stop > at), default=end), at))

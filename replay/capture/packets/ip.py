@@ -83,7 +83,7 @@ class Transport:
 
 
 def transport(window: Window, records: Records, counts: FileCounts) -> Transport:
-    """Read link layers and IP headers. Packets without TCP, and those that can't be read, are counted."""
+    """Read link layers and IP headers. Packets without TCP and unreadable packets are counted."""
     begin, version = network(window, records, counts)
     end = records.at + records.captured
     found = Transport(len(begin))
@@ -131,7 +131,7 @@ def unreadable(records: Records, rows: Column, counts: FileCounts) -> None:
 
 
 def _whole(counts: FileCounts, sane: Column, fragment: Column, protocol: Column) -> tuple[Column, Column]:
-    """Return which whole packets carry TCP, and which do not; count those that are not whole."""
+    """Return which whole packets have TCP and which do not. Count packets that are not whole."""
     tcp = protocol == _TCP
     counts.malformed += int(np.count_nonzero(~sane))
     counts.fragments += int(np.count_nonzero(sane & fragment))

@@ -39,9 +39,9 @@ class Filter:
     ports: frozenset[int] = frozenset()
     """Empty: all."""
     parts: int = 1
-    """Into so many parts the connections are divided, by their ends ..."""
+    """How many parts the connections are divided into, by a hash of their ends."""
     part: int = 0
-    """... and this one is read."""
+    """The part that is read."""
 
 
 EVERYTHING = Filter()

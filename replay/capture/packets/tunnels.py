@@ -10,7 +10,7 @@ from replay.capture.packets.links import ETHERTYPES, NEITHER, ethernet
 UDP: Final = 17
 GRE: Final = 47
 VXLAN_PORTS: Final = (4789, 8472)
-"""RFC 7348 8.1, and the port that Linux uses unless it is told another."""
+"""RFC 7348 8.1, and the default port of Linux."""
 GENEVE_PORT: Final = 6081
 _BRIDGED: Final = 0x6558
 """The protocol type of an Ethernet frame in GRE and Geneve (RFC 1701)."""

@@ -59,7 +59,7 @@ def client_random(message: bytes) -> bytes | None:
 
 
 def server_hello(message: bytes) -> ServerHello | None:
-    """Read a ServerHello. None: it is another message, a HelloRetryRequest, or not complete."""
+    """Read a ServerHello. Return None if it is another message, a HelloRetryRequest, or incomplete."""
     random = message[_RANDOM]
     if message[:1] != bytes([_SERVER_HELLO]) or random == _RETRY:
         return None

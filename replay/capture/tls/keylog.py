@@ -16,7 +16,7 @@ _MOST_LINE: Final = 1 << 16
 
 
 class Secrets:
-    """Secrets of connections. Its repr shows none of them. It can be pickled."""
+    """The secrets of connections. Its repr shows none of them."""
 
     __slots__ = ("bad_lines", "by_connection", "first_bad_line", "lines")
 

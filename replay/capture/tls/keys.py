@@ -62,7 +62,7 @@ class Opener(ABC):
 
     @abstractmethod
     def updated(self) -> "Opener | None":
-        """Return what opens the records after a KeyUpdate; None if there are none (TLS 1.2)."""
+        """Return the keys after a KeyUpdate, or None for TLS 1.2, which has none."""
 
 
 class _Opener13(Opener):
@@ -135,7 +135,7 @@ def is_known(hello: ServerHello) -> bool:
 
 
 def openers(secrets: Secrets, client_random: bytes, hello: ServerHello) -> tuple[Opener, Opener] | None:
-    """Return what opens the records of the client and of the server; None if their secrets are not known."""
+    """Return the keys of the client and of the server, or None if their secrets are not known."""
     cipher = _CIPHERS[hello.version][hello.cipher]
     if hello.version == TLS_1_3:
         client, server = (secrets.get(label, client_random) for label in (CLIENT, SERVER))
