@@ -1,13 +1,15 @@
 """``fetchgate replay measure``: one row for each exchange, added up to a report.
 
-- ``table``: the table of exchanges, column by column.
-- ``rows``: the exchanges of a connection in, its rows of the table out, through ``replay.simulate``.
-- ``digest``: what rows can't say of a connection: bytes by topic, bytes over time, sessions.
-- ``keys``, ``spread``: with --cooperative, records by the hashes of their keys, and how they would spread.
-- ``sums``, ``report``, ``modelled``: the report object, made of the table's sums.
-- ``strip_records``: leaves out the contents of records before Spark moves segments between its workers.
-- ``spark``: runs all of this on Spark. No other folder here imports pyspark.
+- ``steps``: the way from segments to rows of the table. ``here`` runs it in this process, ``spark`` on Spark.
+- ``table``: the table of exchanges, column by column. ``typed`` makes columns of dataclasses. ``old_tables``
+  reads what earlier releases wrote.
+- ``rows``: turns the exchanges of a connection into its rows of the table, through ``replay.simulate``.
+- ``digest``, ``limits``: the summary of a connection: bytes by topic and over time, sessions, limits.
+- ``keys``, ``spread``: with --cooperative, count records by hashes of keys, and tell how they would spread.
+- ``collected``, ``sums``: add up rows. ``both_sides`` finds connections that were captured twice.
+- ``report``, ``modelled``: make the report object of the sums.
+- ``strip_records``: removes the contents of records before Spark moves segments between its workers.
 - ``command``: the command line.
 
-All but ``command`` and ``spark`` is sans-IO.
+All but ``command``, ``here`` and ``spark`` is sans-IO. Only ``spark`` imports pyspark.
 """

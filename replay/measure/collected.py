@@ -1,6 +1,6 @@
 """Collects the rows of the table into what the report shows. Sans-IO.
 
-Each task of Spark collects its connections, and the driver adds up what the tasks have collected. The size
+Each task of Spark collects its connections, and one task merges what all of them have collected. The size
 depends on what the report shows, not on the number of connections.
 """
 

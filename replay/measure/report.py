@@ -1,7 +1,7 @@
-"""The report object, made from what was collected of the table's rows. Sans-IO.
+"""Makes the report object from what was collected of the table's rows. Sans-IO.
 
-One query over the table groups its rows by the columns in `GROUPED` and adds up the columns in `SUMMED`. The
-report is the same however fine the groups are: a single row, with ``count`` 1, is a group as well.
+Rows are grouped by the columns in `GROUPED`, and the columns in `SUMMED` are added up. The report is the same
+however fine the groups are: a single row, with ``count`` 1, is a group as well.
 """
 
 import base64

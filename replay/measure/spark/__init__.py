@@ -2,7 +2,7 @@
 
 - ``session``: starts and stops Spark.
 - ``java``: the Java runtime that Spark runs on.
-- ``jobs``: from captures, or from a table, to the sums of the table.
-- ``stored``: the table in files, to which runs add.
-- ``run``: one measurement from its start to its end, with a progress bar.
+- ``jobs``: make the table from captures or from another table, and collect what the report shows.
+- ``stored``: writes tables to files, and reads them.
+- ``run``: runs a measurement, with a progress bar.
 """
