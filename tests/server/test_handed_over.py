@@ -1,6 +1,7 @@
 """Clients of a cooperative group reach the worker that owns it, whichever has accepted them."""
 
 import asyncio
+import math
 import os
 import signal
 import ssl
@@ -28,6 +29,12 @@ def request_of(client_id: str, correlation_id: int = 7) -> bytes:
     name = client_id.encode()
     message = struct.pack(">hhih", LIST_OFFSETS, 1, correlation_id, len(name)) + name + b"\x00" * 20
     return struct.pack(">i", len(message)) + message
+
+
+@pytest.fixture(autouse=True)
+def _equally_busy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have workers get clients in turn: on a busy machine the CPU that they used would decide."""
+    monkeypatch.setattr("proxy.server.worker_handle.INTERVAL_SECONDS", math.inf)
 
 
 @pytest.fixture(params=[False, True], ids=["plain", "TLS"])
