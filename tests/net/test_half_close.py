@@ -182,7 +182,9 @@ def test_one_that_reads_its_last_response_slowly_gets_all_of_it(plain: bool) -> 
             cast("asyncio.Transport", writer.transport).resume_reading()
             got = 0
             while got < size:
-                got += len(await reader.read(150_000))
+                some = await reader.read(150_000)
+                assert some, f"cut off after {got} of {size} bytes"
+                got += len(some)
                 await asyncio.sleep(0.01)
             assert await reader.read() == b""
 
