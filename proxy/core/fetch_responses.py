@@ -136,6 +136,8 @@ class FetchResponses:
                 self._handler.take(walk)
         if last:
             again = fetching.resend is not None
+            if again:
+                response.drop()  # else it would count as buffered until the client leaves
             # The client is catching up: its next response is to stream (case 91).
             self._eligibility.large = response.received >= STREAM_FROM and not again
             if response.walk is not None and response.walk.leaders:
@@ -379,7 +381,6 @@ class FetchResponses:
         elif self._limits.keep_order and result.action is _EXPAND:
             self._keep_order(fetching, walk, result)
         if fetching.resend is not None:
-            response.drop()
             self._count_partitions(walk, 0)
             return []
         pieces, size, partitions = full_response(

@@ -339,6 +339,7 @@ def test_tags_that_an_expanded_response_would_lose(where: str) -> None:
     else:
         play.broker(tagged_topics([T[0]], **fields))
     play.to_broker(fetch(16, *T, correlation=4))
+    assert play.connection.buffered == 0
     told = tagged_topics(T, correlation_id=4, header_tags=UNKNOWN)
     play.broker(told).to_client(told)
     for correlation in range(5, 68):
@@ -361,6 +362,17 @@ def test_unknown_tags_in_the_response_that_makes_a_session() -> None:
     play.to_client(tagged_topics(T, correlation_id=3))
     passes(play, 16, T, 4)
     play.close().to_broker(asks(16, [], (SESSION_ID, -1), correlation=3))
+
+
+def test_a_response_that_ends_too_early_is_not_kept() -> None:
+    """What is kept counts against ``--max-inflight-bytes`` as long as the client stays."""
+    play = Playbook().established(16, T)
+    play.client(fetch(16, *T, correlation=4)).takes_broker()
+    whole = fetch_response(16, ("t", [entry(0, 6)]), session_id=SESSION_ID, correlation_id=4)
+    play.broker(framed(whole[4:-5])).to_broker(fetch(16, *T, correlation=4))
+    assert play.connection.buffered == 0
+    play.broker(full(16, T, hw=6, correlation_id=4)).to_client(full(16, T, hw=6, correlation_id=4))
+    assert play.connection.buffered == 0
 
 
 @pytest.mark.parametrize(("version", "error"), [(12, 3), (12, 29), (16, 29), (16, 100)])

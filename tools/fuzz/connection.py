@@ -337,6 +337,8 @@ class _Script:
             "session_partitions",
         ):
             getattr(connection, name)
+        if connection.buffered and not connection.busy and not connection.outstanding:
+            raise AssertionError(f"{connection.buffered} bytes are buffered of no response")
 
     def _end(self) -> None:
         self._look()
