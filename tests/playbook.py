@@ -21,6 +21,7 @@ from proxy.core.events import Event
 from proxy.core.histograms import Measured
 from proxy.core.leaders import Leaders
 from proxy.protocol.addresses import Resolve
+from tests.connections import connect
 from tests.frames import Want, entry, fetch, fetch_response, framed
 from tests.model import wire
 from tests.model.broker import ModelBroker
@@ -89,7 +90,8 @@ class Playbook:
     ) -> None:
         self.sessions = sessions or SessionLimits(max_sessions=10)
         self.measured = Measured()
-        self.connection: Any = core(
+        make: Any = connect if core is Connection else core
+        self.connection: Any = make(
             sessions=self.sessions,
             resolve=resolve,
             opening=opening,

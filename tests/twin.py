@@ -9,6 +9,7 @@ from proxy.core.eligibility import SessionLimits
 from proxy.core.events import Event, Tally
 from proxy.core.histograms import Measured
 from proxy.protocol.primitives import Buffer
+from tests.connections import connect
 
 ASKED = (
     *("fault", "wire", "reads_client", "done", "begun", "busy", "buffered", "client_id"),
@@ -40,13 +41,13 @@ class Twin:
         """How often all bytes of a read took the steady path."""
         self._measured = measured or Measured(), Measured()
         self._mirror()
-        self._on = Connection(sessions=sessions, measured=self._measured[0], **options)
+        self._on = connect(sessions=sessions, measured=self._measured[0], **options)
         if (budget := options.get("request_budget")) is not None:
             options["request_budget"] = RequestBudget(budget.limit)
             options["request_budget"].total = budget.total
         if (versions := options.get("versions")) is not None:
             _, options["versions"] = _VERSIONS.setdefault(id(versions), (versions, BrokerVersions()))
-        self._off = Connection(sessions=self._others, measured=self._measured[1], steady=False, **options)
+        self._off = connect(sessions=self._others, measured=self._measured[1], steady=False, **options)
         self._to_client: list[Buffer] = []
         self._to_broker: list[Buffer] = []
         self._events: list[Event] = []

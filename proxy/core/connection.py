@@ -6,6 +6,7 @@ why the connection has to end.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 from proxy.core.broker_side import BrokerSide
@@ -44,27 +45,57 @@ def _none_opening(_node_id: int, /) -> bool:
     return False
 
 
+@dataclass(frozen=True, slots=True)
+class Common:
+    """What the connections of a process share, beside the slots of sessions."""
+
+    max_request_bytes: int = MAX_REQUEST_BYTES
+    """The longest frame taken from a client."""
+    maybe_not_kafka: bool = False
+    """Clients may use another protocol than Kafka, or TLS. All bytes of such a client are forwarded."""
+    request_budget: RequestBudget | None = None
+    """Memory for fetches until they are whole. None: without limit."""
+    leaders: Leaders | None = None
+    """The newest leader of each partition; used where addresses are rewritten. None: they are not kept."""
+    peers: Peers | None = None
+    """The connections of all clients, to follow leaders; used where addresses are rewritten. None: leaders
+    are not followed."""
+    manager: FetchManager | None = None
+    """Gives sessions to clients. None: they get none from the gateway."""
+    member_side: MakeMemberSide | None = None
+    """Makes the stage for members of cooperative groups. None: there are no such groups."""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerInfo:
+    """The broker of a connection."""
+
+    node_id: int | None = None
+    """None: it is not known."""
+    name: str = ""
+    """Identifies it among the brokers of all connections: a session is with one broker."""
+    versions: BrokerVersions | None = None
+    """What it said of itself to other clients. None: nothing."""
+    measured: Measured | None = None
+    """What connections to this broker measure together. None: nobody reads it."""
+    opening: Callable[[int], bool] = _none_opening
+    """Tells whether it is not known yet if a broker will have a listener."""
+
+
+_ALONE: Final = Common()
+_UNKNOWN: Final = BrokerInfo()
+
+
 class Connection:
     """A client and its broker.
 
     Args:
         sessions: the switch and the slots that all connections of the process share.
-        resolve: where brokers are told to be; None leaves addresses as they are.
-        opening: tells whether it is not known yet if a broker will have a listener.
-        max_request_bytes: the longest frame taken from the client.
-        foreign: the client may use another protocol than Kafka, or TLS. All its bytes are forwarded then.
-        request_budget: room for fetches until they are whole, for all connections of the process; None: any.
-        measured: what connections to this broker share; None: it is measured for nobody.
-        versions: what this broker said of itself to other clients; None: nothing.
-        leaders: what all connections know of leaders; used where addresses are rewritten. None: nothing.
-        steady: false in tests: the core sees all bytes, also those that would pass by the steady path.
-        manager: gives the clients of the process sessions; None: they get none from the gateway.
-        broker: identifies the broker among those of all connections, as sessions are with one broker.
-        peers: the connections of all clients, to follow leaders; used where addresses are rewritten. None:
-            leaders are not followed.
+        resolve: where brokers are told to be. None leaves addresses as they are.
+        common: what else these share.
+        broker: the broker.
         host: the client's.
-        node_id: the broker's; None: it is not known.
-        member_side: makes the stage for members of cooperative groups; None: there are no such groups.
+        steady: false in tests: the core sees all bytes, also those that would take the fast path.
     """
 
     __slots__ = (
@@ -91,41 +122,41 @@ class Connection:
         *,
         sessions: SessionLimits,
         resolve: Resolve | None,
-        opening: Callable[[int], bool] = _none_opening,
-        max_request_bytes: int = MAX_REQUEST_BYTES,
-        measured: Measured | None = None,
-        foreign: bool = False,
-        request_budget: RequestBudget | None = None,
-        versions: BrokerVersions | None = None,
-        leaders: Leaders | None = None,
-        steady: bool = True,
-        manager: FetchManager | None = None,
-        broker: str = "",
-        peers: Peers | None = None,
+        common: Common = _ALONE,
+        broker: BrokerInfo = _UNKNOWN,
         host: str = "",
-        node_id: int | None = None,
-        member_side: MakeMemberSide | None = None,
+        steady: bool = True,
     ) -> None:
-        measured = measured or Measured()
+        measured, max_request_bytes = broker.measured or Measured(), common.max_request_bytes
         self.steady = Steady(sessions, measured, max_request_bytes=max_request_bytes, on=steady)
         """Asked first: the core gets only the bytes that do not pass there."""
-        state = ConnectionState(self.steady, measured, foreign=foreign, request_budget=request_budget)
+        state = ConnectionState(
+            self.steady, measured, foreign=common.maybe_not_kafka, request_budget=common.request_budget
+        )
         self._state, self._responses = state, state.responses
         self.events = state.events
         """What has happened and was not reported yet."""
         self.to_client, self.to_broker = state.to_client, state.to_broker
         """Bytes that are due and were not taken yet."""
-        self._versions = versions or BrokerVersions()
+        self._versions = broker.versions or BrokerVersions()
         self._fetches = fetches = Fetches(state, sessions, self._versions)
-        self._client_sessions = served = ClientSessions(state, manager, fetches.eligibility, broker)
-        leaders = leaders or Leaders()
-        self._rewriting = Rewriting(state, resolve, opening, fetches.eligibility, served, leaders)
+        self._client_sessions = served = ClientSessions(
+            state, common.manager, fetches.eligibility, broker.name
+        )
+        leaders = common.leaders or Leaders()
+        self._rewriting = Rewriting(state, resolve, broker.opening, fetches.eligibility, served, leaders)
         responses = FetchResponses(state, fetches, sessions, resolve, leaders, served)
         self.following: Following | None = None
         """Follows leaders; the shell attaches itself to it."""
-        if peers is not None and resolve is not None:
+        if common.peers is not None and resolve is not None:
             self.following = Following(
-                state, peers, host, node_id, catch_up=self._catch_up, settle=self._settle, resume=self._resume
+                state,
+                common.peers,
+                host,
+                broker.node_id,
+                catch_up=self._catch_up,
+                settle=self._settle,
+                resume=self._resume,
             )
             state.stages.append(self.following)
         self._client_side = ClientSide(
@@ -138,15 +169,15 @@ class Connection:
         )
         self._front = Front(self._client_side, state.to_client)
         """Takes the client's bytes before all else."""
-        if member_side is not None:
+        if common.member_side is not None:
             self._front = MemberFront(
-                member_side,
+                common.member_side,
                 state,
                 self._client_side,
                 self._rewriting,
                 host=host,
                 max_request_bytes=max_request_bytes,
-                broker=broker,
+                broker=broker.name,
             )
         self._client_ended = False
         """The client sends no more, and is still to have its responses."""

@@ -22,7 +22,7 @@ from proxy.config import Config
 from proxy.cooperative.tally import Tell, Told
 from proxy.core.broker_versions import BrokerVersions
 from proxy.core.budget import REQUESTS_PART, Budget, RequestBudget
-from proxy.core.connection import Connection
+from proxy.core.connection import BrokerInfo, Common, Connection
 from proxy.core.eligibility import SessionLimits
 from proxy.core.events import BrokersAwaited, Event, Fault, LoginRefused, MemberElsewhere, Tally
 from proxy.core.leaders import Leaders
@@ -133,6 +133,15 @@ class Server:
         self._members: Members | None
         self._member_side: MakeMemberSide | None
         self._members, self._member_side = _cooperative(config, self.shared.number, self._tell)
+        self._common = Common(
+            max_request_bytes=config.max_request_bytes,
+            maybe_not_kafka=self._transparent,
+            request_budget=self.request_budget,
+            leaders=self._leaders,
+            peers=self._peers,
+            manager=self.manager,
+            member_side=self._member_side,
+        )
         self._failed_handshakes = Repeated(self.log, "TLS handshake of a client failed")
         self._refused_clients = Repeated(self.log, "client refused")
         self._all_closed = asyncio.Event()
@@ -287,19 +296,9 @@ class Server:
         return Connection(
             sessions=self.sessions,
             resolve=partial(brokers.resolve, reached_at) if brokers is not None else None,
-            opening=self._is_opening,
-            max_request_bytes=self.process.config.max_request_bytes,
-            measured=link.measured,
-            foreign=self._transparent,
-            request_budget=self.request_budget,
-            versions=versions,
-            manager=self.manager,
-            broker=broker,
-            leaders=self._leaders,
-            peers=self._peers,
+            common=self._common,
+            broker=BrokerInfo(link.node_id, broker, versions, link.measured, self._is_opening),
             host=host_and_port(link.client_address)[0],
-            node_id=link.node_id,
-            member_side=self._member_side,
         )
 
     def _is_opening(self, node_id: int) -> bool:

@@ -19,6 +19,7 @@ from proxy.cooperative.members import Members
 from proxy.cooperative.ranges import KeyRange
 from proxy.core.connection import Connection
 from proxy.core.eligibility import SessionLimits
+from tests.connections import connect
 from tests.cooperative.batch import Record, batch, read
 from tests.examples import examples
 from tests.model.broker import ModelBroker
@@ -60,7 +61,7 @@ class World:
         return self.broker.topics[TOPIC].partitions[index]
 
     def connection(self) -> Connection:
-        return Connection(
+        return connect(
             sessions=self.sessions, resolve=None, host="h", member_side=partial(MemberSide, self.members)
         )
 

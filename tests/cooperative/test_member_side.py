@@ -24,6 +24,7 @@ from proxy.core.eligibility import SessionLimits
 from proxy.core.events import MemberElsewhere
 from proxy.core.in_flight import AT_ONCE, MAX_IN_FLIGHT
 from proxy.protocol.primitives import Buffer
+from tests.connections import connect
 from tests.cooperative.batch import Record, batch, read
 from tests.model.broker import ModelBroker
 from tests.model.gate import Gate, framed, unframed
@@ -60,7 +61,7 @@ class Shared:
             self.groups.append((what, who, text))
 
     def connection(self, host: str = "h") -> Connection:
-        made = Connection(
+        made = connect(
             sessions=SessionLimits(max_sessions=0),
             resolve=None,
             host=host,
@@ -159,7 +160,7 @@ def test_a_client_without_ranges_is_none_of_its_business(shared: Shared) -> None
 @pytest.mark.parametrize("cut", [1, 7, 1 << 20])
 def test_without_the_option_nothing_is_read_of_it(cut: int) -> None:
     """Case 46: a client.id means nothing, and what members say passes as it came."""
-    one = Connection(sessions=SessionLimits(max_sessions=0), resolve=None)
+    one = connect(sessions=SessionLimits(max_sessions=0), resolve=None)
     frames = fetch("billing.kr-9-1") + commit(LOW, 5) + framed(header(11, 2, LOW) + b"whatever") + fetch(LOW)
     passed: list[Buffer] = []
     for at in range(0, len(frames), cut):
@@ -169,10 +170,10 @@ def test_without_the_option_nothing_is_read_of_it(cut: int) -> None:
 
 
 def test_bytes_of_another_protocol_are_passed_on() -> None:
-    one = Connection(
+    one = connect(
         sessions=SessionLimits(max_sessions=0),
         resolve=None,
-        foreign=True,
+        maybe_not_kafka=True,
         member_side=partial(MemberSide, Members(["g"])),
     )
     one.receive_client(b"GET / HTTP/1.1\r\n\r\n", 1.0)

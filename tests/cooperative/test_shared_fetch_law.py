@@ -20,8 +20,8 @@ from proxy.cooperative.key_hash import SPACE, murmur2, offset_hash
 from proxy.cooperative.member_side import MemberSide
 from proxy.cooperative.members import Members
 from proxy.cooperative.ranges import KeyRange
-from proxy.core.connection import Connection
 from proxy.core.eligibility import SessionLimits
+from tests.connections import connect
 from tests.cooperative.batch import Record, batch, control_key, crc, read
 from tests.examples import examples
 from tests.model.broker import ModelBroker
@@ -122,11 +122,11 @@ class Client:
 
     def connect(self) -> None:
         world = self.world
-        self.connection = Connection(
+        self.connection = connect(
             sessions=SessionLimits(max_sessions=0),
             resolve=None,
             host="h",
-            broker=self.broker,
+            name=self.broker,
             member_side=partial(MemberSide, world.members),
         )
         self.alarms: list[float] = []

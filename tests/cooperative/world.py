@@ -30,8 +30,8 @@ from proxy.cooperative.offsets import (
     read_offset_fetch,
 )
 from proxy.cooperative.positions import TopicPartition
-from proxy.core.connection import Connection
 from proxy.core.eligibility import SessionLimits
+from tests.connections import connect
 from tests.cooperative.batch import Record, batch, read
 from tests.cooperative.coordinator import (
     GROUP,
@@ -75,11 +75,11 @@ class Wire:
     def __init__(self, world: "World") -> None:
         self.world = world
         self.alarms: list[float] = []
-        self.connection = Connection(
+        self.connection = connect(
             sessions=SessionLimits(max_sessions=0),
             resolve=None,
             host="h",
-            broker="b:9092",
+            name="b:9092",
             member_side=partial(MemberSide, world.members),
         )
         self.connection.attach(lambda: self.alarms.append(0.0), self.alarms.append)

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from proxy.core.connection import Connection
 from proxy.core.eligibility import SessionLimits
 from proxy.fetch_manager.cache import IDS_PER_SHARD, MAX_LEFT, FetchSessionCache
 from proxy.fetch_manager.manager import FetchManager
 from proxy.protocol.fetch_request import MAX_TOPICS
+from tests.connections import connect
 from tests.fetch_manager.cases import Case, every_case
 from tests.fetch_manager.script import Script, Server
 from tests.fetch_manager.serving import Finish
@@ -48,7 +48,7 @@ class Gateway:
         self.limits = SessionLimits(max_sessions=10)
 
     def connect(self) -> Gate:
-        connection = Connection(sessions=self.limits, resolve=None, manager=self.manager, broker="b:1")
+        connection = connect(sessions=self.limits, resolve=None, manager=self.manager, name="b:1")
         gate = Gate(connection, self.broker, self.chance)
         if self.asks_versions:
             gate.exchange([API_VERSIONS], 0.0)

@@ -8,6 +8,7 @@ from proxy.core.connection import QUEUED_FREE, Connection
 from proxy.core.eligibility import SessionLimits
 from proxy.core.in_flight import AT_ONCE, MAX_IN_FLIGHT, REQUEST_BYTES
 from proxy.net.endpoint import RECEIVE_BYTES
+from tests.connections import connect
 from tests.frames import fetch, fetch_response
 from tests.playbook import SESSION_ID, Playbook, T, asks, full, request, response, split
 
@@ -28,7 +29,7 @@ def one_read(api_key: int = HEARTBEAT, version: int = 0) -> list[bytes]:
 
 def core(*, steady: bool = True, foreign: bool = False) -> Connection:
     limits = SessionLimits(max_sessions=10)
-    return Connection(sessions=limits, resolve=None, steady=steady, foreign=foreign)
+    return connect(sessions=limits, resolve=None, steady=steady, maybe_not_kafka=foreign)
 
 
 def goes_on(connection: Connection) -> None:

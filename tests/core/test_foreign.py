@@ -14,6 +14,7 @@ from proxy.core.events import Fault, Passthrough
 from proxy.net.link import OWN_FULL, Link
 from proxy.server import server as serving
 from proxy.server.gateway import Gateway
+from tests.connections import connect
 from tests.playbook import Playbook, request, response
 from tests.shell import (
     BOTH_LOOPS,
@@ -36,7 +37,7 @@ SSL_REQUEST = bytes.fromhex("0000000804d2162f")
 
 
 def foreign() -> Connection:
-    return Connection(sessions=SessionLimits(max_sessions=10), resolve=None, foreign=True)
+    return connect(sessions=SessionLimits(max_sessions=10), resolve=None, maybe_not_kafka=True)
 
 
 def broker_gets(connection: Connection) -> bytes:

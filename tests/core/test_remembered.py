@@ -14,6 +14,7 @@ from proxy.protocol.api import FIRST_FLEXIBLE, ApiKey
 from proxy.protocol.fetch_request import MAX_AROUND
 from proxy.protocol.primitives import encode_uvarint
 from proxy.session.partitions import MAX_FORGOTTEN
+from tests.connections import connect
 from tests.frames import Want, fetch, framed
 from tests.playbook import Playbook, api_versions, full, request, response
 
@@ -52,7 +53,7 @@ def kept(play: Callable[[Connection], None]) -> int:
     def once() -> int:
         gc.collect()
         before = tracemalloc.get_traced_memory()[0]
-        connection = Connection(sessions=SessionLimits(max_sessions=10), resolve=None)
+        connection = connect(sessions=SessionLimits(max_sessions=10), resolve=None)
         play(connection)
         gc.collect()
         return tracemalloc.get_traced_memory()[0] - before
@@ -117,7 +118,7 @@ def test_an_idle_connection_takes_some_kilobytes(play: Callable[[Connection], No
 
 
 def test_a_fetch_with_a_large_header_is_read_all_the_same() -> None:
-    connection = Connection(sessions=SessionLimits(max_sessions=10), resolve=None)
+    connection = connect(sessions=SessionLimits(max_sessions=10), resolve=None)
     fetches_with_a_large_header(connection)
     exchange(connection, fetch(12, ("t", 0), correlation=3), full(12, [("t", 0)], correlation_id=3))
     assert connection.tally.client.partitions_requested == 3
@@ -146,7 +147,7 @@ def test_what_fetches_list_is_remembered_within_a_budget(version: int, wants: li
     told = full(version, wants, correlation_id=3)
 
     def once() -> None:
-        connection = Connection(sessions=SessionLimits(max_sessions=0), resolve=None, request_budget=budget)
+        connection = connect(sessions=SessionLimits(max_sessions=0), resolve=None, request_budget=budget)
         exchange(connection, *versions)
         exchange(connection, fetched, told)
         connections.append(connection)
@@ -185,7 +186,7 @@ def test_a_session_grows_within_the_budget() -> None:
 
 def test_names_that_were_forgotten_are_in_the_budget() -> None:
     budget = RequestBudget(1_000_000)
-    connection = Connection(sessions=SessionLimits(max_sessions=0), resolve=None, request_budget=budget)
+    connection = connect(sessions=SessionLimits(max_sessions=0), resolve=None, request_budget=budget)
     exchange(connection, *api_versions("4.3"))
     for number in range(MAX_FORGOTTEN // 1_000):
         wants: list[Want] = [(f"{number}-{name}".ljust(249, "x"), 0) for name in range(1_000)]

@@ -689,7 +689,7 @@ class Talk:
         self.sessions = SessionLimits(max_sessions=1)
         self._opening: set[int] = set()
         opening = self._opening.__contains__
-        self.twin = twin(sessions=self.sessions, resolve=resolve, foreign=foreign, opening=opening)
+        self.twin = twin(sessions=self.sessions, resolve=resolve, maybe_not_kafka=foreign, opening=opening)
         self._says = Says()
         self.correlation = 0
         self.now = 1.0

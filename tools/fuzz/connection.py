@@ -13,7 +13,7 @@ from functools import lru_cache, partial
 from typing import ClassVar, Final
 
 from proxy.core.budget import RequestBudget
-from proxy.core.connection import Connection
+from proxy.core.connection import BrokerInfo, Common, Connection
 from proxy.core.eligibility import SessionLimits
 from proxy.core.histograms import Measured
 from proxy.fetch_manager.cache import SHARDS, FetchSessionCache
@@ -141,12 +141,13 @@ class _Script:
         return Connection(
             sessions=self._limits,
             resolve=_resolve if options & 8 else None,
-            max_request_bytes=100_000,
-            measured=_MEASURED,
-            foreign=bool(options & 16),
-            request_budget=self._budget if options & 32 else None,
-            manager=self._manager,
-            broker="b:1",
+            common=Common(
+                max_request_bytes=100_000,
+                maybe_not_kafka=bool(options & 16),
+                request_budget=self._budget if options & 32 else None,
+                manager=self._manager,
+            ),
+            broker=BrokerInfo(name="b:1", measured=_MEASURED),
         )
 
     def run(self) -> None:

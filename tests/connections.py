@@ -1,0 +1,19 @@
+"""Connections with some of what they share, in one call."""
+
+from dataclasses import fields
+from typing import Any
+
+from proxy.core.connection import BrokerInfo, Common, Connection
+from proxy.core.eligibility import SessionLimits
+
+_BROKER = {each.name for each in fields(BrokerInfo)}
+_OWN = {"host", "steady"}
+
+
+def connect(sessions: SessionLimits, resolve: Any = None, **given: Any) -> Connection:
+    """Make a connection of fields of `Common` and `BrokerInfo` and arguments of `Connection`."""
+    broker = {name: given.pop(name) for name in _BROKER & given.keys()}
+    own = {name: given.pop(name) for name in _OWN & given.keys()}
+    return Connection(
+        sessions=sessions, resolve=resolve, common=Common(**given), broker=BrokerInfo(**broker), **own
+    )
