@@ -82,6 +82,8 @@ class _Held:
     """Responses to requests of the gateway's own that are to come."""
     paced_until: float = 0.0
     """A client that gets no records is answered no earlier: it would ask again at once."""
+    timed_until: float = 0.0
+    """For when a timer was started because of that."""
     legs: dict[int, list[Failed]] = field(default_factory=dict)
     """By the leader that is asked now: what it is to be asked when it has answered."""
     done: bool = False
@@ -726,10 +728,11 @@ class Following(Stage):
         if held.waits or held.ask_at is not None:
             return
         nothing = all(each.entry and not each.record_bytes for each in held.repeat.failed.values())
-        if nothing and now < held.paced_until:
-            self._alarm(held.paced_until)
-        else:
+        if not nothing or now >= held.paced_until:
             self._end(held)
+        elif held.timed_until != held.paced_until:  # `tick` comes here with each timer of any response
+            held.timed_until = held.paced_until
+            self._alarm(held.paced_until)
 
     def _end(self, held: _Held) -> None:
         """Send a response as far as it was mended."""

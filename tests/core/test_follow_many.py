@@ -173,6 +173,18 @@ def test_a_repeat_does_not_wait_at_the_broker_before_requests_of_an_active_clien
     assert two.counted() == ({"fetch": 1}, {})
 
 
+def test_a_response_that_is_kept_to_pace_a_client_has_one_timer() -> None:
+    """Many on a connection had each of its timers start all the others anew."""
+    two, alarms = beside_a_heartbeat(), list[float]()
+    two.old.connection.following.attach(lambda: None, alarms.append)
+    two.new.broker(fetch_response(11, (TOPIC, [entry(0, 5)]), correlation_id=OURS))
+    for _ in range(9):
+        two.old.connection.following.tick(PACE_SECONDS / 2)
+    assert alarms == [PACE_SECONDS]
+    two.old.connection.following.tick(PACE_SECONDS)
+    two.old.to_client(fetch_response(11, (TOPIC, [entry(0, 5)]), correlation_id=5))
+
+
 def test_records_and_errors_are_not_kept_to_pace_a_client() -> None:
     records = fetch_response(11, (TOPIC, [entry(0, 5, records=b"r" * 70)]), correlation_id=OURS)
     two = beside_a_heartbeat()
