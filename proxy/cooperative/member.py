@@ -259,7 +259,7 @@ class Member:
         self.expires_at = max(self.expires_at, now + self.session_seconds)
 
     def lives(self, now: float) -> bool:
-        """Whether its group knows it, as far as can be told."""
+        """Whether the group still counts this member, as far as the gateway can tell."""
         return not self.frozen and now <= self.expires_at
 
     def gets(self, epoch: int, now: float) -> bool:

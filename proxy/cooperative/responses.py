@@ -30,9 +30,9 @@ class Handler:
     __slots__ = ()
 
     def response(self, frame: bytes, now: float) -> Reply | None:
-        """Take a whole response; return what the client gets.
+        """Take a whole response, and return what the client gets.
 
-        None: the handler has sent another request, or waits for another member.
+        None is nothing yet: the handler has sent another request, or waits for another member.
 
         Raises:
             ProtocolError: the response can't be read.

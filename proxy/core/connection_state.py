@@ -18,7 +18,7 @@ from proxy.session.decision import Reason
 
 
 class Phase(Enum):
-    """How far a connection has come; it only goes on. `Connection.fault` ends it at any stage."""
+    """How far a connection has come; it only goes on. `Connection.fault` ends it in any phase."""
 
     NEW = "new"
     """No whole request has come."""

@@ -39,13 +39,13 @@ from proxy.session.partitions import memory_of
 from proxy.session.state import Loss, SessionState
 
 _UNUSED_FETCHES: Final = 64
-"""After so many fetches in a row for which it saved nothing a session is closed."""
+"""A session is closed after this many fetches in a row for which it saved nothing."""
 CHECK_SECONDS: Final = 300.0
-"""So often a session is checked, if it pays. A broker may lose a partition of it without a word, and nothing
-else would show that. For 1,000 partitions a check has some 70 kB: 0.2 kB a second."""
+"""The time between two checks of a session that pays. A broker may lose a partition of it without a word, and
+nothing else would show that. For 1,000 partitions a check has some 70 kB: 0.2 kB a second."""
 SUSPECT_SECONDS: Final = 10.0
-"""So often where that has happened, or where a client has waited so long at one offset below the end that is
-known of a partition."""
+"""The same where that has happened, or where a client has waited this long at one offset below the known end
+of a partition."""
 CHECK_PAID: Final = 64
 """A check must have been paid for: since the last one, so many times the bytes of its request were saved. It
 costs twice to three times its request (law 6)."""

@@ -16,7 +16,7 @@ from proxy.protocol.primitives import Buffer
 
 
 class MemberStage(Protocol):
-    """Stands between a client and the rest of the core, which sees the client as if it had no lane."""
+    """Stands before the core, and hides from it that the client shares partitions with others."""
 
     is_member: bool | None
     """None until the first request has come. False: the stage is not needed, and is dropped."""

@@ -18,7 +18,7 @@ class Stage:
     # Requests
 
     def on_request(self, _data: bytes, _size: int, _api_key: int, _version: int) -> bool:
-        """See a request that is no fetch; return False if it has to wait.
+        """See a request that is no fetch, or a fetch that is not read; return False if it has to wait.
 
         A stage that returns False says in `ConnectionState.request_part` what the request waits for: more of
         its bytes, or something else.

@@ -412,11 +412,11 @@ class Steady:
     # What the core says
 
     def limit(self, min_bytes_at: int, most: int) -> None:
-        """Have fetches ask for so many bytes of records at most.
+        """Lower max_bytes of fetches on this path.
 
         Args:
-            min_bytes_at: offset of min_bytes in fetches like the one that the core decides.
-            most: bytes; 0: any number.
+            min_bytes_at: offset of min_bytes in the fetch that the core decides now, and in others like it.
+            most: the limit in bytes; 0 is no limit.
         """
         self._min_bytes_at, self._most_bytes = min_bytes_at, most
 

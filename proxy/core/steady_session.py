@@ -2,8 +2,8 @@
 
 It is the flat form of what `Fetches` does with a `Rotated` fetch and with a response of at most one entry.
 It decides nothing by itself: `Eligibility` is asked by `Fetches`, and `Rotation` finds and builds. What it
-leaves out are the objects and the tables that only other cases need. `Fetches` arms it after such a fetch,
-and anew or not at all when the core has completed a response: so what only the core changes is asked once.
+leaves out are the objects and the tables that only other cases need. `FetchResponses` starts it after such a
+fetch, and again or not when the core has completed a response. So what only the core changes is asked once.
 """
 
 from typing import Final

@@ -366,7 +366,9 @@ class Supervisor:
         self.process.log.warning("no client can be accepted, trying again", reason=reason_of(error))
 
     def _assign(self, client: socket.socket, node_id: NodeId) -> bool:
-        """Send a client to the worker with the fewest clients of this listener, the least busy of equals.
+        """Send a client to the worker with the fewest clients of this listener.
+
+        If several have as few, the least busy one takes it.
 
         Returns:
             False when no worker can take it now: it has not received earlier clients yet, or no descriptor

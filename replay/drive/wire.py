@@ -131,7 +131,7 @@ class TargetConnection(asyncio.Protocol):
             self.fail()
 
     def fail(self) -> NoReturn:
-        """Raise why it is closed.
+        """Raise the error that says why the connection is closed.
 
         Raises:
             SilentError: a response did not come in time.

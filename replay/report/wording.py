@@ -242,7 +242,7 @@ def warnings(report: Report) -> list[str]:
 
 
 def _one_side(report: Report) -> str:
-    """Say with which options the clients' sides of gateways are measured, and all that has no other side."""
+    """Say which options leave out the brokers' sides of gateways, and count a connection once."""
     clients = {_port(row["client_side"]) for row in report["both_sides"]}
     twice = {row["broker_side"] for row in report["both_sides"]}
     brokers = {_port(side) for side in twice}
@@ -378,7 +378,7 @@ def encrypted(decrypted: int, others: Mapping[str, int]) -> str:
 
 
 def left_out(report: Report) -> str:
-    """Say how much of records was not captured; "" if all was."""
+    """Say how many bytes of records were not captured; "" if none."""
     count = report["readable"]["left_out_bytes"]
     return f"Contents of records that were left out, which no figure needs: {size(count)}" if count else ""
 

@@ -108,7 +108,7 @@ class Reassembly:
 
     @property
     def waiting(self) -> bool:
-        """Whether runs wait for the bytes of a hole before them."""
+        """Whether received bytes wait because earlier bytes are missing."""
         return bool(self._waiting)
 
     def syn(self, sequence: int) -> bool:

@@ -27,7 +27,7 @@ _GRE_UNKNOWN: Final = 0x4007
 
 
 def opened(window: Window, place: Column, protocol: Column, end: Column) -> tuple[Column, Column]:
-    """Open the payload of IP packets.
+    """Find the inner IP packets in the payloads of tunnels.
 
     Args:
         window: where the packets are.
@@ -36,7 +36,7 @@ def opened(window: Window, place: Column, protocol: Column, end: Column) -> tupl
         end: where the captured bytes of the packet end.
 
     Returns:
-        where the IP header inside begins, and its IP version: NEITHER where it is no tunnel that is known.
+        where the inner IP header begins, and its IP version; NEITHER if it is no known tunnel.
     """
     begin, kind = place.copy(), np.full(len(place), NEITHER, np.int64)
     for rows, opening in (
