@@ -133,15 +133,6 @@ class Server:
         self._members: Members | None
         self._member_side: MakeMemberSide | None
         self._members, self._member_side = _cooperative(config, self.shared.number, self._tell)
-        self._common = Common(
-            max_request_bytes=config.max_request_bytes,
-            maybe_not_kafka=self._transparent,
-            request_budget=self.request_budget,
-            leaders=self._leaders,
-            peers=self._peers,
-            manager=self.manager,
-            member_side=self._member_side,
-        )
         self._failed_handshakes = Repeated(self.log, "TLS handshake of a client failed")
         self._refused_clients = Repeated(self.log, "client refused")
         self._all_closed = asyncio.Event()
@@ -296,9 +287,21 @@ class Server:
         return Connection(
             sessions=self.sessions,
             resolve=partial(brokers.resolve, reached_at) if brokers is not None else None,
-            common=self._common,
+            common=self._common(),
             broker=BrokerInfo(link.node_id, broker, versions, link.measured, self._is_opening),
             host=host_and_port(link.client_address)[0],
+        )
+
+    def _common(self) -> Common:
+        """Return what a new connection has in common with others, by the options in force."""
+        return Common(
+            max_request_bytes=self.process.config.max_request_bytes,
+            maybe_not_kafka=self._transparent,
+            request_budget=self.request_budget,
+            leaders=self._leaders,
+            peers=self._peers,
+            manager=self.manager,
+            member_side=self._member_side,
         )
 
     def _is_opening(self, node_id: int) -> bool:
