@@ -10,8 +10,9 @@ from tests.clients.runner import Line, Program, Run, Sessions, Ways
 from tools.gateway import GatewayProcess
 
 LOOK_ON_SECONDS = 1.0
-RECONNECTED_SECONDS = 30.0
 """After the last record: several fetches that have nothing new to tell."""
+RECONNECTED_SECONDS = 30.0
+"""A client that has closed its connection has another one by then."""
 
 log = logging.getLogger(__name__)
 
