@@ -9,7 +9,6 @@ import re
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from difflib import get_close_matches
 from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -21,6 +20,7 @@ from proxy.config import GROUPS, OPTIONS, TOP_OPTIONS, read
 from proxy.exits import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, complain, complain_of_variables
 from proxy.installing import PIPX_FILE, command_for_extra
 from proxy.options import ConfigError, Option, file_of
+from proxy.units import did_you_mean, usage
 from proxy.version import VERSION
 
 REPLAY: Final = "replay"
@@ -97,11 +97,9 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Exit with 2."""
-        see = "; see"
         if found := _NO_CHOICE.match(message):
-            close = get_close_matches(found[1], found[2].replace("'", "").split(", "), n=1)
-            see = f"; did you mean {close[0]}? See" if close else see
-        self.exit(EXIT_USAGE, f"{self.prog}: {message}{see} {self.prog} --help\n")
+            message += did_you_mean(found[1], found[2].replace("'", "").split(", "))
+        self.exit(EXIT_USAGE, usage(self.prog, message))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -205,10 +203,8 @@ def _misspelt(command: str, unknown: list[str]) -> str:
         flags += ["--check", "--show-config"]
     flag = unknown[0].partition("=")[0]
     named = _OTHER_NAMES.get(flag) if command == "proxy" else None
-    close = [named] if named else get_close_matches(flag, flags, n=1)
-    meant = f"did you mean {close[0]}? See" if close else "see"
-    unrecognized = f"unrecognized arguments: {' '.join(unknown)}"
-    return f"fetchgate {command}: {unrecognized}; {meant} fetchgate {command} --help\n"
+    meant = f"; did you mean {named}?" if named else did_you_mean(flag, flags)
+    return usage(f"fetchgate {command}", f"unrecognized arguments: {' '.join(unknown)}{meant}")
 
 
 def _top(arguments: dict[str, Any]) -> int:

@@ -1,10 +1,12 @@
-"""Sizes, times and switches as people type them: ``256MiB``, ``30s``, ``true``. Sans-IO.
+"""What people type: sizes, times and switches (``256MiB``, ``30s``, ``true``), and misspelt names. Sans-IO.
 
 KB, MB and GB are powers of 1000, KiB, MiB and GiB of 1024 (IEC 80000-13). Bare k, m and g are powers of 1024,
 as in the options of Kafka's JVM (``-Xmx256m``). Upper and lower case are the same.
 """
 
 import re
+from collections.abc import Iterable
+from difflib import get_close_matches
 from fractions import Fraction
 from typing import Final
 
@@ -91,3 +93,13 @@ def _parts(text: str) -> tuple[Fraction, str]:
     """Return the number of a text and its unit. The unit is "" if the text has neither."""
     found = _WITH_UNIT.fullmatch(text.strip().lower())
     return (Fraction(found[1]), found[2]) if found else (Fraction(), "")
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return "; did you mean X?" for the known name closest to a misspelt one, "" if none is close."""
+    return "".join(f"; did you mean {close}?" for close in get_close_matches(name, list(known), n=1))
+
+
+def usage(program: str, text: str) -> str:
+    """Return the line for wrong usage: it ends with where help is."""
+    return f"{program}: {text}{' See' if text.endswith('?') else '; see'} {program} --help\n"

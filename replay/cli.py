@@ -12,12 +12,11 @@ import sys
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from proxy.installing import PIPX_FILE, command_for_extra
-from proxy.units import switch
+from proxy.units import did_you_mean, switch, usage
 from replay.exits import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE
 
 PROGRAM: Final = "fetchgate replay"
@@ -74,8 +73,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Exit with 2."""
-        see = " See" if message.endswith("?") else "; see"
-        self.exit(EXIT_USAGE, f"{self.prog}: {message}{see} {self.prog} --help\n")
+        self.exit(EXIT_USAGE, usage(self.prog, message))
 
     def parse(self, argv: Sequence[str], environ: Mapping[str, str]) -> argparse.Namespace:
         """Read the command line; a flag counts before the environment, the environment before --config."""
@@ -91,8 +89,7 @@ class Parser(argparse.ArgumentParser):
                 more += self._as_flags(name, action, value)
         arguments, unknown = self.parse_known_args([*more, *argv])
         if unknown:
-            close = get_close_matches(unknown[0].partition("=")[0], self._option_string_actions, n=1)
-            meant = f"; did you mean {close[0]}?" if close else ""
+            meant = did_you_mean(unknown[0].partition("=")[0], self._option_string_actions)
             self.error(f"unrecognized arguments: {' '.join(unknown)}{meant}")
         return arguments
 

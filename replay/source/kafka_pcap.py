@@ -19,7 +19,6 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, MutableMapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Final
 
 import pyarrow as pa
@@ -28,6 +27,7 @@ from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import StructField, StructType
 
 from proxy.protocol.api import ApiKey
+from proxy.units import did_you_mean
 from replay.capture.files.secrets import load
 from replay.capture.files.sources import InputError, Share, Source, check_seen, expand, plan
 from replay.capture.kafka.exchange import ConnectionEnd, Exchange
@@ -137,9 +137,8 @@ def _check_names(options: MutableMapping[str, str]) -> None:
     for name in options:
         if name.lower() in {*_OPTIONS, *_OF_LOAD}:
             continue
-        close = get_close_matches(name, _OPTIONS, n=1)
-        hint = f"; did you mean {close[0]}?" if close else ""
-        raise InputError(f"kafka-pcap: no option {name}; there are {', '.join(_OPTIONS)}{hint}")
+        known = ", ".join(_OPTIONS)
+        raise InputError(f"kafka-pcap: no option {name}; there are {known}{did_you_mean(name, _OPTIONS)}")
 
 
 def _paths(options: MutableMapping[str, str]) -> list[str]:

@@ -120,21 +120,14 @@ class Wire:
             self.connection.ended()
 
 
-class Known(NamedTuple):
-    """What the coordinator knows of a member."""
-
-    protocols: tuple[tuple[bytes, bytes], ...]
-    wire: Wire
-    version: int
-
-
 @dataclass
 class Coordinator:
     """The group's coordinator (GroupCoordinator of Kafka), for eager clients."""
 
     generation: int = 0
     state: str = "empty"
-    members: dict[bytes, Known] = field(default_factory=dict)
+    members: dict[bytes, dict[bytes, bytes]] = field(default_factory=dict)
+    """By member id, the metadata of each protocol that it offers."""
     heard: dict[bytes, float] = field(default_factory=dict)
     joining: dict[bytes, Wire] = field(default_factory=dict)
     syncing: dict[bytes, Wire] = field(default_factory=dict)
@@ -166,7 +159,7 @@ class Coordinator:
         if not member_id:
             self.number += 1
             member_id = b"m%d" % self.number
-        self.members[member_id] = Known(tuple(join.protocols), wire, 5)
+        self.members[member_id] = dict(join.protocols)
         self.heard[member_id] = now
         self.rebalance(now)
         if (before := self.joining.get(member_id)) is not None and before is not wire:
@@ -195,7 +188,7 @@ class Coordinator:
         self.state = "completing"
         if self.leader not in self.members:
             self.leader = next(iter(self.members))
-        names = [dict(known.protocols) for known in self.members.values()]
+        names = list(self.members.values())
         self.protocol = next(name for name in names[0] if all(name in each for each in names))
         waiting, self.joining = self.joining, {}
         for member_id, wire in waiting.items():
@@ -211,10 +204,10 @@ class Coordinator:
         said.string(member_id)
         leads = not error and member_id == self.leader
         said.count(len(self.members) if leads else 0)
-        for each, known in self.members.items() if leads else ():
+        for each, offered in self.members.items() if leads else ():
             said.string(each)
             said.string(None)
-            said.data(dict(known.protocols)[self.protocol])
+            said.data(offered[self.protocol])
         return framed(said.content)
 
     def sync(self, wire: Wire, frame: bytes, now: float) -> bytes | None:
@@ -342,7 +335,8 @@ class Client:
         self.commits: list[tuple[int, int, int, int]] = []
         """Acknowledged: assignment, partition, offset, and when."""
         self.crashes: list[int] = []
-        self.leads: list[tuple[bytes, bytes]] = []
+        self.leads: list[bytes] = []
+        """All members, if it leads."""
         self.beat_at = self.commit_at = 0.0
         self.sleeps_until = 0.0
         self.leaving = False
@@ -475,7 +469,7 @@ class Client:
     def _sync(self) -> None:
         body = self._head(SYNC_GROUP, 3)
         body.count(len(self.leads))
-        for at, (member_id, _) in enumerate(self.leads):
+        for at, member_id in enumerate(self.leads):
             body.string(member_id)
             places = [(TOPIC.encode(), number) for number in range(self.world.partitions)]
             body.data(assignment(places[at :: len(self.leads)]))
@@ -591,7 +585,7 @@ class Client:
         said = read_joined(frame, 5)
         self.member_id = said.member_id
         self.generation = int.from_bytes(frame[14:18])
-        self.leads = [(member_id, data) for member_id, _, data in said.members]
+        self.leads = [member_id for member_id, _, _ in said.members]
         self.state = "joined"
 
     def _synced(self, frame: bytes) -> None:
@@ -644,9 +638,6 @@ class World:
         self.clients: list[Client] = []
         self.log: dict[tuple[int, int], bytes] = {}
         self.processed: list[Processed] = []
-        self.zombies: set[tuple[int, int]] = set()
-        """What clients processed that did not know yet that the group had gone on without them."""
-        self.gateway_killed: list[int] = []
         self.story: list[str] = []
 
     def _gateway(self) -> Members:
@@ -661,8 +652,7 @@ class World:
     def process(self, client: Client, partition: int, record: Record) -> None:
         key = record.key or b""
         if self.coordinator.fenced(client.member_id, client.generation):
-            self.zombies.add((partition, record.offset))
-            return
+            return  # the group has gone on without it, and it does not know yet: another one gets the record
         self.processed.append(Processed(partition, record.offset, key, self.step, client, client.assignment))
 
     def living(self, slot: str) -> Client | None:
@@ -727,7 +717,6 @@ class World:
     def _restart(self) -> None:
         """Kill the gateway, and start another one."""
         self.told("gateway")
-        self.gateway_killed.append(self.step)
         for client in self.clients:
             if client.alive:
                 client.crashes.append(self.step)

@@ -136,17 +136,22 @@ def touches(broker: ModelBroker, chance: random.Random) -> None:
         partition.delete_records(partition.high_watermark)
 
 
+def checked_often(release: str, monkeypatch: pytest.MonkeyPatch) -> Reader:
+    """A client of a broker, whose session is checked with every third fetch."""
+    monkeypatch.setattr("proxy.core.fetches.CHECK_SECONDS", 3.0)
+    monkeypatch.setattr("proxy.core.fetches.CHECK_PAID", 0)
+    client = Reader(7, WANTS["two topics"])
+    client.broker.quirks = ModelBroker(release=release).quirks
+    return client
+
+
 @pytest.mark.parametrize("release", ["1.1", "2.8", "4.3"])
 @pytest.mark.parametrize("seed", range(3))
 def test_a_broker_that_keeps_its_sessions_is_never_suspected(
     release: str, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Checked with every third fetch, with writes, errors and throttles between a check and what follows."""
-    monkeypatch.setattr("proxy.core.fetches.CHECK_SECONDS", 3.0)
-    monkeypatch.setattr("proxy.core.fetches.CHECK_PAID", 0)
-    chance = random.Random(seed)
-    client = Reader(7, WANTS["two topics"])
-    client.broker.quirks = ModelBroker(release=release).quirks
+    chance, client = random.Random(seed), checked_often(release, monkeypatch)
     happen: Callable[[ModelBroker, random.Random], None] = touches
     for _ in range(400):
         for _ in range(chance.choice([0, 0, 1, 3])):
@@ -166,11 +171,7 @@ def test_nor_is_one_whose_clients_have_more_to_read_than_there_is_room_for(
     release: str, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A limit leaves partitions out for a while, and some clients read one thing again and again."""
-    monkeypatch.setattr("proxy.core.fetches.CHECK_SECONDS", 3.0)
-    monkeypatch.setattr("proxy.core.fetches.CHECK_PAID", 0)
-    chance = random.Random(seed)
-    client = Reader(7, WANTS["two topics"])
-    client.broker.quirks = ModelBroker(release=release).quirks
+    chance, client = random.Random(seed), checked_often(release, monkeypatch)
     for _ in range(400):
         for _ in range(chance.choice([0, 0, 1, 3])):
             touches(client.broker, chance)
