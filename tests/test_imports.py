@@ -26,7 +26,7 @@ FLOORS = (
     ("proxy.core",),
     ("proxy.cooperative",),
     ("proxy.config",),
-    ("proxy.net", "proxy.exits", "proxy.in_force"),
+    ("proxy.net", "proxy.exits", "proxy.effective_config"),
     ("proxy.telemetry", "proxy.completion"),
     ("proxy.server", "proxy.dashboard"),
     ("proxy.cli",),

@@ -17,8 +17,8 @@ from typing import Any, Final
 from proxy.addresses import Address
 from proxy.capture.tap import Capture, Files
 from proxy.config import Config, load, misspelt_variables
+from proxy.effective_config import as_toml
 from proxy.exits import EXIT_FAILED, EXIT_USAGE, complain, complain_of_variables
-from proxy.in_force import as_toml
 from proxy.net.bootstrap import BootstrapError
 from proxy.net.listen import OwnListenerError, inherited
 from proxy.net.resolve import look_up

@@ -13,7 +13,7 @@ from proxy.adding import Figures
 from proxy.cooperative.tally import BATCHES, COMMITS, DETACHED, RECORDS, Cooperative, MemberSeen
 from proxy.core.events import FetchKind, Tally, fetch_bytes, saved_bytes
 from proxy.core.histograms import Distribution, Measured
-from proxy.in_force import as_json
+from proxy.effective_config import as_json
 from proxy.net.link import HOLDS, Link
 from proxy.protocol.api import ErrorCode
 from proxy.telemetry.history import History, RecentEvent

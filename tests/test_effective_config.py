@@ -5,7 +5,7 @@ import pytest
 
 from proxy.cli import main
 from proxy.config import OPTIONS, Config, load
-from proxy.in_force import MAX_SHOWN, as_json, as_toml
+from proxy.effective_config import MAX_SHOWN, as_json, as_toml
 
 
 @pytest.fixture
