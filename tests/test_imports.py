@@ -15,7 +15,7 @@ FLOORS = (
         "proxy.installing",
         "proxy.logger",
         "proxy.options",
-        "proxy.reasons",
+        "proxy.error_text",
         "proxy.printable",
         "proxy.adding",
         "proxy.units",

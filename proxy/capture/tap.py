@@ -18,9 +18,9 @@ from typing import Any, Final, Protocol, cast
 
 from proxy.capture.pcap import BROKER, CLIENT, Conversation, TcpPeer, file_header
 from proxy.capture.redact import Redactor
+from proxy.error_text import reason_of
 from proxy.logger import Logger
 from proxy.protocol.primitives import Buffer
-from proxy.reasons import reason_of
 
 BACKLOG_BYTES: Final = 64 << 20
 """The limit of bytes that wait for the disk."""

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from proxy.addresses import LOOPBACK_OF, Address
+from proxy.error_text import reason_of, short
 from proxy.options import ConfigError
-from proxy.reasons import reason_of, short
 from proxy.telemetry.access import read_token
 
 

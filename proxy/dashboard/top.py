@@ -24,7 +24,7 @@ from proxy.dashboard.endpoint import Endpoint
 from proxy.dashboard.rates import Rates
 from proxy.dashboard.snapshot import NotAGatewayError, Snapshot, parse
 from proxy.dashboard.view import Size, Unreachable, frame, listed
-from proxy.reasons import reason_of
+from proxy.error_text import reason_of
 
 RESPONSE_SECONDS: Final = 3.0
 """A gateway is unreachable if it does not respond within this time."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from proxy.addresses import Address
+from proxy.error_text import reason_of
 from proxy.net.listen import check_not_own
 from proxy.net.resolve import Resolver, try_each
 from proxy.net.tls import BrokerTls
@@ -17,7 +18,6 @@ from proxy.protocol.api import ApiKey
 from proxy.protocol.messages import read, request
 from proxy.protocol.primitives import ProtocolError
 from proxy.protocol.schemas import API_VERSIONS, API_VERSIONS_REQUEST, METADATA, METADATA_REQUEST
-from proxy.reasons import reason_of
 
 ASK_SECONDS: Final = 10.0
 """The longest time from the connection to the last response."""

@@ -25,10 +25,10 @@ from proxy.core.eligibility import SessionLimits
 from proxy.core.events import Event, Fault, SessionLost
 from proxy.core.histograms import Measured
 from proxy.core.steady import Steady
+from proxy.error_text import reason_of
 from proxy.logger import Logger
 from proxy.net.endpoint import Endpoint, has_ended, is_gone, set_options_of, unacknowledged, unread
 from proxy.net.tls import server_name_of, subject_of
-from proxy.reasons import reason_of
 
 CLOSE_SECONDS: Final = 10.0
 """How long closing a session at the broker may take. Also: how long a peer that still has to read its last

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from proxy.config import Config
+from proxy.error_text import short
 from proxy.options import ConfigError
-from proxy.reasons import short
 
 HANDSHAKE_SECONDS: Final = 10.0
 """The longest TLS handshake of a client."""

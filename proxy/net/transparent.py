@@ -11,9 +11,9 @@ import struct
 from typing import Any, Final
 
 from proxy.addresses import MAX_PORT, OTHERS, Address, Broker
+from proxy.error_text import reason_of
 from proxy.net.listen import UNUSABLE, Binding
 from proxy.options import ConfigError
-from proxy.reasons import reason_of
 
 REDIRECT: Final = "redirect"
 TPROXY: Final = "tproxy"

@@ -18,13 +18,13 @@ from proxy.addresses import Address
 from proxy.capture.tap import Capture, Files
 from proxy.config import Config, load, misspelt_variables
 from proxy.effective_config import as_toml
+from proxy.error_text import reason_of
 from proxy.exits import EXIT_FAILED, EXIT_USAGE, complain, complain_of_variables
 from proxy.net.bootstrap import BootstrapError
 from proxy.net.listen import OwnListenerError, inherited
 from proxy.net.resolve import look_up
 from proxy.net.tls import ReloadingContext
 from proxy.options import ConfigError, file_of
-from proxy.reasons import reason_of
 from proxy.server.bypass import passing_by
 from proxy.server.gateway import Gateway
 from proxy.server.preflight import check

@@ -15,10 +15,10 @@ from time import monotonic
 from typing import Final
 
 from proxy.addresses import BY_NAME, MAX_PORT, Address, Broker, advertised
+from proxy.error_text import reason_of
 from proxy.net.bootstrap import BootstrapError, Cluster, ask_any
 from proxy.net.tls import BrokerTls
 from proxy.net.transparent import Destinations
-from proxy.reasons import reason_of
 from proxy.server.acceptor import Acceptor
 from proxy.server.conditions import Reachability
 from proxy.server.process import Process

@@ -28,12 +28,12 @@ from proxy.core.events import BrokersAwaited, Event, Fault, LoginRefused, Member
 from proxy.core.leaders import Leaders
 from proxy.core.member_stage import MakeMemberSide
 from proxy.core.peers import Peers
+from proxy.error_text import is_client_refused, of_client
 from proxy.fetch_manager.cache import FetchSessionCache
 from proxy.fetch_manager.manager import FetchManager
 from proxy.net.link import BUDGET, IDLE, NO_REQUEST, NOT_READING, PEER_FULL, ClientProtocol, Link
 from proxy.net.tls import ClientTls
 from proxy.net.transparent import Destinations, OutboundPorts
-from proxy.reasons import is_client_refused, of_client
 from proxy.server.conditions import Repeated
 from proxy.server.monitor import Monitor
 from proxy.server.process import Process, give_back, open_fds, resident_bytes, two_descriptors_free

@@ -9,7 +9,7 @@ from threading import Lock
 from typing import Any, Final
 
 from proxy.addresses import Address
-from proxy.reasons import reason_of
+from proxy.error_text import reason_of
 from proxy.server.process import Process
 
 SAVE_SECONDS: Final = 1.0

@@ -17,9 +17,9 @@ from typing import Any, Final
 
 from proxy.addresses import Address
 from proxy.config import Config, with_live
+from proxy.error_text import reason_of
 from proxy.net.tls import BrokerTls, ClientTls
 from proxy.net.transparent import Destinations
-from proxy.reasons import reason_of
 from proxy.server.acceptor import Acceptor
 from proxy.server.ipc import HandedOver
 from proxy.server.monitor import Monitor

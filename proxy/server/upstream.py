@@ -12,12 +12,12 @@ from typing import Any, Final
 from proxy.addresses import BY_NAME, LOOPED, Address
 from proxy.capture.pcap import CLIENT
 from proxy.capture.tap import Tap, no_tap
+from proxy.error_text import is_tls, reason_of, refuses_certificate
 from proxy.net.link import BrokerProtocol, Link
 from proxy.net.listen import check_not_own
 from proxy.net.resolve import try_each
 from proxy.net.tls import BrokerTls
 from proxy.net.transparent import Destinations, OutboundPorts, is_own, outbound_socket
-from proxy.reasons import is_tls, reason_of, refuses_certificate
 from proxy.server.monitor import Monitor
 from proxy.server.process import Process
 from proxy.server.registry import KnownBrokers

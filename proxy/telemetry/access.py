@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Final
 
 from proxy.config import Config
+from proxy.error_text import reason_of
 from proxy.net.tls import ReloadingContext, load_pair, stamp
 from proxy.options import ConfigError
-from proxy.reasons import reason_of
 from proxy.telemetry import logs
 
 MAX_TOKEN: Final = 4096

@@ -24,8 +24,8 @@ from urllib.parse import parse_qsl
 
 from prometheus_client import CONTENT_TYPE_LATEST
 
+from proxy.error_text import reason_of, short
 from proxy.net.tls import ReloadingContext
-from proxy.reasons import reason_of, short
 from proxy.telemetry import logs
 from proxy.telemetry.access import Token
 from proxy.telemetry.metrics import exposition

@@ -6,8 +6,8 @@ import pytest
 from cryptography import x509
 
 from proxy.core.events import LoginRefused
+from proxy.error_text import is_tls
 from proxy.net.tls import ReloadingContext
-from proxy.reasons import is_tls
 from proxy.telemetry.metrics import exposition
 from tests.shell import WireGateway, client, gateway, link_of, run, stub_broker, until
 from tests.tls.secured import Keys, serving
