@@ -112,8 +112,8 @@ class LaneFetch(Handler):
         send: Callable[[bytes, Handler, float], None],
         now: float,
     ) -> None:
-        if fetch.not_plain:
-            raise Malformed(f"a fetch that is not a plain consumer's: {fetch.not_plain}")
+        if fetch.unsupported_reason:
+            raise Malformed(f"a fetch that is not a plain consumer's: {fetch.unsupported_reason}")
         self._fetch, self._members, self._send = fetch, members, send
         self.waits = False
         """Whether it is parked: another member's fetch is bringing its records."""

@@ -219,8 +219,8 @@ class Eligibility:
         if not self._sessions.allowed(client_id):
             return Reason.SESSIONS_OFF
         # Fetch-semantics, traps 1 and 2 (case 90).
-        if fetch.not_plain:
-            return Reason(fetch.not_plain)
+        if fetch.unsupported_reason:
+            return Reason(fetch.unsupported_reason)
         # kafka-go's Reader: a session could leave out one entry at most (docs/design.md, law 6).
         if fetch.partitions < 2 and not (handler.has_session and fetch.partitions):
             return Reason.ONE_PARTITION

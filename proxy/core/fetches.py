@@ -144,7 +144,7 @@ class Fetches:
                 self.count_unread(len(frame), request.version, why)
                 self._state.send(request, frame)
                 return
-            if not fetch.not_plain:
+            if not fetch.unsupported_reason:
                 fetch = fetch.with_frame(lowered)
             steady.last_seen.note_request(fetch)
         fetching.ask(fetch)

@@ -84,7 +84,7 @@ class FetchManager:
         Raises:
             ProtocolError: the fetch does not match the schema of its version.
         """
-        if fetch.not_plain == _NOT_A_CONSUMER:
+        if fetch.unsupported_reason == _NOT_A_CONSUMER:
             return None
         version = version or fetch.layout.version
         session = self._find(fetch.session_id, broker)
@@ -109,7 +109,7 @@ class FetchManager:
         if session is not None:
             self.cache.remove(session)
         asks = self.asks_broker and version >= SESSION_VERSION
-        if gives and fetch.session_epoch == INITIAL_EPOCH and fetch.not_plain in ("", _IGNORED):
+        if gives and fetch.session_epoch == INITIAL_EPOCH and fetch.unsupported_reason in ("", _IGNORED):
             if asks:
                 # A session that was not found here may be the broker's own: keep its id.
                 request = fetch.with_session(0 if session is not None else fetch.session_id, INITIAL_EPOCH)
@@ -127,7 +127,7 @@ class FetchManager:
         self, fetch: FetchRequest, session: FetchSession, now_ms: int, version: int
     ) -> FetchContext | FinalContext:
         """Apply a fetch to its session."""
-        if fetch.not_plain:
+        if fetch.unsupported_reason:
             return self._lost(fetch, session)
         partitions = session.partitions
         if fetch.partitions:

@@ -143,7 +143,7 @@ class FetchRequest:
     session_epoch: int
     """-1 below v7, as brokers interpret it."""
     topics: Topics
-    not_plain: str
+    unsupported_reason: str
     """The reason why this is not a plain consumer's fetch; "" if it is one."""
     forgotten: list[tuple[bytes, bytes]]
     """forgotten_topics_data: topic keys, each with its partition numbers as int32."""
@@ -173,7 +173,7 @@ class FetchRequest:
     @property
     def listing(self) -> Listing | None:
         """The listed partitions; None if the fetch is not plain."""
-        if self._listing is None and not self.not_plain:
+        if self._listing is None and not self.unsupported_reason:
             self._listing = self.topics.listing(self.frame)
         return self._listing
 
@@ -181,7 +181,7 @@ class FetchRequest:
     def block(self) -> Span | None:
         """The span of the entries if they are contiguous, else None."""
         topics = self.topics
-        if self.not_plain or topics.element or len(topics.blocks) != 1:
+        if self.unsupported_reason or topics.element or len(topics.blocks) != 1:
             return None
         at, count = topics.blocks[0]
         return at, at + count * self.layout.request_entry
@@ -197,7 +197,7 @@ class FetchRequest:
             self.session_id,
             self.session_epoch,
             self.topics,
-            self.not_plain,
+            self.unsupported_reason,
             self.forgotten,
             self.topics_end,
             self.tail,
@@ -275,18 +275,18 @@ def parse_fetch_request(frame: bytes, version: int, body: int) -> FetchRequest:
     forgotten, tail = _forgotten(frame, layout, topics_end)
     tagged = _tail(frame, layout, tail)
     # These strings are values of `Reason` (proxy/session/decision.py), which this lower layer can't import.
-    not_plain = ""
+    unsupported_reason = ""
     # Followers are privileged and drive the ISR (fetch-semantics, traps 1 and 2; case 90).
     if replica_id != _CONSUMER:
-        not_plain = "not a consumer"
+        unsupported_reason = "not a consumer"
     elif tagged or walk.topics.tagged:
         # No consumer has tags: replica_state, cluster_id and others are KRaft's (fetch-semantics 1.3).
-        not_plain = "tags"
+        unsupported_reason = "tags"
     elif forgotten and session_id == 0 and epoch <= 0:
         # A broker ignores forgotten topics in a full fetch (fetch-semantics 2.3); no known client sends any.
-        not_plain = "forgets without a session"
+        unsupported_reason = "forgets without a session"
     elif walk.long_name or body > MAX_AROUND or len(frame) - tail > MAX_AROUND:
-        not_plain = "not looked into"
+        unsupported_reason = "not looked into"
     return FetchRequest(
         frame,
         body,
@@ -296,7 +296,7 @@ def parse_fetch_request(frame: bytes, version: int, body: int) -> FetchRequest:
         session_id,
         epoch,
         walk.topics,
-        not_plain,
+        unsupported_reason,
         forgotten,
         topics_end,
         tail,

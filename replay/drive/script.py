@@ -279,8 +279,8 @@ class ScriptMaker:
                 self._leave(item, f"version {version} is none of {MIN_VERSION} to {MAX_VERSION}")
                 return None
             fetch = parse_fetch_request(item.request, version, body)
-            if fetch.not_plain:
-                self._leave(item, fetch.not_plain)
+            if fetch.unsupported_reason:
+                self._leave(item, fetch.unsupported_reason)
                 return None
         blank = item.request[: _CORRELATION.start] + _NO_CORRELATION + item.request[_CORRELATION.stop :]
         step = Step(

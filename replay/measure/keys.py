@@ -80,7 +80,7 @@ class KeyLog:
         if request is None or response is None:
             self.delivered.unread += outcome.exchange.response_bytes
             return
-        if request.not_plain == Reason.NOT_A_CONSUMER or response.walk.error_code:
+        if request.unsupported_reason == Reason.NOT_A_CONSUMER or response.walk.error_code:
             return
         ids = response.layout.topic_ids
         names = {

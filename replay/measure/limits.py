@@ -179,7 +179,7 @@ class LimitLog:
     def _note_starved(self, outcome: Outcome, request: FetchRequest, response: CapturedResponse) -> None:
         """Note which partitions starve in a response, and which no longer do."""
         in_session = request.session_id > 0 and request.session_epoch > 0
-        if request.not_plain or response.walk.error_code:
+        if request.unsupported_reason or response.walk.error_code:
             self._handler.drop()
             return
         # Without records in the response no partition starves. A session's state changes nevertheless.

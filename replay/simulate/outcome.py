@@ -162,7 +162,9 @@ class CapturedFetch:
     @property
     def listed(self) -> bool:
         """Whether it is a consumer's full fetch, which the gateway supports."""
-        return self.request.session_id <= 0 >= self.request.session_epoch and not self.request.not_plain
+        return (
+            self.request.session_id <= 0 >= self.request.session_epoch and not self.request.unsupported_reason
+        )
 
     def repeated_by(self, exchange: Exchange) -> "CapturedFetch":
         """Return a fetch that will have the same outcome. Both have the same `TopicShare` objects."""
@@ -296,7 +298,7 @@ def share_whole(outcome: Outcome, response: CapturedResponse) -> None:
 def _request_topics(request: FetchRequest) -> Iterator[ListedTopic]:
     """Yield each topic of a request."""
     topics, layout = request.topics, request.layout
-    if request.not_plain:
+    if request.unsupported_reason:
         return
     end = 1 if layout.flexible else 0
     for key, count in zip(topics.keys, topics.counts, strict=True):

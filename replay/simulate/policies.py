@@ -238,7 +238,7 @@ class GatewayPolicy:
     def _count(self, outcome: Outcome, sent: FetchRequest, kind: Kind) -> None:
         outcome.sent(kind, len(sent.frame), sent.partitions)
         share_sent(outcome, sent)
-        if kind != "incremental" or sent.not_plain or self._connection.session_table is None:
+        if kind != "incremental" or sent.unsupported_reason or self._connection.session_table is None:
             return
         added, forgotten = self._broker.follow(sent)
         outcome.forgotten += forgotten

@@ -91,7 +91,11 @@ def test_each_way_not_to_be_a_plain_fetch_is_a_reason() -> None:
         parsed(fetch(16, ("t", 0), tags=((1, bytes(13)),))),
         parsed(fetch(16, ("t", 0), forget=[("u", 1)])),
     ]
-    assert [Reason(view.not_plain) for view in views] == [Reason.NOT_A_CONSUMER, Reason.TAGS, Reason.FORGETS]
+    assert [Reason(view.unsupported_reason) for view in views] == [
+        Reason.NOT_A_CONSUMER,
+        Reason.TAGS,
+        Reason.FORGETS,
+    ]
 
 
 def test_more_than_a_consumers_fetch() -> None:

@@ -127,7 +127,7 @@ def test_names_that_change_with_every_fetch_are_forgotten() -> None:
 def test_forgotten_topics_of_a_native_client_are_not_kept() -> None:
     seen = LastSeen()
     asked = parsed(forgetting(MAX_TOPICS - 1))
-    assert not asked.not_plain
+    assert not asked.unsupported_reason
     seen.note_request(asked)
     assert seen.request(asked.frame) is None
     small = parsed(fetch(12, ("t", 0), session=(7, 3), correlation=5))
@@ -138,7 +138,7 @@ def test_forgotten_topics_of_a_native_client_are_not_kept() -> None:
 
 def test_the_bound_is_no_closer_than_it_has_to_be() -> None:
     for wants in (topics(MAX_TOPICS), topics(1, 31_000)):
-        assert parsed(fetch(12, *wants)).not_plain == ""
+        assert parsed(fetch(12, *wants)).unsupported_reason == ""
     play = Playbook().knows()
     play.client(fetch(12, *topics(MAX_TOPICS), correlation=1))
     play.to_broker(asks(12, topics(MAX_TOPICS), (0, 0), correlation=1))

@@ -20,7 +20,9 @@ def read(request: FetchRequest) -> dict[str, object]:
     """All that is read of a fetch."""
     listing = request.listing
     names = ("frame", "body", "layout", "max_wait_ms", "isolation_level", "session_id", "session_epoch")
-    told = {name: getattr(request, name) for name in (*names, "not_plain", "tail", "partitions", "block")}
+    told = {
+        name: getattr(request, name) for name in (*names, "unsupported_reason", "tail", "partitions", "block")
+    }
     entries = None if listing is None else (listing.keys, listing.counts, listing.entries.tobytes())
     return told | {"listing": entries}
 

@@ -88,7 +88,7 @@ def header(version: int) -> bytes:
 def test_bodies_of_the_schemas(version: int) -> None:
     frame = framed(header(version) + bytes.fromhex(SCHEMA[str(version)]))
     view = parsed(frame)
-    assert (view.max_wait_ms, view.isolation_level, view.not_plain) == (500, 1, "")
+    assert (view.max_wait_ms, view.isolation_level, view.unsupported_reason) == (500, 1, "")
     assert (view.session_id, view.session_epoch, view.partitions) == (0, -1, 2)
     assert view.listing is not None
     key = bytes(range(1, 17)) if version >= 13 else b"tt"
@@ -124,7 +124,7 @@ def read_and_rebuilt(exchange: LiveExchange) -> None:
     assert (view.session_id, view.session_epoch) == (decoded.session_id, decoded.session_epoch)
     assert (view.max_wait_ms, view.isolation_level) == (decoded.max_wait_ms, decoded.isolation_level)
     if view.listing is None:
-        assert view.not_plain == "not a consumer"
+        assert view.unsupported_reason == "not a consumer"
         return
     assert [(key, partition) for key, partition, _ in listed(view.listing)] == told(decoded)
     assert view.partitions == len(told(decoded))
@@ -217,9 +217,9 @@ def test_build_then_parse_is_the_identity(version: int) -> None:
     def check(request: wire.FetchRequest) -> None:
         view = parsed(framed(wire.encode_request(request)))
         if request.forgotten and request.session_id == 0 and request.session_epoch <= 0:
-            assert (view.listing, view.not_plain) == (None, "forgets without a session")
+            assert (view.listing, view.unsupported_reason) == (None, "forgets without a session")
             return
-        assert view.not_plain == ""
+        assert view.unsupported_reason == ""
         assert view.listing is not None
         assert [(key, partition) for key, partition, _ in listed(view.listing)] == told(request)
         assert (view.session_id, view.session_epoch) == (request.session_id, request.session_epoch)
@@ -241,8 +241,8 @@ def test_requests_with_tags_are_noted_and_not_taken(version: int) -> None:
         )
         view = parsed(framed(wire.encode_request(request)))
         assert view.partitions == len(told(request))
-        assert (view.not_plain == "tags") is tagged
-        assert (view.listing is None) is bool(view.not_plain)
+        assert (view.unsupported_reason == "tags") is tagged
+        assert (view.listing is None) is bool(view.unsupported_reason)
 
     check()
 
@@ -384,7 +384,7 @@ def test_one_tag_among_uniform_topics(version: int, tagged: int) -> None:
         for number in range(10)
     )
     view = parsed(framed(wire.encode_request(wire.FetchRequest(version=version, topics=topics))))
-    assert (view.not_plain, view.listing, view.partitions) == ("tags", None, 20)
+    assert (view.unsupported_reason, view.listing, view.partitions) == ("tags", None, 20)
 
 
 # --- who is not a consumer ------------------------------------------------------------------------
@@ -395,14 +395,14 @@ def test_one_tag_among_uniform_topics(version: int, tagged: int) -> None:
 def test_replicas_are_not_taken(version: int, replica_id: int) -> None:
     """Trap 2: fetches of followers and controllers pass as they are."""
     view = parsed(fetch(version, ("a", 0), replica_id=replica_id))
-    assert (view.listing, view.not_plain) == (None, "not a consumer")
+    assert (view.listing, view.unsupported_reason) == (None, "not a consumer")
 
 
 @pytest.mark.parametrize("version", range(15, 19))
 def test_replica_state_is_a_tag(version: int) -> None:
     """Trap 2: fetches of followers and controllers pass as they are."""
     view = parsed(fetch(version, ("a", 0), tags=((1, bytes(13)),)))
-    assert (view.listing, view.not_plain) == (None, "tags")
+    assert (view.listing, view.unsupported_reason) == (None, "tags")
 
 
 def test_null_is_no_rack_no_topic_no_partitions() -> None:
@@ -478,14 +478,14 @@ def test_topics_without_partitions(version: int) -> None:
 
 def test_forgotten_topics_that_go_beyond_the_end() -> None:
     frame = fetch(7, ("a", 0), forget=[("b", 1)], session=(5, 1))
-    assert parsed(frame).not_plain == ""
+    assert parsed(frame).unsupported_reason == ""
     with pytest.raises(Truncated, match="forgotten"):
         parsed(frame[:-8] + b"\0\0\0\3" + frame[-4:])
 
 
 def test_forgetting_without_a_session_is_odd() -> None:
     view = parsed(fetch(16, ("a", 0), forget=[("b", 1)]))
-    assert (view.not_plain, view.listing) == ("forgets without a session", None)
+    assert (view.unsupported_reason, view.listing) == ("forgets without a session", None)
 
 
 @pytest.mark.parametrize("version", range(4, 19))
