@@ -57,7 +57,7 @@ examples:
 """
 
 
-class Parser(argparse.ArgumentParser):
+class ReplayParser(argparse.ArgumentParser):
     """Reports what is wrong in one line, and reads options from the environment and a file as well."""
 
     def __init__(self, prog: str) -> None:
@@ -135,14 +135,14 @@ def _command(name: str, argv: Sequence[str]) -> int:
         return _missing(error)
 
 
-def _parser(name: str) -> tuple[Any, Parser]:
+def _parser(name: str) -> tuple[Any, ReplayParser]:
     """Return the module of a command and its parser.
 
     Raises:
         ModuleNotFoundError: a library is not installed.
     """
     module = importlib.import_module(COMMANDS[name][0])
-    parser = Parser(f"{PROGRAM} {name}")
+    parser = ReplayParser(f"{PROGRAM} {name}")
     module.add_arguments(parser)
     parser.add_argument("--config", metavar="FILE", help="a TOML file with these options as keys")
     return module, parser
@@ -182,8 +182,8 @@ def _overview(argv: Sequence[str]) -> int:
     return EXIT_USAGE
 
 
-def _overview_parser() -> Parser:
-    parser = Parser(PROGRAM)
+def _overview_parser() -> ReplayParser:
+    parser = ReplayParser(PROGRAM)
     parser.description, parser.epilog = "Inspect, measure and play captures of Kafka traffic.", _EXAMPLES
     commands = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=argparse.ArgumentParser)
     for name, (_, text) in COMMANDS.items():

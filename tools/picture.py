@@ -18,8 +18,8 @@ from rich.console import Console
 from rich.terminal_theme import SVG_EXPORT_THEME
 
 from proxy.addresses import Address
+from proxy.dashboard.admin_client import AdminClient
 from proxy.dashboard.choice import Selection
-from proxy.dashboard.endpoint import Endpoint
 from proxy.dashboard.rates import Rates
 from proxy.dashboard.snapshot import NotAGatewayError, Snapshot, parse
 from proxy.dashboard.top import UnreachableError, ask
@@ -51,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     try:
         seen = (
-            asyncio.run(ask(Endpoint(address=arguments.admin)))
+            asyncio.run(ask(AdminClient(address=arguments.admin)))
             if arguments.admin
             else recorded(arguments.state)
         )

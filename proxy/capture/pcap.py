@@ -69,7 +69,7 @@ def file_header() -> bytes:
     return bytes(LEFileHdr(magic=TCPDUMP_MAGIC_NANO, snaplen=_SNAP_LENGTH, linktype=_LINK_TYPE))
 
 
-class Conversation:
+class PcapConnection:
     """One connection. Each method returns the pcap records of an event, in pieces.
 
     Args:
@@ -82,7 +82,7 @@ class Conversation:
 
     def __init__(self, client: TcpPeer, broker: TcpPeer, now: int) -> None:
         start = now // _ISN_TICK % _SEQUENCES
-        self._directions = (_Direction(client, broker), _Direction(broker, client))
+        self._directions = (_PcapDirection(client, broker), _PcapDirection(broker, client))
         self._sequences = [start, start]
 
     def opened(self, now: int) -> list[Buffer]:
@@ -125,7 +125,7 @@ class Conversation:
         return direction.header(sequence, acknowledged, flags, kept=kept, size=size, now=now)
 
 
-class _Direction:
+class _PcapDirection:
     """One direction of a connection, with a template for the headers of its packets."""
 
     __slots__ = ("_checksum", "_length", "_length_at", "_tcp_at", "_template")

@@ -106,7 +106,7 @@ class Redactor:
 
     def __init__(self) -> None:
         open_requests = _OpenRequests()
-        self._streams = (_Requests(open_requests), _Responses(open_requests))
+        self._streams = (_Requests(open_requests), _RedactedResponses(open_requests))
 
     def redact(self, by: int, data: bytes) -> list[Piece]:
         """Redact the next bytes of one direction. `by` is `pcap.CLIENT` or `pcap.BROKER`."""
@@ -171,7 +171,7 @@ class _OpenRequests:
         self._by_id.clear()
 
 
-class _Selection:
+class _KeptBytes:
     """Bytes of a stream in order: the kept ones, and the number of omitted ones after them."""
 
     __slots__ = ("_pieces", "kept", "size")
@@ -198,7 +198,7 @@ class _Selection:
             kept, cut = self._pieces.pop() if self._pieces else (bytearray(), 0)
             self._pieces.append((kept, cut + size))
 
-    def add(self, selection: "_Selection") -> None:
+    def add(self, selection: "_KeptBytes") -> None:
         """Append another selection."""
         for kept, cut in selection._pieces:  # noqa: SLF001 - of its own class
             self.keep(kept)
@@ -209,7 +209,7 @@ class _Selection:
         return list(self._pieces)
 
 
-class _Stream:
+class _RedactedDirection:
     """One direction: frames, each with a head, which is kept, and a body."""
 
     __slots__ = ("_head", "_last", "_left", "_opaque", "_open", "_out", "_to_keep", "_wanted")
@@ -230,7 +230,7 @@ class _Stream:
         self._last = False
         """No more frames follow that can be understood."""
         self._opaque = False
-        self._out = _Selection()
+        self._out = _KeptBytes()
 
     def begin(self, head: bytes) -> None:
         """Decide what to keep of the body."""
@@ -245,7 +245,7 @@ class _Stream:
 
     def feed(self, data: bytes) -> list[Piece]:
         """Select from the next bytes."""
-        self._out = _Selection()
+        self._out = _KeptBytes()
         at = 0
         while at < len(data):
             self._opaque = self._opaque or (self._last and not self._left)
@@ -267,7 +267,7 @@ class _Stream:
     def end(self) -> list[Piece]:
         """End the stream. Return its buffered bytes."""
         self._opaque = True
-        self._out = _Selection()
+        self._out = _KeptBytes()
         return self._out.pieces()
 
     def _head_grown(self) -> None:
@@ -282,7 +282,7 @@ class _Stream:
         self._head, self._wanted = b"", LENGTH_BYTES
 
 
-class _Requests(_Stream):
+class _Requests(_RedactedDirection):
     __slots__ = ("_need", "_produce", "_size")
 
     head_size = REQUEST_START_BYTES + 2
@@ -336,7 +336,7 @@ class _Requests(_Stream):
         self._produce = bytearray()
 
 
-class _Responses(_Stream):
+class _RedactedResponses(_RedactedDirection):
     __slots__ = ("_at", "_held", "_sasl", "_sasl_version", "_walk")
 
     head_size = RESPONSE_START_BYTES
@@ -348,7 +348,7 @@ class _Responses(_Stream):
         self._walk: FetchResponseWalk | None = None
         self._at = 0
         """Offset in the frame, while it is walked."""
-        self._held = _Selection()
+        self._held = _KeptBytes()
         """The body of a fetch response, until it is complete."""
         self._sasl = b""
         """The body of a response to SaslAuthenticate, which is read and omitted."""
@@ -398,7 +398,7 @@ class _Responses(_Stream):
             if self._left:
                 return
             self._out.add(held)
-        self._walk, self._held = None, _Selection()
+        self._walk, self._held = None, _KeptBytes()
 
     def _read_sasl(self, part: bytes) -> None:
         """Read a response to SaslAuthenticate, to know whether it ends where its length says."""
@@ -411,7 +411,7 @@ class _Responses(_Stream):
         pieces = super().end()
         if self._held.size:
             pieces.append((b"", self._held.size))
-            self._held = _Selection()
+            self._held = _KeptBytes()
         return pieces
 
     def _leave_records_out(self, walk: FetchResponseWalk, part: bytes) -> None:

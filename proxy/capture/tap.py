@@ -16,7 +16,7 @@ from threading import Thread
 from time import gmtime, strftime, time_ns
 from typing import Any, Final, Protocol, cast
 
-from proxy.capture.pcap import BROKER, CLIENT, Conversation, TcpPeer, file_header
+from proxy.capture.pcap import BROKER, CLIENT, PcapConnection, TcpPeer, file_header
 from proxy.capture.redact import Redactor
 from proxy.error_text import reason_of
 from proxy.logger import Logger
@@ -201,11 +201,11 @@ class _Tapped(asyncio.Protocol):
         self._capture = capture
         self._inner = inner
         self._by = by
-        self._side: _Side
+        self._side: _CapturedTransport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Wrap the transport too."""
-        self._side = _Side(self._capture, cast("asyncio.Transport", transport), self._by)
+        self._side = _CapturedTransport(self._capture, cast("asyncio.Transport", transport), self._by)
         self._inner.connection_made(cast("asyncio.Transport", self._side))
 
     def data_received(self, data: bytes) -> None:
@@ -236,7 +236,7 @@ class _Tapped(asyncio.Protocol):
         self._inner.connection_lost(exc)
 
 
-class _Side:
+class _CapturedTransport:
     """Wraps a transport. It captures written bytes, and forwards everything else."""
 
     __slots__ = ("_by", "_capture", "_conversation", "_open", "_redactor", "_transport")
@@ -250,7 +250,7 @@ class _Side:
         now = time_ns()
         ends = [_endpoint(transport.get_extra_info(name)) for name in ("sockname", "peername")]
         client, broker = ends if by == CLIENT else reversed(ends)
-        self._conversation = Conversation(client, broker, now)
+        self._conversation = PcapConnection(client, broker, now)
         capture.write(self._conversation.opened(now))
 
     def __getattr__(self, name: str) -> Any:

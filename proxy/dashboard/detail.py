@@ -7,8 +7,8 @@ from rich.text import Text
 
 from proxy.dashboard.figures import NOTHING, moment, scaled, share, span, volume
 from proxy.dashboard.rates import Rates
-from proxy.dashboard.rows import Row
-from proxy.dashboard.snapshot import BrokerFigures, Client, PastEvent
+from proxy.dashboard.rows import ClientRow
+from proxy.dashboard.snapshot import BrokerFigures, ClientConnection, PastEvent
 from proxy.dashboard.tables import per_second, problem_of
 
 _LABEL: Final = "bold"
@@ -16,7 +16,7 @@ _BAD: Final = "red"
 _NAMES: Final = 16
 
 
-def client(row: Row, rates: Rates, events: Iterable[PastEvent]) -> list[Text]:
+def client(row: ClientRow, rates: Rates, events: Iterable[PastEvent]) -> list[Text]:
     """Draw a client, or one of its connections, with the recent events that name it."""
     rate = row.rate
     lines = [
@@ -35,7 +35,9 @@ def client(row: Row, rates: Rates, events: Iterable[PastEvent]) -> list[Text]:
     return [*lines, *_events(named)]
 
 
-def broker(figures: BrokerFigures, clients: Iterable[Client], events: Iterable[PastEvent]) -> list[Text]:
+def broker(
+    figures: BrokerFigures, clients: Iterable[ClientConnection], events: Iterable[PastEvent]
+) -> list[Text]:
     """Draw a broker, with its connections and the recent events that name it."""
     lines = [
         _line((f" broker {figures.name} ", "bold reverse"), f"  {figures.address}"),
@@ -72,7 +74,7 @@ def _late(figures: BrokerFigures) -> str:
     return f"the oldest {span(figures.late)} late" if figures.late else "none of them late"
 
 
-def _connection(one: Client, rates: Rates) -> Iterator[Text]:
+def _connection(one: ClientConnection, rates: Rates) -> Iterator[Text]:
     rate = rates.of(one)
     session = f"{scaled(one.partitions)} partitions, next epoch {one.epoch}" if one.epoch else "none"
     yield _line((one.address, _LABEL), f"  to broker {one.broker}, {one.phase or 'open'} for {span(one.age)}")

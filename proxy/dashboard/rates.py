@@ -6,14 +6,14 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final
 
-from proxy.dashboard.snapshot import NOW_SECONDS, Client, Snapshot
+from proxy.dashboard.snapshot import NOW_SECONDS, ClientConnection, Snapshot
 
 _KEPT: Final = 32
 """The number of snapshots kept, and so the limit of a client's bars."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rate:
+class TrafficRate:
     """Traffic per second."""
 
     fetches: float = 0.0
@@ -31,11 +31,11 @@ class Rate:
 
 
 @dataclass(frozen=True, slots=True)
-class _Sample:
+class _CounterSample:
     time: float
     cpu_seconds: float
-    clients: Mapping[str, Client]
-    """By `Client.key`."""
+    clients: Mapping[str, ClientConnection]
+    """By `ClientConnection.key`."""
     brokers: Mapping[str, int]
     """By broker name: the bytes saved so far."""
 
@@ -44,7 +44,7 @@ class Rates:
     """The last snapshots."""
 
     def __init__(self) -> None:
-        self._samples: deque[_Sample] = deque(maxlen=_KEPT)
+        self._samples: deque[_CounterSample] = deque(maxlen=_KEPT)
 
     def add(self, snapshot: Snapshot) -> None:
         """Add the next snapshot."""
@@ -52,7 +52,7 @@ class Rates:
             self._samples.clear()  # another gateway, or its clock was set back
         by_key = {client.key: client for client in snapshot.clients}
         brokers = {broker.name: broker.saved for broker in snapshot.brokers}
-        self._samples.append(_Sample(snapshot.time, snapshot.cpu_seconds, by_key, brokers))
+        self._samples.append(_CounterSample(snapshot.time, snapshot.cpu_seconds, by_key, brokers))
 
     @property
     def bars(self) -> bool:
@@ -69,14 +69,14 @@ class Rates:
             return None
         return max(0.0, last.cpu_seconds - before.cpu_seconds) / (last.time - before.time)
 
-    def of(self, client: Client) -> Rate:
+    def of(self, client: ClientConnection) -> TrafficRate:
         """Return a connection's rate over the last ten seconds, or since it was accepted if that is later."""
         since = self._since(client)
         if since is None:
             return _rate(client, None, client.age)
         return _rate(client, since.clients[client.key], self._samples[-1].time - since.time)
 
-    def saved(self, clients: Iterable[Client]) -> tuple[float, ...]:
+    def saved(self, clients: Iterable[ClientConnection]) -> tuple[float, ...]:
         """Return the bytes per second that these clients saved between snapshots, the latest last."""
         keys = [client.key for client in clients]
         samples = list(self._samples)
@@ -98,7 +98,7 @@ class Rates:
             if name in one.brokers and name in before.brokers
         )
 
-    def _since(self, client: Client) -> _Sample | None:
+    def _since(self, client: ClientConnection) -> _CounterSample | None:
         """Return the sample of ten seconds ago, or the oldest one with this connection."""
         found = None
         for sample in reversed(list(self._samples)[:-1]):
@@ -110,7 +110,7 @@ class Rates:
         return found
 
 
-def _rate(client: Client, before: Client | None, seconds: float) -> Rate:
+def _rate(client: ClientConnection, before: ClientConnection | None, seconds: float) -> TrafficRate:
     seconds = seconds or 1.0
     reasons = Counter(client.reasons)
     if before is None:
@@ -120,7 +120,7 @@ def _rate(client: Client, before: Client | None, seconds: float) -> Rate:
         on_client = client.client_bytes - before.client_bytes
         on_broker = client.broker_bytes - before.broker_bytes
         reasons.subtract(before.reasons)
-    return Rate(
+    return TrafficRate(
         fetches=fetches / seconds,
         client=on_client / seconds,
         broker=on_broker / seconds,

@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from proxy.dashboard.rates import Rate, Rates
-from proxy.dashboard.snapshot import Client
+from proxy.dashboard.rates import Rates, TrafficRate
+from proxy.dashboard.snapshot import ClientConnection
 
 _SHORT: Final = {
     "no slot left": "no slot",
@@ -27,18 +27,18 @@ IDLE: Final = "idle"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class ClientRow:
     """The figures of one client: of all its connections, or of a single one."""
 
     key: str
     """`OF_CLIENT` and the client's name, or the key of the connection."""
     name: str
     """The client.id."""
-    connections: tuple[Client, ...]
+    connections: tuple[ClientConnection, ...]
     """Sorted by traffic, the highest first."""
     single: bool
     """The row is for a single connection, below its client."""
-    rate: Rate
+    rate: TrafficRate
     why: str
     """In a few words, why nothing is saved now; "" if something is."""
 
@@ -79,7 +79,7 @@ class Row:
         return next((client.last_error for client in self.connections if client.last_error), "")
 
 
-SORTS: Final[dict[str, Callable[[Row], str | float]]] = {
+SORTS: Final[dict[str, Callable[[ClientRow], str | float]]] = {
     "client": lambda row: row.name,
     "software": lambda row: row.software,
     "conns": lambda row: len(row.connections),
@@ -95,25 +95,25 @@ ASCENDING: Final = frozenset({"client", "software"})
 
 
 def rows(
-    clients: Iterable[Client],
+    clients: Iterable[ClientConnection],
     rates: Rates,
     *,
     wanted: str,
     sort: str,
     descending: bool,
     expanded: frozenset[str],
-) -> list[Row]:
+) -> list[ClientRow]:
     """Return the rows of matching clients, by the sort column and then by name.
 
     A client matches if its id, software, address or broker contains `wanted`. Connections get a row each if
     the key of their client's row is in `expanded`.
     """
-    by_name: dict[str, list[Client]] = defaultdict(list)
+    by_name: dict[str, list[ClientConnection]] = defaultdict(list)
     for client in clients:
         if wanted.casefold() in _searched(client):
             by_name[client.client_id].append(client)
     found = [_row(name, members, rates, single=False) for name, members in by_name.items()]
-    listed: list[Row] = []
+    listed: list[ClientRow] = []
     for row in _sorted(found, sort, descending=descending):
         listed.append(row)
         if row.key in expanded:
@@ -122,22 +122,22 @@ def rows(
     return listed
 
 
-def _searched(client: Client) -> str:
+def _searched(client: ClientConnection) -> str:
     return f"{client.client_id}\n{client.software}\n{client.address}\n{client.broker}".casefold()
 
 
-def _sorted(found: list[Row], sort: str, *, descending: bool) -> list[Row]:
+def _sorted(found: list[ClientRow], sort: str, *, descending: bool) -> list[ClientRow]:
     found.sort(key=lambda row: row.key)
     found.sort(key=SORTS[sort], reverse=descending)
     return found
 
 
-def _row(name: str, members: Sequence[Client], rates: Rates, *, single: bool) -> Row:
+def _row(name: str, members: Sequence[ClientConnection], rates: Rates, *, single: bool) -> ClientRow:
     of_each = {client.key: rates.of(client) for client in members}
     reasons: Counter[str] = Counter()
     for one in of_each.values():
         reasons.update(one.reasons)
-    rate = Rate(
+    rate = TrafficRate(
         fetches=sum(one.fetches for one in of_each.values()),
         client=sum(one.client for one in of_each.values()),
         broker=sum(one.broker for one in of_each.values()),
@@ -145,12 +145,12 @@ def _row(name: str, members: Sequence[Client], rates: Rates, *, single: bool) ->
     )
     ordered = sorted(members, key=lambda client: (-of_each[client.key].client, client.key))
     key = ordered[0].key if single else f"{OF_CLIENT}{name}"
-    return Row(
+    return ClientRow(
         key=key, name=name, connections=tuple(ordered), single=single, rate=rate, why=_why(ordered, rate)
     )
 
 
-def _why(clients: Sequence[Client], rate: Rate) -> str:
+def _why(clients: Sequence[ClientConnection], rate: TrafficRate) -> str:
     """Return why nothing is saved, "" if something is."""
     if not any(client.fetches for client in clients):
         return NO_FETCHES

@@ -69,7 +69,7 @@ class Recent:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Client:
+class ClientConnection:
     """One connection of a client."""
 
     key: str
@@ -217,7 +217,7 @@ class Snapshot:
     """The sum over all processes."""
     memory: int
     """Bytes of all processes; 0 if unknown."""
-    clients: tuple[Client, ...]
+    clients: tuple[ClientConnection, ...]
     brokers: tuple[BrokerFigures, ...]
     events: tuple[PastEvent, ...]
     """The latest last."""
@@ -323,11 +323,11 @@ def _recent(document: Mapping[str, Any]) -> Recent:
     )
 
 
-def _client(document: Mapping[str, Any]) -> Client:
+def _client(document: Mapping[str, Any]) -> ClientConnection:
     client, broker = _side(document["client"]), _side(document["broker"])
     software = f"{document['software_name']} {document['software_version']}"
     address, broker_address = _shown(document["client_address"]), _shown(document.get("broker_address"))
-    return Client(
+    return ClientConnection(
         key=f"{address} {broker_address}",
         age=_number(document.get("age_seconds", 0)),
         client_id=_shown(document["client_id"]),

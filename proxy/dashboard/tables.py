@@ -13,7 +13,7 @@ from rich.text import Text
 
 from proxy.dashboard.figures import NOTHING, fitting, moment, scaled, span, sparkline, volume
 from proxy.dashboard.rates import Rates
-from proxy.dashboard.rows import Row
+from proxy.dashboard.rows import ClientRow
 from proxy.dashboard.snapshot import BOOTSTRAP, BrokerFigures
 
 WIDE: Final = 160
@@ -100,7 +100,7 @@ def clients_head(columns: dict[str, int], width: int, sort: str) -> Text:
 
 
 def clients(
-    rows: Sequence[Row], columns: dict[str, int], marked: str, rates: Rates, width: int, *, plain: bool
+    rows: Sequence[ClientRow], columns: dict[str, int], marked: str, rates: Rates, width: int, *, plain: bool
 ) -> Iterator[Text]:
     """Draw rows of clients. `marked` is the key of the marked row, "" if there is none."""
     room = _rest(width, columns)
@@ -116,7 +116,7 @@ def clients(
         yield line
 
 
-def _name(row: Row) -> str:
+def _name(row: ClientRow) -> str:
     if not row.single:
         return row.name or NOTHING
     client = row.connections[0]
@@ -124,7 +124,7 @@ def _name(row: Row) -> str:
     return f"  {client.address}{at}"
 
 
-def _client_cell(row: Row, name: str, width: int, rates: Rates, *, plain: bool) -> tuple[str, str]:
+def _client_cell(row: ClientRow, name: str, width: int, rates: Rates, *, plain: bool) -> tuple[str, str]:
     rate = row.rate
     if name == "lately":
         return sparkline(rates.saved(row.connections), width, plain=plain), "green"

@@ -19,11 +19,11 @@ from typing import Final
 from rich.console import Console
 from rich.live import Live
 
+from proxy.dashboard.admin_client import AdminClient
 from proxy.dashboard.choice import Listed, Selection, press, split_keys
-from proxy.dashboard.endpoint import Endpoint
 from proxy.dashboard.rates import Rates
 from proxy.dashboard.snapshot import NotAGatewayError, Snapshot, parse
-from proxy.dashboard.view import Size, Unreachable, frame, listed
+from proxy.dashboard.view import GatewayUnreachable, Size, frame, listed
 from proxy.error_text import reason_of
 
 RESPONSE_SECONDS: Final = 3.0
@@ -41,7 +41,7 @@ class UnreachableError(Exception):
     """The state could not be read. The text gives the reason in a few words."""
 
 
-async def ask(endpoint: Endpoint) -> Snapshot:
+async def ask(endpoint: AdminClient) -> Snapshot:
     """Request the state of a gateway.
 
     Raises:
@@ -63,7 +63,7 @@ async def ask(endpoint: Endpoint) -> Snapshot:
         raise UnreachableError("another program responds there") from None
 
 
-async def _get(endpoint: Endpoint) -> object:
+async def _get(endpoint: AdminClient) -> object:
     reader, writer = await endpoint.connect(MAX_RESPONSE_BYTES)
     try:
         request = _REQUEST.format(
@@ -86,7 +86,7 @@ async def _get(endpoint: Endpoint) -> object:
     return document
 
 
-def once(endpoint: Endpoint) -> int:
+def once(endpoint: AdminClient) -> int:
     """Print one screen. Return the exit code: 0, or 1 if there is no gateway."""
     console = Console(highlight=False)
     try:
@@ -101,7 +101,7 @@ def once(endpoint: Endpoint) -> int:
     return 0
 
 
-def watch(endpoint: Endpoint, interval: float) -> int:
+def watch(endpoint: AdminClient, interval: float) -> int:
     """Draw a screen every `interval` seconds until the user quits.
 
     Return the exit code: 0, or 2 if there is no terminal.
@@ -155,13 +155,13 @@ def _wheel(console: Console) -> Iterator[None]:
 class _Top:
     """The live dashboard."""
 
-    def __init__(self, endpoint: Endpoint, interval: float, live: Live) -> None:
+    def __init__(self, endpoint: AdminClient, interval: float, live: Live) -> None:
         self._endpoint = endpoint
         self._interval = interval
         self._live = live
         self._choice = Selection()
         self._rates = Rates()
-        self._state: Snapshot | Unreachable | None = None
+        self._state: Snapshot | GatewayUnreachable | None = None
         self._reached_at = monotonic()
         self._quit = asyncio.Event()
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="ignore")
@@ -193,9 +193,9 @@ class _Top:
             self._state = await ask(self._endpoint)
             self._rates.add(self._state)
         except UnreachableError as error:
-            last = self._state.last if isinstance(self._state, Unreachable) else self._state
+            last = self._state.last if isinstance(self._state, GatewayUnreachable) else self._state
             since = monotonic() - self._reached_at
-            self._state = Unreachable(
+            self._state = GatewayUnreachable(
                 address=str(self._endpoint), reason=str(error), seconds=since, last=last
             )
         else:

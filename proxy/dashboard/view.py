@@ -17,7 +17,7 @@ from proxy.dashboard import detail, groups, tables
 from proxy.dashboard.choice import Listed, Selection, place_of
 from proxy.dashboard.figures import moment, scaled, share, span, sparkline, volume
 from proxy.dashboard.rates import Rates
-from proxy.dashboard.rows import OF_CLIENT, Row, rows
+from proxy.dashboard.rows import OF_CLIENT, ClientRow, rows
 from proxy.dashboard.snapshot import PastEvent, Recent, Snapshot
 from proxy.dashboard.tables import WIDE, broker_key, per_second
 
@@ -53,7 +53,7 @@ class Size:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Unreachable:
+class GatewayUnreachable:
     """The gateway is not reachable."""
 
     address: str
@@ -65,14 +65,14 @@ class Unreachable:
 
 
 def frame(
-    snapshot: Snapshot | Unreachable, choice: Selection, size: Size, rates: Rates, *, keys: bool = True
+    snapshot: Snapshot | GatewayUnreachable, choice: Selection, size: Size, rates: Rates, *, keys: bool = True
 ) -> RenderableType:
     """Draw one screen. `rates` must include this snapshot."""
     room = _room(size, keys=keys)
     lines: list[RenderableType]
     if choice.help or (isinstance(snapshot, Snapshot) and choice.paged):
         lines = [*_window(_page(snapshot, choice, size, rates), choice, room)]
-    elif isinstance(snapshot, Unreachable):
+    elif isinstance(snapshot, GatewayUnreachable):
         lines = [*_unreachable(snapshot)]
     else:
         lines = _screen(snapshot, choice, size, rates, room=room)
@@ -81,19 +81,19 @@ def frame(
     return _Plain(Group(*lines)) if size.plain else Group(*lines)
 
 
-def listed(snapshot: Snapshot | Unreachable, choice: Selection, size: Size, rates: Rates) -> Listed:
+def listed(snapshot: Snapshot | GatewayUnreachable, choice: Selection, size: Size, rates: Rates) -> Listed:
     """Return the contents that keys can move through, on a screen with a line of keys."""
     room = _room(size, keys=True) or 1
     if choice.help or (isinstance(snapshot, Snapshot) and choice.paged):
         return Listed(lines=len(_page(snapshot, choice, size, rates)), page=room)
-    if isinstance(snapshot, Unreachable):
+    if isinstance(snapshot, GatewayUnreachable):
         return Listed()
     if choice.brokers:
         return Listed(keys=[broker_key(broker) for broker in snapshot.brokers], page=max(room // 4, 1))
     return Listed(keys=[row.key for row in _rows(snapshot, choice, rates)], page=max(room // 2, 1))
 
 
-def _page(snapshot: Snapshot | Unreachable, choice: Selection, size: Size, rates: Rates) -> list[Text]:
+def _page(snapshot: Snapshot | GatewayUnreachable, choice: Selection, size: Size, rates: Rates) -> list[Text]:
     """Draw the page that replaces the tables."""
     if choice.help or not isinstance(snapshot, Snapshot):
         return [*_help()]
@@ -110,7 +110,7 @@ def _page(snapshot: Snapshot | Unreachable, choice: Selection, size: Size, rates
     return [*title, _line("It has left.")]
 
 
-def _rows(snapshot: Snapshot, choice: Selection, rates: Rates) -> list[Row]:
+def _rows(snapshot: Snapshot, choice: Selection, rates: Rates) -> list[ClientRow]:
     return rows(
         snapshot.clients,
         rates,
@@ -193,7 +193,9 @@ def _screen(
     ]
 
 
-def _details(snapshot: Snapshot, mark: str, found: Sequence[Row], rates: Rates, room: int) -> list[Text]:
+def _details(
+    snapshot: Snapshot, mark: str, found: Sequence[ClientRow], rates: Rates, room: int
+) -> list[Text]:
     """Draw as much of the marked row's page as fits, below everything else."""
     if room < _MIN_DETAILS:
         return []
@@ -224,7 +226,7 @@ def _groups(snapshot: Snapshot, size: Size) -> list[Text]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Rows:
+class _LineBudget:
     clients: int
     brokers: int
     events: int
@@ -232,17 +234,17 @@ class _Rows:
     """Lines for details of the marked row."""
 
 
-def _share_out(room: int | None, snapshot: Snapshot, clients: int) -> _Rows:
+def _share_out(room: int | None, snapshot: Snapshot, clients: int) -> _LineBudget:
     """Divide the lines: brokers get up to a third, events one and some of the rest, then the marked row."""
     if room is None:
-        return _Rows(clients=clients, brokers=len(snapshot.brokers), events=_MAX_EVENTS, details=0)
+        return _LineBudget(clients=clients, brokers=len(snapshot.brokers), events=_MAX_EVENTS, details=0)
     events = int(bool(snapshot.events) and room > 0)
     brokers = min(len(snapshot.brokers), max(room - events, 0) // 3)
     rows = min(clients, max(room - events - brokers, 0))
     left = max(room - events - brokers - rows, 0)
     more = min(left, len(snapshot.brokers) - brokers)
     shown = min(events + left - more, _MAX_EVENTS, len(snapshot.events))
-    return _Rows(
+    return _LineBudget(
         clients=rows, brokers=brokers + more, events=shown, details=max(events + left - more - shown, 0)
     )
 
@@ -392,7 +394,7 @@ def _section(name: str, *parts: str | tuple[str, str]) -> Text:
 
 
 def _clients_title(
-    snapshot: Snapshot, choice: Selection, found: Sequence[Row], shown: int, size: Size
+    snapshot: Snapshot, choice: Selection, found: Sequence[ClientRow], shown: int, size: Size
 ) -> Text:
     arrow = ("v" if choice.descending else "^") if size.plain else ("▼" if choice.descending else "▲")
     clients = sum(not row.single for row in found)
@@ -423,7 +425,7 @@ def _events(events: Sequence[PastEvent], rows: int) -> list[Text]:
 # -- the rest ----------------------------------------------------------------------------------------------
 
 
-def _unreachable(snapshot: Unreachable) -> Iterable[Text]:
+def _unreachable(snapshot: GatewayUnreachable) -> Iterable[Text]:
     yield _line(("fetchgate", _LABEL), "  ", ("not reachable", _WARNING), f"  for {span(snapshot.seconds)}")
     yield _line("")
     yield Text.assemble((f"No response from {snapshot.address}: {snapshot.reason}.", _LABEL))
@@ -437,7 +439,7 @@ def _unreachable(snapshot: Unreachable) -> Iterable[Text]:
         )
 
 
-def _footer(snapshot: Snapshot | Unreachable, choice: Selection, size: Size) -> Text:
+def _footer(snapshot: Snapshot | GatewayUnreachable, choice: Selection, size: Size) -> Text:
     if choice.typing:
         text = f"filter: {choice.filter}_   Enter keeps it, Esc clears it"
     elif choice.paged:

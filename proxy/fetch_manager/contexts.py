@@ -106,7 +106,7 @@ class SessionlessFetchContext:
         return [_widened(head, 0), head[_NARROW_HEAD.size :]]
 
 
-class _Walked:
+class _WalkedResponse:
     """A response that is walked as it arrives."""
 
     __slots__ = ("_fetch", "_held", "_understood", "_walk", "partitions", "record_bytes", "request")
@@ -167,7 +167,7 @@ class _Walked:
         return self._understood and self._walk.done
 
 
-class FullFetchContext(_Walked):
+class FullFetchContext(_WalkedResponse):
     """A full fetch that requests a session (epoch 0).
 
     The session is created at the response's first bytes, so that the response can be streamed. The order and
@@ -241,7 +241,7 @@ class FullFetchContext(_Walked):
         return True
 
 
-class IncrementalFetchContext(_Walked):
+class IncrementalFetchContext(_WalkedResponse):
     """A fetch in a session.
 
     Args:

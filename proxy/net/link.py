@@ -92,7 +92,7 @@ def alarm(loop: asyncio.AbstractEventLoop, at: float, due: Callable[[], None]) -
     loop.call_later(max(at - monotonic(), 0.0), fire)
 
 
-class Phase(IntEnum):
+class LinkPhase(IntEnum):
     """The phase of a link's life; it only increases."""
 
     OPEN = 0
@@ -215,7 +215,7 @@ class Link:
         self.measured: Measured
         self.opened_at = self.active_at = monotonic()
         """When the client connected; when a byte last came from either side or was acknowledged."""
-        self.phase = Phase.OPEN
+        self.phase = LinkPhase.OPEN
 
     def __repr__(self) -> str:
         broker = self.broker_address or "connecting"
@@ -226,7 +226,7 @@ class Link:
     def client_connected(self, transport: asyncio.Transport) -> None:
         """Begin; the client is not read until its broker is connected."""
         if not self._host.admits():
-            self.phase = Phase.CLOSED
+            self.phase = LinkPhase.CLOSED
             transport.abort()
             return
         self.client.connected(transport)
@@ -265,12 +265,12 @@ class Link:
     def client_ended(self) -> None:
         """Process the end of the client's stream; responses may still be on their way to it."""
         self._client_ended = True
-        if self._core_holds and self.phase is Phase.OPEN:
+        if self._core_holds and self.phase is LinkPhase.OPEN:
             return  # `pump` calls this again: what came before the end has not been processed
-        if self.phase is Phase.OPEN:
+        if self.phase is LinkPhase.OPEN:
             self._run_core(self.core.client_ended)
             self._forward_end()
-        elif self.phase is Phase.FINISHED and self.client.transport is not None:
+        elif self.phase is LinkPhase.FINISHED and self.client.transport is not None:
             self.client.transport.close()
 
     def _forward_end(self) -> None:
@@ -324,14 +324,14 @@ class Link:
 
     def read_client(self) -> None:
         """Begin to read the client: its broker is connected."""
-        if self.phase < Phase.FINISHED:
+        if self.phase < LinkPhase.FINISHED:
             self.client.release(CONNECTING)
             # uvloop may have read the client once before the pause took effect.
             self.client_received(b"")
 
     def broker_connected(self, transport: asyncio.Transport) -> None:
         """Keep the broker's socket, unless the client has left meanwhile."""
-        if self.phase >= Phase.FINISHED:
+        if self.phase >= LinkPhase.FINISHED:
             transport.abort()
             return
         self.broker.connected(transport)
@@ -374,11 +374,11 @@ class Link:
                 only after the client's handshake.
         """
         self.broker.transport = None
-        if self.phase < Phase.FINISHED:
+        if self.phase < LinkPhase.FINISHED:
             self._run_core(self.core.broker_ended)
-        if self.phase is Phase.OPEN and isinstance(error, ssl.SSLError):
+        if self.phase is LinkPhase.OPEN and isinstance(error, ssl.SSLError):
             self._host.unreachable(self.node_id, f"{self.broker_address}: {reason_of(error)}", error)
-        if self.phase is Phase.OPEN:
+        if self.phase is LinkPhase.OPEN:
             self.last_event = "broker closed"
         self.finish()
         self._finish_closed()
@@ -412,7 +412,7 @@ class Link:
             self.report_buffered()
         if core.fault is not None:
             self._end_by(core.fault)
-        elif self.phase is Phase.CLOSING and core.done:
+        elif self.phase is LinkPhase.CLOSING and core.done:
             self.finish()
 
     def _continue(self) -> None:
@@ -429,7 +429,7 @@ class Link:
     def _go_on(self) -> None:
         """Process more of the received bytes."""
         self._continues = False
-        if self.phase < Phase.FINISHED:
+        if self.phase < LinkPhase.FINISHED:
             self._run_core(self._step)
             if self.core.buffered or self._buffered[0]:
                 self.report_buffered()
@@ -446,13 +446,13 @@ class Link:
 
     def brokers_opened(self, node_ids: frozenset[int]) -> None:
         """Send the responses that wait for the listeners of these brokers."""
-        if self.phase < Phase.FINISHED:
+        if self.phase < LinkPhase.FINISHED:
             self._run_core(partial(self.core.brokers_opened, node_ids))
             self.report_buffered()
 
     def _wake(self) -> None:
         """Write bytes that another link made due: at once, before a byte goes by the steady path."""
-        if self.phase < Phase.FINISHED:
+        if self.phase < LinkPhase.FINISHED:
             self._run_core(self.report_buffered)
 
     def _alarm(self, at: float) -> None:
@@ -460,7 +460,7 @@ class Link:
 
     def _tick(self, at: float) -> None:
         """Have the core do what is due at a time; timers may be early by a fraction of a millisecond."""
-        if self.phase < Phase.FINISHED:
+        if self.phase < LinkPhase.FINISHED:
             self._run_core(partial(self.core.tick, max(at, monotonic())))
 
     def _run_core(self, call: Callable[[], None]) -> None:
@@ -478,8 +478,8 @@ class Link:
             reason: why, for ``/state``.
             within: seconds after which both sockets are closed in any case. None: see `look_after`.
         """
-        if self.phase is Phase.OPEN:
-            self.phase = Phase.CLOSING
+        if self.phase is LinkPhase.OPEN:
+            self.phase = LinkPhase.CLOSING
             self.last_event = reason
             self.client.hold(CLOSING)
             if self.broker.transport is None:
@@ -487,7 +487,7 @@ class Link:
                 return
             self._finish_within(within)
             self._run_core(partial(self.core.close_session, monotonic()))
-        elif self.phase is Phase.CLOSING and self._deadline is None:
+        elif self.phase is LinkPhase.CLOSING and self._deadline is None:
             self._finish_within(within)
 
     def _finish_within(self, seconds: float | None) -> None:
@@ -507,7 +507,7 @@ class Link:
             return
         if client.get_write_buffer_size() or self.core.queued:
             self.report_buffered()
-        unread = self.phase is Phase.OPEN and self.client.holds & ~CONNECTING and not self.core.wire
+        unread = self.phase is LinkPhase.OPEN and self.client.holds & ~CONNECTING and not self.core.wire
         self._left = bool(unread) and has_ended(client)
         if (unread or self._half_closed) and is_gone(client):
             client.abort()
@@ -517,7 +517,7 @@ class Link:
     @property
     def _half_closed(self) -> bool:
         """Whether the client sends no more, and only `overdue` limits its time."""
-        return self.phase is Phase.CLOSING and self._deadline is None
+        return self.phase is LinkPhase.CLOSING and self._deadline is None
 
     def finish(self) -> None:
         """Close both sockets once everything is written; a peer that does not read it in time is cut off.
@@ -526,9 +526,9 @@ class Link:
         yet. So only the writing half is closed, and the client is read, to no use, until it closes, too. A
         TLS close does the same: it sends the end and waits for the client's.
         """
-        if self.phase >= Phase.FINISHED:
+        if self.phase >= LinkPhase.FINISHED:
             return
-        self.phase = Phase.FINISHED
+        self.phase = LinkPhase.FINISHED
         self._forget_deadline()
         client, broker = self.client.transport, self.broker.transport
         open_transports = [transport for transport in (client, broker) if transport is not None]
@@ -560,7 +560,7 @@ class Link:
 
     def abort(self) -> None:
         """Close both sockets at once; unsent bytes are lost."""
-        self.phase = max(self.phase, Phase.FINISHED)
+        self.phase = max(self.phase, LinkPhase.FINISHED)
         self._forget_deadline()
         self._forget_buffered()
         for endpoint in (self.client, self.broker):
@@ -583,7 +583,7 @@ class Link:
             idle: seconds without a byte from either side; 0 is no limit.
             handshake: seconds without a first request; 0 is no limit.
         """
-        if self.phase is not Phase.OPEN and not self._half_closed:
+        if self.phase is not LinkPhase.OPEN and not self._half_closed:
             return ""
         self._note_progress(now)
         silent = idle > 0 and now - self.active_at >= idle
@@ -649,7 +649,7 @@ class Link:
         broker, due_at = self.broker, self.core.due_at
         if due_at is None or due_at >= now:
             return None
-        if broker.transport is None or broker.holds or self.phase >= Phase.FINISHED:
+        if broker.transport is None or broker.holds or self.phase >= LinkPhase.FINISHED:
             return None
         if self.core.awaits_client:
             if not broker.transport.get_write_buffer_size():
@@ -720,7 +720,7 @@ class Link:
                     self.last_error = event.reason
 
     def _end_by(self, fault: Fault) -> None:
-        if self.phase < Phase.FINISHED:
+        if self.phase < LinkPhase.FINISHED:
             self.last_event = f"fault of the {fault.side}: {fault.reason}"
             self.last_error = self.last_event
             self._host.report(fault, self)
@@ -739,9 +739,9 @@ class Link:
             self._deadline = None
 
     def _finish_closed(self) -> None:
-        if self.client.transport is not None or self.has_broker or self.phase is Phase.CLOSED:
+        if self.client.transport is not None or self.has_broker or self.phase is LinkPhase.CLOSED:
             return
-        self.phase = Phase.CLOSED
+        self.phase = LinkPhase.CLOSED
         self._forget_deadline()
         self.core.ended()
         self._forget_buffered()
@@ -749,7 +749,7 @@ class Link:
 
 
 # A member of an enum is looked up slowly.
-_OPEN: Final = Phase.OPEN
+_OPEN: Final = LinkPhase.OPEN
 
 
 class ClientProtocol(asyncio.Protocol):

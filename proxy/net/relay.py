@@ -30,7 +30,7 @@ class Relay:
     ) -> None:
         self._loop = loop
         self._closed = closed
-        self._client, self._worker = _Side(self), _Side(self)
+        self._client, self._worker = _RelaySide(self), _RelaySide(self)
         self._client.peer, self._worker.peer = self._worker, self._client
         client.pause_reading()
         client.set_protocol(self._client)
@@ -77,26 +77,26 @@ class Relay:
         elif self._worker.ended:
             self.watch(self._client)
 
-    def lost(self, side: "_Side") -> None:
+    def lost(self, side: "_RelaySide") -> None:
         """Close the other side, too, once it has read its last bytes."""
         if side.peer.transport is None:
             self._closed(self)
         else:
             self._close(side.peer)
 
-    def _close(self, side: "_Side") -> None:
+    def _close(self, side: "_RelaySide") -> None:
         if side.transport is not None:
             side.transport.close()
             self.watch(side)
 
-    def watch(self, side: "_Side") -> None:
+    def watch(self, side: "_RelaySide") -> None:
         """Watch a side that has bytes to read, until it has read them."""
         if side.transport is not None and not side.watched:
             side.watched = True
             left = side.transport.get_write_buffer_size()
             self._loop.call_later(CUT_OFF_SECONDS, self._look_after, side, left)
 
-    def _look_after(self, side: "_Side", left: int) -> None:
+    def _look_after(self, side: "_RelaySide", left: int) -> None:
         """Close both sides if one takes nothing more, and the other one has ended.
 
         A side that is not read, since the other one is full, ends unnoticed.
@@ -115,10 +115,10 @@ class Relay:
             self.watch(side)
 
 
-class _Side(asyncio.Protocol):
+class _RelaySide(asyncio.Protocol):
     """One of the two sides."""
 
-    peer: "_Side"
+    peer: "_RelaySide"
 
     def __init__(self, relay: Relay) -> None:
         self._relay = relay

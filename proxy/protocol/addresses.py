@@ -104,7 +104,7 @@ def _addressed(api_key: int, version: int) -> Addressed:
     return message
 
 
-class _Address(NamedTuple):
+class _AddressFields(NamedTuple):
     """A struct with a host."""
 
     struct: Struct
@@ -117,7 +117,7 @@ class _Address(NamedTuple):
 
 def _addresses(
     struct: Struct, node_id: Struct, array: tuple[Struct, str] | None = None
-) -> Iterator[_Address]:
+) -> Iterator[_AddressFields]:
     """Yield the addresses in a struct, in order, except those in tags.
 
     Raises:
@@ -127,7 +127,7 @@ def _addresses(
         node_id = struct
     # With an error, FindCoordinator has host "" and port -1 (fetch-semantics 6.10).
     if host := struct.get("host"):
-        yield _Address(struct, node_id, _decode(host), array)
+        yield _AddressFields(struct, node_id, _decode(host), array)
     for name, value in struct.items():
         if isinstance(value, list) and name not in struct.tagged:
             for item in value:

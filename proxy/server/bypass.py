@@ -17,7 +17,7 @@ MAX_NAMED: Final = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Process:
+class _OtherProcess:
     number: int
     name: str
     parent: int
@@ -54,7 +54,7 @@ def passing_by(proc: Path = Path("/proc")) -> str:
         proc: where the kernel shows processes.
     """
     try:
-        own = _Process.read(Path(proc, str(os.getpid())))
+        own = _OtherProcess.read(Path(proc, str(os.getpid())))
         others = [process for process in _others(proc, own) if _same_network(proc, process, own)]
     except (OSError, ValueError, KeyError):
         return ""  # there is no /proc here
@@ -68,12 +68,12 @@ def passing_by(proc: Path = Path("/proc")) -> str:
     )
 
 
-def _others(proc: Path, own: _Process) -> Iterator[_Process]:
+def _others(proc: Path, own: _OtherProcess) -> Iterator[_OtherProcess]:
     """Find the user's processes without gateways, their workers, and the processes that started this one."""
-    found: dict[int, _Process] = {}
+    found: dict[int, _OtherProcess] = {}
     for folder in _folders(proc):
         try:
-            process = _Process.read(folder)
+            process = _OtherProcess.read(folder)
         except (OSError, ValueError, KeyError):
             continue  # it has ended
         found[process.number] = process
@@ -87,7 +87,7 @@ def _others(proc: Path, own: _Process) -> Iterator[_Process]:
             yield process
 
 
-def _line(process: _Process, found: dict[int, _Process]) -> list[_Process]:
+def _line(process: _OtherProcess, found: dict[int, _OtherProcess]) -> list[_OtherProcess]:
     """Return a process, its parent, and so on."""
     line = [process]
     while (parent := found.get(line[-1].parent)) is not None and parent not in line:
@@ -95,7 +95,7 @@ def _line(process: _Process, found: dict[int, _Process]) -> list[_Process]:
     return line
 
 
-def _program(proc: Path, process: _Process) -> list[bytes]:
+def _program(proc: Path, process: _OtherProcess) -> list[bytes]:
     """Return how a program was started, without its command and options: these differ between gateways."""
     try:
         words = Path(proc, str(process.number), "cmdline").read_bytes().split(b"\0")[:-1]
@@ -113,7 +113,7 @@ def _folders(proc: Path) -> Iterator[Path]:
             yield Path(entry.path)
 
 
-def _same_network(proc: Path, process: _Process, own: _Process) -> bool:
+def _same_network(proc: Path, process: _OtherProcess, own: _OtherProcess) -> bool:
     try:
         networks = {str(Path(proc, str(each.number), "ns/net").readlink()) for each in (process, own)}
     except PermissionError:

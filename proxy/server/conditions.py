@@ -12,7 +12,7 @@ from proxy.addresses import LOOPED, Address
 from proxy.logger import Logger
 from proxy.telemetry.history import Note
 from proxy.telemetry.logs import BURST, WINDOW
-from proxy.telemetry.status import Unreachable, limit_reached
+from proxy.telemetry.status import UnreachableBrokers, limit_reached
 from proxy.telemetry.totals import NodeId
 from proxy.telemetry.unanswered import Owed, Unanswered
 
@@ -176,7 +176,7 @@ class Reachability:
     ) -> None:
         self.bootstrap = bootstrap
         """The address that responded last comes first."""
-        self.unreachable_brokers = Unreachable()
+        self.unreachable_brokers = UnreachableBrokers()
         self.answered = not bootstrap
         """The bootstrap has named its brokers, or there is no bootstrap."""
         self.failures = Counter[NodeId]()

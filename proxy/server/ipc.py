@@ -135,7 +135,7 @@ class HandedOver:
     """The last five fields are those of `proxy.net.link.Link`."""
 
 
-class Received(NamedTuple):
+class ReceivedConnection(NamedTuple):
     """A connection from another process of the gateway."""
 
     node_id: NodeId
@@ -155,9 +155,9 @@ def send_connection(
 
     Args:
         end: one end of a pair of sequenced packets that does not block.
-        client: see `Received`; this process may close its own descriptor afterwards.
-        node_id: see `Received`.
-        handed: see `Received`.
+        client: see `ReceivedConnection`; this process may close its own descriptor afterwards.
+        node_id: see `ReceivedConnection`.
+        handed: see `ReceivedConnection`.
 
     Raises:
         OSError: the process has ended, or has not received what was sent before.
@@ -168,7 +168,7 @@ def send_connection(
     end.sendmsg([packet], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", [client.fileno()]))])
 
 
-def receive_connection(end: socket.socket) -> Received | None:
+def receive_connection(end: socket.socket) -> ReceivedConnection | None:
     """Receive a connection that was sent by `send_connection`. None: the other process has ended.
 
     Raises:
@@ -182,7 +182,7 @@ def receive_connection(end: socket.socket) -> Received | None:
     more = packet[_LISTENER.size :]
     handed = pickle.loads(more) if more else None  # noqa: S301 - of our own process
     if not descriptors:
-        return Received(node_id, None, handed)
+        return ReceivedConnection(node_id, None, handed)
     client = socket.socket(fileno=descriptors[0])
     client.setblocking(False)
-    return Received(node_id, client, handed)
+    return ReceivedConnection(node_id, client, handed)

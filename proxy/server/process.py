@@ -27,7 +27,7 @@ _HEAP: Final = (
 """Parameters of mallopt(3), in bytes."""
 
 
-class Options:
+class LiveOptions:
     """The options of a process: as they apply now, and the result of the last reload.
 
     Args:
@@ -79,7 +79,7 @@ class Tasks:
 class Process:
     """One process of a gateway: what its acceptor, broker registry, server and monitor share."""
 
-    options: Options
+    options: LiveOptions
     loop: asyncio.AbstractEventLoop
     log: Logger
     events: RecentEvents
@@ -91,7 +91,7 @@ class Process:
     def of(cls, config: Config, loop: asyncio.AbstractEventLoop, log: Logger) -> Self:
         """Make a process that starts with these options."""
         return cls(
-            options=Options(config),
+            options=LiveOptions(config),
             loop=loop,
             log=log,
             events=RecentEvents(),

@@ -17,13 +17,20 @@ from proxy.net.relay import Relay
 from proxy.net.transparent import MAX_DESTINATIONS, Destinations, OutboundPorts
 from proxy.options import ConfigError
 from proxy.server.acceptor import ACCEPTED_AT_ONCE
-from proxy.server.ipc import Channel, HandedOver, Question, Received, receive_connection, send_connection
+from proxy.server.ipc import (
+    Channel,
+    HandedOver,
+    Question,
+    ReceivedConnection,
+    receive_connection,
+    send_connection,
+)
 from proxy.server.monitor import Monitor
 from proxy.server.process import Process, keep_freed, new_event_loop
 from proxy.server.registry import MAX_BROKERS, KnownBrokers
 from proxy.server.server import Server, Shared
 from proxy.telemetry import logs, state
-from proxy.telemetry.status import Unreachable
+from proxy.telemetry.status import UnreachableBrokers
 from proxy.telemetry.totals import NodeId
 
 
@@ -152,7 +159,7 @@ class Worker:
         self.brokers = brokers
         monitor = Monitor(process, brokers)
         monitor.reach.answered = True  # only the supervisor asks the bootstrap
-        monitor.reach.unreachable_brokers = Unreachable()
+        monitor.reach.unreachable_brokers = UnreachableBrokers()
         self.server = Server(process, brokers, monitor, shared, left=self._left, elsewhere=self._hand_over)
         self._channel = channel
         self._clients = clients
@@ -181,7 +188,7 @@ class Worker:
                 if received.handed is None:
                     self._channel.send("full", received.node_id)
 
-    def _serve(self, received: Received, client: socket.socket) -> None:
+    def _serve(self, received: ReceivedConnection, client: socket.socket) -> None:
         link = Link(self.server, received.node_id)
         tls: dict[str, Any] = {}
         if (handed := received.handed) is None:

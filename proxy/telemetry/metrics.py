@@ -40,7 +40,7 @@ _SESSION_ERRORS: Final = (
 _SIDES: Final = ("client", "broker")
 
 
-class Reading:
+class SharedValues:
     """An account, with the values that several figures share, computed once."""
 
     def __init__(self, account: Account) -> None:
@@ -152,10 +152,10 @@ class Figure:
     name: str
     """Without ``fetchgate_``, and for a counter without ``_total``."""
     text: str
-    read: Callable[[Reading], float | Labelled]
+    read: Callable[[SharedValues], float | Labelled]
     labels: tuple[str, ...] = ()
 
-    def family(self, reading: Reading) -> Metric:
+    def family(self, reading: SharedValues) -> Metric:
         """Return the figure in the form of Prometheus' client library."""
         name, found = f"fetchgate_{self.name}", self.read(reading)
         if isinstance(found, int | float):
@@ -188,19 +188,19 @@ def _both(client: float, broker: float) -> Labelled:
     return [(("client",), client), (("broker",), broker)]
 
 
-def _of_sides(name: str) -> Callable[[Reading], Labelled]:
+def _of_sides(name: str) -> Callable[[SharedValues], Labelled]:
     return lambda it: [((side,), getattr(tally, name)) for side, tally in it.sides]
 
 
-def _of_tallies(read: Callable[[Tally], float]) -> Callable[[Reading], Labelled]:
+def _of_tallies(read: Callable[[Tally], float]) -> Callable[[SharedValues], Labelled]:
     return lambda it: one_label({name: read(tally) for name, tally in it.tallies.items()})
 
 
-def _of_links(read: Callable[[WithBroker], float]) -> Callable[[Reading], Labelled]:
+def _of_links(read: Callable[[WithBroker], float]) -> Callable[[SharedValues], Labelled]:
     return lambda it: one_label({name: read(links) for name, links in it.with_broker.items()})
 
 
-def _of_workers(name: str) -> Callable[[Reading], Labelled]:
+def _of_workers(name: str) -> Callable[[SharedValues], Labelled]:
     return lambda it: [((str(worker.number),), getattr(worker, name)) for worker in it.counts.processes]
 
 
@@ -714,7 +714,7 @@ class _AccountCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Return all metrics of the gateway."""
-        reading = Reading(self._account)
+        reading = SharedValues(self._account)
         figures = FIGURES if reading.counts.cooperative is None else FIGURES + COOPERATIVE
         return (figure.family(reading) for figure in figures)
 

@@ -23,7 +23,7 @@ from proxy.telemetry.unanswered import Unanswered
 STATES: Final = ("starting", "ready", "degraded", "draining")
 
 
-class Unreachable:
+class UnreachableBrokers:
     """The unreachable brokers and the reasons. The latest attempt counts, from whichever process."""
 
     __slots__ = ("attempts", "since")
@@ -74,7 +74,7 @@ class Unreachable:
         ids = sorted(self.attempts, key=lambda node_id: (node_id is not None, node_id or 0))
         return {node_id: reason for node_id in ids if (reason := self.attempts[node_id][1])}
 
-    def add(self, other: "Unreachable") -> None:
+    def add(self, other: "UnreachableBrokers") -> None:
         """Merge the attempts of another process. The later attempt counts."""
         for node_id, attempt in other.attempts.items():
             if node_id not in self.attempts or attempt[0] > self.attempts[node_id][0]:
@@ -97,7 +97,7 @@ class Status:
     bootstrap: tuple[Address, ...]
     brokers: dict[int, Broker]
     """The known brokers, by id."""
-    unreachable_brokers: Unreachable
+    unreachable_brokers: UnreachableBrokers
     unanswered: Unanswered
     """The brokers that owe responses."""
     bootstrap_answered: bool

@@ -18,7 +18,7 @@ from proxy.protocol.primitives import (
     read_int32,
     read_string,
 )
-from replay.drive.sasl import Login, SaslError
+from replay.drive.sasl import SaslCredentials, SaslError
 from replay.drive.wire import CLOSED, TIMEOUT_SECONDS, SilentError, TargetConnection, TargetError, reason_of
 from replay.protocol.errors import error_name
 
@@ -44,7 +44,7 @@ class Access:
     """None for plain text."""
     server_name: str = ""
     """The name that certificates must be valid for; empty: the host of each connection."""
-    login: Login | None = None
+    login: SaslCredentials | None = None
     """None without SASL."""
 
     async def connect(self, address: Address) -> TargetConnection:
@@ -117,7 +117,7 @@ async def ask_versions(connection: TargetConnection, access: Access) -> Versions
     return versions
 
 
-async def _authenticate(connection: TargetConnection, access: Access, login: Login) -> None:
+async def _authenticate(connection: TargetConnection, access: Access, login: SaslCredentials) -> None:
     """Log in (KIP-43, KIP-152)."""
     versions = await ask_versions(connection, access)
     if ApiKey.SASL_AUTHENTICATE not in versions:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from proxy.protocol.api import ApiKey
 from proxy.protocol.fetch_layout import LAYOUTS, FetchLayout
 from proxy.protocol.fetch_request import parse_fetch_request
-from replay.drive.script import CapturedConnection, Script
+from replay.drive.script import PlayedConnection, Script
 from replay.protocol.naming import named_partitions
 
 Offsets: TypeAlias = npt.NDArray[np.int64]
@@ -51,7 +51,7 @@ MAX_PARTITION: Final = 1_000_000
 """Kafka's own limits are far lower; a larger number is not a partition."""
 
 
-def fetched(connection: CapturedConnection, names: Mapping[bytes, str]) -> dict[str, set[int]]:
+def fetched(connection: PlayedConnection, names: Mapping[bytes, str]) -> dict[str, set[int]]:
     """Return the partitions that a connection's first fetches list, by topic."""
     found: dict[str, set[int]] = {}
     frames = {step.frame: step for step in connection.steps if step.api_key == ApiKey.FETCH}

@@ -33,7 +33,7 @@ from replay.drive.report import (
     render_plan,
     to_csv,
 )
-from replay.drive.running import Options, drive, plan
+from replay.drive.running import PlayOptions, drive, plan
 from replay.drive.script import Script
 from replay.drive.wire import TIMEOUT_SECONDS, SilentError, TargetError
 from replay.exits import EXIT_FAILED, EXIT_PARTLY, EXIT_SILENT, EXIT_USAGE
@@ -278,11 +278,11 @@ def run(args: argparse.Namespace) -> int:
     return _exit_code(report, args)
 
 
-def _options(args: argparse.Namespace) -> Options:
-    return Options(**{field.name: getattr(args, field.name) for field in fields(Options)})
+def _options(args: argparse.Namespace) -> PlayOptions:
+    return PlayOptions(**{field.name: getattr(args, field.name) for field in fields(PlayOptions)})
 
 
-def _run(script: Script, options: Options, problems: list[str], *, dry: bool) -> DriveReport:
+def _run(script: Script, options: PlayOptions, problems: list[str], *, dry: bool) -> DriveReport:
     if dry:
         return plan(script, options, problems)
     with _progress() as progress, asyncio.Runner(loop_factory=new_event_loop) as runner:

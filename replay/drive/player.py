@@ -11,16 +11,16 @@ from typing import Final
 from proxy.addresses import Address
 from proxy.protocol.api import ApiKey
 from replay.drive.pacing import Pace
-from replay.drive.script import CapturedConnection, LeftOut, Step
+from replay.drive.script import LeftOut, PlayedConnection, Step
 from replay.drive.sessions import Session, SideSessions
 from replay.drive.side import EARLIER, TargetSide
-from replay.drive.target import Place
+from replay.drive.target import Destination
 from replay.drive.wire import SilentError, TargetConnection, TargetError
 from replay.protocol.errors import read_errors
 from replay.protocol.fetches import read_fetch
 from replay.protocol.naming import own_client, own_ids
 
-Route = Mapping[str, Sequence[Place]]
+Route = Mapping[str, Sequence[Destination]]
 """By the name of a captured connection: the broker that it goes to at each side."""
 
 _MAX_RECONNECTS: Final = 3
@@ -50,11 +50,11 @@ class _Copy:
 
 
 @dataclass(slots=True, eq=False)
-class _Line:
+class _LiveConnection:
     """One captured connection that is being played: a live connection at each side."""
 
-    captured: CapturedConnection
-    places: Sequence[Place]
+    captured: PlayedConnection
+    places: Sequence[Destination]
     sessions: list[SideSessions]
     live: list[TargetConnection | None]
     suffix: bytes
@@ -75,7 +75,7 @@ class Player:
 
     def __init__(
         self,
-        connections: Sequence[CapturedConnection],
+        connections: Sequence[PlayedConnection],
         sides: Sequence[TargetSide],
         routes: Route,
         pace: Pace,
@@ -125,9 +125,11 @@ class Player:
             copy.started += 1
             lines.create_task(self._line(order[copy.started - 1], copy, lines))
 
-    async def _line(self, captured: CapturedConnection, copy: _Copy, lines: asyncio.TaskGroup) -> None:
+    async def _line(self, captured: PlayedConnection, copy: _Copy, lines: asyncio.TaskGroup) -> None:
         sessions = [by_broker.setdefault(captured.broker, SideSessions()) for by_broker in copy.sessions]
-        line = _Line(captured, self._routes[captured.name], sessions, [None] * len(self._sides), copy.suffix)
+        line = _LiveConnection(
+            captured, self._routes[captured.name], sessions, [None] * len(self._sides), copy.suffix
+        )
         try:
             await self._steps(line)
         except TargetError as error:
@@ -140,7 +142,7 @@ class Player:
         copy.end(captured.place)
         self._start(copy, lines)
 
-    async def _steps(self, line: _Line) -> None:
+    async def _steps(self, line: _LiveConnection) -> None:
         for number, step in enumerate(line.captured.steps):
             await self._pace.until(step.at)
             await self._settle(line, step.in_flight)
@@ -150,7 +152,7 @@ class Player:
             await self._send(line, step, reverse=bool(number % 2))
         await self._settle(line, 0)
 
-    async def _settle(self, line: _Line, most: int) -> None:
+    async def _settle(self, line: _LiveConnection, most: int) -> None:
         """Wait until no side has more than `most` requests in flight; drop failed and expired connections."""
         for number, live in enumerate(line.live):
             if live is None:
@@ -175,7 +177,7 @@ class Player:
                         f"{live.address}: closes every connection; gave up {line.captured.name}"
                     )
 
-    async def _send(self, line: _Line, step: Step, *, reverse: bool) -> None:
+    async def _send(self, line: _LiveConnection, step: Step, *, reverse: bool) -> None:
         """Send a step to every side, or to none; the side that gets it first changes with every step."""
         each = zip(self._sides, line.places, line.sessions, strict=True)
         frames = [side.frame(step, place, sessions) for side, place, sessions in each]
@@ -197,7 +199,7 @@ class Player:
                 self._send_at(self._sides[number], live, step, frame, session)
         self.sent += 1
 
-    async def _connect(self, side: int, place: Place) -> TargetConnection:
+    async def _connect(self, side: int, place: Destination) -> TargetConnection:
         live = await self._sides[side].target.access.connect(place.address)
         live.on_silence = partial(self._silent, self._sides[side], place.address)
         return live

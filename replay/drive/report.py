@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from replay.drive.saving import Saving
+from replay.drive.saving import DriveSaving
 from replay.drive.script import LeftOut
 from replay.drive.tally import PERCENTILES, DriveTotals, RequestCounts, percentile
 from replay.protocol.errors import error_name
@@ -22,7 +22,7 @@ ALL: Final = "all"
 FETCH: Final = "Fetch"
 
 
-class Figures(TypedDict):
+class ApiFigures(TypedDict):
     """One side's figures of one API, or of all. Bytes are whole frames, their 4-byte length included."""
 
     side: str
@@ -47,7 +47,7 @@ class Figures(TypedDict):
     """p50, p90, p99, max; those of a capture as seen where it was taken."""
 
 
-Cell: TypeAlias = Callable[[Figures], str]
+Cell: TypeAlias = Callable[[ApiFigures], str]
 
 
 class LeftOutRow(TypedDict):
@@ -118,21 +118,21 @@ class DriveReport(TypedDict):
     timed_out: bool
     """A broker did not respond in time."""
     connection_errors: dict[str, int]
-    figures: list[Figures]
+    figures: list[ApiFigures]
     saving: SavingFigures | None
     """None without --against, and if no fetch got a response."""
     problems: list[str]
     """The parts of the input that could not be read."""
 
 
-def figures(side: str, tally: DriveTotals) -> list[Figures]:
+def figures(side: str, tally: DriveTotals) -> list[ApiFigures]:
     """Return a side's figures: all APIs together, then each."""
     rows = [(ALL, tally.total())]
     rows += [(name_of(key), counts) for key, counts in sorted(tally.by_key.items())]
     return [_figures(side, api, counts) for api, counts in rows]
 
 
-def _figures(side: str, api: str, counts: RequestCounts) -> Figures:
+def _figures(side: str, api: str, counts: RequestCounts) -> ApiFigures:
     ordered = sorted(counts.seconds)
     latency = {f"p{percent}": round(percentile(ordered, percent) * 1e3, 3) for percent in PERCENTILES}
     latency["max"] = round(percentile(ordered, 100) * 1e3, 3)
@@ -165,7 +165,7 @@ def left_out_rows(left_out: Mapping[LeftOut, int]) -> list[LeftOutRow]:
     ]
 
 
-def saving_figures(saving: Saving) -> SavingFigures:
+def saving_figures(saving: DriveSaving) -> SavingFigures:
     """Return the saving in the form of the report."""
     return {
         "gateway_request_bytes": saving.gateway.broker_request,
@@ -273,7 +273,7 @@ def _sides(report: DriveReport) -> Table:
     return table
 
 
-def _add_errors(table: Table, entries: str, sides: Sequence[Figures | None]) -> None:
+def _add_errors(table: Table, entries: str, sides: Sequence[ApiFigures | None]) -> None:
     """Add a row for each error code, of whole responses first, then of their entries."""
     for what, all_ in (
         ("error", [row["errors"] if row else {} for row in sides]),

@@ -18,8 +18,8 @@ from replay.drive.pacing import Ceiling, Pace
 from replay.drive.player import Player
 from replay.drive.report import (
     CAPTURE,
+    ApiFigures,
     DriveReport,
-    Figures,
     Settings,
     figures,
     left_out_rows,
@@ -28,7 +28,7 @@ from replay.drive.report import (
 from replay.drive.saving import measured, scrape, settled
 from replay.drive.script import Script, captured
 from replay.drive.side import TargetSide, playable
-from replay.drive.target import Place, look
+from replay.drive.target import Destination, look
 from replay.drive.wire import TargetError
 
 VERSION: Final = version("kafka-fetchgate")
@@ -41,7 +41,7 @@ Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class PlayOptions:
     """How to play: the options of the command line that say so, by their names."""
 
     target: Address | None
@@ -83,7 +83,7 @@ class Options:
         }
 
 
-def plan(script: Script, options: Options, problems: Sequence[str]) -> DriveReport:
+def plan(script: Script, options: PlayOptions, problems: Sequence[str]) -> DriveReport:
     """Report what would be played, without connecting to the targets."""
     return {
         "version": VERSION,
@@ -108,7 +108,9 @@ def plan(script: Script, options: Options, problems: Sequence[str]) -> DriveRepo
     }
 
 
-async def drive(script: Script, options: Options, progress: Progress, problems: Sequence[str]) -> DriveReport:
+async def drive(
+    script: Script, options: PlayOptions, progress: Progress, problems: Sequence[str]
+) -> DriveReport:
     """Play a script.
 
     Raises:
@@ -146,7 +148,7 @@ async def drive(script: Script, options: Options, progress: Progress, problems: 
     }
 
 
-async def _sides(script: Script, options: Options) -> list[TargetSide]:
+async def _sides(script: Script, options: PlayOptions) -> list[TargetSide]:
     topics = asked(script, script.topics)
     found = []
     for name, flag, address, access in (
@@ -178,7 +180,7 @@ async def _sides(script: Script, options: Options) -> list[TargetSide]:
     return found
 
 
-def _routes(script: Script, sides: Sequence[TargetSide]) -> dict[str, list[Place]]:
+def _routes(script: Script, sides: Sequence[TargetSide]) -> dict[str, list[Destination]]:
     """Return where each connection goes, by name: those to one captured broker go to one of the target's."""
     by_broker: dict[str, dict[str, set[int]]] = {}
     for each in script.connections:
@@ -188,7 +190,7 @@ def _routes(script: Script, sides: Sequence[TargetSide]) -> dict[str, list[Place
     return {each.name: [side.place(by_broker[each.broker]) for side in sides] for each in script.connections}
 
 
-async def _play(player: Player, pace: Pace, options: Options, progress: Progress) -> bool:
+async def _play(player: Player, pace: Pace, options: PlayOptions, progress: Progress) -> bool:
     """Play, report the progress, and stop in time or on an interrupt; tell whether there was one."""
     loop = asyncio.get_running_loop()
     interrupts: list[None] = []
@@ -232,7 +234,7 @@ class _Played(TypedDict):
     led_elsewhere: dict[str, int]
     timed_out: bool
     connection_errors: dict[str, int]
-    figures: list[Figures]
+    figures: list[ApiFigures]
 
 
 def _played(player: Player, pace: Pace, sides: Iterable[TargetSide]) -> _Played:

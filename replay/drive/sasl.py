@@ -25,7 +25,7 @@ class SaslError(ValueError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Login:
+class SaslCredentials:
     """A user's name and password, and the mechanism that proves them."""
 
     mechanism: str

@@ -29,7 +29,7 @@ _PROBES: Final = "fetchgate_probe_bytes_total"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Counters:
+class GatewayCounters:
     """Fetch bytes that a gateway counted."""
 
     client_request: int = 0
@@ -40,16 +40,16 @@ class Counters:
     broker_probes: int = 0
     """Bytes of the gateway's own ApiVersions; 0 for a gateway that does not count them."""
 
-    def __sub__(self, before: Self) -> "Counters":
+    def __sub__(self, before: Self) -> "GatewayCounters":
         names = [field.name for field in fields(self)]
-        return Counters(**{name: getattr(self, name) - getattr(before, name) for name in names})
+        return GatewayCounters(**{name: getattr(self, name) - getattr(before, name) for name in names})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Saving:
+class DriveSaving:
     """Fetch bytes between gateway and broker, and those of the same fetches without a gateway."""
 
-    gateway: Counters
+    gateway: GatewayCounters
     """What it counted during the run."""
     direct_request: int
     direct_response: int
@@ -78,7 +78,7 @@ class Saving:
         return self.saved_bytes / self.direct_bytes if self.direct_bytes else 0.0
 
 
-def read_counters(exposition: str) -> Counters:
+def read_counters(exposition: str) -> GatewayCounters:
     """Read the counters out of a gateway's /metrics.
 
     Raises:
@@ -92,7 +92,7 @@ def read_counters(exposition: str) -> Counters:
     except (ValueError, IndexError):
         raise ValueError("its metrics can't be parsed") from None
     try:
-        return Counters(
+        return GatewayCounters(
             client_request=found[_REQUESTS, "client"],
             client_response=found[_RESPONSES, "client"],
             broker_request=found[_REQUESTS, "broker"],
@@ -104,7 +104,7 @@ def read_counters(exposition: str) -> Counters:
         raise ValueError(f"no {error.args[0][0]} in its metrics") from None
 
 
-async def scrape(admin: Address) -> Counters:
+async def scrape(admin: Address) -> GatewayCounters:
     """Ask a gateway for its counters.
 
     Raises:
@@ -127,7 +127,7 @@ def _get(url: str) -> str:
     return content.decode(errors="replace")
 
 
-async def settled(admin: Address) -> Counters:
+async def settled(admin: Address) -> GatewayCounters:
     """Ask a gateway for its counters until they don't change: it closes sessions after its clients left.
 
     Raises:
@@ -142,7 +142,7 @@ async def settled(admin: Address) -> Counters:
     return counters
 
 
-def measured(counted: Counters, through: DriveTotals, direct: DriveTotals) -> Saving:
+def measured(counted: GatewayCounters, through: DriveTotals, direct: DriveTotals) -> DriveSaving:
     """Compare a gateway's counters of a run with what was sent directly.
 
     Args:
@@ -151,7 +151,7 @@ def measured(counted: Counters, through: DriveTotals, direct: DriveTotals) -> Sa
         direct: what this run sent to the broker.
     """
     own, other = through.of(ApiKey.FETCH), direct.of(ApiKey.FETCH)
-    return Saving(
+    return DriveSaving(
         gateway=counted,
         direct_request=other.request_bytes,
         direct_response=other.response_bytes,

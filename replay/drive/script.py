@@ -99,7 +99,7 @@ class Step:
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class CapturedConnection:
+class PlayedConnection:
     """One connection's steps, in the order in which the client sent them."""
 
     name: str
@@ -124,7 +124,7 @@ class LeftOut:
 class Script:
     """All that is played."""
 
-    connections: list[CapturedConnection]
+    connections: list[PlayedConnection]
     left_out: Counter[LeftOut]
     topics: dict[bytes, str]
     """Topic id -> name, from the capture's Metadata responses."""
@@ -144,7 +144,7 @@ class Script:
         return max((connection.steps[-1].at for connection in self.connections), default=0.0)
 
 
-def captured(connections: Iterable[CapturedConnection]) -> DriveTotals:
+def captured(connections: Iterable[PlayedConnection]) -> DriveTotals:
     """Count what the steps were in the capture."""
     tally = DriveTotals()
     for connection in connections:
@@ -246,13 +246,13 @@ class ScriptMaker:
             clients=self._clients,
         )
 
-    def _connections(self, found: dict[str, list[_Draft]]) -> list[CapturedConnection]:
+    def _connections(self, found: dict[str, list[_Draft]]) -> list[PlayedConnection]:
         ends = {
             name: max(max(draft.time, draft.response_time) for draft in all_) for name, all_ in found.items()
         }
         places = {name: place for place, name in enumerate(sorted(ends, key=lambda name: (ends[name], name)))}
         return [
-            CapturedConnection(
+            PlayedConnection(
                 name=name,
                 broker=self._who[name][0],
                 client_id=self._who[name][1],

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from replay.drive.access import Access
-from replay.drive.sasl import MECHANISMS, Login
+from replay.drive.sasl import MECHANISMS, SaslCredentials
 
 PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 """Kafka's security.protocol."""
@@ -116,7 +116,7 @@ def _refuse(args: argparse.Namespace, prefix: str, protocols: str) -> None:
             raise SecurityError(f"{flag} has no effect alone: give --security-protocol {protocols} as well")
 
 
-def _login(args: argparse.Namespace, environ: Mapping[str, str]) -> Login:
+def _login(args: argparse.Namespace, environ: Mapping[str, str]) -> SaslCredentials:
     for name in ("sasl_mechanism", "sasl_username"):
         if not getattr(args, name):
             raise SecurityError(f"SASL needs --{name.replace('_', '-')} as well")
@@ -133,7 +133,7 @@ def _login(args: argparse.Namespace, environ: Mapping[str, str]) -> Login:
         raise SecurityError(f"{where}: not UTF-8") from None
     # An editor or `echo` ends a file with a line end, which is no part of the password.
     password = password if file is None else password.removesuffix("\n").removesuffix("\r")
-    return Login(mechanism=args.sasl_mechanism, username=args.sasl_username, password=password)
+    return SaslCredentials(mechanism=args.sasl_mechanism, username=args.sasl_username, password=password)
 
 
 def _context(args: argparse.Namespace) -> ssl.SSLContext:

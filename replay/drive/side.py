@@ -18,10 +18,10 @@ from replay.drive.mapping import (
     with_ids,
     without_creation,
 )
-from replay.drive.script import READS, CapturedConnection, LeftOut, Step
+from replay.drive.script import READS, LeftOut, PlayedConnection, Step
 from replay.drive.sessions import FIRST, Session, SideSessions
 from replay.drive.tally import DriveTotals
-from replay.drive.target import Place, Target
+from replay.drive.target import Destination, Target
 
 UNSPOKEN: Final = "the target does not speak version {}"
 ABSENT: Final = "the target has none of its partitions at this broker"
@@ -73,7 +73,7 @@ class TargetSide:
         }
         self._plain: dict[tuple[bytes, int | None], bytes] = {}
 
-    def why_not(self, step: Step, place: Place) -> str:
+    def why_not(self, step: Step, place: Destination) -> str:
         """Return why a step can't be played here; empty: it can, as far as is known before the run."""
         if not self.target.speaks(step.api_key, step.version):
             return UNSPOKEN.format(step.version)
@@ -88,11 +88,13 @@ class TargetSide:
                 return f"not understood: {error}"
         return ""
 
-    def place(self, partitions: Mapping[str, Iterable[int]]) -> Place:
+    def place(self, partitions: Mapping[str, Iterable[int]]) -> Destination:
         """Return the broker for a connection that fetches these partitions, by topic."""
         return self.target.place(most_leading(partitions, self.target.topics))
 
-    def frame(self, step: Step, place: Place, sessions: SideSessions) -> tuple[bytes, Session | None] | None:
+    def frame(
+        self, step: Step, place: Destination, sessions: SideSessions
+    ) -> tuple[bytes, Session | None] | None:
         """Return the frame of a step and its session, or None if it can't be sent."""
         if step.api_key != ApiKey.FETCH:
             return self._other(step), None
@@ -117,10 +119,10 @@ class TargetSide:
 
 
 def playable(
-    connections: Iterable[CapturedConnection],
+    connections: Iterable[PlayedConnection],
     sides: Sequence[TargetSide],
-    routes: Mapping[str, Sequence[Place]],
-) -> tuple[list[CapturedConnection], Counter[LeftOut]]:
+    routes: Mapping[str, Sequence[Destination]],
+) -> tuple[list[PlayedConnection], Counter[LeftOut]]:
     """Leave out the steps that some side can't get, so that all sides get the same.
 
     If no fetch remains, the reads that lead to fetches are left out, too: Metadata and the like alone would
@@ -131,9 +133,9 @@ def playable(
     """
     connections = list(connections)
     left_out: Counter[LeftOut] = Counter()
-    kept: list[CapturedConnection] = []
+    kept: list[PlayedConnection] = []
 
-    def why_not(connection: CapturedConnection, step: Step) -> str:
+    def why_not(connection: PlayedConnection, step: Step) -> str:
         both = zip(sides, routes[connection.name], strict=True)
         return next(filter(None, (side.why_not(step, place) for side, place in both)), "")
 

@@ -48,7 +48,7 @@ _CREATE_POLL_SECONDS: Final = 0.2
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Destination:
     """The address and the broker that a connection goes to."""
 
     address: Address
@@ -76,11 +76,11 @@ class Target:
         lowest, highest = self.versions.get(api_key, (0, -1))
         return lowest <= version <= highest
 
-    def place(self, leader: int | None) -> Place:
+    def place(self, leader: int | None) -> Destination:
         """Return where to fetch what a broker leads; a single broker is at the target's own address."""
         if len(self.brokers) <= 1 or leader is None or leader not in self.brokers:
-            return Place(self.address, None)
-        return Place(self.brokers[leader], leader)
+            return Destination(self.address, None)
+        return Destination(self.brokers[leader], leader)
 
 
 async def look(

@@ -22,7 +22,7 @@ _SESSION: Final = struct.Struct(">ii")
 
 
 @dataclass(slots=True)
-class KeyCounts:
+class ApiCounts:
     """Counts of the exchanges with one API key."""
 
     requests: int = 0
@@ -75,7 +75,7 @@ class ConnectionCounts:
     """Counts of one connection."""
 
     end: ConnectionEnd
-    keys: dict[int, KeyCounts] = field(default_factory=dict)
+    keys: dict[int, ApiCounts] = field(default_factory=dict)
     fetch: FetchCounts = field(default_factory=FetchCounts)
 
     @property
@@ -129,7 +129,7 @@ class Inspection:
             counts = self._open[event.connection] = ConnectionCounts(end)
         key = counts.keys.get(event.api_key)
         if key is None:
-            key = counts.keys[event.api_key] = KeyCounts()
+            key = counts.keys[event.api_key] = ApiCounts()
         key.add(event)
         if event.api_key == ApiKey.FETCH:
             counts.fetch.add(event)
@@ -240,7 +240,7 @@ def _payload(end: ConnectionEnd) -> int:
     return end.client_bytes + end.broker_bytes
 
 
-def _plain(counts: KeyCounts | FetchCounts) -> dict[str, Any]:
+def _plain(counts: ApiCounts | FetchCounts) -> dict[str, Any]:
     # Not asdict: it would make a Counter of the items, and count them.
     values = {one.name: getattr(counts, one.name) for one in dataclasses.fields(counts)}
     return {name: dict(value) if isinstance(value, Counter) else value for name, value in values.items()}

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final, Self
 
 from replay.capture.files.counts import FileCounts
-from replay.capture.files.sources import Share, Source, plan
+from replay.capture.files.sources import Source, TaskInput, plan
 from replay.capture.kafka.exchange import ConnectionEnd, Exchange
 from replay.capture.kafka.exchanges import Connections, payloads
 from replay.capture.packets.segments import read
@@ -36,7 +36,7 @@ def inspect(sources: list[Source], ports: frozenset[int], secrets: Secrets | Non
 
 
 def _events(
-    share: Share, connections: Connections, keep: Filter, inspection: Inspection, progress: "_Progress"
+    share: TaskInput, connections: Connections, keep: Filter, inspection: Inspection, progress: "_Progress"
 ) -> Iterator[Exchange | ConnectionEnd]:
     for batch in read(share, keep):
         yield from connections.feed(batch)

@@ -13,7 +13,7 @@ from proxy.printable import printable
 from proxy.protocol.api import ApiKey
 from replay.capture.kafka.connection import NOT_KAFKA
 from replay.capture.kafka.exchange import ConnectionEnd
-from replay.inspect.counts import ConnectionCounts, Inspection, KeyCounts, name_of
+from replay.inspect.counts import ApiCounts, ConnectionCounts, Inspection, name_of
 from replay.report.wording import plural, shown, size
 
 _WIDTH: Final = 160
@@ -84,10 +84,10 @@ def _files(inspection: Inspection, *, broad: bool) -> Table:
 
 
 def _keys(kafka: list[ConnectionCounts], *, broad: bool) -> Table:
-    keys: dict[int, KeyCounts] = {}
+    keys: dict[int, ApiCounts] = {}
     for connection in kafka:
         for api_key, counts in connection.keys.items():
-            total = keys.setdefault(api_key, KeyCounts())
+            total = keys.setdefault(api_key, ApiCounts())
             total.requests += counts.requests
             total.responses += counts.responses
             total.request_bytes += counts.request_bytes

@@ -33,7 +33,7 @@ _WITHIN: Final = 0.8
 responses in one run of segments have the times of the run."""
 
 
-class Kept(NamedTuple):
+class SampledExchange(NamedTuple):
     """An exchange of a sample."""
 
     api_key: int
@@ -48,7 +48,7 @@ class Sample:
     """A few exchanges of a connection."""
 
     def __init__(self) -> None:
-        self._kept: dict[int, Kept] = {}
+        self._kept: dict[int, SampledExchange] = {}
         self._worst = -1
         self.exchanges = 0
         """How many were added that have a request and a response."""
@@ -63,7 +63,7 @@ class Sample:
             if rank >= self._worst:
                 return
             del self._kept[self._worst]
-        self._kept[rank] = Kept(
+        self._kept[rank] = SampledExchange(
             exchange.api_key,
             exchange.api_version,
             exchange.correlation_id,
@@ -72,7 +72,7 @@ class Sample:
         )
         self._worst = max(self._kept)
 
-    def values(self) -> list[Kept]:
+    def values(self) -> list[SampledExchange]:
         """Return the kept exchanges; none if they are too few to compare."""
         return list(self._kept.values()) if len(self._kept) >= _LEAST else []
 
@@ -90,7 +90,7 @@ class Sampled:
     connection: str
     client_id: str
     exchanges: int
-    kept: list[Kept]
+    kept: list[SampledExchange]
 
 
 def busiest(connections: Iterable[Sampled]) -> list[Sampled]:

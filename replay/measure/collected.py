@@ -21,12 +21,12 @@ from replay.capture.kafka.exchange import ConnectionEnd
 from replay.measure import sums
 from replay.measure.both_sides import MOST, Sampled, busiest, pairs
 from replay.measure.digest import Summary, Timeline
-from replay.measure.limits import WORST, Counted, Starved
+from replay.measure.limits import WORST, Starved, VersionFigures
 from replay.measure.spread import Delivered
 from replay.measure.sums import FetchSums
 from replay.measure.table import CODECS, DETAILS, FETCH_COLUMNS, Detail
 from replay.report.model import FetchReport, NotEligible
-from replay.simulate.session_cache import Event, SlotsUse, simulate
+from replay.simulate.session_cache import SessionEvent, SlotsUse, simulate
 
 GROUPED: Final = (
     "row",
@@ -84,7 +84,7 @@ class Starving:
 
 
 @dataclass(slots=True, kw_only=True)
-class Connection:
+class CountedConnection:
     """A connection with counted fetches."""
 
     connection: str
@@ -106,7 +106,7 @@ class Connection:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Side:
+class GatewaySide:
     """A connection that may be one side of a gateway."""
 
     sampled: Sampled
@@ -124,7 +124,7 @@ class Collected:
     whole: FetchSums = field(default_factory=FetchSums)
     clients: dict[tuple[str, str, int], FetchSums] = field(default_factory=partial(defaultdict, FetchSums))
     brokers: dict[str, FetchSums] = field(default_factory=partial(defaultdict, FetchSums))
-    connections: list[Connection] = field(default_factory=list)
+    connections: list[CountedConnection] = field(default_factory=list)
     """The connections with the most bytes."""
     not_eligible: dict[str, NotEligible] = field(default_factory=dict)
     rows: Counter[str] = field(default_factory=Counter)
@@ -143,7 +143,9 @@ class Collected:
     topics: dict[tuple[str, str], FetchReport] = field(default_factory=partial(defaultdict, sums.empty))
     """By `topic_name`."""
     timeline: Timeline = field(default_factory=Timeline)
-    limits: dict[tuple[str, str, int], Counted] = field(default_factory=partial(defaultdict, Counted))
+    limits: dict[tuple[str, str, int], VersionFigures] = field(
+        default_factory=partial(defaultdict, VersionFigures)
+    )
     """By client id, software and version."""
     starving: list[Starving] = field(default_factory=list)
     """The partitions that starved longest. Names of topics decide between equal ones, so all of these are
@@ -152,22 +154,22 @@ class Collected:
     """The bytes that the other policy saves."""
     clocks_apart: int = 0
     """The largest difference between the clocks of the two directions of a connection, in ns."""
-    sides: dict[str, Side] = field(default_factory=dict)
+    sides: dict[str, GatewaySide] = field(default_factory=dict)
     """The connections with the most exchanges, by name."""
-    sessions: list[tuple[str, Event]] = field(default_factory=list)
+    sessions: list[tuple[str, SessionEvent]] = field(default_factory=list)
     """By broker. They grow with the number of connections, so Spark removes them."""
     delivered: dict[tuple[str, str], Delivered] = field(default_factory=partial(defaultdict, Delivered))
     """By host and client id of the client. Empty unless records are counted by key."""
     slots: dict[str, SlotsUse] = field(default_factory=dict)
     """By broker, made from `sessions`."""
-    _now: Connection | None = None
+    _now: CountedConnection | None = None
     """The connection whose groups are being added."""
 
     def add(self, group: Group) -> None:
         """Add a group."""
         if self._now is None or self._now.connection != group["connection"]:
             self.finish()
-            self._now = Connection(
+            self._now = CountedConnection(
                 connection=group["connection"], client=group["client"], broker=group["broker"]
             )
         row = group["row"]
@@ -222,7 +224,7 @@ class Collected:
         self._keep_busiest()
         self.sessions += other.sessions
 
-    def largest(self) -> list[Connection]:
+    def largest(self) -> list[CountedConnection]:
         """Return the `TOP` connections with the most bytes."""
         return nsmallest(TOP, self.connections, key=lambda one: one.rank)
 
@@ -254,9 +256,9 @@ class Collected:
         kept = busiest(side.sampled for side in self.sides.values())
         self.sides = {one.connection: self.sides[one.connection] for one in kept}
 
-    def _add_connection(self, one: Connection) -> None:
+    def _add_connection(self, one: CountedConnection) -> None:
         if one.sampled is not None:
-            self.sides[one.connection] = Side(
+            self.sides[one.connection] = GatewaySide(
                 sampled=one.sampled, broker=one.broker, fetch_bytes=one.fetches.actual_bytes
             )
             one.sampled = None
@@ -278,7 +280,7 @@ class Collected:
             last = nsmallest(WORST, (one.rank for one in self.starving))[-1]
             self.starving = [one for one in self.starving if one.rank <= last]
 
-    def _add_detail(self, connection: Connection, group: Group, detail: Detail) -> None:
+    def _add_detail(self, connection: CountedConnection, group: Group, detail: Detail) -> None:
         if isinstance(detail, Summary):
             self._add_summary(connection, detail)
         elif isinstance(detail, FileCounts):
@@ -291,7 +293,7 @@ class Collected:
         if whole is not part:
             whole.add(part)
 
-    def _add_summary(self, connection: Connection, summary: Summary) -> None:
+    def _add_summary(self, connection: CountedConnection, summary: Summary) -> None:
         end = summary.end
         connection.client_id, connection.software = end.client_id, end.software
         connection.broker = end.broker
@@ -341,7 +343,7 @@ class Collected:
             self._keep_longest()
         self.sessions += [(end.broker, event) for event in summary.sessions]
 
-    def _add_fetches(self, connection: Connection, group: Group) -> None:
+    def _add_fetches(self, connection: CountedConnection, group: Group) -> None:
         client = group["client_id"], group["software"], group["api_version"]
         connection.clients.add(client)
         for fetches in (
@@ -412,7 +414,7 @@ def collect(groups: Iterable[Group]) -> Collected:
         found.add(group)
     found.finish()
     found.fit()
-    events: dict[str, list[Event]] = defaultdict(list)
+    events: dict[str, list[SessionEvent]] = defaultdict(list)
     for broker, event in found.sessions:
         events[broker].append(event)
     found.sessions.clear()
@@ -420,7 +422,7 @@ def collect(groups: Iterable[Group]) -> Collected:
     return found
 
 
-def collect_part(groups: Iterable[Group], most: int) -> Iterator[list[tuple[str, Event]] | Collected]:
+def collect_part(groups: Iterable[Group], most: int) -> Iterator[list[tuple[str, SessionEvent]] | Collected]:
     """Collect some of a table's groups.
 
     Yields:

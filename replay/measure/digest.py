@@ -11,10 +11,10 @@ from operator import attrgetter
 from typing import Final, NamedTuple
 
 from replay.capture.kafka.exchange import ConnectionEnd
-from replay.measure.both_sides import Kept
-from replay.measure.limits import Counted, LimitLog, Starved
+from replay.measure.both_sides import SampledExchange
+from replay.measure.limits import LimitLog, Starved, VersionFigures
 from replay.simulate.outcome import Outcome, TopicKey, TopicShare
-from replay.simulate.session_cache import Event, SessionLog
+from replay.simulate.session_cache import SessionEvent, SessionLog
 
 _SECOND: Final = 1_000_000_000
 WIDTHS: Final = tuple(
@@ -26,7 +26,7 @@ BUCKETS: Final = 120
 """The most buckets in a timeline."""
 
 
-class Bucket(NamedTuple):
+class BytesOfPeriod(NamedTuple):
     """Fetch bytes of one period of time."""
 
     time: int
@@ -61,11 +61,11 @@ class Timeline:
         bucket[0] += actual
         bucket[1] += predicted
 
-    def over_time(self) -> list[Bucket]:
+    def over_time(self) -> list[BytesOfPeriod]:
         """Return the buckets in order."""
-        return [Bucket(number * self.width, *sizes) for number, sizes in sorted(self.buckets.items())]
+        return [BytesOfPeriod(number * self.width, *sizes) for number, sizes in sorted(self.buckets.items())]
 
-    def merge(self, width: int, buckets: Iterable[Bucket]) -> None:
+    def merge(self, width: int, buckets: Iterable[BytesOfPeriod]) -> None:
         """Add another timeline."""
         if width > self.width:
             self._widen(width)
@@ -110,11 +110,11 @@ class Summary:
     topics: list[TopicTotals] = field(default_factory=list)
     bucket_ns: int = WIDTHS[0]
     """The width of the buckets in `over_time`, in ns."""
-    over_time: list[Bucket] = field(default_factory=list)
-    sessions: list[Event] = field(default_factory=list)
+    over_time: list[BytesOfPeriod] = field(default_factory=list)
+    sessions: list[SessionEvent] = field(default_factory=list)
     """A predicted session has the name of the connection. The client's own session has the broker's session
     id."""
-    limits: dict[int, Counted] = field(default_factory=dict)
+    limits: dict[int, VersionFigures] = field(default_factory=dict)
     """By Fetch version."""
     starved: list[Starved] = field(default_factory=list)
     """The partitions that starved longest."""
@@ -124,7 +124,7 @@ class Summary:
     """The bytes that the other policy saves."""
     exchanges: int = 0
     """How many exchanges have both request and response."""
-    sample: list[Kept] = field(default_factory=list)
+    sample: list[SampledExchange] = field(default_factory=list)
     """A few exchanges, to find both sides of a gateway. Empty if the connection has too few."""
 
 

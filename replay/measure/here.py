@@ -18,7 +18,7 @@ from replay.measure.collected import Collected, collect_part, groups_in
 from replay.measure.strip_records import STRIPPED, strip_records
 from replay.measure.table import EXCHANGES_RAW, KEYS
 from replay.measure.work import Work
-from replay.simulate.session_cache import Event, simulate
+from replay.simulate.session_cache import SessionEvent, simulate
 
 MOST: Final = 64 << 20
 """With more bytes, Spark is faster and takes less memory."""
@@ -73,7 +73,7 @@ def _sorted(batches: list[pa.RecordBatch], schema: pa.Schema, within: str) -> It
 def _collected(table: pa.Table) -> Collected:
     """Collect what the report shows."""
     whole = Collected()
-    sessions: defaultdict[str, list[Event]] = defaultdict(list)
+    sessions: defaultdict[str, list[SessionEvent]] = defaultdict(list)
     for part in collect_part(groups_in(table), _EVENTS):
         if isinstance(part, Collected):
             whole.merge(part)

@@ -35,7 +35,7 @@ _RECORDS_AT: Final = 14
 
 
 @dataclass(slots=True)
-class Counted:
+class VersionFigures:
     """The figures of the fetches of one version."""
 
     responses: int = 0
@@ -52,7 +52,7 @@ class Counted:
     starved_ns: int = 0
     """How long partitions starved, added up."""
 
-    def add(self, other: "Counted") -> None:
+    def add(self, other: "VersionFigures") -> None:
         """Add the figures of other fetches."""
         self.responses += other.responses
         self.max_bytes = max(self.max_bytes, other.max_bytes)
@@ -110,7 +110,7 @@ class LimitLog:
 
     def __init__(self, max_fetch_bytes: int = 0) -> None:
         self._ceiling = max_fetch_bytes
-        self._counted: dict[int, Counted] = {}
+        self._counted: dict[int, VersionFigures] = {}
         self._handler = FetchSessionHandler()
         """Its table has the partitions of the last full fetch, or of the client's own session."""
         self._offsets = np.zeros(0, np.int64)
@@ -137,7 +137,7 @@ class LimitLog:
         elif request.session_id:  # the response is missing, so the session's state is unknown
             self._handler.drop()
 
-    def by_version(self) -> dict[int, Counted]:
+    def by_version(self) -> dict[int, VersionFigures]:
         """Return the figures by Fetch version. Partitions that still starve count until the last response."""
         counted = {version: copy(one) for version, one in self._counted.items()}
         for starved in self._starving.values():
@@ -149,7 +149,7 @@ class LimitLog:
         return nlargest(WORST, [*self._worst, *self._starving.values()], key=lambda one: one.lasted)
 
     def _count(self, version: int, max_bytes: int, record_bytes: int) -> None:
-        counted = self._counted.setdefault(version, Counted())
+        counted = self._counted.setdefault(version, VersionFigures())
         counted.responses += 1
         counted.largest_record_bytes = max(counted.largest_record_bytes, record_bytes)
         if version >= LIMITED:

@@ -3,7 +3,7 @@
 from typing import Final
 
 from replay.measure.sums import FetchSums
-from replay.report.decision import Rate
+from replay.report.decision import DailyRate
 from replay.report.model import Modelled, Money, TcpIp, actual_bytes, predicted_bytes
 
 _SEGMENT: Final = 1448
@@ -16,7 +16,7 @@ _TCP_IP: Final = (
 _MONEY: Final = "saved fetch bytes, Kafka frames alone, both directions, times the price given"
 
 
-def modelled(fetches: FetchSums, rate: Rate) -> Modelled:
+def modelled(fetches: FetchSums, rate: DailyRate) -> Modelled:
     """Return the modelled part of the report.
 
     Args:
@@ -41,7 +41,7 @@ def _headers(frames: int, size: int) -> int:
     return (frames + size // _SEGMENT) * _HEADERS
 
 
-def _money(saved_bytes: int, rate: Rate) -> Money | None:
+def _money(saved_bytes: int, rate: DailyRate) -> Money | None:
     if rate.price_per_gb is None:
         return None
     return Money(

@@ -8,11 +8,11 @@ import pyarrow as pa
 
 from replay.capture.files.counts import FileCounts
 from replay.capture.kafka.exchange import ConnectionEnd
-from replay.measure.both_sides import Kept
-from replay.measure.digest import Bucket, Summary, TopicTotals
-from replay.measure.limits import Counted, Starved
+from replay.measure.both_sides import SampledExchange
+from replay.measure.digest import BytesOfPeriod, Summary, TopicTotals
+from replay.measure.limits import Starved, VersionFigures
 from replay.measure.table import CODECS, DETAILS, EXCHANGES_RAW
-from replay.simulate.session_cache import Event
+from replay.simulate.session_cache import SessionEvent
 
 DETAIL: Final = "detail"
 OLD: Final = pa.schema([*(one for one in EXCHANGES_RAW if one.name not in CODECS), (DETAIL, pa.string())])
@@ -46,14 +46,14 @@ def _summary(detail: str) -> Summary:
         end=ConnectionEnd(**{**end, "topics": topics}),
         topics=[TopicTotals(**_named(totals)) for totals in found["topics"]],
         bucket_ns=found["width"],
-        over_time=[Bucket(number * found["width"], *sizes) for number, *sizes in found["over_time"]],
-        sessions=[Event(*event) for event in found["sessions"]],
-        limits={one.pop("fetch_version"): Counted(**one) for one in limits["by_version"]},
+        over_time=[BytesOfPeriod(number * found["width"], *sizes) for number, *sizes in found["over_time"]],
+        sessions=[SessionEvent(*event) for event in found["sessions"]],
+        limits={one.pop("fetch_version"): VersionFigures(**one) for one in limits["by_version"]},
         starved=[Starved(**_named(starved)) for starved in limits["starved"]],
         differing=found["differing"],
         saved_by_other=found["saved_by_other"],
         exchanges=found["exchanges"],
-        sample=[Kept(*kept) for kept in found["sample"]],
+        sample=[SampledExchange(*kept) for kept in found["sample"]],
     )
 
 

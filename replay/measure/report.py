@@ -16,11 +16,11 @@ from replay.capture.tls import reasons
 from replay.measure import sums
 from replay.measure.collected import Collected, topic_name
 from replay.measure.digest import BUCKETS, Timeline
-from replay.measure.limits import WORST, Counted
+from replay.measure.limits import WORST, VersionFigures
 from replay.measure.modelled import modelled
 from replay.measure.spread import Delivered, spread_row
 from replay.measure.sums import FetchSums
-from replay.report.decision import Rate, decide
+from replay.report.decision import DailyRate, decide
 from replay.report.model import (
     BothSides,
     BrokerRow,
@@ -72,7 +72,7 @@ def report(found: Collected, about: About) -> Report:
     """Make the report."""
     whole = found.whole.fetch()
     time = _time(found)
-    rate = Rate(seconds=time["captured_seconds"], price_per_gb=about.price_per_gb)
+    rate = DailyRate(seconds=time["captured_seconds"], price_per_gb=about.price_per_gb)
     by_client = _by_client(found)
     made = Report(
         version=about.version,
@@ -309,7 +309,7 @@ def _slots(found: Collected) -> list[SlotsRow]:
 
 
 def _limits(found: Collected, max_fetch_bytes: int) -> LimitsReport:
-    whole = Counted()
+    whole = VersionFigures()
     for counted in found.limits.values():
         whole.add(counted)
     order = sorted(
@@ -332,7 +332,7 @@ def _limits(found: Collected, max_fetch_bytes: int) -> LimitsReport:
     )
 
 
-def _limit_figures(counted: Counted) -> LimitFigures:
+def _limit_figures(counted: VersionFigures) -> LimitFigures:
     return LimitFigures(
         responses=counted.responses,
         largest_record_bytes=counted.largest_record_bytes,

@@ -13,7 +13,7 @@ from replay.capture.files.counts import FileCounts
 from replay.capture.kafka.exchange import ConnectionEnd, Exchange
 from replay.measure.both_sides import Sample
 from replay.measure.digest import Digest
-from replay.measure.table import FETCH, KEYS, LAST, Writer
+from replay.measure.table import FETCH, KEYS, LAST, RowWriter
 from replay.simulate.engine import Engine, Policy
 from replay.simulate.outcome import Outcome, TopicKey
 
@@ -46,13 +46,13 @@ class RowFilter:
 
 def rows(events: Iterable[Exchange | ConnectionEnd], choice: RowFilter) -> Iterator[pa.RecordBatch]:
     """Yield the rows of connections, which follow each other."""
-    connection = _Connection(choice)
+    connection = _ConnectionRows(choice)
     for event in events:
         if isinstance(event, Exchange):
             connection.add(event)
         else:
             connection.end(event)
-            connection = _Connection(choice, connection.writer)
+            connection = _ConnectionRows(choice, connection.writer)
         if connection.writer.full:
             yield connection.writer.drain()
     yield connection.writer.drain()
@@ -60,16 +60,16 @@ def rows(events: Iterable[Exchange | ConnectionEnd], choice: RowFilter) -> Itera
 
 def file_rows(files: Iterable[FileCounts], choice: RowFilter) -> pa.RecordBatch:
     """Return the rows with the counts of capture files."""
-    writer = Writer(raw=choice.raw)
+    writer = RowWriter(raw=choice.raw)
     for counts in files:
         writer.detail("file", counts)
     return writer.drain()
 
 
-class _Connection:
+class _ConnectionRows:
     """Writes the rows of one connection."""
 
-    def __init__(self, choice: RowFilter, writer: Writer | None = None) -> None:
+    def __init__(self, choice: RowFilter, writer: RowWriter | None = None) -> None:
         self._choice = choice
         self._engine = Engine(choice.policy)
         self._digest: Digest | None = None
@@ -80,7 +80,7 @@ class _Connection:
         self._saved_by_other = 0
         self._sample = Sample()
         self._keys = _key_log(choice.members) if choice.members else None
-        self.writer = writer or Writer(raw=choice.raw)
+        self.writer = writer or RowWriter(raw=choice.raw)
 
     def add(self, exchange: Exchange) -> None:
         """Add the next exchange. A fetch is written once its outcome is known."""

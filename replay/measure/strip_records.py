@@ -47,7 +47,7 @@ _Numbers: TypeAlias = npt.NDArray[np.int64]
 
 
 @dataclass(slots=True)
-class _Batch:
+class _BatchPayloads:
     """The payloads of a batch."""
 
     data: memoryview
@@ -66,7 +66,7 @@ class _Batch:
 def strip_records(batch: pa.RecordBatch, *, keep: bool = False) -> pa.RecordBatch:
     """Remove the contents of records from a batch of SEGMENTS, or with `keep` only change its schema."""
     payload = batch.column("payload")
-    found = _Batch(*_bytes_of(payload))
+    found = _BatchPayloads(*_bytes_of(payload))
     if not keep:
         sides = _sides(batch)
         for row in _requests(found, sides):
@@ -102,7 +102,7 @@ def _sides(batch: pa.RecordBatch) -> _Numbers:
     return sides
 
 
-def _requests(found: _Batch, sides: _Numbers) -> Sequence[int]:
+def _requests(found: _BatchPayloads, sides: _Numbers) -> Sequence[int]:
     """Return the rows that are exactly one fetch request, followed by a large row of the other side."""
     sizes = np.diff(found.edges)
     rows = np.flatnonzero(
@@ -118,7 +118,7 @@ def _requests(found: _Batch, sides: _Numbers) -> Sequence[int]:
     return whole
 
 
-def _look_into(found: _Batch, row: int, sides: _Numbers) -> None:
+def _look_into(found: _BatchPayloads, row: int, sides: _Numbers) -> None:
     """Find the spans to cut in the response to the request in a row."""
     start, end = int(found.edges[row]), int(found.edges[row + 1])
     request_head = found.head(row)
@@ -144,7 +144,7 @@ def _look_into(found: _Batch, row: int, sides: _Numbers) -> None:
         _spread(found, row + 1, [(first + begin, first + stop) for begin, stop in large])
 
 
-def _last_row(found: _Batch, row: int, size: int) -> int:
+def _last_row(found: _BatchPayloads, row: int, size: int) -> int:
     """Return the row whose end is `size` bytes after the start of a row; 0 if there is none."""
     end = int(found.edges[row]) + size
     last = int(np.searchsorted(found.edges, end)) - 1
@@ -157,7 +157,7 @@ def _isolation(request: bytes, version: int) -> int:
     return request[body + LAYOUTS[version].request_isolation]
 
 
-def _spread(found: _Batch, row: int, spans: Sequence[Span]) -> None:
+def _spread(found: _BatchPayloads, row: int, spans: Sequence[Span]) -> None:
     """Add spans to the rows in which they are."""
     for start, stop in spans:
         at = start
@@ -169,7 +169,7 @@ def _spread(found: _Batch, row: int, spans: Sequence[Span]) -> None:
             at = end
 
 
-def _without(found: _Batch, rows: int) -> tuple[pa.Array, pa.Array]:
+def _without(found: _BatchPayloads, rows: int) -> tuple[pa.Array, pa.Array]:
     """Return the payloads without the spans, and the cuts."""
     kept: list[memoryview] = []
     sizes = np.diff(found.edges)

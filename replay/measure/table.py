@@ -30,7 +30,7 @@ LAST: Final = (1 << 31) - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class TableColumn:
     """A column of the table, with its meaning."""
 
     name: str
@@ -39,7 +39,7 @@ class Column:
 
 
 _EXCHANGE_COLUMNS: Final = (
-    Column(
+    TableColumn(
         "row",
         pa.string(),
         "exchange (request and response), request (no response seen), response (its request was not seen), "
@@ -47,66 +47,70 @@ _EXCHANGE_COLUMNS: Final = (
         "connection (what is known of the whole connection), file (what was found in a capture file), "
         "keys (with --cooperative, never written: a connection's records by the hashes of their keys)",
     ),
-    Column("connection", pa.string(), "client host:port > broker host:port #n; n counts port reuse"),
-    Column("place", pa.int32(), "place in the connection, by completion; 2147483647 in its `connection` row"),
-    Column("client", pa.string(), "host:port"),
-    Column("broker", pa.string(), "host:port"),
-    Column("number", pa.int32(), "place in the connection, by request"),
-    Column("client_id", pa.string(), "as the request header has it"),
-    Column("software", pa.string(), "name and version from ApiVersions v3 or later, else empty"),
-    Column("api_key", pa.int16(), "-1 where the request was not seen"),
-    Column("api_version", pa.int16(), "-1 where the request was not seen"),
-    Column("correlation_id", pa.int32(), "-1 in rows that are no exchange"),
-    Column("request_time", pa.int64(), "ns since 1970 of the request's first packet, 0 if unseen"),
-    Column("response_time", pa.int64(), "ns since 1970 of the response's last packet, 0 if unseen"),
-    Column("request_bytes", pa.int64(), "whole frame, its 4-byte length included; 0 if unseen"),
-    Column("response_bytes", pa.int64(), "whole frame, its 4-byte length included; 0 if unseen"),
-    Column("request_missing", pa.int64(), "of request_bytes, those that the capture lacks"),
-    Column("response_missing", pa.int64(), "of response_bytes, those that the capture lacks"),
-    Column("answer_due", pa.bool_(), "false if brokers send no response: Produce with acks=0"),
+    TableColumn("connection", pa.string(), "client host:port > broker host:port #n; n counts port reuse"),
+    TableColumn(
+        "place", pa.int32(), "place in the connection, by completion; 2147483647 in its `connection` row"
+    ),
+    TableColumn("client", pa.string(), "host:port"),
+    TableColumn("broker", pa.string(), "host:port"),
+    TableColumn("number", pa.int32(), "place in the connection, by request"),
+    TableColumn("client_id", pa.string(), "as the request header has it"),
+    TableColumn("software", pa.string(), "name and version from ApiVersions v3 or later, else empty"),
+    TableColumn("api_key", pa.int16(), "-1 where the request was not seen"),
+    TableColumn("api_version", pa.int16(), "-1 where the request was not seen"),
+    TableColumn("correlation_id", pa.int32(), "-1 in rows that are no exchange"),
+    TableColumn("request_time", pa.int64(), "ns since 1970 of the request's first packet, 0 if unseen"),
+    TableColumn("response_time", pa.int64(), "ns since 1970 of the response's last packet, 0 if unseen"),
+    TableColumn("request_bytes", pa.int64(), "whole frame, its 4-byte length included; 0 if unseen"),
+    TableColumn("response_bytes", pa.int64(), "whole frame, its 4-byte length included; 0 if unseen"),
+    TableColumn("request_missing", pa.int64(), "of request_bytes, those that the capture lacks"),
+    TableColumn("response_missing", pa.int64(), "of response_bytes, those that the capture lacks"),
+    TableColumn("answer_due", pa.bool_(), "false if brokers send no response: Produce with acks=0"),
 )
 FETCH_COLUMNS: Final = (
-    Column("kind", pa.string(), "full (epoch 0), incremental, sessionless (0, -1), close (id, -1)"),
-    Column("session_id", pa.int32(), "in the request"),
-    Column("session_epoch", pa.int32(), "in the request"),
-    Column("answer_session_id", pa.int32(), "in the response; 0: no session"),
-    Column("error_code", pa.int16(), "of the whole response"),
-    Column("partitions_requested", pa.int64(), "entries listed; forgotten ones are not counted"),
-    Column("partitions_answered", pa.int64(), "entries in the response"),
-    Column("record_bytes", pa.int64(), "contents of the `records` fields"),
-    Column(
+    TableColumn("kind", pa.string(), "full (epoch 0), incremental, sessionless (0, -1), close (id, -1)"),
+    TableColumn("session_id", pa.int32(), "in the request"),
+    TableColumn("session_epoch", pa.int32(), "in the request"),
+    TableColumn("answer_session_id", pa.int32(), "in the response; 0: no session"),
+    TableColumn("error_code", pa.int16(), "of the whole response"),
+    TableColumn("partitions_requested", pa.int64(), "entries listed; forgotten ones are not counted"),
+    TableColumn("partitions_answered", pa.int64(), "entries in the response"),
+    TableColumn("record_bytes", pa.int64(), "contents of the `records` fields"),
+    TableColumn(
         "listing_bytes", pa.int64(), "request: partition entries, topic elements, forgotten ones included"
     ),
-    Column("empty_entry_bytes", pa.int64(), "response: entries with nothing new"),
-    Column("entry_bytes", pa.int64(), "response: the other entries, without their records"),
-    Column(
+    TableColumn("empty_entry_bytes", pa.int64(), "response: entries with nothing new"),
+    TableColumn("entry_bytes", pa.int64(), "response: the other entries, without their records"),
+    TableColumn(
         "eligible",
         pa.bool_(),
         "it went through the session engine; then the next columns are its cost, else 0",
     ),
-    Column("reason", pa.string(), "why it is not eligible, or why it was forwarded unchanged"),
-    Column("session_kind", pa.string(), "what it was first sent as; null where it is not eligible"),
-    Column("session_request_bytes", pa.int64(), "through the engine, closes and repairs included"),
-    Column("session_response_bytes", pa.int64(), "through the engine, closes and repairs included"),
-    Column("close_bytes", pa.int64(), "of both: what closing a session cost"),
-    Column("repair_bytes", pa.int64(), "of both: what was fetched again after a session was lost"),
-    Column("full", pa.int64(), "requests with epoch 0 that the engine sent"),
-    Column("incremental", pa.int64(), "requests within a session that the engine sent"),
-    Column("sessionless", pa.int64(), "requests without a session that the engine sent"),
-    Column("closes", pa.int64(), "requests that close a session"),
-    Column("added", pa.int64(), "partitions that deltas add"),
-    Column("altered", pa.int64(), "partitions whose entries deltas change"),
-    Column("forgotten", pa.int64(), "partitions that deltas drop"),
-    Column("session_partitions_requested", pa.int64(), "entries in requests through the engine"),
-    Column("session_partitions_answered", pa.int64(), "entries in responses through the engine"),
-    Column("session_listing_bytes", pa.int64(), "part of session_request_bytes, as listing_bytes"),
-    Column("session_empty_entry_bytes", pa.int64(), "part of session_response_bytes, as empty_entry_bytes"),
-    Column("session_entry_bytes", pa.int64(), "part of session_response_bytes, as entry_bytes"),
-    Column("session_record_bytes", pa.int64(), "part of session_response_bytes, as record_bytes"),
-    Column("session_size", pa.int64(), "partitions in the session after the fetch"),
+    TableColumn("reason", pa.string(), "why it is not eligible, or why it was forwarded unchanged"),
+    TableColumn("session_kind", pa.string(), "what it was first sent as; null where it is not eligible"),
+    TableColumn("session_request_bytes", pa.int64(), "through the engine, closes and repairs included"),
+    TableColumn("session_response_bytes", pa.int64(), "through the engine, closes and repairs included"),
+    TableColumn("close_bytes", pa.int64(), "of both: what closing a session cost"),
+    TableColumn("repair_bytes", pa.int64(), "of both: what was fetched again after a session was lost"),
+    TableColumn("full", pa.int64(), "requests with epoch 0 that the engine sent"),
+    TableColumn("incremental", pa.int64(), "requests within a session that the engine sent"),
+    TableColumn("sessionless", pa.int64(), "requests without a session that the engine sent"),
+    TableColumn("closes", pa.int64(), "requests that close a session"),
+    TableColumn("added", pa.int64(), "partitions that deltas add"),
+    TableColumn("altered", pa.int64(), "partitions whose entries deltas change"),
+    TableColumn("forgotten", pa.int64(), "partitions that deltas drop"),
+    TableColumn("session_partitions_requested", pa.int64(), "entries in requests through the engine"),
+    TableColumn("session_partitions_answered", pa.int64(), "entries in responses through the engine"),
+    TableColumn("session_listing_bytes", pa.int64(), "part of session_request_bytes, as listing_bytes"),
+    TableColumn(
+        "session_empty_entry_bytes", pa.int64(), "part of session_response_bytes, as empty_entry_bytes"
+    ),
+    TableColumn("session_entry_bytes", pa.int64(), "part of session_response_bytes, as entry_bytes"),
+    TableColumn("session_record_bytes", pa.int64(), "part of session_response_bytes, as record_bytes"),
+    TableColumn("session_size", pa.int64(), "partitions in the session after the fetch"),
 )
 """Attributes of `Outcome`; null in rows that are not fetches."""
-_COUNTED: Final = Column(
+_COUNTED: Final = TableColumn(
     "counted",
     pa.bool_(),
     "whether --client and --topic count this fetch; null in rows that are not fetches",
@@ -121,23 +125,27 @@ CODECS: Final[dict[str, Codec]] = {
 }
 """The codecs of the columns with details."""
 _DETAIL_COLUMNS: Final = (
-    Column("summary", CODECS["summary"].type, "what is known of a whole connection, in `connection` rows"),
-    Column("file_counts", CODECS["file_counts"].type, "what was found in a capture file, in `file` rows"),
-    Column("delivered", CODECS["delivered"].type, "a connection's records by key, in `keys` rows"),
+    TableColumn(
+        "summary", CODECS["summary"].type, "what is known of a whole connection, in `connection` rows"
+    ),
+    TableColumn(
+        "file_counts", CODECS["file_counts"].type, "what was found in a capture file, in `file` rows"
+    ),
+    TableColumn("delivered", CODECS["delivered"].type, "a connection's records by key, in `keys` rows"),
 )
 UNSTORED: Final = frozenset({"delivered"})
 """Columns that are not written to files."""
 RAW_COLUMNS: Final = (
-    Column("request", pa.binary(), "the frame, of Fetch, Metadata and ApiVersions"),
-    Column("response", pa.binary(), "the frame without contents of records, which were cut"),
-    Column("cuts", pa.list_(pa.int64()), "place in the frame and length of each stretch cut, in turn"),
+    TableColumn("request", pa.binary(), "the frame, of Fetch, Metadata and ApiVersions"),
+    TableColumn("response", pa.binary(), "the frame without contents of records, which were cut"),
+    TableColumn("cuts", pa.list_(pa.int64()), "place in the frame and length of each stretch cut, in turn"),
 )
 """Only written with --parquet. From them, a table can be measured again."""
 _COLUMNS: Final = (*_EXCHANGE_COLUMNS, *FETCH_COLUMNS, _COUNTED, *_DETAIL_COLUMNS)
 COLUMNS: Final = (*_COLUMNS, *RAW_COLUMNS)
 STORED_COLUMNS: Final = (
-    Column("run", pa.int32(), "which run of `measure --parquet` added the row, from 0"),
-    Column(
+    TableColumn("run", pa.int32(), "which run of `measure --parquet` added the row, from 0"),
+    TableColumn(
         "day",
         pa.date32(),
         "UTC, of the request, or of the response where the request was not seen; in `connection` and `file` "
@@ -148,7 +156,7 @@ STORED_COLUMNS: Final = (
 and of connections that are not Kafka: otherwise there would be a partition for each captured host."""
 
 
-def schema(columns: Iterable[Column]) -> pa.Schema:
+def schema(columns: Iterable[TableColumn]) -> pa.Schema:
     """Return columns as an Arrow schema, with their meanings as metadata."""
     return pa.schema([pa.field(one.name, one.type, metadata={"meaning": one.meaning}) for one in columns])
 
@@ -160,7 +168,7 @@ STORED: Final = schema(one for one in (*COLUMNS, *STORED_COLUMNS) if one.name no
 """A table in files."""
 
 
-class Writer:
+class RowWriter:
     """Collects rows of the table, and returns them in batches of bounded size.
 
     Args:

@@ -69,18 +69,18 @@ def codec(kind: Hashable) -> Codec:
         return _Map(codec(key), codec(value), Counter if origin is Counter else dict)
     if origin is tuple:
         named = {f"_{place}": one for place, one in enumerate(inner, 1)}
-        return _Struct(named, map(itemgetter, range(len(inner))), lambda **found: tuple(found.values()))
+        return _StructCodec(named, map(itemgetter, range(len(inner))), lambda **found: tuple(found.values()))
     if not isinstance(kind, type):
         raise TypeError(f"{kind} has no Arrow type")
     hints = get_type_hints(kind)
     if is_typeddict(kind):
-        return _Struct(hints, map(itemgetter, hints), dict)
+        return _StructCodec(hints, map(itemgetter, hints), dict)
     if hasattr(kind, "_fields"):
-        return _Struct(hints, map(itemgetter, range(len(hints))), kind)
+        return _StructCodec(hints, map(itemgetter, range(len(hints))), kind)
     if is_dataclass(kind):
         shown = {one.name: one for one in fields(kind) if one.init and not one.name.startswith("_")}
         defaults = {name: one.default for name, one in shown.items() if one.default is not MISSING}
-        return _Struct({name: hints[name] for name in shown}, map(attrgetter, shown), kind, defaults)
+        return _StructCodec({name: hints[name] for name in shown}, map(attrgetter, shown), kind, defaults)
     raise TypeError(f"{kind} has no Arrow type")
 
 
@@ -168,7 +168,7 @@ class _Map:
         ]
 
 
-class _Struct:
+class _StructCodec:
     def __init__(
         self,
         hints: Mapping[str, Any],

@@ -26,7 +26,7 @@ from replay.report.model import (
     ToDo,
     predicted_bytes,
 )
-from replay.report.table import Column, Line, Table
+from replay.report.table import ReportColumn, ReportLine, ReportTable
 
 NAMES: Final = (
     "by",
@@ -78,11 +78,11 @@ def render(report: Report) -> str:
         text, to be written as UTF-8 without translation of line ends. Names from clients and brokers are
         printable. A name that a spreadsheet would take for a formula gets an apostrophe before it.
     """
-    lines = [Line(values=[row.get(name) for name in COLUMNS]) for row in _rows(report)]
-    return table(Table(title="", columns=[Column(title=name) for name in COLUMNS], lines=lines))
+    lines = [ReportLine(values=[row.get(name) for name in COLUMNS]) for row in _rows(report)]
+    return table(ReportTable(title="", columns=[ReportColumn(title=name) for name in COLUMNS], lines=lines))
 
 
-def table(described: Table) -> str:
+def table(described: ReportTable) -> str:
     """Return a table as CSV. Numbers are whole, for programs; None is empty."""
     lines = _Lines()
     writer = csv.writer(lines)

@@ -76,7 +76,7 @@ _OTHERS: Final[dict[str, _Advice]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rate:
+class DailyRate:
     """What turns counted bytes into those of a day and into money.
 
     Args:
@@ -102,7 +102,7 @@ def decide(
     fetch: FetchReport,
     passed: Mapping[str, Passed],
     clients: list[ClientRow],
-    rate: Rate,
+    rate: DailyRate,
     *,
     policy: str = "gateway",
     next_step: str = "",
@@ -149,7 +149,7 @@ def main_reason(passed: Mapping[str, Passed]) -> str:
     return max(passed, key=lambda reason: (passed[reason]["bytes"], reason), default="")
 
 
-def _to_do(client: ClientRow, rate: Rate, policy: str) -> ToDo:
+def _to_do(client: ClientRow, rate: DailyRate, policy: str) -> ToDo:
     fetch = client["fetch"]
     whole, saved = actual_bytes(fetch), fetch["saved_bytes"]
     by_waiting = _saved_by_waiting(client, rate.seconds)

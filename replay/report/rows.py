@@ -19,7 +19,7 @@ from replay.report.wording import REST, plural, shown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class ReportRow:
     """A row of a table. Its bytes are of both directions."""
 
     names: tuple[str, ...]
@@ -41,13 +41,13 @@ class Row:
         return self.saved / self.actual if self.actual else 0.0
 
 
-def total_row(report: Report) -> Row:
+def total_row(report: Report) -> ReportRow:
     """Return the row of the whole capture."""
     row = _row(("all",), report["fetch"], connections=report["input"]["connections"], passed=report["passed"])
     return replace(row, total=True)
 
 
-def client_rows(report: Report, limit: int) -> list[Row]:
+def client_rows(report: Report, limit: int) -> list[ReportRow]:
     """Return rows by client id, software and fetch version."""
     rows = (
         _row(
@@ -61,7 +61,7 @@ def client_rows(report: Report, limit: int) -> list[Row]:
     return _ranked(rows, limit, "client")
 
 
-def topic_rows(report: Report, limit: int) -> list[Row]:
+def topic_rows(report: Report, limit: int) -> list[ReportRow]:
     """Return rows by topic; the last one is the rest of each frame."""
     topics = (
         _row((shown(topic["topic"]),), topic["fetch"], count=topic["fetch"]["actual"]["partitions_answered"])
@@ -73,7 +73,7 @@ def topic_rows(report: Report, limit: int) -> list[Row]:
     return [*_ranked(topics, limit, "topic"), *rest]
 
 
-def broker_rows(report: Report, limit: int) -> list[Row]:
+def broker_rows(report: Report, limit: int) -> list[ReportRow]:
     """Return rows by broker."""
     rows = (
         _row(
@@ -87,7 +87,7 @@ def broker_rows(report: Report, limit: int) -> list[Row]:
     return _ranked(rows, limit, "broker")
 
 
-def connection_rows(report: Report, limit: int) -> list[Row]:
+def connection_rows(report: Report, limit: int) -> list[ReportRow]:
     """Return rows of the largest connections. The report has no others, so none adds up the rest."""
     rows = (
         _row(
@@ -107,9 +107,9 @@ def _row(
     connections: int = 0,
     count: int | None = None,
     passed: Mapping[str, Passed] | None = None,
-) -> Row:
+) -> ReportRow:
     reason = why(fetch, passed) if passed is not None else _why_of_topic(fetch)
-    return Row(
+    return ReportRow(
         names=names,
         connections=connections,
         count=fetch["actual"]["requests"] if count is None else count,
@@ -162,7 +162,7 @@ def _client_names(client: ClientRow | ToDo) -> tuple[str, ...]:
     )
 
 
-def _ranked(rows: Iterable[Row], limit: int, noun: str) -> list[Row]:
+def _ranked(rows: Iterable[ReportRow], limit: int, noun: str) -> list[ReportRow]:
     ranked = sorted(rows, key=lambda row: (-row.saved, -row.actual, row.names))
     if len(ranked) <= limit:
         return ranked
@@ -171,8 +171,8 @@ def _ranked(rows: Iterable[Row], limit: int, noun: str) -> list[Row]:
     return [*ranked[: limit - 1], _summed(names, others)]
 
 
-def _summed(names: tuple[str, ...], rows: list[Row]) -> Row:
-    return Row(
+def _summed(names: tuple[str, ...], rows: list[ReportRow]) -> ReportRow:
+    return ReportRow(
         names=names,
         connections=sum(row.connections for row in rows),
         count=sum(row.count for row in rows),

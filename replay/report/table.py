@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 from replay.report.wording import duration, number, percent, shown, size
 
 
-class Saving(NamedTuple):
+class SavedBytes(NamedTuple):
     """Saved bytes; negative if sessions cost more."""
 
     saved_bytes: int
@@ -55,7 +55,7 @@ FIGURE: Final = Unit(write=str)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Column:
+class ReportColumn:
     """A column of a table."""
 
     title: str
@@ -69,7 +69,7 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class ReportLine:
     """A row of a table."""
 
     values: Sequence[Any]
@@ -84,12 +84,12 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
+class ReportTable:
     """A table with its heading."""
 
     title: str
-    columns: Sequence[Column]
-    lines: Sequence[Line]
+    columns: Sequence[ReportColumn]
+    lines: Sequence[ReportLine]
 
     @property
     def longest(self) -> int:

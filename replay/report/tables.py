@@ -5,7 +5,7 @@ from typing import Final
 
 from replay.report.model import CooperativeReport, CooperativeRow, Report
 from replay.report.rows import (
-    Row,
+    ReportRow,
     broker_rows,
     client_rows,
     connection_rows,
@@ -23,77 +23,83 @@ from replay.report.table import (
     RATIO,
     SAVING,
     SECONDS,
-    Column,
-    Line,
-    Saving,
-    Table,
+    ReportColumn,
+    ReportLine,
+    ReportTable,
+    SavedBytes,
 )
 from replay.report.wording import POLICY, SHARES, meaning, number, percent, shown
 
-_CLIENT: Final = (Column(title="Client id"), Column(title="Software"), Column(title="Fetch"))
+_CLIENT: Final = (
+    ReportColumn(title="Client id"),
+    ReportColumn(title="Software"),
+    ReportColumn(title="Fetch"),
+)
 
 
-def to_do(report: Report, limit: int) -> Table:
+def to_do(report: Report, limit: int) -> ReportTable:
     """What to do for each client."""
-    lines = [Line(values=(*names, sentence)) for names, sentence in to_do_rows(report, limit)]
-    return Table(title="What to do", columns=(*_CLIENT, Column(title="What to do")), lines=lines)
+    lines = [ReportLine(values=(*names, sentence)) for names, sentence in to_do_rows(report, limit)]
+    return ReportTable(title="What to do", columns=(*_CLIENT, ReportColumn(title="What to do")), lines=lines)
 
 
-def where(report: Report) -> Table:
+def where(report: Report) -> ReportTable:
     """Where the bytes go."""
     actual, predicted = report["where"]["actual"], report["where"]["predicted"]
-    return Table(
+    return ReportTable(
         title="Where the bytes go",
         columns=(
-            Column(title="Part", short=""),
-            Column(title="What it is", short="", soft=True),
-            Column(title="Captured", unit=BYTES),
-            Column(title="Predicted", unit=BYTES),
+            ReportColumn(title="Part", short=""),
+            ReportColumn(title="What it is", short="", soft=True),
+            ReportColumn(title="Captured", unit=BYTES),
+            ReportColumn(title="Predicted", unit=BYTES),
         ),
         lines=[
-            Line(values=(name, what, actual[key], predicted[key]), key=key)
+            ReportLine(values=(name, what, actual[key], predicted[key]), key=key)
             for key, (name, what) in SHARES.items()
         ],
     )
 
 
-def by_client(report: Report, limit: int) -> Table:
+def by_client(report: Report, limit: int) -> ReportTable:
     """Fetches by client id, software and Fetch version."""
     return _breakdown("By client", _CLIENT, client_rows(report, limit), "Fetches")
 
 
-def by_topic(report: Report, limit: int) -> Table:
+def by_topic(report: Report, limit: int) -> ReportTable:
     """Entries of fetches by topic."""
-    return _breakdown("By topic", [Column(title="Topic")], topic_rows(report, limit), "Entries")
+    return _breakdown("By topic", [ReportColumn(title="Topic")], topic_rows(report, limit), "Entries")
 
 
-def by_broker(report: Report, limit: int) -> Table:
+def by_broker(report: Report, limit: int) -> ReportTable:
     """Fetches by broker, and all of them."""
     rows = [*broker_rows(report, limit), total_row(report)]
-    return _breakdown("By broker", [Column(title="Broker")], rows, "Fetches")
+    return _breakdown("By broker", [ReportColumn(title="Broker")], rows, "Fetches")
 
 
-def connections(report: Report, limit: int) -> Table:
+def connections(report: Report, limit: int) -> ReportTable:
     """The connections with the most fetch bytes."""
-    names = [Column(title="Connection"), Column(title="Client id")]
+    names = [ReportColumn(title="Connection"), ReportColumn(title="Client id")]
     return _breakdown("Largest connections", names, connection_rows(report, limit), "Fetches")
 
 
-def _breakdown(title: str, names: Sequence[Column], rows: Iterable[Row], counted: str) -> Table:
+def _breakdown(
+    title: str, names: Sequence[ReportColumn], rows: Iterable[ReportRow], counted: str
+) -> ReportTable:
     columns = (
         *names,
-        Column(title=counted, unit=COUNT),
-        Column(title="Captured", unit=BYTES),
-        Column(title="Eligible", unit=BYTES, wide=True),
-        Column(title="Predicted", unit=BYTES),
-        Column(title="Saved", unit=SAVING),
+        ReportColumn(title=counted, unit=COUNT),
+        ReportColumn(title="Captured", unit=BYTES),
+        ReportColumn(title="Eligible", unit=BYTES, wide=True),
+        ReportColumn(title="Predicted", unit=BYTES),
+        ReportColumn(title="Saved", unit=SAVING),
     )
-    return Table(title=title, columns=columns, lines=[_line(row) for row in rows])
+    return ReportTable(title=title, columns=columns, lines=[_line(row) for row in rows])
 
 
-def _line(row: Row) -> Line:
-    saving = Saving(row.saved, row.ratio)
-    return Line(
+def _line(row: ReportRow) -> ReportLine:
+    saving = SavedBytes(row.saved, row.ratio)
+    return ReportLine(
         values=(*row.names, row.count, row.actual, row.eligible, row.predicted, saving),
         note=row.why,
         total=row.total,
@@ -101,7 +107,7 @@ def _line(row: Row) -> Line:
     )
 
 
-def sessions(report: Report) -> Table:
+def sessions(report: Report) -> ReportTable:
     """From captured to predicted bytes, step by step."""
     fetch = report["fetch"]
     actual, eligible, cost = fetch["actual"], fetch["eligible"], fetch["sessions"]
@@ -112,99 +118,103 @@ def sessions(report: Report) -> Table:
     after = tuple(
         first - second + third for first, second, third in zip(before, replaced, instead, strict=True)
     )
-    return Table(
+    return ReportTable(
         title="From captured to predicted",
         columns=(
-            Column(title=""),
-            Column(title="Fetches", unit=COUNT),
-            Column(title="Request bytes", unit=BYTES),
-            Column(title="Response bytes", unit=BYTES),
+            ReportColumn(title=""),
+            ReportColumn(title="Fetches", unit=COUNT),
+            ReportColumn(title="Request bytes", unit=BYTES),
+            ReportColumn(title="Response bytes", unit=BYTES),
         ),
         lines=[
-            Line(values=("Captured", *before)),
-            Line(values=("- eligible of these", *replaced)),
-            Line(values=("+ the eligible through sessions", *instead)),
-            Line(values=("= predicted broker side", *after)),
+            ReportLine(values=("Captured", *before)),
+            ReportLine(values=("- eligible of these", *replaced)),
+            ReportLine(values=("+ the eligible through sessions", *instead)),
+            ReportLine(values=("= predicted broker side", *after)),
         ],
     )
 
 
-def policies(report: Report) -> Table:
+def policies(report: Report) -> ReportTable:
     """What both policies save."""
     lines = []
     for name, row in report["policies"].items():
         here = " (this report)" if name == report["policy"] else ""
-        saving = Saving(row["saved_bytes"], row["saved_ratio"])
+        saving = SavedBytes(row["saved_bytes"], row["saved_ratio"])
         lines.append(
-            Line(values=(f"{name}{here}", POLICY[name], row["predicted_bytes"], row["saved_bytes"], saving))
+            ReportLine(
+                values=(f"{name}{here}", POLICY[name], row["predicted_bytes"], row["saved_bytes"], saving)
+            )
         )
-    return Table(
+    return ReportTable(
         title="Both policies",
         columns=(
-            Column(title="Policy"),
-            Column(title="What it is", wide=True),
-            Column(title="Predicted", unit=BYTES),
-            Column(title="Saved", unit=BYTES),
-            Column(title="Part", unit=SAVING, short=""),
+            ReportColumn(title="Policy"),
+            ReportColumn(title="What it is", wide=True),
+            ReportColumn(title="Predicted", unit=BYTES),
+            ReportColumn(title="Saved", unit=BYTES),
+            ReportColumn(title="Part", unit=SAVING, short=""),
         ),
         lines=lines,
     )
 
 
-def passed(report: Report, limit: int) -> Table:
+def passed(report: Report, limit: int) -> ReportTable:
     """Why fetches of each client pass as captured."""
-    return Table(
+    return ReportTable(
         title="Why fetches pass as captured",
         columns=(
             *_CLIENT,
-            Column(title="Reason"),
-            Column(title="What it means", wide=True),
-            Column(title="Fetches", unit=COUNT),
-            Column(title="Bytes", unit=BYTES),
+            ReportColumn(title="Reason"),
+            ReportColumn(title="What it means", wide=True),
+            ReportColumn(title="Fetches", unit=COUNT),
+            ReportColumn(title="Bytes", unit=BYTES),
         ),
         lines=[
-            Line(values=(*names, shown(reason, empty=""), meaning(reason), row["exchanges"], row["bytes"]))
+            ReportLine(
+                values=(*names, shown(reason, empty=""), meaning(reason), row["exchanges"], row["bytes"])
+            )
             for names, reason, row in passed_rows(report, limit)
         ],
     )
 
 
-def slots(report: Report) -> Table:
+def slots(report: Report) -> ReportTable:
     """How many slots for sessions each broker needs."""
     names = ("sessions_at_once", "requested_at_once", "slots", "evictions", "refused")
-    return Table(
+    return ReportTable(
         title="Fetch session slots of the brokers, most at once",
         columns=(
-            Column(title="Broker", unit=NAME),
-            Column(title="Used", unit=COUNT),
-            Column(title="Needed", unit=COUNT),
-            Column(title="Slots", unit=COUNT),
-            Column(title="Evictions", unit=COUNT),
-            Column(title="Refused", unit=COUNT),
+            ReportColumn(title="Broker", unit=NAME),
+            ReportColumn(title="Used", unit=COUNT),
+            ReportColumn(title="Needed", unit=COUNT),
+            ReportColumn(title="Slots", unit=COUNT),
+            ReportColumn(title="Evictions", unit=COUNT),
+            ReportColumn(title="Refused", unit=COUNT),
         ),
         lines=[
-            Line(values=(row["broker"], *(row[name] for name in names)))  # type: ignore[literal-required]  # fields of SlotsRow
+            ReportLine(values=(row["broker"], *(row[name] for name in names)))  # type: ignore[literal-required]  # fields of SlotsRow
             for row in report["slots"]
         ],
     )
 
 
-def limits(report: Report, limit: int) -> Table:
+def limits(report: Report, limit: int) -> ReportTable:
     """Who got more than a response limit, or had partitions that starved; those with the most first."""
     found = [row for row in report["limits"]["by_client"] if row["over_limit"] or row["starved"]]
-    return Table(
+    return ReportTable(
         title="Response limits",
         columns=(
-            Column(title="Client id", unit=NAME),
-            Column(title="Fetch"),
-            Column(title="max_bytes", unit=LIMIT),
-            Column(title="Largest", unit=BYTES),
-            Column(title="Over the limit", unit=COUNT, short="over"),
-            Column(title="By", unit=BYTES),
-            Column(title="Starved", unit=COUNT),
+            ReportColumn(title="Client id", unit=NAME),
+            ReportColumn(title="Fetch"),
+            ReportColumn(title="max_bytes", unit=LIMIT),
+            ReportColumn(title="Largest", unit=BYTES),
+            ReportColumn(title="Over the limit", unit=COUNT, short="over"),
+            ReportColumn(title="By", unit=BYTES),
+            ReportColumn(title="Starved", unit=COUNT),
         ),
         lines=[
-            Line(
+            ReportLine(
                 values=(
                     row["client_id"],
                     f"v{row['fetch_version']}",
@@ -220,19 +230,19 @@ def limits(report: Report, limit: int) -> Table:
     )
 
 
-def starved(report: Report) -> Table:
+def starved(report: Report) -> ReportTable:
     """The partitions that starved longest."""
-    return Table(
+    return ReportTable(
         title="Starved longest",
         columns=(
-            Column(title="Starved longest", short="partition"),
-            Column(title="Client id", unit=NAME),
-            Column(title="Time", unit=SECONDS),
-            Column(title="Responses", unit=COUNT),
-            Column(title="Offsets behind", unit=COUNT, short="behind"),
+            ReportColumn(title="Starved longest", short="partition"),
+            ReportColumn(title="Client id", unit=NAME),
+            ReportColumn(title="Time", unit=SECONDS),
+            ReportColumn(title="Responses", unit=COUNT),
+            ReportColumn(title="Offsets behind", unit=COUNT, short="behind"),
         ),
         lines=[
-            Line(
+            ReportLine(
                 values=(
                     f"{shown(row['topic'])}-{row['partition']}",
                     row["client_id"],
@@ -246,31 +256,31 @@ def starved(report: Report) -> Table:
     )
 
 
-def evenness(found: CooperativeReport, limit: int) -> Table:
+def evenness(found: CooperativeReport, limit: int) -> ReportTable:
     """How evenly the records of the groups with the most bytes would spread over their members."""
-    return Table(
+    return ReportTable(
         title=f"Keys over {found['members']} members",
         columns=(
-            Column(title="Group"),
-            Column(title="Share of each member", wide=True),
-            Column(title="Records", unit=COUNT),
-            Column(title="Bytes", unit=BYTES, wide=True),
-            Column(title="Shared partitions", unit=FIGURE, short="shared"),
-            Column(title="Evenness", unit=FIGURE),
-            Column(title="Of bytes", unit=FIGURE, wide=True),
-            Column(title="Hottest key", unit=FIGURE),
-            Column(title="Of bytes", unit=FIGURE, wide=True),
-            Column(title="At most", unit=FIGURE),
+            ReportColumn(title="Group"),
+            ReportColumn(title="Share of each member", wide=True),
+            ReportColumn(title="Records", unit=COUNT),
+            ReportColumn(title="Bytes", unit=BYTES, wide=True),
+            ReportColumn(title="Shared partitions", unit=FIGURE, short="shared"),
+            ReportColumn(title="Evenness", unit=FIGURE),
+            ReportColumn(title="Of bytes", unit=FIGURE, wide=True),
+            ReportColumn(title="Hottest key", unit=FIGURE),
+            ReportColumn(title="Of bytes", unit=FIGURE, wide=True),
+            ReportColumn(title="At most", unit=FIGURE),
         ),
         lines=[_evenness_line(row) for row in found["groups"][:limit]],
     )
 
 
-def _evenness_line(row: CooperativeRow) -> Line:
+def _evenness_line(row: CooperativeRow) -> ReportLine:
     name = f"{shown(row['client_id'] or '')} (client id)" if row["group"] is None else shown(row["group"])
     even, hottest = row["evenness"], row["hottest_key"]
     most = "" if hottest is None or hottest["exact"] else "<="
-    return Line(
+    return ReportLine(
         values=(
             name,
             ", ".join(percent(share["records"]) for share in row["spread"]),
@@ -286,32 +296,38 @@ def _evenness_line(row: CooperativeRow) -> Line:
     )
 
 
-def modelled(report: Report) -> Table:
+def modelled(report: Report) -> ReportTable:
     """The headers of TCP and IP."""
     tcp_ip = report["modelled"]["tcp_ip"]
-    return Table(
+    return ReportTable(
         title="",
         columns=(
-            Column(title=""),
-            Column(title="Captured", unit=BYTES),
-            Column(title="Predicted", unit=BYTES),
-            Column(title="How"),
+            ReportColumn(title=""),
+            ReportColumn(title="Captured", unit=BYTES),
+            ReportColumn(title="Predicted", unit=BYTES),
+            ReportColumn(title="How"),
         ),
         lines=[
-            Line(values=("TCP/IP headers", tcp_ip["bytes_actual"], tcp_ip["bytes_predicted"], tcp_ip["how"]))
+            ReportLine(
+                values=("TCP/IP headers", tcp_ip["bytes_actual"], tcp_ip["bytes_predicted"], tcp_ip["how"])
+            )
         ],
     )
 
 
-def reading(report: Report) -> Table:
+def reading(report: Report) -> ReportTable:
     """How much could be read, and why the rest could not."""
     readable = report["readable"]
     whole = max(readable["readable_bytes"] + readable["unreadable_bytes"], 1)
     ranked = sorted(readable["by_reason"].items(), key=lambda item: (-item[1], item[0]))
     parts = [("readable", readable["readable_bytes"], readable["ratio"])]
     parts += [(shown(reason), count, count / whole) for reason, count in ranked]
-    return Table(
+    return ReportTable(
         title="How much could be read",
-        columns=(Column(title="Part"), Column(title="Bytes", unit=BYTES), Column(title="Share", unit=RATIO)),
-        lines=[Line(values=part) for part in parts],
+        columns=(
+            ReportColumn(title="Part"),
+            ReportColumn(title="Bytes", unit=BYTES),
+            ReportColumn(title="Share", unit=RATIO),
+        ),
+        lines=[ReportLine(values=part) for part in parts],
     )

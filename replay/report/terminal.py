@@ -11,7 +11,7 @@ from rich.text import Text
 
 from replay.report import tables
 from replay.report.model import Report, actual_bytes, predicted_bytes
-from replay.report.table import Column, Table, neutral
+from replay.report.table import ReportColumn, ReportTable, neutral
 from replay.report.wording import (
     FORMULA,
     MODELLED,
@@ -98,7 +98,7 @@ def _style(saved: int) -> str:
     return "bold green" if saved > 0 else "bold red" if saved < 0 else "bold"
 
 
-def table(described: Table) -> rich.table.Table:
+def table(described: ReportTable) -> rich.table.Table:
     """Return a table as rich draws it: without its wide columns."""
     drawn = rich.table.Table(
         title=described.title,
@@ -124,7 +124,7 @@ def table(described: Table) -> rich.table.Table:
     return drawn
 
 
-def _cell(column: Column, value: Any) -> Text:
+def _cell(column: ReportColumn, value: Any) -> Text:
     unit = column.unit
     style = "dim" if column.soft else _style(unit.sign(value)) if unit.sign is not neutral else ""
     return Text(unit.write(value), style=style)

@@ -54,7 +54,7 @@ _SECOND: Final = 1_000_000_000
 
 
 @dataclass(slots=True, eq=False)
-class _InFlight:
+class _SimulatedRequest:
     """A request that the simulated broker has not answered yet."""
 
     correlation_id: bytes
@@ -103,7 +103,7 @@ class GatewayPolicy:
         self._connection = Connection(sessions=SessionLimits(max_sessions=_NO_SLOT_LIMIT), resolve=None)
         self._broker = CapturedBroker()
         self._open: deque[CapturedFetch] = deque()
-        self._in_flight: deque[_InFlight] = deque()
+        self._in_flight: deque[_SimulatedRequest] = deque()
         self._header = (b"none", b"")
         """Of the last fetch: API key and version, and the header's bytes after the correlation id."""
         self._template: _Template | None = None
@@ -154,7 +154,9 @@ class GatewayPolicy:
         fetch = template.fetch.repeated_by(exchange)
         self._open.append(fetch)
         self._in_flight.append(
-            _InFlight(exchange.request[REQUEST_CORRELATION_ID], template.sent, fetch.outcome, own=False)
+            _SimulatedRequest(
+                exchange.request[REQUEST_CORRELATION_ID], template.sent, fetch.outcome, own=False
+            )
         )
         return True
 
@@ -218,12 +220,14 @@ class GatewayPolicy:
             frame, data = data[:size], data[size:]
             api_key, version = int.from_bytes(frame[4:6]), int.from_bytes(frame[6:8])
             if api_key != ApiKey.FETCH:
-                self._in_flight.append(_InFlight(frame[REQUEST_CORRELATION_ID], None, outcome, own=True))
+                self._in_flight.append(
+                    _SimulatedRequest(frame[REQUEST_CORRELATION_ID], None, outcome, own=True)
+                )
                 continue
             sent = parse_fetch_request(frame, version, self._body(frame))
             kind = kind_of(sent.session_id, sent.session_epoch)
             own = kind == "close" and frame != outcome.exchange.request
-            self._in_flight.append(_InFlight(frame[REQUEST_CORRELATION_ID], sent, outcome, own=own))
+            self._in_flight.append(_SimulatedRequest(frame[REQUEST_CORRELATION_ID], sent, outcome, own=own))
             if own or outcome.eligible:
                 self._count(outcome, sent, kind)
         self._answer_own()

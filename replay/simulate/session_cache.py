@@ -1,6 +1,6 @@
 """Simulates a broker's cache of fetch sessions, for the sessions of a capture. Sans-IO.
 
-It follows Kafka's ``FetchSessionCache`` (FetchSession.scala). A broker has 1,000 slots by default, since 3.8
+It follows Kafka's ``BrokerSessionCache`` (FetchSession.scala). A broker has 1,000 slots by default, since 3.8
 in eight shards. When the cache is full, a new session evicts a session that was not used for two minutes, or
 a smaller one that is older than two minutes. If there is none, the new session is refused. An unused session
 stays in the cache while there are free slots.
@@ -19,7 +19,7 @@ EVICTION_MS: Final = 120_000
 Act: TypeAlias = Literal["make", "touch", "close"]
 
 
-class Event(NamedTuple):
+class SessionEvent(NamedTuple):
     """Something that happened to a session."""
 
     time: int
@@ -73,7 +73,7 @@ class _Shard:
     sessions: dict[str, CachedSession] = field(default_factory=dict)
 
 
-class FetchSessionCache:
+class BrokerSessionCache:
     """The fetch sessions of one broker.
 
     Args:
@@ -167,13 +167,13 @@ class SlotsUse:
 
 
 def simulate(
-    events: Iterable[Event], *, slots: int = SLOTS, shards: int = SHARDS, in_order: bool = False
+    events: Iterable[SessionEvent], *, slots: int = SLOTS, shards: int = SHARDS, in_order: bool = False
 ) -> SlotsUse:
     """Run the events of one broker's sessions through a cache. They are sorted first, unless `in_order`.
 
     A session that was evicted or refused is requested again when it is next used, by a full fetch.
     """
-    use, cache, needed = SlotsUse(), FetchSessionCache(slots, shards), _Needed()
+    use, cache, needed = SlotsUse(), BrokerSessionCache(slots, shards), _Needed()
     wanted: set[str] = set()
     refused: set[str] = set()
     for time, act, name, size in events if in_order else sorted(events):
@@ -244,17 +244,17 @@ class SessionLog:
     """
 
     def __init__(self) -> None:
-        self._events: list[Event] = []
-        self._kept: dict[str, Event] = {}
-        self._skipped: dict[str, Event] = {}
+        self._events: list[SessionEvent] = []
+        self._kept: dict[str, SessionEvent] = {}
+        self._skipped: dict[str, SessionEvent] = {}
 
     def make(self, time: int, name: str, size: int) -> None:
         """Note that a session was requested."""
-        self._keep(Event(time, "make", name, size))
+        self._keep(SessionEvent(time, "make", name, size))
 
     def touch(self, time: int, name: str, size: int) -> None:
         """Note that a session was used."""
-        event = Event(time, "touch", name, size)
+        event = SessionEvent(time, "touch", name, size)
         before = self._skipped.get(name)
         if before is not None and time - before.time >= TOUCH_NS:
             self._keep(before)
@@ -267,9 +267,9 @@ class SessionLog:
     def close(self, time: int, name: str) -> None:
         """Note that a session was closed."""
         self._flush(name)
-        self._keep(Event(time, "close", name, 0))
+        self._keep(SessionEvent(time, "close", name, 0))
 
-    def drain(self) -> list[Event]:
+    def drain(self) -> list[SessionEvent]:
         """Return the kept events, and forget them."""
         for name in list(self._skipped):
             self._flush(name)
@@ -277,7 +277,7 @@ class SessionLog:
         self._kept.clear()
         return events
 
-    def _keep(self, event: Event) -> None:
+    def _keep(self, event: SessionEvent) -> None:
         self._events.append(event)
         self._kept[event.name] = event
         self._skipped.pop(event.name, None)

@@ -20,7 +20,7 @@ _ROWS: Final = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class SourceColumn:
     """A column, with its meaning."""
 
     name: str
@@ -29,33 +29,37 @@ class Column:
 
 
 COLUMNS: Final = (
-    Column(
+    SourceColumn(
         "time",
         pa.timestamp("us", tz="UTC"),
         "of the request's first packet; of the response's last one where the request was not captured",
     ),
-    Column("seconds", pa.float64(), "from the request to the response; null if one was not captured"),
-    Column("connection", pa.string(), "client host:port > broker host:port #n; n counts port reuse"),
-    Column("client", pa.string(), "host:port"),
-    Column("broker", pa.string(), "host:port"),
-    Column("client_id", pa.string(), "as the request header has it"),
-    Column("software", pa.string(), "name and version from ApiVersions v3 or later, else empty"),
-    Column("api", pa.string(), "Fetch, Produce ...; null where the request was not captured"),
-    Column("version", pa.int16(), "of the API; null where the request was not captured"),
-    Column("correlation_id", pa.int32(), "null where the request was not captured"),
-    Column("request_bytes", pa.int64(), "whole frame, its 4-byte length included; null if not captured"),
-    Column("response_bytes", pa.int64(), "whole frame, its 4-byte length included; null if not captured"),
-    Column(
+    SourceColumn("seconds", pa.float64(), "from the request to the response; null if one was not captured"),
+    SourceColumn("connection", pa.string(), "client host:port > broker host:port #n; n counts port reuse"),
+    SourceColumn("client", pa.string(), "host:port"),
+    SourceColumn("broker", pa.string(), "host:port"),
+    SourceColumn("client_id", pa.string(), "as the request header has it"),
+    SourceColumn("software", pa.string(), "name and version from ApiVersions v3 or later, else empty"),
+    SourceColumn("api", pa.string(), "Fetch, Produce ...; null where the request was not captured"),
+    SourceColumn("version", pa.int16(), "of the API; null where the request was not captured"),
+    SourceColumn("correlation_id", pa.int32(), "null where the request was not captured"),
+    SourceColumn(
+        "request_bytes", pa.int64(), "whole frame, its 4-byte length included; null if not captured"
+    ),
+    SourceColumn(
+        "response_bytes", pa.int64(), "whole frame, its 4-byte length included; null if not captured"
+    ),
+    SourceColumn(
         "partitions",
         pa.int32(),
         "how many the request names; null if it was not captured whole, or its API names none",
     ),
-    Column(
+    SourceColumn(
         "error_code",
         pa.int16(),
         "of the response, else of its first entry with one; 0: none; null if it was not captured whole",
     ),
-    Column("error", pa.string(), "Kafka's name for error_code; null if there is none"),
+    SourceColumn("error", pa.string(), "Kafka's name for error_code; null if there is none"),
 )
 EXCHANGES: Final = pa.schema([pa.field(one.name, one.type) for one in COLUMNS])
 

@@ -29,7 +29,7 @@ from pyspark.sql.types import StructField, StructType
 from proxy.protocol.api import ApiKey
 from proxy.units import did_you_mean
 from replay.capture.files.secrets import load
-from replay.capture.files.sources import InputError, Share, Source, check_seen, expand, plan
+from replay.capture.files.sources import InputError, Source, TaskInput, check_seen, expand, plan
 from replay.capture.kafka.exchange import ConnectionEnd, Exchange
 from replay.capture.kafka.exchanges import Connections
 from replay.capture.packets.segments import read
@@ -123,7 +123,7 @@ class KafkaPcapReader(DataSourceReader):
 
 
 def _events(
-    shares: Iterable[Share], keep: Filter, secrets: Secrets | None = None
+    shares: Iterable[TaskInput], keep: Filter, secrets: Secrets | None = None
 ) -> Iterator[Exchange | ConnectionEnd]:
     connections = Connections(ports=keep.ports, keep_requests=True, responses=_ALL, secrets=secrets)
     for share in shares:

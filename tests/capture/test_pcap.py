@@ -9,7 +9,7 @@ from dpkt import dpkt
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.capture.pcap import BROKER, CLIENT, MAX_SEGMENT, Conversation, TcpPeer, file_header
+from proxy.capture.pcap import BROKER, CLIENT, MAX_SEGMENT, PcapConnection, TcpPeer, file_header
 from proxy.protocol.primitives import Buffer
 from tests.captured import ACK, FIN, PSH, RST, SYN, Packet, read, streams
 
@@ -17,8 +17,8 @@ NOW = 1_795_215_250_123_456_789
 ENDS = ("10.1.2.3:40000", "10.1.2.4:9092")
 
 
-def _conversation(client: str = "10.1.2.3", broker: str = "10.1.2.4", now: int = NOW) -> Conversation:
-    return Conversation(TcpPeer(ip_address(client), 40_000), TcpPeer(ip_address(broker), 9092), now)
+def _conversation(client: str = "10.1.2.3", broker: str = "10.1.2.4", now: int = NOW) -> PcapConnection:
+    return PcapConnection(TcpPeer(ip_address(client), 40_000), TcpPeer(ip_address(broker), 9092), now)
 
 
 def _packets(*records: list[Buffer]) -> list[Packet]:

@@ -9,7 +9,7 @@ from rich.console import Console
 from proxy.dashboard.choice import Selection
 from proxy.dashboard.rates import Rates
 from proxy.dashboard.snapshot import Snapshot
-from proxy.dashboard.view import Size, Unreachable, frame
+from proxy.dashboard.view import GatewayUnreachable, Size, frame
 from tests.dashboard.scenes import CHOICES, SCENES, seen
 
 FOLDER: Final = Path(__file__).parent / "frames"
@@ -28,7 +28,7 @@ NAMED: Final = {
 
 
 def draw(
-    what: Snapshot | Unreachable,
+    what: Snapshot | GatewayUnreachable,
     choice: Selection,
     width: int,
     height: int | None,

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from proxy.dashboard.choice import Selection
 from proxy.dashboard.snapshot import Snapshot, parse
-from proxy.dashboard.view import Unreachable
+from proxy.dashboard.view import GatewayUnreachable
 
 _LIVE: Final = Path(__file__).parent / "state.json"
 """From a live run of this project: three brokers 4.3.0, librdkafka and aiokafka, two minutes."""
@@ -169,11 +169,11 @@ SCENES: Final = {
 }
 
 
-def seen(name: str) -> Snapshot | Unreachable:
+def seen(name: str) -> Snapshot | GatewayUnreachable:
     """What the dashboard has in front of it."""
     if name == "unreachable":
         reason = "Connection refused"
-        return Unreachable(address="127.0.0.1:9464", reason=reason, seconds=12.3, last=parse(live()))
+        return GatewayUnreachable(address="127.0.0.1:9464", reason=reason, seconds=12.3, last=parse(live()))
     return parse(SCENES[name]())
 
 

@@ -7,12 +7,12 @@ import pytest
 from proxy.dashboard import tables
 from proxy.dashboard.figures import sparkline
 from proxy.dashboard.rates import Rates
-from proxy.dashboard.rows import ASCENDING, IDLE, NO_FETCHES, SORTS, Row, rows
-from proxy.dashboard.snapshot import Client, Snapshot
+from proxy.dashboard.rows import ASCENDING, IDLE, NO_FETCHES, SORTS, ClientRow, rows
+from proxy.dashboard.snapshot import ClientConnection, Snapshot
 from tests.dashboard.scenes import seen
 
 
-def client(client_id: str, **more: object) -> Client:
+def client(client_id: str, **more: object) -> ClientConnection:
     nothing: dict[str, object] = {
         "key": f"{client_id} {more.get('address', '')}",
         "age": 10.0,
@@ -35,7 +35,7 @@ def client(client_id: str, **more: object) -> Client:
         "last_event": "",
         "last_error": "",
     }
-    return Client(client_id=client_id, **nothing | more)  # type: ignore[arg-type] # a test's shorthand
+    return ClientConnection(client_id=client_id, **nothing | more)  # type: ignore[arg-type] # a test's shorthand
 
 
 def busy() -> Snapshot:
@@ -44,11 +44,11 @@ def busy() -> Snapshot:
     return snapshot
 
 
-def at(time: float, *clients: Client, cpu: float = 0.0) -> Snapshot:
+def at(time: float, *clients: ClientConnection, cpu: float = 0.0) -> Snapshot:
     return replace(busy(), time=time, clients=clients, cpu_seconds=cpu)
 
 
-def shown(*clients: Client, rates: Rates | None = None, **more: object) -> list[Row]:
+def shown(*clients: ClientConnection, rates: Rates | None = None, **more: object) -> list[ClientRow]:
     given: dict[str, object] = {"wanted": "", "sort": "client", "descending": False, "expanded": frozenset()}
     return rows(clients, rates or Rates(), **given | more)  # type: ignore[arg-type] # a test's shorthand
 

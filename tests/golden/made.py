@@ -16,7 +16,7 @@ from proxy.core.histograms import Measured
 from proxy.telemetry.history import History
 from proxy.telemetry.metrics import exposition
 from proxy.telemetry.state import cooperative, overview
-from proxy.telemetry.status import Account, Counts, ServingProcess, Status, Unreachable, WithBroker
+from proxy.telemetry.status import Account, Counts, ServingProcess, Status, UnreachableBrokers, WithBroker
 from proxy.telemetry.totals import BROKER_FETCHES
 from proxy.telemetry.unanswered import Unanswered
 from replay import cli
@@ -132,7 +132,7 @@ def account() -> Account:
 
 
 def _status(number: "itertools.count[int]") -> Status:
-    unreachable = Unreachable()
+    unreachable = UnreachableBrokers()
     unreachable.failed(2, "connection refused", 90.0)
     return Status(
         at=100.0,

@@ -11,7 +11,7 @@ from typing import cast
 import pytest
 
 from proxy.net import link as transports
-from proxy.net.link import Link, Phase
+from proxy.net.link import Link, LinkPhase
 from proxy.server import server
 from proxy.server.gateway import Gateway
 from tests.shell import (
@@ -91,7 +91,7 @@ def test_one_that_resets_is_gone(plain: bool) -> None:
     async def scene() -> None:
         async with _half_closed() as (gate, broker, _, writer):
             await asyncio.sleep(0.3)
-            assert link_of(gate).phase is Phase.CLOSING
+            assert link_of(gate).phase is LinkPhase.CLOSING
             sock = writer.get_extra_info("socket")
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             writer.transport.abort()
@@ -134,7 +134,7 @@ def test_one_whose_broker_says_nothing_waits_longer_only_where_its_fetch_does(
     async def scene() -> None:
         async with _half_closed(longest_wait=3600.0) as (gate, _broker, reader, _):
             await asyncio.sleep(0.6)
-            assert link_of(gate).phase is Phase.CLOSING
+            assert link_of(gate).phase is LinkPhase.CLOSING
             cast("Wire", link_of(gate).core).longest_wait = 0.0
             assert await reader.read() == b""
             await until(lambda: not gate.server.links)
@@ -187,7 +187,7 @@ def test_one_that_reads_its_last_response_slowly_gets_all_of_it(
             link.pump()
             cast("Wire", link.core).done = True
             link.pump()
-            assert link.phase is Phase.FINISHED
+            assert link.phase is LinkPhase.FINISHED
             cast("asyncio.Transport", writer.transport).resume_reading()
             got = 0
             while got < size:

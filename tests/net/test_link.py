@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 from proxy.net import link as transports
 from proxy.net.endpoint import RECEIVE_BYTES, WRITE_HIGH_WATER
-from proxy.net.link import BUDGET, CORE, PEER_FULL, Link, Phase
+from proxy.net.link import BUDGET, CORE, PEER_FULL, Link, LinkPhase
 from proxy.server import upstream
 from proxy.server.gateway import Gateway
 from tests.shell import (
@@ -441,7 +441,7 @@ def test_a_link_shows_its_state() -> None:
             link = link_of(gate)
             assert repr(link) == f"<Link {link.client_address} -> {broker.address} OPEN buffered=0>"
             link.finish()
-            assert link.phase is Phase.FINISHED
+            assert link.phase is LinkPhase.FINISHED
             link.finish()
 
     run(scene())

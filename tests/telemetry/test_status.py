@@ -6,7 +6,7 @@ from proxy.core.eligibility import SessionLimits
 from proxy.core.events import SideTally, Tally
 from proxy.core.histograms import Measured
 from proxy.telemetry.history import MAX_EVENTS, RecentEvents
-from proxy.telemetry.status import Counts, ServingProcess, Unreachable, WithBroker
+from proxy.telemetry.status import Counts, ServingProcess, UnreachableBrokers, WithBroker
 
 
 def _with_broker(size: int) -> WithBroker:
@@ -65,7 +65,7 @@ def test_what_stood_goes_with_a_process_and_what_it_counted_stays() -> None:
 
 
 def test_the_latest_word_on_a_broker_counts() -> None:
-    one, two = Unreachable(), Unreachable()
+    one, two = UnreachableBrokers(), UnreachableBrokers()
     assert one.failed(1, "down", 10.0)
     assert not one.failed(1, "down", 11.0), "it is not new"
     two.failed(2, "refused", 9.0)
@@ -83,7 +83,7 @@ def test_the_latest_word_on_a_broker_counts() -> None:
 
 
 def test_a_trouble_began_when_any_process_first_saw_it() -> None:
-    one, two = Unreachable(), Unreachable()
+    one, two = UnreachableBrokers(), UnreachableBrokers()
     one.failed(1, "refused", 10.0)
     one.failed(1, "timed out", 30.0)
     two.failed(1, "refused", 8.0)

@@ -15,7 +15,7 @@ from proxy.addresses import Address
 from proxy.protocol.api import ApiKey
 from replay.drive.loading import Wanted, load
 from replay.drive.report import DriveReport
-from replay.drive.running import Options, drive
+from replay.drive.running import PlayOptions, drive
 from tools.bench.figures import REPLAY, Row, Table
 from tools.bench.frames import fetch_response
 from tools.bench.processes import HOST, Proxy
@@ -118,7 +118,7 @@ def run(stage: Stage) -> list[Table]:
 def fetches_per_second(target: Address, *, rounds: int) -> float:
     """Send the capture's fetches to a target. Return how many fetches a second it responded to."""
     script, _ = load([str(CAPTURE)], Wanted())
-    options = Options(target=target, speed=None, connections=COPIES, loop=rounds, max_wait=0)
+    options = PlayOptions(target=target, speed=None, connections=COPIES, loop=rounds, max_wait=0)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         report: DriveReport = runner.run(drive(script, options, lambda _done, _all: None, []))
     (fetches,) = [row for row in report["figures"] if (row["side"], row["api"]) == ("target", "Fetch")]

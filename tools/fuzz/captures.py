@@ -14,14 +14,14 @@ from replay.capture.files.formats import NotACaptureError, identify
 from replay.capture.files.pcap import first_time as first_time_of_pcap
 from replay.capture.files.pcapng import first_time as first_time_of_pcapng
 from replay.capture.files.reading import _read_stream
-from replay.capture.files.sources import Piece, Source
-from replay.capture.files.window import Records, Window
+from replay.capture.files.sources import FilePiece, Source
+from replay.capture.files.window import FileWindow, Records
 from replay.capture.kafka.connection import CapturedConnection
 from replay.capture.kafka.exchanges import Connections
 from replay.capture.kafka.pairing import Keep
 from replay.capture.packets.segments import runs, split
 from replay.capture.packets.tcp import EVERYTHING, FIN, RST, SYN, decode
-from replay.capture.tls.conversation import Conversation
+from replay.capture.tls.conversation import TlsConversation
 from replay.capture.tls.keylog import CLIENT, SERVER, Secrets
 from tools.fuzz.seeds import capture_head, frames
 from tools.fuzz.target import Target
@@ -138,7 +138,7 @@ def _tls(data: bytes) -> None:
     secrets.by_connection = {label + _RANDOM: _SECRET for label in (CLIENT, SERVER)}
     sums = _Sum(), _Sum()
     failed: list[str] = []
-    conversation = Conversation(*sums, secrets, failed.append)
+    conversation = TlsConversation(*sums, secrets, failed.append)
     directions = conversation.client, conversation.server
     at = 0
     while at + _ROW <= len(data):
@@ -189,7 +189,7 @@ def _tls_row(side: int, payload: bytes) -> bytes:
 def _packets(data: bytes) -> None:
     """Packets of one link type: a byte for the cut length, a size of two bytes, then the packet."""
     link = _LINKS[data[0] % len(_LINKS)] if data else 101
-    window = Window(0, len(data))
+    window = FileWindow(0, len(data))
     window.data[: len(data)] = data
     window.end = len(data)
     at, captured, length = 1, [], []
@@ -243,7 +243,7 @@ def _file(head: bytes, data: bytes) -> None:
     """A file that starts correctly for its format, so that not every input ends at the first bytes."""
     data = data[1:] if data[:1] == b"\xff" else head + data[len(head) :]
     counts = FileCounts(file="fuzz")
-    window = Window(0, len(data) + 1)
+    window = FileWindow(0, len(data) + 1)
     window.fill(io.BytesIO(data))
     try:
         form = identify(data[:24])
@@ -265,8 +265,8 @@ def _file(head: bytes, data: bytes) -> None:
     counts.to_json()
 
 
-def _records(data: bytes, counts: FileCounts) -> Iterator[tuple[Window, Records]]:
-    return _read_stream(Piece(source=Source(name="fuzz")), _Dripping(data), counts)
+def _records(data: bytes, counts: FileCounts) -> Iterator[tuple[FileWindow, Records]]:
+    return _read_stream(FilePiece(source=Source(name="fuzz")), _Dripping(data), counts)
 
 
 def _pcap_seeds() -> list[bytes]:

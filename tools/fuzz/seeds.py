@@ -8,7 +8,7 @@ from typing import Final
 
 from replay.capture.files.counts import FileCounts
 from replay.capture.files.reading import windows
-from replay.capture.files.sources import Piece, expand
+from replay.capture.files.sources import FilePiece, expand
 from replay.capture.packets.segments import runs
 from replay.capture.packets.tcp import EVERYTHING, decode
 
@@ -52,7 +52,7 @@ def _of_capture(path: Path) -> list[tuple[bytes, bool]]:
     streams: defaultdict[tuple[bytes, bool], bytearray] = defaultdict(bytearray)
     counts = FileCounts(file=path.name)
     (source,) = expand([str(path)])
-    for window, records in windows(Piece(source=source), counts):
+    for window, records in windows(FilePiece(source=source), counts):
         batch = runs(window, decode(window, records, EVERYTHING, counts), 0)
         for row in batch.select(["connection", "from_low", "payload"]).to_pylist():
             streams[row["connection"], row["from_low"]] += row["payload"]

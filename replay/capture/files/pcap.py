@@ -7,7 +7,7 @@ import numpy as np
 
 from replay.capture.files.counts import FileCounts
 from replay.capture.files.formats import HEADER, Format
-from replay.capture.files.window import Column, Records, Window
+from replay.capture.files.window import Column, FileWindow, Records
 
 _CAPTURED = 8
 """Offset of the number of captured bytes in a record header."""
@@ -59,7 +59,7 @@ class PcapRecords:
         self._file_header = start == 0
         self._seeking = False
 
-    def read(self, window: Window, *, final: bool) -> Records | None:
+    def read(self, window: FileWindow, *, final: bool) -> Records | None:
         """Return the complete records in the window, or None if more bytes are needed.
 
         Args:
@@ -86,7 +86,7 @@ class PcapRecords:
             self._leave_out_rest(window)
         return self._columns(window, chain.places) if len(chain.places) or chain.broken else None
 
-    def _follow(self, window: Window) -> _Chain:
+    def _follow(self, window: FileWindow) -> _Chain:
         """Follow the records to the end of the window. Only this loop in Python runs once for each packet."""
         unpack, data, header = self._captured.unpack_from, window.data, self._form.record_header
         last = window.end - header + 1
@@ -101,7 +101,7 @@ class PcapRecords:
         places = np.array(found, np.int64) - _CAPTURED
         return self._checked(window, places, length_at - _CAPTURED)
 
-    def _checked(self, window: Window, places: Column, position: int) -> _Chain:
+    def _checked(self, window: FileWindow, places: Column, position: int) -> _Chain:
         """Keep the records before the first one that is too long, or that is not complete."""
         captured = window.blocks(places, self._header)["captured"]
         bad = np.flatnonzero(captured > self._form.max_record)
@@ -111,7 +111,7 @@ class PcapRecords:
             return _Chain(places[:-1], int(places[-1]), broken=False)
         return _Chain(places, position, broken=False)
 
-    def _columns(self, window: Window, places: Column) -> Records:
+    def _columns(self, window: FileWindow, places: Column) -> Records:
         header = window.blocks(places, self._header)
         unit = 1_000_000_000 // self._form.fraction
         seconds, fractions = header["second"].astype(np.int64), header["fraction"].astype(np.int64)
@@ -124,11 +124,11 @@ class PcapRecords:
             link=np.full(len(places), self._form.link, np.int64),
         )
 
-    def _move_to(self, window: Window, place: int) -> None:
+    def _move_to(self, window: FileWindow, place: int) -> None:
         self._counts.file_bytes += place - window.begin
         window.begin = place
 
-    def _begin_seeking(self, window: Window) -> None:
+    def _begin_seeking(self, window: FileWindow) -> None:
         (captured,) = self._captured.unpack_from(window.data, window.begin + 8)
         place = window.offset(window.begin)
         self._counts.bad_records += 1
@@ -148,7 +148,7 @@ class PcapRecords:
             )
         self.done = True
 
-    def _leave_out_rest(self, window: Window) -> None:
+    def _leave_out_rest(self, window: FileWindow) -> None:
         left = window.end - window.begin
         self._counts.trailing_bytes += left
         self._counts.add_problem(f"ends within a record, whose {left} bytes are left out")
@@ -156,7 +156,7 @@ class PcapRecords:
         self.done = True
 
 
-def first_time(form: Format, window: Window) -> int:
+def first_time(form: Format, window: FileWindow) -> int:
     """Return the time of the first packet of a file that begins where the window does; 0 if there is none."""
     if window.end < HEADER + form.record_header:
         return 0
@@ -193,7 +193,7 @@ class RecordSearch:
         if second > _YEAR_2000:
             self._seconds = (second - _BEFORE, second + _AFTER)
 
-    def next(self, window: Window, *, final: bool) -> tuple[int, bool]:
+    def next(self, window: FileWindow, *, final: bool) -> tuple[int, bool]:
         """Find the first record in the window.
 
         Args:
@@ -211,7 +211,7 @@ class RecordSearch:
                     return place, confirmed is True
         return (window.end if final else max(window.begin, last)), False
 
-    def find_certain(self, window: Window) -> int | None:
+    def find_certain(self, window: FileWindow) -> int | None:
         """Find a place where a record certainly begins, or None if there is none.
 
         Bytes of a payload may look like a record that is followed by real ones. So this follows the records
@@ -226,7 +226,7 @@ class RecordSearch:
             place += self._form.record_header + captured
         return place
 
-    def _plausible(self, window: Window, begin: int, end: int) -> Column:
+    def _plausible(self, window: FileWindow, begin: int, end: int) -> Column:
         """Return the places between `begin` and `end` where a record header could be."""
         earliest, latest = self._seconds
         order = self._form.order
@@ -239,7 +239,7 @@ class RecordSearch:
         found: Column = np.flatnonzero(likely) + begin
         return found
 
-    def _confirm(self, window: Window, place: int, *, final: bool) -> bool | None:
+    def _confirm(self, window: FileWindow, place: int, *, final: bool) -> bool | None:
         """Whether consecutive records begin at `place`. None if the window is too short to tell."""
         header, longest = self._form.record_header, self._form.max_record
         earliest, latest = self._seconds

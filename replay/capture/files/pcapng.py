@@ -8,7 +8,7 @@ import numpy as np
 
 from replay.capture.files.counts import FileCounts
 from replay.capture.files.formats import NotACaptureError, identify
-from replay.capture.files.window import NO_LINK, Column, Records, Window
+from replay.capture.files.window import NO_LINK, Column, FileWindow, Records
 
 _SECTION = dpkt.pcapng.PCAPNG_BT_SHB
 _INTERFACE = dpkt.pcapng.PCAPNG_BT_IDB
@@ -69,7 +69,7 @@ class PcapngRecords:
         self._packet = np.dtype(columns)
         self._old_packet = np.dtype([("interface", f"{order}u2"), ("drops", f"{order}u2"), *columns[1:]])
 
-    def read(self, window: Window, *, final: bool) -> Records | None:
+    def read(self, window: FileWindow, *, final: bool) -> Records | None:
         """Return packets of one kind that follow each other, maybe none, or None if more bytes are needed.
 
         Args:
@@ -85,7 +85,7 @@ class PcapngRecords:
             moved = self._step(window, final=final)
         return self._columns(window, kind, np.array(places, np.int64)) if moved else None
 
-    def _follow(self, window: Window) -> tuple[list[int], int]:
+    def _follow(self, window: FileWindow) -> tuple[list[int], int]:
         """Skip packets of one kind, and blocks that are not needed; return the packets' places and kind."""
         head, tail, data, end = self._head, self._tail, window.data, window.end
         described = self._described
@@ -107,7 +107,7 @@ class PcapngRecords:
         self._move_to(window, position)
         return places, packets
 
-    def _step(self, window: Window, *, final: bool) -> bool:
+    def _step(self, window: FileWindow, *, final: bool) -> bool:
         """Read the block at which `_follow` stopped; False if more bytes are needed, or none are left."""
         left = window.end - window.begin
         size = self._size(window) if left >= 12 else 12
@@ -124,7 +124,7 @@ class PcapngRecords:
         self._move_to(window, window.begin + size)
         return True
 
-    def _size(self, window: Window) -> int:
+    def _size(self, window: FileWindow) -> int:
         """Return the length of the block at `begin`; 0 if there is no block."""
         begin, data = window.begin, window.data
         kind, size = self._head(data, begin)
@@ -176,7 +176,7 @@ class PcapngRecords:
             if kind == _KEY_LOG:
                 self._secrets.append(block[16 : min(16 + size, len(block) - 4)])
 
-    def _columns(self, window: Window, kind: int, places: Column) -> Records:
+    def _columns(self, window: FileWindow, kind: int, places: Column) -> Records:
         if kind == _SIMPLE_PACKET:
             return self._simple(window, places)
         header = window.blocks(places + 8, self._old_packet if kind == _OLD_PACKET else self._packet)
@@ -199,7 +199,7 @@ class PcapngRecords:
             link=link,
         )
 
-    def _simple(self, window: Window, places: Column) -> Records:
+    def _simple(self, window: FileWindow, places: Column) -> Records:
         """Read packets of the first interface. They carry no time, so they get that of the packets before."""
         room = window.blocks(places + 4, f"{self._order}u4").astype(np.int64) - 16
         length = window.blocks(places + 8, f"{self._order}u4").astype(np.int64)
@@ -217,11 +217,11 @@ class PcapngRecords:
     def _interface(self, number: int) -> _Interface:
         return self._interfaces[number] if number < len(self._interfaces) else _UNKNOWN_INTERFACE
 
-    def _move_to(self, window: Window, place: int) -> None:
+    def _move_to(self, window: FileWindow, place: int) -> None:
         self._counts.file_bytes += place - window.begin
         window.begin = place
 
-    def _begin_seeking(self, window: Window) -> None:
+    def _begin_seeking(self, window: FileWindow) -> None:
         _, size = self._head(window.data, window.begin)
         self._counts.bad_records += 1
         place = window.offset(window.begin)
@@ -232,7 +232,7 @@ class PcapngRecords:
         self._move_to(window, window.begin + 1)
         self._seeking = True
 
-    def _found(self, window: Window, *, final: bool) -> bool:
+    def _found(self, window: FileWindow, *, final: bool) -> bool:
         """Search for a block of a known kind whose two lengths agree, and after which another one begins."""
         word = np.ndarray(len(window.data) - 3, f"{self._order}u4", window.data, 0, (1,))
         last = max(window.end - 11, window.begin)
@@ -251,7 +251,7 @@ class PcapngRecords:
         self._seeking = place >= last
         return not self._seeking
 
-    def _fits(self, window: Window, place: int) -> bool:
+    def _fits(self, window: FileWindow, place: int) -> bool:
         kind, size = self._head(window.data, place)
         behind = place + size
         if size < _LEAST.get(kind, 12) or size & 3 or behind > window.end:
@@ -286,7 +286,7 @@ def _nanoseconds(stamp: Column, interface: _Interface) -> Column:
     return found
 
 
-def first_time(window: Window) -> int:
+def first_time(window: FileWindow) -> int:
     """Return the time of the first packet in the window; 0 if there is none."""
     counts = FileCounts(file="")
     records = PcapngRecords(counts)
@@ -296,7 +296,7 @@ def first_time(window: Window) -> int:
     return 0
 
 
-def has_secrets(window: Window) -> bool:
+def has_secrets(window: FileWindow) -> bool:
     """Return whether a TLS key log is among the blocks in the window, or a block of secrets at its end."""
     secrets: list[bytes] = []
     begin = window.begin

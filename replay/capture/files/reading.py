@@ -7,9 +7,9 @@ from replay.capture.files.counts import FileCounts
 from replay.capture.files.formats import HEADER, Format, NotACaptureError, identify
 from replay.capture.files.pcap import PcapRecords, first_time
 from replay.capture.files.pcapng import PcapngRecords
-from replay.capture.files.sources import Piece
+from replay.capture.files.sources import FilePiece
 from replay.capture.files.streams import first_line, open_stream
-from replay.capture.files.window import SIZE, Readable, Records, Window
+from replay.capture.files.window import SIZE, FileWindow, Readable, Records
 
 
 class _RecordReader(Protocol):
@@ -17,10 +17,10 @@ class _RecordReader(Protocol):
 
     done: bool
 
-    def read(self, window: Window, *, final: bool) -> Records | None: ...
+    def read(self, window: FileWindow, *, final: bool) -> Records | None: ...
 
 
-def windows(piece: Piece, counts: FileCounts) -> Iterator[tuple[Window, Records]]:
+def windows(piece: FilePiece, counts: FileCounts) -> Iterator[tuple[FileWindow, Records]]:
     """Yield the records of a part of a file. A pair is valid until the next one is requested.
 
     What can't be read is added to `counts.problems`. The records before it are returned.
@@ -37,8 +37,10 @@ def windows(piece: Piece, counts: FileCounts) -> Iterator[tuple[Window, Records]
         counts.add_problem(first_line(error))
 
 
-def _read_stream(piece: Piece, stream: Readable, counts: FileCounts) -> Iterator[tuple[Window, Records]]:
-    window = Window(piece.start)
+def _read_stream(
+    piece: FilePiece, stream: Readable, counts: FileCounts
+) -> Iterator[tuple[FileWindow, Records]]:
+    window = FileWindow(piece.start)
     final = not _fill(window, stream, SIZE if piece.stop is None else piece.stop - piece.start, counts)
     form = piece.source.form or identify(bytes(window.data[: min(HEADER, window.end)]))
     counts.format = form.kind
@@ -57,14 +59,14 @@ def _read_stream(piece: Piece, stream: Readable, counts: FileCounts) -> Iterator
         final = not _fill(window, stream, left, counts)
 
 
-def _record_reader(piece: Piece, form: Format, window: Window, counts: FileCounts) -> _RecordReader:
+def _record_reader(piece: FilePiece, form: Format, window: FileWindow, counts: FileCounts) -> _RecordReader:
     if form.kind == "pcapng":
         return PcapngRecords(counts)
     time = piece.source.first_time or first_time(form, window)
     return PcapRecords(form, counts, start=piece.start, stop=piece.stop, first_time=time)
 
 
-def _fill(window: Window, stream: Readable, most: int, counts: FileCounts) -> bool:
+def _fill(window: FileWindow, stream: Readable, most: int, counts: FileCounts) -> bool:
     """Read more; False at the end of the file, or where it can't be read any further."""
     try:
         return window.fill(stream, most)

@@ -9,7 +9,7 @@ from replay.capture.files.formats import NotACaptureError, identify
 from replay.capture.files.pcapng import PcapngRecords
 from replay.capture.files.sources import InputError, Source
 from replay.capture.files.streams import first_line, open_stream
-from replay.capture.files.window import Readable, Window
+from replay.capture.files.window import FileWindow, Readable
 from replay.capture.tls.keylog import KeyLogReader, Secrets
 
 
@@ -70,7 +70,7 @@ def _left_out(name: str, lines: str, found: Secrets) -> list[str]:
 def _read(name: str) -> Secrets:
     stream, _ = open_stream(name)
     reader = KeyLogReader()
-    window = Window(0)
+    window = FileWindow(0)
     with stream:
         more = window.fill(stream)
         if _is_pcapng(window):
@@ -86,14 +86,14 @@ def _read(name: str) -> Secrets:
     return reader.finish()
 
 
-def _is_pcapng(window: Window) -> bool:
+def _is_pcapng(window: FileWindow) -> bool:
     try:
         return identify(bytes(window.data[: min(window.end, 24)])).kind == "pcapng"
     except NotACaptureError:
         return False
 
 
-def _embedded(window: Window, stream: Readable, *, more: bool) -> Iterable[bytes]:
+def _embedded(window: FileWindow, stream: Readable, *, more: bool) -> Iterable[bytes]:
     """Yield the key logs in a pcapng file."""
     found: list[bytes] = []
     records = PcapngRecords(FileCounts(file=""), found)

@@ -28,7 +28,7 @@ from replay.capture.files.streams import (
     open_pipe,
     open_stream,
 )
-from replay.capture.files.window import SIZE, Window
+from replay.capture.files.window import SIZE, FileWindow
 
 _GLOB = re.compile(r"[*?\[]")
 _NAMES = re.compile(r"\.(pcap|pcapng|cap|dmp|ntar)\d*(\.(gz|zst))?$", re.IGNORECASE)
@@ -91,7 +91,7 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
+class FilePiece:
     """The records of a file that begin from `start` on and before `stop` (None for the end of the file)."""
 
     source: Source
@@ -100,10 +100,10 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Share:
+class TaskInput:
     """What one task reads."""
 
-    pieces: tuple[Piece, ...]
+    pieces: tuple[FilePiece, ...]
 
 
 def expand(inputs: Iterable[str]) -> list[Source]:
@@ -119,23 +119,23 @@ def expand(inputs: Iterable[str]) -> list[Source]:
     return [replace(source, number=number) for number, source in enumerate(found)]
 
 
-def plan(sources: Iterable[Source], share_bytes: int) -> list[Share]:
+def plan(sources: Iterable[Source], share_bytes: int) -> list[TaskInput]:
     """Split the input into shares of about `share_bytes` each. Small files share one.
 
     An uncompressed pcap file is split where a record begins. All other files stay whole.
     """
-    shares: list[Share] = []
-    pieces: list[Piece] = []
+    shares: list[TaskInput] = []
+    pieces: list[FilePiece] = []
     room = share_bytes
     of_sources = _side_by_side(partial(_pieces, share_bytes=share_bytes), list(sources))
     for piece in (piece for found in of_sources for piece in found):
         size = (piece.source.size if piece.stop is None else piece.stop) - piece.start
         if pieces and size > room:
-            shares.append(Share(pieces=tuple(pieces)))
+            shares.append(TaskInput(pieces=tuple(pieces)))
             pieces, room = [], share_bytes
         pieces.append(piece)
         room -= max(size, 0)
-    return [*shares, Share(pieces=tuple(pieces))] if pieces else shares
+    return [*shares, TaskInput(pieces=tuple(pieces))] if pieces else shares
 
 
 def check_seen(sources: Iterable[Source]) -> None:
@@ -271,9 +271,9 @@ def _inspected(name: str) -> Source:
     )
 
 
-def _head(name: str, size: int) -> tuple[Window, str]:
+def _head(name: str, size: int) -> tuple[FileWindow, str]:
     """Read the first bytes of a file; return how it is compressed as well."""
-    window = Window(0, size)
+    window = FileWindow(0, size)
     stream, kind = open_stream(name)
     with stream:
         window.fill(stream)
@@ -288,24 +288,24 @@ def _side_by_side(function: Callable[[_One], _Result], given: list[_One]) -> lis
         return list(pool.map(function, given))
 
 
-def _pieces(source: Source, share_bytes: int) -> list[Piece]:
+def _pieces(source: Source, share_bytes: int) -> list[FilePiece]:
     form = source.form
     if form is None or form.kind != "pcap" or source.compression or source.size <= share_bytes:
-        return [Piece(source=source)]
+        return [FilePiece(source=source)]
     count = -(-source.size // share_bytes)
     pieces = []
     start = 0
     for number in range(1, count):
         stop = _next_record(source, form, source.size * number // count)
         if stop is not None and stop > start:
-            pieces.append(Piece(source=source, start=start, stop=stop))
+            pieces.append(FilePiece(source=source, start=start, stop=stop))
             start = stop
-    return [*pieces, Piece(source=source, start=start)]
+    return [*pieces, FilePiece(source=source, start=start)]
 
 
 def _next_record(source: Source, form: Format, place: int) -> int | None:
     """Return the offset of the first record from `place` on, or None if there is none within a megabyte."""
-    window = Window(place)
+    window = FileWindow(place)
     stream, _ = open_stream(source.path, place)
     with stream:
         window.fill(stream, form.max_record * 6)

@@ -25,7 +25,7 @@ class Readable(Protocol):
         """Read into `buffer`, maybe less than it holds; return the number of bytes, 0 at the end."""
 
 
-class Window:
+class FileWindow:
     """A buffer that moves over a file. `data[begin:end]` was read and is not used yet."""
 
     def __init__(self, offset: int, size: int = SIZE) -> None:

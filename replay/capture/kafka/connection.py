@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from replay.capture.kafka.exchange import ConnectionEnd, Exchange
 from replay.capture.kafka.framing import Framing
-from replay.capture.kafka.ordering import Clocks, Stream, release
+from replay.capture.kafka.ordering import Clocks, OrderedDirection, release
 from replay.capture.kafka.pairing import Keep, Pairing
 from replay.capture.kafka.reassembly import Reassembly
 from replay.capture.kafka.request_frames import RequestFraming, is_no_request
@@ -20,8 +20,8 @@ from replay.capture.tls.keylog import Secrets
 from replay.capture.tls.reasons import NO_HANDSHAKE, RENEGOTIATED, TLS
 
 if TYPE_CHECKING:
-    from replay.capture.tls.conversation import Conversation
-    from replay.capture.tls.direction import Direction
+    from replay.capture.tls.conversation import TlsConversation
+    from replay.capture.tls.direction import TlsDirection
 
 NOT_KAFKA: Final = "not Kafka"
 OPAQUE: Final = "opaque after a SASL handshake v0"
@@ -37,16 +37,16 @@ _TLS_MAX_RECORD: Final = 0x4100
 
 
 @dataclass(slots=True, eq=False)
-class _Side:
+class _DirectionFrames:
     """One direction, with its segments in order, between those of the other one, and their frames."""
 
     endpoint: str
     connection: "CapturedConnection"
     framing: Framing
-    stream: Stream = field(init=False)
+    stream: OrderedDirection = field(init=False)
     reassembly: Reassembly = field(init=False)
-    other: "_Side" = field(init=False)
-    records: "Direction | None" = None
+    other: "_DirectionFrames" = field(init=False)
+    records: "TlsDirection | None" = None
     """Its records, if the connection is TLS and a key log was given."""
     syn_ack: bool = False
     """It accepted the connection."""
@@ -55,7 +55,7 @@ class _Side:
     def port(self) -> int:
         return int(self.endpoint.rpartition(":")[2])
 
-    # The methods of `ordering.Receiver`.
+    # The methods of `OrderedReceiver`.
 
     def begin(self) -> None:
         self.framing.begin()
@@ -76,7 +76,7 @@ class _Side:
         else:
             self.records.gap(size, cut=cut)
 
-    # The methods of `direction.Receiver`. Without TLS they get all that is captured.
+    # The methods of `PlaintextReceiver`. Without TLS they get all that is captured.
 
     def decrypted(self, view: memoryview, time: int, end_time: int) -> None:
         connection = self.connection
@@ -117,20 +117,20 @@ class CapturedConnection:
         # Times are told by the clock of the client's direction, most likely that of the higher port.
         broker = self._low if self._low.port <= self._high.port else self._high
         for side in (self._low, self._high):
-            side.stream = Stream(side, self._clocks, second=side is broker)
+            side.stream = OrderedDirection(side, self._clocks, second=side is broker)
             side.reassembly = Reassembly(side.stream)
         self._low.stream.other, self._high.stream.other = self._high.stream, self._low.stream
         self._number = number
         self._secrets = secrets
-        self._tls: Conversation | None = None
+        self._tls: TlsConversation | None = None
         self.unknown = True
         """Nothing was captured yet: it may be TLS."""
-        self._captured: _Side | None = None
+        self._captured: _DirectionFrames | None = None
         """The direction that was captured last."""
-        self._spoke: _Side | None = None
+        self._spoke: _DirectionFrames | None = None
         """The direction that was framed last."""
-        self._first_syn: _Side | None = None
-        self._client: _Side | None = None
+        self._first_syn: _DirectionFrames | None = None
+        self._client: _DirectionFrames | None = None
         self._settled = False
         """The client is known, or that there is none."""
         self._forced = (self._low.port in ports) != (self._high.port in ports)
@@ -169,7 +169,7 @@ class CapturedConnection:
         end.last_time = max(end.last_time, end_time)
         return True
 
-    def begins(self, side: _Side, view: memoryview) -> None:
+    def begins(self, side: _DirectionFrames, view: memoryview) -> None:
         """Read the first bytes that were captured. If they are TLS, decrypt what follows, or give it up."""
         self.unknown = False
         if not begins_with_client_hello(view):
@@ -180,21 +180,21 @@ class CapturedConnection:
             self._renounce(TLS)
             return
         # Only here, for it needs an optional package.
-        from replay.capture.tls.conversation import Conversation  # noqa: PLC0415
+        from replay.capture.tls.conversation import TlsConversation  # noqa: PLC0415
 
-        tls = self._tls = Conversation(side, side.other, self._secrets, self._renounce)
+        tls = self._tls = TlsConversation(side, side.other, self._secrets, self._renounce)
         side.records, side.other.records = tls.client, tls.server
         for each in (side, side.other):
             each.begin()
 
-    def speaks(self, side: _Side) -> None:
+    def speaks(self, side: _DirectionFrames) -> None:
         """Note that the next bytes are those of one side."""
         if self._spoke is side.other:
             side.other.framing.other_spoke()
         if not self._settled:
             self._settle()
 
-    def spoke(self, side: _Side) -> None:
+    def spoke(self, side: _DirectionFrames) -> None:
         """Note that bytes of one side were framed."""
         self._spoke = side
         if not self._settled:
@@ -236,10 +236,12 @@ class CapturedConnection:
             end.reason = RENEGOTIATED
         return left, end
 
-    def _side(self, endpoint: str) -> _Side:
-        return _Side(endpoint, self, RequestFraming(self._pairing))
+    def _side(self, endpoint: str) -> _DirectionFrames:
+        return _DirectionFrames(endpoint, self, RequestFraming(self._pairing))
 
-    def _flags(self, side: _Side, flags: int, time: int, sequence: int, ack: int, size: int) -> bool:
+    def _flags(
+        self, side: _DirectionFrames, flags: int, time: int, sequence: int, ack: int, size: int
+    ) -> bool:
         if flags & SYN:
             if not side.reassembly.syn(sequence - 1 & 0xFFFF_FFFF if size else sequence):
                 return False
@@ -274,12 +276,12 @@ class CapturedConnection:
         self._client = self._low if self._low.framing is framing else self._high
         self._name(self._client)
 
-    def _name(self, client: _Side) -> None:
+    def _name(self, client: _DirectionFrames) -> None:
         end = self._end
         end.client, end.broker = client.endpoint, client.other.endpoint
         end.connection = f"{end.client} > {end.broker} #{self._number}"
 
-    def _guess_client(self) -> _Side:
+    def _guess_client(self) -> _DirectionFrames:
         if self._first_syn is not None:
             return self._first_syn
         return self._low if self._low.port >= self._high.port else self._high

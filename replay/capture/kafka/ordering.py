@@ -25,7 +25,7 @@ _LOOSER: Final = 10_000
 _UNKNOWN: Final = 1 << 62
 
 
-class Receiver(Protocol):
+class OrderedReceiver(Protocol):
     """Gets one direction in its place between the pieces of the other one."""
 
     def begin(self) -> None:
@@ -39,7 +39,7 @@ class Receiver(Protocol):
 
 
 @dataclass(slots=True)
-class _Piece:
+class _WaitingRun:
     """A run that waits for what it acknowledges, or a gap (without a payload) behind one."""
 
     payload: memoryview | None
@@ -67,7 +67,7 @@ class Clocks:
         """How far the clock of the second direction is ahead of that of the first one, in ns."""
         self.last = 0
         """Time of the last packet so far, in ns since 1970."""
-        self.speaker: Stream | None = None
+        self.speaker: OrderedDirection | None = None
         """Where it came from."""
         self._least = -_UNKNOWN
         self._most = _UNKNOWN
@@ -91,7 +91,7 @@ class Clocks:
             self._least, self._most = max(self._least - looser, before - time), self._most + looser
         self.ahead = sorted((self._least, 0, self._most))[1]
 
-    def tell(self, stream: "Stream", time: int, end_time: int) -> tuple[int, int]:
+    def tell(self, stream: "OrderedDirection", time: int, end_time: int) -> tuple[int, int]:
         """Return a piece's times by the clock of the first direction, none before those of the last piece."""
         if stream.second:
             time, end_time = time - self.ahead, end_time - self.ahead
@@ -103,7 +103,7 @@ class Clocks:
         return time, end_time
 
 
-class Stream:
+class OrderedDirection:
     """One direction: what `reassembly.Reassembly` puts in order goes out when its turn has come.
 
     Args:
@@ -127,10 +127,10 @@ class Stream:
         "second",
     )
 
-    other: "Stream"
+    other: "OrderedDirection"
     """The other direction."""
 
-    def __init__(self, receiver: Receiver, clocks: Clocks, *, second: bool) -> None:
+    def __init__(self, receiver: OrderedReceiver, clocks: Clocks, *, second: bool) -> None:
         self.receiver = receiver
         self.second = second
         self.closed_time = 0
@@ -145,7 +145,7 @@ class Stream:
         """Captured time of that byte, or of the SYN."""
         self.first_time = 0
         """Captured time of the first piece that acknowledges anything."""
-        self.queue: deque[_Piece] = deque()
+        self.queue: deque[_WaitingRun] = deque()
         self.queued_bytes = 0
 
     @property
@@ -175,7 +175,7 @@ class Stream:
         """See `reassembly.Sink`."""
         if self.queue or self._is_early(ack):
             # Copied, for a view keeps the memory of all that was read with it.
-            self.queue.append(_Piece(memoryview(bytes(view)), 0, False, time, end_time, ack, end))
+            self.queue.append(_WaitingRun(memoryview(bytes(view)), 0, False, time, end_time, ack, end))
             self.queued_bytes += len(view)
         else:
             self._out(view, time, end_time, ack, end)
@@ -183,7 +183,7 @@ class Stream:
     def gap(self, size: int, end: int, *, cut: bool) -> None:
         """See `reassembly.Sink`."""
         if self.queue:
-            self.queue.append(_Piece(None, size, cut, 0, 0, -1, end))
+            self.queue.append(_WaitingRun(None, size, cut, 0, 0, -1, end))
         else:
             self.position = end
             self.receiver.gap(size, cut=cut)
@@ -250,7 +250,7 @@ class Stream:
             self._out(piece.payload, piece.time, piece.end_time, piece.ack, piece.end)
 
 
-def release(one: Stream, another: Stream, *, everything: bool = False) -> None:
+def release(one: OrderedDirection, another: OrderedDirection, *, everything: bool = False) -> None:
     """Let all pieces out whose turn has come; `everything`: what the others wait for was not captured."""
     pair = one, another
     while waiting := [stream for stream in pair if stream.queue]:
@@ -258,8 +258,8 @@ def release(one: Stream, another: Stream, *, everything: bool = False) -> None:
         # Two directions that wait for each other: ACK numbers that can't be. Times decide.
         if not ready and not everything and len(waiting) < len(pair) and not _too_much(waiting[0]):
             return
-        min(ready or waiting, key=Stream.next_time).release_first()
+        min(ready or waiting, key=OrderedDirection.next_time).release_first()
 
 
-def _too_much(stream: Stream) -> bool:
+def _too_much(stream: OrderedDirection) -> bool:
     return stream.queued_bytes > MOST_BYTES or len(stream.queue) > _MOST_PIECES

@@ -45,7 +45,7 @@ class Sink(Protocol):
 
 
 @dataclass(slots=True)
-class Run:
+class PayloadRun:
     """The payload of consecutive segments. The snap length may have cut its end."""
 
     start: int
@@ -98,7 +98,7 @@ class Reassembly:
         self._position = 0
         self._settled = False
         self._limit = START_TURNS
-        self._waiting: list[Run] = []
+        self._waiting: list[PayloadRun] = []
         self._waiting_bytes = 0
         self._others_runs = 0
         self._others_bytes = 0
@@ -148,7 +148,7 @@ class Reassembly:
             if missing:
                 self.sink.gap(missing, self._next, cut=True)
             return True
-        return self._place(sequence, Run(0, payload, missing, time, end_time, ack, packets))
+        return self._place(sequence, PayloadRun(0, payload, missing, time, end_time, ack, packets))
 
     def fits(self, sequence: int) -> bool:
         """Return whether a segment without payload can belong to this connection."""
@@ -176,7 +176,7 @@ class Reassembly:
                 self._advance(hole)
                 self.sink.gap(hole, self._next, cut=False)
 
-    def _place(self, sequence: int, run: Run) -> bool:
+    def _place(self, sequence: int, run: PayloadRun) -> bool:
         if self._origin < 0:
             self._origin = sequence
         reference = self._next if self._settled else self._origin
@@ -190,13 +190,13 @@ class Reassembly:
             self._wait(run)
         return True
 
-    def _at_position(self, run: Run) -> None:
+    def _at_position(self, run: PayloadRun) -> None:
         if self._waiting and run.end > self._position:
             self.reordered_segments += run.packets
         self._deliver(run)
         self._drain()
 
-    def _wait(self, run: Run) -> None:
+    def _wait(self, run: PayloadRun) -> None:
         waiting = self._waiting
         at = bisect_left(waiting, run.start, key=_start)
         if at < len(waiting) and waiting[at].start == run.start and waiting[at].end >= run.end:
@@ -211,7 +211,7 @@ class Reassembly:
         while self._waiting_bytes > WINDOW or len(waiting) > _MAX_WAITING:
             self._give_up_waiting()
 
-    def _overdue(self, run: Run, time: int) -> bool:
+    def _overdue(self, run: PayloadRun, time: int) -> bool:
         turns = self._others_runs - run.turn
         return (turns >= self._limit and abs(time - run.time) > LATE) or (
             self._others_bytes - run.turn_bytes > WINDOW
@@ -242,7 +242,7 @@ class Reassembly:
             self._waiting_bytes -= len(run.payload)
             self._deliver(run)
 
-    def _deliver(self, run: Run) -> None:
+    def _deliver(self, run: PayloadRun) -> None:
         """Deliver the bytes of a run from the position on. The run begins there or before."""
         known = self._position - run.start
         if run.start < run.end <= self._position:
@@ -262,7 +262,7 @@ class Reassembly:
         self._next = self._next + size & _MASK
 
 
-def _start(run: Run) -> int:
+def _start(run: PayloadRun) -> int:
     return run.start
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from replay.capture.files.counts import FileCounts
-from replay.capture.files.window import Column, Records, Window
+from replay.capture.files.window import Column, FileWindow, Records
 from replay.capture.packets.links import IPV4, IPV6, NEITHER, network
 from replay.capture.packets.tunnels import opened
 
@@ -40,7 +40,7 @@ _MOST_TUNNELS = 2
 
 
 @dataclass(frozen=True, slots=True)
-class _Network:
+class _IpPackets:
     """Where the IP packet of each record is."""
 
     begin: Column
@@ -63,7 +63,7 @@ class _Others:
     """Where it ended on the wire."""
 
 
-class Transport:
+class TcpHeaders:
     """Where the TCP header of each record is, and its addresses. `begin` is 0 in records without TCP."""
 
     def __init__(self, packets: int) -> None:
@@ -82,12 +82,12 @@ class Transport:
         self.wire_end[rows] = wire_end
 
 
-def transport(window: Window, records: Records, counts: FileCounts) -> Transport:
+def transport(window: FileWindow, records: Records, counts: FileCounts) -> TcpHeaders:
     """Read link layers and IP headers. Packets without TCP and unreadable packets are counted."""
     begin, version = network(window, records, counts)
     end = records.at + records.captured
-    found = Transport(len(begin))
-    packets = _Network(begin, version, end, records.at + np.maximum(records.length, records.captured))
+    found = TcpHeaders(len(begin))
+    packets = _IpPackets(begin, version, end, records.at + np.maximum(records.length, records.captured))
     for _ in range(_MOST_TUNNELS):
         others = _read(window, packets, records, found, counts)
         packets = _inside(window, packets, others, counts)
@@ -98,7 +98,7 @@ def transport(window: Window, records: Records, counts: FileCounts) -> Transport
 
 
 def _read(
-    window: Window, packets: _Network, records: Records, found: Transport, counts: FileCounts
+    window: FileWindow, packets: _IpPackets, records: Records, found: TcpHeaders, counts: FileCounts
 ) -> list[_Others]:
     """Read IP headers. Return what carries no TCP."""
     version = packets.version
@@ -110,7 +110,7 @@ def _read(
     ]
 
 
-def _inside(window: Window, packets: _Network, others: list[_Others], counts: FileCounts) -> _Network:
+def _inside(window: FileWindow, packets: _IpPackets, others: list[_Others], counts: FileCounts) -> _IpPackets:
     """Return the packets in tunnels; in the other rows there is none."""
     begin, version = packets.begin.copy(), np.full(len(packets.begin), NEITHER, np.int64)
     wire_end = packets.wire_end.copy()
@@ -120,7 +120,7 @@ def _inside(window: Window, packets: _Network, others: list[_Others], counts: Fi
         tunnels = int(np.count_nonzero(version[one.rows]))
         counts.tunnelled += tunnels
         counts.not_tcp += len(one.rows) - tunnels
-    return _Network(begin, version, packets.end, wire_end)
+    return _IpPackets(begin, version, packets.end, wire_end)
 
 
 def unreadable(records: Records, rows: Column, counts: FileCounts) -> None:
@@ -139,7 +139,7 @@ def _whole(counts: FileCounts, sane: Column, fragment: Column, protocol: Column)
 
 
 def _read_ipv4(
-    window: Window, packets: _Network, rows: Column, found: Transport, counts: FileCounts
+    window: FileWindow, packets: _IpPackets, rows: Column, found: TcpHeaders, counts: FileCounts
 ) -> _Others:
     begin = packets.begin[rows]
     header = window.blocks(begin, _IPV4)
@@ -156,7 +156,7 @@ def _read_ipv4(
 
 
 def _read_ipv6(
-    window: Window, packets: _Network, rows: Column, found: Transport, counts: FileCounts
+    window: FileWindow, packets: _IpPackets, rows: Column, found: TcpHeaders, counts: FileCounts
 ) -> _Others:
     if not len(rows):
         return _Others(rows, rows, rows, rows)
@@ -175,7 +175,7 @@ def _read_ipv6(
 
 
 def _extensions(
-    window: Window, place: Column, end: Column, protocol: Column
+    window: FileWindow, place: Column, end: Column, protocol: Column
 ) -> tuple[Column, Column, Column]:
     """Skip IPv6 extension headers.
 

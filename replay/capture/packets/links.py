@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 
 from replay.capture.files.counts import FileCounts
-from replay.capture.files.window import NO_LINK, Column, Records, Window
+from replay.capture.files.window import NO_LINK, Column, FileWindow, Records
 
 NEITHER, IPV4, IPV6 = 0, 4, 6
 
@@ -15,7 +15,7 @@ _MOST_TAGS = 2
 _FAMILIES = {2: IPV4, 10: IPV6, 24: IPV6, 28: IPV6, 30: IPV6}
 """AF_INET, then AF_INET6 of Linux, of NetBSD and OpenBSD, of FreeBSD, of macOS."""
 
-_Layer = Callable[[Window, Column], tuple[Column, Column]]
+_Layer = Callable[[FileWindow, Column], tuple[Column, Column]]
 """(window, where the packets begin) -> (where IP begins, IPV4, IPV6 or NEITHER)."""
 
 
@@ -29,7 +29,7 @@ def _versions(kinds: Column, names: dict[int, int]) -> Column:
 def _with_ethertype(header: int, ethertype: int) -> _Layer:
     """Make the reader of a layer: `header` bytes, its EtherType at `ethertype`, then maybe VLAN tags."""
 
-    def layer(window: Window, at: Column) -> tuple[Column, Column]:
+    def layer(window: FileWindow, at: Column) -> tuple[Column, Column]:
         begin = at + header
         kinds = window.blocks(at + ethertype, ">u2").astype(np.int64)
         for _ in range(_MOST_TAGS):
@@ -43,14 +43,14 @@ def _with_ethertype(header: int, ethertype: int) -> _Layer:
     return layer
 
 
-def _loopback(window: Window, at: Column) -> tuple[Column, Column]:
+def _loopback(window: FileWindow, at: Column) -> tuple[Column, Column]:
     """Read BSD loopback: an address family, in the byte order of the machine that captured it."""
     family = window.blocks(at, ">u4").astype(np.int64)
     swapped = window.blocks(at, "<u4").astype(np.int64)
     return at + 4, _versions(np.minimum(family, swapped), _FAMILIES)
 
 
-def _raw(window: Window, at: Column) -> tuple[Column, Column]:
+def _raw(window: FileWindow, at: Column) -> tuple[Column, Column]:
     return at, _versions(window.blocks(at, "u1") >> 4, {4: IPV4, 6: IPV6})
 
 
@@ -70,7 +70,7 @@ _LAYERS: dict[int, _Layer] = {
 """By link type: null, Ethernet, raw IP, OpenBSD loopback, Linux cooked, raw IPv4 and IPv6, cooked v2."""
 
 
-def network(window: Window, records: Records, counts: FileCounts) -> tuple[Column, Column]:
+def network(window: FileWindow, records: Records, counts: FileCounts) -> tuple[Column, Column]:
     """Return for each record where its IP header begins, and its IP version: NEITHER if it is not IP."""
     begin, version = records.at.copy(), np.full(len(records.at), NEITHER, np.int64)
     for link, packets in zip(

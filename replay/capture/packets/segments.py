@@ -18,8 +18,8 @@ import pyarrow.compute as pc
 
 from replay.capture.files.counts import FileCounts
 from replay.capture.files.reading import windows
-from replay.capture.files.sources import Share
-from replay.capture.files.window import Column, Window
+from replay.capture.files.sources import TaskInput
+from replay.capture.files.window import Column, FileWindow
 from replay.capture.packets.tcp import EVERYTHING, FIN, RST, SYN, Filter, Packets, decode
 
 MAX_RUN = 1 << 20
@@ -85,7 +85,7 @@ def _endpoint(packed: bytes) -> str:
     return f"[{host}]:{port}" if host.version == 6 else f"{host}:{port}"
 
 
-def read(share: Share, keep: Filter = EVERYTHING) -> Iterator[pa.RecordBatch]:
+def read(share: TaskInput, keep: Filter = EVERYTHING) -> Iterator[pa.RecordBatch]:
     """Read a share, as batches of SEGMENTS. After each part of a file comes a row with its FileCounts."""
     for piece in share.pieces:
         source = piece.source
@@ -106,7 +106,7 @@ def split(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         begin = end
 
 
-def runs(window: Window, packets: Packets, base: int) -> pa.RecordBatch:
+def runs(window: FileWindow, packets: Packets, base: int) -> pa.RecordBatch:
     """Join the packets of one window into runs, grouped by connection.
 
     Args:
@@ -181,7 +181,7 @@ def _breaks(packets: Packets, sort: Column) -> Column:
     return found
 
 
-def _gather(window: Window, packets: Packets, sort: Column) -> pa.Buffer:
+def _gather(window: FileWindow, packets: Packets, sort: Column) -> pa.Buffer:
     """Copy the payloads of the packets, in sorted order, one after the other.
 
     An Arrow array is laid over the window. Its elements are, in turn, a payload and the bytes up to the next

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from replay.capture.files.counts import PAUSE, FileCounts
-from replay.capture.files.window import Column, Records, Window
-from replay.capture.packets.ip import Transport, transport, unreadable
+from replay.capture.files.window import Column, FileWindow, Records
+from replay.capture.packets.ip import TcpHeaders, transport, unreadable
 
 FIN, SYN, RST = 1, 2, 4
 _ACK = 16
@@ -71,7 +71,7 @@ class Packets:
     """Bytes of payload after these that were on the wire, and that the snap length cut."""
 
 
-def decode(window: Window, records: Records, keep: Filter, counts: FileCounts) -> Packets:
+def decode(window: FileWindow, records: Records, keep: Filter, counts: FileCounts) -> Packets:
     """Read the headers of captured packets."""
     _count(records, counts)
     found = transport(window, records, counts)
@@ -101,7 +101,7 @@ def _count(records: Records, counts: FileCounts) -> None:
             counts.add_times(first, last)
 
 
-def _sane(window: Window, rows: Column, found: Transport, counts: FileCounts) -> Column:
+def _sane(window: FileWindow, rows: Column, found: TcpHeaders, counts: FileCounts) -> Column:
     """Return which TCP headers are complete within their IP packet."""
     offset = (window.blocks(found.begin[rows], _HEADER)["offset"] >> 4).astype(np.int64) * 4
     sane: Column = (offset >= 20) & (found.begin[rows] + offset <= found.wire_end[rows])
@@ -109,7 +109,7 @@ def _sane(window: Window, rows: Column, found: Transport, counts: FileCounts) ->
     return sane
 
 
-def _segments(window: Window, records: Records, rows: Column, found: Transport) -> Packets:
+def _segments(window: FileWindow, records: Records, rows: Column, found: TcpHeaders) -> Packets:
     header = window.blocks(found.begin[rows], _HEADER)
     begin = found.begin[rows] + (header["offset"] >> 4).astype(np.int64) * 4
     wire = found.wire_end[rows] - begin
@@ -136,7 +136,7 @@ def _segments(window: Window, records: Records, rows: Column, found: Transport) 
     )
 
 
-def _ends(header: Column, found: Transport, rows: Column) -> tuple[Column, Column]:
+def _ends(header: Column, found: TcpHeaders, rows: Column) -> tuple[Column, Column]:
     """Put the two ends of each packet in canonical order. Return `Packets.ends` and `Packets.from_low`."""
     (high_a, low_a), (high_b, low_b) = found.source[:, rows], found.destination[:, rows]
     port_a, port_b = header["source"].astype(np.uint64), header["destination"].astype(np.uint64)
@@ -170,7 +170,7 @@ def _count_others(header: Column, counts: FileCounts) -> None:
     counts.add_other_ports(dict(zip(ports.tolist(), packets.tolist(), strict=True)))
 
 
-def _wanted(keep: Filter, header: Column, found: Transport, rows: Column) -> Column:
+def _wanted(keep: Filter, header: Column, found: TcpHeaders, rows: Column) -> Column:
     wanted = np.ones(len(rows), np.bool_)
     if keep.ports:
         wanted &= _of_ports(keep.ports, header)

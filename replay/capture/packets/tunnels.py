@@ -4,7 +4,7 @@ from typing import Final
 
 import numpy as np
 
-from replay.capture.files.window import Column, Window
+from replay.capture.files.window import Column, FileWindow
 from replay.capture.packets.links import ETHERTYPES, NEITHER, ethernet
 
 UDP: Final = 17
@@ -26,7 +26,7 @@ _GRE_UNKNOWN: Final = 0x4007
 """Source routes, and versions other than 0."""
 
 
-def opened(window: Window, place: Column, protocol: Column, end: Column) -> tuple[Column, Column]:
+def opened(window: FileWindow, place: Column, protocol: Column, end: Column) -> tuple[Column, Column]:
     """Find the inner IP packets in the payloads of tunnels.
 
     Args:
@@ -55,7 +55,7 @@ def opened(window: Window, place: Column, protocol: Column, end: Column) -> tupl
     return begin, version
 
 
-def _open_udp(window: Window, place: Column) -> tuple[Column, Column]:
+def _open_udp(window: FileWindow, place: Column) -> tuple[Column, Column]:
     port = window.blocks(place + 2, ">u2")
     inside = place + _UDP_BYTES
     head = window.blocks(inside, ">u4")
@@ -70,7 +70,7 @@ def _open_udp(window: Window, place: Column) -> tuple[Column, Column]:
     return inside + _VXLAN_BYTES + np.where(geneve, options, 0), kind
 
 
-def _open_gre(window: Window, place: Column) -> tuple[Column, Column]:
+def _open_gre(window: FileWindow, place: Column) -> tuple[Column, Column]:
     head = window.blocks(place, ">u4")
     flags = head >> 16
     size = np.full(len(place), _GRE_BYTES, np.int64)

@@ -2,14 +2,14 @@
 
 from collections.abc import Callable
 
-from replay.capture.tls.direction import Direction, Receiver
+from replay.capture.tls.direction import PlaintextReceiver, TlsDirection
 from replay.capture.tls.hello import client_random, server_hello
 from replay.capture.tls.keylog import Secrets
 from replay.capture.tls.keys import is_known, openers
 from replay.capture.tls.reasons import NO_HANDSHAKE, NO_SECRETS, UNSUPPORTED
 
 
-class Conversation:
+class TlsConversation:
     """The records of a connection.
 
     Args:
@@ -20,10 +20,14 @@ class Conversation:
     """
 
     def __init__(
-        self, client: Receiver, server: Receiver, secrets: Secrets, fail: Callable[[str], None]
+        self,
+        client: PlaintextReceiver,
+        server: PlaintextReceiver,
+        secrets: Secrets,
+        fail: Callable[[str], None],
     ) -> None:
-        self.client = Direction(client, self._from_client, self._lost)
-        self.server = Direction(server, self._from_server, self._lost)
+        self.client = TlsDirection(client, self._from_client, self._lost)
+        self.server = TlsDirection(server, self._from_server, self._lost)
         self._secrets = secrets
         self._client_random = b""
         self._fail: Callable[[str], None] | None = fail

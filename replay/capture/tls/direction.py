@@ -27,7 +27,7 @@ _MOST_TRIES: Final = 512
 """Numbers that are tried after a hole. One try costs up to 10 microseconds."""
 
 
-class Receiver(Protocol):
+class PlaintextReceiver(Protocol):
     """Gets what was in the records of one direction."""
 
     def decrypted(self, view: memoryview, time: int, end_time: int) -> None:
@@ -40,7 +40,7 @@ class Receiver(Protocol):
         """Note captured bytes that can't be decrypted; `partial`: they are a record without its end."""
 
 
-class Direction:
+class TlsDirection:
     """The records of one direction.
 
     Args:
@@ -50,7 +50,7 @@ class Direction:
     """
 
     def __init__(
-        self, receiver: Receiver, on_clear: Callable[[bytes], None], on_lost: Callable[[], None]
+        self, receiver: PlaintextReceiver, on_clear: Callable[[bytes], None], on_lost: Callable[[], None]
     ) -> None:
         self.opener: Opener | None = None
         """Set once the keys are known."""

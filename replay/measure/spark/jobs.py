@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from replay.capture.files.sources import Share, check_seen
+from replay.capture.files.sources import TaskInput, check_seen
 from replay.capture.packets import segments
 from replay.capture.packets.segments import connection_key
 from replay.capture.packets.tcp import Filter
@@ -27,10 +27,10 @@ from replay.measure.steps import BEFORE, Batches, table_schema
 from replay.measure.strip_records import STRIPPED, strip_records
 from replay.measure.table import DETAILS, EXCHANGES_RAW
 from replay.measure.typed import codec
-from replay.simulate.session_cache import Event, SlotsUse, simulate
+from replay.simulate.session_cache import SessionEvent, SlotsUse, simulate
 
 _EVENTS: Final = ("broker", "time", "act", "name", "size")
-_SHARE, _PART, _USE = codec(Share), codec(Collected | None), codec(SlotsUse)
+_SHARE, _PART, _USE = codec(TaskInput), codec(Collected | None), codec(SlotsUse)
 _PARTS: Final = pa.schema(
     [
         *zip(_EVENTS, (pa.string(), pa.int64(), pa.string(), pa.string(), pa.int64()), strict=True),
@@ -49,7 +49,7 @@ Key: TypeAlias = tuple[pa.Scalar, ...]
 
 def from_captures(
     spark: SparkSession,
-    shares: list[Share],
+    shares: list[TaskInput],
     keep: Filter,
     choice: RowFilter,
     partitions: int,
@@ -57,7 +57,7 @@ def from_captures(
     *,
     elsewhere: bool = False,
     uses: DataFrame | None = None,
-) -> "Rows":
+) -> "TaskRows":
     """Make the rows of the table from captures.
 
     Args:
@@ -76,7 +76,7 @@ def from_captures(
     if uses is not None:
         found = found.union(uses)
     spread = found.repartition(partitions, "connection").sortWithinPartitions("connection", "order")
-    return Rows(spread, partial(steps.measure, keep.ports, choice, secrets), table_schema(choice))
+    return TaskRows(spread, partial(steps.measure, keep.ports, choice, secrets), table_schema(choice))
 
 
 def uses_of_ports(table: DataFrame) -> DataFrame:
@@ -89,15 +89,15 @@ def uses_of_ports(table: DataFrame) -> DataFrame:
     return used.groupBy("ends").agg(f.max("number") + 1).mapInArrow(_uses, from_arrow_schema(STRIPPED))
 
 
-def from_table(table: DataFrame, keep: Filter, choice: RowFilter, partitions: int) -> "Rows":
+def from_table(table: DataFrame, keep: Filter, choice: RowFilter, partitions: int) -> "TaskRows":
     """Make the rows again, from a table that has the raw columns, with another filter."""
     spread = table.select(*EXCHANGES_RAW.names).repartition(partitions, "connection")
     spread = spread.sortWithinPartitions("connection", "place")
-    return Rows(spread, partial(steps.measure_again, keep, choice), table_schema(choice))
+    return TaskRows(spread, partial(steps.measure_again, keep, choice), table_schema(choice))
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class TaskRows:
     """Rows of the table, which tasks make: each task has all rows of its connections."""
 
     spread: DataFrame
@@ -156,7 +156,7 @@ def topic_ids(table: DataFrame, topics: frozenset[str]) -> frozenset[bytes]:
     return frozenset(found.toArrow().column("id").to_pylist())
 
 
-def _spread(spark: SparkSession, shares: list[Share]) -> DataFrame:
+def _spread(spark: SparkSession, shares: list[TaskInput]) -> DataFrame:
     """Give each task one share, as a row. In a closure, each task would get all shares."""
     tasks = pa.table({"task": pa.array(range(len(shares)), pa.int32()), "share": _SHARE.write(shares)})
     return spark.createDataFrame(tasks).repartitionById(len(shares), "task")
@@ -211,7 +211,7 @@ def _merged(batches: Iterable[pa.RecordBatch]) -> Batches:
 def _simulated(key: Key, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Run one broker's sessions through a cache."""
     events = (
-        Event(*event)
+        SessionEvent(*event)
         for batch in batches
         for event in zip(*(batch.column(name).to_pylist() for name in _EVENTS[1:]), strict=True)
     )

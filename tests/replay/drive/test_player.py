@@ -14,8 +14,8 @@ from proxy.protocol.api import ApiKey, request_header
 from proxy.protocol.primitives import read_compact_string
 from replay.drive.access import Access
 from replay.drive.mapping import OffsetPolicy
-from replay.drive.report import DriveReport, Figures
-from replay.drive.running import Options, drive
+from replay.drive.report import ApiFigures, DriveReport
+from replay.drive.running import PlayOptions, drive
 from replay.drive.script import Script
 from replay.drive.wire import TargetError
 from tests.frames import fetch
@@ -41,11 +41,11 @@ def ids(broker: ModelBroker, frame: bytes) -> bytes:
 
 
 async def play(served: Served, captured: Script, **options: object) -> DriveReport:
-    told = Options(target=served.address, speed=None)
+    told = PlayOptions(target=served.address, speed=None)
     return await drive(captured, replace(told, **options), lambda _done, _all: None, [])  # type: ignore[arg-type]  # fields of Options
 
 
-def all_of(report: DriveReport, side: str = "target") -> Figures:
+def all_of(report: DriveReport, side: str = "target") -> ApiFigures:
     (found,) = [row for row in report["figures"] if (row["side"], row["api"]) == (side, "all")]
     return found
 
@@ -497,8 +497,9 @@ async def test_a_target_that_is_not_there_is_reported_in_one_line() -> None:
     capture = Capture(model())
     capture.say(fetch(11, ("t", 0)), 0)
 
+    options = PlayOptions(target=Address("127.0.0.1", 1))
     with pytest.raises(TargetError, match=r"^--target 127\.0\.0\.1:1: Connection refused$"):
-        await drive(script(capture), Options(target=Address("127.0.0.1", 1)), lambda _done, _all: None, [])
+        await drive(script(capture), options, lambda _done, _all: None, [])
 
 
 @pytest.mark.parametrize(
@@ -525,7 +526,7 @@ async def test_a_target_that_is_no_broker_is_reported_in_one_line(response: byte
     server = await asyncio.start_server(client, "127.0.0.1", 0)
     async with server:
         host, port = server.sockets[0].getsockname()
-        options = Options(target=Address(host, port))
+        options = PlayOptions(target=Address(host, port))
         with pytest.raises(TargetError) as raised:
             await drive(script(capture), options, lambda _done, _all: None, [])
 
@@ -537,7 +538,7 @@ async def test_overrides_reach_the_target_and_progress_is_reported() -> None:
     capture = Capture(model())
     capture.say(fetch(11, ("t", 0)), 0)
     async with serving(model()) as served:
-        options = Options(target=served.address, speed=None, max_wait=0, min_bytes=9, rate=1000.0)
+        options = PlayOptions(target=served.address, speed=None, max_wait=0, min_bytes=9, rate=1000.0)
         await drive(script(capture), options, lambda done, total: told.update([(done, total)]), [])
 
     assert [(each.max_wait_ms, each.min_bytes) for each in fetches(served)] == [(0, 9)]

@@ -17,7 +17,7 @@ from replay.drive.report import (
     saving_figures,
     to_csv,
 )
-from replay.drive.saving import Counters, Saving
+from replay.drive.saving import DriveSaving, GatewayCounters
 from replay.drive.script import LeftOut
 from replay.drive.tally import DriveTotals
 from replay.protocol.errors import Errors
@@ -38,8 +38,8 @@ def tally() -> DriveTotals:
 
 
 def report() -> DriveReport:
-    gateway = Counters(broker_request=400, broker_response=600, broker_records=360)
-    saving = Saving(
+    gateway = GatewayCounters(broker_request=400, broker_response=600, broker_records=360)
+    saving = DriveSaving(
         gateway=gateway, direct_request=4000, direct_response=6000, direct_records=360, others=False
     )
     return {

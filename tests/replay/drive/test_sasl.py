@@ -6,19 +6,19 @@ from base64 import b64encode
 
 import pytest
 
-from replay.drive.sasl import Login, SaslError
+from replay.drive.sasl import SaslCredentials, SaslError
 
 NONCE = "rOprNGfwEbeRWgbNEkqO"
 CHALLENGE = b"r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096"
 FINAL = b"v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4="
 
 
-def scram(mechanism: str = "SCRAM-SHA-256", username: str = "user") -> Login:
-    return Login(mechanism=mechanism, username=username, password="pencil")
+def scram(mechanism: str = "SCRAM-SHA-256", username: str = "user") -> SaslCredentials:
+    return SaslCredentials(mechanism=mechanism, username=username, password="pencil")
 
 
 def test_plain_is_one_message() -> None:
-    exchange = Login(mechanism="PLAIN", username="alice", password="geheim ü").exchange(NONCE)
+    exchange = SaslCredentials(mechanism="PLAIN", username="alice", password="geheim ü").exchange(NONCE)
 
     assert next(exchange) == b"\0alice\0geheim \xc3\xbc"
     with pytest.raises(StopIteration):

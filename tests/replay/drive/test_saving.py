@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from proxy.addresses import Address
-from replay.drive.saving import Counters, measured, read_counters, scrape
+from replay.drive.saving import GatewayCounters, measured, read_counters, scrape
 from replay.drive.tally import DriveTotals
 from replay.drive.wire import TargetError
 
@@ -22,7 +22,7 @@ fetchgate_fetch_record_bytes_total{side="client"} 20.0
 fetchgate_fetch_record_bytes_total{side="broker"} 30.0
 """
 REMEDY = "--against reads the gateway's counters there: give --admin the address of its admin endpoint"
-COUNTERS = Counters(
+COUNTERS = GatewayCounters(
     client_request=1000, client_response=2000, broker_request=100, broker_response=200, broker_records=30
 )
 
@@ -45,7 +45,7 @@ def test_what_is_no_gateway_has_none() -> None:
 
 
 def test_only_fetches_count_and_only_the_runs_own() -> None:
-    before = Counters(client_request=10, client_response=10, broker_request=40, broker_response=50)
+    before = GatewayCounters(client_request=10, client_response=10, broker_request=40, broker_response=50)
 
     saving = measured(COUNTERS - before, tally(990, 1990), tally(1000, 2000))
 
@@ -60,7 +60,7 @@ def test_other_clients_of_the_gateway_are_noticed() -> None:
 
 
 def test_nothing_saves_nothing() -> None:
-    assert measured(Counters(), DriveTotals(), DriveTotals()).saved_ratio == 0.0
+    assert measured(GatewayCounters(), DriveTotals(), DriveTotals()).saved_ratio == 0.0
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from replay.drive.asked import asked
 from replay.drive.mapping import OffsetPolicy, Overrides, Topic
 from replay.drive.script import LeftOut, Script
 from replay.drive.side import ABSENT, CREATES, EARLIER, NAMELESS, NO_FETCH, UNSPOKEN, TargetSide, playable
-from replay.drive.target import Place, Target
+from replay.drive.target import Destination, Target
 from tests.frames import fetch
 from tests.model.broker import ModelBroker
 from tests.replay.drive.captured import Capture, request, script
@@ -51,7 +51,7 @@ def side(
 
 def left(found: Script, *sides: TargetSide) -> tuple[list[int], dict[LeftOut, int]]:
     """Tell the API keys that are left to play, and what is left out."""
-    places = [Place(HERE, None)] * len(sides)
+    places = [Destination(HERE, None)] * len(sides)
     kept, left_out = playable(found.connections, sides, {each.name: places for each in found.connections})
     return [step.api_key for each in kept for step in each.steps], dict(left_out)
 

@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from replay.capture.kafka.exchange import ConnectionEnd
 from replay.measure.digest import Digest, TopicTotals
-from replay.measure.limits import Counted, Starved
+from replay.measure.limits import Starved, VersionFigures
 from replay.measure.table import CODECS, COLUMNS, EXCHANGES, LAST
 
 _SECOND = 1_000_000_000
@@ -42,7 +42,7 @@ def connection_rows(number: int) -> Iterator[dict[str, Any]]:
     summary = digest.summary(end)
     summary.saved_by_other, summary.exchanges = 1, 2
     summary.topics = [TopicTotals(topic=f"topic-{number % 50}", request_bytes=1000, partitions_requested=10)]
-    summary.limits = {11: Counted(responses=2, max_bytes=50)}
+    summary.limits = {11: VersionFigures(responses=2, max_bytes=50)}
     until = at + number % 997 * 1_000_000
     summary.starved = [Starved("topic-1", None, 3, at, 11, until, responses=1, behind=1)]
     yield {**plain, "row": "connection", "place": LAST, "answer_due": False, "summary": summary}

@@ -25,7 +25,7 @@ CAPTURE = str(CAPTURES / "java-100p.pcap")
 
 
 def parsed(argv: Sequence[str], **environment: str) -> dict[str, object]:
-    parser = cli.Parser("fetchgate replay measure")
+    parser = cli.ReplayParser("fetchgate replay measure")
     command.add_arguments(parser)
     parser.add_argument("--config")
     return vars(parser.parse(argv, environment))

@@ -19,7 +19,7 @@ from replay.measure.table import (
     FETCH_COLUMNS,
     LAST,
     RAW_COLUMNS,
-    Writer,
+    RowWriter,
     connection_ends,
     exchanges,
 )
@@ -64,7 +64,7 @@ def test_the_columns_of_a_fetch_are_what_the_engine_tells() -> None:
     ("request_bytes", "response_bytes", "row"), [(7, 9, "exchange"), (7, 0, "request"), (0, 9, "response")]
 )
 def test_a_row_is_of_a_kind(request_bytes: int, response_bytes: int, row: str) -> None:
-    writer = Writer(raw=False)
+    writer = RowWriter(raw=False)
     writer.exchange(
         dataclasses.replace(EXCHANGE, request_bytes=request_bytes, response_bytes=response_bytes), 5
     )
@@ -75,7 +75,7 @@ def test_a_row_is_of_a_kind(request_bytes: int, response_bytes: int, row: str) -
 
 
 def test_what_was_cut_is_not_stored_and_comes_back_as_zeros() -> None:
-    writer = Writer(raw=True)
+    writer = RowWriter(raw=True)
     writer.exchange(EXCHANGE, 0)
     batch = writer.drain()
     (row,) = batch.to_pylist()
@@ -95,7 +95,7 @@ def test_contents_of_records_are_not_stored(size: int) -> None:
     fetch = dataclasses.replace(
         EXCHANGE, api_key=FETCH, api_version=11, response=[frame[:100], memoryview(frame)[100:]]
     )
-    writer = Writer(raw=True)
+    writer = RowWriter(raw=True)
     writer.exchange(fetch, 0)
     batch = writer.drain()
     (row,) = batch.to_pylist()
@@ -108,7 +108,7 @@ def test_contents_of_records_are_not_stored(size: int) -> None:
 
 
 def test_a_writer_is_full_by_rows_or_by_bytes() -> None:
-    rows, heavy = Writer(raw=False), Writer(raw=True)
+    rows, heavy = RowWriter(raw=False), RowWriter(raw=True)
     told = []
     for _ in range(4096):
         rows.exchange(EXCHANGE, 0)
@@ -123,7 +123,7 @@ def test_a_writer_is_full_by_rows_or_by_bytes() -> None:
 def test_details_come_back_with_the_kind_of_their_row() -> None:
     end = ConnectionEnd(connection="c", client="a:1", broker="b:2", gaps=2, topics={b"\x01" * 16: "events"})
     summary, counts = Digest("c").summary(end), FileCounts(file="f", link_types={1: 2}, stretches=[[3, 4]])
-    writer = Writer(raw=False)
+    writer = RowWriter(raw=False)
     writer.exchange(EXCHANGE, 0)
     writer.detail("connection", summary, end)
     writer.detail("file", counts)

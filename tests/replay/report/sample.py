@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import cast
 
-from replay.report.decision import Rate, decide
+from replay.report.decision import DailyRate, decide
 from replay.report.model import (
     Actual,
     Bucket,
@@ -86,7 +86,7 @@ def report() -> Report:
         "version": "0.2.0",
         "policy": "gateway",
         "filters": {"ports": [9092], "hosts": [], "clients": [], "topics": []},
-        "decision": decide(total, passed, by_client, Rate(seconds=3600.0, price_per_gb=0.02)),
+        "decision": decide(total, passed, by_client, DailyRate(seconds=3600.0, price_per_gb=0.02)),
         "policies": {
             "gateway": {
                 "predicted_bytes": predicted_bytes(total),
@@ -233,7 +233,7 @@ def empty() -> Report:
     return {
         **report(),
         "filters": {"ports": [], "hosts": [], "clients": [], "topics": []},
-        "decision": decide(nothing, {}, [], Rate(seconds=0.0), next_step="Next: capture again."),
+        "decision": decide(nothing, {}, [], DailyRate(seconds=0.0), next_step="Next: capture again."),
         "policies": {
             name: {"predicted_bytes": 0, "saved_bytes": 0, "saved_ratio": 0.0}
             for name in ("gateway", "always")

@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from replay.report.decision import Rate, decide, why
+from replay.report.decision import DailyRate, decide, why
 from replay.report.model import Action, ClientRow, FetchReport, Passed, ToDo
 from tests.replay.report import sample
 
-RATE = Rate(seconds=100.0, price_per_gb=2.0)
+RATE = DailyRate(seconds=100.0, price_per_gb=2.0)
 
 
 def fetches(
@@ -45,7 +45,7 @@ def client(
     }
 
 
-def to_do(row: ClientRow, rate: Rate = RATE) -> ToDo:
+def to_do(row: ClientRow, rate: DailyRate = RATE) -> ToDo:
     (found,) = decide(row["fetch"], row["passed"], [row], rate)["to_do"]
     return found
 
@@ -56,8 +56,8 @@ def test_a_day_and_a_month_are_those_of_the_captured_time() -> None:
     assert decision["saved_bytes_per_day"] == 500_000 * 864
     assert decision["money_per_month"] == pytest.approx(500_000 / 1e9 * 2.0 * 864 * 30)
     assert (decision["captured_seconds"], decision["enough"], decision["reason"]) == (100.0, False, "")
-    assert decide(fetches(), {}, [], Rate(seconds=3600.0))["enough"]
-    assert decide(fetches(), {}, [], Rate(seconds=3600.0))["money_per_month"] is None
+    assert decide(fetches(), {}, [], DailyRate(seconds=3600.0))["enough"]
+    assert decide(fetches(), {}, [], DailyRate(seconds=3600.0))["money_per_month"] is None
 
 
 @pytest.mark.parametrize("reason", ["bytes missing", "unpaired"])
@@ -69,7 +69,7 @@ def test_where_fetches_were_not_captured_whole_nothing_is_said_of_a_day(reason: 
 
 
 def test_where_no_time_was_captured_there_is_no_day() -> None:
-    decision = decide(fetches(saved=500_000), {}, [], Rate(seconds=0.0, price_per_gb=2.0))
+    decision = decide(fetches(saved=500_000), {}, [], DailyRate(seconds=0.0, price_per_gb=2.0))
 
     assert (decision["saved_bytes_per_day"], decision["money_per_month"]) == (None, None)
 
@@ -171,10 +171,10 @@ def test_few_fetches_a_second_are_told_with_a_decimal() -> None:
 def test_without_a_price_or_time_the_sentence_has_none() -> None:
     row = client(fetches(saved=500_000))
 
-    assert to_do(row, Rate(seconds=100.0))["sentence"] == (
+    assert to_do(row, DailyRate(seconds=100.0))["sentence"] == (
         "Put it behind a gateway: that saves 50.0 %, 432 MB a day."
     )
-    assert to_do(row, Rate(seconds=0.0))["sentence"] == "Put it behind a gateway: that saves 50.0 %."
+    assert to_do(row, DailyRate(seconds=0.0))["sentence"] == "Put it behind a gateway: that saves 50.0 %."
 
 
 def test_the_largest_saving_comes_first() -> None:

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from replay.report import csv, html, terminal
 from replay.report.model import ClientRow, Report
-from replay.report.table import BYTES, NAME, SAVING, Column, Line, Saving, Table
+from replay.report.table import BYTES, NAME, SAVING, ReportColumn, ReportLine, ReportTable, SavedBytes
 from replay.report.wording import FORMULA, POLICY
 from tests.replay.report import hostile, sample
 
@@ -185,15 +185,15 @@ def test_a_wheel_has_the_templates() -> None:
 
 
 def test_a_table_has_one_description_for_all_forms() -> None:
-    described = Table(
+    described = ReportTable(
         title="T",
         columns=[
-            Column(title="Client id", unit=NAME),
-            Column(title="Bytes", unit=BYTES),
-            Column(title="Saved", unit=SAVING, short="part"),
-            Column(title="Why", wide=True),
+            ReportColumn(title="Client id", unit=NAME),
+            ReportColumn(title="Bytes", unit=BYTES),
+            ReportColumn(title="Saved", unit=SAVING, short="part"),
+            ReportColumn(title="Why", wide=True),
         ],
-        lines=[Line(values=("=a<b", 12_345, Saving(-5, -0.5), "x"), note="note")],
+        lines=[ReportLine(values=("=a<b", 12_345, SavedBytes(-5, -0.5), "x"), note="note")],
     )
     out = io.StringIO()
     Console(file=out, width=80).print(terminal.table(described))

@@ -11,8 +11,8 @@ from replay.simulate.session_cache import (
     EVICTION_MS,
     PERIODS,
     TOUCH_NS,
-    Event,
-    FetchSessionCache,
+    BrokerSessionCache,
+    SessionEvent,
     SessionLog,
     simulate,
 )
@@ -24,9 +24,9 @@ AGED = EVICTION_MS + 1
 SECOND = 1_000_000_000
 
 
-def small(*, privileged: bool = False) -> FetchSessionCache:
+def small(*, privileged: bool = False) -> BrokerSessionCache:
     """Three slots in one shard, taken by sessions of 10, 20 and 30 partitions."""
-    cache = FetchSessionCache(slots=3, shards=1)
+    cache = BrokerSessionCache(slots=3, shards=1)
     for at, size in enumerate((10, 20, 30)):
         assert cache.make(str(size), size, at, privileged=privileged)
     return cache
@@ -50,7 +50,7 @@ def test_the_least_recently_used_stale_session_goes_first() -> None:
 
 @pytest.mark.parametrize(("idle", "goes"), [(EVICTION_MS, False), (EVICTION_MS + 1, True)])
 def test_stale_is_strictly_more_than_two_minutes(idle: int, goes: bool) -> None:
-    cache = FetchSessionCache(slots=1, shards=1)
+    cache = BrokerSessionCache(slots=1, shards=1)
     cache.make("old", 5, 0)
 
     assert cache.make("new", 1, idle) is goes
@@ -84,7 +84,7 @@ def test_a_consumer_takes_a_followers_slot_only_when_it_is_stale() -> None:
 
 
 def test_slots_are_shared_by_eight_shards_in_turn() -> None:
-    cache = FetchSessionCache(slots=15, shards=8)
+    cache = BrokerSessionCache(slots=15, shards=8)
 
     assert [cache.make(str(at), 1, 0) for at in range(9)] == [True] * 8 + [False]
     cache.close("1")
@@ -92,7 +92,7 @@ def test_slots_are_shared_by_eight_shards_in_turn() -> None:
 
 
 def test_fewer_slots_than_shards_are_none() -> None:
-    assert not FetchSessionCache(slots=7).make("a", 1, 0)
+    assert not BrokerSessionCache(slots=7).make("a", 1, 0)
 
 
 Step = tuple[str, int, int, int, bool]
@@ -122,7 +122,7 @@ class _Growing(random.Random):
 
 @given(steps=STEPS, sharded=st.booleans())
 def test_it_does_as_the_model_of_a_broker(steps: Sequence[Step], sharded: bool) -> None:
-    cache = FetchSessionCache(slots=8 if sharded else 3, shards=8 if sharded else 1)
+    cache = BrokerSessionCache(slots=8 if sharded else 3, shards=8 if sharded else 1)
     model = ModelCache(slots=8 if sharded else 3, sharded=sharded, seed=1)
     model._random = _Growing()
     ids: dict[str, int] = {}
@@ -154,12 +154,12 @@ def _partitions(size: int) -> list[CachedPartition]:
 
 
 def test_sessions_are_counted_at_their_most() -> None:
-    events: list[Event] = [
-        Event(3 * SECOND, "make", "b", 1),
-        Event(1 * SECOND, "make", "a", 1),
-        Event(2 * SECOND, "touch", "a", 1),
-        Event(4 * SECOND, "close", "a", 0),
-        Event(5 * SECOND, "make", "c", 1),
+    events: list[SessionEvent] = [
+        SessionEvent(3 * SECOND, "make", "b", 1),
+        SessionEvent(1 * SECOND, "make", "a", 1),
+        SessionEvent(2 * SECOND, "touch", "a", 1),
+        SessionEvent(4 * SECOND, "close", "a", 0),
+        SessionEvent(5 * SECOND, "make", "c", 1),
     ]
     use = simulate(events)
 
@@ -167,10 +167,12 @@ def test_sessions_are_counted_at_their_most() -> None:
 
 
 def test_a_refused_session_asks_again_with_every_use_and_is_counted_once() -> None:
-    events: list[Event] = [Event(0, "make", "a", 1), Event(1, "make", "b", 1)]
-    events += [Event(at * SECOND, "touch", "b", 1) for at in range(1, 5)]
+    events: list[SessionEvent] = [SessionEvent(0, "make", "a", 1), SessionEvent(1, "make", "b", 1)]
+    events += [SessionEvent(at * SECOND, "touch", "b", 1) for at in range(1, 5)]
     use = simulate(
-        [*events, Event(5 * SECOND, "close", "a", 0), Event(6 * SECOND, "touch", "b", 1)], slots=1, shards=1
+        [*events, SessionEvent(5 * SECOND, "close", "a", 0), SessionEvent(6 * SECOND, "touch", "b", 1)],
+        slots=1,
+        shards=1,
     )
 
     assert (use.sessions_at_once, use.requested_at_once, use.evictions, use.refused) == (1, 2, 0, 1)
@@ -178,10 +180,10 @@ def test_a_refused_session_asks_again_with_every_use_and_is_counted_once() -> No
 
 def test_an_evicted_session_comes_back_with_its_next_use() -> None:
     idle = (AGED + 1) * 1_000_000
-    events: list[Event] = [
-        Event(0, "make", "a", 1),
-        Event(idle, "make", "b", 1),
-        Event(3 * idle, "touch", "a", 1),
+    events: list[SessionEvent] = [
+        SessionEvent(0, "make", "a", 1),
+        SessionEvent(idle, "make", "b", 1),
+        SessionEvent(3 * idle, "touch", "a", 1),
     ]
     use = simulate(events, slots=1, shards=1)
 
@@ -213,13 +215,13 @@ def test_the_log_keeps_what_makes_a_difference() -> None:
 
 
 def test_sessions_needed_are_told_by_period() -> None:
-    events: list[Event] = [
-        Event(1 * SECOND, "make", "a", 10),
-        Event(2 * SECOND, "make", "b", 10),
-        Event(3 * SECOND, "close", "a", 0),
-        Event(25 * SECOND, "make", "c", 10),
-        Event(41 * SECOND, "close", "b", 0),
-        Event(59 * SECOND, "close", "c", 0),
+    events: list[SessionEvent] = [
+        SessionEvent(1 * SECOND, "make", "a", 10),
+        SessionEvent(2 * SECOND, "make", "b", 10),
+        SessionEvent(3 * SECOND, "close", "a", 0),
+        SessionEvent(25 * SECOND, "make", "c", 10),
+        SessionEvent(41 * SECOND, "close", "b", 0),
+        SessionEvent(59 * SECOND, "close", "c", 0),
     ]
     use = simulate(events, slots=1, shards=1)
 
@@ -237,11 +239,11 @@ def test_sessions_needed_are_told_by_period() -> None:
 
 def test_sessions_needed_over_a_long_time_are_told_by_longer_periods() -> None:
     """The most is told, however the periods are joined: sessions come one by one, and go."""
-    events: list[Event] = []
+    events: list[SessionEvent] = []
     for number in range(1_000):
-        events.append(Event(number * 10 * SECOND, "make", f"{number}", 10))
+        events.append(SessionEvent(number * 10 * SECOND, "make", f"{number}", 10))
         if number >= 7:
-            events.append(Event(number * 10 * SECOND + SECOND, "close", f"{number - 7}", 0))
+            events.append(SessionEvent(number * 10 * SECOND + SECOND, "close", f"{number - 7}", 0))
     periods = simulate(events).over_time
 
     assert len(periods) <= PERIODS

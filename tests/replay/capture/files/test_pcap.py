@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from replay.capture.files.formats import NotACaptureError, identify
-from replay.capture.files.sources import Piece, Share, expand, plan
+from replay.capture.files.sources import FilePiece, TaskInput, expand, plan
 from replay.capture.packets.segments import read
 from tests.replay.capture.crafting import NAMES, RAW, Talk, capture, pcap, pcapng
 from tests.replay.capture.slow import told
@@ -70,7 +70,7 @@ def test_a_split_within_a_record_is_said(tmp_path: Path) -> None:
     (source,) = expand([str(path)])
     third, fourth = places(capture("java-100p"))[2:4]
 
-    _, (counts,) = told(read(Share(pieces=(Piece(source=source, stop=third + 5),))))
+    _, (counts,) = told(read(TaskInput(pieces=(FilePiece(source=source, stop=third + 5),))))
 
     assert counts.packets == 3
     line = f"split at byte {third + 5}, where no record begins; the next one is at {fourth}"

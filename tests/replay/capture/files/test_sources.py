@@ -11,7 +11,7 @@ import pytest
 import zstandard
 
 from replay.capture.files.counts import FileCounts
-from replay.capture.files.sources import InputError, Share, Source, expand, plan, spool
+from replay.capture.files.sources import InputError, Source, TaskInput, expand, plan, spool
 from replay.capture.files.streams import open_stream
 from replay.capture.packets.segments import read
 from tests.replay.capture.crafting import RAW, Talk, capture, pcap, pcapng, relink, section, take_apart
@@ -22,7 +22,7 @@ TALK = Talk().open().segment(b"question").segment(b"answer", broker=True).close(
 FRAMES = TALK.frames
 
 
-def counted(shares: list[Share]) -> list[FileCounts]:
+def counted(shares: list[TaskInput]) -> list[FileCounts]:
     return told(batch for share in shares for batch in read(share))[1]
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from replay.capture.tls.conversation import Conversation
+from replay.capture.tls.conversation import TlsConversation
 from replay.capture.tls.keylog import KeyLogReader
 from tests.replay.capture.encrypting import TLS_1_2
 from tools.certificates import Authority
@@ -123,11 +123,13 @@ def _until(process: "subprocess.Popen[bytes]", text: bytes, more: bytes = b"") -
     return seen
 
 
-def read(sent: Sequence[tuple[bool, bytes]], keylog: bytes) -> tuple[Reader, Reader, list[str], Conversation]:
+def read(
+    sent: Sequence[tuple[bool, bytes]], keylog: bytes
+) -> tuple[Reader, Reader, list[str], TlsConversation]:
     log = KeyLogReader()
     log.feed(keylog)
     client, server, failed = Reader(), Reader(), list[str]()
-    conversation = Conversation(client, server, log.finish(), failed.append)
+    conversation = TlsConversation(client, server, log.finish(), failed.append)
     for time, (by_client, data) in enumerate(sent):
         direction = conversation.client if by_client else conversation.server
         direction.data(memoryview(data), time, time)

@@ -1,4 +1,4 @@
-"""The endpoint that `fetchgate top` reads: its address, TLS, and token."""
+"""The client of the admin endpoint that `fetchgate top` reads: address, TLS, and token."""
 
 import asyncio
 import ssl
@@ -13,8 +13,8 @@ from proxy.telemetry.access import read_token
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Endpoint:
-    """The admin endpoint of a gateway."""
+class AdminClient:
+    """Reads the admin endpoint of a gateway."""
 
     address: Address
     tls: ssl.SSLContext | None = None
@@ -23,7 +23,7 @@ class Endpoint:
     """Empty to send none."""
 
     @classmethod
-    def of(cls, options: Mapping[str, Any]) -> "Endpoint":
+    def of(cls, options: Mapping[str, Any]) -> "AdminClient":
         """Return the endpoint given by options (`proxy.config.TOP_OPTIONS`).
 
         Raises:
