@@ -1,11 +1,11 @@
 """Captures: files in, Kafka exchanges out. Each step turns one stream into the next.
 
-- ``files``: what the user named becomes *sources* (files). Sources become *shares* (what one task reads). A
-  share is read window by window. The packets in a *window* become columns. Only ``sources``, ``streams``,
-  ``reading`` and ``secrets`` open files.
+- ``files``: the inputs that the user named become *sources* (files). Sources become *shares*, one for each
+  task. A share is read window by window. The packets in a *window* become columns. Only ``sources``,
+  ``streams``, ``reading`` and ``secrets`` open files.
 - ``packets``: link layers, IP and TCP, as columns, with no object for each packet. Packets are joined into
   *runs*: the rows of `SEGMENTS`.
-- ``tls``: streams of bytes that are encrypted become streams that are not, if a key log has their secrets.
+- ``tls``: decrypts encrypted streams of bytes if a key log has their secrets.
 - ``kafka``: the runs of a connection become two streams of bytes with gaps. Streams become frames. A request
   frame and its response frame become an *exchange*.
 

@@ -1,4 +1,4 @@
-"""Capture files: which files the user named, and where the packets are in them.
+"""Finds the capture files that the user named, and the packets in them.
 
 - ``sources``: files, patterns, directories, standard input and remote URIs become sources, then shares.
 - ``streams``: opens a file and decompresses it.
@@ -7,5 +7,5 @@
 - ``pcap``, ``pcapng`` (sans-IO): find the packets in a window.
 - ``reading``: goes through a share, window by window.
 - ``secrets``: reads key logs, and the secrets in captures.
-- ``counts``: what was found in each file, and what of it could not be used.
+- ``counts``: counts the contents of each file, and the parts that could not be used.
 """

@@ -1,4 +1,4 @@
-"""Counts of what was found in one capture file, whether it could be used or not."""
+"""Counts of the contents of one capture file, whether they could be used or not."""
 
 import json
 import re
@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from typing import Self
 
 MOST_PROBLEMS = 10
-"""How many problems of one file are kept at most."""
+"""How many problems of one file are kept."""
 MOST_PORTS = 64
-"""How many ports that the filter leaves out are counted at most."""
+"""How many of the ports that the filter excludes are counted."""
 _MORE = "and more of this kind"
 PAUSE = 300 * 1_000_000_000
-"""A longer time (ns) without a packet is a gap in the capture, as where two captures were joined into one
-file. Clients ask for Metadata every 5 minutes at least (metadata.max.age.ms), and consumers fetch always."""
+"""A longer time (ns) without a packet counts as a gap in the capture. Joining two captures makes such a
+gap. Clients ask for Metadata every 5 minutes at least (metadata.max.age.ms), and consumers fetch always."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -30,7 +30,7 @@ class FileCounts:
     number: int = 0
     """The file's position in the input."""
     fingerprint: str = ""
-    """See `Source`."""
+    """See `Source.fingerprint`."""
     format: str = ""
     """`pcap` or `pcapng`; empty when the file is neither."""
     file_bytes: int = 0
@@ -39,18 +39,19 @@ class FileCounts:
     captured_bytes: int = 0
     """Bytes of packets in the file, link layer included."""
     wire_bytes: int = 0
-    """The same packets as they were on the wire, before a snap length cut them."""
+    """Bytes of the same packets on the wire, before a snap length cut them."""
     link_types: dict[int, int] = field(default_factory=dict)
     """Packets by link type, as tcpdump numbers them."""
     first_time: int = 0
     """Nanoseconds since 1970; 0 when there is no packet."""
     last_time: int = 0
     stretches: list[list[int]] = field(default_factory=list)
-    """The times that were captured: first and last packet, in order, with more than `PAUSE` between them."""
+    """The captured intervals of time, in order: first and last packet of each. They are more than `PAUSE`
+    apart."""
     not_ip: int = 0
     not_tcp: int = 0
     tunnelled: int = 0
-    """Packets in tunnels (VXLAN, Geneve, GRE) that were opened, tunnels in tunnels once more."""
+    """Opened tunnels (VXLAN, Geneve, GRE). A packet in two nested tunnels counts twice."""
     fragments: int = 0
     """Fragments of IP packets. They are not reassembled, so their contents are missing."""
     cut_packets: int = 0
@@ -60,23 +61,23 @@ class FileCounts:
     malformed: int = 0
     """Packets whose IP or TCP header contradicts itself."""
     filtered: int = 0
-    """TCP packets of hosts or ports that the filter leaves out."""
+    """TCP packets of hosts or ports that the filter excludes."""
     other_ports: dict[int, int] = field(default_factory=dict)
-    """Packets that the filter by ports leaves out, by port. Each counts for two ports. The busiest are
-    kept."""
+    """Packets by port that the filter by ports excludes. Each packet counts for its two ports. The busiest
+    ports are kept."""
     unknown_link: int = 0
     """Packets of link types that are not supported."""
     bad_records: int = 0
-    """Places where no record began, although the one before it ended there."""
+    """How often no record began at the end of the previous record."""
     skipped_bytes: int = 0
     """Bytes skipped in search of the next record."""
     trailing_bytes: int = 0
     """Bytes after the last whole record."""
     problems: list[str] = field(default_factory=list)
-    """What could not be read: one line for each problem, without the name of the file."""
+    """Parts that could not be read: one line for each problem, without the name of the file."""
 
     def __post_init__(self) -> None:
-        """Take the whole time as captured where nothing else is known: in tables of earlier releases."""
+        """Take the whole time as captured if the gaps are unknown, as in tables of earlier releases."""
         if self.first_time and not self.stretches:
             self.stretches = [[self.first_time, max(self.first_time, self.last_time)]]
 
@@ -95,7 +96,10 @@ class FileCounts:
         self.problems = lines[:MOST_PROBLEMS] + [_MORE] * more
 
     def add_problem(self, problem: str) -> None:
-        """Add a line to the problems, once. After `MOST_PROBLEMS` lines, add one that there are more."""
+        """Add a line to the problems, once.
+
+        After `MOST_PROBLEMS` lines, add one last line which says that there are more.
+        """
         line = problem if len(self.problems) < MOST_PROBLEMS else _MORE
         if line not in self.problems:
             self.problems.append(line)
@@ -118,7 +122,7 @@ class FileCounts:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Self:
-        """Read what `to_json` wrote."""
+        """Read the JSON object that `to_json` wrote."""
         found = json.loads(text)
         for name in ("link_types", "other_ports"):
             found[name] = {int(number): packets for number, packets in found.get(name, {}).items()}
@@ -137,7 +141,7 @@ def joined_stretches(stretches: Iterable[list[int]], pause: int) -> list[list[in
 
 
 def _in_words_and_numbers(line: str) -> list[tuple[int, str]]:
-    """Order lines by their words and the numbers between them, whichever part was read first."""
+    """Sort key: the words of a line and the numbers between them. The order of reading does not matter."""
     return [(int(part) if part.isdecimal() else -1, part) for part in re.split(r"(\d+)", line)]
 
 

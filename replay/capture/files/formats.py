@@ -7,28 +7,29 @@ import dpkt
 HEADER = 24
 """Bytes of a pcap file header."""
 MAX_RECORD = 1 << 18
-"""Most bytes of one packet that libpcap captures, unless the snap length in the file header is larger."""
+"""The longest packet, in bytes, that libpcap captures, unless the snap length in the file header is
+larger."""
 _MAX_SNAPLEN = 8 << 20
 """A larger snap length in a file header is ignored."""
 _LINK = (1 << 26) - 1
-"""The bits above it hold the length of a frame check sequence."""
+"""Mask for the link type. The bits above it hold the length of a frame check sequence."""
 _NANOSECONDS = frozenset({dpkt.pcap.TCPDUMP_MAGIC_NANO})
 
 
 class NotACaptureError(ValueError):
-    """The file is not a capture. The message says what was found instead."""
+    """The file is not a capture. The message names the type that was found instead."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Format:
-    """What is the same for all records of a file."""
+    """The properties that all records of a file share."""
 
     kind: str
     """`pcap` or `pcapng`."""
     order: str
-    """`<` or `>`; for pcapng, that of its first section."""
+    """`<` or `>`. For pcapng, the byte order of the first section."""
     fraction: int = 1_000_000
-    """Fractions of a second: a million or a billion (pcap)."""
+    """Time units in a second: a million or a billion (pcap)."""
     link: int = 0
     """Link type (pcap)."""
     record_header: int = 16

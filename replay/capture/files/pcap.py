@@ -1,4 +1,4 @@
-"""Records of a classic pcap file: following them through windows, and finding them where the chain broke."""
+"""Records of a classic pcap file: follows the chain of records, and finds the next one where it broke."""
 
 import struct
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ _CAPTURED = 8
 
 @dataclass(slots=True)
 class _Chain:
-    """The records that follow each other in a window."""
+    """Consecutive records in a window."""
 
     places: Column
     """Where each record begins in the window."""
@@ -63,7 +63,7 @@ class PcapRecords:
         """Return the complete records in the window, or None if more bytes are needed.
 
         Args:
-            window: its `begin` moves past what was read.
+            window: its `begin` moves past the records that were read.
             final: the window reaches to the end of the file.
         """
         if self._file_header:
@@ -87,7 +87,10 @@ class PcapRecords:
         return self._columns(window, chain.places) if len(chain.places) or chain.broken else None
 
     def _follow(self, window: FileWindow) -> _Chain:
-        """Follow the records to the end of the window. Only this loop in Python runs once for each packet."""
+        """Follow the records to the end of the window.
+
+        This is the only Python loop that runs once for each packet.
+        """
         unpack, data, header = self._captured.unpack_from, window.data, self._form.record_header
         last = window.end - header + 1
         if self._stop is not None:
@@ -102,7 +105,7 @@ class PcapRecords:
         return self._checked(window, places, length_at - _CAPTURED)
 
     def _checked(self, window: FileWindow, places: Column, position: int) -> _Chain:
-        """Keep the records before the first one that is too long, or that is not complete."""
+        """Keep the records before the first one that is too long or incomplete."""
         captured = window.blocks(places, self._header)["captured"]
         bad = np.flatnonzero(captured > self._form.max_record)
         if len(bad):
@@ -140,7 +143,7 @@ class PcapRecords:
         self._seeking = True
 
     def _end_of_share(self, place: int, stop: int) -> None:
-        """Report when the next share does not begin where the records of this one end."""
+        """Report a problem if the next share does not begin where the records of this share end."""
         if place > stop:
             self._counts.bad_records += 1
             self._counts.add_problem(
@@ -157,7 +160,7 @@ class PcapRecords:
 
 
 def first_time(form: Format, window: FileWindow) -> int:
-    """Return the time of the first packet of a file that begins where the window does; 0 if there is none."""
+    """Return the time of the first packet in a window at the start of a file; 0 if there is no packet."""
     if window.end < HEADER + form.record_header:
         return 0
     second, fraction, captured = struct.unpack_from(f"{form.order}3I", window.data, HEADER)
@@ -167,7 +170,7 @@ def first_time(form: Format, window: FileWindow) -> int:
 
 
 _CONFIRM_RECORDS = 8
-"""How many consecutive headers prove that they are records. They must also span more than the longest
+"""This many consecutive headers prove that they are records, if they also span more than the longest
 record."""
 _SCAN = 1 << 16
 _MAX_WIRE_LENGTH = 1 << 20
@@ -177,7 +180,8 @@ _MAX_PACKET = 66_000
 _DAY = 86_400
 _YEAR_2000 = 946_684_800
 _BEFORE, _AFTER = _DAY, 10 * 366 * _DAY
-"""A record that is searched for must lie within these seconds before and after the file's first packet."""
+"""When searching for a record, its time must lie within these seconds before and after the file's first
+packet."""
 
 
 class RecordSearch:
@@ -201,7 +205,7 @@ class RecordSearch:
             final: the window reaches to the end of the file.
 
         Returns:
-            its place and True; or a place before which there is certainly none, and False.
+            The record's place and True; or False, with a place before which no record begins.
         """
         last = window.end - self._form.record_header + 1
         for begin in range(window.begin, last, _SCAN):
@@ -212,10 +216,10 @@ class RecordSearch:
         return (window.end if final else max(window.begin, last)), False
 
     def find_certain(self, window: FileWindow) -> int | None:
-        """Find a place where a record certainly begins, or None if there is none.
+        """Find a place where a record certainly begins. Return None if there is no such place.
 
-        Bytes of a payload may look like a record that is followed by real ones. So this follows the records
-        from the first such place, over more bytes than a packet has.
+        Bytes of a payload may look like a record, with real records after it. So this follows the records
+        from the first possible place over more bytes than any packet has.
         """
         place, found = self.next(window, final=False)
         if not found:
@@ -240,7 +244,7 @@ class RecordSearch:
         return found
 
     def _confirm(self, window: FileWindow, place: int, *, final: bool) -> bool | None:
-        """Whether consecutive records begin at `place`. None if the window is too short to tell."""
+        """Return whether consecutive records begin at `place`, or None if the window is too short to tell."""
         header, longest = self._form.record_header, self._form.max_record
         earliest, latest = self._seconds
         position, seen, before = place, 0, 0

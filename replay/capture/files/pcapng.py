@@ -1,4 +1,4 @@
-"""Packets of a pcapng file: following its blocks through windows, and finding them where the chain broke."""
+"""Packets of a pcapng file: follows the chain of blocks, and finds the next one where it broke."""
 
 import struct
 from dataclasses import dataclass
@@ -16,18 +16,19 @@ _PACKET = dpkt.pcapng.PCAPNG_BT_EPB
 _OLD_PACKET = dpkt.pcapng.PCAPNG_BT_PB
 _SIMPLE_PACKET = dpkt.pcapng.PCAPNG_BT_SPB
 _LEAST = {_PACKET: 32, _OLD_PACKET: 32, _SIMPLE_PACKET: 16}
-"""Bytes of the blocks of packets without a packet: what is shorter is not one."""
+"""The length of each kind of packet block with an empty packet. Shorter blocks are invalid."""
 _PACKETS = frozenset(_LEAST)
 _SECRETS = 10
 _KNOWN = _PACKETS | {_SECTION, _INTERFACE, _SECRETS, 4, 5}
-"""And 4, 5: names, statistics."""
+"""Known blocks. Blocks 4 and 5 have names and statistics."""
 _KEY_LOG = 0x544C534B
-"""The type of secrets that are lines of a TLS key log."""
+"""The type of secrets for a TLS key log."""
 _MAX_BLOCK = 8 << 20
-"""What claims to be longer is not a block."""
+"""A longer block is invalid."""
 _MOST_UNITS = 1 << 62
 _MOST_OFFSET = 1 << 33
-"""Seconds: 272 years. With a larger offset no time fits into 64 bits of nanoseconds: it is ignored."""
+"""In seconds: 272 years. A larger offset is ignored, because 64 bits of nanoseconds could not hold any
+time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,10 +71,12 @@ class PcapngRecords:
         self._old_packet = np.dtype([("interface", f"{order}u2"), ("drops", f"{order}u2"), *columns[1:]])
 
     def read(self, window: FileWindow, *, final: bool) -> Records | None:
-        """Return packets of one kind that follow each other, maybe none, or None if more bytes are needed.
+        """Return consecutive packets of one kind.
+
+        The result may be empty; it is None if more bytes are needed.
 
         Args:
-            window: its `begin` moves past what was read.
+            window: its `begin` moves past the packets that were read.
             final: the window reaches to the end of the file.
         """
         if self._seeking and not self._found(window, final=final):
@@ -108,7 +111,10 @@ class PcapngRecords:
         return places, packets
 
     def _step(self, window: FileWindow, *, final: bool) -> bool:
-        """Read the block at which `_follow` stopped; False if more bytes are needed, or none are left."""
+        """Read the block at which `_follow` stopped.
+
+        Return False if more bytes are needed, or no bytes are left.
+        """
         left = window.end - window.begin
         size = self._size(window) if left >= 12 else 12
         if size and size > left:
@@ -170,7 +176,7 @@ class PcapngRecords:
         )
 
     def _add_secrets(self, block: bytes) -> None:
-        """Read a Decryption Secrets Block: type and length of the secrets, then these."""
+        """Read a Decryption Secrets Block: type and length of the secrets, then the secrets."""
         if self._secrets is not None and len(block) >= 20:
             kind, size = self._head(block, 8)
             if kind == _KEY_LOG:
@@ -200,7 +206,10 @@ class PcapngRecords:
         )
 
     def _simple(self, window: FileWindow, places: Column) -> Records:
-        """Read packets of the first interface. They carry no time, so they get that of the packets before."""
+        """Read packets of the first interface.
+
+        They have no time of their own, so they get the time of the previous packet.
+        """
         room = window.blocks(places + 4, f"{self._order}u4").astype(np.int64) - 16
         length = window.blocks(places + 8, f"{self._order}u4").astype(np.int64)
         described = self._interface(0)
@@ -233,7 +242,7 @@ class PcapngRecords:
         self._seeking = True
 
     def _found(self, window: FileWindow, *, final: bool) -> bool:
-        """Search for a block of a known kind whose two lengths agree, and after which another one begins."""
+        """Search for a block of a known kind whose two lengths agree, with another block after it."""
         word = np.ndarray(len(window.data) - 3, f"{self._order}u4", window.data, 0, (1,))
         last = max(window.end - 11, window.begin)
         likely = np.isin(word[window.begin : last], sorted(_KNOWN))
@@ -297,7 +306,7 @@ def first_time(window: FileWindow) -> int:
 
 
 def has_secrets(window: FileWindow) -> bool:
-    """Return whether a TLS key log is among the blocks in the window, or a block of secrets at its end."""
+    """Return whether the blocks in the window include a TLS key log, or end in a block of secrets."""
     secrets: list[bytes] = []
     begin = window.begin
     records = PcapngRecords(FileCounts(file=""), secrets)

@@ -23,7 +23,7 @@ class _RecordReader(Protocol):
 def windows(piece: FilePiece, counts: FileCounts) -> Iterator[tuple[FileWindow, Records]]:
     """Yield the records of a part of a file. A pair is valid until the next one is requested.
 
-    What can't be read is added to `counts.problems`. The records before it are returned.
+    A read error is added to `counts.problems`. The records before it are returned.
     """
     source = piece.source
     if source.problem:
@@ -67,7 +67,7 @@ def _record_reader(piece: FilePiece, form: Format, window: FileWindow, counts: F
 
 
 def _fill(window: FileWindow, stream: Readable, most: int, counts: FileCounts) -> bool:
-    """Read more; False at the end of the file, or where it can't be read any further."""
+    """Read more. Return False at the end of the file, or after a read error."""
     try:
         return window.fill(stream, most)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Reads secrets of TLS connections: from key logs, and from captures that have them (pcapng)."""
+"""Reads secrets of TLS connections from key logs, and from captures that contain secrets (pcapng)."""
 
 from collections.abc import Iterable, Sequence
 from importlib import import_module
@@ -17,12 +17,12 @@ def load(keylogs: Sequence[str], sources: Iterable[Source]) -> tuple[Secrets | N
     """Read all secrets.
 
     Args:
-        keylogs: what --keylog names: key logs, or pcapng files with secrets anywhere in them.
-        sources: captures. Those with secrets among their first blocks are read to their end.
+        keylogs: the files of --keylog: key logs, or pcapng files with secrets anywhere in them.
+        sources: captures. If one has secrets among its first blocks, it is read to its end.
 
     Returns:
-        The secrets, None if no key log was named and no capture has any; and what could not be read, a line
-        each.
+        The secrets, or None if no key log was named and no capture has secrets. Then the problems, a line for
+        each part that could not be read.
 
     Raises:
         InputError: a key log can't be read, or has no secrets.
@@ -59,7 +59,7 @@ def load(keylogs: Sequence[str], sources: Iterable[Source]) -> tuple[Secrets | N
 
 
 def _left_out(name: str, lines: str, found: Secrets) -> list[str]:
-    """Tell how many lines are not those of a key log; none if all are."""
+    """Return a line with the number of invalid lines in a key log, or no line if all are valid."""
     told = (
         f"{name}: {found.bad_lines:,} of {found.lines:,} {lines} are left out: they are not those of a key "
         f"log; the first is line {found.first_bad_line}"

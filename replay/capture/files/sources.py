@@ -1,4 +1,4 @@
-"""The inputs that the user named: files, patterns, directories, standard input, and what pyarrow.fs opens."""
+"""The inputs that the user named: files, patterns, directories, standard input, and URIs for pyarrow.fs."""
 
 import fnmatch
 import glob
@@ -32,11 +32,11 @@ from replay.capture.files.window import SIZE, FileWindow
 
 _GLOB = re.compile(r"[*?\[]")
 _NAMES = re.compile(r"\.(pcap|pcapng|cap|dmp|ntar)\d*(\.(gz|zst))?$", re.IGNORECASE)
-"""How captures are named. tcpdump -C adds a number at the end."""
+"""Names of captures. tcpdump -C adds a number at the end."""
 _HEAD = 64 << 10
 """How many bytes of each file are read to find its format and the time of its first packet."""
 _FINGERPRINT = 1 << 10
-"""How many bytes the fingerprint covers. Almost every capture has more."""
+"""How many bytes the fingerprint covers. Almost every capture is longer."""
 
 _AT_ONCE = 16
 """How many files are opened at a time. A remote store takes about 50 ms for each."""
@@ -60,28 +60,31 @@ class Source:
     size: int = -1
     """Bytes as stored; -1 if unknown."""
     form: Format | None = None
-    """None if it is not known yet (standard input), or if there is a `problem`."""
+    """None if the format is unknown (standard input), or if there is a `problem`."""
     compression: str = ""
     """`gzip`, `zstd` or ""."""
     first_time: int = 0
     """Nanoseconds since 1970 of the first packet; 0 if unknown."""
     fingerprint: str = ""
-    """By this the capture is known under any name, compressed or not, and when it has grown; "" if it has no
-    packet. It is the time of the first packet, and a digest of the first bytes. Names say less: rings of
-    files are overwritten."""
+    """Identifies the capture under any name, compressed or not, also after it has grown; "" if it has no
+    packet. It consists of the time of the first packet and a digest of the first bytes. Names can't
+    identify captures, because rings of files are overwritten."""
     secrets: bool = False
     """TLS secrets are among its first blocks (pcapng)."""
     problem: str = ""
-    """Why it can't be read at all."""
+    """The reason why it can't be read at all."""
     unopened: bool = False
-    """The system could not open or read it: the `problem` is not what is in it."""
+    """The system could not open or read it, so `problem` says nothing about its contents."""
     located: str = ""
-    """The absolute path of a local file, since Spark's workers run in folders of their own; of a pipe, that
-    of the file into which it was copied. "" if the name itself is opened."""
+    """The absolute path of a local file, since Spark's workers run in other folders. For a pipe: the path
+    of its copy. "" if the name itself is opened."""
 
     @property
     def once(self) -> bool:
-        """Whether only this process can read it, and only once: a pipe that was not copied to a file."""
+        """Whether only this process can read it, and only once.
+
+        This is so for a pipe that was not copied to a file.
+        """
         return not self.located and is_pipe(self.name)
 
     @property
@@ -92,7 +95,10 @@ class Source:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilePiece:
-    """The records of a file that begin from `start` on and before `stop` (None for the end of the file)."""
+    """The records of a file that begin from `start` on and before `stop`.
+
+    A `stop` of None means the end of the file.
+    """
 
     source: Source
     start: int = 0
@@ -101,7 +107,7 @@ class FilePiece:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskInput:
-    """What one task reads."""
+    """The input of one task."""
 
     pieces: tuple[FilePiece, ...]
 
@@ -109,7 +115,7 @@ class TaskInput:
 def expand(inputs: Iterable[str]) -> list[Source]:
     """Return the capture files that the user named, in the order of their first packets.
 
-    Of a directory, these are the files at any depth that have the name or the first bytes of a capture.
+    In a directory, a file at any depth counts as a capture by its name or by its first bytes.
 
     Raises:
         InputError: a path does not exist, or a pattern or directory has no capture.
@@ -139,10 +145,10 @@ def plan(sources: Iterable[Source], share_bytes: int) -> list[TaskInput]:
 
 
 def check_seen(sources: Iterable[Source]) -> None:
-    """Check that this machine can open the files that the driver could open.
+    """Check that this machine can open the files. The driver could open them.
 
     Raises:
-        FileNotFoundError: it can't. Spark then tries another worker, before the job fails.
+        FileNotFoundError: it can't. Spark then tries another worker before it fails the job.
     """
     for source in {source.number: source for source in sources if source.form}.values():
         try:
@@ -183,7 +189,7 @@ def _expanded(text: str) -> Iterator[str]:
 
 
 def _remote(uri: str) -> Iterator[str]:
-    """Expand a URI. Its file system lists directories, and files for patterns."""
+    """Expand a URI. Its file system lists directories, and matches patterns."""
     scheme, _, rest = uri.partition("://")
     until = _GLOB.search(rest)
     base = rest[: until.start()].rpartition("/")[0] if until else rest
@@ -237,7 +243,7 @@ def _is_capture(name: str) -> bool:
 
 
 def _inspected(name: str) -> Source:
-    """Read the first bytes of a file. What is wrong with it becomes its `problem`."""
+    """Read the first bytes of a file. If it can't be used, set its `problem`."""
     if is_pipe(name):
         return Source(name=name)
     located = "" if is_remote(name) else str(Path(name).absolute())
@@ -272,7 +278,7 @@ def _inspected(name: str) -> Source:
 
 
 def _head(name: str, size: int) -> tuple[FileWindow, str]:
-    """Read the first bytes of a file; return how it is compressed as well."""
+    """Read the first bytes of a file. Return them and the compression."""
     window = FileWindow(0, size)
     stream, kind = open_stream(name)
     with stream:
@@ -281,7 +287,10 @@ def _head(name: str, size: int) -> tuple[FileWindow, str]:
 
 
 def _side_by_side(function: Callable[[_One], _Result], given: list[_One]) -> list[_Result]:
-    """Return the results of a function that waits for files, in order."""
+    """Return the results of a function that waits for files, in the order of its inputs.
+
+    Calls run in parallel.
+    """
     if len(given) < 2:
         return [function(one) for one in given]
     with ThreadPoolExecutor(_AT_ONCE) as pool:

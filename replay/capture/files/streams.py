@@ -1,4 +1,4 @@
-"""Streams of decompressed bytes: of local files, of standard input, of what pyarrow.fs opens."""
+"""Opens streams of decompressed bytes: local files, standard input, and URIs for pyarrow.fs."""
 
 import io
 import re
@@ -13,7 +13,7 @@ STDIN = "-"
 _REMOTE = re.compile(r"[a-z][a-z0-9+.-]+://", re.IGNORECASE)
 _MAGICS = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
 _STEP = 64 << 10
-"""Bytes decompressed at a time, and the most that are lost at the end of an incomplete file."""
+"""Bytes decompressed at a time. At most this many are lost at the end of an incomplete file."""
 
 
 def is_remote(name: str) -> bool:
@@ -55,7 +55,7 @@ def first_line(error: BaseException) -> str:
 
 
 class _SmallSteps(io.RawIOBase):
-    """A decompressing stream that is read in small steps, so that the bytes before damage are not lost."""
+    """A decompressing stream that is read in small steps, so that damage loses few of the bytes before it."""
 
     def __init__(self, compressed: io.RawIOBase | pa.NativeFile, kind: str) -> None:
         self._compressed = compressed
@@ -77,7 +77,7 @@ class _SmallSteps(io.RawIOBase):
 
 
 class _WithHead(io.RawIOBase):
-    """A stream whose first bytes, `head`, were read already."""
+    """A stream whose first bytes, `head`, have already been read."""
 
     def __init__(self, head: bytes, stream: BinaryIO) -> None:
         self._head = head
@@ -106,14 +106,14 @@ def compression(head: bytes) -> str:
 
 
 def open_stream(name: str, start: int = 0) -> tuple[io.RawIOBase, str]:
-    """Open a file to read it decompressed. Return how it is compressed as well.
+    """Open a file to read it decompressed. Return the stream and the compression.
 
     Args:
         name: path, URI, or `-`.
         start: the first byte to read; 0 if the file is compressed or a pipe.
 
     Raises:
-        OSError: it can't be open_stream. Reads raise it as well.
+        OSError: it can't be opened. Reads of the stream raise it as well.
     """
     if is_pipe(name):
         stream = open_pipe(name)

@@ -1,4 +1,4 @@
-"""The part of a capture that is in memory, and the columns that are made of it."""
+"""The part of a capture in memory, and the columns made of it."""
 
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
@@ -9,7 +9,7 @@ import numpy.typing as npt
 Column: TypeAlias = npt.NDArray[Any]
 
 SIZE = 16 << 20
-"""Bytes of a capture in memory at a time: more than the longest record has."""
+"""Bytes of a capture in memory at a time. No record is longer."""
 _SLACK = 128
 """Bytes after the end that may be read: a header of fixed size is read before its length is checked."""
 
@@ -22,14 +22,14 @@ class Readable(Protocol):
     """A stream that a window reads from."""
 
     def readinto(self, buffer: memoryview, /) -> int | None:
-        """Read into `buffer`, maybe less than it holds; return the number of bytes, 0 at the end."""
+        """Read into `buffer`, maybe less than it holds. Return the number of bytes, 0 at the end."""
 
 
 class FileWindow:
-    """A buffer that moves over a file. `data[begin:end]` was read and is not used yet."""
+    """A buffer that moves over a file. `data[begin:end]` has been read and not been used yet."""
 
     def __init__(self, offset: int, size: int = SIZE) -> None:
-        """`offset`: where in the file the first byte is that will be read."""
+        """`offset`: the offset in the file of the next byte to read."""
         # A bytearray would be filled with zeros first, which takes longer than reading a small file.
         self.data = np.empty(size + _SLACK, np.uint8).data
         self.begin = 0
@@ -45,7 +45,7 @@ class FileWindow:
         return self._base + place
 
     def fill(self, stream: Readable, most: int = SIZE) -> bool:
-        """Read up to `most` bytes more; False at the end of the file."""
+        """Read up to `most` more bytes. Return False at the end of the file."""
         view = self.data
         left = self.end - self.begin
         view[:left] = bytes(view[self.begin : self.end])
@@ -74,9 +74,9 @@ class Records:
     at: Column
     """Where the packet's bytes begin in the window."""
     captured: Column
-    """Bytes of it that were captured."""
+    """The packet's captured bytes."""
     length: Column
-    """Bytes it had on the wire."""
+    """The packet's bytes on the wire."""
     time: Column
     """Nanoseconds since 1970."""
     offset: Column

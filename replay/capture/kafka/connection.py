@@ -1,7 +1,7 @@
-"""One TCP connection of a capture: rows of SEGMENTS in, exchanges out. It finds out whether this is Kafka.
+"""One TCP connection of a capture: rows of SEGMENTS in, exchanges out. It detects whether this is Kafka.
 
-The client is the end whose bytes are first found to be requests. Ports and SYNs do not decide it. Until then
-both directions are searched.
+Both directions are searched for requests. The end that sent the first request found is the client. Ports and
+SYNs do not count.
 """
 
 from dataclasses import dataclass, field
@@ -28,17 +28,21 @@ OPAQUE: Final = "opaque after a SASL handshake v0"
 NO_REQUESTS: Final = "no requests seen"
 
 _SEARCHED: Final = 1 << 20
-"""If these first bytes of each direction have no request, the connection is not Kafka."""
+"""The number of first bytes to search in each direction. Without a request in them, the connection is not
+Kafka."""
 _ENOUGH: Final = 16
 _TLS_TYPES: Final = frozenset({0x16, 0x17})
-"""Handshake, application data."""
+"""Record types: handshake, application data."""
 _TLS_HEADER: Final = 5
 _TLS_MAX_RECORD: Final = 0x4100
 
 
 @dataclass(slots=True, eq=False)
 class _DirectionFrames:
-    """One direction, with its segments in order, between those of the other one, and their frames."""
+    """The frames of one direction.
+
+    Its segments are put in order, between the segments of the other direction.
+    """
 
     endpoint: str
     connection: "CapturedConnection"
@@ -96,7 +100,7 @@ class _DirectionFrames:
 
 
 class CapturedConnection:
-    """One use of a pair of endpoints."""
+    """One connection between two endpoints. Endpoints are used again, so a capture may have several."""
 
     def __init__(
         self,
@@ -124,7 +128,7 @@ class CapturedConnection:
         self._secrets = secrets
         self._tls: TlsConversation | None = None
         self.unknown = True
-        """Nothing was captured yet: it may be TLS."""
+        """True before the first bytes. They show whether it is TLS."""
         self._captured: _DirectionFrames | None = None
         """The direction that was captured last."""
         self._spoke: _DirectionFrames | None = None
@@ -132,7 +136,7 @@ class CapturedConnection:
         self._first_syn: _DirectionFrames | None = None
         self._client: _DirectionFrames | None = None
         self._settled = False
-        """The client is known, or that there is none."""
+        """The client is known, or it is known that this is not Kafka."""
         self._forced = (self._low.port in ports) != (self._high.port in ports)
         if self._forced:
             client = self._high if self._low.port in ports else self._low
@@ -150,7 +154,7 @@ class CapturedConnection:
         missing: int,
         packets: int,
     ) -> bool:
-        """Add the next row. If it begins another connection, return False; nothing changes then."""
+        """Add the next row. If the row begins another connection, change nothing and return False."""
         side = self._low if from_low else self._high
         other = side.other
         if flags and not self._flags(side, flags, time, sequence, ack, len(payload) + missing):
@@ -170,7 +174,7 @@ class CapturedConnection:
         return True
 
     def begins(self, side: _DirectionFrames, view: memoryview) -> None:
-        """Read the first bytes that were captured. If they are TLS, decrypt what follows, or give it up."""
+        """Read the first captured bytes. If they are TLS, prepare to decrypt the rest, or give it up."""
         self.unknown = False
         if not begins_with_client_hello(view):
             if self._forced and _has_tls_records(view):
@@ -259,7 +263,7 @@ class CapturedConnection:
         return True
 
     def _settle(self) -> None:
-        """Check whether it is known by now what this connection is."""
+        """Try to find out whether this connection is Kafka, and which end is the client."""
         if self._client is not None:
             self._settled = True
             broker = self._client.other
@@ -359,7 +363,7 @@ def _is_tls(framing: Framing) -> bool:
 
 
 def _has_tls_records(view: memoryview) -> bool:
-    """Return whether bytes are one TLS record, or begin with two."""
+    """Return whether bytes are one TLS record, or begin with two TLS records."""
     first = _tls_record(view, 0)
     return first > 0 and (first == len(view) or _tls_record(view, first) > 0)
 

@@ -1,10 +1,10 @@
 """The results of reading a connection: its exchanges, and counts at its end.
 
-One equation holds for every connection, whatever the capture lacks. `client_bytes` + `broker_bytes`, the
-captured bytes, each counted once, equal the frames of all exchanges, plus `headerless_bytes`,
+One equation holds for every connection, also with gaps in the capture. `client_bytes` + `broker_bytes` are
+the captured bytes, each counted once. They equal the bytes of all exchanges, plus `headerless_bytes`,
 `unframed_bytes` and `partial_bytes`, less `frame_gap_bytes`.
 
-A response from which only contents of records are cut counts as whole: nobody reads these.
+If only contents of records are cut from a response, it counts as whole, because nobody reads them.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -18,13 +18,13 @@ from proxy.protocol.fetch_response import FetchResponseWalk
 from proxy.protocol.primitives import Buffer, ProtocolError
 
 READ: Final = frozenset({ApiKey.FETCH, ApiKey.METADATA, ApiKey.API_VERSIONS})
-"""API keys whose frames are kept, not only counted."""
+"""The API keys whose frames are kept. Others are only counted."""
 
 UNSEEN: Final = -1
-"""API key, version and correlation id of requests that were not captured."""
+"""API key, version and correlation id of a request that was not captured."""
 
 CUT: Final = memoryview(bytes(1 << 20))
-"""A slice of it replaces contents of records that were cut, and has the same length."""
+"""Slices of it replace cut contents of records, and have the same length."""
 
 
 def is_cut(piece: Buffer) -> bool:
@@ -37,7 +37,7 @@ class Exchange:
     """A request and its response. One of them may not have been captured. Sizes are of whole frames."""
 
     connection: str
-    """``client host:port > broker host:port #n``. n counts the connections between these ports from 0."""
+    """``client host:port > broker host:port #n``. n numbers the connections between these ports, from 0."""
     client: str
     """host:port"""
     broker: str
@@ -60,14 +60,15 @@ class Exchange:
     response_bytes: int
     """0 if not captured."""
     request: bytes = b""
-    """The frame, for keys in `READ` (for all, if so configured). If bytes are missing, only its start."""
+    """The frame, for keys in `READ`, or for all keys if so configured. If bytes are missing, only the
+    start of it."""
     response: list[Buffer] = field(default_factory=list)
-    """The frame in pieces, for keys in `READ` (for others, if so configured). If bytes are missing, only its
-    start."""
+    """The frame in pieces, for keys in `READ`, and for others if so configured. If bytes are missing, only
+    the start of it."""
     request_missing: int = 0
-    """Bytes of the request that were not captured. Its length and header were."""
+    """Bytes of the request that were not captured. Its length and header were captured."""
     response_missing: int = 0
-    """The same for the response. Contents of records do not count: `CUT` replaces them."""
+    """The same for the response. Contents of records do not count, because `CUT` replaces them."""
     answer_due: bool = True
     """False for Produce with acks=0, to which brokers send no response."""
     group: str = ""
@@ -76,11 +77,12 @@ class Exchange:
 
 @dataclass(slots=True, kw_only=True)
 class ConnectionEnd:
-    """The counts of a whole connection. It is the last of its events."""
+    """The counts of a whole connection. This is the last event of each connection."""
 
     connection: str
     client: str
-    """If there is a `reason`: the end that sent the SYN, else the one with the higher port."""
+    """The client's end. If there is a `reason`, it is the end that sent the SYN, or else the end with the
+    higher port."""
     broker: str
     client_id: str = ""
     software: str = ""
@@ -91,14 +93,14 @@ class ConnectionEnd:
     """The client's FIN or RST was captured."""
     closed_time: int = 0
     clocks_apart: int = 0
-    """How far the clock by which the lower port's direction was captured is ahead of the other direction's,
-    in ns, at least. All times of exchanges are by the latter."""
+    """The two directions may be captured with different clocks. At least this many ns, the clock of the
+    lower port's direction is ahead of the other one. Times of exchanges use the other one."""
     packets: int = 0
     client_bytes: int = 0
-    """Bytes of the client's stream that were captured, each counted once."""
+    """Captured bytes of the client's stream, each counted once."""
     broker_bytes: int = 0
     gaps: int = 0
-    """The number of gaps in either stream: bytes that were not captured, between bytes that were."""
+    """The number of gaps in both streams. A gap is missing bytes between captured bytes."""
     gap_bytes: int = 0
     cut_bytes: int = 0
     """The part of `gap_bytes` that the snap length cut off."""
@@ -109,14 +111,14 @@ class ConnectionEnd:
     left_out_gaps: int = 0
     """The gaps that consist of `left_out_bytes`."""
     unframed_bytes: int = 0
-    """Captured bytes outside of frames. If there is a `reason`, all bytes."""
+    """Captured bytes outside of frames. If there is a `reason`, this counts all bytes."""
     partial_bytes: int = 0
     """Captured bytes of frames whose end was not captured."""
     headerless_requests: int = 0
-    """Frames of whose header only the length was captured."""
+    """Frames with an incomplete header: little more than the length was captured."""
     headerless_responses: int = 0
     headerless_bytes: int = 0
-    """Captured bytes of such frames."""
+    """Captured bytes of headerless frames."""
     resyncs: int = 0
     """How often the start of the next frame was lost."""
     repeated_segments: int = 0
@@ -124,10 +126,10 @@ class ConnectionEnd:
     """Payload that was captured before: retransmitted, or captured twice."""
     reordered_segments: int = 0
     reason: str = ""
-    """Why the connection, or its last part, was not read as Kafka. "" if all of it was."""
+    """The reason why the connection, or its last part, was not read as Kafka; "" if all of it was read."""
     tls_bytes: int = 0
-    """Captured bytes of TLS itself, in a connection that was decrypted: its handshake, headers and tags of
-    records, and records of which a part is missing. All other counts of bytes are of what was decrypted."""
+    """Captured bytes of TLS itself, in a decrypted connection: handshake, headers and tags of records, and
+    incomplete records. All other counts are of decrypted bytes."""
     topics: dict[bytes, str] = field(default_factory=dict)
     """Topic id -> name, from Metadata responses."""
 
@@ -139,7 +141,7 @@ def cut(size: int) -> Iterator[memoryview]:
 
 
 def records_alone_are_cut(response: Sequence[Buffer], version: int) -> bool:
-    """Return whether only contents of records are cut from a fetch response in pieces."""
+    """Return whether only contents of records are missing in a fetch response."""
     layout = LAYOUTS.get(version)
     if layout is None:
         return False
@@ -156,9 +158,10 @@ def records_alone_are_cut(response: Sequence[Buffer], version: int) -> bool:
 
 
 def without_records(response: Sequence[Buffer], version: int) -> list[Buffer]:
-    """Return a fetch response, or its start, with `CUT` for the contents of records.
+    """Return a fetch response, or its start, with `CUT` in place of the contents of records.
 
-    It stays as it is if its version is not known (v0 to v3), or if its bytes are not those of its version.
+    If its version is not supported (v0 to v3), or its bytes do not match the version, it is returned
+    unchanged.
     """
     layout = LAYOUTS.get(version)
     if layout is None:
@@ -183,7 +186,7 @@ def without_records(response: Sequence[Buffer], version: int) -> list[Buffer]:
 
 
 def cuts_in(response: Iterable[Buffer]) -> int:
-    """Return how often something was cut from a response in pieces."""
+    """Return the number of cuts in a response."""
     return sum(cut for cut, _ in groupby(map(is_cut, response)))
 
 

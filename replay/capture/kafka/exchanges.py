@@ -31,16 +31,16 @@ def read_exchanges(
     """Read the exchanges of one connection (or of several, whose rows may interleave).
 
     Args:
-        batches: SEGMENTS rows. Those of a connection are in capture order.
-        ports: those on which brokers listen. Without any, Kafka is recognised by the bytes alone.
-        keep_requests: keep the frames of all requests, not only of those in `READ`.
-        groups: tell which consumer groups requests name.
-        uses: how many connections between the same ports there were before.
-        secrets: those with which TLS connections are decrypted.
+        batches: SEGMENTS rows. The rows of a connection are in capture order.
+        ports: the ports of brokers. If empty, Kafka is recognised by its bytes alone.
+        keep_requests: keep the frames of all requests, also of keys that are not in `READ`.
+        groups: set the consumer group of each exchange.
+        uses: the number of earlier connections between the same ports.
+        secrets: decrypt TLS connections with these.
 
     Yields:
-        Exchanges in the order of their requests, each once it can't change any more. A ConnectionEnd is the
-        last event of each connection.
+        Exchanges in the order of their requests, as soon as they are final. A ConnectionEnd is the last event
+        of each connection.
     """
     connections = Connections(
         ports=ports, keep_requests=keep_requests, groups=groups, uses=uses, secrets=secrets
@@ -51,12 +51,12 @@ def read_exchanges(
 
 
 class Connections:
-    """All connections of a capture. It buffers what is in flight on each.
+    """All connections of a capture. For each it buffers the requests in flight.
 
     Args:
         ports: see `read_exchanges`.
         keep_requests: see `read_exchanges`.
-        responses: API keys whose response frames are kept. Those of Metadata are always kept.
+        responses: API keys whose response frames are kept. Metadata responses are always kept.
         groups: see `read_exchanges`.
         uses: see `read_exchanges`.
         secrets: see `read_exchanges`.

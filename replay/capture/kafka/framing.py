@@ -1,8 +1,8 @@
 """Cuts the two streams of a connection into Kafka frames.
 
-A stream is a chain of frames with their lengths in front. So all starts of frames follow from one of them,
-across gaps too. If the next start is lost, `resync` finds another one. Every byte is counted as part of a
-frame, as part of a frame whose end was not captured, or as unframed.
+A stream is a chain of frames, each with its length in front. So one known start of a frame gives all later
+ones, even across gaps. If the start of the next frame is lost, `resync` finds another one. Every byte counts
+as part of a whole frame, as part of an incomplete frame, or as unframed.
 """
 
 from collections.abc import Iterable
@@ -15,10 +15,10 @@ from replay.capture.kafka.resync import BufferedRun, Plausibility, Search
 
 
 class FrameOwner(Protocol):
-    """The owner of both directions. It gets the frames, and knows what is known of both."""
+    """The owner of both directions. It gets their frames, and holds the state that they share."""
 
     client_id: bytes
-    """That of earlier requests, b"" before the first one."""
+    """The client id of earlier requests, b"" before the first one."""
     client: "Framing | None"
     """The client's direction, once it is known."""
     request_broken: bool
@@ -26,14 +26,14 @@ class FrameOwner(Protocol):
     response_broken: bool
     """Responses may be missing."""
     opaque_from_client: bool
-    """The bytes after the requests so far are not Kafka frames."""
+    """Kafka frames have ended: after these requests other bytes follow."""
     opaque_from_broker: bool
 
     def requests_found(self, framing: "Framing") -> None:
-        """Note that a direction is the client's. Its requests follow."""
+        """Note that a direction is the client's, and that its requests follow."""
 
     def request_seen(self, frame: bytes, size: int, missing: int, time: int) -> None:
-        """Note a request; `frame` is all of it, or the part that is kept."""
+        """Note a request. `frame` is all of it, or its kept start."""
 
     def response_seen(
         self, correlation_id: int, pieces: list[Buffer], size: int, missing: int, end_time: int
@@ -47,14 +47,17 @@ class FrameOwner(Protocol):
         """Return whether the response to a request is kept, or None if no such request waits for one."""
 
     def awaited(self) -> Iterable[int]:
-        """Return the correlation ids of requests that wait for a response, in order."""
+        """Return the correlation ids of requests without a response so far, in order."""
 
     def is_response(self, frame: Buffer, correlation_id: int, *, whole: bool) -> bool | None:
-        """Return whether bytes are the response to a request, by their contents, or None if unknown."""
+        """Return whether the contents of bytes show that they are the response to a request.
+
+        None means unknown.
+        """
 
 
 class Framing:
-    """One direction. `begin`, `data` and `gap` take its stream. Its owner gets the frames."""
+    """One direction. It receives its stream by `begin`, `data` and `gap`, and its owner gets the frames."""
 
     minimum: ClassVar[int]
     """The size of the first fields of a frame, which decide how it is read."""
@@ -62,12 +65,12 @@ class Framing:
     def __init__(self, conversation: FrameOwner) -> None:
         self.conversation = conversation
         self.search: Search | None = Search(self)
-        """Set while the start of the next frame is not known."""
+        """Set while the start of the next frame is unknown."""
         self.ignored = False
-        """Nothing is framed any more: the bytes are not Kafka."""
+        """The bytes are not Kafka, so no more frames are read."""
         self.from_start = False
         self.turned = True
-        """The other direction spoke last."""
+        """The other direction sent last."""
         self._head = b""
         self._head_time = 0
         self._left = 0
@@ -116,9 +119,9 @@ class Framing:
         self._miss(size)
 
     def unread(self, size: int, *, partial: bool) -> None:
-        """Note captured bytes of TLS that can't be decrypted; `partial`: they are a record without its end.
+        """Note captured bytes of TLS that can't be decrypted. `partial` means an incomplete record.
 
-        Nothing follows them but other bytes of this kind.
+        Only other bytes that can't be decrypted follow.
         """
         self.seen_bytes += size
         if partial:
@@ -131,13 +134,16 @@ class Framing:
             self._head, self._left = b"", 0
 
     def other_spoke(self) -> None:
-        """Note that the other direction sends. It may respond to the bytes so far: a frame may end here."""
+        """Note that the other direction sends.
+
+        This may be a response to the bytes so far, so a frame may end here.
+        """
         self.turned = True
         if self.search is not None and self.search.buffer:
             self.resync(boundary=True)
 
     def finish(self) -> None:
-        """Count the rest at the end of the stream."""
+        """Count the remaining bytes at the end of the stream."""
         if self.search is not None:
             self.resync(boundary=True)
         if self.search is not None:
@@ -150,7 +156,7 @@ class Framing:
             self.frame_gap_bytes -= self._missing
 
     def resync(self, *, boundary: bool) -> None:
-        """Look for the start of a frame in the buffered bytes, and go on from there."""
+        """Look for the start of a frame in the buffered bytes, and continue from there."""
         search = self.search
         if search is None:
             return
@@ -159,7 +165,7 @@ class Framing:
             self.start_at(place)
 
     def start_at(self, place: int) -> None:
-        """Frame the buffered bytes from a place on at which a frame begins."""
+        """Frame the buffered bytes from a place where a frame begins."""
         search = self.search
         if search is None:
             return
@@ -216,7 +222,10 @@ class Framing:
                 return
 
     def open(self, view: memoryview, at: int, time: int) -> bool:
-        """Read the start of a frame; set `_left`, `_size`, `_wanted`, `_time`. False: it is no frame."""
+        """Read the start of a frame, and set `_left`, `_size`, `_wanted`, `_time`.
+
+        Return False if it is no frame.
+        """
         raise NotImplementedError
 
     def close(self, pieces: list[Buffer], size: int, missing: int) -> None:
@@ -240,7 +249,10 @@ class Framing:
         raise NotImplementedError
 
     def _gather(self, view: memoryview, at: int, time: int) -> int:
-        """Add the next bytes to a header that is spread over runs; return where the rest begins."""
+        """Add the next bytes to a header that is spread over runs.
+
+        Return the offset of the first byte after it.
+        """
         if not self._head:
             self._head_time = time
         end = min(at + self.minimum - len(self._head), len(view))
@@ -295,7 +307,7 @@ class Framing:
             self._miss(size - inside)
 
     def _open_headerless(self) -> None:
-        """Skip a frame of whose header only the length, or a little more, was captured."""
+        """Skip a frame with an incomplete header: only the length, or a little more, was captured."""
         head, self._head = self._head, b""
         length = int.from_bytes(head[:LENGTH_BYTES], signed=True) if len(head) >= LENGTH_BYTES else 0
         if is_response_start(length) and LENGTH_BYTES + length > len(head):

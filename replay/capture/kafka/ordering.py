@@ -1,12 +1,12 @@
-"""Puts the two directions of a connection into one order: that in which its client and broker acted.
+"""Puts the two directions of a connection into one order: the order in which client and broker acted.
 
-An ACK number says what its sender had seen (RFC 9293, 3.4). So a piece of one direction comes after all
-bytes of the other one that it acknowledges, whenever these were captured: late, by another tap, or with
-another clock. Pieces of which neither acknowledges the other were sent at the same time; they stay as
-captured.
+An ACK number shows which bytes its sender had received (RFC 9293, 3.4). So a piece of one direction comes
+after all bytes of the other direction that it acknowledges. They may have been captured late, by another tap,
+or with another clock. If neither piece acknowledges the other, both were sent at the same time and keep their
+captured order.
 
-The times that go out are in this order, too. If an ACK shows that the clock of one direction is behind that
-of the other one, times are moved. See `Clocks`.
+The returned times follow this order, too. If an ACK shows that the clock of one direction is behind the other
+one, times are corrected. See `Clocks`.
 """
 
 from collections import deque
@@ -16,35 +16,40 @@ from typing import Final, Protocol
 from replay.capture.kafka.reassembly import FAR_AHEAD, distance
 
 MOST_BYTES: Final = 8 << 20
-"""Most bytes that wait for what they acknowledge. Then that counts as not captured."""
+"""The maximum of bytes that wait for bytes which they acknowledge. Above it, the missing bytes count as
+not captured."""
 _MOST_PIECES: Final = 1 << 16
 _STEP: Final = 1_000_000_000
-"""A clock that goes back by this many ns was set. Its times are not corrected."""
+"""If a clock goes back by this many ns, it was set. Its times are not corrected."""
 _LOOSER: Final = 10_000
-"""Clocks may drift apart by one ns in this many (100 ppm). So what is known gets less exact."""
+"""Clocks may drift apart by one ns in this many (100 ppm). So a known difference becomes less exact with
+time."""
 _UNKNOWN: Final = 1 << 62
 
 
 class OrderedReceiver(Protocol):
-    """Gets one direction in its place between the pieces of the other one."""
+    """Receives one direction in pieces, in order with the pieces of the other direction."""
 
     def begin(self) -> None:
-        """Note that the stream is captured from its first byte on (its SYN was captured)."""
+        """Note that the stream was captured from its first byte on (its SYN was captured)."""
 
     def data(self, view: memoryview, time: int, end_time: int) -> None:
-        """Read the next bytes. Times are those of the run's first and last packet, see `Clocks`."""
+        """Read the next bytes.
+
+        `time` and `end_time` are those of the first and the last packet of the run, see `Clocks`.
+        """
 
     def gap(self, size: int, *, cut: bool) -> None:
-        """Note that the next `size` bytes are missing; `cut`: the snap length cut them."""
+        """Note that the next `size` bytes are missing. `cut` means that the snap length cut them."""
 
 
 @dataclass(slots=True)
 class _WaitingRun:
-    """A run that waits for what it acknowledges, or a gap (without a payload) behind one."""
+    """A run that waits for bytes which it acknowledges, or a gap (without a payload) after such a run."""
 
     payload: memoryview | None
     size: int
-    """Of a gap."""
+    """The size of a gap."""
     cut: bool
     time: int
     end_time: int
@@ -55,32 +60,33 @@ class _WaitingRun:
 class Clocks:
     """The clocks by which the two directions were captured.
 
-    A response can't come before its request, nor the next request before the response that it acknowledges.
-    So each turn bounds how far one clock is ahead of the other. Of what is possible the least is taken, so a
-    single clock is not corrected. It may be too little by the shortest time of a round trip.
+    A response can't come before its request. The next request can't come before the response that it
+    acknowledges. So each change of direction limits how far one clock can be ahead of the other. The smallest
+    possible difference is used, so a single clock is never corrected. The result may be too small, by at most
+    the shortest round trip.
     """
 
     __slots__ = ("_at", "_least", "_most", "ahead", "last", "speaker")
 
     def __init__(self) -> None:
         self.ahead = 0
-        """How far the clock of the second direction is ahead of that of the first one, in ns."""
+        """How far the clock of the second direction is ahead of the clock of the first one, in ns."""
         self.last = 0
         """Time of the last packet so far, in ns since 1970."""
         self.speaker: OrderedDirection | None = None
-        """Where it came from."""
+        """The direction of that packet."""
         self._least = -_UNKNOWN
         self._most = _UNKNOWN
         self._at = 0
-        """Time of the last turn by the clock of the first direction."""
+        """The time of the last change of direction, by the clock of the first direction."""
 
     def turn(self, before: int, time: int, *, second: bool) -> None:
-        """Note what two clocks said of a packet, and of the last one that it acknowledges.
+        """Compare the time of a packet with the time of the last packet that it acknowledges.
 
         Args:
-            before: captured time of the last one that it acknowledges, in ns since 1970.
-            time: its own captured time.
-            second: it was sent in the second direction.
+            before: captured time of the last acknowledged packet, in ns since 1970.
+            time: captured time of the packet.
+            second: whether the packet belongs to the second direction.
         """
         first = before if second else time
         looser = abs(first - self._at) // _LOOSER
@@ -92,7 +98,10 @@ class Clocks:
         self.ahead = sorted((self._least, 0, self._most))[1]
 
     def tell(self, stream: "OrderedDirection", time: int, end_time: int) -> tuple[int, int]:
-        """Return a piece's times by the clock of the first direction, none before those of the last piece."""
+        """Return a piece's times by the clock of the first direction.
+
+        No time is before the previous piece's times.
+        """
         if stream.second:
             time, end_time = time - self.ahead, end_time - self.ahead
         earliest = self.last + (self.speaker is not stream)
@@ -104,12 +113,12 @@ class Clocks:
 
 
 class OrderedDirection:
-    """One direction: what `reassembly.Reassembly` puts in order goes out when its turn has come.
+    """One direction: releases the pieces of `reassembly.Reassembly` when it is their turn.
 
     Args:
-        receiver: gets it.
-        clocks: those of both directions.
-        second: which direction it is, for `clocks`.
+        receiver: gets the pieces.
+        clocks: the clocks of both directions.
+        second: whether this is the second direction, for `clocks`.
     """
 
     __slots__ = (
@@ -134,15 +143,15 @@ class OrderedDirection:
         self.receiver = receiver
         self.second = second
         self.closed_time = 0
-        """Time of its FIN or RST, 0 without one."""
+        """Time of its FIN or RST; 0 if there was none."""
         self._clocks = clocks
         self.closing = -1
         """ACK number of its FIN or RST."""
         self.fin_at = -1
         self.position = -1
-        """Sequence number after the last byte that went out, -1 if unknown."""
+        """Sequence number after the last released byte; -1 if unknown."""
         self.last_time = 0
-        """Captured time of that byte, or of the SYN."""
+        """Captured time of the last released byte, or of the SYN."""
         self.first_time = 0
         """Captured time of the first piece that acknowledges anything."""
         self.queue: deque[_WaitingRun] = deque()
@@ -150,7 +159,7 @@ class OrderedDirection:
 
     @property
     def waiting(self) -> bool:
-        """Whether pieces wait for what they acknowledge."""
+        """Whether pieces wait for bytes that they acknowledge."""
         return bool(self.queue)
 
     def begin(self, sequence: int, *, whole: bool) -> None:
@@ -160,7 +169,7 @@ class OrderedDirection:
             self.receiver.begin()
 
     def open(self, time: int, ack: int) -> None:
-        """Note a SYN. If it acknowledges the other one, that stream begins there."""
+        """Note a SYN. If it acknowledges a SYN of the other direction, the other stream begins there."""
         if self.last_time:
             return
         if ack >= 0 and self.other.position < 0:
@@ -189,11 +198,11 @@ class OrderedDirection:
             self.receiver.gap(size, cut=cut)
 
     def fin(self, sequence: int) -> None:
-        """Note where the stream ends. Its FIN is acknowledged like a byte (RFC 9293, 3.4)."""
+        """Note the end of the stream. Its FIN is acknowledged like a byte (RFC 9293, 3.4)."""
         self.fin_at = sequence
 
     def close(self, time: int, ack: int) -> None:
-        """Note a FIN or RST. It comes after what it acknowledges, as a piece does."""
+        """Note a FIN or RST. Like a piece, it comes after the bytes that it acknowledges."""
         if not self.closed_time:
             self.closed_time = time - self._clocks.ahead if self.second else time
             self.closing = ack
@@ -201,7 +210,7 @@ class OrderedDirection:
                 self.close_after_last()
 
     def _is_early(self, ack: int) -> bool:
-        """Return whether bytes of the other direction that are acknowledged have not gone out yet."""
+        """Return whether this acknowledges bytes of the other direction that have not been released yet."""
         other = self.other
         if ack < 0 or ack == other.position:
             return False
@@ -227,20 +236,20 @@ class OrderedDirection:
             other.close_after_last()
 
     def close_after_last(self) -> None:
-        """Move the time of the FIN or RST behind the last piece."""
+        """Move the time of the FIN or RST after the last piece."""
         if self._clocks.last - self.closed_time < _STEP:
             self.closed_time = max(self.closed_time, self._clocks.last)
 
     def is_next(self) -> bool:
-        """Return whether the first piece that waits needs not wait any more."""
+        """Return whether the first waiting piece can be released now."""
         return bool(self.queue) and not self._is_early(self.queue[0].ack)
 
     def next_time(self) -> int:
-        """Return the time of the first piece that waits."""
+        """Return the time of the first waiting piece."""
         return self.queue[0].time - (self._clocks.ahead if self.second else 0)
 
     def release_first(self) -> None:
-        """Let the first piece that waits out."""
+        """Release the first waiting piece."""
         piece = self.queue.popleft()
         if piece.payload is None:
             self.position = piece.end
@@ -251,7 +260,10 @@ class OrderedDirection:
 
 
 def release(one: OrderedDirection, another: OrderedDirection, *, everything: bool = False) -> None:
-    """Let all pieces out whose turn has come; `everything`: what the others wait for was not captured."""
+    """Release all pieces whose turn has come.
+
+    With `everything`, missing bytes count as not captured, and no piece waits.
+    """
     pair = one, another
     while waiting := [stream for stream in pair if stream.queue]:
         ready = [stream for stream in waiting if stream.is_next()]

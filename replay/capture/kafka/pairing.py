@@ -1,8 +1,7 @@
 """Pairs the requests and responses of one connection to exchanges. It learns topic names from Metadata, too.
 
-A broker responds in the order of the requests. So when a response comes, earlier requests that still wait
-will get none: their responses were not captured. Both kinds need not wait any more. Thus only what is in
-flight waits.
+A broker responds in the order of the requests. So once a response was read, the responses to earlier requests
+were not captured, and these requests are complete without them. Only requests in flight are buffered.
 """
 
 from collections import deque
@@ -45,7 +44,7 @@ from replay.capture.kafka.framing import Framing
 from replay.capture.kafka.plausible import is_fetch_response
 
 _CLIENT_ID_AT: Final = REQUEST_START_BYTES + 2
-"""Where the client id stands in a request, after its length."""
+"""Offset of the client id in a request, after its length."""
 _MAX_WAITING: Final = 4096
 _MAX_WAITING_BYTES: Final = 16 << 20
 _MAX_EARLY: Final = 4096
@@ -59,11 +58,11 @@ class Keep:
     """The frames that are kept."""
 
     requests: bool = False
-    """Those of all requests, not only of those in `READ`."""
+    """All requests, also of keys that are not in `READ`."""
     responses: frozenset[int] = READ
-    """The API keys whose responses are kept, in addition to the ones that are needed here."""
+    """The API keys whose responses are kept. Responses that pairing itself needs are kept as well."""
     groups: bool = False
-    """Which consumer group a request names."""
+    """Whether to read the consumer group of each request."""
 
 
 class Pairing:
@@ -74,7 +73,7 @@ class Pairing:
         self.on_client = on_client
         self.client_id = b""
         self.confirmed = False
-        """The bytes are certainly Kafka: a response was found to its request."""
+        """The bytes are certainly Kafka: a request and its response were found."""
         self.contradicted = False
         """The bytes are not Kafka."""
         self.opaque_from_client = False
@@ -228,7 +227,8 @@ class Pairing:
     def _is_ambiguous(self) -> bool:
         """Return whether a response may belong to any of several requests with the same id.
 
-        A client may give each request the same id. Then responses can only be told apart in a whole stream.
+        A client may give each request the same id. Then responses can only be paired in a stream without
+        gaps.
         """
         return self._repeats_ids and self.response_broken and len(self._waiting) > 1
 
@@ -299,7 +299,7 @@ class Pairing:
     def _answered_early(self, request: Exchange) -> bool:
         """Pair a request with a response that was read before it, if there is one.
 
-        After bytes that were not captured, requests are found later than they were sent (see `resync`).
+        After a gap, requests are found later than they were sent (see `resync`).
         """
         ids = [one.correlation_id for one in self._early]
         if request.correlation_id not in ids or self._repeats_ids:
@@ -350,7 +350,7 @@ class Pairing:
         return self._client_text
 
     def _special(self, exchange: Exchange, frame: bytes) -> None:
-        """Read requests that decide what follows, or that name the client's software or group."""
+        """Read requests that change how later bytes are read, or name the client's software or group."""
         version = exchange.api_version
         try:
             body = request_header(frame, LENGTH_BYTES)[-1]
@@ -378,13 +378,13 @@ _GROUPS: Final = frozenset(
         ApiKey.CONSUMER_GROUP_HEARTBEAT,
     }
 )
-"""The requests of a group's members. Their bodies begin with its name."""
+"""The requests of a group's members. Their bodies begin with the group's name."""
 _MANY_GROUPS: Final = 8
-"""The first version of OffsetFetch that may ask for several groups."""
+"""The first version of OffsetFetch that may request several groups."""
 
 
 def _group(frame: Buffer, api_key: int, version: int, body: int) -> str:
-    """Return the group that a request of a member names; "" if there are several, or none."""
+    """Return the group in a member's request; "" if there is none, or more than one."""
     if api_key == ApiKey.OFFSET_FETCH and version >= _MANY_GROUPS:
         groups, body = read_compact_count(frame, body)
         if groups != 1:
@@ -405,11 +405,11 @@ _LAST: Final = 13
 
 
 def learn_topics(frame: Buffer, version: int, topics: dict[bytes, str]) -> None:
-    """Add topic id -> name from a Metadata response, v10 to v13. All else adds nothing.
+    """Add topic id -> name from a Metadata response, v10 to v13. Other responses add nothing.
 
     Args:
         frame: the response from its length on.
-        version: that of the request.
+        version: the version of the request.
         topics: the known names, to which this adds.
     """
     if _FIRST_WITH_IDS <= version <= _LAST:
@@ -418,9 +418,9 @@ def learn_topics(frame: Buffer, version: int, topics: dict[bytes, str]) -> None:
 
 @lru_cache(maxsize=8)
 def _topics_of(frame: bytes) -> dict[bytes, str]:
-    """Return topic id -> name, from a Metadata response behind its correlation id.
+    """Return topic id -> name. The bytes are a Metadata response after its correlation id.
 
-    All clients of a cluster get the same one.
+    Results are cached, because all clients of a cluster get the same response.
     """
     topics: dict[bytes, str] = {}
     try:

@@ -29,9 +29,9 @@ from proxy.protocol.primitives import (
 
 MAX_FRAME: Final = 1 << 30
 HEAD: Final = 2048
-"""A request's header is within this many bytes, with any likely client id."""
+"""A request's header is shorter than this, with any likely client id."""
 _MAX_VERSION: Final = 24
-"""Above any known version (Fetch has 18)."""
+"""Higher than any known version (Fetch has 18)."""
 _MAX_CLIENT_ID: Final = 1024
 _MAX_CANDIDATES: Final = 4096
 _LONGEST_KEY: Final = max(ApiKey)
@@ -44,12 +44,15 @@ MORE: Final = -1
 
 
 def is_request_start(length: int, api_key: int, version: int) -> bool:
-    """Return whether these can be the first fields of a request, where one is expected; later keys may be."""
+    """Return whether a request may begin like this, where a request is expected.
+
+    API keys of later releases are allowed.
+    """
     return 8 <= length <= MAX_FRAME and 0 <= api_key < 1024 and 0 <= version < 1024
 
 
 def is_response_start(length: int) -> bool:
-    """Return whether this can be the length of a response, where one is expected."""
+    """Return whether a response may have this length, where a response is expected."""
     return 4 <= length <= MAX_FRAME
 
 
@@ -57,7 +60,7 @@ def request_size(head: bytes, *, cut: bool) -> int:
     """Return whether unknown bytes are the start of a request.
 
     Args:
-        head: `HEAD` bytes from the length on, or fewer at the end of what is known.
+        head: `HEAD` bytes, beginning with the length. Fewer if fewer are known.
         cut: the bytes after `head` were not captured.
 
     Returns:
@@ -107,8 +110,9 @@ def request_candidates(
     Args:
         buffer: a stretch of the client's stream.
         start: the first place.
-        client_id: that of earlier requests of the connection; None or empty: unknown.
-        nameless: while it is unknown, headers without a client id count, too. Many zeros look like them.
+        client_id: the client id of earlier requests of the connection. None or empty means unknown.
+        nameless: also accept headers without a client id, while it is unknown. A series of zeros looks like
+            one.
     """
     if client_id:
         pattern = len(client_id).to_bytes(2) + client_id
@@ -142,8 +146,8 @@ def is_fetch_response(frame: Buffer, *, whole: bool, version: int, request: byte
         body: where its body starts.
 
     Returns:
-        True: its first topic is in the request. False: it is no fetch response. None: it has no topic, or
-        its first topic is not in the request; a session may have it.
+        True if its first topic is in the request, False if it is no fetch response. None if it has no topic,
+        or a topic that is not in the request (it may be in the session).
     """
     layout = LAYOUTS.get(version)
     if layout is None:

@@ -1,8 +1,8 @@
 """One direction of a TCP connection: runs of segments in capture order in, a byte stream with gaps out.
 
-The missing bytes of a hole may have been captured late, so runs after it wait, but not for long: until
-`WINDOW` bytes came after it in this direction, or as many bytes in the other one, or `TURNS` runs over
-`LATE`. The other side would not go on if the bytes had not arrived.
+The missing bytes of a gap may have been captured late, so runs after it wait, but not for long. They wait for
+`WINDOW` more bytes in either direction, or for `TURNS` runs over `LATE`. If the bytes had not arrived, the
+other side would not continue.
 """
 
 from bisect import bisect_left
@@ -12,10 +12,10 @@ from typing import Final, Protocol
 WINDOW: Final = 4 << 20
 TURNS: Final = 16
 LATE: Final = 250_000_000
-"""Packets may be captured this many ns late, by taps with other clocks too."""
+"""Packets may be captured this many ns late, even by taps with other clocks."""
 START_TURNS: Final = 2
-"""Without a SYN: after this many runs of the other direction, over `LATE`, the lowest sequence number is the
-start."""
+"""If there was no SYN, the stream starts at the lowest sequence number seen before this many runs of the
+other direction, over `LATE`."""
 _MAX_WAITING: Final = 4096
 _MASK: Final = 0xFFFF_FFFF
 _HALF: Final = 0x8000_0000
@@ -24,24 +24,27 @@ _FAR_BEHIND: Final = 1 << 28
 
 
 class Sink(Protocol):
-    """Gets the stream."""
+    """Receives the stream."""
 
     def begin(self, sequence: int, *, whole: bool) -> None:
-        """Note the sequence number of the first byte; `whole`: its SYN was captured."""
+        """Note the sequence number of the first byte. `whole` means that its SYN was captured."""
 
     def data(self, view: memoryview, time: int, end_time: int, ack: int, end: int) -> None:
         """Read the next bytes.
 
         Args:
             view: the bytes.
-            time: that of the run's first packet.
-            end_time: that of its last packet.
-            ack: their ACK number, -1 if there is none.
-            end: sequence number after them.
+            time: the time of the run's first packet.
+            end_time: the time of its last packet.
+            ack: its ACK number, -1 if there is none.
+            end: the sequence number after the bytes.
         """
 
     def gap(self, size: int, end: int, *, cut: bool) -> None:
-        """Note that the next `size` bytes, up to `end`, are missing; `cut`: the snap length cut them."""
+        """Note that the next `size` bytes, up to `end`, are missing.
+
+        `cut` means that the snap length cut them.
+        """
 
 
 @dataclass(slots=True)
@@ -57,7 +60,7 @@ class PayloadRun:
     ack: int
     packets: int
     turn: int = 0
-    """The number of runs, and of bytes, that the other direction had when this run came."""
+    """The number of runs, and of bytes, in the other direction before this run."""
     turn_bytes: int = 0
 
     @property
@@ -112,7 +115,7 @@ class Reassembly:
         return bool(self._waiting)
 
     def syn(self, sequence: int) -> bool:
-        """Note a SYN; return False if it begins another connection."""
+        """Note a SYN. Return False if it begins another connection."""
         first = sequence + 1 & _MASK
         if self._isn >= 0 or self._settled:
             return sequence == self._isn or (self._isn < 0 and first == self._origin)
@@ -137,7 +140,10 @@ class Reassembly:
         ack: int,
         packets: int,
     ) -> bool:
-        """Add the next captured run; return False if it is too far away to belong to this connection."""
+        """Add the next captured run.
+
+        Return False if its numbers are too far away to belong to this connection.
+        """
         if sequence == self._next and not self._waiting:
             size = len(payload)
             self._position += size + missing
@@ -156,18 +162,21 @@ class Reassembly:
         return reference < 0 or -_FAR_BEHIND <= distance(sequence, reference) <= FAR_AHEAD
 
     def fin(self, sequence: int) -> None:
-        """Note a FIN without payload: the stream ends at its sequence number."""
+        """Note a FIN without payload. The stream ends at its sequence number."""
         self._fin = sequence
 
     def other_spoke(self, size: int, time: int, *, turned: bool) -> None:
-        """Note a run of the other direction; `turned`: it is the first since a run of this direction."""
+        """Note a run of the other direction.
+
+        `turned` means that it is the first since a run of this direction.
+        """
         self._others_runs += turned
         self._others_bytes += size
         while self._waiting and self._overdue(self._waiting[0], time):
             self._give_up_waiting()
 
     def finish(self) -> None:
-        """End the stream: all that is still missing is a gap."""
+        """End the stream. All missing bytes become gaps."""
         while self._waiting:
             self._give_up_waiting()
         if self._settled and self._fin >= 0:
@@ -267,5 +276,5 @@ def _start(run: PayloadRun) -> int:
 
 
 def distance(sequence: int, reference: int) -> int:
-    """Return how far a sequence number is after another one, with wrap-around."""
+    """Return how far a sequence number is after another one. Numbers wrap around."""
     return (sequence - reference + _HALF & _MASK) - _HALF

@@ -27,7 +27,7 @@ class RequestFraming(Framing):
 
     @property
     def overlap(self) -> int:
-        """See `resync.Judge`. The client id is searched, too."""
+        """See `resync.Judge`. The search includes the client id."""
         return self.minimum + 2 + len(self.conversation.client_id)
 
     def open(self, view: memoryview, at: int, time: int) -> bool:
@@ -69,7 +69,7 @@ class RequestFraming(Framing):
         self.conversation.request_broken = True
 
     def candidates(self, buffer: bytearray, start: int) -> Iterator[int]:
-        """See `resync.Judge`. `judge` wants a client id as long as the client is not known."""
+        """See `resync.Judge`. While the client is not known, `judge` needs a client id."""
         client_id = self.conversation.client_id
         if not client_id and start == 0:
             yield 0
@@ -79,11 +79,11 @@ class RequestFraming(Framing):
     def judge(self, search: Search, at: int, *, boundary: bool) -> Plausibility:
         """See `resync.Judge`.
 
-        A broker's response can look like a request: its correlation id like key and version, and so on. So
-        while the client's direction is not known, two requests in a row with equal versions are needed, or
-        one at the start of the stream that can't be a response with a small correlation id. Later one request
-        is enough if it ends where the client waits. A header without a client id is too short to be
-        recognised among other bytes.
+        A broker's response can look like a request, for example if its correlation id looks like key and
+        version. So while the client's direction is unknown, two consecutive requests with equal versions are
+        needed. One is enough at the start of the stream, if it can't be a response with a small correlation
+        id. Later one request is enough if it ends where the client waits. A header without a client id is too
+        short to be recognised among other bytes.
         """
         size = _size(search, at)
         if size in {NO, MORE}:
@@ -99,7 +99,10 @@ class RequestFraming(Framing):
         return Plausibility.HERE if follower != NO and _go_together(search, at, end) else Plausibility.NO
 
     def _begins(self, search: Search) -> bool:
-        """Return whether the stream begins with a request; if the client is known, whether it can."""
+        """Return whether the stream begins with a request.
+
+        If the client is known, a possible request is enough.
+        """
         if not self.from_start or search.dropped:
             return False
         if self.conversation.client is self:
@@ -108,13 +111,16 @@ class RequestFraming(Framing):
         return _size(search, 0) not in {NO, MORE} and _api_key(search, 0) != ApiKey.PRODUCE
 
     def _is_enough(self, search: Search, at: int) -> bool:
-        """Return whether a header without a client id may be judged. Zeros look like one, too."""
+        """Return whether a header without a client id may be judged.
+
+        A series of zeros looks like one, too.
+        """
         known = self.conversation.client is not None and at in search.row_starts
         return known and _api_key(search, at) != ApiKey.PRODUCE
 
 
 def is_no_request(search: Search) -> bool:
-    """Return whether the buffered bytes begin with something else than a request."""
+    """Return whether the buffered bytes begin with something other than a request."""
     return _size(search, 0) == NO
 
 
@@ -128,7 +134,7 @@ def _api_key(search: Search, at: int) -> int:
 
 
 def _go_together(search: Search, at: int, end: int) -> bool:
-    """Return whether one client can have sent two requests, one right after the other."""
+    """Return whether one client can have sent these two requests, one right after the other."""
     _, api_key, version, correlation_id = REQUEST_START.unpack(search.head(at, REQUEST_START_BYTES))
     _, next_key, next_version, next_id = REQUEST_START.unpack(search.head(end, REQUEST_START_BYTES))
     if api_key == next_key and (version != next_version or correlation_id >= next_id):

@@ -12,7 +12,7 @@ from replay.capture.kafka.plausible import is_response_start
 from replay.capture.kafka.resync import Plausibility, Search
 
 _JUDGED: Final = 2048
-"""A response that has not come whole is judged by this many bytes."""
+"""This many bytes of an incomplete response are enough to judge it."""
 _TOPIC_WITHIN: Final = 320
 """The first topic of a fetch response is within this many bytes."""
 _MAX_AWAITED: Final = 64
@@ -52,7 +52,10 @@ class ResponseFraming(Framing):
             self.search = None
 
     def start_at(self, place: int) -> None:
-        """See `Framing`. Whole responses before that place, to requests that were not captured, count too."""
+        """See `Framing`.
+
+        Complete responses before that place count too, although their requests were not captured.
+        """
         search = self.search
         if search is not None:
             starts = (at for at in sorted(search.row_starts) if at < place)
@@ -60,7 +63,7 @@ class ResponseFraming(Framing):
         super().start_at(place)
 
     def pass_over(self, size: int) -> None:
-        """See `Framing`. Whether it matters is decided when the request is known."""
+        """See `Framing`. Whether the missing bytes matter is decided when the request is known."""
         size = min(size, self._wanted)
         self._wanted -= size
         self._pieces += cut(size)
@@ -70,7 +73,7 @@ class ResponseFraming(Framing):
         self.conversation.response_broken = True
 
     def adopt(self, other: Framing) -> None:
-        """Go on after another framing of this direction that looked for requests."""
+        """Continue after another framing of this direction that looked for requests."""
         self.seen_bytes, self.gaps = other.seen_bytes, other.gaps
         self.gap_bytes, self.cut_bytes = other.gap_bytes, other.cut_bytes
         self.unframed_bytes, self.partial_bytes = other.unframed_bytes, other.partial_bytes
@@ -95,10 +98,10 @@ class ResponseFraming(Framing):
     def judge(self, search: Search, at: int, *, boundary: bool) -> Plausibility:
         """See `resync.Judge`.
 
-        An awaited correlation id can stand anywhere by chance (as a partition number, or in an offset), and a
-        nested length can end where its response ends. So either the contents show that it is a response, or
-        the frame begins where the broker began to send, and ends where it stopped or where the next response
-        begins.
+        An expected correlation id can occur anywhere by chance (as a partition number, or in an offset). A
+        nested length can end where its response ends. So a place counts in one of two cases. Either the
+        contents show that it is a response. Or the frame begins where the broker began to send, and ends
+        where the broker stopped or where the next response begins.
         """
         length, correlation_id = RESPONSE_START.unpack_from(search.buffer, at)
         if not is_response_start(length):
@@ -120,7 +123,7 @@ class ResponseFraming(Framing):
         return self.conversation.is_response(frame, correlation_id, whole=whole)
 
     def _by_follower(self, search: Search, end: int, correlation_id: int) -> Plausibility:
-        """Judge by the next header: it must be that of the response to the next request."""
+        """Judge by the next header: it must belong to the response to the next request."""
         if end + RESPONSE_START_BYTES > len(search):
             return Plausibility.WAIT
         length, follower = RESPONSE_START.unpack_from(search.buffer, end)
@@ -134,7 +137,7 @@ class ResponseFraming(Framing):
 
 
 def _leads_to(search: Search, at: int, place: int) -> bool:
-    """Return whether whole frames go from one place exactly to another one."""
+    """Return whether complete frames lead from one place exactly to another one."""
     if not search.is_whole(at, place):
         return False
     while at + RESPONSE_START_BYTES <= place:

@@ -1,8 +1,8 @@
 """Finds the start of a frame in a stream after bytes that were not captured.
 
-Bytes are buffered while they are searched, at most `LIMIT`. A place counts as the start of a frame only if
-more than its own header shows it, see `Plausibility`. The bytes of a frame that is not found are counted as
-unframed, but a wrong frame would lead to wrong results.
+Bytes are buffered while they are searched, at most `LIMIT`. A header alone does not prove the start of a
+frame, see `Plausibility`. If a frame is not found, its bytes only count as unframed. A wrong frame would lead
+to wrong results.
 """
 
 from collections.abc import Iterable
@@ -18,8 +18,8 @@ class Plausibility(Enum):
     """Whether a frame begins at a place."""
 
     HERE = auto()
-    """A frame begins here: another header stands at its end, or the sender waits there, or its contents show
-    it."""
+    """A frame begins here. The proof is a header at its end, the sender waiting at its end, or its
+    contents."""
     WAIT = auto()
     """More bytes are needed."""
     NO = auto()
@@ -43,7 +43,7 @@ class Judge(Protocol):
 
     @property
     def overlap(self) -> int:
-        """A header may begin in this many bytes at the end of the buffer, and go on after it."""
+        """The number of bytes at the end of the buffer in which an incomplete header may begin."""
 
     def candidates(self, buffer: bytearray, start: int) -> Iterable[int]:
         """Return the places from `start` on at which a frame may begin."""
@@ -61,15 +61,16 @@ class Search:
         self._holes: list[tuple[int, int]] = []
         self._looked = 0
         self._size = 0
-        """Bytes that were buffered when candidates were looked for last."""
+        """The number of buffered bytes at the last search for candidates."""
         self._turned = -1
         self._exhausted = False
-        """`LIMIT` bytes were searched in vain. Nothing is buffered until the next turn."""
+        """`LIMIT` bytes were searched without success. Nothing is buffered until the next change of
+        direction."""
         self._open: list[int] = []
         self.buffer = bytearray()
         """The buffered bytes, with zeros for gaps."""
         self.row_starts: set[int] = set()
-        """Places at which the sender began to send after the other side."""
+        """Places where the sender started again after the other side had sent."""
         self.dropped = 0
         """Captured bytes that were dropped."""
 
@@ -82,7 +83,7 @@ class Search:
         return self._runs
 
     def data(self, view: memoryview, time: int, end_time: int, *, turned: bool) -> None:
-        """Buffer the next bytes; `turned`: the other direction sent something before them."""
+        """Buffer the next bytes. `turned` means that the other direction sent something before them."""
         self._exhausted = self._exhausted and not turned
         if self._exhausted:
             self.dropped += len(view)
@@ -110,10 +111,10 @@ class Search:
         self._bound()
 
     def look(self, *, boundary: bool) -> int:
-        """Look for the start of a frame; return its place, or -1.
+        """Look for the start of a frame. Return its place, or -1.
 
         Args:
-            boundary: the sender stopped here, to wait for the other side or for ever.
+            boundary: the sender stopped here, to wait for the other side or because it ended.
         """
         if self._exhausted:
             return -1

@@ -1,6 +1,6 @@
 """IP headers in columns: where TCP begins, where it ended on the wire, and its two addresses.
 
-A packet in a tunnel (VXLAN, Geneve, GRE) is read in place of the one around it.
+If a packet is in a tunnel (VXLAN, Geneve, GRE), the inner packet is read instead of the outer one.
 """
 
 from dataclasses import dataclass
@@ -36,19 +36,19 @@ _EXTENSIONS = (0, 43, _FRAGMENT, _AUTHENTICATION, 60, 135, 139, 140)
 """IPv6 headers that may precede TCP: hop-by-hop, routing, fragment, AH, destination, mobility, HIP, shim6."""
 _MOST_EXTENSIONS = 8
 _MOST_TUNNELS = 2
-"""Tunnels in one another that are opened."""
+"""How many nested tunnels are opened."""
 
 
 @dataclass(frozen=True, slots=True)
 class _IpPackets:
-    """Where the IP packet of each record is."""
+    """The places of the IP packets, one for each record."""
 
     begin: Column
     version: Column
     end: Column
-    """Where the captured bytes end."""
+    """The end of the captured bytes."""
     wire_end: Column
-    """Where the packet ended on the wire, with the link layer's padding."""
+    """The end of the packet on the wire, including the link layer's padding."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,19 +57,19 @@ class _Others:
 
     rows: Column
     begin: Column
-    """Where it begins."""
+    """The start of the payload."""
     protocol: Column
     stop: Column
-    """Where it ended on the wire."""
+    """The end of the payload on the wire."""
 
 
 class TcpHeaders:
-    """Where the TCP header of each record is, and its addresses. `begin` is 0 in records without TCP."""
+    """The places of the TCP headers, and their addresses. `begin` is 0 in records without TCP."""
 
     def __init__(self, packets: int) -> None:
         self.begin = np.zeros(packets, np.int64)
         self.wire_end = np.zeros(packets, np.int64)
-        """Where the TCP segment ended on the wire. Link layers add padding to short packets after it."""
+        """The end of the TCP segment on the wire. After it, link layers pad short packets."""
         self.version = np.zeros(packets, np.uint64)
         self.source = np.zeros((2, packets), np.uint64)
         """Addresses in two halves. IPv4 addresses are in the second half."""
@@ -100,7 +100,7 @@ def transport(window: FileWindow, records: Records, counts: FileCounts) -> TcpHe
 def _read(
     window: FileWindow, packets: _IpPackets, records: Records, found: TcpHeaders, counts: FileCounts
 ) -> list[_Others]:
-    """Read IP headers. Return what carries no TCP."""
+    """Read IP headers. Return the packets that do not carry TCP."""
     version = packets.version
     short = (version > 0) & (packets.begin + np.where(version == IPV6, 40, 20) > packets.end)
     unreadable(records, short, counts)
@@ -111,7 +111,7 @@ def _read(
 
 
 def _inside(window: FileWindow, packets: _IpPackets, others: list[_Others], counts: FileCounts) -> _IpPackets:
-    """Return the packets in tunnels; in the other rows there is none."""
+    """Return the packets in tunnels. A row without a tunnel has no packet."""
     begin, version = packets.begin.copy(), np.full(len(packets.begin), NEITHER, np.int64)
     wire_end = packets.wire_end.copy()
     for one in others:
@@ -131,7 +131,7 @@ def unreadable(records: Records, rows: Column, counts: FileCounts) -> None:
 
 
 def _whole(counts: FileCounts, sane: Column, fragment: Column, protocol: Column) -> tuple[Column, Column]:
-    """Return which whole packets have TCP and which do not. Count packets that are not whole."""
+    """Return which complete packets have TCP and which do not. Count incomplete packets."""
     tcp = protocol == _TCP
     counts.malformed += int(np.count_nonzero(~sane))
     counts.fragments += int(np.count_nonzero(sane & fragment))

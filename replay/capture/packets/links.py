@@ -13,7 +13,7 @@ ETHERTYPES = {0x0800: IPV4, 0x86DD: IPV6}
 _VLAN_TAGS = (0x8100, 0x88A8, 0x9100)
 _MOST_TAGS = 2
 _FAMILIES = {2: IPV4, 10: IPV6, 24: IPV6, 28: IPV6, 30: IPV6}
-"""AF_INET, then AF_INET6 of Linux, of NetBSD and OpenBSD, of FreeBSD, of macOS."""
+"""Address families: AF_INET, then AF_INET6 of Linux, of NetBSD and OpenBSD, of FreeBSD, of macOS."""
 
 _Layer = Callable[[FileWindow, Column], tuple[Column, Column]]
 """(window, where the packets begin) -> (where IP begins, IPV4, IPV6 or NEITHER)."""
@@ -27,7 +27,10 @@ def _versions(kinds: Column, names: dict[int, int]) -> Column:
 
 
 def _with_ethertype(header: int, ethertype: int) -> _Layer:
-    """Make the reader of a layer: `header` bytes, its EtherType at `ethertype`, then maybe VLAN tags."""
+    """Make the reader of a layer with a header of `header` bytes and an EtherType at `ethertype`.
+
+    VLAN tags may follow.
+    """
 
     def layer(window: FileWindow, at: Column) -> tuple[Column, Column]:
         begin = at + header
@@ -44,7 +47,7 @@ def _with_ethertype(header: int, ethertype: int) -> _Layer:
 
 
 def _loopback(window: FileWindow, at: Column) -> tuple[Column, Column]:
-    """Read BSD loopback: an address family, in the byte order of the machine that captured it."""
+    """Read BSD loopback: an address family in the byte order of the capturing machine."""
     family = window.blocks(at, ">u4").astype(np.int64)
     swapped = window.blocks(at, "<u4").astype(np.int64)
     return at + 4, _versions(np.minimum(family, swapped), _FAMILIES)
@@ -71,7 +74,7 @@ _LAYERS: dict[int, _Layer] = {
 
 
 def network(window: FileWindow, records: Records, counts: FileCounts) -> tuple[Column, Column]:
-    """Return for each record where its IP header begins, and its IP version: NEITHER if it is not IP."""
+    """Return for each record the place of its IP header, and its IP version; NEITHER if it is not IP."""
     begin, version = records.at.copy(), np.full(len(records.at), NEITHER, np.int64)
     for link, packets in zip(
         *(found.tolist() for found in np.unique(records.link, return_counts=True)), strict=True

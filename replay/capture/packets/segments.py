@@ -1,12 +1,12 @@
 """TCP segments of captures as Arrow record batches: runs of payload, in capture order.
 
-A *run* is the payload of TCP segments that follow each other without a gap, in one direction of one
-connection, with no payload of the other direction captured between them. All have the same ACK number: their
-sender saw nothing new meanwhile. A SYN, FIN or RST without payload has a row of its own. Retransmissions,
+A *run* is the payload of consecutive TCP segments, in one direction of one connection. It has no gap, and no
+payload of the other direction was captured in between. All segments have the same ACK number, so their sender
+received nothing new meanwhile. A SYN, FIN or RST without payload has a row of its own. Retransmissions,
 overlaps and reordering stay as they are, and end a run.
 
-A run may end anywhere else too: at the end of a file, share or window, after `MAX_RUN` bytes, at a pause of
-`MAX_PAUSE`. Two rows that could be one mean the same as one.
+A run also ends at the end of a file, share or window, after `MAX_RUN` bytes, and at a pause of `MAX_PAUSE`.
+Splitting a run into two rows does not change its meaning.
 """
 
 import ipaddress
@@ -23,12 +23,12 @@ from replay.capture.files.window import Column, FileWindow
 from replay.capture.packets.tcp import EVERYTHING, FIN, RST, SYN, Filter, Packets, decode
 
 MAX_RUN = 1 << 20
-"""Bytes of payload after which a run ends."""
+"""After this many bytes of payload a run ends."""
 MAX_PAUSE = 1_000_000
-"""A pause between two packets, in ns, that ends a run. The times of frames come from runs. Without this rule
-the frames before and after a round trip would share a run where a packet was captured late."""
+"""A pause between two packets, in ns, that ends a run. The times of frames come from runs. Without this
+rule, if a packet was captured late, the frames before and after a round trip would share a run."""
 MAX_BATCH = 4 << 20
-"""Most bytes of payload in a batch."""
+"""The maximum of payload bytes in a batch."""
 _FILE_SHIFT = 40
 
 SEGMENTS = pa.schema(
@@ -69,7 +69,10 @@ def endpoints(connection: bytes) -> tuple[str, str]:
 
 
 def connection_key(one: str, other: str) -> bytes:
-    """Return the key of the connection between two ends, in any order: the reverse of `endpoints`."""
+    """Return the key of the connection between two ends, in either order.
+
+    This is the reverse of `endpoints`.
+    """
     low, high = sorted((_packed(one), _packed(other)))
     return bytes([4 if len(low) == 6 else 6]) + low + high
 
@@ -86,7 +89,7 @@ def _endpoint(packed: bytes) -> str:
 
 
 def read(share: TaskInput, keep: Filter = EVERYTHING) -> Iterator[pa.RecordBatch]:
-    """Read a share, as batches of SEGMENTS. After each part of a file comes a row with its FileCounts."""
+    """Read a share as batches of SEGMENTS. After each part of a file, a row has its FileCounts."""
     for piece in share.pieces:
         source = piece.source
         counts = FileCounts(file=source.name, number=source.number, fingerprint=source.fingerprint)
@@ -112,7 +115,7 @@ def runs(window: FileWindow, packets: Packets, base: int) -> pa.RecordBatch:
     Args:
         window: where the payload is.
         packets: in the order of the capture.
-        base: is added to each packet's offset to make `order`.
+        base: added to each packet's offset, to get `order`.
     """
     sort = _by_connection(packets.ends)
     first = _breaks(packets, sort)
@@ -143,14 +146,14 @@ def runs(window: FileWindow, packets: Packets, base: int) -> pa.RecordBatch:
 
 
 def _array(values: Column) -> pa.Array:
-    """Return a column as an Arrow array. `pa.array` would import pandas for it, which takes 0.2 s."""
+    """Return a column as an Arrow array. `pa.array` would import pandas, which takes 0.2 s."""
     bits = np.packbits(values, bitorder="little") if values.dtype == np.bool_ else values
     data = pa.py_buffer(np.ascontiguousarray(bits))
     return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), len(values), [None, data])
 
 
 def _by_connection(ends: Column) -> Column:
-    """Sort by a hash of the two ends, stably. Where two hashes are equal, runs just end more often."""
+    """Sort by a hash of the two ends, stably. If two hashes are equal, runs only end more often."""
     mixed = np.zeros(ends.shape[1], np.uint64)
     for part in ends:
         mixed = (mixed ^ part) * np.uint64(0x9E3779B97F4A7C15)
@@ -184,8 +187,8 @@ def _breaks(packets: Packets, sort: Column) -> Column:
 def _gather(window: FileWindow, packets: Packets, sort: Column) -> pa.Buffer:
     """Copy the payloads of the packets, in sorted order, one after the other.
 
-    An Arrow array is laid over the window. Its elements are, in turn, a payload and the bytes up to the next
-    one. Its `take` then copies the payloads at the speed of memory.
+    An Arrow array covers the window. Its elements alternate between a payload and the bytes up to the next
+    payload. Its `take` then copies the payloads at the speed of memory.
     """
     filled = np.flatnonzero(packets.size > 0)
     edges = np.empty(2 * len(filled), np.int32)
