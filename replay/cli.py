@@ -25,7 +25,7 @@ COMMANDS: Final = {
     "measure": ("replay.measure.command", "what sessions would have saved"),
     "drive": ("replay.drive.command", "play captured requests against a live gateway or broker"),
 }
-"""Each module offers `add_arguments(parser)` and `run(arguments) -> int`."""
+"""The modules of the commands. Each has `add_arguments(parser)` and `run(arguments) -> int`."""
 _EXTRAS: Final = {
     **dict.fromkeys(
         (
@@ -44,7 +44,7 @@ _EXTRAS: Final = {
     **dict.fromkeys(("cramjam", "google_crc32c", "lz4"), "cooperative"),
     "cryptography": "tls",
 }
-"""The extra that brings a package."""
+"""The extra that installs a package."""
 _EXAMPLES: Final = """\
 examples:
   tcpdump -i any -w fetches.pcap tcp port 9092
@@ -58,14 +58,14 @@ examples:
 
 
 class ReplayParser(argparse.ArgumentParser):
-    """Reports what is wrong in one line, and reads options from the environment and a file as well."""
+    """Reports errors in one line, and also reads options from the environment and a file."""
 
     def __init__(self, prog: str) -> None:
         self._own: dict[str, argparse.Action] = {}
         super().__init__(prog=prog, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
 
     def add_argument(self, *names: Any, **kwargs: Any) -> argparse.Action:
-        """Add an argument, and remember it if it is an option."""
+        """Add an argument. If it is an option, remember it."""
         action = super().add_argument(*names, **kwargs)
         if names[0].startswith("--"):
             self._own[action.dest] = action
@@ -76,7 +76,7 @@ class ReplayParser(argparse.ArgumentParser):
         self.exit(EXIT_USAGE, usage(self.prog, message))
 
     def parse(self, argv: Sequence[str], environ: Mapping[str, str]) -> argparse.Namespace:
-        """Read the command line; a flag counts before the environment, the environment before --config."""
+        """Read the command line. A flag overrides the environment, and the environment overrides --config."""
         given = {argument.split("=")[0] for argument in argv}
         file = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
         file.add_argument("--config", default=environ.get("FETCHGATE_CONFIG"))
@@ -151,7 +151,7 @@ def _parser(name: str) -> tuple[Any, ReplayParser]:
 def parsers() -> dict[str, argparse.ArgumentParser]:
     """Return the parsers of all commands by the words before their options, for `fetchgate completion`.
 
-    A command whose libraries are not installed has none; it is known all the same.
+    If the libraries of a command are not installed, the command has no parser in the result.
     """
     found: dict[str, argparse.ArgumentParser] = {"replay": _overview_parser()}
     for name in COMMANDS:
@@ -161,7 +161,7 @@ def parsers() -> dict[str, argparse.ArgumentParser]:
 
 
 def _left(run: Callable[[], int], program: str) -> int:
-    """Run a command; an interrupt, or an output that fails, is reported without a stack trace."""
+    """Run a command. Report an interrupt, or output that fails, without a stack trace."""
     try:
         code = run()
         sys.stdout.flush()
@@ -177,7 +177,7 @@ def _left(run: Callable[[], int], program: str) -> int:
 
 
 def _overview(argv: Sequence[str]) -> int:
-    """Print the commands; return 2 unless --help was given."""
+    """Print the commands. Return 0 for --help, otherwise 2."""
     _overview_parser().parse_args(argv)
     return EXIT_USAGE
 
@@ -192,7 +192,10 @@ def _overview_parser() -> ReplayParser:
 
 
 def _missing(error: ModuleNotFoundError) -> int:
-    """Report how to install what is missing; any other missing module is a defect of fetchgate."""
+    """Report how to install a missing library.
+
+    Raise the error for any other module, which is a defect of fetchgate.
+    """
     name = (error.name or "").partition(".")[0]
     if name not in _EXTRAS:
         raise error

@@ -1,9 +1,9 @@
-"""How the commands of ``fetchgate replay`` end: their exit codes. 0 is done."""
+"""Exit codes of ``fetchgate replay``. 0 means done."""
 
 from typing import Final
 
 EXIT_FAILED: Final = 1
-"""It failed at run time."""
+"""Failure at run time."""
 EXIT_USAGE: Final = 2
 """Wrong usage or configuration."""
 EXIT_PARTLY: Final = 3
@@ -11,6 +11,6 @@ EXIT_PARTLY: Final = 3
 EXIT_SILENT: Final = 4
 """A broker did not respond in time (`drive`)."""
 EXIT_INTERRUPTED: Final = 130
-"""The exit code that shells give for a command that SIGINT ended."""
+"""The exit code that shells use for a command ended by SIGINT."""
 EXIT_TERMINATED: Final = 143
-"""The same for SIGTERM."""
+"""The exit code for SIGTERM."""

@@ -1,4 +1,4 @@
-"""How connections to a target are opened: TCP, then TLS and SASL where it wants them."""
+"""Opens connections to a target: TCP, then TLS and SASL if configured."""
 
 import asyncio
 import secrets
@@ -23,12 +23,12 @@ from replay.drive.wire import CLOSED, TIMEOUT_SECONDS, SilentError, TargetConnec
 from replay.protocol.errors import error_name
 
 CONNECT_SECONDS: Final = 10.0
-"""Within this time, or the timeout if it is shorter, a connection must be open."""
+"""A connection must be open within this time, or within the timeout if that is shorter."""
 LIFETIME_USED: Final = 0.85
-"""A connection is replaced when this share of its time is over, as in Kafka's clients at the earliest."""
+"""A connection is replaced after this share of its lifetime. Kafka's clients replace theirs no earlier."""
 _UNSUPPORTED_MECHANISM: Final = 33
 _AUTHENTICATE_VERSIONS: Final = (0, 1)
-"""v1 tells for how long a login counts (KIP-368)."""
+"""v1 gives the lifetime of a login (KIP-368)."""
 
 Versions = dict[int, tuple[int, int]]
 """API key -> lowest and highest version."""
@@ -43,7 +43,7 @@ class Access:
     tls: ssl.SSLContext | None = None
     """None for plain text."""
     server_name: str = ""
-    """The name that certificates must be valid for; empty: the host of each connection."""
+    """The name for which certificates must be valid. If empty, the host of each connection."""
     login: SaslCredentials | None = None
     """None without SASL."""
 
@@ -91,7 +91,7 @@ async def ask_versions(connection: TargetConnection, access: Access) -> Versions
     """Ask for the versions of every API.
 
     Raises:
-        TargetError: there is no such response.
+        TargetError: there is no response.
         ProtocolError: it does not parse.
     """
     try:

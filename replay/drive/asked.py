@@ -1,4 +1,4 @@
-"""What the fetches of a capture request: partitions, offsets, topic ids without a known name. Sans-IO."""
+"""The contents of a capture's fetches: partitions, offsets, topic ids without a known name. Sans-IO."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -46,7 +46,7 @@ class Asked:
 
 
 _SAMPLED: Final = 20
-"""How many different fetches are read to find the broker that a client was connected to."""
+"""How many different fetches are read to find the captured broker of a client."""
 MAX_PARTITION: Final = 1_000_000
 """Kafka's own limits are far lower; a larger number is not a partition."""
 
@@ -64,7 +64,7 @@ def fetched(connection: PlayedConnection, names: Mapping[bytes, str]) -> dict[st
 
 
 def asked(script: Script, names: Mapping[bytes, str]) -> dict[str, Asked]:
-    """Return, by topic, from which offsets all fetches of a script read."""
+    """Return, by topic, the offsets of all fetches of a script."""
     found: dict[str, Asked] = {}
     frames = {step.frame: step for line in script.connections for step in line.steps}
     for step in frames.values():
@@ -82,10 +82,11 @@ def asked(script: Script, names: Mapping[bytes, str]) -> dict[str, Asked]:
 def needed(script: Script, fetched_topics: Mapping[str, Asked]) -> dict[str, int]:
     """Return the topics that requests of a script name, and how many partitions each must have.
 
-    As many as the capture's Metadata told, or as many as requests name. An id without a name is no topic.
+    The number is the one in the capture's Metadata, or higher if requests name more. An id without a name is
+    no topic.
 
     Args:
-        script: what is played.
+        script: the requests to play.
         fetched_topics: what `asked` returned for it.
     """
     found = {name: len(topic.lowest) for name, topic in fetched_topics.items()}

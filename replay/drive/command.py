@@ -47,7 +47,7 @@ except ImportError:  # not installed: asyncio's own works, only slower
     from asyncio import new_event_loop
 
 _LISTED: Final = 20
-"""How many client ids are listed at most."""
+"""How many client ids are listed."""
 
 DESCRIPTION: Final = """\
 Send the captured requests again, to a live gateway or broker. Each captured connection gets a connection of
@@ -372,7 +372,10 @@ def _nothing(script: Script, problems: list[str]) -> int:
 
 
 def _most(left_out: Sequence[LeftOutRow]) -> str:
-    """Return the API and the reason of most left-out requests; of fetches, if some were left out."""
+    """Return the API and the reason of the most left-out requests.
+
+    If fetches were left out, only they count.
+    """
     fetches = [row for row in left_out if row["api"] == FETCH]
     most = max(fetches or left_out, key=lambda row: row["requests"])
     return f"{most['api']}: {most['reason']}"

@@ -21,14 +21,14 @@ _ONE_SHARE: Final = 1 << 62
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """Which requests of a capture are played."""
+    """Selects the requests of a capture to play."""
 
     include: frozenset[int] = frozenset()
-    """API keys to play in addition to those that only read."""
+    """API keys to play in addition to the APIs that only read."""
     clients: frozenset[str] = frozenset()
-    """Client ids; empty: all."""
+    """Client ids. If empty, all clients."""
     ports: frozenset[int] = frozenset()
-    """Broker ports; empty: Kafka connections are recognized by their bytes."""
+    """Broker ports. If empty, Kafka connections are recognised by their bytes."""
     keylogs: tuple[str, ...] = ()
     """Files with secrets of TLS connections."""
     longest_wait: float | None = None
@@ -39,7 +39,7 @@ def load(inputs: Iterable[str], wanted: Wanted) -> tuple[Script, list[str]]:
     """Read captures.
 
     Returns:
-        The script, and what could not be read, a line each.
+        The script, and a line for each part that could not be read.
 
     Raises:
         InputError: an input that the user named does not exist, or a key log has no secrets.

@@ -1,7 +1,7 @@
-"""Translates captured requests to what the target has: topics, offsets, leader epochs. Sans-IO.
+"""Translates captured requests for the target: topics, offsets, leader epochs. Sans-IO.
 
 Topics are matched by name; for a topic id (Fetch v13 and later) the capture's Metadata gives the name, and
-the target's Metadata its own id. What the target lacks is left out of a fetch and counted.
+the target's Metadata its own id. Partitions that the target lacks are left out of a fetch and counted.
 """
 
 from collections import Counter
@@ -34,13 +34,13 @@ class OffsetPolicy(StrEnum):
     """The offsets that fetches read from."""
 
     KEEP = "keep"
-    """The captured offsets, whether the target has them or not."""
+    """Keep the captured offsets, even if the target does not have them."""
     CLAMP = "clamp"
-    """The captured offsets. If the target lacks one, the nearest that it has is used."""
+    """Keep the captured offsets. If the target lacks one, use the nearest that it has."""
     EARLIEST = "earliest"
-    """Each partition is shifted so that its lowest captured offset becomes the target's earliest."""
+    """Shift each partition so that its lowest captured offset becomes the target's earliest."""
     LATEST = "latest"
-    """Each partition is shifted so that its highest captured offset becomes the target's latest."""
+    """Shift each partition so that its highest captured offset becomes the target's latest."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -48,15 +48,15 @@ class Topic:
     """A topic of the target. Arrays have an item for each partition, from 0 on."""
 
     topic_id: bytes = bytes(UUID_BYTES)
-    """Zeros where the target has none (below Metadata v10)."""
+    """Zeros if the target gives no ids (below Metadata v10)."""
     leaders: npt.NDArray[np.int32]
-    """Node ids; -1: none."""
+    """Node ids of the leaders. -1 for no leader."""
     leader_epochs: npt.NDArray[np.int32]
-    """-1 where the target does not give it."""
+    """-1 if the target does not give it."""
     earliest: Offsets
-    """-1: unknown."""
+    """-1 if unknown."""
     latest: Offsets
-    """-1: unknown."""
+    """-1 if unknown."""
 
     @property
     def partitions(self) -> int:
@@ -87,18 +87,18 @@ class MappedFetch:
 
     layout: FetchLayout
     head: bytes
-    """From the API key to the session id, which v4 to v6 don't have; with correlation id 0."""
+    """The bytes from the API key to the session id, with correlation id 0. v4 to v6 have no session id."""
     topics: list[tuple[bytes, bytes]]
-    """For each element its key and its entries, as on the wire."""
+    """The elements: each with its key and its entries, as on the wire."""
     forgotten: list[tuple[bytes, bytes]]
-    """For each element its key and its partitions, 4 bytes each."""
+    """The elements: each with its key and its partitions, 4 bytes each."""
     tail: bytes
     """Rack and tags."""
     _entries: "list[tuple[tuple[bytes, bytes], bytes]] | None" = None
 
     @property
     def entries(self) -> "list[tuple[tuple[bytes, bytes], bytes]]":
-        """The entries of `topics`, each with its key and partition; every session has these same objects."""
+        """The entries of `topics`, each with its key and partition. All sessions share these objects."""
         if self._entries is None:
             size = self.layout.request_entry
             self._entries = [
@@ -116,7 +116,7 @@ class MappedFetch:
         Args:
             session_id: ignored below v7.
             session_epoch: ignored below v7.
-            listed: elements that replace its own; nothing is forgotten then.
+            listed: elements that replace its own. The frame then forgets nothing.
         """
         layout = self.layout
         forgotten = self.forgotten if listed is None else []
@@ -143,8 +143,8 @@ class FetchMapping:
 
     Args:
         names: topic id -> name, from the capture.
-        topics: what the target has, by name.
-        bounds: how offsets change, by topic name; those of other topics stay.
+        topics: the target's topics by name.
+        bounds: how offsets change, by topic name. Other topics keep their offsets.
         overrides: values that replace those in fetches.
     """
 
@@ -161,19 +161,21 @@ class FetchMapping:
         self._overrides = overrides
         self._mapped: dict[tuple[bytes, int | None], MappedFetch | None] = {}
         self.missing: Counter[str] = Counter()
-        """Entries left out of distinct fetches, by the topic that the target lacks, wholly or in part."""
+        """Entries that were left out of distinct fetches, because the target lacks the topic or some
+        partitions of it. By topic."""
         self.elsewhere: Counter[str] = Counter()
-        """Entries left out of distinct fetches because another broker leads their partitions, by topic."""
+        """Entries that were left out of distinct fetches, because another broker leads their partitions.
+        By topic."""
 
     def map(self, step: Step, node_id: int | None = None) -> MappedFetch | None:
-        """Return a fetch translated for the target, or None if the target has no partition that it lists.
+        """Return a fetch translated for the target. Return None if the target has none of its partitions.
 
         Args:
             step: a fetch.
-            node_id: the broker that gets the fetch. Only its partitions are kept; with None, all are.
+            node_id: the broker that gets the fetch. Only its partitions are kept. With None, all are kept.
 
         Returns:
-            In a session also a fetch without entries: it fetches the partitions of the session.
+            The fetch. In a session it may have no entries, and then fetches the partitions of the session.
         """
         key = step.frame, node_id
         if key not in self._mapped:
@@ -181,7 +183,7 @@ class FetchMapping:
         return self._mapped[key]
 
     def nameless(self, step: Step) -> bool:
-        """Tell whether a fetch lists topic ids only, and the capture has a name for none of them."""
+        """Return whether a fetch lists only topic ids for which the capture has no name."""
         request = parse_fetch_request(step.frame, step.version, step.body)
         listed = request.listing.keys if request.listing is not None else ()
         return request.layout.topic_ids and self._names.keys().isdisjoint(listed)
@@ -223,7 +225,7 @@ class FetchMapping:
     def _here(
         self, layout: FetchLayout, name: str, topic: Topic, block: bytes, node_id: int | None
     ) -> npt.NDArray[Any]:
-        """Return the entries that the target has and the broker leads; count the others."""
+        """Return the entries of partitions that the broker leads. Count the other entries."""
         fields = layout.request_fields
         partitions = np.frombuffer(block, fields)["partition"]
         here = partitions < topic.partitions
@@ -258,9 +260,9 @@ class FetchMapping:
 
 
 def bounds_of(policy: OffsetPolicy, topic: Topic, captured: Asked) -> Bounds | None:
-    """Return how a topic's offsets change, or None if they do not.
+    """Return how a topic's offsets change, or None if they do not change.
 
-    They also stay in a partition whose offsets the target did not give.
+    If the target did not give the offsets of a partition, its offsets stay, too.
     """
     if policy is OffsetPolicy.KEEP:
         return None
@@ -277,7 +279,7 @@ def bounds_of(policy: OffsetPolicy, topic: Topic, captured: Asked) -> Bounds | N
 
 
 def most_leading(script_topics: Mapping[str, Iterable[int]], topics: Mapping[str, Topic]) -> int | None:
-    """Return the node that leads most of the partitions, or None if none of them has a leader."""
+    """Return the node that leads the most of the partitions, or None if no partition has a leader."""
     votes: Counter[int] = Counter()
     for name, partitions in script_topics.items():
         topic = topics.get(name)
@@ -292,7 +294,7 @@ def most_leading(script_topics: Mapping[str, Iterable[int]], topics: Mapping[str
 def with_ids(frame: bytes, ids: Mapping[bytes, bytes]) -> bytes:
     """Replace the capture's topic ids by the target's in a request other than Fetch.
 
-    An id is 16 random bytes that occur nowhere else, so they are replaced wherever they are.
+    An id is 16 random bytes. They occur nowhere else, so each occurrence is replaced.
     """
     for captured, here in ids.items():
         frame = frame.replace(captured, here)
@@ -300,11 +302,11 @@ def with_ids(frame: bytes, ids: Mapping[bytes, bytes]) -> bytes:
 
 
 def without_creation(step: Step, topics: Iterable[str]) -> bytes | None:
-    """Return a Metadata request that creates no topic, or None below v4, where it might create one.
+    """Return a Metadata request that creates no topic. Return None below v4, which can't forbid it.
 
     Args:
         step: a Metadata request.
-        topics: the topics that the target has; they would not be created.
+        topics: the target's topics.
 
     Raises:
         ProtocolError: it does not parse.

@@ -1,7 +1,8 @@
 """When a request may be sent: deadlines on the loop's clock, and a rate limit by asyncio-throttle.
 
 asyncio-throttle limits calls within a sliding window, and lets a whole window's calls through at once. So it
-only limits the rate, with windows so short that its bursts don't show; it never gives the time.
+only limits the rate, with windows so short that its bursts don't matter. It never decides the time of a
+request.
 """
 
 import asyncio
@@ -12,7 +13,7 @@ from typing import Final
 from asyncio_throttle.throttler import Throttler
 
 WINDOW: Final = 0.02
-"""Seconds. A window holds at least one request, and is longer where the rate asks for less than that."""
+"""Seconds. A window holds at least one request, so it is longer for low rates."""
 _LONGEST_RETRY: Final = 0.005
 _RETRIES_PER_WINDOW: Final = 20
 
@@ -48,7 +49,7 @@ class Pace:
     """The time at which steps are due.
 
     Args:
-        speed: 1.0 plays in the captured time, 2.0 in half of it. With None everything is due at once.
+        speed: 1.0 plays in the captured time, 2.0 in half of it. With None, all requests are due at once.
         ceiling: the limit of the rate. None if there is none.
     """
 
@@ -58,11 +59,11 @@ class Pace:
         self._stop = asyncio.Event()
         self._began = 0.0
         self.behind = 0.0
-        """The longest delay of a request after its deadline, in seconds."""
+        """The longest delay of a request behind its deadline, in seconds."""
 
     @property
     def stopped(self) -> bool:
-        """Whether no further request is sent."""
+        """Whether to send no more requests."""
         return self._stop.is_set()
 
     def start(self) -> None:

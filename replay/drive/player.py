@@ -21,7 +21,7 @@ from replay.protocol.fetches import read_fetch
 from replay.protocol.naming import own_client, own_ids
 
 Route = Mapping[str, Sequence[Destination]]
-"""By the name of a captured connection: the broker that it goes to at each side."""
+"""The brokers of each captured connection, one for each side, by the connection's name."""
 
 _MAX_RECONNECTS: Final = 3
 """How many consecutive reconnects are allowed without a response between them."""
@@ -29,18 +29,18 @@ _MAX_RECONNECTS: Final = 3
 
 @dataclass(slots=True, eq=False)
 class _Copy:
-    """What the connections of one copy of the capture share."""
+    """The state that the connections of one copy of the capture share."""
 
     sessions: list[dict[str, SideSessions]]
-    """For each side, by the captured broker."""
+    """Sessions by captured broker, for each side."""
     ended: set[int] = field(default_factory=set)
     """The places of the connections that were played to their end in this round."""
     first_open: int = 0
-    """The lowest place of a connection that was not."""
+    """The lowest place of a connection that has not been played to its end."""
     started: int = 0
     """How many connections were started in this round."""
     suffix: bytes = b""
-    """Of its client, group and transactional ids; none for the first copy."""
+    """A suffix for its client, group and transactional ids. Empty for the first copy."""
 
     def end(self, place: int) -> None:
         """Record that a connection was played to its end."""
@@ -51,7 +51,7 @@ class _Copy:
 
 @dataclass(slots=True, eq=False)
 class _LiveConnection:
-    """One captured connection that is being played: a live connection at each side."""
+    """One captured connection in play: a live connection at each side."""
 
     captured: PlayedConnection
     places: Sequence[Destination]
@@ -97,9 +97,9 @@ class Player:
         self.sent = 0
         """Steps that were sent to every side."""
         self.left_out: Counter[LeftOut] = Counter()
-        """Steps that turned out not to be playable."""
+        """Steps that were found not to be playable."""
         self.errors: Counter[str] = Counter()
-        """Why connections failed, in a line each, and how often."""
+        """Error lines of failed connections, and how often each occurred."""
         self.timed_out = False
         """Whether a broker did not respond in time."""
         self.seconds = 0.0
@@ -119,7 +119,7 @@ class Player:
         self.seconds = perf_counter() - began
 
     def _start(self, copy: _Copy, lines: asyncio.TaskGroup) -> None:
-        """Start the connections for which those that had ended before them in the capture have ended."""
+        """Start each connection once all connections have ended that had ended before it in the capture."""
         order = self._by_after
         while copy.started < len(order) and order[copy.started].after <= copy.first_open:
             copy.started += 1
@@ -153,7 +153,7 @@ class Player:
         await self._settle(line, 0)
 
     async def _settle(self, line: _LiveConnection, most: int) -> None:
-        """Wait until no side has more than `most` requests in flight; drop failed and expired connections."""
+        """Wait until no side has more than `most` requests in flight. Drop failed and expired connections."""
         for number, live in enumerate(line.live):
             if live is None:
                 continue
@@ -178,7 +178,7 @@ class Player:
                     )
 
     async def _send(self, line: _LiveConnection, step: Step, *, reverse: bool) -> None:
-        """Send a step to every side, or to none; the side that gets it first changes with every step."""
+        """Send a step to every side, or to none. The first side changes with every step."""
         each = zip(self._sides, line.places, line.sessions, strict=True)
         frames = [side.frame(step, place, sessions) for side, place, sessions in each]
         if any(frame is None for frame in frames):
@@ -205,7 +205,7 @@ class Player:
         return live
 
     def _silent(self, side: TargetSide, address: Address, sent_at: float) -> None:
-        """End the run if a broker that did not respond in time has not responded to anything since."""
+        """End the run if a broker that missed a response in time has not responded to anything since."""
         self.timed_out = True
         if side.heard.get(address, 0.0) <= sent_at:
             self._pace.stop()

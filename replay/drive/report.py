@@ -23,12 +23,12 @@ FETCH: Final = "Fetch"
 
 
 class ApiFigures(TypedDict):
-    """One side's figures of one API, or of all. Bytes are whole frames, their 4-byte length included."""
+    """One side's figures of one API, or of all. Bytes are whole frames, including the 4-byte length."""
 
     side: str
     """capture, target or against."""
     api: str
-    """As Kafka names it, or "all"."""
+    """The API's name in Kafka, or "all"."""
     sent: int
     answered: int
     request_bytes: int
@@ -36,15 +36,15 @@ class ApiFigures(TypedDict):
     record_bytes: int
     partitions_answered: int
     failed: int
-    """Responses with an error, of the whole or of an entry."""
+    """Responses with an error, either of the whole response or of an entry."""
     errors: dict[str, int]
-    """Of whole responses, by Kafka's error code."""
+    """Errors of whole responses, by Kafka's error code."""
     partition_errors: dict[str, int]
-    """Of entries of responses (partitions, topics, groups, members), by Kafka's error code."""
+    """Errors of entries in responses (partitions, topics, groups, members), by Kafka's error code."""
     unreadable: int
     """Responses that do not parse."""
     latency_ms: dict[str, float]
-    """p50, p90, p99, max; those of a capture as seen where it was taken."""
+    """p50, p90, p99, max. For a capture, as measured at the place of the capture."""
 
 
 Cell: TypeAlias = Callable[[ApiFigures], str]
@@ -70,7 +70,7 @@ class SavingFigures(TypedDict):
     saved_bytes: int
     saved_ratio: float
     other_clients: bool
-    """The gateway served other clients during the run: its figures are not this run's alone."""
+    """The gateway served other clients during the run, so its figures include their traffic."""
 
 
 class Settings(TypedDict):
@@ -78,7 +78,7 @@ class Settings(TypedDict):
 
     target: str
     against: str
-    """"" without."""
+    """The address, or "" without --against."""
     speed: str
     """A factor, or "max"."""
     rate: float | None
@@ -93,12 +93,12 @@ class DriveReport(TypedDict):
     """The report."""
 
     version: str
-    """Of fetchgate."""
+    """The version of fetchgate."""
     settings: Settings
     connections: int
     """Captured connections with at least one played request."""
     captured_seconds: float
-    """From the first played request of the capture to the last, with waits cut by --longest-wait."""
+    """From the first to the last played request of the capture, with waits shortened by --longest-wait."""
     seconds: float
     planned: int
     sent: int
@@ -112,21 +112,23 @@ class DriveReport(TypedDict):
     created_topics: dict[str, int]
     """The topics that were created, and how many partitions they got."""
     missing_topics: dict[str, int]
-    """Entries left out of distinct fetches, by the topic that the target lacks, wholly or in part."""
+    """Entries that were left out of distinct fetches, because the target lacks the topic or some
+    partitions of it. By topic."""
     led_elsewhere: dict[str, int]
-    """Entries left out of distinct fetches because other brokers of the target lead them, by topic."""
+    """Entries that were left out of distinct fetches, because other brokers of the target lead them. By
+    topic."""
     timed_out: bool
     """A broker did not respond in time."""
     connection_errors: dict[str, int]
     figures: list[ApiFigures]
     saving: SavingFigures | None
-    """None without --against, and if no fetch got a response."""
+    """None without --against, or if no fetch got a response."""
     problems: list[str]
     """The parts of the input that could not be read."""
 
 
 def figures(side: str, tally: DriveTotals) -> list[ApiFigures]:
-    """Return a side's figures: all APIs together, then each."""
+    """Return a side's figures: first of all APIs together, then of each API."""
     rows = [(ALL, tally.total())]
     rows += [(name_of(key), counts) for key, counts in sorted(tally.by_key.items())]
     return [_figures(side, api, counts) for api, counts in rows]
@@ -158,7 +160,7 @@ def _by_code(errors: Mapping[int, int]) -> dict[str, int]:
 
 
 def left_out_rows(left_out: Mapping[LeftOut, int]) -> list[LeftOutRow]:
-    """Return what was left out, by API and reason."""
+    """Return the requests that were left out, by API and reason."""
     return [
         {"api": name_of(each.api_key), "reason": each.reason, "requests": count}
         for each, count in sorted(left_out.items())
@@ -211,7 +213,7 @@ def _coded(errors: Mapping[str, int]) -> str:
 
 
 def render(report: DriveReport) -> RenderableType:
-    """Render what `drive` prints."""
+    """Render the output of `drive`."""
     lines: list[RenderableType] = [_headline(report), *_failures(report), _sides(report)]
     if report["saving"] is not None:
         lines.append(_saving(report["saving"]))
@@ -232,7 +234,7 @@ def _headline(report: DriveReport) -> Text:
 
 
 def _failures(report: DriveReport) -> list[Text]:
-    """Return a line for each side with error responses: how many, by API."""
+    """Return a line for each side with error responses. It shows their number by API."""
     lines = []
     for side in (name for name in report["lost"]):
         rows = [row for row in report["figures"] if row["side"] == side and row["api"] != ALL]
@@ -247,7 +249,10 @@ def _failures(report: DriveReport) -> list[Text]:
 
 
 def _sides(report: DriveReport) -> Table:
-    """A column for each side; all requests first, then fetches, then other APIs with errors."""
+    """Add a column for each side.
+
+    The first row is all requests, then fetches, then other APIs with errors.
+    """
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_edge=False)
     sides = list(dict.fromkeys(row["side"] for row in report["figures"]))
     rows = {(row["side"], row["api"]): row for row in report["figures"]}
@@ -367,11 +372,11 @@ def _left_out(row: LeftOutRow) -> str:
 
 
 def render_plan(report: DriveReport, versions: Mapping[tuple[str, int], tuple[int, int]]) -> RenderableType:
-    """Render what `--dry-run` prints.
+    """Render the output of `--dry-run`.
 
     Args:
         report: the report of `plan`.
-        versions: by API and version, how many requests would be sent, and their bytes.
+        versions: how many requests would be sent, and their bytes, by API and version.
     """
     settings = report["settings"]
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))

@@ -37,27 +37,27 @@ AGAINST: Final = "against"
 PROGRESS_SECONDS: Final = 0.25
 
 Progress = Callable[[int, int], None]
-"""Called with the number of requests sent, and of all."""
+"""Called with the number of requests sent so far, and of all requests."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlayOptions:
-    """How to play: the options of the command line that say so, by their names."""
+    """The options of the command line that decide how to play. The names are the same."""
 
     target: Address | None
     against: Address | None = None
     admin: Address | None = None
-    """Of the gateway that `target` is; asked when there is `against`."""
+    """The admin endpoint of the gateway at `target`. Only used with `against`."""
     speed: float | None = 1.0
-    """None to send as fast as responses come."""
+    """None to send as fast as responses arrive."""
     rate: float | None = None
     """The highest number of requests a second at each side."""
     connections: int = 1
-    """For each captured one."""
+    """Connections for each captured one."""
     loop: int = 1
     """How often the capture is played."""
     duration: float | None = None
-    """After how many seconds sending ends."""
+    """Stop sending after this many seconds."""
     offsets: OffsetPolicy = OffsetPolicy.LATEST
     max_wait: int | None = None
     min_bytes: int | None = None
@@ -69,7 +69,7 @@ class PlayOptions:
     """Whether topics that a target lacks are created there."""
 
     def settings(self) -> Settings:
-        """Return the settings as the report has them."""
+        """Return the settings for the report."""
         return {
             "target": "" if self.target is None else str(self.target),
             "against": "" if self.against is None else str(self.against),
@@ -181,7 +181,10 @@ async def _sides(script: Script, options: PlayOptions) -> list[TargetSide]:
 
 
 def _routes(script: Script, sides: Sequence[TargetSide]) -> dict[str, list[Destination]]:
-    """Return where each connection goes, by name: those to one captured broker go to one of the target's."""
+    """Return the destination of each connection, by name.
+
+    Connections to one captured broker share one destination.
+    """
     by_broker: dict[str, dict[str, set[int]]] = {}
     for each in script.connections:
         partitions = by_broker.setdefault(each.broker, {})
@@ -191,7 +194,10 @@ def _routes(script: Script, sides: Sequence[TargetSide]) -> dict[str, list[Desti
 
 
 async def _play(player: Player, pace: Pace, options: PlayOptions, progress: Progress) -> bool:
-    """Play, report the progress, and stop in time or on an interrupt; tell whether there was one."""
+    """Play, report the progress, and stop in time or on an interrupt.
+
+    Return whether there was an interrupt.
+    """
     loop = asyncio.get_running_loop()
     interrupts: list[None] = []
 

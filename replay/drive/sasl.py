@@ -14,14 +14,14 @@ from typing import Final, TypeAlias
 HASHES: Final = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 MECHANISMS: Final = ("PLAIN", *HASHES)
 _ITERATIONS: Final = range(4096, 1_000_001)
-"""Kafka's least (KIP-84), and a number that keeps nobody busy for long."""
+"""The allowed iterations: at least Kafka's minimum (KIP-84), at most a number that takes little time."""
 
 Exchange: TypeAlias = Generator[bytes, bytes, None]
-"""Yields what is sent, and gets each response; it ends when nothing more is sent."""
+"""Yields messages to send, and receives each response. It ends when nothing more is to be sent."""
 
 
 class SaslError(ValueError):
-    """The target's part of an exchange is wrong; the text has nothing secret."""
+    """The target's part of an exchange is wrong. The text contains no secret."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,13 +33,14 @@ class SaslCredentials:
     username: str
     password: str = field(repr=False)
     _salted: dict[tuple[bytes, int], bytes] = field(default_factory=dict, repr=False, compare=False)
-    """The last salted password by salt and iterations: to make one takes milliseconds."""
+    """The last salted password by salt and iterations. It is kept because computing one takes
+    milliseconds."""
 
     def exchange(self, nonce: str) -> Exchange:
         """Authenticate.
 
         Args:
-            nonce: printable, without a comma, and another one each time; SCRAM needs it.
+            nonce: for SCRAM. It must be printable, without a comma, and different each time.
 
         Raises:
             SaslError: from the generator, if the target's part is wrong.

@@ -1,4 +1,4 @@
-"""The measured saving: a gateway's own counters against the bytes of the same requests sent directly."""
+"""The measured saving: compares a gateway's own counters with the bytes of the same requests without it."""
 
 import asyncio
 import urllib.request
@@ -16,7 +16,7 @@ from replay.drive.wire import TargetError, reason_of
 
 ASK_SECONDS: Final = 5.0
 SETTLE_SECONDS: Final = 0.2
-"""The counters are final when they have not changed for so long."""
+"""The counters are final if they have not changed for this time."""
 _MAX_SETTLES: Final = 25
 
 _REMEDY: Final = (
@@ -38,7 +38,7 @@ class GatewayCounters:
     broker_response: int = 0
     broker_records: int = 0
     broker_probes: int = 0
-    """Bytes of the gateway's own ApiVersions; 0 for a gateway that does not count them."""
+    """Bytes of the gateway's own ApiVersions requests. 0 for a gateway that does not count them."""
 
     def __sub__(self, before: Self) -> "GatewayCounters":
         names = [field.name for field in fields(self)]
@@ -50,12 +50,12 @@ class DriveSaving:
     """Fetch bytes between gateway and broker, and those of the same fetches without a gateway."""
 
     gateway: GatewayCounters
-    """What it counted during the run."""
+    """The gateway's counters for the run."""
     direct_request: int
     direct_response: int
     direct_records: int
     others: bool
-    """The gateway counted more fetches from clients than this run's: it served other clients as well."""
+    """The gateway counted more fetches than this run sent, so it served other clients as well."""
 
     @property
     def gateway_bytes(self) -> int:
@@ -82,7 +82,7 @@ def read_counters(exposition: str) -> GatewayCounters:
     """Read the counters out of a gateway's /metrics.
 
     Raises:
-        ValueError: it is not a gateway's.
+        ValueError: the text is not from a gateway.
     """
     found: dict[tuple[str, str], int] = {}
     try:
@@ -128,7 +128,7 @@ def _get(url: str) -> str:
 
 
 async def settled(admin: Address) -> GatewayCounters:
-    """Ask a gateway for its counters until they don't change: it closes sessions after its clients left.
+    """Ask a gateway for its counters until they don't change. It closes sessions after its clients left.
 
     Raises:
         TargetError: as in `scrape`.
@@ -143,12 +143,12 @@ async def settled(admin: Address) -> GatewayCounters:
 
 
 def measured(counted: GatewayCounters, through: DriveTotals, direct: DriveTotals) -> DriveSaving:
-    """Compare a gateway's counters of a run with what was sent directly.
+    """Compare a gateway's counters of a run with the bytes that were sent directly.
 
     Args:
-        counted: what the gateway counted during the run.
-        through: what this run sent to the gateway.
-        direct: what this run sent to the broker.
+        counted: the gateway's counters for the run.
+        through: the bytes that this run exchanged with the gateway.
+        direct: the bytes that this run exchanged with the broker.
     """
     own, other = through.of(ApiKey.FETCH), direct.of(ApiKey.FETCH)
     return DriveSaving(

@@ -46,7 +46,7 @@ READS: Final = frozenset(
         ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS,
     }
 )
-"""The APIs that change nothing at a broker; all others (records, groups, share sessions, authentication) are
+"""The APIs that change nothing at a broker. Others (records, groups, share sessions, authentication) are
 left out unless --include names them."""
 
 _CORRELATION: Final = slice(8, 12)
@@ -64,12 +64,12 @@ class Original:
 
     request_bytes: int
     response_bytes: int
-    """0: the capture has no response."""
+    """0 if the capture has no response."""
     seconds: float
     response: FetchSummary | None = None
     """The response of a fetch, if it was captured completely and parses."""
     errors: Errors | None = None
-    """Those of any other response, in the same case."""
+    """The errors of any other response, if it was captured completely and parses."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -82,20 +82,20 @@ class Step:
     version: int
     original: Original
     frame: bytes
-    """The whole frame as captured, with correlation id 0; equal frames are one object."""
+    """The whole frame as captured, with correlation id 0. Equal frames are one object."""
     body: int
     """Offset of the body in `frame`."""
     in_flight: int
-    """How many earlier requests on the connection had no response yet when the client sent it."""
+    """How many earlier requests on the connection had no response when the client sent this one."""
     has_response: bool = True
-    """False: a broker never responds to it (Produce with acks=0)."""
+    """False if a broker never responds to it (Produce with acks=0)."""
     session_id: int = 0
-    """The captured one of a fetch."""
+    """The captured session id of a fetch."""
     session_epoch: int = -1
     given: int = 0
-    """The session id in the captured response. 0 if it has none, or was not captured."""
+    """The session id in the captured response. 0 if the response has none, or was not captured."""
     isolation_level: int = 0
-    """That of a fetch: it determines what an entry without news looks like."""
+    """The isolation level of a fetch. It determines how an unchanged entry looks."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -109,7 +109,7 @@ class PlayedConnection:
     place: int = 0
     """Its place among the script's connections, ordered by their ends."""
     after: int = 0
-    """How many connections had ended before it began; it waits for these."""
+    """How many connections had ended before it began. It waits for that number."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -140,12 +140,12 @@ class Script:
 
     @property
     def seconds(self) -> float:
-        """How long they took in the capture."""
+        """Their duration in the capture."""
         return max((connection.steps[-1].at for connection in self.connections), default=0.0)
 
 
 def captured(connections: Iterable[PlayedConnection]) -> DriveTotals:
-    """Count what the steps were in the capture."""
+    """Count the steps as they were in the capture."""
     tally = DriveTotals()
     for connection in connections:
         for step in connection.steps:
@@ -162,12 +162,12 @@ def captured(connections: Iterable[PlayedConnection]) -> DriveTotals:
 
 @dataclass(slots=True, eq=False)
 class _Draft:
-    """A request whose step is being made."""
+    """A request whose step is not finished."""
 
     step: Step
     time: int
     response_time: int
-    """0: the capture has no response."""
+    """0 if the capture has no response."""
 
 
 class ScriptMaker:
@@ -175,7 +175,7 @@ class ScriptMaker:
 
     Args:
         include: API keys to play in addition to `READS`.
-        clients: client ids whose requests are played; empty: all.
+        clients: client ids whose requests are played. If empty, all clients.
     """
 
     def __init__(self, include: Iterable[int] = (), clients: Iterable[str] = ()) -> None:
@@ -220,8 +220,8 @@ class ScriptMaker:
         """Make the script.
 
         Args:
-            longest_wait: seconds; longer times in which no connection sent anything become as long as this.
-            limit: the number of requests at most; the first ones are played.
+            longest_wait: in seconds. Longer times without any request are shortened to this.
+            limit: the maximum of requests to play, from the first on.
         """
         order = sorted(
             (

@@ -1,4 +1,4 @@
-"""The options for TLS and SASL toward targets, in the words of Kafka and of `fetchgate proxy`."""
+"""The options for TLS and SASL toward targets, named as in Kafka and `fetchgate proxy`."""
 
 import argparse
 import os
@@ -16,7 +16,7 @@ PASSWORD_VARIABLE: Final = "FETCHGATE_SASL_PASSWORD"  # noqa: S105 - the name of
 
 
 class SecurityError(ValueError):
-    """Options or files that can't be used; the text is one line, and names the option."""
+    """Options or files can't be used. The text is one line, and names the option."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -99,7 +99,7 @@ def accesses(args: argparse.Namespace, environ: Mapping[str, str]) -> tuple[Acce
 
 
 def warning(args: argparse.Namespace) -> str:
-    """Return what is not safe about the options; "" if nothing is."""
+    """Return a warning about insecure options; "" if there are none."""
     if args.sasl_mechanism == "PLAIN" and "SASL_PLAINTEXT" in {
         args.security_protocol,
         args.against_security_protocol,
@@ -109,7 +109,7 @@ def warning(args: argparse.Namespace) -> str:
 
 
 def _refuse(args: argparse.Namespace, prefix: str, protocols: str) -> None:
-    """Refuse options that have no effect: who gives them thinks that they have one."""
+    """Refuse options that have no effect, because the user would expect an effect."""
     for name, value in vars(args).items():
         if name.startswith(prefix) and value:
             flag = "--" + name.replace("_", "-")
@@ -164,5 +164,5 @@ def _why(error: OSError, otherwise: str) -> str:
 
 
 def _no_passphrase() -> str:
-    """Refuse a passphrase; without this callback OpenSSL would ask for it at the terminal."""
+    """Refuse a passphrase. Without this callback OpenSSL would ask for it at the terminal."""
     raise SecurityError("the key is encrypted; give one without a passphrase")

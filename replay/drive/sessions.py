@@ -1,7 +1,7 @@
 """The fetch sessions of the capture's clients at the target. Sans-IO.
 
-A client with sessions of its own (KIP-227) sends the id that its broker gave. The target gives another id,
-and its epochs start again. A session that the target loses is made again with all its partitions, as such a
+A client with its own sessions (KIP-227) sends the id that its broker gave. The target gives another id, and
+its epochs start again. If the target loses a session, it is created again with all its partitions, as such a
 client does.
 """
 
@@ -23,20 +23,20 @@ class Session:
     """The target's session for one captured session id."""
 
     session_id: int = 0
-    """The id that the target gave. 0 if it gave none or lost the session."""
+    """The id that the target gave. 0 if it gave none, or lost the session."""
     next_epoch: int = 1
     listed: dict[tuple[bytes, bytes], bytes] = field(default_factory=dict)
-    """(topic key, partition as on the wire) -> the entry that was sent last."""
+    """(topic key, partition as on the wire) -> the last entry that was sent."""
 
     def apply(self, fetch: MappedFetch) -> None:
-        """Add what a fetch lists, and remove what it forgets."""
+        """Add the partitions that a fetch lists, and remove the ones that it forgets."""
         self.listed.update(fetch.entries)
         for key, partitions in fetch.forgotten:
             for at in range(0, len(partitions), 4):
                 self.listed.pop((key, partitions[at : at + 4]), None)
 
     def responded(self, error_code: int, session_id: int) -> None:
-        """Apply the target's response to a fetch that makes or continues the session."""
+        """Apply the target's response to a fetch that creates or continues the session."""
         self.session_id = 0 if error_code else session_id
 
     def elements(self) -> Iterable[tuple[bytes, bytes]]:
@@ -46,19 +46,22 @@ class Session:
 
 
 class SideSessions:
-    """The sessions of all connections to one broker: a client may continue one on another connection."""
+    """The sessions of all connections to one broker.
+
+    A client may continue a session on another connection.
+    """
 
     def __init__(self) -> None:
         self._by_captured: dict[int, Session] = {}
         self._nameless: Session | None = None
-        """The last session that was made by a request without a captured response."""
+        """The last session that was created by a request without a captured response."""
 
     def frame(self, step: Step, fetch: MappedFetch) -> tuple[bytes, Session | None] | None:
         """Build the frame of a fetch.
 
         Returns:
-            The frame, and the session that it makes or continues; None: its session began before the capture,
-            so its partitions are unknown.
+            The frame, and the session that it creates or continues. None if its session began before the
+            capture, because its partitions are unknown.
         """
         if step.session_epoch == FIRST:
             return self._first(step, fetch)
@@ -79,7 +82,7 @@ class SideSessions:
         return fetch.frame(session.session_id, epoch), session
 
     def _first(self, step: Step, fetch: MappedFetch) -> tuple[bytes, Session]:
-        """Make a session; this closes the earlier session of that id, or one that the client gives up."""
+        """Create a session. This closes the earlier session of that id, or one that the client gives up."""
         before = self._by_captured.pop(step.session_id or step.given, None)
         session = Session()
         session.apply(fetch)

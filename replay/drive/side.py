@@ -1,4 +1,4 @@
-"""One side of a run, a target with its counts: what is sent there for each step. Sans-IO."""
+"""One side of a run: a target with its counts, and the frames that it gets for each step. Sans-IO."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -32,11 +32,11 @@ NO_FETCH: Final = "not needed: no fetch can be sent"
 
 
 class TargetSide:
-    """A target, and what was counted there.
+    """A target, with its counts.
 
     Args:
         name: "target" or "against".
-        target: the versions, brokers and topics that it has.
+        target: its versions, brokers and topics.
         names: topic id -> name, from the capture.
         asked: the offsets that the capture fetched from, by topic.
         policy: the offsets that fetches read from.
@@ -59,7 +59,7 @@ class TargetSide:
         self.lost = 0
         """Requests that should have had a response and got none."""
         self.heard: dict[Address, float] = {}
-        """When each broker sent its last response (perf_counter)."""
+        """When each broker last responded (perf_counter)."""
         found = {
             topic: bounds_of(policy, target.topics[topic], asked[topic])
             for topic in asked.keys() & target.topics.keys()
@@ -74,7 +74,7 @@ class TargetSide:
         self._plain: dict[tuple[bytes, int | None], bytes] = {}
 
     def why_not(self, step: Step, place: Destination) -> str:
-        """Return why a step can't be played here; empty: it can, as far as is known before the run."""
+        """Return why a step can't be played here. Return "" if it can, as far as is known before the run."""
         if not self.target.speaks(step.api_key, step.version):
             return UNSPOKEN.format(step.version)
         if step.api_key == ApiKey.FETCH:
@@ -123,13 +123,13 @@ def playable(
     sides: Sequence[TargetSide],
     routes: Mapping[str, Sequence[Destination]],
 ) -> tuple[list[PlayedConnection], Counter[LeftOut]]:
-    """Leave out the steps that some side can't get, so that all sides get the same.
+    """Leave out steps that can't be played at every side, so that all sides get the same steps.
 
-    If no fetch remains, the reads that lead to fetches are left out, too: Metadata and the like alone would
+    If no fetch remains, requests that prepare fetches (such as Metadata) are left out, too. They alone would
     look like a successful run.
 
     Returns:
-        The connections with the remaining steps, and what was left out.
+        The connections with the remaining steps, and the steps that were left out.
     """
     connections = list(connections)
     left_out: Counter[LeftOut] = Counter()

@@ -1,4 +1,4 @@
-"""Counts of requests and responses; the same for a capture and for a run. Sans-IO."""
+"""Counts of requests and responses, of a capture or of a run. Sans-IO."""
 
 from array import array
 from collections import Counter
@@ -15,7 +15,7 @@ PERCENTILES: Final = (50, 90, 99)
 
 @dataclass(slots=True, kw_only=True)
 class RequestCounts:
-    """The requests of one API key at one side. Bytes are whole frames, their 4-byte length included."""
+    """The requests of one API key at one side. Bytes are whole frames, including the 4-byte length."""
 
     sent: int = 0
     answered: int = 0
@@ -25,7 +25,7 @@ class RequestCounts:
     """The contents of the `records` fields of fetch responses; part of `response_bytes`."""
     partitions_answered: int = 0
     failed: int = 0
-    """Responses with an error, of the whole or of an entry."""
+    """Responses with an error, either of the whole response or of an entry."""
     errors: Counter[int] = field(default_factory=Counter)
     """Errors of whole responses, by code."""
     partition_errors: Counter[int] = field(default_factory=Counter)
@@ -77,7 +77,7 @@ class DriveTotals:
         counts.seconds.append(seconds)
 
     def fetched(self, response: FetchSummary | None) -> None:
-        """Count the fields of a fetch response. None is one that could not be parsed."""
+        """Count the fields of a fetch response. None if it could not be parsed."""
         if response is None:
             self.failed(ApiKey.FETCH, None)
             return
@@ -88,7 +88,7 @@ class DriveTotals:
         self.failed(ApiKey.FETCH, Errors(whole, response.partition_errors))
 
     def failed(self, api_key: int, errors: Errors | None) -> None:
-        """Count the errors of a response, if any. None is one that could not be parsed."""
+        """Count the errors of a response. None if it could not be parsed."""
         counts = self.of(api_key)
         if errors is None:
             counts.unreadable += 1
@@ -106,7 +106,7 @@ class DriveTotals:
 
 
 def percentile(ordered: Sequence[float], percent: float) -> float:
-    """Return the smallest value that at least `percent` of the values do not exceed; 0.0 if there are none.
+    """Return the smallest value that at least `percent` of the values do not exceed. Without values: 0.0.
 
     Args:
         ordered: ascending.

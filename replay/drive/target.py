@@ -1,4 +1,4 @@
-"""What a target has: its versions, brokers and topics, and the first and last offsets of partitions."""
+"""The contents of a target: versions, brokers, topics, and the first and last offsets of partitions."""
 
 import asyncio
 from collections.abc import Iterable, Mapping
@@ -19,17 +19,18 @@ from replay.drive.wire import SilentError, TargetConnection, TargetError
 from replay.protocol.errors import error_name
 
 _FIRST_SECONDS: Final = 5.0
-"""Within this time, or the timeout if it is shorter, the first response must come."""
+"""The first response must arrive within this time, or within the timeout if that is shorter."""
 _METADATA_VERSIONS: Final = (4, 12)
-"""From v4 on a request can forbid to create topics; brokers from 1.0 to 4.3 speak one of these versions."""
+"""From v4 on, a request can forbid to create topics. Brokers from 1.0 to 4.3 support one of these
+versions."""
 _LIST_OFFSETS_VERSION: Final = 1
-"""Brokers from 1.0 to 4.3 speak it."""
+"""Brokers from 1.0 to 4.3 support it."""
 _LATEST, _EARLIEST = -1, -2
 _CLIENT: Final = -1
 """The replica_id of a client."""
 _MAX_PARTITIONS: Final = 1_000_000
 _CREATE_TOPICS_VERSIONS: Final = (2, 4)
-"""Brokers from 1.0 to 4.3 speak one of these versions; they differ in what their fields may be."""
+"""Brokers from 1.0 to 4.3 support one of these versions. They allow different values in fields."""
 TOPIC_ALREADY_EXISTS: Final = 36
 _CREATE_TOPICS_REQUEST: Final = (
     "topics:[name:string num_partitions:int32 replication_factor:int16 "
@@ -67,17 +68,20 @@ class Target:
     topics: dict[str, Topic] = field(default_factory=dict)
     """The requested topics that exist."""
     controller: int = -1
-    """The node that creates topics; -1: unknown."""
+    """The node that creates topics. -1 if unknown."""
     created: dict[str, int] = field(default_factory=dict)
     """The topics that were created here, and how many partitions they got."""
 
     def speaks(self, api_key: int, version: int) -> bool:
-        """Tell whether it speaks a version of an API."""
+        """Return whether the target supports a version of an API."""
         lowest, highest = self.versions.get(api_key, (0, -1))
         return lowest <= version <= highest
 
     def place(self, leader: int | None) -> Destination:
-        """Return where to fetch what a broker leads; a single broker is at the target's own address."""
+        """Return the destination for partitions that a broker leads.
+
+        A single broker has the target's own address.
+        """
         if len(self.brokers) <= 1 or leader is None or leader not in self.brokers:
             return Destination(self.address, None)
         return Destination(self.brokers[leader], leader)
@@ -124,7 +128,10 @@ async def look(
 
 
 async def _first_versions(connection: TargetConnection, access: Access) -> Versions:
-    """Ask for the versions of every API. A server that is no broker may wait for more: it gets less time."""
+    """Ask for the versions of every API.
+
+    The timeout is shorter, because a server that is no broker may never respond.
+    """
     connection.timeout = min(access.timeout, _FIRST_SECONDS)
     try:
         return await ask_versions(connection, access)
@@ -210,7 +217,7 @@ def _text(name: bytes | None) -> str:
 async def _create(target: Target, topics: Mapping[str, int]) -> None:
     """Create topics, and wait until each partition has a leader that responds with its offsets.
 
-    Metadata tells of a leader before it knows itself that it leads: until then it responds with errors.
+    Metadata names a leader before the leader itself knows. Until then it responds with errors.
     """
     lowest, highest = target.versions.get(ApiKey.CREATE_TOPICS, (0, -1))
     version = min(highest, _CREATE_TOPICS_VERSIONS[1])
@@ -252,7 +259,7 @@ def _serves(target: Target, name: str, partitions: int) -> bool:
 def create_request(version: int, topics: Mapping[str, int]) -> bytes:
     """Write a CreateTopics request (v2 to v4).
 
-    From v4 on a broker can choose its default replication factor (KIP-464); before, each partition gets one
+    From v4 on, the broker uses its default replication factor (KIP-464). Below v4, each partition gets one
     replica.
     """
     listed: list[dict[str, Any]] = [

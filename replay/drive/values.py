@@ -1,6 +1,6 @@
 """Parses the values of `drive`'s options.
 
-Each function raises `argparse.ArgumentTypeError`, which names the text and what would be right.
+Each function raises `argparse.ArgumentTypeError`. Its message has the text and the expected format.
 """
 
 import argparse
@@ -79,7 +79,7 @@ def positive(text: str) -> float:
 
 
 def speed(text: str) -> float | None:
-    """Read a number above 0, or `max`, which is None."""
+    """Read a number above 0, or `max`, which becomes None."""
     return None if text == "max" else positive(text)
 
 
@@ -120,7 +120,7 @@ def apis(text: str) -> list[int]:
 
 
 def named_id(text: str) -> tuple[bytes, str]:
-    """Read ID=NAME; the id as Kafka writes it (22 characters of base 64) or as 32 hexadecimal digits."""
+    """Read ID=NAME. The id is in Kafka's form (22 characters of base 64), or has 32 hexadecimal digits."""
     id_, equals, name = text.partition("=")
     try:
         found = bytes.fromhex(id_) if len(id_) == 2 * UUID_BYTES else base64.urlsafe_b64decode(id_ + "==")

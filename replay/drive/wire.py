@@ -25,24 +25,24 @@ from proxy.protocol.primitives import ProtocolError, encode_string, read_int32
 from replay.protocol.names import name_of
 
 TIMEOUT_SECONDS: Final = 30.0
-"""That of Kafka's clients (request.timeout.ms)."""
+"""The default of Kafka's clients (request.timeout.ms)."""
 MAX_FRAME: Final = 1 << 30
 _SMALLEST_RESPONSE: Final = 4
 _CLIENT_ID: Final = b"fetchgate-drive"
 _HEADER: Final = Struct(">hhi")
 _LENGTH: Final = Struct(">i")
 _KEY: Final = Struct(">hh")
-"""api_key and api_version, behind the length."""
+"""api_key and api_version, after the length."""
 
 _GOODBYE_SECONDS: Final = 1.0
 CLOSED: Final = "closed by the peer"
 
 OnResponse: TypeAlias = Callable[[bytes, float], None]
-"""Called with a whole response and the seconds that it took."""
+"""Called with a whole response and its response time in seconds."""
 
 
 class TargetError(Exception):
-    """A target can't be reached, or is not a Kafka broker by its responses. The text is one line."""
+    """A target can't be reached, or does not respond as a Kafka broker. The text is one line."""
 
 
 class SilentError(TargetError):
@@ -71,13 +71,13 @@ class TargetConnection(asyncio.Protocol):
         self.error: str = ""
         """Why it is closed, if the peer closed it or a response was wrong."""
         self.silent = False
-        """Whether it was closed because a response did not come in time."""
+        """Whether it was closed because a response was late."""
         self.on_silence: Callable[[float], None] | None = None
-        """Called then, with the time (perf_counter) at which the request was sent."""
+        """Called if a response is late, with the time (perf_counter) at which the request was sent."""
         self.expires_at = inf
-        """When another connection must be opened (perf_counter): a broker limits how long a login counts."""
+        """When it must be replaced (perf_counter), because a broker limits the lifetime of a login."""
         self.responses = 0
-        """How many responses came."""
+        """How many responses arrived."""
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._waiting: deque[_Waiting] = deque()
@@ -102,8 +102,8 @@ class TargetConnection(asyncio.Protocol):
         """Send a request.
 
         Args:
-            frame: whole; its correlation id is replaced.
-            on_response: called with the response. None if there will be none.
+            frame: the whole frame. Its correlation id is replaced.
+            on_response: called with the response. None for a request without a response.
         """
         self._correlation_id = self._correlation_id + 1 & 0x7FFF_FFFF
         if self._transport is not None:  # otherwise it was just lost, which `until` reports
@@ -131,7 +131,7 @@ class TargetConnection(asyncio.Protocol):
             self.fail()
 
     def fail(self) -> NoReturn:
-        """Raise the error that says why the connection is closed.
+        """Raise the error that closed the connection.
 
         Raises:
             SilentError: a response did not come in time.
@@ -159,12 +159,12 @@ class TargetConnection(asyncio.Protocol):
             raise TargetError(f"{self.address}: does not respond as Kafka does: {error}") from None
 
     def close(self) -> None:
-        """Close it; outstanding requests get no response."""
+        """Close it. Outstanding requests get no response."""
         if self._transport is not None:
             self._transport.close()
 
     async def finish(self) -> None:
-        """Close it, and wait until it is closed: TLS says goodbye first."""
+        """Close it, and wait until it is closed. TLS sends a last message first."""
         self.close()
         with suppress(TimeoutError):
             async with asyncio.timeout(_GOODBYE_SECONDS):
@@ -201,7 +201,7 @@ class TargetConnection(asyncio.Protocol):
             self._enough.set_result(None)
 
     def _check_time(self) -> None:
-        """Close the connection if a response is due; otherwise look again when it is."""
+        """Close the connection if a response is late. Otherwise check again when the next one is due."""
         self._timer = None
         if not self._waiting or self._transport is None:
             return
@@ -248,7 +248,7 @@ class TargetConnection(asyncio.Protocol):
 
 
 def _longest_wait(frame: bytes) -> float:
-    """Return how many seconds a broker may hold a request: a fetch for its max_wait_ms."""
+    """Return how long a broker may delay its response, in seconds: for a fetch, its max_wait_ms."""
     api_key, version = _KEY.unpack_from(frame, 4)
     if api_key != ApiKey.FETCH:
         return 0.0

@@ -1,1 +1,1 @@
-"""``fetchgate replay inspect``: counts what is in captures, without Spark."""
+"""``fetchgate replay inspect``: counts the contents of captures, without Spark."""

@@ -1,4 +1,4 @@
-"""``fetchgate replay inspect``: shows what is in captures, without Spark."""
+"""``fetchgate replay inspect``: shows the contents of captures, without Spark."""
 
 import argparse
 import json

@@ -1,4 +1,4 @@
-"""Counts of what is in captures: files, connections, and their requests. Sans-IO."""
+"""Counts of the contents of captures: files, connections, and their requests. Sans-IO."""
 
 import dataclasses
 import struct
@@ -50,7 +50,7 @@ class FetchCounts:
     kinds: Counter[str] = field(default_factory=Counter)
     """By kind: full (epoch 0), incremental (> 0), sessionless (-1, no session id), close (-1 with one)."""
     least: int = -1
-    """Fewest partitions listed by a fetch; -1 if there is no fetch."""
+    """The lowest number of partitions in a fetch. -1 if there is no fetch."""
     most: int = 0
     partitions: int = 0
     """The partitions of all fetches together."""
@@ -80,7 +80,7 @@ class ConnectionCounts:
 
     @property
     def unpaired_responses(self) -> int:
-        """Responses whose requests were not seen."""
+        """Responses without a captured request."""
         return self.keys[UNSEEN].responses if UNSEEN in self.keys else 0
 
     @property
@@ -107,7 +107,7 @@ class Inspection:
     """All counts: of the events that `Connections` returns, and of files.
 
     Args:
-        ports: those of --port.
+        ports: the ports of --port.
     """
 
     def __init__(self, ports: frozenset[int] = frozenset()) -> None:
@@ -173,11 +173,11 @@ class Inspection:
         )
 
     def cut_fetches(self) -> int:
-        """Return how many of them were not captured whole."""
+        """Return how many of the fetches were captured only in part."""
         return sum(counts.fetch.unread for counts in self.connections)
 
     def next_step(self) -> str:
-        """Say what to do if nothing in the captures fetches; "" otherwise."""
+        """Return advice if there are no fetches in the captures; "" otherwise."""
         if self.fetches():
             return ""
         others = self.others()
@@ -201,7 +201,7 @@ class Inspection:
         return encrypted(sum(counts.end.tls_bytes > 0 for counts in self.connections), others)
 
     def problems(self) -> Iterator[tuple[str, str]]:
-        """Yield what could not be read: the file, and the problem."""
+        """Yield the problems: file, and the part that could not be read."""
         for name, counts in self.files.items():
             for problem in counts.problems:
                 yield name, problem
@@ -267,7 +267,7 @@ def _listed(exchange: Exchange) -> tuple[int, str] | None:
 
 
 def _count(frame: bytes, at: int, layout: FetchLayout) -> int:
-    """Count the partitions of a request whose topics have ids and no tags; -1 if it is of another kind."""
+    """Count the partitions of a request with topic ids and without tags. Return -1 for any other request."""
     if not layout.topic_ids:
         return -1
     topics, at = read_compact_count(frame, at)

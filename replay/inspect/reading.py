@@ -1,4 +1,4 @@
-"""Reads captures and counts what is in them."""
+"""Reads captures and counts their contents."""
 
 import sys
 import time
@@ -23,7 +23,7 @@ _PROGRESS_AFTER: Final = 1.0
 
 
 def inspect(sources: list[Source], ports: frozenset[int], secrets: Secrets | None = None) -> Inspection:
-    """Read captures and count what is in them."""
+    """Read captures and count their contents."""
     inspection = Inspection(ports)
     connections = Connections(ports=ports, responses=frozenset(), secrets=secrets)
     with _Progress(sum(max(source.size, 0) for source in sources)) as progress:

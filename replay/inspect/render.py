@@ -17,13 +17,13 @@ from replay.inspect.counts import ApiCounts, ConnectionCounts, Inspection, name_
 from replay.report.wording import plural, shown, size
 
 _WIDTH: Final = 160
-"""Characters in a line if the output is not a terminal."""
+"""The line length if the output is not a terminal."""
 _BROAD: Final = 140
-"""In narrower terminals each connection has lines of its own, and bytes are rounded."""
+"""In narrower terminals, each connection has several lines, and bytes are rounded."""
 _SHOWN: Final = 40
-"""How many connections the table has at most. The JSON has all."""
+"""The maximum of connections in the table. The JSON has all."""
 _PORTS: Final = 5
-"""Most ports that are named for --port."""
+"""The maximum of ports in the advice for --port."""
 _LINK_TYPES: Final = {
     0: "null", 1: "Ethernet", 12: "raw IP", 14: "raw IP", 101: "raw IP", 108: "loopback",
     113: "Linux SLL", 228: "IPv4", 229: "IPv6", 276: "Linux SLL2",
@@ -31,11 +31,11 @@ _LINK_TYPES: Final = {
 
 
 def show(inspection: Inspection, console: Console | None = None, *, measure: str = "") -> None:
-    """Print a verdict, tables of the files, the requests and the connections, and what to do next.
+    """Print a verdict, tables of the files, the requests and the connections, and the next step.
 
     Args:
-        inspection: what to show.
-        console: where to.
+        inspection: the counts to show.
+        console: the output.
         measure: the command that measures the same captures.
     """
     out = console or Console(highlight=False, width=None if sys.stdout.isatty() else _WIDTH)
@@ -57,7 +57,7 @@ def show(inspection: Inspection, console: Console | None = None, *, measure: str
 
 
 def _again(inspection: Inspection) -> str:
-    """Say what to do if most fetches were cut; "" if they were not."""
+    """Return advice if most fetches were captured only in part; "" otherwise."""
     cut, fetches = inspection.cut_fetches(), inspection.fetches()
     if 2 * cut < fetches:
         return ""
@@ -135,7 +135,7 @@ def _connections(kafka: list[ConnectionCounts]) -> Table:
 
 
 def _connection_lines(kafka: list[ConnectionCounts]) -> Text:
-    """Return the same as `_connections`, in lines that wrap nowhere but between words."""
+    """Return the contents of `_connections` as lines that wrap only between words."""
     text = Text("Connections that speak Kafka\n", style="")
     for counts in kafka[:_SHOWN]:
         end = counts.end
@@ -158,7 +158,7 @@ def _fetch_versions(counts: ConnectionCounts) -> str:
 
 
 def _span(counts: ConnectionCounts) -> str:
-    """Return how many partitions fetches list; "" without a fetch."""
+    """Return the range of the number of partitions in fetches; "" without a fetch."""
     fetch = counts.fetch
     span = f"{fetch.least}" if fetch.least == fetch.most else f"{fetch.least}-{fetch.most}"
     return span if fetch.kinds else ""
@@ -206,7 +206,7 @@ def _lines(inspection: Inspection) -> list[str]:
 
 
 def _ports(ends: list[ConnectionEnd]) -> str:
-    """Return options for the ports of connections that did not look like Kafka: those of most bytes."""
+    """Return --port options for connections that did not look like Kafka: the ports with the most bytes."""
     ports: Counter[str] = Counter()
     for end in ends:
         ports[end.broker.rpartition(":")[2]] += end.client_bytes + end.broker_bytes

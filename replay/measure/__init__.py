@@ -1,15 +1,16 @@
 """``fetchgate replay measure``: one row for each exchange, added up to a report.
 
-- ``steps``: the way from segments to rows of the table. ``here`` runs it in this process, ``spark`` on Spark.
+- ``steps``: the steps from segments to rows of the table. ``here`` runs it in this process, ``spark`` on
+  Spark.
 - ``table``: the table of exchanges, column by column. ``typed`` makes columns of dataclasses. ``old_tables``
   reads what earlier releases wrote.
 - ``rows``: turns the exchanges of a connection into its rows of the table, through ``replay.simulate``.
 - ``digest``, ``limits``: the summary of a connection: bytes by topic and over time, sessions, limits.
-- ``keys``, ``spread``: with --cooperative, count records by hashes of keys, and tell how they would spread.
+- ``keys``, ``spread``: with --cooperative, count records by hashes of keys, and show how they would spread.
 - ``collected``, ``sums``: add up rows. ``both_sides`` finds connections that were captured twice.
 - ``report``, ``modelled``: make the report object of the sums.
 - ``strip_records``: removes the contents of records before Spark moves segments between its workers.
 - ``command``: the command line.
 
-All but ``command``, ``here`` and ``spark`` is sans-IO. Only ``spark`` imports pyspark.
+All modules except ``command``, ``here`` and ``spark`` are sans-IO. Only ``spark`` imports pyspark.
 """

@@ -1,13 +1,13 @@
 """Finds connections that were captured on both sides of a gateway: their fetches count twice. Sans-IO.
 
-A gateway forwards requests in order, with the client's correlation ids. So the client's connection and the
-gateway's connection to the broker have this in common:
+A gateway forwards requests in order, with the client's correlation ids. So these things are the same on the
+client's connection and on the gateway's connection to the broker:
 
 - Their exchanges have the same client id, API key, version and correlation id.
 - Each exchange with the broker lies within the client's: its request is later and its response earlier.
 
-Two consumers with the same client id also use the same correlation ids, and may start together. But if they
-are independent, it is not always the same one that sends first *and* gets its response last.
+Two consumers with the same client id also use the same correlation ids, and may start together. But they are
+independent, so neither of them always sends first *and* gets its response last.
 
 A few exchanges of each connection are kept. They are chosen by a hash of the common fields, so both sides
 keep the same ones wherever the capture begins.
@@ -24,8 +24,8 @@ from replay.capture.kafka.exchange import Exchange
 SAMPLED: Final = 12
 """How many exchanges of each connection are kept."""
 MOST: Final = 2_000
-"""How many connections are compared: those with the most exchanges. Both sides of a gateway have equally
-many."""
+"""How many connections are compared. They are the ones with the most exchanges. Both sides of a gateway
+have equally many."""
 _LEAST: Final = 8
 """Connections with fewer common exchanges are not compared."""
 _WITHIN: Final = 0.8
@@ -40,7 +40,7 @@ class SampledExchange(NamedTuple):
     api_version: int
     correlation_id: int
     request_time: int
-    """In ns since 1970, as `response_time`."""
+    """In ns since 1970, like `response_time`."""
     response_time: int
 
 
@@ -51,7 +51,7 @@ class Sample:
         self._kept: dict[int, SampledExchange] = {}
         self._worst = -1
         self.exchanges = 0
-        """How many were added that have a request and a response."""
+        """How many complete exchanges were added. A complete one has a request and a response."""
 
     def add(self, exchange: Exchange) -> None:
         """Add an exchange, and keep it if its hash is among the lowest."""
@@ -73,7 +73,7 @@ class Sample:
         self._worst = max(self._kept)
 
     def values(self) -> list[SampledExchange]:
-        """Return the kept exchanges; none if they are too few to compare."""
+        """Return the kept exchanges, or none if there are too few to compare."""
         return list(self._kept.values()) if len(self._kept) >= _LEAST else []
 
 
@@ -94,7 +94,10 @@ class Sampled:
 
 
 def busiest(connections: Iterable[Sampled]) -> list[Sampled]:
-    """Return the `MOST` connections with the most exchanges. Applying it to parts first changes nothing."""
+    """Return the `MOST` connections with the most exchanges.
+
+    The result is the same if parts are reduced first.
+    """
     return heapq.nlargest(MOST, connections, key=lambda one: (one.exchanges, one.connection))
 
 
@@ -123,7 +126,7 @@ def pairs(connections: Iterable[Sampled]) -> list[tuple[str, str]]:
 
 
 def _nested(exchanges: list[tuple[int, int, int]]) -> Iterator[tuple[int, int]]:
-    """Yield pairs of exchanges, of which the second lies within the first. They come in order of requests."""
+    """Yield pairs of exchanges, the second within the first. They are ordered by request."""
     for place, (_, answered, outer) in enumerate(exchanges):
         for asked, inner_answered, inner in exchanges[place + 1 :]:
             if asked > -answered:

@@ -1,7 +1,7 @@
-"""Collects the rows of the table into what the report shows. Sans-IO.
+"""Collects the rows of the table into the figures of the report. Sans-IO.
 
-Each task of Spark collects its connections, and one task merges what all of them have collected. The size
-depends on what the report shows, not on the number of connections.
+Each task of Spark collects its connections, and one task merges the results. The size depends on the report,
+not on the number of connections.
 """
 
 from collections import Counter, defaultdict
@@ -47,11 +47,11 @@ SUMMED: Final = (
     *(column.name for column in FETCH_COLUMNS if column.name in sums.SUMMED),
 )
 TOP: Final = 50
-"""How many connections the report lists at most."""
+"""How many connections the report lists."""
 _SECOND: Final = 1_000_000_000
 _BETWEEN_FILES: Final = 10 * _SECOND
-"""If a file begins more than this after the end of the one before, nothing was captured in between. Files of
-a ring follow each other with the next packet, and consumers fetch twice a second."""
+"""If a file begins later than this after the end of the previous file, nothing was captured in between. In
+a ring, the next file begins with the next packet, and consumers fetch twice a second."""
 _OF_ENDS: Final = (
     "client_bytes",
     "broker_bytes",
@@ -66,7 +66,8 @@ _OF_ENDS: Final = (
 )
 
 Group: TypeAlias = Mapping[str, Any]
-"""The columns `GROUPED`, the sums of `SUMMED`, `count` of rows, and `details`, a list of `Detail`."""
+"""A group: the columns `GROUPED`, the sums of `SUMMED`, `count` (the number of rows), and `details`, a
+list of `Detail`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +86,7 @@ class Starving:
 
 @dataclass(slots=True, kw_only=True)
 class CountedConnection:
-    """A connection with counted fetches."""
+    """A connection whose fetches are counted."""
 
     connection: str
     client: str
@@ -94,9 +95,9 @@ class CountedConnection:
     software: str = ""
     fetches: FetchSums = field(default_factory=FetchSums)
     lasted: int = 0
-    """The time from its first packet to its last, in ns."""
+    """The time from its first to its last packet, in ns."""
     clients: set[tuple[str, str, int]] = field(default_factory=set)
-    """Keys of `Collected.clients`: those that its fetches count for."""
+    """The keys of `Collected.clients` that count its fetches."""
     sampled: Sampled | None = None
 
     @property
@@ -116,9 +117,9 @@ class GatewaySide:
 
 @dataclass(slots=True)
 class Collected:
-    """The sums of groups. The groups of one connection have to follow each other, in any order.
+    """The sums of groups. The groups of one connection must be added together, in any order.
 
-    `codec` makes a typed column of it, once `finish` was called.
+    After `finish`, `codec` can write it as a typed column.
     """
 
     whole: FetchSums = field(default_factory=FetchSums)
@@ -137,7 +138,8 @@ class Collected:
     reasons: Counter[str] = field(default_factory=Counter)
     """How many connections were not read, by reason."""
     client_ids: set[str] = field(default_factory=set)
-    """The first client ids in alphabetical order, also of connections whose fetches are not counted."""
+    """The first client ids in alphabetical order, including those of connections whose fetches are not
+    counted."""
     names: dict[bytes, str] = field(default_factory=dict)
     """Names of topics, by id."""
     topics: dict[tuple[str, str], FetchReport] = field(default_factory=partial(defaultdict, sums.empty))
@@ -148,8 +150,8 @@ class Collected:
     )
     """By client id, software and version."""
     starving: list[Starving] = field(default_factory=list)
-    """The partitions that starved longest. Names of topics decide between equal ones, so all of these are
-    kept."""
+    """The partitions that starved longest. If several are equal to the last one, all of them are kept,
+    because their order depends on topic names."""
     saved_by_other: int = 0
     """The bytes that the other policy saves."""
     clocks_apart: int = 0
@@ -157,11 +159,11 @@ class Collected:
     sides: dict[str, GatewaySide] = field(default_factory=dict)
     """The connections with the most exchanges, by name."""
     sessions: list[tuple[str, SessionEvent]] = field(default_factory=list)
-    """By broker. They grow with the number of connections, so Spark removes them."""
+    """Sessions by broker. They grow with the number of connections, so Spark removes them."""
     delivered: dict[tuple[str, str], Delivered] = field(default_factory=partial(defaultdict, Delivered))
-    """By host and client id of the client. Empty unless records are counted by key."""
+    """Records by the client's host and client id. Empty unless records are counted by key."""
     slots: dict[str, SlotsUse] = field(default_factory=dict)
-    """By broker, made from `sessions`."""
+    """Use of slots by broker, computed from `sessions`."""
     _now: CountedConnection | None = None
     """The connection whose groups are being added."""
 
@@ -229,7 +231,7 @@ class Collected:
         return nsmallest(TOP, self.connections, key=lambda one: one.rank)
 
     def stretches(self) -> list[tuple[int, int]]:
-        """Return the times in which packets were captured. Files that follow each other are one time."""
+        """Return the intervals in which packets were captured. Consecutive files form one interval."""
         of_files = [stretch for counts in self.files.values() for stretch in counts.stretches]
         return [(first, last) for first, last in joined_stretches(of_files, _BETWEEN_FILES)]
 
@@ -241,8 +243,8 @@ class Collected:
         """Find gateways that were captured on both sides.
 
         Returns:
-            for each, by the broker's address on the clients' and on the brokers' side: how many connections
-            count twice, and their fetch bytes.
+            The gateways by the broker's two addresses: on the clients' side and on the brokers' side. Each
+            has the number of connections that count twice, and their fetch bytes.
         """
         found: dict[tuple[str, str], tuple[int, int]] = {}
         self._keep_busiest()
@@ -371,7 +373,7 @@ def topic_name(topic: str | None, topic_id: bytes | None) -> tuple[str, str]:
 def groups_in(rows: pa.RecordBatch | pa.Table) -> list[Group]:
     """Return the groups in rows of the table. Rows with a column `count` are sums of rows.
 
-    The rows of one connection have to follow each other. Its groups then do, too.
+    The rows of one connection must be consecutive. Its groups then are consecutive, too.
     """
     table = pa.Table.from_batches([rows]) if isinstance(rows, pa.RecordBatch) else rows
     if "count" not in table.column_names:
@@ -388,7 +390,7 @@ _NOTHING: Final = {**dict.fromkeys(SUMMED, 0), "count": 1}
 
 
 def _summed(table: pa.Table, chosen: pa.Array) -> Iterator[Group]:
-    """Yield the groups of rows without a detail. Sums of nothing are 0."""
+    """Yield the groups of rows without a detail. Sums without rows are 0."""
     figures = ("count", *SUMMED)
     rows = table.select([*GROUPED, *figures, _AT]).filter(chosen)
     sums = [(name, "sum") for name in figures]
@@ -426,7 +428,7 @@ def collect_part(groups: Iterable[Group], most: int) -> Iterator[list[tuple[str,
     """Collect some of a table's groups.
 
     Yields:
-        the sessions of its connections, about `most` events at a time, and at last the rest.
+        The sessions of its connections, about `most` events at a time. The last result has everything else.
     """
     found = Collected()
     for group in groups:

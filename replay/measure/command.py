@@ -1,6 +1,6 @@
-"""``fetchgate replay measure``: what fetch sessions would have saved, computed from captures.
+"""``fetchgate replay measure``: computes from captures how much fetch sessions would have saved.
 
-Small captures are measured in this process, all else on Spark.
+Small captures are measured in this process, larger ones on Spark.
 """
 
 import argparse
@@ -59,7 +59,7 @@ is no Kafka in it, or so much of the fetches is missing that the saving can't be
 """
 
 _LISTED: Final = 10
-"""Most names that are listed where a chosen one is in no fetch."""
+"""The maximum of names to list if a chosen name is in no fetch."""
 
 
 class UsageError(Exception):
@@ -76,7 +76,7 @@ class NothingReadableError(Exception):
     def __init__(self, sources: Sequence[Source]) -> None:
         super().__init__("; ".join(printable(f"{source.name}: {source.problem}") for source in sources))
         self.code = EXIT_FAILED if any(source.unopened for source in sources) else EXIT_PARTLY
-        """The exit code: files that are no captures are not a failure to read them."""
+        """The exit code. A file that is no capture does not count as a failure to read it."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -276,7 +276,7 @@ def _measured(arguments: argparse.Namespace, console: Console, scratch: str) -> 
 
 
 def _here(work: Work, console: Console) -> Collected | None:
-    """Measure in this process what is small enough."""
+    """Measure small captures in this process."""
     began = time.monotonic()
     with console.status(f"measuring {size(work.size)}" if work.size else "measuring"):
         found = measure_here(work)
@@ -288,7 +288,7 @@ def _here(work: Work, console: Console) -> Collected | None:
 
 
 def _absent(found: Collected, result: Report) -> Iterator[str]:
-    """Say which chosen clients and topics are in no fetch, and which the capture has."""
+    """List the chosen clients and topics that are in no fetch, and the ones that the capture has."""
     clients = {row["client_id"] for row in result["by_client"]}
     topics = {row["topic"] for row in result["by_topic"]}
     for option, noun, chosen, there, known in (
@@ -365,12 +365,15 @@ def _check_file(option: str, file: Path) -> None:
 
 
 def _has_files(text: str) -> bool:
-    """Whether a directory has files other than those that Spark leaves beside a table, or if it is killed."""
+    """Return whether a directory has files other than Spark's own.
+
+    Spark leaves some beside a table, or when it is killed.
+    """
     return Path(text).is_dir() and any(not path.name.startswith(("_", ".")) for path in Path(text).iterdir())
 
 
 def _readable(source: Source, scratch: str) -> Source:
-    """Copy a pipe to a file, which Spark's workers can read; leave other sources as they are."""
+    """Copy a pipe to a file, so that Spark's workers can read it. Keep other sources."""
     if not source.once:
         return source
     try:
@@ -383,10 +386,10 @@ def _readable(source: Source, scratch: str) -> Source:
 
 
 def _write(arguments: argparse.Namespace, result: Report) -> list[str]:
-    """Write the files that the options name, then print the report. One that fails does not stop the others.
+    """Write the files of the options, then print the report. If one file fails, the others are still written.
 
     Returns:
-        a line for each that failed, with its name and the cause.
+        A line for each failed file, with its name and the cause.
     """
     failed = []
     for option, render in (("csv", csv.render), ("html", html.render)):
@@ -411,7 +414,7 @@ def _write(arguments: argparse.Namespace, result: Report) -> list[str]:
 
 
 def _discard_output() -> None:
-    """Drop what could not be printed: Python would try again, and fail, when it ends."""
+    """Drop output that could not be printed. Otherwise Python would try again at its end, and fail."""
     with suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 

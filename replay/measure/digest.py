@@ -1,7 +1,7 @@
-"""Sums up a connection by topic, over time, by session and by limit, which its rows can't show. Sans-IO.
+"""Sums up a connection by topic, over time, by session and by limit. Its rows can't show these. Sans-IO.
 
-The column `summary` holds it, in the row of each connection. Its size depends on the number of topics, not
-of fetches.
+The column `summary` in the row of each connection holds the result. Its size depends on the number of topics,
+not of fetches.
 """
 
 from collections import defaultdict
@@ -23,29 +23,29 @@ WIDTHS: Final = tuple(
 )
 """Widths of buckets, in ns. Each divides the next one, so timelines can be merged."""
 BUCKETS: Final = 120
-"""The most buckets in a timeline."""
+"""The maximum of buckets in a timeline."""
 
 
 class BytesOfPeriod(NamedTuple):
     """Fetch bytes of one period of time."""
 
     time: int
-    """When it begins, in ns since 1970."""
+    """Its start, in ns since 1970."""
     actual_bytes: int
     predicted_bytes: int
 
 
 @dataclass(slots=True, repr=False)
 class Timeline:
-    """Fetch bytes over time, in buckets. Only the number of buckets with bytes decides on their width.
+    """Fetch bytes over time, in buckets. Their width depends only on the number of buckets with bytes.
 
-    So a long time without fetches, which perhaps was not captured, does not make the timeline coarse.
+    So a long time without fetches does not make the timeline coarse.
     """
 
     width: int = WIDTHS[0]
     """The width of a bucket, in ns."""
     buckets: dict[int, list[int]] = field(default_factory=dict)
-    """Actual and predicted bytes, by the number of the bucket: its begin divided by the width."""
+    """Actual and predicted bytes, by the number of the bucket: its start divided by the width."""
 
     def __repr__(self) -> str:
         return f"<Timeline buckets={len(self.buckets)} width={self.width / _SECOND}s>"
@@ -96,7 +96,7 @@ class TopicTotals(TopicShare):
 
     topic: str | None = None
     topic_id: bytes | None = None
-    """Set in place of `topic` for fetches with topic ids (v13 and later)."""
+    """Replaces `topic` for fetches with topic ids (v13 and later)."""
     eligible_request_bytes: int = 0
     eligible_response_bytes: int = 0
     eligible_record_bytes: int = 0
@@ -104,7 +104,7 @@ class TopicTotals(TopicShare):
 
 @dataclass(slots=True, kw_only=True)
 class Summary:
-    """Everything about a connection that is not in the rows of its exchanges."""
+    """The figures of a connection that are not in the rows of its exchanges."""
 
     end: ConnectionEnd
     topics: list[TopicTotals] = field(default_factory=list)
@@ -112,18 +112,18 @@ class Summary:
     """The width of the buckets in `over_time`, in ns."""
     over_time: list[BytesOfPeriod] = field(default_factory=list)
     sessions: list[SessionEvent] = field(default_factory=list)
-    """A predicted session has the name of the connection. The client's own session has the broker's session
-    id."""
+    """The events of sessions. A predicted session is named after the connection. A session of the client
+    has the broker's session id as its name."""
     limits: dict[int, VersionFigures] = field(default_factory=dict)
     """By Fetch version."""
     starved: list[Starved] = field(default_factory=list)
     """The partitions that starved longest."""
     differing: int = 0
-    """How many responses the session expanded to another size than the captured one."""
+    """How many responses the session expanded to a size other than the captured one."""
     saved_by_other: int = 0
     """The bytes that the other policy saves."""
     exchanges: int = 0
-    """How many exchanges have both request and response."""
+    """How many exchanges have both a request and a response."""
     sample: list[SampledExchange] = field(default_factory=list)
     """A few exchanges, to find both sides of a gateway. Empty if the connection has too few."""
 
@@ -146,7 +146,8 @@ class Digest:
         self._topics: dict[TopicKey, list[int]] = defaultdict(lambda: [0] * len(_SHARE))
         self._eligible: dict[TopicKey, list[int]] = defaultdict(lambda: [0] * len(_SHARE))
         self._shares: dict[TopicKey, TopicShare] = {}
-        """The shares of the last fetches, which are all the same. They are added once other ones come."""
+        """The shares of the last fetches, which are all equal. They are added once a fetch has other
+        shares."""
         self._repeated = self._repeated_eligible = 0
         """How many fetches have these shares, and how many of them were eligible."""
         self._native: dict[str, int] = {}
@@ -169,7 +170,7 @@ class Digest:
         self.limits.add(outcome)
 
     def close(self, closing: Outcome) -> None:
-        """Add the close of the session that the gateway had for the connection."""
+        """Add the close of the gateway's session for the connection."""
         predicted = closing.session_request_bytes + closing.session_response_bytes
         self.timeline.add(closing.exchange.request_time, 0, predicted)
         self.log.close(closing.exchange.request_time, self._connection)
@@ -216,9 +217,11 @@ class Digest:
             self.log.touch(time, self._connection, outcome.session_size)
 
     def _note_native(self, outcome: Outcome, time: int) -> None:
-        """Note an event of the client's own session. Its id is the broker's: any connection may use it.
+        """Note an event of the client's own session.
 
-        Its size stays that of its first response: the later responses of a session do not say it.
+        Its id is the broker's, because any connection may use it.
+
+        Its size stays that of its first response, because later responses of a session do not contain it.
         """
         requested, returned = str(outcome.session_id), str(outcome.answer_session_id)
         if outcome.session_id > 0 and outcome.kind in {"full", "close"}:

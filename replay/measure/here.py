@@ -21,9 +21,9 @@ from replay.measure.work import Work
 from replay.simulate.session_cache import SessionEvent, simulate
 
 MOST: Final = 64 << 20
-"""With more bytes, Spark is faster and takes less memory."""
+"""Above this many bytes, Spark is faster and takes less memory."""
 _ROWS: Final = 10_000
-"""The most rows of a batch, as Spark's own default."""
+"""The maximum of rows in a batch, as in Spark's default."""
 _EVENTS: Final = 10_000
 
 
@@ -31,7 +31,7 @@ def measure_here(work: Work) -> Collected | None:
     """Measure captures of at most `MOST` bytes, compressed or not.
 
     Returns:
-        What the report shows. None if Spark has to do it: for more bytes, and to read or write a table.
+        The figures of the report. None if Spark is needed: for more bytes, and to read or write a table.
 
     Raises:
         OSError: a file can no longer be read.
@@ -52,7 +52,10 @@ def measure_here(work: Work) -> Collected | None:
 
 
 def _stripped(work: Work) -> list[pa.RecordBatch] | None:
-    """Read the segments, without contents of records if possible. None if they are more than `MOST` bytes."""
+    """Read the segments, without contents of records if possible.
+
+    Return None if they are more than `MOST` bytes.
+    """
     found, size = [], 0
     for share in plan(work.sources, MOST):
         for batch in segments.read(share, work.keep):
@@ -71,7 +74,7 @@ def _sorted(batches: list[pa.RecordBatch], schema: pa.Schema, within: str) -> It
 
 
 def _collected(table: pa.Table) -> Collected:
-    """Collect what the report shows."""
+    """Collect the figures of the report."""
     whole = Collected()
     sessions: defaultdict[str, list[SessionEvent]] = defaultdict(list)
     for part in collect_part(groups_in(table), _EVENTS):

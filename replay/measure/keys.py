@@ -1,6 +1,6 @@
 """Counts the records in a connection's fetch responses by the hashes of their keys. Sans-IO.
 
-It reads batches like the gateway does for cooperative groups, with the same codecs and bounds. They need the
+It reads batches like the gateway for cooperative groups, with the same codecs and limits. The codecs need the
 extra `cooperative`, so this module is only imported with ``--cooperative``.
 """
 
@@ -30,8 +30,8 @@ _MOST_STRETCHES: Final = 256
 class Offsets:
     """The counted offsets of a partition, as ordered intervals.
 
-    There are many only if the log was compacted. Then the lowest two intervals become one, with the gap
-    between them.
+    Only a compacted log has many intervals. In that case the lowest two are joined, including the gap between
+    them.
     """
 
     __slots__ = ("_ends", "_starts")
@@ -44,12 +44,12 @@ class Offsets:
         return f"<Offsets {[*zip(self._starts, self._ends, strict=True)]}>"
 
     def has(self, first: int, end: int) -> bool:
-        """Whether all offsets from `first` to before `end` were added."""
+        """Return whether all offsets from `first` up to, but not including, `end` were added."""
         at = bisect_right(self._starts, first) - 1
         return at >= 0 and end <= self._ends[at]
 
     def add(self, first: int, end: int) -> None:
-        """Add the offsets from `first` to before `end`."""
+        """Add the offsets from `first` up to, but not including, `end`."""
         starts, ends = self._starts, self._ends
         low, high = bisect_left(ends, first), bisect_right(starts, end)
         if low < high:
@@ -105,7 +105,7 @@ class KeyLog:
             self._add_records(names[entry.key], entry.partition, memoryview(frame)[start:end])
 
     def _add_records(self, name: tuple[str, str], partition: int, records: memoryview) -> None:
-        """Add the records of a partition, except an incomplete batch at the end, which is fetched again."""
+        """Add the records of a partition. Skip an incomplete batch at the end, which is fetched again."""
         counted = self._counted[*name, partition]
         at, size = 0, len(records)
         while at + MAGIC_AT < size:

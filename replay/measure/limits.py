@@ -23,7 +23,8 @@ from replay.simulate.captured_response import CapturedResponse
 from replay.simulate.outcome import Outcome, TopicKey
 
 NO_LIMIT: Final = 52_428_800
-"""The limit for fetches of v0 to v2, which have none: the Java client's default (fetch.max.bytes, KIP-74)."""
+"""The limit for fetches of v0 to v2, which have no limit: the Java client's default (fetch.max.bytes,
+KIP-74)."""
 WORST: Final = 10
 """How many starved partitions are kept."""
 _THROTTLED: Final = 1
@@ -31,7 +32,8 @@ _THROTTLED: Final = 1
 _MAX_BYTES_AT: Final = 12
 """Offset of max_bytes in the body of a request of v3."""
 _RECORDS_AT: Final = 14
-"""Offset of records in a response's entry up to v3: partition, error code and high watermark come first."""
+"""Offset of records in an entry of a response up to v3. Partition, error code and high watermark come
+first."""
 
 
 @dataclass(slots=True)
@@ -40,7 +42,7 @@ class VersionFigures:
 
     responses: int = 0
     max_bytes: int = 0
-    """The largest limit that a fetch had. 0 below v3."""
+    """The largest limit of a fetch. 0 below v3."""
     largest_record_bytes: int = 0
     """Bytes of records in the largest response."""
     over_limit: int = 0
@@ -50,7 +52,7 @@ class VersionFigures:
     starved: int = 0
     """How often a partition began to starve."""
     starved_ns: int = 0
-    """How long partitions starved, added up."""
+    """How long partitions starved, in total."""
 
     def add(self, other: "VersionFigures") -> None:
         """Add the figures of other fetches."""
@@ -69,14 +71,14 @@ class Starved:
 
     topic: str | None
     topic_id: bytes | None
-    """If the fetch has ids (v13 and later)."""
+    """Set if the fetch has topic ids (v13 and later)."""
     partition: int
     since: int
-    """When the first response without its records came, in ns since 1970."""
+    """The time of the first response without its records, in ns since 1970."""
     version: int
     """The Fetch version."""
     until: int = 0
-    """When it got records or had no more; if neither happened, the time of the last response."""
+    """The time when it got records or had no more. If neither happened, the time of the last response."""
     responses: int = 0
     """How many responses brought records of other partitions only."""
     behind: int = 0
@@ -94,7 +96,7 @@ class LimitLog:
     Its memory depends on the number of partitions in a fetch, not on the number of fetches.
 
     Args:
-        max_fetch_bytes: a limit that replaces higher ones; 0 if there is none.
+        max_fetch_bytes: replaces higher limits. 0 for no such limit.
     """
 
     __slots__ = (
@@ -120,7 +122,7 @@ class LimitLog:
         self._isolation_level = 0
         self._starving: dict[tuple[TopicKey, int], Starved] = {}
         self._worst: list[Starved] = []
-        """The longest of those that have ended."""
+        """The longest of the partitions that no longer starve."""
 
     def __repr__(self) -> str:
         return f"<LimitLog versions={len(self._counted)} starving={len(self._starving)}>"
@@ -177,7 +179,7 @@ class LimitLog:
     # Starving
 
     def _note_starved(self, outcome: Outcome, request: FetchRequest, response: CapturedResponse) -> None:
-        """Note which partitions starve in a response, and which no longer do."""
+        """Note which partitions starve in a response, and which ones stopped."""
         in_session = request.session_id > 0 and request.session_epoch > 0
         if request.unsupported_reason or response.walk.error_code:
             self._handler.drop()
@@ -284,7 +286,7 @@ class LimitLog:
             self._ends[left] = _UNKNOWN
 
     def _hungry(self, request: FetchRequest, response: CapturedResponse) -> tuple[Rows, Rows]:
-        """Return the rows that have records but got none, and how many offsets each is behind."""
+        """Return the rows that have records but got none, and the number of offsets to read in each."""
         table, walk, ends = self._handler.table, response.walk, self._ends
         if table is None or table.layout is not response.layout:
             return _NONE, _NONE
@@ -314,9 +316,10 @@ class LimitLog:
 
 
 _UNKNOWN: Final = -1
-"""The end of a partition with an error, or without an entry so far."""
+"""Stands for the end of a partition with an error, or without an entry so far."""
 _ENDS: Final = (("high_watermark", HIGH_WATERMARK), ("last_stable_offset", LAST_STABLE_OFFSET))
-"""The field up to which a client may read, and its place in an entry: read_uncommitted, read_committed."""
+"""The field up to which a client may read, and its place in an entry. First for read_uncommitted, then for
+read_committed."""
 _NONE: Final[Rows] = np.zeros(0, np.intp)
 
 

@@ -21,7 +21,7 @@ def modelled(fetches: FetchSums, rate: DailyRate) -> Modelled:
 
     Args:
         fetches: the sums of all fetches.
-        rate: the time that was captured, and the price of 10^9 bytes. Without a price, money is left out.
+        rate: the captured time, and the price of 10^9 bytes. Without a price, money is left out.
     """
     fetch = fetches.fetch()
     actual, sessions = fetch["actual"], fetch["sessions"]
@@ -37,7 +37,7 @@ def modelled(fetches: FetchSums, rate: DailyRate) -> Modelled:
 
 
 def _headers(frames: int, size: int) -> int:
-    """Return the bytes of headers: one segment for each frame, and one more for each `_SEGMENT` bytes."""
+    """Return the bytes of headers: for each frame, one segment and one more for each `_SEGMENT` bytes."""
     return (frames + size // _SEGMENT) * _HEADERS
 
 

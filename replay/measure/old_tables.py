@@ -1,4 +1,7 @@
-"""Tables of 0.2.0 and earlier: JSON in a column `detail` has what typed columns have now. Sans-IO."""
+"""Tables of 0.2.0 and earlier.
+
+They have JSON in a column `detail` instead of today's typed columns. Sans-IO.
+"""
 
 import json
 from collections.abc import Iterable, Iterator
@@ -20,7 +23,7 @@ OLD: Final = pa.schema([*(one for one in EXCHANGES_RAW if one.name not in CODECS
 
 
 def typed(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of an old table as they are now."""
+    """Yield the rows of an old table in today's form."""
     for batch in batches:
         rows, details = (batch.column(name).to_pylist() for name in ("row", DETAIL))
         found: dict[str, list[Any]] = {"delivered": [None] * len(rows)}
@@ -58,6 +61,6 @@ def _summary(detail: str) -> Summary:
 
 
 def _named(values: dict[str, Any]) -> dict[str, Any]:
-    """Return values with a topic's name or id as they are now."""
+    """Return values in today's form of a topic's name or id."""
     topic_id = values.pop("id", None)
     return {"topic": None, **values, "topic_id": topic_id and bytes.fromhex(topic_id)}

@@ -1,7 +1,7 @@
-"""Makes the report object from what was collected of the table's rows. Sans-IO.
+"""Makes the report object from the collected rows of the table. Sans-IO.
 
-Rows are grouped by the columns in `GROUPED`, and the columns in `SUMMED` are added up. The report is the same
-however fine the groups are: a single row, with ``count`` 1, is a group as well.
+Rows are grouped by the columns in `GROUPED`, and the columns in `SUMMED` are added up. The size of the groups
+does not change the report: a single row, with ``count`` 1, is a group as well.
 """
 
 import base64
@@ -52,7 +52,8 @@ from replay.simulate.session_cache import SLOTS
 
 _SECOND: Final = 1_000_000_000
 _APART: Final = 1_000_000
-"""Smaller differences of clocks, in ns, are ignored: queues of a network card or cores may differ as much."""
+"""Smaller differences of clocks, in ns, are ignored. Queues of a network card or cores may differ by as
+much."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +66,7 @@ class About:
     price_per_gb: float | None = None
     max_fetch_bytes: int = 0
     members: int = 0
-    """For how many members of each group the spread of keys is shown. 0 if it is not shown."""
+    """The number of members for which the spread of keys is shown. 0 if it is not shown."""
 
 
 def report(found: Collected, about: About) -> Report:
@@ -207,7 +208,7 @@ def _largest(sums_of: Mapping[Any, FetchSums]) -> list[tuple[Any, FetchSums]]:
 
 
 def _by_topic(found: Collected, whole: FetchReport) -> list[TopicRow]:
-    """Return a row for each topic, and one for the rest of each frame: the whole minus the topics."""
+    """Return a row for each topic, and one for the rest of each frame (the whole minus the topics)."""
     topics: dict[str, FetchReport] = defaultdict(sums.empty)
     for (kind, text), fetch in found.topics.items():
         sums.add(topics[_topic_name(kind, text, found.names)], fetch)
@@ -238,7 +239,7 @@ def _over_time(timeline: Timeline) -> list[Bucket]:
 
 
 def _time(found: Collected) -> Time:
-    """Return the times in which packets were captured."""
+    """Return the intervals in which packets were captured."""
     stretches = found.stretches()
     return Time(
         first=_iso(stretches[0][0]) if stretches else "",
@@ -281,7 +282,7 @@ def _readable(ends: Iterable[ConnectionEnd]) -> ReadableReport:
 
 
 def _policies(found: Collected, fetch: FetchReport, policy: str) -> dict[str, PolicyRow]:
-    """Return the savings of both policies. Those of the other policy were summed by connection."""
+    """Return the savings of both policies. The savings of the other policy were summed by connection."""
     saved = dict.fromkeys(("gateway", "always"), found.saved_by_other)
     saved[policy] = fetch["saved_bytes"]
     whole = actual_bytes(fetch)
@@ -344,7 +345,10 @@ def _limit_figures(counted: VersionFigures) -> LimitFigures:
 
 
 def _cooperative(found: Collected, about: About) -> CooperativeReport:
-    """Return how evenly keys would spread. A client belongs to the one group that its connections name."""
+    """Return how evenly keys would spread.
+
+    A client belongs to a group if its connections name only that group.
+    """
     wanted = about.filters["topics"]
     by_group: defaultdict[tuple[str | None, str | None], Delivered] = defaultdict(Delivered)
     for (_, client_id), delivered in found.delivered.items():

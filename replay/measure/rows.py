@@ -1,6 +1,6 @@
 """Turns the exchanges of connections into rows of the table. Sans-IO.
 
-Spark's workers run it, with bounded memory.
+Spark's workers run this code, with bounded memory.
 """
 
 from collections.abc import Iterable, Iterator
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowFilter:
-    """How exchanges become rows, and which fetches are counted."""
+    """Decides how exchanges become rows, and which fetches are counted."""
 
     policy: Policy = "gateway"
     raw: bool = False
@@ -35,17 +35,17 @@ class RowFilter:
     max_fetch_bytes: int = 0
     """See `LimitLog`."""
     members: int = 0
-    """For how many members of cooperative groups records are counted by key. 0 if they are not counted."""
+    """The number of members for which records are counted by key. 0 if they are not counted."""
 
     def counts(self, outcome: Outcome) -> bool:
-        """Whether a fetch is counted: one of the clients sent it, and it lists one of the topics."""
+        """Return whether a fetch is counted: one of the clients sent it, and it lists one of the topics."""
         if self.clients and outcome.exchange.client_id not in self.clients:
             return False
         return not self.topics or not self.topics.isdisjoint(outcome.topics)
 
 
 def rows(events: Iterable[Exchange | ConnectionEnd], choice: RowFilter) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of connections, which follow each other."""
+    """Yield the rows of consecutive connections."""
     connection = _ConnectionRows(choice)
     for event in events:
         if isinstance(event, Exchange):
@@ -113,7 +113,7 @@ class _ConnectionRows:
             self.writer.detail(KEYS, self._keys.delivered, end)
 
     def _close(self, digest: Digest, closing: Outcome) -> None:
-        """Write the row of the close that the gateway would send once the client has left."""
+        """Write the row of the close that the gateway would send after the client has left."""
         closing.exchange.api_version = self._version
         digest.close(closing)
         self.writer.exchange(closing.exchange, LAST - 1, closing, counted=True, row="closing")

@@ -1,7 +1,7 @@
 """Measures how evenly keys would spread over the members of a cooperative group. Sans-IO.
 
-Records are counted by intervals of hashes. A member's share of a partition is a sum over intervals, however
-many members share the partition. Keys are not kept, and their hashes do not leave the measurement.
+Records are counted by intervals of hashes. A member's share of a partition is a sum over intervals, for any
+number of members. Keys are not kept, and their hashes do not leave the measurement.
 """
 
 from bisect import bisect_left
@@ -19,9 +19,9 @@ from replay.report.model import CooperativeRow, HottestKey, SpreadShare
 MEMBERS: Final = range(2, 65)
 """The allowed numbers of members."""
 MOST_KEYS: Final = 1024
-"""How many keys of a topic are counted separately. If there are more, some counts are of several keys."""
+"""How many keys of a topic are counted separately. With more keys, some counts include several keys."""
 _APART: Final = 0x9E3779B1
-"""Makes hashes differ by partition: the same key in two partitions may belong to two members."""
+"""Makes hashes differ by partition. The same key in two partitions may belong to two members."""
 
 TopicName: TypeAlias = tuple[str, str]
 """`topic` and its name, or `id` and its hexadecimal digits."""
@@ -31,7 +31,7 @@ TopicName: TypeAlias = tuple[str, str]
 def stretches(members: int) -> Split:
     """Return the intervals of hashes to count by, as the steps of a split.
 
-    Each range that the gateway may assign to one of this many members consists of whole intervals.
+    With this many members, each range that the gateway may assign consists of whole intervals.
     """
     shared_by = {
         parts for among in range(1, members + 1) for parts in (members // among, -(-members // among))
@@ -43,9 +43,9 @@ def stretches(members: int) -> Split:
 class KeyCounts:
     """Records and bytes by key.
 
-    Keys are identified by their hashes. With more than `MOST_KEYS` keys, only as many leading bits are used
-    as give at most `MOST_KEYS` counts, so that a count may be of several keys. The largest count is therefore
-    that of the hottest key or more. The order of adding and merging makes no difference.
+    Keys are identified by their hashes. With more than `MOST_KEYS` keys, fewer leading bits of the hash are
+    used, so that there are at most `MOST_KEYS` counts. A count may then include several keys, so the largest
+    count is at least the one of the hottest key. The order of adding and merging makes no difference.
     """
 
     counts: dict[int, list[int]] = field(default_factory=dict)
@@ -93,9 +93,9 @@ class TopicCounts:
     partitions: set[int] = field(default_factory=set)
     """All partitions in responses, also those without records."""
     records: dict[int, list[int]] = field(default_factory=dict)
-    """By partition, and by interval of hashes."""
+    """Records by partition, and by interval of hashes."""
     sizes: dict[int, list[int]] = field(default_factory=dict)
-    """The uncompressed bytes of these records."""
+    """Uncompressed bytes of these records."""
     keys: KeyCounts = field(default_factory=KeyCounts)
     """The records that have a key."""
 
@@ -191,8 +191,8 @@ def _hottest(topics: Iterable[KeyCounts], records: int, size: int) -> HottestKey
 def _lanes(members: int, topics: Mapping[str, Iterable[int]]) -> list[Lanes]:
     """Return the ranges that the gateway's plan gives to each member.
 
-    Topics with fewer partitions than members are shared. The others are assigned by the client, which is
-    taken to use Kafka's RangeAssignor.
+    Topics with fewer partitions than members are shared. The client assigns the others, by assumption with
+    Kafka's RangeAssignor.
     """
     names = [b"%02d" % number for number in range(members)]
     assigned: dict[bytes, list[TopicPartition]] = {name: [] for name in names}

@@ -1,6 +1,6 @@
 """The steps from segments, or from a stored table, to rows of the table: in Spark and without. Sans-IO.
 
-Batches come sorted: by `connection`, and within one by `order` or `place`.
+Batches are sorted by `connection`, and within a connection by `order` or `place`.
 """
 
 import ipaddress
@@ -21,8 +21,8 @@ from replay.measure.strip_records import restore_records
 from replay.measure.table import CODECS, EXCHANGES, EXCHANGES_RAW, connection_ends, exchanges
 
 BEFORE: Final = -1
-"""The `order` of the row with the number of earlier connections on these ports. It sorts before all
-others."""
+"""The `order` of the row with the number of earlier connections on these ports. It sorts before all other
+rows."""
 
 Batches: TypeAlias = Iterator[pa.RecordBatch]
 
@@ -36,10 +36,10 @@ def measure(ports: frozenset[int], choice: RowFilter, secrets: Secrets | None, b
     """Yield the rows of the table for segments (STRIPPED).
 
     Args:
-        ports: of brokers; empty: they are recognized.
+        ports: of brokers. If empty, brokers are recognised by their bytes.
         choice: how exchanges become rows.
-        secrets: those with which TLS connections are decrypted.
-        batches: of whole connections.
+        secrets: decrypt TLS connections with these.
+        batches: the segments of whole connections.
     """
 
     def events(_: bytes, own: Batches) -> Iterable[Event]:
@@ -50,7 +50,7 @@ def measure(ports: frozenset[int], choice: RowFilter, secrets: Secrets | None, b
 
 
 def measure_again(keep: Filter, choice: RowFilter, batches: Batches) -> Batches:
-    """Yield new rows from those of a table with the raw columns, with another filter."""
+    """Measure a table with the raw columns again, with another filter. Yield new rows."""
 
     def events(connection: str, own: Batches) -> Iterable[Event]:
         return (event for run in own for event in exchanges(run)) if _wanted(keep, connection) else ()
@@ -65,9 +65,9 @@ def topic_ids(topics: frozenset[str], batches: Iterable[pa.RecordBatch]) -> froz
 
 
 def restored(batches: Batches) -> Batches:
-    """Yield batches with zeros in place of the contents of records that were cut.
+    """Yield batches with zeros in place of the cut contents of records.
 
-    Zeros may be many times as long as what is left. So where there are any, connections come one by one.
+    Zeros may be many times as long as the rest. So if there are any, each batch has only one connection.
     """
     for batch in batches:
         if pc.sum(pc.binary_length(batch.column("cuts"))).as_py():
@@ -77,7 +77,10 @@ def restored(batches: Batches) -> Batches:
 
 
 def _connections(batches: Batches) -> Iterator[tuple[Any, Batches]]:
-    """Yield each connection and its batches, as views. Grouping by Spark takes 4 ms of CPU for each group."""
+    """Yield each connection and its batches, as views.
+
+    Grouping in Spark would take 4 ms of CPU for each group.
+    """
     for key, runs in groupby(_runs(batches), key=itemgetter(0)):
         yield key, (run for _, run in runs)
 

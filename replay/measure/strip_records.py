@@ -1,8 +1,8 @@
 """Removes the contents of records from segments before a shuffle, and puts zeros there after it. Sans-IO.
 
-Most bytes are contents of records, and no figure depends on them. They are cut only where they are certain to
-be records: in runs that are exactly one response, parsed to its end, after a run that is exactly its fetch
-request. Everything else is kept.
+Most bytes are contents of records, and no figure depends on them. They are cut only if they are certain to be
+records. The run must be exactly one response, which parses to its end. The run before it must be exactly its
+fetch request. Everything else is kept.
 """
 
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ from proxy.protocol.primitives import ProtocolError, Span
 from replay.capture.packets.segments import SEGMENTS
 
 _SIGNED: Final = {pa.uint8(): pa.int16(), pa.uint32(): pa.int64()}
-"""Spark has no unsigned numbers."""
+"""The signed types to use, because Spark has no unsigned numbers."""
 STRIPPED: Final = pa.schema(
     [
         *(pa.field(one.name, _SIGNED.get(one.type, one.type), nullable=False) for one in SEGMENTS),
@@ -39,7 +39,7 @@ STRIPPED: Final = pa.schema(
     ]
 )
 _WORTH: Final = 4096
-"""Responses with a smaller first run are not examined."""
+"""If the first run of a response is smaller, the response is not examined."""
 _LEAST: Final = 512
 """Shorter records are not cut."""
 
@@ -64,7 +64,7 @@ class _BatchPayloads:
 
 
 def strip_records(batch: pa.RecordBatch, *, keep: bool = False) -> pa.RecordBatch:
-    """Remove the contents of records from a batch of SEGMENTS, or with `keep` only change its schema."""
+    """Remove the contents of records from a batch of SEGMENTS. With `keep`, only change its schema."""
     payload = batch.column("payload")
     found = _BatchPayloads(*_bytes_of(payload))
     if not keep:
@@ -79,7 +79,7 @@ def strip_records(batch: pa.RecordBatch, *, keep: bool = False) -> pa.RecordBatc
 
 
 def restore_records(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return a STRIPPED batch as SEGMENTS, with zeros in place of what was cut."""
+    """Return a STRIPPED batch as SEGMENTS, with zeros in place of the cut contents."""
     columns = [batch.column(name).cast(SEGMENTS.field(name).type) for name in SEGMENTS.names]
     lengths = pc.binary_length(batch.column("cuts"))
     if pc.sum(lengths).as_py():
@@ -158,7 +158,7 @@ def _isolation(request: bytes, version: int) -> int:
 
 
 def _spread(found: _BatchPayloads, row: int, spans: Sequence[Span]) -> None:
-    """Add spans to the rows in which they are."""
+    """Assign spans to the rows that contain them."""
     for start, stop in spans:
         at = start
         while at < stop:
@@ -189,7 +189,7 @@ def _without(found: _BatchPayloads, rows: int) -> tuple[pa.Array, pa.Array]:
 
 
 def _with_zeros(payload: pa.Array, cuts: Sequence[bytes]) -> pa.Array:
-    """Return the payloads with zeros in place of what was cut."""
+    """Return the payloads with zeros in place of the cut contents."""
     data, edges = _bytes_of(payload)
     pieces: list[memoryview] = []
     sizes = np.diff(edges)
@@ -217,7 +217,7 @@ _ZEROS: Final = bytes(1 << 20)
 
 
 def _column(data: bytes, sizes: _Numbers) -> pa.Array:
-    """Return a binary column of concatenated values."""
+    """Return a binary column from concatenated values."""
     edges = np.zeros(len(sizes) + 1, np.int32)
     np.cumsum(sizes, out=edges[1:])
     return pa.Array.from_buffers(pa.binary(), len(sizes), [None, pa.py_buffer(edges), pa.py_buffer(data)])

@@ -101,15 +101,15 @@ def _nowhere() -> Where:
 
 @dataclass(slots=True, repr=False)
 class FetchSums:
-    """The sums of groups of fetches. The groups of one connection have to follow each other."""
+    """The sums of groups of fetches. The groups of one connection must be added together."""
 
     sums: FetchReport = field(default_factory=empty)
-    """Without the savings, which `fetch` computes."""
+    """The sums without the savings, which `fetch` computes."""
     where: Where = field(default_factory=_nowhere)
     """Where the bytes go."""
     connections: int = 0
     lasted: int = 0
-    """How long the connections were captured, added up, in ns. Only known by client."""
+    """How long the connections were captured, in total, in ns. Only known by client."""
     closes: int = 0
     passed: dict[str, Passed] = field(default_factory=dict)
     """Fetches without a session, by reason."""
@@ -121,11 +121,11 @@ class FetchSums:
 
     @property
     def actual_bytes(self) -> int:
-        """The captured fetch bytes of both directions."""
+        """The captured fetch bytes in both directions."""
         return actual_bytes(self.sums)
 
     def add(self, group: Mapping[str, Any]) -> None:
-        """Add a group: all its fetches have the same kind of row and the same eligibility."""
+        """Add a group. All its fetches have the same kind of row and the same eligibility."""
         if (group["connection"],) != self._last:
             self.connections += 1
             self._last = (group["connection"],)

@@ -1,9 +1,9 @@
 """The table of exchanges, with a row for each exchange. Reports are made from it. Sans-IO.
 
 `COLUMNS` describes each column. `measure --parquet` writes this table, with `STORED_COLUMNS`. A connection's
-rows hold its fetches, and what they cost through the session engine. Its last row, of the kind `connection`,
-holds what belongs to the whole connection (`Summary`). `file` rows hold the counts of a capture file. The
-fields of these columns are those of their dataclasses.
+rows hold its fetches, and their cost through the session engine. Its last row, of the kind `connection`,
+holds what belongs to the whole connection (`Summary`). `file` rows hold the counts of a capture file. These
+columns have the fields of their dataclasses.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -117,7 +117,7 @@ _COUNTED: Final = TableColumn(
 )
 Detail: TypeAlias = Summary | FileCounts | Delivered
 DETAILS: Final = {"connection": "summary", "file": "file_counts", KEYS: "delivered"}
-"""The column with the detail of a row, by the kind of the row. The column is null in all other rows."""
+"""The column with the detail of a row, by the kind of the row. The column is null in rows of other kinds."""
 CODECS: Final[dict[str, Codec]] = {
     "summary": codec(Summary | None),
     "file_counts": codec(FileCounts | None),
@@ -140,7 +140,7 @@ RAW_COLUMNS: Final = (
     TableColumn("response", pa.binary(), "the frame without contents of records, which were cut"),
     TableColumn("cuts", pa.list_(pa.int64()), "place in the frame and length of each stretch cut, in turn"),
 )
-"""Only written with --parquet. From them, a table can be measured again."""
+"""Only written with --parquet. They allow measuring a table again."""
 _COLUMNS: Final = (*_EXCHANGE_COLUMNS, *FETCH_COLUMNS, _COUNTED, *_DETAIL_COLUMNS)
 COLUMNS: Final = (*_COLUMNS, *RAW_COLUMNS)
 STORED_COLUMNS: Final = (
@@ -152,8 +152,8 @@ STORED_COLUMNS: Final = (
         "rows of the last packet; null if there is none",
     ),
 )
-"""Only in files, which are partitioned by day and broker. There, `broker` is null in rows of capture files
-and of connections that are not Kafka: otherwise there would be a partition for each captured host."""
+"""Only in files, which are partitioned by day and broker. In files, `broker` is null in rows of capture
+files and of connections that are not Kafka. Otherwise each captured host would get a partition."""
 
 
 def schema(columns: Iterable[TableColumn]) -> pa.Schema:
@@ -172,7 +172,7 @@ class RowWriter:
     """Collects rows of the table, and returns them in batches of bounded size.
 
     Args:
-        raw: write the frames as well.
+        raw: whether to write the frames as well.
     """
 
     _ROWS: Final = 4096
@@ -190,7 +190,7 @@ class RowWriter:
         return len(self._rows) >= self._ROWS or self._bytes >= self._BYTES
 
     def drain(self) -> pa.RecordBatch:
-        """Return the rows so far as a batch, and forget them."""
+        """Return the collected rows as a batch, and forget them."""
         rows, self._rows, self._bytes = self._rows, [], 0
         columns = list(zip(*rows, strict=True)) or [()] * len(self.schema)
         arrays = [
@@ -213,9 +213,9 @@ class RowWriter:
         Args:
             exchange: the exchange.
             place: its position in the connection, in the order in which exchanges were added.
-            outcome: of a fetch.
-            counted: whether a fetch is of the clients and topics that --client and --topic name.
-            row: the kind of the row; "" if the exchange itself shows it.
+            outcome: the outcome, for a fetch.
+            counted: whether a fetch matches --client and --topic.
+            row: the kind of the row. "" if the exchange shows it.
         """
         fetch = _fetch_values(outcome) if outcome else _NO_FETCH
         plain = _plain_values(exchange)
@@ -254,7 +254,7 @@ def _kind(exchange: Exchange) -> str:
 
 
 def _frames(exchange: Exchange) -> tuple[bytes, bytes, list[int]]:
-    """Return the request, the response without contents of records, and where these were."""
+    """Return the request, the response without contents of records, and the places of these contents."""
     kept, cuts, at = [], [], 0
     response = exchange.response
     if exchange.api_key == FETCH:
@@ -269,7 +269,7 @@ def _frames(exchange: Exchange) -> tuple[bytes, bytes, list[int]]:
 
 
 def exchanges(batch: pa.RecordBatch) -> Iterator[Exchange | ConnectionEnd]:
-    """Yield the exchanges and ends in rows of a table that has the raw columns."""
+    """Yield the exchanges and ends in rows of a table with the raw columns."""
     names = ("row", "connection", *_PLAIN, *(column.name for column in RAW_COLUMNS))
     columns = (batch.column(name).to_pylist() for name in names)
     for end, *values in zip(connection_ends(batch), *columns, strict=True):
@@ -285,7 +285,7 @@ def exchanges(batch: pa.RecordBatch) -> Iterator[Exchange | ConnectionEnd]:
 
 
 def _restored(kept: bytes, cuts: Sequence[int]) -> Iterator[memoryview]:
-    """Yield a frame in pieces, with slices of `CUT` in place of what was cut."""
+    """Yield a frame in pieces, with slices of `CUT` in place of the cut contents."""
     view, used, at = memoryview(kept), 0, 0
     for place, length in zip(cuts[::2], cuts[1::2], strict=True):
         if place > at:

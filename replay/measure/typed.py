@@ -7,9 +7,9 @@
 | dict, Counter | map |
 | dataclass, NamedTuple, TypedDict, tuple | struct |
 
-Columns are written and read field by field, since a Python object for each field of each row is slow. Fields
-whose names begin with `_` are left out. Where a field is null, because a table of an earlier release does not
-have it, its default is read.
+Columns are written and read field by field, because a Python object for each field of each row would be slow.
+Fields whose names begin with `_` are left out. A field that is missing in a table of an earlier release is
+null, and is read as its default.
 """
 
 from collections import Counter, defaultdict
@@ -50,7 +50,7 @@ class Codec(Protocol):
 
 @cache
 def codec(kind: Hashable) -> Codec:
-    """Return the codec of a type, as it is written in an annotation.
+    """Return the codec of a type, given as in an annotation.
 
     Raises:
         TypeError: the type has no Arrow type.
@@ -97,7 +97,7 @@ class _Scalar:
 
 
 class _Optional:
-    """Values of which some are None."""
+    """Values, some of which are None."""
 
     _ROWS: Final = 4096
 
@@ -207,12 +207,12 @@ def _offsets(values: Sequence[Any]) -> pa.Array:
 
 
 def _places(array: pa.Array) -> list[int]:
-    """Return where each list of an array begins in its values, from 0 also in a slice."""
+    """Return where each list of an array begins in its values. The first is 0, also in a slice."""
     offsets = array.offsets.to_numpy()
     found: list[int] = (offsets - offsets[0]).tolist()
     return found
 
 
 def struct_field(array: pa.Array, name: str) -> pa.Array:
-    """Return one field of a struct column: null where the struct is null."""
+    """Return one field of a struct column. It is null where the struct is null."""
     return pc.struct_field(array, name)

@@ -1,4 +1,4 @@
-"""The task of a measurement."""
+"""The input and the options of a measurement."""
 
 from dataclasses import dataclass, field
 
@@ -15,14 +15,14 @@ class Work:
     keep: Filter
     choice: RowFilter
     topics: frozenset[str]
-    """Names of topics. Requests may have ids instead, which are looked up in the table."""
+    """Names of topics. If requests have ids instead, these are looked up in the table."""
     sources: tuple[Source, ...] = field(default=())
     table: str | None = None
-    """A directory with a table, in place of sources."""
+    """A directory with a table, to measure instead of sources."""
     secrets: Secrets | None = None
     """The secrets that decrypt TLS connections."""
     parquet: str | None = None
-    """The directory of the table that is written, or that captures are added to."""
+    """The directory of the table to write or to extend."""
 
     @property
     def size(self) -> int:

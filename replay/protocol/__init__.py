@@ -1,4 +1,4 @@
-"""What replay reads of Kafka's protocol, and the gateway does not. Sans-IO.
+"""The parts of Kafka's protocol that replay reads and the gateway does not. Sans-IO.
 
 - ``errors``: the error codes in the responses of every API, and their names.
 - ``fetches``: the fields of a fetch response that are counted.

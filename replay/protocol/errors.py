@@ -1,4 +1,4 @@
-"""Where error codes stand in the responses of Kafka's APIs, and what they are called. Sans-IO."""
+"""The places of error codes in the responses of Kafka's APIs, and the names of errors. Sans-IO."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -146,8 +146,8 @@ SCHEMAS: Final[dict[int, str]] = {
     ApiKey.ALTER_SHARE_GROUP_OFFSETS: "int32 error:int16 string [string uuid [int32 error:int16 string]]",
     ApiKey.DELETE_SHARE_GROUP_OFFSETS: "int32 error:int16 string [string uuid error:int16 string]",
 }
-"""API key -> the schema of its response (see `proxy.protocol.messages`), by the *Response.json of Kafka
-3.9 and 4.3: all versions from 0 on. `fetches.read_fetch` reads responses to Fetch."""
+"""API key -> the schema of its response (see `proxy.protocol.messages`), for all versions from 0 on, by
+the *Response.json of Kafka 3.9 and 4.3. `fetches.read_fetch` reads responses to Fetch."""
 
 _ERRORS: Final = ("error", "acknowledge_error")
 
@@ -195,29 +195,29 @@ _FIRST_CODE: Final = -1
 
 
 def error_name(code: int) -> str:
-    """Return an error code with Kafka's name for it, if that is known here."""
+    """Return an error code with Kafka's name for it, if the name is known."""
     place = code - _FIRST_CODE
     return f"{code} {_NAMES[place]}" if 0 <= place < len(_NAMES) else str(code)
 
 
 @dataclass(frozen=True, slots=True)
 class Errors:
-    """The error codes of a response; 0, which is no error, is left out."""
+    """The error codes of a response, without 0 (no error)."""
 
     whole: tuple[int, ...] = ()
-    """Of the whole response."""
+    """Errors of the whole response."""
     entries: tuple[int, ...] = ()
-    """Of what it lists: partitions, topics, groups, members."""
+    """Errors of its entries: partitions, topics, groups, members."""
 
 
 def read_errors(api_key: int, version: int, pieces: Iterable[Buffer]) -> Errors | None:
     """Read the error codes of a response. Return None if it can't be parsed.
 
-    A response without a schema has none.
+    For a response without a schema, the result is empty.
 
     Args:
-        api_key: that of its request.
-        version: that of its request.
+        api_key: the key of its request.
+        version: the version of its request.
         pieces: the whole frame.
     """
     schema = SCHEMAS.get(api_key)

@@ -17,15 +17,15 @@ class FetchSummary:
     record_bytes: int
     partitions: int
     partition_errors: tuple[int, ...]
-    """The error codes of entries that have one."""
+    """The error codes of entries with an error."""
 
 
 def read_fetch(version: int, isolation_level: int, pieces: Iterable[Buffer]) -> FetchSummary | None:
     """Read a fetch response. Return None if it can't be parsed.
 
     Args:
-        version: that of its request, v4 or later.
-        isolation_level: that of its request.
+        version: the version of its request, v4 or later.
+        isolation_level: the level of its request.
         pieces: the whole frame.
     """
     walk = FetchResponseWalk(LAYOUTS[version], isolation_level, keep=True)

@@ -1,4 +1,4 @@
-"""What requests name: clients, groups, transactional ids, topics and their partitions. Sans-IO."""
+"""The names in requests: clients, groups, transactional ids, topics and their partitions. Sans-IO."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -65,7 +65,7 @@ def named_partitions(api_key: int, version: int, frame: bytes, body: int) -> Ite
         api_key: its key.
         version: its version.
         frame: the whole frame.
-        body: where its body stands in the frame.
+        body: offset of its body in the frame.
     """
     found = _read(SCHEMAS.get(api_key, ""), api_key, version, frame, body)
     topic = ""
@@ -78,13 +78,13 @@ def named_partitions(api_key: int, version: int, frame: bytes, body: int) -> Ite
 
 
 def count_partitions(api_key: int, version: int, frame: bytes, body: int) -> int | None:
-    """Return how many partitions a request names, or None if its API names none or it is not understood.
+    """Return how many partitions a request names. Return None if its API names none, or it can't be read.
 
     Args:
         api_key: its key.
         version: its version.
         frame: the whole frame.
-        body: where its body stands in the frame.
+        body: offset of its body in the frame.
     """
     if "partition" not in SCHEMAS.get(api_key, ""):
         return None
@@ -96,7 +96,10 @@ def count_partitions(api_key: int, version: int, frame: bytes, body: int) -> int
 
 
 def metadata_partitions(version: int, frame: bytes) -> Iterator[tuple[str, int]]:
-    """Yield the topic and the number of each partition in a Metadata response; none if it does not parse."""
+    """Yield the topic and the number of each partition in a Metadata response.
+
+    Yield none if it does not parse.
+    """
     key = ApiKey.METADATA
     try:
         _, body = response_header(frame, 4, key, version)
@@ -115,8 +118,8 @@ def own_ids(api_key: int, version: int, frame: bytes, body: int, suffix: bytes) 
         api_key: its key.
         version: its version.
         frame: the whole frame.
-        body: where its body stands in the frame.
-        suffix: it is added to each id that is not empty.
+        body: offset of its body in the frame.
+        suffix: added to each id that is not empty.
     """
     if api_key not in SCHEMAS:
         return frame
@@ -126,7 +129,7 @@ def own_ids(api_key: int, version: int, frame: bytes, body: int, suffix: bytes) 
 
 
 def _own(struct: Struct, suffix: bytes) -> Iterator[Edit]:
-    """Yield what adds a suffix to the ids in a struct that are not empty."""
+    """Yield the replacements that add a suffix to the ids in a struct. Empty ids stay."""
     for name in ("group", "transaction"):
         value = struct.get(name)
         if isinstance(value, list):
@@ -136,7 +139,7 @@ def _own(struct: Struct, suffix: bytes) -> Iterator[Edit]:
 
 
 def own_client(frame: bytes, suffix: bytes) -> bytes:
-    """Return a request with a suffix at its client id. Without a client id, it is not changed."""
+    """Return a request with a suffix at its client id. Without a client id, it is unchanged."""
     at = REQUEST_START_BYTES
     size = int.from_bytes(frame[at : at + 2], signed=True)
     if size < 0:
@@ -148,7 +151,7 @@ def own_client(frame: bytes, suffix: bytes) -> bytes:
 
 
 def _read(schema: str, api_key: int, version: int, frame: bytes, body: int) -> Struct | None:
-    """Read what a request names. Return None if it is not understood."""
+    """Read the names in a request. Return None if it can't be read."""
     try:
         return read(schema, api_key, version, frame, body, whole=False)
     except ProtocolError:

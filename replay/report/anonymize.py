@@ -3,8 +3,8 @@
 A pseudonym is a keyed hash of the name and of its kind (client, topic, ...). So a name has the same pseudonym
 in all reports that were made with the same key, and these reports can be compared.
 
-Nobody can read names from such a report. But without a secret key anybody can guess a name, hash it and
-search for it. Addresses and common topic names are quickly guessed. A secret key prevents that.
+Nobody can read names from such a report. But without a secret key, anybody can guess a name, hash it and
+search for the hash. Addresses and common topic names are easy to guess. A secret key prevents this.
 
 Ports, software and its versions, times, and counts of bytes and partitions stay as they are. A colleague may
 recognise the traffic by them.
@@ -33,9 +33,9 @@ from replay.report.model import (
 )
 
 MAX_KEY: Final = 64
-"""Most bytes of a key (the limit of blake2b)."""
+"""The maximum of bytes in a key (the limit of blake2b)."""
 _ADDRESS: Final = re.compile(r"\d{1,3}(?:\.\d{1,3}){3}|[0-9a-fA-F]{0,4}(?::[0-9a-fA-F]{0,4}){3,7}")
-"""IPv4 and IPv6 addresses in a sentence. An IPv6 address has three colons at least: a time has two."""
+"""IPv4 and IPv6 addresses in a sentence. An IPv6 address has at least three colons; a time has two."""
 _ENDPOINT: Final = re.compile(r"(?P<host>\[[^\]]*\]|[^\s:\[\]]+):(?P<port>\d+)")
 
 

@@ -1,10 +1,10 @@
 """The report as one CSV table: a row for the total, and for each client, topic, broker and connection.
 
 The column `by` names the kind of a row: total, client, topic, broker, connection or passed (the fetches of a
-client that went through no session, for one reason). Add up only rows of one
-kind: each kind has all the bytes (but connection has only the largest connections). The other columns are
-named after the fields of the report object: `actual_request_bytes` is `fetch.actual.request_bytes`. A column
-is empty where it does not apply. The format is RFC 4180: UTF-8, comma, CRLF, names in the first row.
+client that went through no session, for one reason). Add up only rows of one kind, because each kind has all
+the bytes. (Only `connection` is limited to the largest connections.) The other columns are named after the
+fields of the report object: `actual_request_bytes` is `fetch.actual.request_bytes`. A column is empty where
+it does not apply. The format is RFC 4180: UTF-8, comma, CRLF, names in the first row.
 """
 
 import csv
@@ -39,7 +39,7 @@ NAMES: Final = (
     "connection",
     "connections",
 )
-"""What a row describes. The topic row without a topic has the rest of each frame."""
+"""The names that a row describes. The topic row without a topic has the rest of each frame."""
 FIELDS: Final = tuple(
     (group, field)
     for group, fields in (("actual", Actual), ("eligible", Eligible), ("sessions", SessionsReport))
@@ -53,7 +53,7 @@ FIGURES: Final = (
 )
 """`predicted_bytes` is sessions + (actual - eligible), both directions; `saved_ratio` 0.5 is one half."""
 _FORMULA: Final = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")
-"""A formula begins with one of these characters, plain or full-width."""
+"""The first characters of a formula, plain or full-width."""
 MORE: Final = (
     "captured_seconds",
     "saved_bytes_per_day",
@@ -63,8 +63,8 @@ MORE: Final = (
     "passed_exchanges",
     "passed_bytes",
 )
-"""`captured_seconds` is in the row `total`, the next three in the rows `client` as well. The
-others: why fetches passed."""
+"""`captured_seconds` is in the row `total`, the next three also in the rows `client`. The others give the
+reasons why fetches passed."""
 COLUMNS: Final = (*NAMES, *FIGURES, *MORE)
 
 
@@ -83,7 +83,7 @@ def render(report: Report) -> str:
 
 
 def table(described: ReportTable) -> str:
-    """Return a table as CSV. Numbers are whole, for programs; None is empty."""
+    """Return a table as CSV. Numbers are not shortened, for programs. None becomes empty."""
     lines = _Lines()
     writer = csv.writer(lines)
     writer.writerow(column.title for column in described.columns)
@@ -98,7 +98,7 @@ class _Lines(list[str]):
 
 
 def _plain(value: object) -> object:
-    """Return a value as it is written. A spreadsheet must not compute text (OWASP: CSV injection)."""
+    """Return a value as text. A spreadsheet must not compute it (OWASP: CSV injection)."""
     if not isinstance(value, str):
         return value
     return "'" + printable(value) if value.startswith(_FORMULA) else printable(value)

@@ -1,6 +1,6 @@
-"""What to decide from a report: the saving of a day, how sure it is, and what to do for each client. Pure.
+"""Advice from a report: the saving of a day, its certainty, and the next step for each client. Pure.
 
-The figures of a day and of a month are modelled: what was counted, divided by the seconds that were captured.
+The figures of a day and of a month are modelled: the counted figures, divided by the captured seconds.
 """
 
 from collections.abc import Mapping
@@ -24,13 +24,13 @@ DAY: Final = 86_400
 MONTH: Final = 30 * DAY
 _GB: Final = 10**9
 _PAYS: Final = 0.01
-"""A gateway is worth while for a client if it saves this part of its fetch bytes."""
+"""A gateway pays for a client if it saves at least this part of its fetch bytes."""
 _MIN_BYTES_PAYS: Final = 0.1
-"""The same for `fetch.min.bytes`: records come later then, so it has to save more."""
+"""The same for `fetch.min.bytes`. It must save more, because it delays records."""
 _WAITING: Final = 2.0
-"""Fetches a second on a connection when each waits for fetch.max.wait.ms, which is 500 by default."""
+"""Fetches a second on a connection if each waits for fetch.max.wait.ms (500 by default)."""
 _RECORDS: Final = 0.9
-"""With this part of records or more, there is little else to save."""
+"""If records are at least this part, there is little else to save."""
 _OLDEST: Final = 4
 """The first Fetch version that the gateway puts through sessions."""
 _Advice: TypeAlias = tuple[Action, str]
@@ -39,7 +39,7 @@ _BEFORE_WAITING: Final = {
     "one partition": "It lists a single partition. ",
 }
 _MAY_WAIT: Final = frozenset({"", *_BEFORE_WAITING, "resting", "delta not smaller"})
-"""Main reasons for which more records in fewer fetches are the best that there is to do."""
+"""For these main reasons, the best advice is more records in fewer fetches."""
 _UPGRADES: Final[dict[str, _Advice]] = {
     "leader epochs": (
         "upgrade brokers",
@@ -77,11 +77,11 @@ _OTHERS: Final[dict[str, _Advice]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DailyRate:
-    """What turns counted bytes into those of a day and into money.
+    """Converts counted bytes to the bytes of a day and to money.
 
     Args:
-        seconds: the time that was captured.
-        price_per_gb: None: no money.
+        seconds: the captured time.
+        price_per_gb: None if unknown.
     """
 
     seconds: float
@@ -92,7 +92,7 @@ class DailyRate:
         return round(count / self.seconds * DAY) if self.seconds else None
 
     def month(self, count: int) -> float | None:
-        """Return the money of 30 days; None without a price."""
+        """Return the money of 30 days, or None without a price."""
         if self.price_per_gb is None or not self.seconds:
             return None
         return count / _GB * self.price_per_gb / self.seconds * MONTH
@@ -107,15 +107,15 @@ def decide(
     policy: str = "gateway",
     next_step: str = "",
 ) -> Decision:
-    """Return what the report's first lines say.
+    """Return the contents of the report's first lines.
 
     Args:
         fetch: all fetches.
-        passed: those that went as they were captured, by reason.
+        passed: the fetches that stay as captured, by reason.
         clients: the rows by client.
         rate: the captured time, and the price.
-        policy: the one of these figures, see `Report.policy`.
-        next_step: what to do where there is no fetch.
+        policy: the policy of these figures, see `Report.policy`.
+        next_step: advice if there is no fetch.
     """
     reason = why(fetch, passed)
     known = reason not in UNTOLD
@@ -135,7 +135,7 @@ def decide(
 
 
 def why(fetch: FetchReport, passed: Mapping[str, Passed]) -> str:
-    """Return why nothing is saved: a key of `passed`, or a sentence; "" if something is saved."""
+    """Return why nothing is saved: a key of `passed`, or a sentence. Return "" if something is saved."""
     if fetch["saved_bytes"] > 0 or not actual_bytes(fetch):
         return ""
     reason = main_reason(passed)
@@ -145,7 +145,7 @@ def why(fetch: FetchReport, passed: Mapping[str, Passed]) -> str:
 
 
 def main_reason(passed: Mapping[str, Passed]) -> str:
-    """Return the reason of which most bytes passed; "" if nothing passed."""
+    """Return the reason with the most passed bytes; "" if nothing passed."""
     return max(passed, key=lambda reason: (passed[reason]["bytes"], reason), default="")
 
 
@@ -192,8 +192,8 @@ def _wait(client: ClientRow, seconds: float, ratio: float) -> str:
 def _seconds(client: ClientRow, captured: float) -> float:
     """Return how long a client's connections fetched, all together.
 
-    That is the connections' own time: other files may have been captured for longer. Where nothing was
-    captured for a while, a connection may have lasted longer than what was captured of it.
+    This uses the connections' own time, because other files may have been captured for longer. Gaps in the
+    capture do not count.
     """
     return min(client["connection_seconds"], client["connections"] * captured)
 
@@ -211,7 +211,7 @@ def _saved_by_waiting(client: ClientRow, captured: float) -> int:
 
 
 def _advice(client: ClientRow) -> _Advice:
-    """Say what to do for a client that saves next to nothing."""
+    """Return advice for a client that saves next to nothing."""
     fetch, reason = client["fetch"], main_reason(client["passed"])
     whole = actual_bytes(fetch)
     records = fetch["actual"]["record_bytes"]

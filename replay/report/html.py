@@ -43,10 +43,10 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 ROWS: Final = 50
-"""Most rows of a table by client, topic, broker or connection. The last one adds up the rest."""
+"""The maximum of rows in a table by client, topic, broker or connection. The last row adds up the rest."""
 PROBLEMS: Final = 20
 SLOT_PLOTS: Final = 1
-"""Brokers of which a plot shows the slots over time; the JSON has those of all."""
+"""How many brokers get a plot of slots over time. The JSON has all brokers."""
 
 
 def render(report: Report) -> str:
@@ -82,7 +82,7 @@ def render(report: Report) -> str:
 
 @cache
 def environment() -> "Environment":
-    """Return what has the templates."""
+    """Return the environment that loads the templates."""
     from jinja2 import Environment, PackageLoader, StrictUndefined  # noqa: PLC0415 - only --html needs it
 
     made = Environment(
@@ -117,7 +117,7 @@ def _tables(report: Report) -> dict[str, Any]:
 
 
 def _fetches(report: Report) -> dict[str, Any]:
-    """Return what the page shows of fetches, apart from tables."""
+    """Return the page's values about fetches, without the tables."""
     stretches = report["time"]["stretches"]
     over_time = report["over_time"]
     return {
@@ -139,7 +139,7 @@ def _fetches(report: Report) -> dict[str, Any]:
 
 
 def _cards(report: Report) -> list[tuple[str, str]]:
-    """Return the largest figures of the page, each with its words."""
+    """Return the largest figures of the page, each with its label."""
     fetch = report["fetch"]
     saved, ratio = fetch["saved_bytes"], fetch["saved_ratio"]
     dearer = saved < 0
@@ -172,7 +172,7 @@ def _drawn(plot: Callable[[int], Markup]) -> Markup:
 
 
 def _slots_over_time(report: Report) -> Iterator[tuple[str, Markup]]:
-    """Draw the slots of the brokers that need most of them."""
+    """Draw the slots of the brokers that need the most slots."""
     brokers = sorted(report["slots"], key=lambda row: -row["requested_at_once"])[:SLOT_PLOTS]
     for row in brokers:
         if row["over_time"]:

@@ -13,12 +13,12 @@ def element(name: str, /, *children: str | Iterable[Markup], **attributes: str |
 
     Args:
         name: the tag.
-        children: text, which is escaped; `Markup`, which is not; or several `Markup`.
-        attributes: values are escaped, and empty ones left out. `class_` stands for class, and `_` in a name
-            for a hyphen.
+        children: text (escaped), `Markup` (not escaped), or several `Markup`.
+        attributes: values are escaped, and empty ones left out. `class_` becomes class, and `_` in a name
+            becomes a hyphen.
 
     Returns:
-        the element, with its end tag.
+        The element, with its end tag.
     """
     given = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{html.escape(str(value))}"'

@@ -23,16 +23,16 @@ Action: TypeAlias = Literal[
     "capture again",
     "leave",
 ]
-"""What to do for a client."""
+"""Advice for a client."""
 
 
 class Actual(TypedDict):
     """The fetches as captured."""
 
     requests: int
-    """With a response or without."""
+    """Requests with or without a response."""
     responses: int
-    """Only those whose request was seen."""
+    """Responses whose request was captured."""
     request_bytes: int
     response_bytes: int
     record_bytes: int
@@ -51,7 +51,7 @@ class Eligible(TypedDict):
 
 
 class SessionsReport(TypedDict):
-    """What the eligible fetches cost through the engine. The bytes include closes and repairs."""
+    """The cost of the eligible fetches through the engine. The bytes include closes and repairs."""
 
     request_bytes: int
     response_bytes: int
@@ -64,9 +64,9 @@ class SessionsReport(TypedDict):
     partitions_requested: int
     partitions_answered: int
     close_bytes: int
-    """Both directions of the fetches that close a session."""
+    """Bytes of fetches that close a session, both directions."""
     repair_bytes: int
-    """Both directions of what is fetched again after a session was lost."""
+    """Bytes that are fetched again after a session was lost, both directions."""
 
 
 class FetchReport(TypedDict):
@@ -85,13 +85,13 @@ class Problem(TypedDict):
     """Something in the input that could not be read. With any problem the exit code is 3."""
 
     file: str
-    """The file as the user named it; "" if the problem is not of one file."""
+    """The file as the user named it; "" if the problem is not about one file."""
     problem: str
     """One line for people, without the file's name."""
 
 
 class Input(TypedDict):
-    """What was read."""
+    """The input that was read."""
 
     files: int
     bytes: int
@@ -103,17 +103,17 @@ class Input(TypedDict):
     unpaired_requests: int
     unpaired_responses: int
     decrypted_connections: int
-    """TLS connections that a key log opened. All figures are of what was inside."""
+    """TLS connections that a key log decrypted. All figures are of their decrypted contents."""
     encrypted_connections: dict[str, int]
-    """TLS connections that could not be decrypted, or not to their end, by reason."""
+    """TLS connections that could not be decrypted, or only in part, by reason."""
     clocks_apart_seconds: float
-    """How far apart, at least, the clocks of the two directions were, in the connection where it was most; 0
-    if one clock explains all times."""
+    """The clocks of the two directions of a connection were at least this far apart. This is the largest
+    value of all connections; 0 if one clock explains all times."""
     problems: list[Problem]
 
 
 class Filters(TypedDict):
-    """What was read and counted; an empty list is no filter."""
+    """The filters of the input. An empty list means no filter."""
 
     ports: list[int]
     hosts: list[str]
@@ -122,7 +122,7 @@ class Filters(TypedDict):
 
 
 class Stretch(TypedDict):
-    """A time in which packets were captured, ISO 8601 in UTC."""
+    """An interval in which packets were captured, ISO 8601 in UTC."""
 
     first: str
     last: str
@@ -136,14 +136,15 @@ class Time(TypedDict):
     captured_seconds: float
     """The sum of `stretches`."""
     stretches: list[Stretch]
-    """In order. Between them nothing was captured: files that don't follow each other, or joined captures."""
+    """Intervals in order. Nothing was captured between them: files have gaps between them, or captures
+    were joined."""
 
 
 class Bucket(TypedDict):
     """Fetch bytes, both directions, of a period of time."""
 
     time: str
-    """Its beginning, ISO 8601 in UTC. Buckets are in order; those without a fetch may be left out."""
+    """Its start, ISO 8601 in UTC. Buckets are in order; buckets without a fetch may be left out."""
     seconds: float
     """Its length."""
     actual_bytes: int
@@ -151,10 +152,10 @@ class Bucket(TypedDict):
 
 
 class Shares(TypedDict):
-    """Where the bytes go. The five parts add up to all fetch bytes of both directions."""
+    """The parts of the bytes. The five parts add up to all fetch bytes of both directions."""
 
     listing_bytes: int
-    """Requests: entries of partitions, and the topic elements that hold them; with forgotten ones."""
+    """Requests: entries of partitions, including forgotten ones, and their topic elements."""
     empty_entry_bytes: int
     """Responses: entries with nothing new."""
     entry_bytes: int
@@ -177,10 +178,10 @@ class ReadableReport(TypedDict):
 
     readable_bytes: int
     unreadable_bytes: int
-    """Lost, cut, encrypted or not Kafka. Readable and unreadable bytes together are all bytes."""
+    """Lost, cut, encrypted or not Kafka. Readable and unreadable bytes add up to all bytes."""
     left_out_bytes: int
-    """Contents of records that were not captured, as with `--capture-records no`. No figure needs them, and
-    they are in none of the other sums here."""
+    """Contents of records that were not captured, as with `--capture-records no`. No figure needs them,
+    and no other sum here includes them."""
     ratio: float
     """readable / all; 1.0 if there are no bytes."""
     by_reason: dict[str, int]
@@ -188,34 +189,34 @@ class ReadableReport(TypedDict):
 
 
 class NotEligible(TypedDict):
-    """Fetches that stay as captured for the same reason."""
+    """Fetches that stay as captured, for one reason."""
 
     exchanges: int
     bytes: int
-    """Both directions."""
+    """Bytes of both directions."""
 
 
 class Passed(TypedDict):
-    """Fetches that a gateway forwards unchanged for the same reason."""
+    """Fetches that a gateway forwards unchanged, for one reason."""
 
     exchanges: int
     bytes: int
-    """As captured, both directions."""
+    """Bytes as captured, both directions."""
 
 
 class ToDo(TypedDict):
-    """What to do for one client id, software and fetch version."""
+    """Advice for one client id, software and fetch version."""
 
     client_id: str
     software: str
     fetch_version: int
     action: Action
     saved_bytes_per_day: int | None
-    """Modelled: what that saves at the rate of the captured time; None if no time was captured."""
+    """Modelled: the saving at the rate of the captured time. None if no time was captured."""
     money_per_month: float | None
     """Modelled; None without --price-per-gb."""
     sentence: str
-    """The same for people, without names of the client."""
+    """The advice in a sentence for people, without names of the client."""
 
 
 class Decision(TypedDict):
@@ -225,15 +226,15 @@ class Decision(TypedDict):
     enough: bool
     """At least an hour was captured. A shorter time says little about a day."""
     saved_bytes_per_day: int | None
-    """Modelled: `fetch.saved_bytes` at the rate of the captured time; None if no time was captured,
-    or if too little of the fetches was captured to tell (`reason` is "bytes missing" or "unpaired")."""
+    """Modelled: `fetch.saved_bytes` at the rate of the captured time. None if no time was captured, or if
+    too much of the fetches is missing (`reason` is "bytes missing" or "unpaired")."""
     saved_ratio: float
     money_per_month: float | None
-    """Modelled, for 30 days; None without --price-per-gb, or if `saved_bytes_per_day` is."""
+    """Modelled, for 30 days. None without --price-per-gb, or if `saved_bytes_per_day` is None."""
     reason: str
     """Why nothing is saved; "" if something is."""
     next_step: str
-    """What to do where no fetch was found; "" if there are fetches."""
+    """Advice if no fetch was found; "" if there are fetches."""
     to_do: list[ToDo]
     """A row for each row of `by_client`, the largest saving first."""
 
@@ -247,22 +248,22 @@ class ClientRow(TypedDict):
     fetch_version: int
     connections: int
     connection_seconds: float
-    """How long its connections were captured, all together: each from its first packet to its last one."""
+    """How long its connections were captured, in total. Each counts from its first packet to its last one."""
     fetch: FetchReport
     passed: dict[str, Passed]
-    """By reason. What is not in it went through sessions."""
+    """Fetches that did not go through sessions, by reason."""
 
 
 class TopicRow(TypedDict):
     """One topic's entries and topic elements.
 
-    The row whose topic is None has the rest of each frame, and everything that is counted once for a frame:
+    The row whose topic is None has the rest of each frame, and the figures that are counted once for a frame:
     requests, responses, exchanges, full, incremental, sessionless, added, altered, forgotten, close_bytes and
     repair_bytes. These are 0 in the row of a topic.
     """
 
     topic: str | None
-    """Name; or the topic id as Kafka writes it, if no captured Metadata response has its name."""
+    """The name. If no captured Metadata response has it, the topic id as Kafka writes it."""
     fetch: FetchReport
 
 
@@ -280,7 +281,7 @@ class ConnectionRow(TypedDict):
     """One of the connections with the most fetch bytes."""
 
     connection: str
-    """As in "client host:port > broker host:port #n". n counts the connections with the same ports."""
+    """As in "client host:port > broker host:port #n". n numbers the connections with the same ports."""
     client: str
     broker: str
     client_id: str
@@ -290,7 +291,7 @@ class ConnectionRow(TypedDict):
 
 
 class PolicyRow(TypedDict):
-    """What one policy saves of all fetches (see `Report.policy`)."""
+    """The saving of one policy for all fetches (see `Report.policy`)."""
 
     predicted_bytes: int
     saved_bytes: int
@@ -301,23 +302,23 @@ class SlotsNeeded(TypedDict):
     """The slots that one broker's sessions need in a period of time."""
 
     time: str
-    """Its beginning, ISO 8601 in UTC. Periods without a change are left out: the last value holds."""
+    """Its start, ISO 8601 in UTC. Periods without a change are left out: the last value continues."""
     needed: int
-    """Most sessions at a time."""
+    """The maximum of simultaneous sessions."""
 
 
 class SlotsRow(TypedDict):
-    """What the sessions would do to one broker's slots (max.incremental.fetch.session.cache.slots)."""
+    """The effect of the sessions on one broker's slots (max.incremental.fetch.session.cache.slots)."""
 
     broker: str
     sessions_at_once: int
-    """Most sessions in slots at a time."""
+    """The maximum of simultaneous sessions in slots."""
     requested_at_once: int
-    """Most sessions at a time if there had been slots for all."""
+    """The maximum of simultaneous sessions if there were slots for all."""
     slots: int
     evictions: int
     refused: int
-    """Sessions that the broker did not make: no slot was free, and none could be evicted."""
+    """Sessions that the broker did not create, because no slot was free and no session could be evicted."""
     over_time: list[SlotsNeeded]
     """At most 120."""
 
@@ -329,13 +330,14 @@ class LimitFigures(TypedDict):
     largest_record_bytes: int
     """Records in the largest response."""
     over_limit: int
-    """Responses with more records than the limit; a broker exceeds it by a response's first batch only."""
+    """Responses with more records than the limit. A broker can exceed it only with a response's first
+    batch."""
     over_limit_bytes: int
-    """By how many bytes, in all."""
+    """The bytes above the limit, in total."""
     starved: int
-    """How often a partition starved: it got no records although it had some and others got theirs."""
+    """How often a partition starved. It got no records although it had some, and others got theirs."""
     starved_seconds: float
-    """How long, in all."""
+    """How long partitions starved, in total."""
 
 
 class LimitsRow(LimitFigures):
@@ -345,7 +347,7 @@ class LimitsRow(LimitFigures):
     software: str
     fetch_version: int
     max_bytes: int
-    """The largest limit that it asked for; 0 for v0 to v2, which have none."""
+    """Its largest limit. 0 for v0 to v2, which have no limit."""
 
 
 class StarvedRow(TypedDict):
@@ -355,73 +357,74 @@ class StarvedRow(TypedDict):
     broker: str
     """host:port"""
     topic: str
-    """As in `TopicRow`."""
+    """See `TopicRow.topic`."""
     partition: int
     since: str
     """ISO 8601 in UTC."""
     seconds: float
-    """Until it got records, had none any more, or the capture ended."""
+    """The time until it got records, had no more records, or the capture ended."""
     responses: int
-    """Those that brought records of other partitions meanwhile."""
+    """Responses that brought records of other partitions meanwhile."""
     behind: int
-    """Offsets between its fetch offset and the end of what the client may read, at most."""
+    """The maximum of offsets between its fetch offset and the end of the readable log."""
 
 
 class LimitsReport(LimitFigures):
-    """What response limits did, and what a lower one would change."""
+    """The effect of response limits, and of a lower one."""
 
     max_fetch_bytes: int
-    """The value of --max-fetch-bytes; 0: each fetch was measured by its own limit (v0 to v2: 50 MiB)."""
+    """The value of --max-fetch-bytes. 0 if each fetch was measured by its own limit (v0 to v2: 50 MiB)."""
     by_client: list[LimitsRow]
     longest: list[StarvedRow]
     """The longest, at most 10."""
 
 
 class SpreadShare(TypedDict):
-    """Two figures of the same kind: of records, and of their bytes without compression."""
+    """Two figures of one kind: for records, and for their bytes without compression."""
 
     records: float
     bytes: float
 
 
 class HottestKey(SpreadShare):
-    """The shares of the key with the most records, and of the one with the most bytes."""
+    """The shares of the key with the most records, and of the key with the most bytes."""
 
     exact: bool
-    """False: there are so many keys that several were counted as one, and the shares may be a little less."""
+    """False if there are so many keys that several were counted as one. The true shares may then be a
+    little lower."""
 
 
 class CooperativeRow(TypedDict):
     """The records that brokers sent to a consumer group, and how evenly they would spread over members.
 
-    What one connection got again counts once; what two connections got counts twice. Control batches don't
-    count.
+    Records that one connection got again count once. Records that two connections got count twice. Control
+    batches don't count.
     """
 
     group: str | None
-    """None: no group is known of these clients, or several."""
+    """None if the group of these clients is unknown, or they have several."""
     client_id: str | None
-    """None: the group is known."""
+    """None if the group is known."""
     records: int
     bytes: int
-    """Of these records, without compression."""
+    """Bytes of these records without compression."""
     records_without_key: int
-    """They go by their offsets, evenly."""
+    """Records without a key are spread evenly, by their offsets."""
     unread_bytes: int
-    """Of batches and responses that could not be read: cut, damaged, or older than Fetch v4 or Kafka 0.11."""
+    """Bytes of unreadable batches and responses: cut, damaged, or older than Fetch v4 or Kafka 0.11."""
     partitions: int
-    """All that were fetched, also without a record."""
+    """All fetched partitions, including those without records."""
     shared_partitions: int
-    """Those of topics with fewer partitions than members. The others would stay whole."""
+    """Partitions of topics with fewer partitions than members. Other partitions would stay whole."""
     spread: list[SpreadShare]
-    """What each member would get; empty without records. The shares add up to 1."""
+    """The share of each member. Empty without records. The shares add up to 1."""
     evenness: SpreadShare | None
-    """The largest share times the number of members: 1 is even. None without records."""
+    """The largest share multiplied by the number of members. 1 means even. None without records."""
     hottest_key: HottestKey | None
-    """None if no record has a key. A key in two partitions is two."""
+    """None if no record has a key. A key in two partitions counts as two keys."""
     bound: float | None
-    """The group is at most so many times as fast as one member, however many there are, since a key is never
-    shared: 1 / `hottest_key.records`. Where that is not exact, the bound may be a little higher."""
+    """The group is at most this many times as fast as one member, because a key is never shared. It is 1 /
+    `hottest_key.records`. If that is not exact, the bound may be a little higher."""
 
 
 class CooperativeReport(TypedDict):
@@ -430,7 +433,7 @@ class CooperativeReport(TypedDict):
     members: int
     """The value of --cooperative."""
     groups: list[CooperativeRow]
-    """The most bytes first."""
+    """The groups with the most bytes first."""
 
 
 class TcpIp(TypedDict):
@@ -443,14 +446,14 @@ class TcpIp(TypedDict):
 
 
 class Money(TypedDict):
-    """Modelled: what the saved fetch bytes cost, in the currency of the price."""
+    """Modelled: the cost of the saved fetch bytes, in the currency of the price."""
 
     price_per_gb: float
     """Per 10^9 bytes."""
     saved: float
-    """In the time of the capture."""
+    """For the time of the capture."""
     saved_per_month: float
-    """If the traffic went on like this for 30 days."""
+    """For 30 days, if the traffic continued like this."""
     how: str
 
 
@@ -463,14 +466,14 @@ class Modelled(TypedDict):
 
 
 class BothSides(TypedDict):
-    """A gateway of which the capture has both sides: what it forwards is in all figures twice."""
+    """A gateway with both sides in the capture. All figures count its forwarded traffic twice."""
 
     client_side: str
-    """Where its clients connect to: host:port."""
+    """The address to which its clients connect: host:port."""
     broker_side: str
     """The broker: host:port."""
     connections: int
-    """Of clients, each with one to the broker."""
+    """Connections of clients. Each has a connection to the broker."""
     fetch_bytes: int
     """Fetch bytes of these connections to the broker, both directions."""
 
@@ -479,13 +482,13 @@ class Report(TypedDict):
     """The whole object."""
 
     version: str
-    """Of fetchgate."""
+    """The version of fetchgate."""
     policy: str
     """The value of --policy: gateway or always."""
     filters: Filters
     decision: Decision
     policies: dict[str, PolicyRow]
-    """Both policies, by name. That of `policy` is the one of all other figures."""
+    """Both policies, by name. All other figures belong to `policy`."""
     time: Time
     input: Input
     fetch: FetchReport
@@ -502,7 +505,7 @@ class Report(TypedDict):
     readable: ReadableReport
     not_eligible: dict[str, NotEligible]
     passed: dict[str, Passed]
-    """All fetches that did not go through sessions: those not eligible, and those that the policy passed."""
+    """All fetches that did not go through sessions: not eligible, or passed by the policy."""
     slots: list[SlotsRow]
     limits: LimitsReport
     modelled: Modelled
@@ -521,7 +524,7 @@ def eligible_bytes(fetch: FetchReport) -> int:
 
 
 def sessions_bytes(fetch: FetchReport) -> int:
-    """Return what the eligible fetches cost through the engine, both directions."""
+    """Return the cost of the eligible fetches through the engine, both directions."""
     return fetch["sessions"]["request_bytes"] + fetch["sessions"]["response_bytes"]
 
 

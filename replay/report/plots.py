@@ -12,37 +12,37 @@ from replay.report.wording import SHARES, ShareKey, duration, percent, size
 
 WIDE: Final = 900
 NARROW: Final = 360
-"""Widths of plots: for most screens and paper, and for phones. Their text has the same size."""
+"""Widths of plots: for wide screens and paper, and for phones. Their text has the same size."""
 HEIGHT: Final = 240
 LEFT: Final = 66
 RIGHT: Final = 34
 TOP: Final = 10
 BOTTOM: Final = 28
 _TICK: Final = 130
-"""Least distance between two ticks of the time axis, about."""
+"""The lowest distance between two ticks of the time axis, roughly."""
 _CHARACTER: Final = 6.5
-"""Width of a character in a label, about."""
+"""Width of a character in a label, roughly."""
 _GAP: Final = 16
-"""Width of the mark of a time that was not captured. Many of them share `_GAPS`."""
+"""Width of the mark for a gap in the capture. If there are many gaps, they share `_GAPS`."""
 _GAPS: Final = 160
 _TIMES: Final = (
     *(0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30),
     *(60, 120, 300, 600, 900, 1_800),
     *(3_600, 7_200, 10_800, 21_600, 43_200),
 )
-"""Seconds between two ticks; for longer times whole days."""
+"""Possible distances between two ticks, in seconds. Longer ones are whole days."""
 
 
 def over_time(buckets: Sequence[Bucket], stretches: Sequence[Stretch], width: int = WIDE) -> Markup:
-    """Draw fetch bytes a second, as captured and as predicted: two stepped areas, one before the other.
+    """Draw fetch bytes a second, as captured and as predicted: two stepped areas, one in front of the other.
 
     Args:
         buckets: in order of time, at least one.
-        stretches: the times that were captured, in order. What is between them is drawn as a narrow gap.
+        stretches: the captured intervals, in order. The time between them is drawn as a narrow gap.
         width: of the SVG.
 
     Returns:
-        an SVG. Pointing at a bucket shows its figures.
+        An SVG. Pointing at a bucket shows its figures.
     """
     begin, end = buckets[0]["time"], buckets[-1]["time"]
     times = _times(stretches) or [(_seconds(begin), _seconds(end) + buckets[-1]["seconds"])]
@@ -69,7 +69,7 @@ def over_time(buckets: Sequence[Bucket], stretches: Sequence[Stretch], width: in
 def slots(
     periods: Sequence[SlotsNeeded], limit: int, stretches: Sequence[Stretch], width: int = WIDE
 ) -> Markup:
-    """Draw how many session slots a broker needs over time, and a line at how many it has.
+    """Draw how many session slots a broker needs over time, and a line at the number that it has.
 
     Args:
         periods: in order of time, at least one.
@@ -107,7 +107,7 @@ def _class(width: int) -> str:
 
 
 def _times(stretches: Sequence[Stretch]) -> list[tuple[float, float]]:
-    """Return stretches in seconds since 1970; none if they last no time."""
+    """Return intervals in seconds since 1970. Return none if their length is 0."""
     times = [(_seconds(stretch["first"]), _seconds(stretch["last"])) for stretch in stretches]
     return times if sum(last - first for first, last in times) > 0 else []
 
@@ -117,10 +117,10 @@ def _seconds(time: str) -> float:
 
 
 class _Scale:
-    """Converts times, and bytes a second, to coordinates. Only the captured times take room.
+    """Converts times, and bytes a second, to coordinates. Only captured times take room.
 
     Args:
-        times: the stretches that were captured, in seconds since 1970.
+        times: the captured intervals, in seconds since 1970.
         top: the value at the upper edge.
         width: of the plot.
     """
@@ -144,24 +144,30 @@ class _Scale:
             before += last - first
 
     def x(self, time: float) -> float:
-        """Return where a time is. What was not captured is at the end of the stretch before."""
+        """Return the x coordinate of a time.
+
+        A time in a gap is placed at the end of the interval before it.
+        """
         place = max(bisect_right(self._firsts, time) - 1, 0)
         first, last = self.times[place]
         return round(self._begins[place] + (min(max(time, first), last) - first) * self._second, 1)
 
     def y(self, rate: float) -> float:
-        """Return where a value is."""
+        """Return the y coordinate of a value."""
         return round(HEIGHT - BOTTOM - rate / self.top * (HEIGHT - TOP - BOTTOM), 1)
 
     def sides(self, begin: float, end: float) -> tuple[float, float]:
-        """Return where a period begins and ends. One that begins in a gap begins behind it."""
+        """Return the left and right coordinates of a period.
+
+        If it begins in a gap, it is drawn from the end of the gap.
+        """
         place = max(bisect_right(self._firsts, begin) - 1, 0)
         if begin > self.times[place][1] and place + 1 < len(self.times) and end > self._firsts[place + 1]:
             begin = self._firsts[place + 1]
         return self.x(begin), self.x(end)
 
     def gaps(self) -> Iterator[tuple[float, float]]:
-        """Yield where each gap begins, and how many seconds it stands for."""
+        """Yield the coordinate of each gap, and its length in seconds."""
         for place in range(1, len(self.times)):
             yield self._begins[place] - self.gap, self.times[place][0] - self.times[place - 1][1]
 
@@ -181,7 +187,7 @@ def _step(bucket: Bucket, count: int) -> tuple[float, float, float]:
 
 
 def _area(scale: _Scale, steps: Sequence[tuple[float, float, float]], name: str) -> Markup:
-    """Draw values: each holds from one time to another."""
+    """Draw an area of steps: each value lasts from one time to another."""
     ground = scale.y(0)
     path = [f"M{LEFT} {ground}"]
     right: float = LEFT
@@ -213,7 +219,7 @@ def _spot(scale: _Scale, bucket: Bucket) -> Markup:
 
 
 def _gaps(scale: _Scale) -> Markup:
-    """Draw a band over each time that was not captured."""
+    """Draw a band over each gap in the capture."""
     return joined(
         element(
             "rect",
@@ -242,7 +248,7 @@ def _rate_axis(scale: _Scale, step: float, words: Callable[[float], str]) -> Mar
 
 
 def _time_axis(scale: _Scale) -> Markup:
-    """Label times: where each stretch begins, if there are several, and ticks. They do not overlap."""
+    """Label the start of each interval, if there are several, and ticks. Labels do not overlap."""
     step = _time_step(scale.span, (scale.width - LEFT - RIGHT) // _TICK)
     days = scale.times[-1][1] - scale.times[0][0] > 86_400
     form = "%b %d" if step >= 86_400 else "%b %d %H:%M" if days else "%H:%M:%S"
@@ -267,7 +273,7 @@ def _time_axis(scale: _Scale) -> Markup:
 
 
 def _time_step(span: float, ticks: int) -> float:
-    """Choose a usual number of seconds, so that about so many ticks are on the axis."""
+    """Choose a usual number of seconds, so that the axis has about this many ticks."""
     days = ceil(span / 86_400 / max(ticks, 1)) * 86_400
     return next((step for step in _TIMES if span / step <= ticks), days)
 
@@ -301,7 +307,7 @@ def _segment(key: ShareKey, count: int, whole: int) -> Markup:
 
 
 def pair(actual: int, predicted: int, most: int) -> Markup:
-    """Draw the bar of a row: captured bytes, and over them predicted bytes.
+    """Draw the bar of a row: captured bytes, with predicted bytes in front.
 
     Args:
         actual: bytes as captured.

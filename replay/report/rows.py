@@ -1,4 +1,7 @@
-"""Rows of the report's tables, ready to show: largest savings first, the last row adds up the rest."""
+"""Rows of the report's tables, ready to show.
+
+The largest savings come first, and the last row adds up the rest.
+"""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -26,7 +29,7 @@ class ReportRow:
     """Printable names, one for each column of names."""
     connections: int = 0
     count: int
-    """Fetches; for a topic, its entries in responses."""
+    """Fetches. For a topic, entries in responses."""
     actual: int
     eligible: int
     predicted: int
@@ -88,7 +91,10 @@ def broker_rows(report: Report, limit: int) -> list[ReportRow]:
 
 
 def connection_rows(report: Report, limit: int) -> list[ReportRow]:
-    """Return rows of the largest connections. The report has no others, so none adds up the rest."""
+    """Return rows of the largest connections.
+
+    No row adds up the rest, because the report does not have the others.
+    """
     rows = (
         _row(
             (shown(connection["connection"]), shown(connection["client_id"])),
@@ -122,14 +128,17 @@ def _row(
 
 
 def _why_of_topic(fetch: FetchReport) -> str:
-    """Return why nothing of a topic is saved. Reasons are not counted by topic."""
+    """Return why nothing is saved for a topic. Reasons are not counted by topic."""
     if fetch["saved_bytes"] > 0 or not actual_bytes(fetch):
         return ""
     return "all entries had something new" if eligible_bytes(fetch) else "its fetches passed"
 
 
 def passed_rows(report: Report, limit: int) -> list[tuple[tuple[str, ...], str, Passed]]:
-    """Return why fetches of each client passed: its names, the reason, and the counts; most bytes first."""
+    """Return why fetches of each client passed: its names, the reason, and the counts.
+
+    The most bytes come first.
+    """
     rows = [
         (_client_names(client), reason, passed)
         for client in report["by_client"]
@@ -146,7 +155,7 @@ def passed_rows(report: Report, limit: int) -> list[tuple[tuple[str, ...], str, 
 
 
 def to_do_rows(report: Report, limit: int) -> list[tuple[tuple[str, ...], str]]:
-    """Return what to do for each client: its names, and one sentence."""
+    """Return the advice for each client: its names, and one sentence."""
     rows = report["decision"]["to_do"]
     found = [(_client_names(row), printable(row["sentence"])) for row in rows[:limit]]
     if more := len(rows[limit:]):

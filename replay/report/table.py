@@ -1,7 +1,7 @@
-"""What a table is, in whichever form: in a terminal (`terminal`), in HTML (`page/`), as CSV (`csv`).
+"""Describes a table for all its forms: in a terminal (`terminal`), in HTML (`page/`), as CSV (`csv`).
 
-A table has columns, and each column has a unit, which says how its values are written. So a value is kept as
-it is until it is written.
+A table has columns, and each column has a unit, which formats its values. So a value stays unformatted until
+it is written.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,15 +25,15 @@ def neutral(_: object) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unit:
-    """How the values of a column are written."""
+    """Formats the values of a column."""
 
     write: Callable[[Any], str]
     number: bool = True
     """Numbers are aligned to the right, and do not wrap."""
     sign: Callable[[Any], int] = neutral
-    """Above 0 for a gain and below 0 for a loss, which have colours."""
+    """Returns a number above 0 for a gain and below 0 for a loss. Both have colours."""
     hint: Callable[[Any], str] = lambda _: ""
-    """What is shown where a mouse points at the value."""
+    """Returns the text to show when the mouse points at the value."""
 
 
 TEXT: Final = Unit(write=str, number=False)
@@ -51,7 +51,7 @@ SAVING: Final = Unit(
     hint=lambda saving: size(saving.saved_bytes),
 )
 FIGURE: Final = Unit(write=str)
-"""A number that is text already."""
+"""A number that is already text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,11 +61,11 @@ class ReportColumn:
     title: str
     unit: Unit = TEXT
     short: str | None = None
-    """The title in a terminal, if it is not the same in small letters."""
+    """The title in a terminal, if it is not the title in lower case."""
     wide: bool = False
-    """Left out in a terminal, which has 80 columns."""
+    """Omitted in a terminal, which has 80 columns."""
     soft: bool = False
-    """In a fainter colour: words that explain."""
+    """In a fainter colour, for explaining words."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,14 +73,14 @@ class ReportLine:
     """A row of a table."""
 
     values: Sequence[Any]
-    """One for each column. A line that adds up others may end early: the rest is empty."""
+    """One value for each column. In a row that adds up others, the last values may be missing."""
     note: str = ""
-    """Stands below the first value."""
+    """Shown below the first value."""
     total: bool = False
     bar: tuple[int, int] | None = None
     """Captured and predicted bytes, drawn as a bar in HTML."""
     key: str = ""
-    """The CSS class of the colour that a plot has for this line."""
+    """The CSS class of this row's colour in a plot."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,5 +93,5 @@ class ReportTable:
 
     @property
     def longest(self) -> int:
-        """Bytes of the longest bar; 0 if there are no bars."""
+        """The bytes of the longest bar; 0 if there are no bars."""
         return max((max(line.bar) for line in self.lines if line.bar), default=0)

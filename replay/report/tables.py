@@ -38,13 +38,13 @@ _CLIENT: Final = (
 
 
 def to_do(report: Report, limit: int) -> ReportTable:
-    """What to do for each client."""
+    """Return the table of advice for each client."""
     lines = [ReportLine(values=(*names, sentence)) for names, sentence in to_do_rows(report, limit)]
     return ReportTable(title="What to do", columns=(*_CLIENT, ReportColumn(title="What to do")), lines=lines)
 
 
 def where(report: Report) -> ReportTable:
-    """Where the bytes go."""
+    """Return the table of where the bytes go."""
     actual, predicted = report["where"]["actual"], report["where"]["predicted"]
     return ReportTable(
         title="Where the bytes go",
@@ -62,23 +62,23 @@ def where(report: Report) -> ReportTable:
 
 
 def by_client(report: Report, limit: int) -> ReportTable:
-    """Fetches by client id, software and Fetch version."""
+    """Return the table of fetches by client id, software and Fetch version."""
     return _breakdown("By client", _CLIENT, client_rows(report, limit), "Fetches")
 
 
 def by_topic(report: Report, limit: int) -> ReportTable:
-    """Entries of fetches by topic."""
+    """Return the table of entries of fetches by topic."""
     return _breakdown("By topic", [ReportColumn(title="Topic")], topic_rows(report, limit), "Entries")
 
 
 def by_broker(report: Report, limit: int) -> ReportTable:
-    """Fetches by broker, and all of them."""
+    """Return the table of fetches by broker, and of all fetches."""
     rows = [*broker_rows(report, limit), total_row(report)]
     return _breakdown("By broker", [ReportColumn(title="Broker")], rows, "Fetches")
 
 
 def connections(report: Report, limit: int) -> ReportTable:
-    """The connections with the most fetch bytes."""
+    """Return the table of connections with the most fetch bytes."""
     names = [ReportColumn(title="Connection"), ReportColumn(title="Client id")]
     return _breakdown("Largest connections", names, connection_rows(report, limit), "Fetches")
 
@@ -108,7 +108,7 @@ def _line(row: ReportRow) -> ReportLine:
 
 
 def sessions(report: Report) -> ReportTable:
-    """From captured to predicted bytes, step by step."""
+    """Return the table from captured to predicted bytes, step by step."""
     fetch = report["fetch"]
     actual, eligible, cost = fetch["actual"], fetch["eligible"], fetch["sessions"]
     through = cost["full"] + cost["incremental"] + cost["sessionless"]
@@ -136,7 +136,7 @@ def sessions(report: Report) -> ReportTable:
 
 
 def policies(report: Report) -> ReportTable:
-    """What both policies save."""
+    """Return the table of the savings of both policies."""
     lines = []
     for name, row in report["policies"].items():
         here = " (this report)" if name == report["policy"] else ""
@@ -160,7 +160,7 @@ def policies(report: Report) -> ReportTable:
 
 
 def passed(report: Report, limit: int) -> ReportTable:
-    """Why fetches of each client pass as captured."""
+    """Return the table of reasons why fetches of each client pass as captured."""
     return ReportTable(
         title="Why fetches pass as captured",
         columns=(
@@ -180,7 +180,7 @@ def passed(report: Report, limit: int) -> ReportTable:
 
 
 def slots(report: Report) -> ReportTable:
-    """How many slots for sessions each broker needs."""
+    """Return the table of session slots that each broker needs."""
     names = ("sessions_at_once", "requested_at_once", "slots", "evictions", "refused")
     return ReportTable(
         title="Fetch session slots of the brokers, most at once",
@@ -200,7 +200,7 @@ def slots(report: Report) -> ReportTable:
 
 
 def limits(report: Report, limit: int) -> ReportTable:
-    """Who got more than a response limit, or had partitions that starved; those with the most first."""
+    """Return the table of clients with exceeded limits or starved partitions. The most starved come first."""
     found = [row for row in report["limits"]["by_client"] if row["over_limit"] or row["starved"]]
     return ReportTable(
         title="Response limits",
@@ -231,7 +231,7 @@ def limits(report: Report, limit: int) -> ReportTable:
 
 
 def starved(report: Report) -> ReportTable:
-    """The partitions that starved longest."""
+    """Return the table of the partitions that starved longest."""
     return ReportTable(
         title="Starved longest",
         columns=(
@@ -257,7 +257,7 @@ def starved(report: Report) -> ReportTable:
 
 
 def evenness(found: CooperativeReport, limit: int) -> ReportTable:
-    """How evenly the records of the groups with the most bytes would spread over their members."""
+    """Return the table of how evenly records of the largest groups would spread over their members."""
     return ReportTable(
         title=f"Keys over {found['members']} members",
         columns=(
@@ -297,7 +297,7 @@ def _evenness_line(row: CooperativeRow) -> ReportLine:
 
 
 def modelled(report: Report) -> ReportTable:
-    """The headers of TCP and IP."""
+    """Return the table of TCP and IP headers."""
     tcp_ip = report["modelled"]["tcp_ip"]
     return ReportTable(
         title="",
@@ -316,7 +316,7 @@ def modelled(report: Report) -> ReportTable:
 
 
 def reading(report: Report) -> ReportTable:
-    """How much could be read, and why the rest could not."""
+    """Return the table of how much could be read, and why the rest could not."""
     readable = report["readable"]
     whole = max(readable["readable_bytes"] + readable["unreadable_bytes"], 1)
     ranked = sorted(readable["by_reason"].items(), key=lambda item: (-item[1], item[0]))

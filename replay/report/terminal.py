@@ -1,4 +1,4 @@
-"""The report for a terminal: fits into 80 columns. It has no colours outside a terminal, or with NO_COLOR.
+"""The report for a terminal with 80 columns. Without a terminal, or with NO_COLOR, it has no colours.
 
 Names of clients and brokers are `Text`, never rich markup.
 """
@@ -38,9 +38,9 @@ from replay.report.wording import (
 )
 
 ROWS: Final = 10
-"""Most rows of a table by client, topic or broker. The last one adds up the rest."""
+"""The maximum of rows in a table by client, topic or broker. The last row adds up the rest."""
 PROBLEMS: Final = 5
-"""Most problems that are listed. The others are counted; the JSON has all."""
+"""The maximum of problems to list. The others are counted; the JSON has all."""
 
 
 def render(report: Report) -> RenderableType:
@@ -99,7 +99,7 @@ def _style(saved: int) -> str:
 
 
 def table(described: ReportTable) -> rich.table.Table:
-    """Return a table as rich draws it: without its wide columns."""
+    """Return a table in rich's form, without its wide columns."""
     drawn = rich.table.Table(
         title=described.title,
         title_justify="left",

@@ -1,4 +1,4 @@
-"""The report's sentences, and the formats of its figures and names: the same in the terminal and in HTML."""
+"""The report's sentences, and the formats of its figures and names. The terminal and HTML share them."""
 
 from collections.abc import Collection, Mapping
 from datetime import UTC, datetime, timedelta
@@ -78,11 +78,11 @@ _FAMILIES: Final = {
 }
 
 UNTOLD: Final = frozenset({"bytes missing", "unpaired"})
-"""If most bytes passed for one of these reasons, nobody knows what sessions would have saved."""
+"""If most bytes passed for one of these reasons, it is unknown how much sessions would have saved."""
 CUT: Final = "cut by the snap length"
 """A reason why bytes could not be read."""
 _WARNINGS: Final = 5
-"""Most warnings of one kind; the JSON has all."""
+"""The maximum of warnings of one kind. The JSON has all."""
 MAX_NAME: Final = 120
 """Longer names are cut: a client id can have 32 kB."""
 _UNITS: Final = ("kB", "MB", "GB", "TB", "PB")
@@ -159,7 +159,7 @@ def moment(time: str) -> str:
 
 
 def decided(report: Report) -> str:
-    """Return the first line: what sessions would save, or why nothing, or why that can't be told."""
+    """Return the first line: how much sessions would save, or why nothing, or why this is unknown."""
     if unknown := untold(report):
         return unknown
     decision = report["decision"]
@@ -182,10 +182,10 @@ def decided(report: Report) -> str:
 
 
 def untold(report: Report) -> str:
-    """Say why it can't be told what sessions would save: most bytes of fetches were not captured whole.
+    """Say why the saving is unknown: most bytes of fetches were not captured completely.
 
     Returns:
-        one sentence that has the remedy; "" if it can be told.
+        One sentence that has the remedy; "" if the saving is known.
     """
     reason = report["decision"]["reason"]
     if reason not in UNTOLD:
@@ -206,7 +206,7 @@ def because(reason: str) -> str:
 
 
 def how_sure(report: Report) -> str:
-    """Say how much time the first line stands on; "" if it tells no saving."""
+    """Say on how much captured time the first line is based; "" if it states no saving."""
     decision, time = report["decision"], report["time"]
     if untold(report):
         return ""
@@ -224,7 +224,7 @@ def how_sure(report: Report) -> str:
 
 
 def warnings(report: Report) -> list[str]:
-    """Say what makes the figures other than they seem."""
+    """Return warnings about figures that can be misread."""
     twice = [
         f"{plural(row['connections'], 'connection')} of {shown(row['client_side'])} and "
         f"{shown(row['broker_side'])} are the two sides of a gateway: {size(row['fetch_bytes'])} of fetches "
@@ -242,7 +242,7 @@ def warnings(report: Report) -> list[str]:
 
 
 def _one_side(report: Report) -> str:
-    """Say which options leave out the brokers' sides of gateways, and count a connection once."""
+    """Advise options that leave out the brokers' sides of gateways, so that connections count once."""
     clients = {_port(row["client_side"]) for row in report["both_sides"]}
     twice = {row["broker_side"] for row in report["both_sides"]}
     brokers = {_port(side) for side in twice}
@@ -270,16 +270,16 @@ def next_step(
     ports: Collection[int] = (),
     other_ports: Mapping[int, int] | None = None,
 ) -> str:
-    """Say what to do about a capture in which no fetch was found.
+    """Return advice for a capture without fetches.
 
     Args:
         kafka: connections that speak Kafka.
         payload: bytes in the streams of all connections.
-        tls: those of them in connections that are TLS and were not decrypted.
-        late: those of them in connections of which a key log was given, but no handshake captured.
-        other: those of them in connections of which the key log that was given has no secrets.
-        ports: those of --port.
-        other_ports: packets that --port leaves out, by port.
+        tls: payload bytes of TLS connections that were not decrypted.
+        late: payload bytes of TLS connections that have a key log, but whose handshake was not captured.
+        other: payload bytes of TLS connections that are not in the key log.
+        ports: the ports of --port.
+        other_ports: packets that --port excludes, by port.
     """
     if not payload and not kafka and other_ports:
         busiest = max(other_ports, key=lambda port: (other_ports[port], -port))
@@ -322,7 +322,7 @@ def next_step(
 
 
 def captured(report: Report) -> str:
-    """Describe what was read: which time, how much, of what."""
+    """Describe the input: its time, its size, and its contents."""
     read, time = report["input"], report["time"]
     what = (
         f"{plural(read['connections'], 'Kafka connection')} in {plural(read['packets'], 'packet')}, "
@@ -350,7 +350,7 @@ def narrowed(filters: Filters) -> str:
 
 
 def unpaired(report: Report) -> str:
-    """Describe what was captured only in part; "" if nothing was."""
+    """Describe how much was captured only in part; "" if nothing was."""
     read = report["input"]
     halves = (
         (read["unpaired_requests"], "request", "without a response"),
@@ -384,13 +384,13 @@ def left_out(report: Report) -> str:
 
 
 def clocks(report: Report) -> str:
-    """Say how far apart the clocks of the two directions were; "" if there was one clock."""
+    """Say how far apart the clocks of the two directions were; "" if there was only one clock."""
     apart = report["input"]["clocks_apart_seconds"]
     return f"The clocks of requests and responses are {apart * 1000:,.0f} ms apart" if apart else ""
 
 
 def session_counts(report: Report) -> str:
-    """Describe the eligible fetches as they went through sessions."""
+    """Describe the kinds of the eligible fetches through sessions."""
     actual, sessions = report["fetch"]["actual"], report["fetch"]["sessions"]
     return (
         f"Through sessions: {number(sessions['full'])} full, {number(sessions['incremental'])} incremental "
@@ -405,7 +405,7 @@ def session_counts(report: Report) -> str:
 
 
 def spread(found: CooperativeReport) -> list[str]:
-    """Say what the table of groups tells, and what it does not count."""
+    """Explain the table of groups, and what it does not count."""
     members = found["members"]
     told = (
         f"How evenly the records of each group would spread over {members} members. As `fetchgate proxy "

@@ -1,9 +1,9 @@
 """Sends captured fetches through the gateway's core, with a simulated broker behind it. Sans-IO.
 
 - ``captured_response``: one captured fetch response, parsed.
-- ``captured_broker``: what the broker would have sent in a session, by what it sent without one.
-- ``outcome``: one captured fetch, and what it costs with sessions.
-- ``policies``: who gets a session: as the gateway decides, or every connection.
+- ``captured_broker``: the responses of the broker in a session, computed from its responses without one.
+- ``outcome``: one captured fetch, and its cost with sessions.
+- ``policies``: decide who gets a session: as in the gateway, or every connection.
 - ``engine``: the exchanges of one connection in, their outcomes out.
 - ``session_cache``: the broker's limited number of sessions, as Kafka's FetchSessionCache manages them.
 """

@@ -1,8 +1,8 @@
 """Simulates a broker's incremental responses from the full responses in a capture. Sans-IO.
 
 In a session a broker leaves out partitions that have not changed since it last sent them. It keeps its own
-order of partitions, and moves those that it sent records of to the end (FetchSession.java:
-IncrementalFetchContext, CachedPartition).
+order of partitions. After it sent records of a partition, it moves that partition to the end
+(FetchSession.java: IncrementalFetchContext, CachedPartition).
 """
 
 from collections.abc import Iterator, Sequence
@@ -31,7 +31,8 @@ _BEFORE_READING: Final[dict[int, int]] = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: 2 * _LAST,
     ErrorCode.TOPIC_AUTHORIZATION_FAILED: 2 * _LAST,
 }
-"""Errors that the broker finds before it reads from the log. Their entries are last, unknown ids first."""
+"""Errors that the broker finds before it reads from the log. It puts entries with these errors last, and
+unknown ids first among them."""
 _UNSEEN: Final = -1
 _FEW: Final = 16
 """Up to this many partitions are looked up one by one; more are looked up in columns."""
@@ -73,7 +74,7 @@ class Element:
 
 
 class CapturedBroker:
-    """A simulated broker with one session, that of the connection.
+    """A simulated broker with the session of one connection.
 
     Args:
         moves_all: brokers up to 2.8 move every partition that they send to the end (KAFKA-12330). Later ones
@@ -89,13 +90,13 @@ class CapturedBroker:
         self._named = _NO_FLAGS
         self._ranks = 0
         self._size = 0
-        """The number of partitions in the session: those with a rank."""
+        """The number of partitions in the session (rows that have a rank)."""
 
     def make(self, table: PartitionTable, listing: Listing, response: CapturedResponse) -> bool:
         """Create a session from a full fetch (epoch 0) and its response, of v7 or later.
 
         Returns:
-            False if the broker created none: the response is an error, or is empty because of a throttle.
+            False if the broker created none, because the response is an error or was emptied by a throttle.
         """
         walk = response.walk
         if walk.error_code or (not walk.partitions and walk.throttle_time_ms):
@@ -123,7 +124,7 @@ class CapturedBroker:
         return self.add(table.locate(listing)) if listing is not None and sent.partitions else 0, forgotten
 
     def _only_alters(self, table: PartitionTable, sent: FetchRequest) -> bool:
-        """Whether a fetch lists only few partitions, and all of them are in the session."""
+        """Return whether a fetch lists only a few partitions, and all of them are in the session."""
         topics, size = sent.topics, sent.layout.request_entry
         if topics.partitions > _FEW or len(topics.keys) != len(topics.blocks):
             return not topics.partitions
@@ -135,7 +136,7 @@ class CapturedBroker:
         return True
 
     def add(self, rows: Rows) -> int:
-        """Add those partitions of a delta that are not in the session yet. Return how many were added.
+        """Add the new partitions of a delta to the session. Return how many were added.
 
         Args:
             rows: for each entry of the delta, its row in the table.
@@ -198,7 +199,10 @@ class CapturedBroker:
         return self._table
 
     def _included(self, response: CapturedResponse) -> Iterator[tuple[int, IncludedEntry]]:
-        """Yield the entries of a full response that a session sends, each with its rank. Remember them."""
+        """Yield the entries of a full response that a session would send, each with its rank.
+
+        Remember them.
+        """
         for key, entries, rows, changed in self._note_empties(response):
             for at in changed.tolist():
                 row = int(rows[at])
@@ -224,7 +228,7 @@ class CapturedBroker:
         return found
 
     def _others(self, response: CapturedResponse) -> Iterator[tuple[int, IncludedEntry]]:
-        """Yield the same as `_included`, for entries that are not empty."""
+        """Yield the entries of `_included` that are not empty."""
         table = self._session_table()
         for entry in response.other_entries:
             row = table.row(entry.key, entry.partition)
@@ -238,7 +242,7 @@ class CapturedBroker:
     def _as_in_session(
         self, response: CapturedResponse, entry: PartitionResponse, row: int
     ) -> tuple[list[memoryview], int]:
-        """Return an entry and its error as a session sends them. A topic id that was known stays known."""
+        """Return an entry and its error in the form of a session. A topic id that was known stays known."""
         start, code = entry.start, entry.error_code
         if code != ErrorCode.UNKNOWN_TOPIC_ID:
             self._named[row] = True

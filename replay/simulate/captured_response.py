@@ -66,7 +66,7 @@ class CapturedResponse:
 
     @property
     def empty_entry_bytes(self) -> int:
-        """Bytes of the empty entries, which have only offsets of a partition's log."""
+        """Bytes of the empty entries. An empty entry has only offsets of its partition's log."""
         return self.layout.response_entry * (self.walk.partitions - len(self.other_entries))
 
     @property
@@ -76,7 +76,7 @@ class CapturedResponse:
 
     @cached_property
     def other_entries(self) -> list[PartitionResponse]:
-        """The entries with more than offsets of a partition's log: records, or an error."""
+        """The entries with records or an error."""
         return [entry for entry in self.walk.entries if not entry.ends_empty or entry.error_code]
 
     @cached_property
@@ -110,7 +110,7 @@ def joined(pieces: Sequence[Buffer]) -> list[Buffer]:
 
 
 def _raised(response: CapturedResponse) -> bytes:
-    """Return a response of v4 to v6 as v7, which adds an error code, a session id and log start offsets."""
+    """Return a response of v4 to v6 as v7. v7 adds an error code, a session id and log start offsets."""
     frame = b"".join(response.pieces)
     head = frame[4:12] + bytes(6)
     body = frame[12:]

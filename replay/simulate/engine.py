@@ -1,4 +1,4 @@
-"""Runs the exchanges of a connection through sessions, to find what these would have cost. Sans-IO."""
+"""Runs the exchanges of a connection through sessions, to compute their cost. Sans-IO."""
 
 from contextlib import suppress
 from dataclasses import dataclass
@@ -16,13 +16,13 @@ Policy: TypeAlias = Literal["gateway", "always"]
 
 @dataclass(slots=True)
 class Ending:
-    """What is known once the end of a connection was added."""
+    """The results at the end of a connection."""
 
     end: ConnectionEnd
     closing: Outcome | None
     """The close of its session, as an exchange of its own. None if it had no session."""
     differing: int
-    """How many responses the core expanded to another size than the captured one."""
+    """How many responses the core expanded to a size other than the captured one."""
 
 
 class Engine:
@@ -44,7 +44,7 @@ class Engine:
         self._repeated = LastSeen()
 
     def add(self, exchange: Exchange) -> list[Outcome]:
-        """Add an exchange. Return the outcomes of all fetches that it settles."""
+        """Add an exchange. Return the outcomes of all fetches that are final now."""
         if exchange.api_key == ApiKey.API_VERSIONS:
             with suppress(ProtocolError):
                 self._of_other += self._other.versions(exchange)
@@ -69,9 +69,9 @@ class Engine:
         return settled + self._take(fetch)
 
     def drain_other(self) -> list[Outcome]:
-        """Return the other policy's outcomes that are settled, and forget them.
+        """Return the other policy's final outcomes, and forget them.
 
-        Their topics have no figures. A fetch that repeats the one before has the same outcome object.
+        Their topics have no figures. A fetch that repeats the previous one has the same outcome object.
         """
         outcomes, self._of_other = self._of_other, []
         return outcomes
@@ -112,14 +112,14 @@ class Engine:
             self._unchanged = outcome if _changes_nothing(outcome) else None
 
     def _left_out(self, fetch: CapturedFetch) -> Outcome:
-        """Count a fetch as captured. Without its response, the session's next state is unknown."""
+        """Count a fetch as captured. Without its response, the next state of the session is unknown."""
         share_captured(fetch)
         fetch.outcome.reason = UNPAIRED
         return fetch.outcome
 
 
 def _changes_nothing(outcome: Outcome) -> bool:
-    """Whether a fetch went through a session, and neither it nor its response had anything new."""
+    """Return whether a fetch went through a session, and neither it nor its response had anything new."""
     alone = outcome.incremental == 1 and not (outcome.full or outcome.sessionless or outcome.closes)
     news = outcome.session_partitions_requested or outcome.forgotten or outcome.session_partitions_answered
     return alone and not news

@@ -43,7 +43,7 @@ CUT: Final = "bytes missing"
 
 @dataclass(slots=True)
 class TopicShare:
-    """A topic's part of a fetch: its entries, and the element around them."""
+    """A topic's part of a fetch: its entries, and the element that contains them."""
 
     partitions_requested: int = 0
     partitions_answered: int = 0
@@ -63,7 +63,7 @@ class Outcome:
 
     exchange: Exchange
     kind: Kind | None = None
-    """What the client sent. None if it could not be read."""
+    """The kind of the client's fetch. None if it could not be read."""
     topics: dict[TopicKey, TopicShare] = field(default_factory=dict)
     session_id: int = 0
     session_epoch: int = SESSIONLESS_EPOCH
@@ -149,7 +149,7 @@ _values_of: Final = attrgetter(*[field.name for field in fields(Outcome)][1:])
 
 @dataclass(slots=True, eq=False)
 class CapturedFetch:
-    """A parsed fetch with its response: the input of both policies."""
+    """A parsed fetch with its response. It is the input of both policies."""
 
     outcome: Outcome
     request: FetchRequest
@@ -157,11 +157,11 @@ class CapturedFetch:
     """Topics of the request."""
     response: CapturedResponse | None
     repeats: bool = False
-    """It repeats an earlier fetch, and has the parsed request and response of that one."""
+    """It repeats an earlier fetch, and has the same parsed request and response."""
 
     @property
     def listed(self) -> bool:
-        """Whether it is a consumer's full fetch, which the gateway supports."""
+        """Whether it is a consumer's full fetch that the gateway supports."""
         return (
             self.request.session_id <= 0 >= self.request.session_epoch and not self.request.unsupported_reason
         )
@@ -172,7 +172,7 @@ class CapturedFetch:
         return CapturedFetch(outcome, self.request, self.elements, self.response, repeats=True)
 
     def stop_repeating(self) -> None:
-        """Copy everything that it shares with the fetch that it repeats."""
+        """Copy everything that it shares with the repeated fetch."""
         outcome, request = self.outcome, self.request
         outcome.topics = {key: copy(share) for key, share in outcome.topics.items()}
         self.response = outcome.response = CapturedResponse(
@@ -182,7 +182,7 @@ class CapturedFetch:
 
     @property
     def listing(self) -> Listing:
-        """The partitions that it lists, in the format of v7 if it is older."""
+        """Its partitions. If it is older than v7, in the format of v7."""
         listing = self.request.listing
         if listing is None:
             raise RuntimeError("only a consumer's plain fetch has a listing")
@@ -193,11 +193,11 @@ def read_fetch(outcome: Outcome, repeated: LastSeen) -> CapturedFetch | None:
     """Parse a fetch and its response, and note their figures in its outcome.
 
     Args:
-        outcome: of the fetch.
+        outcome: the outcome of the fetch.
         repeated: the connection's last fetch and response.
 
     Returns:
-        The parsed fetch. None if it can't be used: the outcome has the reason.
+        The parsed fetch. None if it can't be used; the outcome then has the reason.
     """
     exchange = outcome.exchange
     version = exchange.api_version
@@ -307,7 +307,7 @@ def _request_topics(request: FetchRequest) -> Iterator[ListedTopic]:
 
 @cache
 def head_size(layout: FetchLayout) -> int:
-    """Return the bytes before the only topic element of a response."""
+    """Return the number of bytes before the only topic element of a response."""
     return len(response_head(layout, bytes(4), 0)) + 4 + len(layout.count(1))
 
 

@@ -62,26 +62,26 @@ class _SimulatedRequest:
     """None for the core's own ApiVersions request."""
     outcome: Outcome
     own: bool
-    """The core sent it on its own account: no fetch of the client waits for its response."""
+    """The core sent it on its own initiative. No fetch of the client waits for its response."""
 
 
 @dataclass(slots=True, eq=False)
 class _Template:
-    """A template: a fetch that changed nothing, with a response that had nothing new.
+    """A template: a fetch that changed nothing, and its response without anything new.
 
     The next fetches probably match it.
     """
 
     fetch: CapturedFetch
     sent: FetchRequest
-    """The request that the core sent to the broker for it."""
+    """The request to the broker that the core made for it."""
     answer: bytes
     """The broker's response, without the length and correlation id at its start."""
     request: Turned
     response: Turned
     session: SteadySession | None = None
-    """Set once the core's fast path has expanded a matching response to the captured size. All others that
-    match will be, too."""
+    """Set once the core's fast path has expanded a matching response to the captured size. It will expand
+    all other matching responses alike."""
 
     @property
     def answer_size(self) -> int:
@@ -109,7 +109,7 @@ class GatewayPolicy:
         self._template: _Template | None = None
         """The last answered fetch, if it can serve as a template."""
         self._waiting: Exchange | None = None
-        """A fetch that matches it, until it is known whether anything happens before its response."""
+        """A matching fetch, until it is known whether anything happens before its response."""
 
     def versions(self, exchange: Exchange) -> list[Outcome]:
         """Show the core the client's ApiVersions exchange. From it the core learns the broker's versions."""
@@ -126,10 +126,10 @@ class GatewayPolicy:
         return settled
 
     def repeats(self, exchange: Exchange) -> bool:
-        """Add the next fetch if it matches the template and so does its response. Return whether they do.
+        """Add the next fetch if it and its response match the template. Return whether they match.
 
-        The core's fast path handles it, as in a live gateway, and it costs what the template cost. All
-        earlier fetches must be settled.
+        The core's fast path handles it, as in a live gateway. Its cost is the cost of the template. All
+        earlier fetches must be final.
         """
         template = self._template
         if template is None or self._open or not template.request.matches(exchange.request):
@@ -144,7 +144,7 @@ class GatewayPolicy:
         return True
 
     def _send_matching(self, template: _Template, exchange: Exchange) -> bool:
-        """Pass a matching fetch to the core's fast path. Return False if that does not accept it."""
+        """Pass a matching fetch to the core's fast path. Return False if the fast path does not accept it."""
         steady = self._connection.steady
         dealt_with, sent = steady.request(exchange.request, exchange.request_time / _SECOND)
         if not dealt_with:
@@ -173,7 +173,7 @@ class GatewayPolicy:
         return []
 
     def add(self, fetch: CapturedFetch) -> list[Outcome]:
-        """Add the next fetch. One without a response is sent, and stays open."""
+        """Add the next fetch. Without a response, it is sent and stays open."""
         exchange, outcome = fetch.outcome.exchange, fetch.outcome
         settled = self.settle(exchange.request_time)
         self.number = exchange.number
@@ -195,7 +195,8 @@ class GatewayPolicy:
     def end(self, end: ConnectionEnd) -> tuple[list[Outcome], Outcome | None]:
         """Settle all open fetches.
 
-        If the capture shows when the client left, the core learns it: it handles later responses otherwise.
+        If the capture shows when the client left, the core is told, because it then handles later responses
+        differently.
         """
         settled = []
         closing = Outcome(_no_exchange(end))
@@ -211,7 +212,7 @@ class GatewayPolicy:
         """Send the core's requests to the broker. They count for the fetch that caused them.
 
         Args:
-            outcome: of that fetch.
+            outcome: the outcome of that fetch.
             passed: requests that the fast path sent.
         """
         data = passed + b"".join(self._connection.drain_broker())
@@ -250,10 +251,10 @@ class GatewayPolicy:
         outcome.altered += sent.partitions - added
 
     def settle(self, until: int | None) -> list[Outcome]:
-        """Deliver all responses that came before a time, in ns, or all of them if it is None.
+        """Deliver all responses that came before a time, in ns. With None, deliver all.
 
-        The broker answers requests in the order in which they were sent. A fetch that is sent again is behind
-        those that were sent meanwhile.
+        The broker answers requests in the order in which they were sent. A fetch that is sent again comes
+        after the ones that were sent meanwhile.
         """
         settled = self._settle_waiting(self._waiting, until) if self._waiting is not None else []
         self._connection.drain_events()  # nothing here uses them
@@ -273,7 +274,7 @@ class GatewayPolicy:
         return any(sent.outcome is outcome and not sent.own for sent in self._in_flight)
 
     def _answer(self, fetch: CapturedFetch, response: CapturedResponse) -> None:
-        """Answer the oldest request, which is for this fetch. The core may then send it once more."""
+        """Answer the oldest request, which belongs to this fetch. The core may then send it once more."""
         exchange, outcome, connection = fetch.outcome.exchange, fetch.outcome, self._connection
         time = exchange.response_time / _SECOND
         buffered, sent = connection.buffered, self._in_flight.popleft().request
@@ -315,7 +316,7 @@ class GatewayPolicy:
     def _modelled(
         self, fetch: CapturedFetch, sent: FetchRequest | None, response: CapturedResponse
     ) -> list[Buffer]:
-        """Return the response that the broker would have sent."""
+        """Return the simulated response of the broker."""
         if sent is None:
             raise RuntimeError("the core's own requests are answered at once")
         outcome = fetch.outcome
@@ -380,14 +381,14 @@ class AlwaysPolicy:
         return False
 
     def versions(self, exchange: Exchange) -> list[Outcome]:
-        """Learn from ApiVersions in which order the broker keeps a session's partitions."""
+        """Learn from ApiVersions the order in which the broker keeps a session's partitions."""
         if exchange.request and exchange.response:
             _, features = clamped(b"".join(exchange.response), exchange.api_version)
             self._broker.moves_all = features is not None and not features.moves_records_only
         return []
 
     def add(self, fetch: CapturedFetch) -> list[Outcome]:
-        """Add the next fetch. One without a response counts as captured."""
+        """Add the next fetch. Without a response, it counts as captured."""
         outcome, response = fetch.outcome, fetch.response
         self.number = outcome.exchange.number
         if response is None:
@@ -455,7 +456,10 @@ def _whole(fetch: CapturedFetch, session: tuple[int, int]) -> FetchRequest:
 
 
 def _modern(correlation_id: bytes) -> bytes:
-    """Return the ApiVersions response of a modern broker, for captures that began after the client's own."""
+    """Return the ApiVersions response of a modern broker.
+
+    It is for captures that began after the client's own request.
+    """
     ranges = b"".join(key.to_bytes(2) + least.to_bytes(2) + most.to_bytes(2) for key, least, most in _MODERN)
     body = correlation_id + bytes(2) + encode_count(len(_MODERN)) + ranges
     return len(body).to_bytes(4) + body

@@ -1,9 +1,9 @@
 """Simulates a broker's cache of fetch sessions, for the sessions of a capture. Sans-IO.
 
-It follows Kafka's ``BrokerSessionCache`` (FetchSession.scala). A broker has 1,000 slots by default, since 3.8
+It follows Kafka's ``FetchSessionCache`` (FetchSession.scala). A broker has 1,000 slots by default, since 3.8
 in eight shards. When the cache is full, a new session evicts a session that was not used for two minutes, or
-a smaller one that is older than two minutes. If there is none, the new session is refused. An unused session
-stays in the cache while there are free slots.
+a smaller session that is older than two minutes. If no session can be evicted, the new one is refused. An
+unused session stays in the cache while there are free slots.
 """
 
 from collections.abc import Iterable
@@ -14,7 +14,7 @@ SLOTS: Final = 1000
 """Kafka's default of max.incremental.fetch.session.cache.slots."""
 SHARDS: Final = 8
 EVICTION_MS: Final = 120_000
-"""Fixed in Kafka: there is no setting."""
+"""Kafka has no setting for it."""
 
 Act: TypeAlias = Literal["make", "touch", "close"]
 
@@ -26,17 +26,17 @@ class SessionEvent(NamedTuple):
     """In ns since 1970."""
     act: Act
     name: str
-    """The session's."""
+    """The session's name."""
     size: int
     """Its number of partitions."""
 
 
 PERIODS: Final = 120
-"""The most periods in `SlotsUse.over_time`."""
+"""The maximum of periods in `SlotsUse.over_time`."""
 _WIDTH: Final = 1_000_000_000
 """The first length of a period, in ns. It is doubled whenever there are too many periods."""
 TOUCH_NS: Final = 10_000_000_000
-"""`SessionLog` leaves out uses that are closer together than this."""
+"""`SessionLog` omits uses that are closer together than this."""
 
 
 @dataclass(slots=True)
@@ -49,9 +49,9 @@ class CachedSession:
     made: int
     last_used: int
     cached_size: int = 0
-    """Its number of partitions when it was last used."""
+    """Its number of partitions at the last use."""
     lasting: bool = False
-    """It was more than two minutes old when it was last used, so a larger session may evict it."""
+    """It was more than two minutes old at the last use, so a larger session may evict it."""
 
     def touch(self, now: int, size: int) -> None:
         """Note a use. `now` is in ms."""
@@ -61,7 +61,7 @@ class CachedSession:
 
     @property
     def rank(self) -> tuple[bool, int, int]:
-        """The order of eviction: only a session of higher rank can evict it."""
+        """The order of eviction. Only a session of higher rank can evict it."""
         return self.privileged, self.cached_size, self.id
 
 
@@ -78,7 +78,8 @@ class BrokerSessionCache:
 
     Args:
         slots: of the whole broker.
-        shards: 8 since Kafka 3.8, 1 before. All have the same number of slots; the remainder is not used.
+        shards: 8 since Kafka 3.8, before that 1. All have the same number of slots. The remainder is not
+            used.
     """
 
     def __init__(self, slots: int = SLOTS, shards: int = SHARDS) -> None:
@@ -99,7 +100,7 @@ class BrokerSessionCache:
     def make(self, name: str, size: int, now: int, *, privileged: bool = False) -> bool:
         """Request a session with `size` partitions, at `now` in ms. Return whether it was created.
 
-        Requests go to the shards in turn. Only a session of the same shard can be evicted for it.
+        Requests go to the shards in turn. A new session can only evict a session of its own shard.
         """
         self._last_id += 1
         shard = self._shards[(self._last_id - 1) % len(self._shards)]
@@ -126,7 +127,10 @@ class BrokerSessionCache:
             del shard.sessions[name]
 
     def _make_room(self, shard: _Shard, requested: CachedSession, now: int) -> bool:
-        """Evict a session if the rules allow it (FetchSessionCacheShard.tryEvict). Return whether they do."""
+        """Evict a session if the rules allow it (FetchSessionCacheShard.tryEvict).
+
+        Return whether one was evicted.
+        """
         if not shard.sessions:
             return False
         stale = min(shard.sessions.values(), key=lambda one: (one.last_used, one.id))
@@ -156,14 +160,15 @@ class SlotsUse:
     """How sessions used the slots of a broker."""
 
     sessions_at_once: int = 0
-    """The most sessions in the cache at a time."""
+    """The maximum of simultaneous sessions in the cache."""
     requested_at_once: int = 0
-    """The most sessions at a time if there had been slots for all."""
+    """The maximum of simultaneous sessions if there were slots for all."""
     evictions: int = 0
     refused: int = 0
     """Sessions that were refused, either at first or after an eviction."""
     over_time: list[tuple[int, int]] = field(default_factory=list)
-    """For each period with a change: its begin, in ns since 1970, and the most sessions needed at a time."""
+    """For each period with a change: its start, in ns since 1970, and the maximum of simultaneously needed
+    sessions."""
 
 
 def simulate(
@@ -171,7 +176,7 @@ def simulate(
 ) -> SlotsUse:
     """Run the events of one broker's sessions through a cache. They are sorted first, unless `in_order`.
 
-    A session that was evicted or refused is requested again when it is next used, by a full fetch.
+    An evicted or refused session is requested again at its next use, by a full fetch.
     """
     use, cache, needed = SlotsUse(), BrokerSessionCache(slots, shards), _Needed()
     wanted: set[str] = set()
@@ -206,7 +211,7 @@ class _Needed:
     def __init__(self) -> None:
         self._width = _WIDTH
         self._periods: list[tuple[int, int, int]] = []
-        """For each: its begin, the most sessions in it, and the sessions at its end."""
+        """For each period: its start, the maximum of sessions in it, and the sessions at its end."""
 
     def note(self, time: int, needed: int) -> None:
         """Note that there are `needed` sessions from `time` on."""
@@ -222,7 +227,7 @@ class _Needed:
             self._widen()
 
     def periods(self) -> list[tuple[int, int]]:
-        """Return the begin of each period and the most sessions in it."""
+        """Return the start of each period and the maximum of sessions in it."""
         return [(begin, most) for begin, most, _ in self._periods]
 
     def _widen(self) -> None:
@@ -236,11 +241,11 @@ class _Needed:
 
 
 class SessionLog:
-    """The events of one connection's sessions, without uses that matter little to a cache.
+    """The events of one connection's sessions, without uses that hardly matter to a cache.
 
-    It keeps the first and last use of a session, uses that change its size, the uses before and after a
-    pause of `TOUCH_NS`, and one use in each `TOUCH_NS`. So a session that is evicted while in use may be
-    requested again up to that much later than in reality.
+    It keeps the first and last use of a session, uses that change its size, the uses before and after a pause
+    of `TOUCH_NS`, and one use in each `TOUCH_NS`. So if a session is evicted while in use, its next request
+    may be up to `TOUCH_NS` later than in reality.
     """
 
     def __init__(self) -> None:

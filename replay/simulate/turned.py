@@ -1,7 +1,7 @@
 """Recognises frames that list the same entries as an earlier frame, rotated. Sans-IO.
 
 librdkafka rotates the list of partitions with each fetch, and the broker responds in the same order. The rest
-of such a fetch does not change, and neither does its response if nothing is new.
+of the fetch does not change. Its response does not change either, if nothing is new.
 """
 
 from proxy.protocol.api import REQUEST_START_BYTES, RESPONSE_START_BYTES
@@ -31,10 +31,10 @@ class Turned:
         """Bytes of all entries."""
         self._circle = 2 * frame[start:end]
         self._at = 0
-        """Where the entries of the last matching frame begin in the circle."""
+        """Offset of the first entry of the last matching frame, in the circle of entries."""
 
     def matches(self, frame: bytes) -> bool:
-        """Whether a frame matches."""
+        """Return whether a frame matches."""
         if (
             len(frame) != self._size
             or not frame.startswith(self._before, self._begin)
@@ -48,7 +48,7 @@ class Turned:
         return True
 
     def _place(self, frame: bytes) -> int:
-        """Return where the first entry of a frame is in the circle, or -1 if it is not there.
+        """Return the place of a frame's first entry in the circle, or -1 if the entry is not in it.
 
         Usually it is the first entry of the last frame, or the one after it.
         """
@@ -72,7 +72,7 @@ def turned_request(request: FetchRequest) -> Turned | None:
 
 
 def turned_response(response: CapturedResponse) -> Turned | None:
-    """Return a template of a response, or None if it has more than the empty entries of one topic."""
+    """Return a template of a response. Return None if it has more than the empty entries of one topic."""
     walk, item = response.walk, response.layout.response_entry
     if len(walk.elements) != 1 or len(walk.runs) != 1 or walk.entries or response.cut:
         return None

@@ -1,4 +1,4 @@
-"""Exchanges as rows that people ask questions about: column by column, with what each means. Sans-IO."""
+"""Exchanges as rows for questions in SQL: the columns, each with its meaning. Sans-IO."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -107,7 +107,7 @@ def _row(exchange: Exchange) -> tuple[Any, ...]:
 
 
 def _named(exchange: Exchange) -> tuple[int | None, int | None]:
-    """Return how many partitions a request names, and a fetch's isolation level. None if unknown."""
+    """Return how many partitions a request names, and a fetch's isolation level. None means unknown."""
     frame, key, version = exchange.request, exchange.api_key, exchange.api_version
     if not frame or exchange.request_missing:
         return None, None

@@ -6,12 +6,12 @@
 
 A connection's packets may be in any of the files (of a ring, of two taps), and a data source can't shuffle.
 So each task reads all files, and keeps the packets of its own part of the connections, by a hash of their
-ends. To find a packet's connection takes 0.8 s of CPU per GB, to read what it says 5 to 9. Files that share
-no connection could be read apart, but to know them, one process must read all of them first. The files of a
-ring share nearly all.
+ends. Finding a packet's connection takes 0.8 s of CPU per GB. Reading its contents takes 5 to 9 s. Files
+without common connections could be read separately, but finding them would need one process that reads all
+files first. The files of a ring share nearly all connections.
 
-`measure` does not stand on this. On a cluster it has a task for each 16 MB. For a GB, 64 of them would spend
-51 s of CPU on packets of others. It shuffles segments, with the records left out.
+`measure` does not use this data source. On a cluster it has a task for each 16 MB, and 64 tasks for a GB
+would spend 51 s of CPU on packets of others. Instead it shuffles segments without records.
 """
 
 import json
@@ -38,7 +38,7 @@ from replay.capture.tls.keylog import Secrets
 from replay.source.columns import COLUMNS, batches
 
 _LEAST: Final = 16 << 20
-"""Bytes of captures for which another task is worth its start."""
+"""With this many more bytes of captures, another task is worth starting."""
 _OPTIONS: Final = ("keylog", "partitions", "ports")
 _WHOLE: Final = 1 << 62
 _ALL: Final = frozenset(ApiKey)
@@ -54,7 +54,7 @@ class KafkaPcap(DataSource):
 
     - ``partitions``: how many tasks read. All of them read all files. Default: the cores of the driver's
       machine, fewer for small captures.
-    - ``ports``: those of brokers, with commas between them. Without it, Kafka is recognised by its bytes.
+    - ``ports``: the ports of brokers, with commas between them. Without it, Kafka is recognised by its bytes.
     - ``keylog``: a file with the secrets of TLS connections, as for `fetchgate replay measure --keylog`.
     """
 
@@ -133,7 +133,7 @@ def _events(
 
 
 def _check_names(options: MutableMapping[str, str]) -> None:
-    """Refuse an option that does not exist: one that was misspelt would have no effect."""
+    """Refuse an unknown option, because a misspelt one would have no effect."""
     for name in options:
         if name.lower() in {*_OPTIONS, *_OF_LOAD}:
             continue
@@ -152,7 +152,7 @@ def _paths(options: MutableMapping[str, str]) -> list[str]:
 
 
 def _numbers(options: MutableMapping[str, str], name: str) -> list[int]:
-    """Return the numbers in an option; none if it is not set."""
+    """Return the numbers in an option, or none if it is not set."""
     texts = [text.strip() for text in options.get(name, "").split(",")]
     texts = texts if texts != [""] else []
     if not all(text.isascii() and text.isdecimal() and int(text) for text in texts):

@@ -16,7 +16,7 @@ from replay.capture.packets.ip import TcpHeaders, transport, unreadable
 FIN, SYN, RST = 1, 2, 4
 _ACK = 16
 NO_ACK = -1
-"""In place of an acknowledgment number that is not valid."""
+"""Stands for an acknowledgment number that is not valid."""
 _HEADER = np.dtype(
     {
         "names": ["source", "destination", "sequence", "ack", "offset", "flags"],
@@ -32,7 +32,7 @@ _ODD = np.uint64(0x9E3779B97F4A7C15)
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Which connections are read: one of its hosts and one of its ports must be in these sets."""
+    """Selects connections: one of its hosts and one of its ports must be in these sets."""
 
     hosts: frozenset[str] = frozenset()
     """Addresses or networks (`10.0.0.0/8`); empty: all."""
@@ -60,7 +60,7 @@ class Packets:
     from_low: Column
     sequence: Column
     ack: Column
-    """What its sender had seen of the other direction: the next sequence number, or `NO_ACK`."""
+    """The next sequence number that its sender expected from the other direction, or `NO_ACK`."""
     flags: Column
     """FIN, SYN and RST, as above."""
     begin: Column
@@ -68,7 +68,7 @@ class Packets:
     size: Column
     """Bytes of payload that were captured."""
     missing: Column
-    """Bytes of payload after these that were on the wire, and that the snap length cut."""
+    """Bytes of payload that were on the wire after the captured ones. The snap length cut them."""
 
 
 def decode(window: FileWindow, records: Records, keep: Filter, counts: FileCounts) -> Packets:
@@ -163,7 +163,7 @@ def _of_ports(ports: frozenset[int], header: Column) -> Column:
 
 
 def _count_others(header: Column, counts: FileCounts) -> None:
-    """Count the ports of packets that the filter leaves out."""
+    """Count the ports of packets that the filter excludes."""
     ports, packets = np.unique(
         np.concatenate([header["source"], header["destination"]]).astype(np.uint16), return_counts=True
     )

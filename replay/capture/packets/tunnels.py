@@ -1,4 +1,4 @@
-"""Tunnels in which clouds mirror traffic (VXLAN, Geneve, GRE): where the packet inside begins. In columns."""
+"""Tunnels of mirrored traffic in clouds (VXLAN, Geneve, GRE): where the inner packet begins. In columns."""
 
 from typing import Final
 
@@ -21,9 +21,10 @@ _VXLAN_PROTOCOL: Final = 0x04000000
 _VXLAN_ETHERNET: Final = 3
 _GRE_BYTES: Final = 4
 _GRE_OPTIONS: Final = (0x8000, 0x2000, 0x1000)
-"""Checksum (with a reserved offset), key, sequence number: each adds 4 bytes (RFC 2784, RFC 2890)."""
+"""Bits of the GRE header for checksum (with a reserved offset), key, sequence number. Each adds 4 bytes
+(RFC 2784, RFC 2890)."""
 _GRE_UNKNOWN: Final = 0x4007
-"""Source routes, and versions other than 0."""
+"""Bits of the GRE header for source routes, and for versions other than 0."""
 
 
 def opened(window: FileWindow, place: Column, protocol: Column, end: Column) -> tuple[Column, Column]:
@@ -36,7 +37,7 @@ def opened(window: FileWindow, place: Column, protocol: Column, end: Column) -> 
         end: where the captured bytes of the packet end.
 
     Returns:
-        where the inner IP header begins, and its IP version; NEITHER if it is no known tunnel.
+        The start of the inner IP header, and its IP version. NEITHER means that it is no known tunnel.
     """
     begin, kind = place.copy(), np.full(len(place), NEITHER, np.int64)
     for rows, opening in (

@@ -1,4 +1,4 @@
-"""Both directions of a TLS connection that is captured from its ClientHello on."""
+"""Both directions of a TLS connection that was captured from its ClientHello on."""
 
 from collections.abc import Callable
 
@@ -13,10 +13,10 @@ class TlsConversation:
     """The records of a connection.
 
     Args:
-        client: gets what the client sent.
-        server: gets what the server sent.
-        secrets: those of all connections.
-        fail: is called with the reason, at most once, when nothing of the connection can be read.
+        client: gets the data that the client sent.
+        server: gets the data that the server sent.
+        secrets: the secrets of all connections.
+        fail: called with the reason, at most once, if nothing of the connection can be read.
     """
 
     def __init__(
@@ -34,12 +34,12 @@ class TlsConversation:
 
     @property
     def opened(self) -> bool:
-        """Whether a record was opened: the secrets are those of this connection."""
+        """Whether a record was decrypted, which proves that the secrets belong to this connection."""
         return self.client.started or self.server.started
 
     @property
     def renegotiated(self) -> bool:
-        """Whether the last part can't be read because other keys were negotiated."""
+        """Whether the last part can't be read because new keys were negotiated."""
         return self.client.renegotiated or self.server.renegotiated
 
     def finish(self) -> None:

@@ -1,8 +1,8 @@
 """One direction of a TLS connection: bytes with gaps in, application data with gaps out.
 
-Where bytes are missing, the records that they belong to are lost. The next record is found by its header, and
-proves its number: it opens with no other one. The numbers tell how many records were lost, and so how many
-bytes of application data. If no record can be found, the rest of the direction is lost.
+Missing bytes make their records unreadable. The next record is found by its header, and proves its number,
+because it can be decrypted with no other number. From the numbers follows how many records were lost, and how
+many bytes of application data. If no record can be found, the rest of the direction is lost.
 """
 
 from collections.abc import Callable
@@ -20,63 +20,66 @@ from replay.capture.tls.keys import Opener
 
 _KEY_UPDATE: Final = 24
 _NEXT: Final = bytes([APPLICATION_DATA, 3, 3])
-"""How the header of an encrypted record begins."""
+"""The first bytes of an encrypted record."""
 _MOST_HANDSHAKE: Final = 64
-"""Most records of a handshake that come before the first one that opens."""
+"""The maximum of handshake records before the first record that can be decrypted."""
 _MOST_TRIES: Final = 512
-"""Numbers that are tried after a hole. One try costs up to 10 microseconds."""
+"""How many numbers are tried after a gap. One try costs up to 10 microseconds."""
 
 
 class PlaintextReceiver(Protocol):
-    """Gets what was in the records of one direction."""
+    """Receives the contents of the records of one direction."""
 
     def decrypted(self, view: memoryview, time: int, end_time: int) -> None:
         """Read application data. Times are those of the runs in which its record began and ended."""
 
     def lacks(self, size: int, *, cut: bool) -> None:
-        """Note that bytes of application data are missing; `cut`: the snap length cut what they were in."""
+        """Note that bytes of application data are missing.
+
+        `cut` means that the snap length cut their records.
+        """
 
     def unread(self, size: int, *, partial: bool) -> None:
-        """Note captured bytes that can't be decrypted; `partial`: they are a record without its end."""
+        """Note captured bytes that can't be decrypted. `partial` means an incomplete record."""
 
 
 class TlsDirection:
     """The records of one direction.
 
     Args:
-        receiver: gets what was in them.
+        receiver: gets their contents.
         on_clear: gets handshake messages that are not encrypted.
-        on_lost: is called when nothing more can be read.
+        on_lost: called when nothing more can be read.
     """
 
     def __init__(
         self, receiver: PlaintextReceiver, on_clear: Callable[[bytes], None], on_lost: Callable[[], None]
     ) -> None:
         self.opener: Opener | None = None
-        """Set once the keys are known."""
+        """The keys, once they are known."""
         self.started = False
-        """A record was opened: the keys are right."""
+        """A record was decrypted, so the keys are right."""
         self.lost = False
         """Nothing more can be read."""
         self.renegotiated = False
-        """That is so because other keys were negotiated."""
+        """Nothing more can be read, because new keys were negotiated."""
         self.seen_bytes = 0
-        """Captured bytes, those of TLS itself included."""
+        """Captured bytes, including those of TLS itself."""
         self._receiver = receiver
         self._on_clear = on_clear
         self._on_lost = on_lost
         self._buffer = bytearray()
-        """A record that is not complete."""
+        """The start of an incomplete record."""
         self._time = 0
-        """When it began."""
+        """Time of its first byte."""
         self._number = 0
-        """Of the next record."""
+        """The number of the next record."""
         self._skipped = 0
         self._padded = False
         self._hole = 0
-        """Bytes since the last record that was read, if some of them are missing; else 0."""
+        """Bytes since the last readable record if some of them are missing, else 0."""
         self._missing = 0
-        """Those of them that were not captured."""
+        """The missing bytes among them."""
         self._cut = False
         self._tries = 0
 
@@ -91,7 +94,7 @@ class TlsDirection:
             self._search(view[at:], time, end_time)
 
     def gap(self, size: int, *, cut: bool) -> None:
-        """Note that the next bytes are missing; `cut`: the snap length cut them."""
+        """Note that the next bytes are missing. `cut` means that the snap length cut them."""
         if self.lost:
             self._receiver.lacks(size, cut=cut)
             return
@@ -111,7 +114,7 @@ class TlsDirection:
             self._buffer.clear()
 
     def _follow(self, view: memoryview, time: int, end_time: int) -> int:
-        """Read records that follow each other; return how many bytes were used."""
+        """Read consecutive records. Return how many bytes were used."""
         at, end, buffer = 0, len(view), self._buffer
         while at < end and not self.lost:
             if buffer:
@@ -195,12 +198,12 @@ class TlsDirection:
             self._pass(1)
 
     def _pass(self, size: int) -> None:
-        """Leave buffered bytes out."""
+        """Skip buffered bytes."""
         del self._buffer[:size]
         self._hole += size
 
     def _found(self, record: memoryview, end_time: int) -> bool:
-        """Try whether a record opens with a number that can be; go on from there."""
+        """Try to decrypt a record with each possible number. If one is right, continue from there."""
         opener = self.opener
         if opener is None or self._padded:
             return False
@@ -223,7 +226,7 @@ class TlsDirection:
         return False
 
     def _lose(self, used: int = 0) -> None:
-        """Give up. `used`: captured bytes that were read last, and count as not read."""
+        """Give up. `used` captured bytes were read last, and count as unread."""
         self.lost = True
         if self._missing:
             self._receiver.lacks(self._missing, cut=self._cut)

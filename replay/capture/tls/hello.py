@@ -1,4 +1,4 @@
-"""What the first messages of a TLS connection tell: ClientHello and ServerHello."""
+"""Reads the first messages of a TLS connection: ClientHello and ServerHello."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -8,7 +8,7 @@ from proxy.protocol.primitives import Buffer
 HEADER: Final = 5
 """Bytes of a record's header: type, version, length (RFC 8446, 5.1)."""
 MOST_BODY: Final = (1 << 14) + 2048
-"""Most bytes that follow the header (RFC 5246, 6.2.3; less in TLS 1.3)."""
+"""The maximum of bytes after the header (RFC 5246, 6.2.3; less in TLS 1.3)."""
 CHANGE_CIPHER_SPEC: Final = 20
 ALERT: Final = 21
 HANDSHAKE: Final = 22
@@ -22,12 +22,12 @@ _SUPPORTED_VERSIONS: Final = 43
 TLS_1_2: Final = 0x0303
 TLS_1_3: Final = 0x0304
 _RETRY: Final = bytes.fromhex("cf21ad74e59a6111be1d8c021e65b891c2a211167abb8c5e079e09e2c8a8339c")
-"""The random of a ServerHello that is a HelloRetryRequest (RFC 8446, 4.1.3)."""
+"""The random bytes that mark a ServerHello as a HelloRetryRequest (RFC 8446, 4.1.3)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerHello:
-    """What the server chose."""
+    """The version and the cipher that the server chose."""
 
     version: int
     cipher: int
@@ -53,7 +53,7 @@ def begins_with_client_hello(view: memoryview) -> bool:
 
 
 def client_random(message: bytes) -> bytes | None:
-    """Return the client random of a ClientHello, None if it is another message."""
+    """Return the client random of a ClientHello, or None if it is another message."""
     found = message[_RANDOM]
     return found if message[:1] == bytes([_CLIENT_HELLO]) and len(found) == 32 else None
 

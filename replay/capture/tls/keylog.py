@@ -8,7 +8,7 @@ from typing import Final
 MASTER: Final = b"CLIENT_RANDOM"
 """The master secret of TLS 1.2 (RFC 5246, 8.1)."""
 CLIENT: Final = b"CLIENT_TRAFFIC_SECRET_0"
-"""The secret of what the client sends with TLS 1.3 (RFC 8446, 7.1)."""
+"""The secret for data of the client with TLS 1.3 (RFC 8446, 7.1)."""
 SERVER: Final = b"SERVER_TRAFFIC_SECRET_0"
 _SIZES: Final = {MASTER: (48,), CLIENT: (32, 48), SERVER: (32, 48)}
 _RANDOM: Final = 32
@@ -16,18 +16,18 @@ _MOST_LINE: Final = 1 << 16
 
 
 class Secrets:
-    """The secrets of connections. Its repr shows none of them."""
+    """The secrets of connections. Its repr shows no secret."""
 
     __slots__ = ("bad_lines", "by_connection", "first_bad_line", "lines")
 
     def __init__(self) -> None:
         self.by_connection: dict[bytes, bytes] = {}
-        """By label and client random."""
+        """Secrets by label and client random."""
         self.lines = 0
         self.bad_lines = 0
-        """Lines that are not those of a key log."""
+        """The number of lines that are not valid in a key log."""
         self.first_bad_line = 0
-        """Its number, counted from 1."""
+        """The number of the first such line, counted from 1."""
 
     def __len__(self) -> int:
         return len(self.by_connection)
@@ -40,7 +40,7 @@ class Secrets:
         return any(label + client_random in self.by_connection for label in _SIZES)
 
     def get(self, label: bytes, client_random: bytes) -> bytes | None:
-        """Return a secret of a connection, None if it is not known."""
+        """Return a secret of a connection, or None if it is not known."""
         return self.by_connection.get(label + client_random)
 
     def merge(self, other: "Secrets") -> None:
@@ -48,7 +48,7 @@ class Secrets:
         self.by_connection |= other.by_connection
 
     def add_line(self, line: bytes) -> None:
-        """Read a line. Comments and secrets that are not needed here are left out."""
+        """Read a line. Skip comments and secrets that are not needed."""
         self.lines += 1
         words = line.split()
         if not words or words[0].startswith(b"#"):
@@ -70,7 +70,7 @@ class Secrets:
 
 
 class KeyLogReader:
-    """Cuts a key log that comes in pieces into lines."""
+    """Cuts a key log, which arrives in pieces, into lines."""
 
     def __init__(self) -> None:
         self.secrets = Secrets()
@@ -86,7 +86,7 @@ class KeyLogReader:
             self._rest = b""
 
     def finish(self) -> Secrets:
-        """Read the last line; return what was found."""
+        """Read the last line. Return all secrets."""
         if self._rest:
             self.secrets.add_line(self._rest)
             self._rest = b""

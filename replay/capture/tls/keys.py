@@ -1,4 +1,4 @@
-"""Ciphers of TLS, and the keys that follow from the secrets of a connection."""
+"""Ciphers of TLS, and the keys derived from the secrets of a connection."""
 
 import hmac
 from abc import ABC, abstractmethod
@@ -14,13 +14,13 @@ from replay.capture.tls.keylog import CLIENT, MASTER, SERVER, Secrets
 _TAG: Final = 16
 _NONCE: Final = 12
 _SALT: Final = 4
-"""Of the nonce of AES-GCM in TLS 1.2; the rest is in the record (RFC 5288, 3)."""
+"""Bytes of the nonce's fixed part for AES-GCM in TLS 1.2. The rest is in the record (RFC 5288, 3)."""
 _EXPLICIT: Final = _NONCE - _SALT
 
 
 @dataclass(frozen=True, slots=True)
 class Cipher:
-    """A cipher suite: how records are encrypted, and the hash that makes its keys."""
+    """A cipher suite: how records are encrypted, and the hash for deriving keys."""
 
     aead: type[AESGCM | ChaCha20Poly1305]
     key_bytes: int
@@ -48,21 +48,21 @@ _CIPHERS: Final = {
 
 
 class Opener(ABC):
-    """Opens the records of one direction. Each has a number, counted from 0 (RFC 8446, 5.3)."""
+    """Decrypts the records of one direction. Each has a number, counted from 0 (RFC 8446, 5.3)."""
 
     overhead: int
-    """Bytes of a record beside its contents."""
+    """Bytes of a record in addition to its contents."""
 
     @abstractmethod
     def open(self, number: int, record: memoryview) -> tuple[int, memoryview, int] | None:
-        """Return type and contents of a record, and how many bytes of padding it had.
+        """Return type and contents of a record, and its bytes of padding.
 
-        None: it is not the record with this number, or of other keys.
+        Return None if the record has another number or other keys.
         """
 
     @abstractmethod
     def updated(self) -> "Opener | None":
-        """Return the keys after a KeyUpdate, or None for TLS 1.2, which has none."""
+        """Return the keys after a KeyUpdate. TLS 1.2 has no KeyUpdate, so the result is None."""
 
 
 class _Opener13(Opener):
@@ -130,12 +130,12 @@ def _opened(
 
 
 def is_known(hello: ServerHello) -> bool:
-    """Return whether the version and the cipher that a server chose can be read."""
+    """Return whether the server's choice of version and cipher is supported."""
     return hello.cipher in _CIPHERS.get(hello.version, {})
 
 
 def openers(secrets: Secrets, client_random: bytes, hello: ServerHello) -> tuple[Opener, Opener] | None:
-    """Return the keys of the client and of the server, or None if their secrets are not known."""
+    """Return the keys of the client and of the server, or None if their secrets are unknown."""
     cipher = _CIPHERS[hello.version][hello.cipher]
     if hello.version == TLS_1_3:
         client, server = (secrets.get(label, client_random) for label in (CLIENT, SERVER))

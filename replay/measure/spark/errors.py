@@ -1,4 +1,4 @@
-"""What goes wrong with Spark. It is known without importing Spark."""
+"""Errors of Spark, in a module that does not import Spark."""
 
 
 class SparkFailedError(Exception):

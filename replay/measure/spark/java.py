@@ -12,9 +12,9 @@ from typing import Final
 from proxy.installing import PIPX_FILE, command_for
 
 OLDEST: Final = 17
-"""Spark 4 needs at least this version."""
+"""The lowest version that Spark 4 supports."""
 SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"
-"""spark-submit sets this variable for the program that it runs, which has Java then."""
+"""spark-submit sets this variable for its program. Java is then already there."""
 _SHIM: Final = """\
 #!/bin/sh
 # Spark adds a module that this small runtime does not have. Spark only uses it to be faster.
@@ -34,13 +34,13 @@ def java_home(scratch: Path) -> Path:
     """Find the runtime: first by JAVA_HOME, then by PATH, then in the wheel.
 
     Args:
-        scratch: an own folder, for the script that the wheel's runtime needs.
+        scratch: a temporary folder, for the script that the wheel's runtime needs.
 
     Returns:
-        the value of JAVA_HOME for Spark's launcher.
+        The value of JAVA_HOME for Spark's launcher.
 
     Raises:
-        NoJavaError: none was found, or Spark can't run on the one that JAVA_HOME names.
+        NoJavaError: no runtime was found, or Spark can't run on the one in JAVA_HOME.
     """
     if named := os.environ.get("JAVA_HOME"):
         _check_java_home(Path(named))
@@ -61,7 +61,10 @@ def java_home(scratch: Path) -> Path:
 
 
 def shimmed(java: Path, scratch: Path) -> Path:
-    """Make a JAVA_HOME for a runtime that lacks the vector module: a script that leaves out that option."""
+    """Make a JAVA_HOME for a runtime that lacks the vector module.
+
+    Its script removes the option for that module.
+    """
     program = scratch / "java" / "bin" / "java"
     program.parent.mkdir(parents=True)
     program.write_text(_SHIM.format(java=shlex.quote(str(java))), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The Spark jobs: they make the table from captures or from another table, and collect what a report shows.
+"""The Spark jobs. They make the table from captures or from another table, and collect a report's figures.
 
 One shuffle and one sort bring the segments of each connection together, in order. No connection is held in
 memory as a whole.
@@ -37,11 +37,11 @@ _PARTS: Final = pa.schema(
         ("part", _PART.type),
     ]
 )
-"""A row is an event of a session or, for each task once, everything else that it has collected."""
+"""A row is an event of a session. One more row for each task has everything else that it collected."""
 _COLLECTED: Final = pa.schema([("part", _PART.type)])
 _SLOTS: Final = pa.schema([("broker", pa.string()), ("use", _USE.type)])
 _MOST_PARTS: Final = 200
-"""What this many tasks have collected is merged in one task. More are merged in several first."""
+"""Up to this many results of tasks are merged in one task. More are first merged in several tasks."""
 _MOST_EVENTS: Final = 10_000
 
 Key: TypeAlias = tuple[pa.Scalar, ...]
@@ -66,9 +66,9 @@ def from_captures(
         keep: which hosts and ports are read.
         choice: how exchanges become rows.
         partitions: number of tasks for the connections.
-        secrets: those with which TLS connections are decrypted. Only tasks get them.
-        elsewhere: tasks run on other machines, which may not have the files: then the job fails.
-        uses: of ports, in the table to which the rows are added; see `uses_of_ports`.
+        secrets: decrypt TLS connections with these. Only tasks get them.
+        elsewhere: whether tasks run on other machines. If these do not have the files, the job fails.
+        uses: the uses of ports in the existing table, see `uses_of_ports`.
     """
     found = _spread(spark, shares).mapInArrow(
         partial(_read, keep, elsewhere, choice.members > 0), from_arrow_schema(STRIPPED)
@@ -80,9 +80,9 @@ def from_captures(
 
 
 def uses_of_ports(table: DataFrame) -> DataFrame:
-    """Return how often a table has each pair of ports, as rows that sort before the segments of the next use.
+    """Return how often a table has each pair of ports. These rows sort before the segments of the next use.
 
-    Without them, each run would count the uses of ports anew, and two connections could have the same name.
+    Without them, each run would count the uses of ports from 0, and two connections could have the same name.
     """
     names = f.substring_index("connection", " #", 1), f.substring_index("connection", " #", -1).cast("int")
     used = table.where("row = 'connection'").select(names[0].alias("ends"), names[1].alias("number"))
@@ -98,7 +98,7 @@ def from_table(table: DataFrame, keep: Filter, choice: RowFilter, partitions: in
 
 @dataclass(frozen=True, slots=True)
 class TaskRows:
-    """Rows of the table, which tasks make: each task has all rows of its connections."""
+    """Rows of the table, as the result of tasks. Each task has all rows of its connections."""
 
     spread: DataFrame
     """The input of the tasks, sorted by connection."""
@@ -110,12 +110,12 @@ class TaskRows:
         return self.spread.mapInArrow(self.make, from_arrow_schema(self.schema))
 
     def parts(self) -> DataFrame:
-        """Return what each task has collected. Rows do not leave the task."""
+        """Return the results that tasks collect. Rows do not leave their task."""
         return self.spread.mapInArrow(partial(_make_and_collect, self.make), from_arrow_schema(_PARTS))
 
 
 def parts_of(table: DataFrame, partitions: int) -> DataFrame:
-    """Return what tasks collect of a table. Its rows may be in any order."""
+    """Return the results that tasks collect from a table. Its rows may be in any order."""
     detailed = f.col("row").isin(*DETAILS)
     sums = [f.sum(name).alias(name) for name in SUMMED]
     summed = table.where(~detailed).groupBy(*GROUPED).agg(f.count("*").alias("count"), *sums)
@@ -126,10 +126,10 @@ def parts_of(table: DataFrame, partitions: int) -> DataFrame:
 
 
 def collected(parts: DataFrame, partitions: int) -> Collected:
-    """Merge the parts, and return what the report shows.
+    """Merge the parts, and return the figures of the report.
 
-    The sessions of each broker run through a simulated cache. The driver gets sums, however many connections
-    there are.
+    The sessions of each broker run through a simulated cache. The driver only gets sums, for any number of
+    connections.
     """
     parts = parts.persist(StorageLevel.DISK_ONLY)
     events = parts.where("part is null").repartition("broker").sortWithinPartitions(*_EVENTS)
@@ -157,7 +157,7 @@ def topic_ids(table: DataFrame, topics: frozenset[str]) -> frozenset[bytes]:
 
 
 def _spread(spark: SparkSession, shares: list[TaskInput]) -> DataFrame:
-    """Give each task one share, as a row. In a closure, each task would get all shares."""
+    """Give each task one share, as a row. If a closure held them, each task would get all shares."""
     tasks = pa.table({"task": pa.array(range(len(shares)), pa.int32()), "share": _SHARE.write(shares)})
     return spark.createDataFrame(tasks).repartitionById(len(shares), "task")
 
@@ -199,7 +199,7 @@ def _collect(batches: Iterable[pa.RecordBatch]) -> Batches:
 
 
 def _merged(batches: Iterable[pa.RecordBatch]) -> Batches:
-    """Merge what tasks have collected."""
+    """Merge the results of tasks."""
     whole = Collected()
     for batch in batches:
         for row in range(batch.num_rows):  # one after the other: each may be large

@@ -53,17 +53,17 @@ _NO_EXECUTOR: Final = (
     "(--conf spark.executor.memory=512m asks for less). Still waiting; Ctrl-C ends it."
 )
 _EXCEPTION: Final = re.compile(r"(?!org\.apache|java\.|py4j|scala)[\w.]*(Error|Exception)\b")
-"""The line of a Python traceback that names the exception."""
+"""The line of a Python traceback with the name of the exception."""
 
 
 def run_on_spark(work: Work, master: str | None, settings: Mapping[str, str], console: Console) -> Collected:
-    """Start Spark, measure, and return what the report shows.
+    """Start Spark, measure, and return the figures of the report.
 
     Args:
         work: what to measure.
         master: see `session`.
         settings: see `session`.
-        console: for the progress bar, and for what is told beside the report.
+        console: for the progress bar, and for messages outside the report.
 
     Raises:
         NoJavaError: there is no Java for Spark.
@@ -94,7 +94,7 @@ def run_on_spark(work: Work, master: str | None, settings: Mapping[str, str], co
 
 
 def measure(spark: SparkSession, work: Work) -> Collected:
-    """Measure in a Spark session that is running."""
+    """Measure in a running Spark session."""
     with sole_writer(work.parquet) if work.parquet else nullcontext():
         return _measure(spark, work)
 
@@ -151,19 +151,19 @@ def _measure(spark: SparkSession, work: Work) -> Collected:
 
 
 def partitions_for(size: int, cores: int | None) -> int:
-    """Return the number of tasks for so many bytes.
+    """Return the number of tasks for this many bytes.
 
     Args:
         size: in bytes.
-        cores: of this machine; None on a cluster. Its executors register one after the other, and may come
-            and go, so that the size alone decides there: a core that comes later finds tasks that wait.
+        cores: of this machine. None on a cluster, where only the size decides: executors come and go, and a
+            core that comes later finds waiting tasks.
     """
     partitions = size // _PARTITION + 1
     return min(partitions, _MOST_PARTITIONS if cores is None else 4 * cores)
 
 
 def share_of(size: int, cores: int | None) -> int:
-    """Return how many bytes of captures one task reads. The arguments are those of `partitions_for`."""
+    """Return how many bytes of captures one task reads. It takes the arguments of `partitions_for`."""
     if cores is None:
         return max(size // _MOST_PARTITIONS + 1, _CLUSTER_SHARE)
     return min(max(size // (2 * cores) + 1, _LEAST_SHARE), _MOST_SHARE)
@@ -188,7 +188,7 @@ def _failures_in_one_line() -> Iterator[None]:
 
 
 def _cause(text: str) -> str:
-    """Return the cause of a failure, from all that Python and Java printed."""
+    """Return the cause of a failure, from the output of Python and Java."""
     if _FULL in text:
         return (
             f"{_FULL}: Spark's scratch files are in {tempfile.gettempdir()} (TMPDIR names another folder), "

@@ -1,6 +1,7 @@
 """A Spark session: one of our own, or the one that spark-submit prepared.
 
-Our own prints nothing, stays on loopback unless a cluster is named, and removes its folder when it ends.
+Our own session prints nothing, stays on loopback unless a cluster is named, and removes its folder at the
+end.
 """
 
 import logging
@@ -43,7 +44,8 @@ appender.err.layout.pattern = %p %c{1}: %m%n%ex{short}
 
 
 _ANSWER_SECONDS: Final = 10.0
-"""A master that takes longer to accept a connection can't be reached. Spark itself tries for a minute."""
+"""If a master takes longer to accept a connection, it counts as unreachable. Spark itself tries for a
+minute."""
 _STOP_SECONDS: Final = 30
 _NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 
@@ -53,8 +55,9 @@ def session(master: str | None = None, settings: Mapping[str, str] = _NOTHING) -
     """Start Spark. At the end, stop it and remove its files.
 
     Args:
-        master: as Spark's own --master; None: what spark-submit or Spark's own files name, else local[*].
-        settings: as Spark's own --conf. They override ours.
+        master: like Spark's own --master. If None, the master of spark-submit or of Spark's own files, else
+            local[*].
+        settings: like Spark's own --conf. They override ours.
 
     Raises:
         NoJavaError: there is no Java for Spark.
@@ -90,7 +93,7 @@ def _quiet() -> Iterator[None]:
 
 @contextmanager
 def _own_handlers() -> Iterator[None]:
-    """Restore the handler of Ctrl-C: that of PySpark calls Java, which is gone in the end."""
+    """Restore the handler of Ctrl-C. PySpark's handler calls Java, which has already ended then."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -110,7 +113,7 @@ def check_reachable(master: str) -> None:
     """Check that a standalone master, or the API server of Kubernetes, accepts connections.
 
     Raises:
-        SparkFailedError: none of those that the URL names does.
+        SparkFailedError: no address in the URL does.
     """
     ends = _ends(master)
     reasons = []
@@ -129,7 +132,10 @@ def check_reachable(master: str) -> None:
 
 
 def _ends(master: str) -> list[tuple[str, int]]:
-    """Return the addresses in a URL such as spark://a:7077,b:7077; none where Spark finds them by itself."""
+    """Return the addresses in a URL such as spark://a:7077,b:7077.
+
+    Return none if Spark finds them by itself.
+    """
     scheme, _, rest = master.partition("://")
     if scheme == "spark":
         parts = [urlsplit(f"//{part}") for part in rest.split(",")]
@@ -171,7 +177,7 @@ def _start(master: str | None, chosen: Mapping[str, str], scratch: Path) -> Spar
 
 
 def _gateway(master: str | None, chosen: Mapping[str, str], scratch: Path, stderr: Any) -> Any:
-    """Return the way to Java: the one that spark-submit prepared, or else a new process."""
+    """Return the connection to Java: the one that spark-submit prepared, or else one to a new process."""
     if SUBMITTED in os.environ:
         return launch_gateway()  # type: ignore[no-untyped-call]  # PySpark's own
     os.environ["JAVA_HOME"] = str(java_home(scratch))
@@ -187,7 +193,10 @@ def _gateway(master: str | None, chosen: Mapping[str, str], scratch: Path, stder
 
 @contextmanager
 def _signals_later() -> Iterator[None]:
-    """Delay Ctrl-C and SIGTERM: a Java process that starts would be left behind, or a folder half removed."""
+    """Delay Ctrl-C and SIGTERM.
+
+    Otherwise a starting Java process would be left behind, or a folder half removed.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -206,7 +215,7 @@ def _signals_later() -> Iterator[None]:
 
 
 def interrupted(error: BaseException | None) -> bool:
-    """Whether the user stopped it with Ctrl-C. PySpark raises another exception then."""
+    """Return whether the user pressed Ctrl-C. PySpark raises another exception then."""
     while error is not None and not isinstance(error, KeyboardInterrupt):
         error = error.__context__
     return error is not None
@@ -242,7 +251,10 @@ def _of_java(scratch: Path, options: str) -> dict[str, str]:
 
 
 def _completed(conf: SparkConf, master: str | None, chosen: Mapping[str, str]) -> SparkConf:
-    """Add to what Java was started with what is not set yet. spark-submit's own --master and --conf stay."""
+    """Add missing settings to the ones that Java was started with.
+
+    The --master and --conf of spark-submit stay.
+    """
     if master:
         conf.setMaster(master)
     for key, value in chosen.items():
@@ -265,7 +277,7 @@ def _reason(error: Exception, output: Path) -> str:
 
 
 def _stop(context: SparkContext) -> None:
-    """Stop Spark and the Java process, which may be gone already."""
+    """Stop Spark and the Java process, which may have ended already."""
     gateway = SparkContext._gateway  # noqa: SLF001 - only PySpark's own attribute has the process
     with warnings.catch_warnings(), suppress(PySparkException, Py4JError, OSError):
         warnings.simplefilter("ignore")  # PySpark warns where Java is gone

@@ -1,7 +1,7 @@
 """A table of exchanges in files: written, added to, and read again.
 
 Files are Parquet, in folders by day and broker. A run adds its rows with Spark's commit protocol: files
-appear in the table when all of them are written, and a run that fails leaves the table as it was.
+appear in the table when all of them are written, and a failed run leaves the table unchanged.
 """
 
 import fcntl
@@ -24,7 +24,7 @@ from replay.measure.old_tables import DETAIL, OLD, typed
 from replay.measure.table import EXCHANGES_RAW, STORED, STORED_COLUMNS, UNSTORED
 
 _NOTHING: Final = frozenset({"PATH_NOT_FOUND", "UNABLE_TO_INFER_SCHEMA"})
-"""Spark's errors if there is no table: the folder does not exist, or has no files."""
+"""Spark's errors if there is no table: the folder does not exist, or it has no files."""
 _ADDED: Final = frozenset(column.name for column in STORED_COLUMNS)
 _UNSTORED: Final = [one for one in from_arrow_schema(EXCHANGES_RAW) if one.name in UNSTORED]
 _DAY: Final = """
@@ -42,21 +42,21 @@ case when row = 'file' or (row = 'connection' and summary.end.reason != '') then
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Earlier:
-    """What a table already contains."""
+    """The contents of an existing table."""
 
     runs: int
     files: int
-    """All numbers of its capture files are lower than this."""
+    """Higher than the numbers of all its capture files."""
     captures: Mapping[str, str]
     """Names of capture files, by fingerprint."""
 
     def check(self, path: str, sources: Iterable[Source]) -> None:
         """Check that no capture would be added a second time.
 
-        It could not replace its rows: those of its connections come from other files as well.
+        Its rows could not be replaced, because the rows of its connections come from other files as well.
 
         Raises:
-            InputError: the table has some of them already.
+            InputError: the table already has some of them.
         """
         twice = [source for source in sources if source.fingerprint in self.captures]
         if twice:
@@ -96,7 +96,7 @@ def read_stored(spark: SparkSession, path: str) -> DataFrame | None:
 
 
 def earlier(table: DataFrame, path: str) -> Earlier:
-    """Return what a table already contains.
+    """Return the contents of an existing table.
 
     Raises:
         InputError: nothing can be added to it.
@@ -117,7 +117,7 @@ def earlier(table: DataFrame, path: str) -> Earlier:
 
 
 def write_stored(spark: SparkSession, table: DataFrame, path: str, run: int) -> DataFrame:
-    """Write a table, or add to it. Return the written rows, as `read_stored` would."""
+    """Write a table, or add to it. Return the written rows like `read_stored`."""
     stored = table.drop(*UNSTORED).withColumns(
         {"run": f.lit(run), "day": f.expr(_DAY), "broker": f.expr(_BROKER)}
     )
@@ -136,14 +136,14 @@ def write_stored(spark: SparkSession, table: DataFrame, path: str, run: int) -> 
 
 @contextmanager
 def sole_writer(path: str) -> Iterator[None]:
-    """Make the folder of a table, and keep other runs from adding to it meanwhile.
+    """Make the folder of a table, and lock it against other runs.
 
-    They would take the same numbers for runs and files, and the first that ends removes what Spark has
-    written for the others. Runs are kept apart on this machine, and on others where the file system has locks
-    for all of them. Object stores have none.
+    Other runs would use the same numbers for runs and files. The first run to end would remove the files that
+    Spark has written for the others. The lock works on this machine, and on other machines if the file system
+    supports it. Object stores have no locks.
 
     Raises:
-        InputError: another run adds to it, or the folder can't be made.
+        InputError: another run is adding to it, or the folder can't be made.
     """
     if is_remote(path):
         yield

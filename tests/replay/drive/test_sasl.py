@@ -98,7 +98,7 @@ def test_a_password_is_in_no_representation() -> None:
     exchange.send(CHALLENGE)
 
     assert "pencil" not in repr(login)
-    assert repr(login) == "Login(mechanism='SCRAM-SHA-256', username='user')"
+    assert repr(login) == "SaslCredentials(mechanism='SCRAM-SHA-256', username='user')"
 
 
 def test_a_password_is_salted_once_for_all_connections(monkeypatch: pytest.MonkeyPatch) -> None:
