@@ -1,4 +1,4 @@
-"""The broker's side of a connection: its bytes cut into responses, and what each becomes. Sans-IO.
+"""The broker's side of a connection: what becomes of each response. Sans-IO.
 
 A response belongs to the first request that the broker has not answered. That request's handler makes the
 client's bytes of it. They leave in the order of the client's requests. A call processes a bounded number of
@@ -23,12 +23,10 @@ class BrokerSide:
         state: that of the connection.
     """
 
-    __slots__ = ("_rest", "_state")
+    __slots__ = ("_state",)
 
     def __init__(self, state: ConnectionState) -> None:
         self._state = state
-        self._rest = b""
-        """What came from the broker and was not processed."""
 
     def receive(self, data: bytes, now: float) -> None:
         """Take bytes from the broker."""
@@ -37,45 +35,32 @@ class BrokerSide:
         state.tally.broker.bytes_in += len(data)
         if state.fault is not None:
             return
-        if state.response_part:
-            data = state.response_part + data
-            state.response_part = b""
-        elif self._rest:
-            data, self._rest = self._rest + data, b""
-        expected = state.responses.expected
-        at, left_at_once = 0, AT_ONCE
-        while at < len(data) and state.fault is None:
-            if not state.response_left:
+        responses, expected = state.from_broker, state.responses.expected
+        responses.feed(data)
+        left_at_once = AT_ONCE
+        while responses and state.fault is None:
+            if not responses.left:
                 if not left_at_once:
-                    self._rest = data[at:]
                     return
                 left_at_once -= 1
                 if not expected:
                     state.take_over()
                 if not expected and state.stream is not _FRAMES:
-                    state.to_client.append(data[at:])
+                    state.to_client.append(responses.rest())
                     return
-                if len(data) - at < RESPONSE_START_BYTES and (expected or not state.foreign):
-                    state.response_part = data[at:]
+                if len(responses) < RESPONSE_START_BYTES and (expected or not state.foreign):
+                    responses.need = RESPONSE_START_BYTES
                     return
-                if not self._begins(data[at : at + RESPONSE_START_BYTES]):
-                    if state.stream is not _FRAMES:
-                        state.to_client.append(data[at:])
+                if not self._begins(responses.peek(RESPONSE_START_BYTES)):
                     return
-            left = state.response_left
-            chunk = data if at == 0 and len(data) <= left else data[at : at + left]
-            state.response_left = left - len(chunk)
-            self._response(expected[0], chunk, last=not state.response_left)
-            at += len(chunk)
+            chunk = responses.next()
+            self._response(expected[0], chunk, last=not responses.left)
 
     @property
     def waiting(self) -> int:
         """Bytes that came from the broker and were not processed: call `receive` again."""
-        return len(self._rest) if self._state.fault is None else 0
-
-    def end(self) -> None:
-        """Forget what was not processed."""
-        self._rest = b""
+        state = self._state
+        return len(state.from_broker) if state.fault is None and state.from_broker.ready else 0
 
     def brokers_opened(self, node_ids: frozenset[int]) -> None:
         """Send the responses that wait for these brokers; one without a listener is left out of them."""
@@ -105,7 +90,7 @@ class BrokerSide:
             state.unread("broker", f"a response to request {got} where {asked} is due")
         else:
             state.foreign = False
-            state.response_left = state.response_size = LENGTH_BYTES + length
+            state.from_broker.left = state.response_size = LENGTH_BYTES + length
             state.meter.began = state.now
             return True
         return False

@@ -1,4 +1,4 @@
-"""The client's side of a connection: its bytes cut into requests, and what becomes of each. Sans-IO.
+"""The client's side of a connection: what becomes of each request. Sans-IO.
 
 A fetch that can be read is collected until it is whole, and `Fetches` decides it. Every other request is
 forwarded as it comes: only its length and its header are read. What the client says of itself is noted.
@@ -38,6 +38,7 @@ from proxy.protocol.api import (
     request_header,
 )
 from proxy.protocol.fetch_layout import MAX_VERSION, MIN_VERSION, SESSION_VERSION
+from proxy.protocol.framing import is_frame
 from proxy.protocol.primitives import ProtocolError
 from proxy.protocol.produce import READ_WITHIN, wants_response
 from proxy.session.decision import Reason
@@ -117,95 +118,51 @@ class ClientSide:
         state.tally.client.bytes_in += len(data)
         if state.fault is not None or state.phase is _CLOSING:
             return
-        part = state.request_part
-        if state.waiting or part.held:
-            state.waiting += data
-            self.go_on()
-        elif state.forwarding_left or part.data:
-            self._take(data)
-        else:
-            self._read(data)
+        requests = state.from_client
+        if state.stream is _FRAMES and is_frame(data) and requests.idle and len(data) >= REQUEST_START_BYTES:
+            if not self._frame(data):  # as nearly every read: one frame
+                requests.keep(data)
+            return
+        requests.feed(data)
+        if requests.left:
+            self._forward_rest(requests.next())
+        self.go_on()
 
     @property
     def goes_on(self) -> bool:
         """Whether some of what waits can be processed now."""
-        state = self._state
+        state, requests = self._state, self._state.from_client
         return (
-            len(state.waiting) > 0
-            and not state.request_part.held
-            and len(state.responses.owed) < MAX_IN_FLIGHT
+            requests.ready
+            and not requests.held
+            and (len(state.responses.owed) < MAX_IN_FLIGHT or state.stream is not _FRAMES)
             and state.fault is None
             and state.phase is not _CLOSING
         )
 
     def go_on(self) -> None:
-        """Process what has waited for a response, as far as it need not wait longer."""
-        state = self._state
-        part, waiting = state.request_part, state.waiting
-        if part.held and not self._sessions.waits and state.phase is not _CLOSING:
-            self._read(part.drain())
+        """Process what has come, as far as it need not wait."""
+        requests = self._state.from_client
+        if requests.held and not self._sessions.waits and self._state.phase is not _CLOSING:
+            self._next()
         left = AT_ONCE
-        while waiting and left and self.goes_on:
+        while left and self.goes_on:
             left -= 1
-            size = len(waiting)
-            if state.stream is _FRAMES and size >= LENGTH_BYTES:
-                size = LENGTH_BYTES + int.from_bytes(waiting[:LENGTH_BYTES])
-            data = bytes(waiting[:size])
-            del waiting[:size]
-            self._take(data)
+            self._next()
 
-    def _take(self, data: bytes) -> None:
-        """Take the next bytes; nothing waits before them."""
+    def _next(self) -> None:
+        """Process the next frame, or what has come of it."""
+        state, requests = self._state, self._state.from_client
+        if state.stream is not _FRAMES:
+            state.to_broker.append(requests.rest())
+        elif not self._frame(data := requests.next()):
+            requests.keep(data)
+
+    def _forward_rest(self, data: bytes) -> None:
+        """Forward the next bytes of a frame that is not read."""
         state = self._state
-        if state.forwarding_left:
-            data = self._forward_rest(data)
-        part = state.request_part
-        if part.data:
-            part.data += data
-            if len(part.data) < part.need:
-                return
-            data = part.drain()
-        self._read(data)
-
-    def _read(self, data: bytes) -> None:
-        state = self._state
-        size = len(data)
-        framed = size >= REQUEST_START_BYTES and state.stream is _FRAMES
-        if framed and size == LENGTH_BYTES + int.from_bytes(data[:LENGTH_BYTES]):
-            if not self._frame(data):  # as nearly every read: one frame
-                state.request_part.data += data
-            return
-        at, left, owed = 0, AT_ONCE, state.responses.owed
-        while at < size and state.fault is None:
-            full = not left or len(owed) >= MAX_IN_FLIGHT
-            if state.request_part.held or (full and state.stream is _FRAMES):
-                state.waiting += data[at:]
-                return
-            at += self._piece(data, at)
-            left -= 1
-
-    def _piece(self, data: bytes, at: int) -> int:
-        """Take the frame that begins at an offset, or what there is of it; return how many bytes that is."""
-        framed = self._state.stream is _FRAMES
-        end = len(data)
-        if end - at >= LENGTH_BYTES:
-            end = at + LENGTH_BYTES + int.from_bytes(data[at : at + LENGTH_BYTES])
-        if not framed or end > len(data):
-            end = len(data)
-        piece = data if at == 0 and end == len(data) else data[at:end]
-        if not framed:
-            self._state.to_broker.append(piece)
-        elif not self._frame(piece):
-            self._state.request_part.data += piece
-        return len(piece)
-
-    def _forward_rest(self, data: bytes) -> bytes:
-        """Forward the rest of a frame that is not read; return what follows it."""
-        state = self._state
-        left = state.forwarding_left
-        state.forwarding_left = max(left - len(data), 0)
-        state.to_broker.append(data[:left])
-        if not state.forwarding_left:
+        state.to_broker.append(data)
+        if not state.from_client.left:
             state.phase = Phase.OPEN
             if state.forwarding is not None:
                 state.forwarding.sent_at = state.now
@@ -213,17 +170,11 @@ class ClientSide:
             state.delayed.clear()
             for request, frame in delayed:
                 state.send(request, frame)
-        return data[left:]
-
-    def _begin_frame(self, data: bytes, size: int) -> None:
-        """Forward a frame, or its beginning."""
-        self._state.to_broker.append(data if len(data) <= size else data[:size])
-        self._state.forwarding_left = max(size - len(data), 0)
 
     # Requests
 
     def _frame(self, data: bytes) -> int:
-        """Process the first frame in `data`. Return how many bytes were used, 0 if more are needed."""
+        """Process a frame, or its beginning. Return how many bytes were used, 0 to keep it."""
         length: int
         if whole := len(data) >= REQUEST_START_BYTES:
             length, api_key, version, _ = REQUEST_START.unpack_from(data)
@@ -236,7 +187,7 @@ class ClientSide:
             self._state.unread("client", describe_length(data, length, self._max_request_bytes), data)
             return len(data)
         if not whole:
-            self._state.request_part.need = REQUEST_START_BYTES
+            self._state.from_client.need = REQUEST_START_BYTES
             return 0
         size = LENGTH_BYTES + length
         if api_key == _FETCH and size <= _MAX_FETCH_REQUEST and self._fetches.reads(version):
@@ -268,7 +219,7 @@ class ClientSide:
             body = REQUEST_START_BYTES + len(self._header)
         if version >= SESSION_VERSION and self._sessions.on:
             if self._sessions.waits:
-                state.request_part.held = True
+                state.from_client.held = True
                 return 0
             if (served := self._sessions.request(frame, version, body)) is not None:
                 sent_version, context = served
@@ -308,7 +259,7 @@ class ClientSide:
 
         If the request budget has no room for that, the fetch is forwarded as it comes.
         """
-        if not self._state.request_part.reserve(min(size, 2 * len(data))):
+        if not self._state.from_client.reserve(min(size, 2 * len(data))):
             return self._other(data, size, _FETCH, version)
         return 0
 
@@ -326,8 +277,8 @@ class ClientSide:
             and size < READ_WITHIN
             and (self._fetches.handler.outstanding or state.responses.resending)
         ):
-            state.request_part.need = size
-            state.request_part.held = len(data) >= size
+            state.from_client.need = size
+            state.from_client.held = len(data) >= size
             return 0
         for stage in state.stages:
             if not stage.on_request(data, size, api_key, version):
@@ -337,12 +288,12 @@ class ClientSide:
         if api_key == ApiKey.PRODUCE:
             wants = wants_response(data, size)
             if wants is None:
-                state.request_part.need = min(size, 2 * len(data))
+                state.from_client.need = min(size, 2 * len(data))
                 return 0
             answered = wants
         elif api_key == ApiKey.API_VERSIONS and size < READ_WITHIN:
             if len(data) < size:
-                state.request_part.need = size
+                state.from_client.need = size
                 return 0
             self._name(data[:size], version)
             # A version whose response could not be cut must not be agreed on (fetch-semantics, traps 5 and
@@ -359,7 +310,7 @@ class ClientSide:
                     data = self._sessions.unread(data, version, request_header(data, LENGTH_BYTES)[4])
                 except ProtocolError:
                     if len(data) < min(size, _MAX_FETCH_HEAD):
-                        state.request_part.need = min(size, 2 * len(data))
+                        state.from_client.need = min(size, 2 * len(data))
                         return 0
             self._fetches.count_unread(size, version, Reason.NOT_READ)
         responses = state.responses
@@ -377,8 +328,9 @@ class ClientSide:
             responses.owed.append(request)
             responses.expected.append(request)
             request.sent_at = state.now
-        self._begin_frame(data, size)
-        state.forwarding = request if answered and state.forwarding_left else None
+        state.to_broker.append(data)
+        state.from_client.left = size - len(data)
+        state.forwarding = request if answered and state.from_client.left else None
         if api_key >> 8 == _GSSAPI_TOKEN and len(responses.expected) == 1 and state.phase is Phase.NEW:
             # 0.9 clients begin with a bare GSSAPI token (fetch-semantics, trap 33).
             state.stop_framing(Stream.OPAQUE, Reason.GSSAPI)
@@ -391,7 +343,7 @@ class ClientSide:
         elif self._repeats(request):
             with suppress(ProtocolError):
                 state.steady.learn(request, decisive(data), answered=answered)
-        if not state.forwarding_left:
+        if not state.from_client.left:
             state.phase = Phase.OPEN
         return min(size, len(data))
 

@@ -224,12 +224,12 @@ class Connection:
         state, responses = self._state, self._responses
         if state.phase is _CLOSING:
             return False
-        if state.waiting or state.request_part.held:
+        if state.from_client.held or (state.from_client.ready and not state.from_client.left):
             return False
         # The gateway's own requests wait for the end of a frame that is being forwarded: read the rest of it.
         if not self._front.reads:
             return False
-        return state.forwarding_left > 0 or (not responses.resending and len(responses.owed) < MAX_IN_FLIGHT)
+        return state.from_client.left > 0 or (not responses.resending and len(responses.owed) < MAX_IN_FLIGHT)
 
     @property
     def goes_on(self) -> bool:
@@ -253,7 +253,7 @@ class Connection:
         What has come of the responses to them and waits is counted, too.
         """
         state = self._state
-        kept = len(state.waiting) + len(state.request_part.data) + self._broker_side.waiting
+        kept = len(state.from_client) + self._broker_side.waiting
         kept += (len(self._responses.owed) + len(self.steady.in_flight)) * REQUEST_BYTES
         return kept if kept > QUEUED_FREE else 0
 
@@ -267,7 +267,7 @@ class Connection:
             return False
         # A request of which the end never came is not answered.
         expected = self._responses.expected
-        return not expected or (bool(state.forwarding_left) and expected[0] is state.forwarding)
+        return not expected or (state.from_client.left > 0 and expected[0] is state.forwarding)
 
     @property
     def begun(self) -> bool:
@@ -275,7 +275,7 @@ class Connection:
 
         It is also true when the connection is not Kafka.
         """
-        large = self._state.forwarding_left > 0 and self.tally.client.bytes_in > READ_WITHIN
+        large = self._state.from_client.left > 0 and self.tally.client.bytes_in > READ_WITHIN
         return self._state.phase is not Phase.NEW or large or self.wire
 
     @property
@@ -292,7 +292,7 @@ class Connection:
         """
         if self.wire:
             return self.tally.client.bytes_in > 0 and self.tally.broker.bytes_in > 0
-        if self._state.forwarding_left:
+        if self._state.from_client.left:
             return len(self._responses.expected) > (self._state.forwarding is not None)
         return self._front.busy or bool(self._responses.owed or self.steady.in_flight)
 
@@ -332,7 +332,7 @@ class Connection:
     def awaits_client(self) -> bool:
         """Whether the request that the broker is to answer next has not come whole from the client."""
         state, expected = self._state, self._responses.expected
-        return bool(state.forwarding_left and expected) and expected[0] is state.forwarding
+        return bool(state.from_client.left and expected) and expected[0] is state.forwarding
 
     @property
     def buffered(self) -> int:
@@ -343,7 +343,7 @@ class Connection:
     def completes_soon(self) -> bool:
         """Whether the incoming response is small enough to buffer even when memory is short."""
         expected = self._responses.expected
-        if not self._state.response_left or not expected:
+        if not self._state.from_broker.left or not expected:
             return False
         return self._state.response_size <= expected[0].handler.small
 
@@ -478,9 +478,10 @@ class Connection:
         self._front.close(now)
         if state.phase is not Phase.CLOSING:
             state.phase = Phase.CLOSING
-            state.waiting.clear()
+            if state.from_client.held or state.from_client.ready:
+                state.from_client.rest()
             # Half a frame may be on its way: a close amid it would corrupt it (fetch-semantics, trap 21).
-            self._fetches.close(silently=bool(state.forwarding_left))
+            self._fetches.close(silently=state.from_client.left > 0)
         self._settle()
 
     def _finish_waiting(self) -> None:
@@ -493,7 +494,7 @@ class Connection:
         state = self._state
         if not self._closes:
             return
-        waits = state.waiting or state.request_part.held or self._front.waits
+        waits = state.from_client.ready or state.from_client.held or self._front.waits
         if state.fault is not None or not waits:
             self._closes = self._client_ended = False
             self.close_session(state.now)
@@ -504,7 +505,7 @@ class Connection:
         If only a part of a request has come, it was no Kafka request: forward it, if that is allowed.
         """
         self._front.client_ended(self._state.now)
-        if self._state.foreign and self._state.request_part.data:
+        if self._state.foreign and self._state.from_client:
             self._state.be_wire()
         # A broker answers all that a client has sent that has closed its writing half (fetch-semantics 1.7).
         self._client_ended = True
@@ -522,7 +523,7 @@ class Connection:
         for stage in self._state.stages:
             stage.lose()
             stage.release()
-        if self._state.foreign and self._state.response_part:
+        if self._state.foreign and self._state.from_broker:
             self._state.be_wire()
         for request in list(self._responses.owed):
             if request.handler.awaits_brokers:
@@ -544,7 +545,6 @@ class Connection:
         self._versions.ended(self._fetches.eligibility)
         front, self._front = self._front, Front(self._client_side, self._state.to_client)
         front.end(self._state.now)
-        self._broker_side.end()
         self._state.end()  # now: a link is part of a cycle, which may wait long for its collection
 
     # The steady path
@@ -561,33 +561,29 @@ class Connection:
         if of_request:
             client.bytes_in += of_request
             broker.bytes_out += of_request
-            state.forwarding_left -= of_request
+            state.from_client.left -= of_request
         if of_response:
             broker.bytes_in += of_response
             client.bytes_out += of_response
-            state.response_left -= of_response
+            state.from_broker.left -= of_response
             self._responses.expected[0].handler.skip(of_response)
 
     def _settle(self) -> None:
         """Tell the steady path what may pass there from now on."""
         if self._front.settle():
             self._close_after_last()
-        state, responses, left = self._state, self._responses, self._state.forwarding_left
+        state, responses, left = self._state, self._responses, self._state.from_client.left
         faultless = state.fault is None
         framed = faultless and state.stream is _FRAMES and state.phase is _OPEN and not state.foreign
         # The broker is connected: it has sent something.
         free = (
-            framed
-            and not (left or state.waiting or state.request_part.data or responses.resending)
-            and state.tally.broker.bytes_in
+            framed and not (left or state.from_client or responses.resending) and state.tally.broker.bytes_in
         )
         self.steady.settle(
             room=MAX_IN_FLIGHT - 1 - len(responses.owed) if free else 0,
-            is_next=faultless
-            and not (state.response_left or state.response_part or responses.expected or responses.owed)
-            and not self._broker_side.waiting,
+            is_next=faultless and not (responses.expected or responses.owed) and state.from_broker.idle,
             request_rest=max(left - 1, 0) if faultless and state.phase is not _CLOSING else 0,
-            response_rest=self._passing() if state.response_left and faultless else 0,
+            response_rest=self._passing() if state.from_broker.left and faultless else 0,
         )
 
     def _resume(self) -> None:
@@ -600,7 +596,7 @@ class Connection:
         """Return how many bytes of the current response pass whatever they are; never the last one."""
         request, owed = self._responses.expected[0], self._responses.owed
         is_next = len(owed) > 0 and owed[0] is request
-        return request.handler.passing(self._state.response_left) if is_next else 0
+        return request.handler.passing(self._state.from_broker.left) if is_next else 0
 
 
 # Looked up on every read: members as globals.

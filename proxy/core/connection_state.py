@@ -13,6 +13,7 @@ from proxy.core.in_flight import InFlight, ResponseQueue
 from proxy.core.requests import TLS_HANDSHAKE
 from proxy.core.stage import Stage
 from proxy.core.steady import Steady
+from proxy.protocol.framing import Framer
 from proxy.protocol.primitives import Buffer
 from proxy.session.decision import Reason
 
@@ -38,27 +39,25 @@ class Stream(Enum):
     """It is not Kafka: all is forwarded, and with it the end of what either side sends."""
 
 
-class RequestPart:
-    """The beginning of a request, kept until there is enough of it.
+class RequestFramer(Framer):
+    """The client's bytes. The beginning of a request may be kept until there is enough of it.
 
     Args:
         budget: room for fetches until they are whole, for all connections of the process; None: any.
     """
 
-    __slots__ = ("_budget", "_reserved", "data", "held", "need")
+    __slots__ = ("_budget", "_reserved", "held")
 
     def __init__(self, budget: RequestBudget | None) -> None:
+        super().__init__()
         self._budget = budget
         self._reserved = 0
         """Bytes that are reserved in the budget."""
-        self.data = bytearray()
-        self.need = 0
-        """Parse again once this many bytes have arrived."""
         self.held = False
-        """It is whole, and waits for the response to another request."""
+        """The next request is whole, and waits for the response to another one."""
 
     def reserve(self, size: int) -> bool:
-        """Reserve room for this many bytes of the request; return False if the budget has none."""
+        """Reserve room for this many bytes of the next request; return False if the budget has none."""
         if self._budget is not None:
             if not self._budget.reserve(size):
                 return False
@@ -66,15 +65,21 @@ class RequestPart:
         self.need = size
         return True
 
-    def drain(self) -> bytes:
-        """Return what was kept, and keep it no longer."""
-        data = bytes(self.data)
-        self.data.clear()
+    def next(self) -> bytes:
+        """As `Framer.next`; what was reserved for a request is released."""
+        self._release()
+        return super().next()
+
+    def rest(self) -> bytes:
+        """As `Framer.rest`; what was reserved for a request is released."""
+        self._release()
+        return super().rest()
+
+    def _release(self) -> None:
         self.held = False
         if self._reserved and self._budget is not None:
             self._budget.release(self._reserved)
             self._reserved = 0
-        return data
 
 
 class ConnectionState:
@@ -94,14 +99,12 @@ class ConnectionState:
         "fault",
         "foreign",
         "forwarding",
-        "forwarding_left",
+        "from_broker",
+        "from_client",
         "meter",
         "now",
         "phase",
         "request_budget",
-        "request_part",
-        "response_left",
-        "response_part",
         "response_size",
         "responses",
         "stages",
@@ -110,7 +113,6 @@ class ConnectionState:
         "tally",
         "to_broker",
         "to_client",
-        "waiting",
     )
 
     def __init__(
@@ -138,28 +140,22 @@ class ConnectionState:
         self.fault: Fault | None = None
         """Set when the connection has to end. The client must still be sent what is due to it."""
         self.request_budget = request_budget
-        self.request_part = RequestPart(request_budget)
-        self.waiting = bytearray()
-        """What came from the client behind that, and waits until it can be processed: see `ClientSide`."""
+        self.from_client = RequestFramer(request_budget)
+        """A request of which bytes are `left` is forwarded while it comes."""
+        self.from_broker = Framer()
         self.forwarding: InFlight | None = None
         """The request that is forwarded while it comes, if it will be answered."""
-        self.forwarding_left = 0
-        """Bytes still to come of a request that is forwarded while it comes."""
         self.delayed: list[tuple[InFlight, bytes]] = []
         """Requests that have to wait until the request that is being forwarded has ended."""
         self.responses = ResponseQueue()
-        self.response_part = b""
-        """The beginning of a response, until its first bytes have come."""
-        self.response_left = 0
-        """Bytes still to come of the response that is coming in."""
         self.response_size = 0
-        """All its bytes."""
+        """All bytes of the response that is coming in."""
 
     # Requests to the broker
 
     def send(self, request: InFlight, frame: bytes) -> None:
         """Send a frame to the broker. If a request is being forwarded, send it after the end of that one."""
-        if self.forwarding_left:
+        if self.from_client.left:
             self.delayed.append((request, frame))
             return
         self.take_over()
@@ -209,13 +205,11 @@ class ConnectionState:
         self.responses.clear()
         self.forwarding = None
         self.stop_framing(Stream.WIRE, Reason.TLS if data.startswith(TLS_HANDSHAKE) else Reason.NOT_KAFKA)
-        # One of these two may have been kept until the rest of its frame comes. There is no frame: send it.
-        if said := self.request_part.drain() + data + self.waiting:
+        # What was kept until the rest of its frame comes is no frame: send it.
+        if said := data + self.from_client.rest():
             self.to_broker.append(said)
-        self.waiting.clear()
-        if self.response_part:
-            self.to_client.append(self.response_part)
-        self.response_part = b""
+        if said := self.from_broker.rest():
+            self.to_client.append(said)
 
     # The connection's end
 
@@ -228,14 +222,14 @@ class ConnectionState:
         """End the connection with a fault of one side, ``client`` or ``broker``."""
         self.fault = Fault(side=side, reason=reason)
         self.events.append(self.fault)
+        self.from_client.rest()  # no more is read of it
 
     def end(self) -> None:
         """Forget all that was in flight, coming in or due."""
         self.stages.clear()
         self.steady.end()
-        self.request_part.drain()
-        self.waiting.clear()
-        self.response_part = b""
+        self.from_client.rest()
+        self.from_broker.rest()
         self.to_client.clear()
         self.to_broker.clear()
         self.delayed.clear()

@@ -295,7 +295,7 @@ class Following(Stage):
             state.phase is Phase.OPEN
             and state.stream is Stream.FRAMES
             and state.fault is None
-            and not (state.forwarding_left or state.delayed or self._over)
+            and not (state.from_client.left or state.delayed or self._over)
         )
         return self._who if usable else None
 
@@ -366,24 +366,24 @@ class Following(Stage):
 
     def on_request(self, data: bytes, size: int, api_key: int, version: int) -> bool:
         """Have a produce wait for others of its producer, and see who authenticates."""
-        state, part = self._state, self._state.request_part
+        state, requests = self._state, self._state.from_client
         if not state.client_id:
             with suppress(ProtocolError):  # not all clients send ApiVersions on each connection
                 state.client_id = readable(request_header(data, LENGTH_BYTES)[3])
         self._produced = None
         if api_key in SASL:
             if len(data) < size < READ_WITHIN:
-                part.need = size
+                requests.need = size
                 return False
             self._authenticates(data[:size] if len(data) >= size else b"")
         elif api_key == ApiKey.PRODUCE and self._takes(version) and wants_response(data, size):
-            if len(data) < size <= MAX_BYTES and part.reserve(min(size, 2 * len(data))):
+            if len(data) < size <= MAX_BYTES and requests.reserve(min(size, 2 * len(data))):
                 return False
             if len(data) >= size:
                 with suppress(ProtocolError):  # not all of its batches are idempotent
                     self._produced = read_idempotent(data[:size], version)
             if self._produced is not None and not self._enter(self._produced):
-                part.held = True
+                requests.held = True
                 return False
         return True
 

@@ -20,7 +20,7 @@ class Stage:
     def on_request(self, _data: bytes, _size: int, _api_key: int, _version: int) -> bool:
         """See a request that is no fetch, or a fetch that is not read; return False if it has to wait.
 
-        A stage that returns False says in `ConnectionState.request_part` what the request waits for: more of
+        A stage that returns False says in `ConnectionState.from_client` what the request waits for: more of
         its bytes, or something else.
 
         Args:

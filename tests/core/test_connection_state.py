@@ -5,7 +5,7 @@ import weakref
 
 from proxy.core.budget import RequestBudget
 from proxy.core.connection import Connection
-from proxy.core.connection_state import ConnectionState, RequestPart
+from proxy.core.connection_state import ConnectionState, RequestFramer
 from proxy.core.eligibility import SessionLimits
 from proxy.core.histograms import Measured
 from proxy.core.in_flight import FORWARD, InFlight
@@ -20,25 +20,25 @@ def state() -> ConnectionState:
 
 def test_the_beginning_of_a_request_reserves_until_it_is_handed_over() -> None:
     budget = RequestBudget(10)
-    first, second = RequestPart(budget), RequestPart(budget)
+    first, second = RequestFramer(budget), RequestFramer(budget)
     assert first.reserve(8)
-    first.data += b"begun"
+    first.keep(b"begun")
 
     assert not second.reserve(3)
-    assert (second.need, budget.total) == (0, 8)
-    assert (first.drain(), first.drain(), budget.total) == (b"begun", b"", 0)
+    assert (second.need, budget.total) == (1, 8)
+    assert (first.rest(), first.rest(), budget.total) == (b"begun", b"", 0)
     assert second.reserve(3)
 
 
 def test_a_request_waits_for_the_end_of_the_one_that_is_being_forwarded() -> None:
     ours = InFlight(18, 0, b"\0\0\0\1", FORWARD)
     shared = state()
-    shared.forwarding_left = 1
+    shared.from_client.left = 1
 
     shared.send(ours, b"frame")
     assert (shared.delayed, shared.to_broker, list(shared.responses.expected)) == ([(ours, b"frame")], [], [])
 
-    shared.forwarding_left, shared.now = 0, 2.0
+    shared.from_client.left, shared.now = 0, 2.0
     shared.send(ours, b"frame")
     assert (shared.to_broker, list(shared.responses.expected), ours.sent_at) == ([b"frame"], [ours], 2.0)
 

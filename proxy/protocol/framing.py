@@ -1,0 +1,98 @@
+"""Cuts one direction of a connection into frames: a length of 4 bytes, then as many bytes. Sans-IO."""
+
+from typing import Final
+
+from proxy.protocol.api import LENGTH_BYTES
+
+_ANY: Final = 1
+
+
+def frame_size(data: bytes | bytearray, at: int = 0) -> int:
+    """Return the size of the frame that begins at an offset, with its length field, which must be there."""
+    return LENGTH_BYTES + int.from_bytes(data[at : at + LENGTH_BYTES])
+
+
+def is_frame(data: bytes) -> bool:
+    """Whether these bytes are one whole frame, as in nearly every read."""
+    return len(data) == LENGTH_BYTES + int.from_bytes(data[:LENGTH_BYTES])
+
+
+class Framer:
+    """The received bytes of one direction, cut into frames.
+
+    `next` returns a frame, or what has come of it. The caller either keeps a part until more of it has come
+    (`need`, `keep`), or uses it at once and gets the rest in chunks, as they come (`left`).
+    """
+
+    __slots__ = ("_at", "_data", "left", "need")
+
+    def __init__(self) -> None:
+        self._data: bytes | bytearray = b""
+        """What was received; empty once all of it was returned."""
+        self._at = 0
+        """Offset of the first byte that was not returned."""
+        self.left = 0
+        """Bytes of the current frame that are still to be returned, in chunks; 0 between two frames."""
+        self.need = _ANY
+        """With fewer bytes the next frame is not worth a look: its beginning was looked at and kept."""
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {len(self)} bytes left={self.left} need={self.need}>"
+
+    def __len__(self) -> int:
+        return len(self._data) - self._at
+
+    @property
+    def ready(self) -> bool:
+        """Whether there is something to look at: a chunk, or enough of the next frame."""
+        size = len(self._data) - self._at
+        return size > 0 if self.left else size >= self.need
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is kept, between two frames."""
+        return not (self._data or self.left)
+
+    def feed(self, data: bytes) -> None:
+        """Add received bytes."""
+        if not self._data:
+            self._data = data
+            return
+        if isinstance(self._data, bytes):
+            self._data = bytearray(self._data)
+        if self._at:
+            del self._data[: self._at]
+            self._at = 0
+        self._data += data
+
+    def peek(self, size: int) -> bytes:
+        """Return the first bytes that were not returned yet, at most so many."""
+        return bytes(self._data[self._at : self._at + size])
+
+    def next(self) -> bytes:
+        """Return the next chunk of the current frame; between two frames, what has come of the next one."""
+        data, at = self._data, self._at
+        end = size = len(data)
+        self.need = _ANY
+        if self.left:
+            end = min(size, at + self.left)
+            self.left -= end - at
+        elif size - at >= LENGTH_BYTES:
+            end = min(size, at + frame_size(data, at))
+        if end == size:
+            self._data, self._at = b"", 0
+        else:
+            self._at = end
+        piece = data if end - at == size else data[at:end]
+        return bytes(piece) if isinstance(piece, bytearray) else piece
+
+    def keep(self, data: bytes) -> None:
+        """Keep a frame, or the part of one, that `next` has returned; it is returned again."""
+        self._data = bytearray(data) + self._data[self._at :] if self._data else data
+        self._at = 0
+
+    def rest(self) -> bytes:
+        """Return everything that was received and not returned, whatever it is."""
+        data = bytes(self._data[self._at :])
+        self._data, self._at, self.need = b"", 0, _ANY
+        return data
