@@ -1,6 +1,6 @@
 """Programs from Debian for tests and benchmarks: downloaded once into `.cache/debian`, not installed.
 
-    python -m tools.debian     # downloads the missing programs; every user may
+    python -m tools.debian     # downloads the missing programs; no rights needed
 
 If a program is installed in a folder that is not on PATH (often /usr/sbin), it is linked instead.
 

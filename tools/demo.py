@@ -415,7 +415,7 @@ def seconds_of(text: str) -> float:
     """Read the option --seconds.
 
     Raises:
-        argparse.ArgumentTypeError: it is out of range.
+        argparse.ArgumentTypeError: the value is out of range.
     """
     value = float(text)
     if not 1 <= value <= 3600:

@@ -182,7 +182,7 @@ def _count(text: str) -> int:
     """Read the option --records.
 
     Raises:
-        argparse.ArgumentTypeError: it is out of range.
+        argparse.ArgumentTypeError: the value is out of range.
     """
     value = int(text)
     if not 1_000 <= value <= 1_000_000:

@@ -34,11 +34,11 @@ class GroupOutcome:
     again: int
     """The number of records handled again."""
     needless: int
-    """Of these, the records that the killed member had not handled, or had committed."""
+    """The records handled again although the killed member had not handled them, or had committed them."""
     disordered: int
-    """Records handled after a later one of their key."""
+    """Records handled after a later record of their key."""
     together: int
-    """Records begun while another one of their key was being handled."""
+    """Records begun while another record of their key was being handled."""
 
     @classmethod
     def of(cls, members: Sequence[Entries], *, killed: int, killed_at: int, produced: int) -> Self:

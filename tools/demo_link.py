@@ -41,7 +41,7 @@ from tools.kafka.settings import Properties
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sessionless:
-    """A broker that gives no sessions."""
+    """A broker without sessions."""
 
     why: str
     properties: Properties

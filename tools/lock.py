@@ -24,7 +24,7 @@ the SBOM."""
 BUILD: Final = ROOT / "tools" / "deploy" / "requirements-build.txt"
 """The requirements to build a wheel of this repository."""
 PYTHON: Final = "3.11"
-"""The oldest supported version. Markers select what later ones need."""
+"""The oldest supported version. Markers select the requirements of later versions."""
 HEADER: Final = "# Renewed by `python -m tools.lock`: versions and hashes, no addresses.\n"
 _PINNED: Final = re.compile(
     r"^([A-Za-z0-9._-]+)==(\S+?)(?: ; (.*?))? \\\n((?:    --hash=\S+(?: \\)?\n)+)", re.MULTILINE

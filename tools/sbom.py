@@ -28,7 +28,7 @@ def sbom(*, wheel: str, version: str, sha256: str, made_at: str, pinned: Sequenc
         wheel: the name of the wheel's file.
         version: of the distribution.
         sha256: of the wheel.
-        made_at: the time in ISO 8601.
+        made_at: the time of the build, in ISO 8601.
         pinned: the requirements, and their own requirements.
 
     Raises:

@@ -63,7 +63,7 @@ class Truth:
     partitions_requested: int = 0
     partitions_answered: int = 0
     bytes: int = 0
-    """Size of the file."""
+    """Size of the file in bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,7 +173,7 @@ def _rotated(entries: list[bytes], turned: int) -> list[bytes]:
 @dataclass(frozen=True, slots=True)
 class _Segment:
     place: int
-    """The offset of its record in the exchange."""
+    """The offset of its record within the exchange."""
     begin: int
     """The offset of its payload in the request or the response."""
     size: int

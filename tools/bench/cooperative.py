@@ -78,7 +78,8 @@ class Killed:
     """The result of killing a consumer."""
 
     disordered: int
-    """Records handled after a later one of their key, or at the same time as one."""
+    """Records that were handled after a later record of their key, or at the same time as another record
+    of their key."""
     again: int
     lost: int
     seconds: float

@@ -78,5 +78,5 @@ class Counted:
 
 
 def saved(direct: float, through: float) -> float:
-    """Return by how many percent `through` is less than `direct`."""
+    """Return by how many percent `through` is smaller than `direct`."""
     return 100 * (1 - through / direct) if direct else 0.0

@@ -9,13 +9,13 @@ KIND is the behaviour of each of COUNT connections:
 - ``remembered``: requests of some kinds, each with a header of 200 kB, and nothing more. Whatever a gateway
   keeps of them, it keeps for an idle connection.
 - ``moved``: fetches of v11 from a broker that does not lead, each sent after the previous response. ADDRESS
-  is the leader's, the port before it is that of the other broker. Each client is connected to both. They
+  is the leader's address. The other broker has the port before it. Each client is connected to both. They
   never refresh metadata, and all have the bystander's client id.
 
 TOPIC is the topic's id in hex; for ``moved`` its name.
 
-They connect at a line on stdin, and leave at the next line, until stdin is closed. At each leave, and at the
-end, the number of sent bytes is printed.
+The clients connect at a line on stdin, and leave at the next line, until stdin is closed. Each time they
+leave, and at the end, the program prints the number of sent bytes.
 """
 
 import asyncio

@@ -35,7 +35,7 @@ Place: TypeAlias = tuple[bytes, int]
 
 
 class _Event(NamedTuple):
-    """A request for partitions, or its response. At equal times, responses come first."""
+    """A request for partitions, or its response. Of events at the same time, responses come first."""
 
     time: int
     is_request: bool
@@ -67,8 +67,8 @@ def gaps(exchanges: Iterable[Exchange], api_key: ApiKey) -> list[float]:
     """Return the gaps of one client, in ms, in the order of their ends.
 
     An error counts only if the client has not turned to another broker before it. If there are several
-    errors, the first one counts. A gap without an end does not count, nor one that ends because the leader
-    has come back.
+    errors, the first one counts. A gap does not count if it has no end, or ends because the leader has come
+    back.
 
     Args:
         exchanges: all of the client, with all brokers.

@@ -30,7 +30,7 @@ class Spent:
 
     @property
     def both(self) -> float:
-        """The proxy's and the broker's."""
+        """CPU of the proxy and of the broker together."""
         return self.proxy + self.broker
 
 

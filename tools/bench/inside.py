@@ -114,7 +114,7 @@ class _Gateway(Gateway):
 
 
 class Inside:
-    """One connection through the gateway's code, or through that of the floor. `with` ends it.
+    """One connection through the gateway's code, or through the floor's code. `with` ends it.
 
     Args:
         gateway: the gateway's code; otherwise the floor's.
@@ -146,14 +146,14 @@ class Inside:
         self._socket.close()
 
     def begin(self, listed: Topics, *, session: bool) -> None:
-        """Fetch a few times, until the gateway knows its broker and has a session if there is to be one.
+        """Fetch a few times, until the gateway knows its broker and, if wanted, has a session.
 
         Args:
             listed: topics and partitions, rotated on every fetch.
             session: the gateway must get one.
 
         Raises:
-            RuntimeError: it requested none.
+            RuntimeError: it requested no session.
         """
         established = False
         for number in range(1, FIRST_FETCHES):

@@ -1,7 +1,7 @@
 """Latency from produce to consume at a constant rate with linger 0, and the proxy's CPU at that rate.
 
 Producer and consumer both connect through the proxy. Each route has its own consumer, always connected, and
-its own topic. Windows alternate between the routes. Each is compared with those of the same round.
+its own topic. Windows alternate between the routes. Each is compared with the other windows of its round.
 """
 
 import time
@@ -48,7 +48,7 @@ def run(stage: Stage) -> list[Table]:
 
 
 def seconds_of(stage: Stage) -> float:
-    """Return the length of a window."""
+    """Return the length of a window in seconds."""
     return stage.seconds * (LONG_SHARE if stage.long else SHARE)
 
 
@@ -56,7 +56,7 @@ def measured(stage: Stage, rate: int) -> tuple[dict[str, list[Window]], dict[str
     """Measure all routes in turn, several rounds, at one rate.
 
     Returns:
-        the windows of each route; which part of each proxy's CPU was the kernel's, in percent.
+        The windows of each route, and the kernel's part of each proxy's CPU, in percent.
     """
     rounds, seconds = stage.rounds(quick=2, usual=6, long=10), seconds_of(stage)
     with ExitStack() as stack:

@@ -1,7 +1,7 @@
 """Law 6, never dearer than the wire: workloads for which sessions save little or nothing.
 
-The client's side of the same run shows the bytes of direct traffic: requests received from the client, and
-responses to it.
+The client's side of the same run shows the bytes of direct traffic: requests from the client, and responses
+to it.
 """
 
 import time

@@ -24,7 +24,7 @@ _SHAPES: Final = (
     (1, 10_000, 400.0),
     (1_000, 1, 1_000.0),
 )
-"""Topics, partitions of each, limit in microseconds."""
+"""Topics, partitions of each topic, and the limit in microseconds."""
 COLD: Final[Mapping[str, Traffic]] = {
     "unchanged fetch of 1,000 partitions": fetches(1, 1_000),
     "fetch of 1,000 partitions, records in one": fetches(1, 1_000, busy=True),

@@ -1,7 +1,7 @@
-"""The least that fetches could have cost if the future was known, to measure a policy of sessions against.
+"""Computes the lowest cost of fetches if the future was known. Policies of sessions are measured against it.
 
-Before each exchange there is no session, or one with the list and the offsets of some earlier exchange. The
-exchange is sent without the session, which stays as it is; or as a delta; or in full, for a new session. The
+Before each exchange there is no session, or one with the list and the offsets of an earlier exchange. The
+exchange is sent without the session (which does not change), as a delta, or in full for a new session. The
 cheapest way through all of them is found step by step. Fetches that the gateway has to forward (the response
 is large, or the session busy) count like others, so the true minimum is a little higher.
 """

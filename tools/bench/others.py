@@ -31,8 +31,8 @@ P99_LIMIT: Final = 5.0
 """How much a nuisance may raise the bystander's p99, in milliseconds."""
 CLIENTS: Final = 30
 LEAVE_LIMIT: Final = 80.0
-"""The limit for closing the connections of clients that have left, in seconds: twice 30, and the time to look
-and to close."""
+"""The limit for closing the connections of clients that have left, in seconds: twice 30, plus the time to
+notice and to close."""
 WAIT_SECONDS: Final = 120.0
 KEPT_LIMIT: Final = 1.1
 """The limit of memory for requests of one client, in MB (docs/deploy.md, Memory)."""
@@ -56,8 +56,8 @@ class Nuisance:
             `Load.go`, and ends with `Load.pause`.
         most: the limit of memory for each of its connections in the gateway, in MB.
         settles: the seconds after its start until it is measured first, its memory as well.
-        named: its clients have the bystander's client id. Their cost is the bystander's added latency
-            compared with a bystander with another id in the same window: the clients' work is for both.
+        named: whether its clients have the bystander's client id. Then a second bystander with another id
+            runs in the same window, and the added latency is the difference between the two.
     """
 
     name: str
@@ -140,7 +140,7 @@ def _piled_up(stage: Stage, rounds: int) -> Table:
 def _measured(
     stage: Stage, gateway: Gateway, nuisance: Nuisance, topic: str, rounds: int, address: str = ""
 ) -> tuple[list[Window], list[Window], float]:
-    """Return the windows without the nuisance, those with it, and the seconds to close its connections."""
+    """Return the windows without and with the nuisance, and the seconds to close its connections."""
     clients = 2 if nuisance.named else 1
     alone, beside = [], []
     address = address or gateway.address

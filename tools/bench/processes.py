@@ -39,7 +39,7 @@ class Times:
     system: float
 
     def kernel_since(self, before: "Times") -> float:
-        """Return which part of the CPU since `before` was the kernel's, in percent."""
+        """Return the kernel's part of the CPU since `before`, in percent."""
         system = self.system - before.system
         return 100 * system / max(self.user - before.user + system, 1e-9)
 
@@ -79,8 +79,8 @@ class Meter:
 def _cpu(process: psutil.Process) -> float:
     """Return the CPU seconds of all threads of a process so far.
 
-    Linux has a clock for each process, to the nanosecond. `/proc` has steps of 10 ms: a second with 3 % of a
-    core has three of them.
+    Linux has a clock for each process, to the nanosecond. `/proc` has steps of 10 ms: at 3 % of a core, a
+    second has only three steps.
     """
     return time.clock_gettime(~process.pid << 3 | _CPU_CLOCK)
 

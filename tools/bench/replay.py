@@ -45,7 +45,9 @@ def run(stage: Stage) -> list[Table]:
 
 
 def _large(stage: Stage, folder: Path) -> Table:
-    """Measure a capture with equally large connections, and one in which one connection has the most."""
+    """Measure a capture with equally large connections, and a capture in which one connection is the largest
+    by far.
+    """
     size = _GB // 10 if stage.quick else _GB
     shape = Shape()
     stage.report(f"replay: making captures of {size // _MB:,} MB ...")
@@ -76,7 +78,7 @@ def _large(stage: Stage, folder: Path) -> Table:
 
 
 def _listing(stage: Stage, folder: Path) -> Table:
-    """Measure captures of fetches that only list: the traffic that sessions are for."""
+    """Measure captures of fetches that only list partitions. Sessions are for this traffic."""
     size = _GB // 10 if stage.quick else _GB
     stage.report(f"replay: making captures of {size // _MB:,} MB without records ...")
     counts = [(20, 150), (2_000, 100), (5_000 if stage.quick else 50_000, 60)]

@@ -131,7 +131,7 @@ def partition_bytes(sessions: int) -> float:
 
 
 def eviction(sessions: int) -> float:
-    """Return how many seconds longer a full fetch takes if it evicts another session, as a median."""
+    """Return how many more seconds a full fetch takes if it evicts another session, as a median."""
     topics, larger = listed(1, PARTITIONS), listed(1, PARTITIONS + 1)
     small = fetch_request(1, topics, session=(0, 0)), fetch_response(1, topics)
     large = fetch_request(1, larger, session=(0, 0)), fetch_response(1, larger)

@@ -31,7 +31,8 @@ from tools.bench.stage import Stage
 from tools.bench.wire import passed
 
 SECONDS: Final = 20.0
-"""Counted from the subscribe on, whatever the length of a window: the start is a part of it."""
+"""Seconds from the subscribe on. The length of a window does not matter, because the start is a part of
+the measurement."""
 QUICK_SECONDS: Final = 5.0
 AWAY_SECONDS: Final = 5.0
 """How long the second member of a group stays, and how long it stays away."""

@@ -31,7 +31,7 @@ class Traffic:
     """Exchanges of one kind."""
 
     listed: Topics
-    """What the connection fetches before them."""
+    """The topics that the connection fetches before the exchanges."""
     frames: Frames
     """Builds the request and the response with a correlation id."""
     session: bool = False
@@ -52,8 +52,8 @@ def fetches(topics: int, partitions: int, *, busy: bool = False, size: int = len
     Args:
         topics: how many.
         partitions: of each topic.
-        busy: the first partition has records in every response.
-        size: bytes of these.
+        busy: whether the first partition has records in every response.
+        size: bytes of these records.
     """
     listed = listing(topics, partitions)
     hot: Key = (listed[0][0], 0)

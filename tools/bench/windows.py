@@ -26,12 +26,14 @@ def medians(rounds: Rounds[Any], what: str) -> dict[str, float]:
 
 
 def beside(rounds: Rounds[Any], against: str, what: str) -> dict[str, float]:
-    """Return for each route the median ratio of a figure to that of another route in the same round."""
+    """Return for each route the median ratio of its figure to another route's figure in the same round."""
     return compared(rounds, against, lambda own, other: getattr(own, what) / getattr(other, what))
 
 
 def beyond(rounds: Rounds[Any], against: str, what: str) -> dict[str, float]:
-    """Return for each route the median difference of a figure to that of another route in the same round."""
+    """Return for each route the median difference between its figure and another route's figure in the same
+    round.
+    """
     return compared(rounds, against, lambda own, other: getattr(own, what) - getattr(other, what))
 
 
@@ -44,5 +46,5 @@ def compared(rounds: Rounds[T], against: str, how: Callable[[T, T], float]) -> d
 
 
 def without(values: Mapping[str, float], *names: str) -> dict[str, float]:
-    """Leave routes out."""
+    """Return the windows without some routes."""
     return {name: value for name, value in values.items() if name not in names}

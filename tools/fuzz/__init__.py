@@ -1,4 +1,4 @@
-"""Fuzzers: every part that reads foreign bytes is fed millions of broken ones.
+"""Fuzzers: they feed millions of broken inputs to every part that reads foreign bytes.
 
     python -m tools.fuzz                                  # all targets, each for a minute, one per processor
     python -m tools.fuzz client core --inputs 10000000    # this many inputs each

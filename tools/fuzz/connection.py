@@ -1,8 +1,8 @@
 """Targets `client`, `broker`, `core` and `sessions`: one connection of the gateway, without sockets.
 
-An input is a list of steps: a byte for the action, then its arguments. Frames get their length, and responses
-the correlation id that is due, so that most of them are read beyond these. Raw steps leave both to the input.
-`ModelBroker` gives correct responses.
+An input is a list of steps: a byte for the action, then its arguments. Frames get a correct length, and
+responses the expected correlation id, so that most are read beyond these fields. In raw steps, both come from
+the input. `ModelBroker` gives correct responses.
 
 In target `sessions` clients have sessions with the gateway, and can continue them on their next connection.
 """
@@ -58,7 +58,7 @@ _Step = tuple[bytes, float]
 class _Model:
     """A broker with one topic. It repeats remembered responses after the same beginning.
 
-    Most inputs begin alike, and the model takes as long to respond as the gateway.
+    Most inputs begin alike, and without this memory the model would take as long as the gateway.
     """
 
     _known: ClassVar[dict[tuple[object, _Step], tuple[object, bytes]]] = {}
@@ -238,7 +238,7 @@ class _Script:
         connection.drain_events()
 
     def _response(self, content: bytes) -> bytes:
-        """Frame a response with the correlation id that is due."""
+        """Frame a response with the expected correlation id."""
         expected = self._connection._responses.expected  # noqa: SLF001 - the harness is its broker
         if expected:
             content = expected[0].correlation_id + content

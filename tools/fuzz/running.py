@@ -60,8 +60,8 @@ def _guided(
     """Fuzz in a child process. An input that ends that process is found beside its result.
 
     Returns:
-        the number of inputs, the seconds, the suspects among them, and whether the process ended without
-        a suspect.
+        The number of inputs, the seconds, the suspects among the inputs, and whether the process ended
+        without a suspect.
     """
     folder = _WORK / target.name
     folder.mkdir(parents=True, exist_ok=True)

@@ -109,7 +109,10 @@ class Admin:
         )
 
     def _creatable(self, name: str) -> bool:
-        """Whether the name is free. With ZooKeeper, a deleted topic leaves the metadata earlier than that."""
+        """Return whether the name is free.
+
+        With ZooKeeper, a deleted topic leaves the metadata before its name is free.
+        """
         topic = string(name) + struct.pack(">ih", 1, 1) + array([]) + array([])
         reader = self._controller_call(CREATE_TOPICS, 2, array([topic]) + struct.pack(">i?", 20_000, True))
         reader.read(4 + 4)  # throttle, one topic

@@ -8,7 +8,7 @@ from typing import Any, Final
 from tools.netns.namespace import Namespace
 
 TCP_HEADER: Final = 32
-"""With the timestamps that Linux adds to every segment."""
+"""The size of a TCP header with the timestamps that Linux adds to every segment."""
 IP_HEADERS: Final = {"ip": 20, "ip6": 40}
 _KINDS: Final = ("syn", "rst", "data")
 

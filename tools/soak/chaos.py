@@ -77,7 +77,7 @@ class Outcome:
     problems: list[str] = field(default_factory=list)
 
     def missing(self, reader: Reader) -> list[tuple[Place, int]]:
-        """Return the records of its topics that a consumer did not receive."""
+        """Return the records that a consumer of these topics did not receive."""
         return missing(self.produced, self.log, reader)
 
     def judge(self) -> None:

@@ -185,7 +185,10 @@ class Disturbances:
             topics.churn_open = True
 
     def _insist(self, change: Callable[[Admin], None], already: int) -> None:
-        """Make a change that must not fail; `already` is the error if an earlier try has done it."""
+        """Make a change that must not fail.
+
+        `already` is the error that shows the success of an earlier try.
+        """
         deadline = time.monotonic() + SETTLE_SECONDS
         while True:
             try:

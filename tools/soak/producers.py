@@ -28,7 +28,7 @@ CHURN_PARTITIONS: Final = 4
 CHURN_SHARE: Final = 0.1
 """The share of records for the topic that is deleted and made again."""
 RECORDS_PER_SECOND: Final = 25
-"""Of each producer."""
+"""Records a second, for each producer."""
 STEP_SECONDS: Final = 0.05
 MOST_IN_FLIGHT: Final = 400
 """The limit of unacknowledged records of a producer."""

@@ -125,7 +125,7 @@ class Produced:
     sent: set[int] = field(default_factory=set)
     acknowledged: Log = field(default_factory=Log)
     without_offset: list[int] = field(default_factory=list)
-    """Acknowledged, but without an offset: a broker responds like this to a record that it got twice."""
+    """Acknowledged records without an offset. A broker responds like this to a record that it got twice."""
     given_up: int = 0
     """Records whose producer reported a failure. They may be in the log."""
     errors: Counter[str] = field(default_factory=Counter)

@@ -16,8 +16,8 @@ fails in these cases:
 - A record was lost.
 - A key went to two members in turn, or its records came out of order.
 - A record came twice after it had been committed.
-- A record came twice although its first member could have committed it: that was neither killed nor stopped,
-  nor cut off by a gateway that was killed.
+- A record came twice although its first member could have committed it. That member was not killed, stopped,
+  or cut off by a killed gateway.
 - A member that was stopped until its session expired got more records than it already had.
 - The gateway logged a defect of its own.
 """

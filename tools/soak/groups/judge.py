@@ -43,7 +43,8 @@ class _Processed:
     assignment: int
     """The number of this assignment in the process."""
     in_hand: bool
-    """The group may have gone on without the member. Records that it already had do not matter then."""
+    """The group may have continued without the member. Records that the member already had then do not
+    matter."""
 
 
 LOST: Final = "lost"
@@ -55,8 +56,8 @@ BEYOND: Final = "fetched by a zombie"
 PROBLEMS: Final = (LOST, WRONG, UNORDERED, TWICE_COMMITTED, TWICE, BEYOND)
 EXCUSED: Final = "twice after a crash"
 FENCED: Final = "twice after a fenced commit"
-"""The client was already in another generation, as can happen without a gateway: its member could not
-commit."""
+"""A record came twice after a fenced commit. The client was already in another generation, so its member
+could not commit. This can happen without a gateway, too."""
 IN_HAND: Final = "in hand of a zombie"
 
 

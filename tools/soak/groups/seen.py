@@ -39,11 +39,11 @@ class Verdict:
     processed: int = 0
     lost: list[str] = field(default_factory=list)
     twice: list[str] = field(default_factory=list)
-    """Although neither their member nor the gateway was killed in between."""
+    """Records that came twice, although neither their member nor the gateway was killed in between."""
     after_kills: int = 0
-    """Came twice, explained by a kill."""
+    """Records that came twice, explained by a kill."""
     unordered: list[str] = field(default_factory=list)
-    """A record that first came after a later one of its key."""
+    """Records that first came after a later record of their key."""
     invented: int = 0
 
     def lines(self) -> list[str]:
