@@ -212,9 +212,9 @@ def _top(arguments: dict[str, Any]) -> int:
     try:
         options = read(TOP_OPTIONS, arguments, os.environ, file)
         # rich takes long to import, and a gateway does not need it
-        from proxy.dashboard import admin_client, top  # noqa: PLC0415
+        from proxy.dashboard import admin_reader, top  # noqa: PLC0415
 
-        at = admin_client.AdminClient.of(options)
+        at = admin_reader.AdminReader.of(options)
     except ConfigError as error:
         complain_of_variables("top")
         return complain("top", str(error), EXIT_USAGE)

@@ -41,7 +41,7 @@ STORY: Final = (
 )
 
 
-class Writer:
+class RateProducer:
     """Produces at a constant rate until the `with` ends: often to one partition, rarely to another."""
 
     def __init__(self, bootstrap: str) -> None:

@@ -141,7 +141,7 @@ def capture(recipe: Recipe, folder: Path) -> tuple[Path, dict[str, Any]]:
         with ExitStack() as watching:
             if recipe.taken_by == "tcpdump":
                 command = watching.enter_context(tcpdump(other, ports))
-            with clients.Writer(broker.address):
+            with clients.RateProducer(broker.address):
                 read = recipe.run(gateway.address)
             totals = gateway.totals()
         state = gateway.state()

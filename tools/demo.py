@@ -28,7 +28,16 @@ try:
 except ImportError as error:
     raise SystemExit(f"demo: {error}; run `make demo`, which installs what it needs") from None
 
-from tools.demo_report import Counted, Outcome, Prediction, Record, claim, compare, first_lines, table
+from tools.demo_report import (
+    DemoOutcome,
+    DemoRecord,
+    Prediction,
+    SideCounts,
+    claim,
+    compare,
+    first_lines,
+    table,
+)
 from tools.gateway import GatewayProcess
 from tools.kafka import LATEST, Broker
 from tools.kafka.admin import Admin
@@ -81,7 +90,7 @@ class Steps:
         self._console = console
 
     @contextmanager
-    def step(self, what: str, *, remedy: str = "", total: float | None = None) -> Iterator["Step"]:
+    def step(self, what: str, *, remedy: str = "", total: float | None = None) -> Iterator["RunningStep"]:
         """Show one step while it runs, and then how long it took.
 
         Raises:
@@ -101,13 +110,13 @@ class Steps:
             self._console.print(f"{what} ...", highlight=False)
         try:
             with progress:
-                yield Step(progress, what, total)
+                yield RunningStep(progress, what, total)
         except (RuntimeError, OSError, KafkaException, subprocess.SubprocessError) as error:
             raise DemoError(f"{what}: {error}" + (f"\n{remedy}" if remedy else "")) from error
         self._console.print(f"{what}: done in {time.monotonic() - began:.1f} s", highlight=False)
 
 
-class Step:
+class RunningStep:
     """A step that is running."""
 
     def __init__(self, progress: Progress, what: str, total: float | None) -> None:
@@ -120,7 +129,7 @@ class Step:
         self._progress.update(self._task, completed=amount, description=f"{self._what}: {note}")
 
 
-class Reader(threading.Thread):
+class DemoReader(threading.Thread):
     """A consumer with librdkafka's defaults. It reads all partitions from offset 0 until it is stopped.
 
     Args:
@@ -132,7 +141,7 @@ class Reader(threading.Thread):
     def __init__(self, bootstrap: str, name: str, owed: Callable[[], int] = lambda: 0) -> None:
         super().__init__(name=name, daemon=True)
         self._owed = owed
-        self.records: list[Record] = []
+        self.records: list[DemoRecord] = []
         self.last_at = 0.0
         """When the last record was received (monotonic)."""
         self.error: Exception | None = None
@@ -177,11 +186,11 @@ class Reader(threading.Thread):
         self.records.append(record_of(message))
 
 
-def record_of(message: Message) -> Record:
+def record_of(message: Message) -> DemoRecord:
     """Return everything that an application can see of a message."""
     # Only producers use a dict. Consumers get pairs, or None.
     headers = cast("list[tuple[str, str | bytes | None]]", message.headers() or [])
-    return Record(
+    return DemoRecord(
         topic=message.topic() or "",
         partition=_known(message.partition()),
         offset=_known(message.offset()),
@@ -200,7 +209,7 @@ def _bytes(data: str | bytes | None) -> bytes | None:
     return data.encode() if isinstance(data, str) else data
 
 
-def produce(bootstrap: str, seconds: float, step: Step, readers: Sequence[Reader]) -> int:
+def produce(bootstrap: str, seconds: float, step: RunningStep, readers: Sequence[DemoReader]) -> int:
     """Produce to one partition at a constant rate. Return the number of records that the broker has.
 
     Raises:
@@ -235,7 +244,7 @@ def produce(bootstrap: str, seconds: float, step: Step, readers: Sequence[Reader
     return count
 
 
-def check(readers: Sequence[Reader]) -> None:
+def check(readers: Sequence[DemoReader]) -> None:
     """Raise the error of a reader that has failed.
 
     Raises:
@@ -249,7 +258,7 @@ def check(readers: Sequence[Reader]) -> None:
             raise RuntimeError(f"the consumer {reader.name} failed: {reader.error}") from reader.error
 
 
-def catch_up(readers: Sequence[Reader], produced: int) -> None:
+def catch_up(readers: Sequence[DemoReader], produced: int) -> None:
     """Wait until all readers have `produced` records, at most for `CATCH_UP_SECONDS`.
 
     Raises:
@@ -262,7 +271,7 @@ def catch_up(readers: Sequence[Reader], produced: int) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+class DemoReading:
     """The result of reading with both consumers."""
 
     seconds: float
@@ -274,16 +283,16 @@ class Reading:
 
 
 def read_side_by_side(
-    broker: str, wire: GatewayProcess, gateway: GatewayProcess, seconds: float, step: Step
-) -> Reading:
+    broker: str, wire: GatewayProcess, gateway: GatewayProcess, seconds: float, step: RunningStep
+) -> DemoReading:
     """Let both consumers read the same topic, and compare the records they get.
 
     Raises:
         RuntimeError: a consumer or the broker failed.
     """
     readers = [
-        Reader(wire.address, "direct", wire.outstanding),
-        Reader(gateway.address, "through", gateway.outstanding),
+        DemoReader(wire.address, "direct", wire.outstanding),
+        DemoReader(gateway.address, "through", gateway.outstanding),
     ]
     began = time.monotonic()
     try:
@@ -299,7 +308,7 @@ def read_side_by_side(
             reader.stop()
     check(readers)
     same, differences = compare(*(reader.records for reader in readers))
-    return Reading(
+    return DemoReading(
         seconds=ended - began, produced=produced, read=same, differences=differences, picture=picture
     )
 
@@ -336,7 +345,7 @@ def predict(captures: Path, ports: Sequence[int]) -> tuple[Prediction, str]:
     return Prediction.of(report["fetch"]), first_lines(report)
 
 
-def run(seconds: float, steps: Steps) -> Outcome:
+def run(seconds: float, steps: Steps) -> DemoOutcome:
     """Start everything, read, and stop everything.
 
     Raises:
@@ -359,11 +368,11 @@ def run(seconds: float, steps: Steps) -> Outcome:
         gateway.stop()
         with steps.step("Predicting from the client's side (replay measure)"):
             predicted, lines = predict(captures, gateway.ports)
-    return Outcome(
+    return DemoOutcome(
         seconds=reading.seconds,
-        direct=Counted.of(direct["broker"]),
-        client=Counted.of(totals["client"]),
-        broker=Counted.of(totals["broker"]),
+        direct=SideCounts.of(direct["broker"]),
+        client=SideCounts.of(totals["client"]),
+        broker=SideCounts.of(totals["broker"]),
         produced=reading.produced,
         read=reading.read,
         differences=reading.differences,
@@ -374,7 +383,7 @@ def run(seconds: float, steps: Steps) -> Outcome:
     )
 
 
-def show(outcome: Outcome, console: Console) -> None:
+def show(outcome: DemoOutcome, console: Console) -> None:
     """Print the result."""
     console.print()
     console.print(table(outcome))

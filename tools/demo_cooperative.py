@@ -19,14 +19,14 @@ from typing import Final
 from confluent_kafka import Producer
 from rich.console import Console
 
-from tools.demo import BROKER_REMEDY, Step, Steps, perform
+from tools.demo import BROKER_REMEDY, RunningStep, Steps, perform
 from tools.demo_cooperative_report import CooperativeOutcome, GroupOutcome, cooperative_table
 from tools.gateway import GatewayProcess
 from tools.kafka import LATEST, Broker
 from tools.kafka.admin import Admin
 from tools.kafka.jars import classpath
 from tools.work_log import handled
-from tools.worker import Worker, group_member, wait_steady
+from tools.worker import LoggedWorker, group_member, wait_steady
 
 PLAIN: Final = "orders-plain"
 COOPERATIVE: Final = "orders"
@@ -77,7 +77,7 @@ def produce(bootstrap: str, topic: str, count: int) -> None:
         raise RuntimeError(f"the broker did not take {left} records")
 
 
-def watch(workers: Sequence[Worker], until: int, step: Step) -> None:
+def watch(workers: Sequence[LoggedWorker], until: int, step: RunningStep) -> None:
     """Wait until `until` different records are handled, or until no more are.
 
     Raises:

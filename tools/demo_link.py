@@ -22,7 +22,7 @@ from tools.demo import (
     PARTITIONS,
     SETTLE_SECONDS,
     TOPIC,
-    Reader,
+    DemoReader,
     Steps,
     catch_up,
     check,
@@ -31,7 +31,7 @@ from tools.demo import (
     seconds_of,
 )
 from tools.demo_link_report import LinkOutcome, link_table
-from tools.demo_report import Counted, compare
+from tools.demo_report import SideCounts, compare
 from tools.gateway import GatewayProcess
 from tools.kafka import LATEST, Broker
 from tools.kafka.admin import Admin
@@ -84,11 +84,11 @@ class Point:
     parked_seconds: float = 0.4
     """The shortest wait of an idle fetch at the broker. librdkafka lets it wait half a second."""
 
-    def counted(self) -> Counted:
+    def counted(self) -> SideCounts:
         """Return the counts so far."""
-        return Counted.of(self.gateway.state()["totals"][self.side])
+        return SideCounts.of(self.gateway.state()["totals"][self.side])
 
-    def counted_at_a_fetch(self) -> Counted:
+    def counted_at_a_fetch(self) -> SideCounts:
         """Return the counts at a time when one fetch is outstanding.
 
         Between two such times there are as many requests as responses. Counts that may have been read too
@@ -116,7 +116,7 @@ class Read:
     produced: int
     read: int
     differences: tuple[str, ...]
-    idle: Mapping[str, Counted]
+    idle: Mapping[str, SideCounts]
 
 
 def read(
@@ -140,7 +140,7 @@ def read(
         DemoError: a consumer or the broker failed.
     """
     half = seconds / 2
-    readers = [Reader(gateway.address, name) for name, gateway in consumers.items()]
+    readers = [DemoReader(gateway.address, name) for name, gateway in consumers.items()]
     try:
         with steps.step(f"Writing and reading for {half:g} s", total=half) as step:
             for reader in readers:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from rich.table import Table
 
-from tools.demo_report import Counted, saved
+from tools.demo_report import SideCounts, saved
 
 MIN_SAVED = 0.9
 """The demo fails if sessions save a smaller part of the bytes of idle fetches on the link."""
@@ -16,13 +16,13 @@ MAX_ABOVE_NATIVE = 0.02
 class LinkOutcome:
     """The result of one demo. All fetches counted here are idle: they had no records."""
 
-    direct: Counted
+    direct: SideCounts
     """Between the broker without sessions and the client without the link."""
-    near: Counted
+    near: SideCounts
     """On the link, as counted by the gateway beside the client."""
-    far: Counted
+    far: SideCounts
     """On the link, as counted by the gateway beside the broker."""
-    native: Counted
+    native: SideCounts
     """Between one gateway and a broker that gives it a session."""
     produced: int
     read: int
@@ -56,7 +56,7 @@ class LinkOutcome:
         return found
 
 
-def bytes_of(side: Counted) -> float:
+def bytes_of(side: SideCounts) -> float:
     """Return the bytes of one fetch, request and response."""
     return side.per_fetch(side.bytes)
 

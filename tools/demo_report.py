@@ -18,7 +18,7 @@ MAX_DIFFERENCES = 5
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Record:
+class DemoRecord:
     """A record as a consumer gets it: everything that an application can see."""
 
     topic: str
@@ -32,7 +32,7 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Counted:
+class SideCounts:
     """Fetches on one side of a gateway, as counted by the gateway. Bytes are complete frames."""
 
     fetches: int
@@ -106,15 +106,15 @@ class Prediction:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class DemoOutcome:
     """The result of one demo."""
 
     seconds: float
     """From the first fetch to the last record."""
-    direct: Counted
-    client: Counted
+    direct: SideCounts
+    client: SideCounts
     """With the gateway: between client and gateway."""
-    broker: Counted
+    broker: SideCounts
     """With the gateway: between gateway and broker."""
     produced: int
     read: int
@@ -158,7 +158,7 @@ def saved(before: float, after: float) -> float:
     return 1 - after / before if before else 0.0
 
 
-def compare(direct: Sequence[Record], through: Sequence[Record]) -> tuple[int, tuple[str, ...]]:
+def compare(direct: Sequence[DemoRecord], through: Sequence[DemoRecord]) -> tuple[int, tuple[str, ...]]:
     """Compare the records of two consumers, each partition in the order in which it was read.
 
     Returns:
@@ -174,7 +174,7 @@ def compare(direct: Sequence[Record], through: Sequence[Record]) -> tuple[int, t
     return same, tuple(differences)
 
 
-def claim(outcome: Outcome) -> Table:
+def claim(outcome: DemoOutcome) -> Table:
     """Make a table of the figures predicted from the client's side, and those counted on the broker's."""
     shown = Table(title="Predicted from a capture of the client's side, and measured", title_justify="left")
     shown.add_column("")
@@ -195,12 +195,12 @@ def first_lines(report: Report) -> str:
     return "\n".join([decided(report), how_sure(report), *to_do])
 
 
-def _by_partition(records: Sequence[Record]) -> list[Record]:
+def _by_partition(records: Sequence[DemoRecord]) -> list[DemoRecord]:
     """Sort key by partition only. Kafka guarantees the order within a partition."""
     return sorted(records, key=lambda record: (record.topic, record.partition))
 
 
-def _show(record: Record | None) -> str:
+def _show(record: DemoRecord | None) -> str:
     if record is None:
         return "no record"
     size = "null" if record.value is None else f"{len(record.value)} bytes"
@@ -210,7 +210,7 @@ def _show(record: Record | None) -> str:
     )
 
 
-def table(outcome: Outcome) -> Table:
+def table(outcome: DemoOutcome) -> Table:
     """Make a table of fetches without and with the gateway, on the broker's side."""
     direct, through, seconds = outcome.direct, outcome.broker, outcome.seconds
     shown = Table(title="Fetches on the broker's side", title_justify="left")

@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.terminal_theme import SVG_EXPORT_THEME
 
 from proxy.addresses import Address
-from proxy.dashboard.admin_client import AdminClient
+from proxy.dashboard.admin_reader import AdminReader
 from proxy.dashboard.choice import Selection
 from proxy.dashboard.rates import Rates
 from proxy.dashboard.snapshot import NotAGatewayError, Snapshot, parse
@@ -51,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     try:
         seen = (
-            asyncio.run(ask(AdminClient(address=arguments.admin)))
+            asyncio.run(ask(AdminReader(address=arguments.admin)))
             if arguments.admin
             else recorded(arguments.state)
         )

@@ -14,7 +14,7 @@ from tools.work_log import ASSIGNED, Entries, last, read, records
 _LEAVE_SECONDS: Final = 30.0
 
 
-class Worker:
+class LoggedWorker:
     """A process with a log. `with` starts it and ends it. It leaves when its stdin is closed.
 
     Args:
@@ -114,7 +114,7 @@ def group_member(
     work_ms: float,
     gate: bool = False,
     entries: int,
-) -> Worker:
+) -> LoggedWorker:
     """Return a member with confluent-kafka, not started yet.
 
     Args:
@@ -130,10 +130,10 @@ def group_member(
     name = f"{group}.{number}"
     command = [sys.executable, "-m", "tools.group_member", address, topic, group, name]
     options = [f"--work={work_ms}", f"--entries={entries}", *(["--gate"] if gate else [])]
-    return Worker(command, folder / name, *options)
+    return LoggedWorker(command, folder / name, *options)
 
 
-def wait_steady(workers: Sequence[Worker], seconds: float, *, at_most: float) -> None:
+def wait_steady(workers: Sequence[LoggedWorker], seconds: float, *, at_most: float) -> None:
     """Wait until each worker has an assignment, and none has had a new one for some seconds.
 
     Raises:

@@ -19,7 +19,7 @@ from typing import Final
 from rich.console import Console
 from rich.live import Live
 
-from proxy.dashboard.admin_client import AdminClient
+from proxy.dashboard.admin_reader import AdminReader
 from proxy.dashboard.choice import Listed, Selection, press, split_keys
 from proxy.dashboard.rates import Rates
 from proxy.dashboard.snapshot import NotAGatewayError, Snapshot, parse
@@ -41,7 +41,7 @@ class UnreachableError(Exception):
     """The state could not be read. The text gives the reason in a few words."""
 
 
-async def ask(endpoint: AdminClient) -> Snapshot:
+async def ask(endpoint: AdminReader) -> Snapshot:
     """Request the state of a gateway.
 
     Raises:
@@ -63,7 +63,7 @@ async def ask(endpoint: AdminClient) -> Snapshot:
         raise UnreachableError("another program responds there") from None
 
 
-async def _get(endpoint: AdminClient) -> object:
+async def _get(endpoint: AdminReader) -> object:
     reader, writer = await endpoint.connect(MAX_RESPONSE_BYTES)
     try:
         request = _REQUEST.format(
@@ -86,7 +86,7 @@ async def _get(endpoint: AdminClient) -> object:
     return document
 
 
-def once(endpoint: AdminClient) -> int:
+def once(endpoint: AdminReader) -> int:
     """Print one screen. Return the exit code: 0, or 1 if there is no gateway."""
     console = Console(highlight=False)
     try:
@@ -101,7 +101,7 @@ def once(endpoint: AdminClient) -> int:
     return 0
 
 
-def watch(endpoint: AdminClient, interval: float) -> int:
+def watch(endpoint: AdminReader, interval: float) -> int:
     """Draw a screen every `interval` seconds until the user quits.
 
     Return the exit code: 0, or 2 if there is no terminal.
@@ -155,7 +155,7 @@ def _wheel(console: Console) -> Iterator[None]:
 class _Top:
     """The live dashboard."""
 
-    def __init__(self, endpoint: AdminClient, interval: float, live: Live) -> None:
+    def __init__(self, endpoint: AdminReader, interval: float, live: Live) -> None:
         self._endpoint = endpoint
         self._interval = interval
         self._live = live

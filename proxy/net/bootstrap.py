@@ -33,7 +33,7 @@ class BootstrapError(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cluster:
+class BootstrapResponse:
     """The response of a bootstrap address."""
 
     address: Address
@@ -47,7 +47,7 @@ async def ask(
     tls: BrokerTls | None = None,
     listeners: Collection[Address] = (),
     plain: Collection[Address] = (),
-) -> Cluster:
+) -> BootstrapResponse:
     """Ask one bootstrap address.
 
     Args:
@@ -80,7 +80,7 @@ async def ask(
             try:
                 version = await _ask_versions(reader, writer)
                 late = silent  # it has responded in plain text
-                return Cluster(address=address, brokers=await _ask_brokers(reader, writer, version))
+                return BootstrapResponse(address=address, brokers=await _ask_brokers(reader, writer, version))
             finally:
                 writer.close()
     except TimeoutError:
@@ -99,7 +99,7 @@ async def ask_any(
     tls: BrokerTls | None = None,
     listeners: Collection[Address] = (),
     plain: Collection[Address] = (),
-) -> Cluster:
+) -> BootstrapResponse:
     """Ask addresses in turn until one responds; see `ask`.
 
     Raises:

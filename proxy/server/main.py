@@ -33,7 +33,7 @@ from proxy.server.reload import Reloader
 from proxy.server.supervisor import Supervisor
 from proxy.telemetry import logs
 from proxy.telemetry.access import Token, admin_tls, admin_token
-from proxy.telemetry.admin import METRICS, Admin
+from proxy.telemetry.admin import METRICS, AdminEndpoint
 from proxy.version import VERSION
 
 ADMIN_RETRY_SECONDS: Final = 0.5
@@ -164,18 +164,22 @@ async def _serve(config: Config, arguments: dict[str, Any]) -> int:
 
 def _endpoints(
     config: Config, gateway: Gateway | Supervisor, token: Token | None, tls: ReloadingContext | None
-) -> dict[str, tuple[Admin, Address]]:
+) -> dict[str, tuple[AdminEndpoint, Address]]:
     """Return the admin endpoint and that of ``--metrics``, by option, with their addresses."""
-    found: dict[str, tuple[Admin, Address]] = {}
+    found: dict[str, tuple[AdminEndpoint, Address]] = {}
     if (at := config.admin) is not None:
-        found["admin"] = Admin(gateway, [*config.admin_names, at.host], token=token, tls=tls), at
+        found["admin"] = AdminEndpoint(gateway, [*config.admin_names, at.host], token=token, tls=tls), at
     if (at := config.metrics) is not None:
-        found["metrics"] = Admin(gateway, [*config.admin_names, at.host], only=METRICS), at
+        found["metrics"] = AdminEndpoint(gateway, [*config.admin_names, at.host], only=METRICS), at
     return found
 
 
 async def _start_admin(
-    gateway: Gateway | Supervisor, admin: Admin, flag: str, at: Address, bind: Callable[[], list[socket]]
+    gateway: Gateway | Supervisor,
+    admin: AdminEndpoint,
+    flag: str,
+    at: Address,
+    bind: Callable[[], list[socket]],
 ) -> Address:
     """Serve an endpoint; with ``--reuse-port``, as soon as the gateway that has its address ends.
 
@@ -201,7 +205,11 @@ async def _start_admin(
 
 
 async def _wait_for_admin(
-    gateway: Gateway | Supervisor, admin: Admin, flag: str, at: Address, bind: Callable[[], list[socket]]
+    gateway: Gateway | Supervisor,
+    admin: AdminEndpoint,
+    flag: str,
+    at: Address,
+    bind: Callable[[], list[socket]],
 ) -> None:
     remedy = f"stop the program that uses its address, or give {flag} another HOST:PORT"
     say = partial(gateway.process.log.warning, f"the admin endpoint is still closed: {remedy}", admin=str(at))

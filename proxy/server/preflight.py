@@ -16,7 +16,7 @@ from proxy.addresses import Address, Broker
 from proxy.config import Config
 from proxy.error_text import reason_of
 from proxy.net import bootstrap
-from proxy.net.bootstrap import BootstrapError, Cluster, ask
+from proxy.net.bootstrap import BootstrapError, BootstrapResponse, ask
 from proxy.net.listen import LeadsBackError, OwnListenerError, check_not_own
 from proxy.net.resolve import Resolver
 from proxy.net.tls import BrokerTls, ClientTls, ended, in_words
@@ -127,9 +127,9 @@ def _writable(flag: str, folder: Path, say: Say) -> bool:
     return True
 
 
-async def _ask_all(config: Config, tls: BrokerTls, resolver: Resolver, say: Say) -> Cluster | None:
+async def _ask_all(config: Config, tls: BrokerTls, resolver: Resolver, say: Say) -> BootstrapResponse | None:
     """Ask every bootstrap address, and return the response of the last one that responded."""
-    cluster: Cluster | None = None
+    cluster: BootstrapResponse | None = None
     own: list[Address] = []
     with suppress(OSError):  # what is wrong with --listen is reported when it is bound
         own = [Address(ip, config.listen.port) for ip in await resolver.ips(config.listen.host)]
@@ -147,7 +147,7 @@ async def _ask_all(config: Config, tls: BrokerTls, resolver: Resolver, say: Say)
     return cluster
 
 
-def _named(cluster: Cluster) -> str:
+def _named(cluster: BootstrapResponse) -> str:
     """Say which brokers a cluster named."""
     if cluster.brokers is None:
         return "; it requires authentication, so brokers are learned from the responses to clients"

@@ -16,7 +16,7 @@ from typing import Final
 
 from proxy.addresses import BY_NAME, MAX_PORT, Address, Broker, advertised
 from proxy.error_text import reason_of
-from proxy.net.bootstrap import BootstrapError, Cluster, ask_any
+from proxy.net.bootstrap import BootstrapError, BootstrapResponse, ask_any
 from proxy.net.tls import BrokerTls
 from proxy.net.transparent import Destinations
 from proxy.server.acceptor import Acceptor
@@ -410,7 +410,7 @@ class BrokerRegistry(KnownBrokers):
                 wait = RETRY_SECONDS[0]
                 await asyncio.sleep(REFRESH_SECONDS)
 
-    def _ready(self, cluster: Cluster) -> None:
+    def _ready(self, cluster: BootstrapResponse) -> None:
         self._log.info("ready", bootstrap=str(cluster.address), brokers=sorted(self.known))
         self._process.note("ready", f"ready: the bootstrap {cluster.address} responded")
         if cluster.brokers is None:

@@ -53,7 +53,7 @@ _TOKEN_MISSING: Final = b"send the token of --admin-token-file as Authorization:
 Response = tuple[HTTPStatus, str, bytes]
 
 
-class Admin:
+class AdminEndpoint:
     """The admin endpoint of one gateway.
 
     Args:

@@ -18,7 +18,7 @@ from proxy.server import server
 from proxy.server.gateway import Gateway
 from proxy.server.process import Process
 from proxy.telemetry import admin
-from proxy.telemetry.admin import Admin
+from proxy.telemetry.admin import AdminEndpoint
 from tests.shell import (
     WAIT_SECONDS,
     StubCluster,
@@ -245,7 +245,7 @@ def test_the_admin_endpoint() -> None:
         async with served() as (gate, _):
             sockets = Binding().bind(Address("127.0.0.1", 0))
             port = sockets[0].getsockname()[1]
-            with closing(Admin(gate)) as endpoint:  # uvloop waits for a server that is left open
+            with closing(AdminEndpoint(gate)) as endpoint:  # uvloop waits for a server that is left open
                 endpoint.start(sockets)
                 ended = asyncio.gather(*(dripping(port, asked + bytes(8000)) for _ in range(PEERS)))
                 for _ in range(10):

@@ -6,7 +6,7 @@ import pytest
 
 from tools.fuzz.findings import REGRESSIONS, regressions
 from tools.fuzz.plain import plain
-from tools.fuzz.target import Target, examine
+from tools.fuzz.target import FuzzTarget, examine
 from tools.fuzz.targets import TARGETS
 
 FRESH = 3000
@@ -22,14 +22,14 @@ def test_each_regression_file_belongs_to_a_target() -> None:
 @pytest.mark.parametrize(
     ("target", "file"), [pytest.param(*each, id=f"{each[0].name}-{each[1].name}") for each in FILES]
 )
-def test_what_was_found_once_is_found_no_more(target: Target, file: Path) -> None:
+def test_what_was_found_once_is_found_no_more(target: FuzzTarget, file: Path) -> None:
     found = examine(target, file.read_bytes())
     assert found is None, found
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS.keys())
-def test_fresh_inputs_raise_nothing(target: Target) -> None:
+def test_fresh_inputs_raise_nothing(target: FuzzTarget) -> None:
     watch = plain(target, FRESH, SECONDS, 1, lambda *_: None)
     crashes = {name: data.hex() for name, data in watch.suspects.items() if name.startswith("crash")}
     assert crashes == {}

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from tests.model.primitives import Writer
-from tools.kafka.raw import RawConnection, Reader, array, blob, string
+from tools.kafka.raw import BodyReader, RawConnection, array, blob, string
 
 PRODUCE, FIND_COORDINATOR, INIT_PRODUCER_ID, ADD_PARTITIONS_TO_TXN, END_TXN = 0, 10, 22, 24, 26
 NOT_YET: Final = frozenset({3, 6, 14, 15, 16, 51})
@@ -152,11 +152,11 @@ class Producer:
         """Commit or abort; the markers are written soon after."""
         self._until_ready(END_TXN, 0, transaction.header() + bytes([commit]))
 
-    def _until_ready(self, key: int, version: int, body: bytes, *, skip: int = 4) -> Reader:
+    def _until_ready(self, key: int, version: int, body: bytes, *, skip: int = 4) -> BodyReader:
         """Ask until the broker is ready; `skip` bytes of the response stand before its error code."""
         deadline = time.monotonic() + PATIENCE
         while True:
-            reader = Reader(self._connection.call(key, version, body), skip)
+            reader = BodyReader(self._connection.call(key, version, body), skip)
             error = reader.int16()
             if not error:
                 return reader

@@ -15,8 +15,8 @@ from tools.gateway import GatewayProcess
 from tools.kafka import Broker, Cluster
 from tools.kafka.admin import Admin
 from tools.kafka.raw import (
+    BodyReader,
     RawConnection,
-    Reader,
     array,
     compact_array,
     compact_string,
@@ -146,13 +146,13 @@ def test_a_broker_does_not_tell_controllers(connection: RawConnection) -> None:
             body = connection.call(
                 ApiKey.DESCRIBE_CLUSTER, version, describe_cluster(version, endpoint_type=2)
             )
-            assert Reader(body, 4).int16() == 114  # MISMATCHED_ENDPOINT_TYPE
+            assert BodyReader(body, 4).int16() == 114  # MISMATCHED_ENDPOINT_TYPE
             assert told(ApiKey.DESCRIBE_CLUSTER, version, body) == []
 
 
 def ranges_of(body: bytes) -> dict[int, tuple[int, int]]:
     """The version ranges of a response to ApiVersions v0."""
-    reader = Reader(body, 2)
+    reader = BodyReader(body, 2)
     return {reader.int16(): (reader.int16(), reader.int16()) for _ in range(reader.int32())}
 
 
@@ -193,7 +193,7 @@ def test_nothing_that_a_gateway_offers_or_passes_names_a_brokers_own_address(bro
 
 def test_a_version_of_api_versions_that_the_broker_does_not_know(connection: RawConnection) -> None:
     body = connection.call(ApiKey.API_VERSIONS, 99, b"\2a\2b\0")
-    assert Reader(body).int16() == 35
+    assert BodyReader(body).int16() == 35
     after, features = clamp(body, 99)
     assert features is None
     assert len(after) == len(body)

@@ -12,7 +12,7 @@ from tools.kafka.__main__ import make_ready
 from tools.kafka.admin import Admin, AdminError
 from tools.kafka.jars import classpath, fetch
 from tools.kafka.java import java
-from tools.kafka.raw import FETCH, PRODUCE, Reader, array, string
+from tools.kafka.raw import FETCH, PRODUCE, BodyReader, array, string
 from tools.kafka.sharing import sharing
 
 BrokerOf = Callable[[str], Broker]
@@ -101,7 +101,7 @@ def test_records_come_back_byte_for_byte(broker: Broker) -> None:
         )
         response = wire.call(FETCH, 4, head + array([string("bytes") + array([partition])]))
         admin.delete_topic("bytes")
-    reader = Reader(response)
+    reader = BodyReader(response)
     reader.read(4 + 4 + 2 + len("bytes") + 4 + 4 + 2 + 8 + 8)
     reader.int32()  # aborted transactions: none, as null or as no elements
     stored = reader.blob()

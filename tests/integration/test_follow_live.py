@@ -20,7 +20,7 @@ from tools.gateway import GatewayProcess
 from tools.kafka import Cluster
 from tools.kafka.admin import Admin
 from tools.kafka.metadata import request_metadata
-from tools.kafka.raw import FETCH, METADATA, RawConnection, Reader, array, string
+from tools.kafka.raw import FETCH, METADATA, BodyReader, RawConnection, array, string
 
 pytestmark = pytest.mark.timeout(300)
 """Three brokers start."""
@@ -88,7 +88,7 @@ class OldConsumer:
         # replica, max_wait, min_bytes, max_bytes, isolation; session; topics, forgotten, rack
         head = struct.pack(">iiiibii", -1, WAIT_MS, 1, 1 << 24, 0, 0, -1)
         body = head + array([string(TOPIC) + array(entries)]) + array([]) + string("")
-        reader = Reader(connection.call(FETCH, FETCH_VERSION, body, CLIENT))
+        reader = BodyReader(connection.call(FETCH, FETCH_VERSION, body, CLIENT))
         assert (reader.int32(), reader.int16()) == (0, 0)  # throttle, error
         reader.int32()  # session
         for _ in range(reader.int32()):

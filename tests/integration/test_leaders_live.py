@@ -24,7 +24,7 @@ from tools.gateway import GatewayProcess
 from tools.kafka import Cluster
 from tools.kafka.admin import ALTER_REASSIGNMENTS, ELECT_LEADERS, Admin
 from tools.kafka.metadata import request_metadata
-from tools.kafka.raw import METADATA, RawConnection, Reader, array, compact_array, compact_string, string
+from tools.kafka.raw import METADATA, BodyReader, RawConnection, array, compact_array, compact_string, string
 
 SECONDS: Final = float(os.environ.get("LEADERS_SECONDS", "0"))
 pytestmark = pytest.mark.timeout(300 + SECONDS)
@@ -120,7 +120,7 @@ def reorder(connection: RawConnection, on: Mapping[int, list[int]]) -> None:
         for at, replicas in on.items()
     ]
     topics = compact_array([compact_string(TOPIC) + compact_array(places) + b"\0"])
-    reader = Reader(connection.call(ALTER_REASSIGNMENTS, 0, struct.pack(">i", 20_000) + topics + b"\0"))
+    reader = BodyReader(connection.call(ALTER_REASSIGNMENTS, 0, struct.pack(">i", 20_000) + topics + b"\0"))
     reader.int32()
     assert reader.int16() == 0
 
@@ -201,7 +201,7 @@ def active_controller(connection: RawConnection) -> int:
     """Return the node that leads the metadata quorum: it must not stand still."""
     partition = compact_array([struct.pack(">i", 0) + b"\0"])
     topic = compact_string("__cluster_metadata") + partition + b"\0"
-    reader = Reader(connection.call(DESCRIBE_QUORUM, 0, compact_array([topic]) + b"\0"))
+    reader = BodyReader(connection.call(DESCRIBE_QUORUM, 0, compact_array([topic]) + b"\0"))
     assert reader.int16() == 0
     reader.uvarint(), reader.compact_string(), reader.uvarint()
     reader.int32(), reader.int16()  # partition, error

@@ -24,7 +24,7 @@ from tests.clients.runner import CONFLUENT, KAFKA_PYTHON, Line, Place, Run, asse
 from tests.integration.console import Console
 from tools.demo_link import BROKERS, Point
 from tools.demo_link_report import MAX_ABOVE_NATIVE, bytes_of
-from tools.demo_report import Counted
+from tools.demo_report import SideCounts
 from tools.gateway import GatewayProcess
 from tools.kafka import LATEST, Broker
 from tools.kafka.admin import Admin
@@ -104,7 +104,7 @@ def start(request: pytest.FixtureRequest, brokers: Brokers, tmp_path: Path) -> S
     return lambda bootstrap, topic: Run(program, bootstrap, assign={topic: PARTITIONS})
 
 
-def idle(places: Sequence[tuple[GatewayProcess, str]]) -> list[Counted]:
+def idle(places: Sequence[tuple[GatewayProcess, str]]) -> list[SideCounts]:
     """Count idle fetches at sides of gateways, all at once."""
     points = [Point(gateway=gateway, side=side, parked_seconds=PARKED) for gateway, side in places]
     earlier = [point.counted_at_a_fetch() for point in points]

@@ -10,7 +10,7 @@ from proxy.core.budget import REQUESTS_PART
 from tests.core.test_remembered import CONNECTION_BYTES
 from tests.frames import Want, fetch
 from tools.bench.flood import remembered
-from tools.bench.processes import HOST, Gateway
+from tools.bench.processes import HOST, BenchGateway
 from tools.kafka import Broker
 from tools.kafka.raw import RawConnection
 
@@ -36,7 +36,7 @@ def split(data: bytes) -> Iterator[bytes]:
 
 def grown(broker: Broker, requests: list[bytes], *options: str) -> int:
     """By how many bytes the process grows for clients that have their responses, and are idle."""
-    with Gateway(broker.address, *options) as gateway, ExitStack() as stack:
+    with BenchGateway(broker.address, *options) as gateway, ExitStack() as stack:
         gateway.ready()
         before = 0
         for number in range(CLIENTS + 1):

@@ -35,7 +35,7 @@ from tools.certificates import Authority, Pair
 from tools.gateway import GatewayProcess
 from tools.kafka import Broker
 from tools.kafka.admin import Admin
-from tools.kafka.raw import RawConnection, Reader, frame, request, string
+from tools.kafka.raw import BodyReader, RawConnection, frame, request, string
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -382,7 +382,7 @@ def _wrap(connection: RawConnection, reach: dict[str, Any], secured: Secured) ->
 
 def _authenticate(connection: RawConnection) -> int:
     """Shake hands at v1 and authenticate at v2; give for how many milliseconds that holds (KIP-368)."""
-    assert Reader(connection.call(SASL_HANDSHAKE, 1, string("PLAIN"), "raw")).int16() == 0
+    assert BodyReader(connection.call(SASL_HANDSHAKE, 1, string("PLAIN"), "raw")).int16() == 0
     body = bytes([len(_PLAIN_BYTES) + 1]) + _PLAIN_BYTES + b"\0"
     response = connection.call(SASL_AUTHENTICATE, 2, body, "raw")
     assert response[:2] == b"\0\0"
@@ -402,7 +402,7 @@ def test_handshake_v0_passes_and_the_connection_with_it(
     with Fetcher(gateway.address, TOPIC, PARTITIONS) as fetcher:
         connection = fetcher.connection
         _wrap(connection, reach, secured)
-        assert Reader(connection.call(SASL_HANDSHAKE, 0, string(mechanism), "raw")).int16() == 0
+        assert BodyReader(connection.call(SASL_HANDSHAKE, 0, string(mechanism), "raw")).int16() == 0
         _authenticate_bare(connection, mechanism)
         through = same_content(fetcher.fetch())
         assert connection.versions()[SASL_HANDSHAKE] == (0, 1)
@@ -485,7 +485,7 @@ def test_who_breaks_the_protocol_while_authenticating_has_no_secret_told(
     gateway, reach = gate
     with RawConnection(gateway.host, gateway.port) as connection:
         _wrap(connection, reach, secured)
-        assert Reader(connection.call(SASL_HANDSHAKE, 1, string("PLAIN"), "raw")).int16() == 0
+        assert BodyReader(connection.call(SASL_HANDSHAKE, 1, string("PLAIN"), "raw")).int16() == 0
         connection.socket.sendall(BROKEN[kind])
         _assert_no_secret(gateway)
         connection.socket.shutdown(socket.SHUT_WR)

@@ -50,7 +50,7 @@ from tests.tools.test_deploy import GATEWAYS, environment_of, pod_of, rendered
 from tools.certificates import Authority
 from tools.kafka.admin import Admin
 from tools.netns import Namespace, veth
-from tools.netns.lossy import Link
+from tools.netns.lossy import LossyLink
 from tools.netns.rules import SCRIPT
 
 __all__ = ["place"]  # a fixture
@@ -382,7 +382,7 @@ def test_a_router_takes_what_is_forwarded_through_it(place: Place, mode: str) ->
 @pytest.mark.parametrize("mode", MODES)
 def test_a_slow_link_that_loses_packets(place: Place, mode: str) -> None:
     addresses = ("10.80.0.1/24", f"{SLOW_HOST}/24")
-    slow = Link(place.near, place.far, "slow", addresses, delay=0.02, loss=0.01, seed=1)
+    slow = LossyLink(place.near, place.far, "slow", addresses, delay=0.02, loss=0.01, seed=1)
     with slow, place.sidecar(mode) as sidecar, place.rules(mode):
         with place.consumer(f"{SLOW_HOST}:{SLOW_PORT}") as through:
             before = len(through.of("record"))

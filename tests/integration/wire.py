@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from tests.integration.producing import crc32c
 from tools.kafka.metadata import ClusterState, request_metadata
-from tools.kafka.raw import PRODUCE, RawConnection, Reader, array, blob, string, uvarint
+from tools.kafka.raw import PRODUCE, BodyReader, RawConnection, array, blob, string, uvarint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +49,7 @@ class Wire(RawConnection):
         entry = struct.pack(">i", partition) + blob(records)
         transactional_id = string(None) if version >= 3 else b""
         body = transactional_id + struct.pack(">hi", -1, 30_000) + array([string(topic) + array([entry])])
-        reader = Reader(self.call(PRODUCE, version, body))
+        reader = BodyReader(self.call(PRODUCE, version, body))
         reader.read(4)  # one topic
         reader.string()
         reader.read(4 + 4)  # one partition

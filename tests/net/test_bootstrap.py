@@ -8,7 +8,7 @@ from proxy.addresses import Address
 from proxy.net import bootstrap
 from proxy.net.bootstrap import (
     BootstrapError,
-    Cluster,
+    BootstrapResponse,
     ask,
     ask_any,
     brokers_of,
@@ -88,7 +88,7 @@ def test_a_cluster_tells_its_brokers() -> None:
         async with stub_broker(_cluster(metadata)) as broker:
             address = Address("127.0.0.1", broker.port)
             dead = Address("127.0.0.1", 1)
-            cluster = Cluster(address=address, brokers={7: Address("kafka-7", 9092)})
+            cluster = BootstrapResponse(address=address, brokers={7: Address("kafka-7", 9092)})
             assert await ask_any((dead, address), Resolver()) == cluster
 
     run(scene())
@@ -104,7 +104,7 @@ def test_a_cluster_that_wants_authentication_is_one_all_the_same() -> None:
 
         async with stub_broker(responses) as broker:
             address = Address("127.0.0.1", broker.port)
-            assert await ask(address, Resolver()) == Cluster(address=address, brokers=None)
+            assert await ask(address, Resolver()) == BootstrapResponse(address=address, brokers=None)
 
     run(scene())
 

@@ -21,7 +21,7 @@ from proxy.net import link
 from proxy.net.listen import Binding
 from proxy.server import main, server
 from proxy.server.gateway import Gateway
-from proxy.telemetry.admin import Admin
+from proxy.telemetry.admin import AdminEndpoint
 from proxy.telemetry.status import Health
 from tests.shell import (
     BOTH_LOOPS,
@@ -384,7 +384,7 @@ def test_an_admin_address_that_another_keeps_is_warned_of_once(monkeypatch: pyte
             async with gateway(cluster.address, Gateway, **options) as gate:
                 with socket.create_server(("127.0.0.1", 0)) as stranger, capture_logs() as lines:
                     at = Address(*stranger.getsockname())
-                    admin = Admin(gate)
+                    admin = AdminEndpoint(gate)
                     tries = 0
 
                     def bind() -> list[socket.socket]:

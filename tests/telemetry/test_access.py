@@ -11,7 +11,7 @@ from proxy.addresses import Address
 from proxy.net.listen import Binding
 from proxy.options import ConfigError
 from proxy.telemetry.access import MAX_TOKEN, Token, read_token
-from proxy.telemetry.admin import METRICS, Admin
+from proxy.telemetry.admin import METRICS, AdminEndpoint
 from tests.shell import gateway, run, stub_broker
 from tests.telemetry.test_admin import send
 
@@ -29,7 +29,7 @@ def file(tmp_path: Path) -> Path:
 async def endpoint(token: Token | None = None, only: frozenset[str] = frozenset()) -> AsyncIterator[int]:
     async with stub_broker() as broker, gateway(broker.address) as gate:
         sockets = Binding().bind(Address("127.0.0.1", 0))
-        admin = Admin(gate, token=token, only=only)
+        admin = AdminEndpoint(gate, token=token, only=only)
         admin.start(sockets)
         try:
             yield sockets[0].getsockname()[1]

@@ -14,14 +14,14 @@ from proxy.config import load
 from proxy.net.listen import Binding
 from proxy.server.gateway import Gateway
 from proxy.telemetry import admin
-from proxy.telemetry.admin import MAX_CONNECTIONS, MAX_HEAD_BYTES, Admin
+from proxy.telemetry.admin import MAX_CONNECTIONS, MAX_HEAD_BYTES, AdminEndpoint
 from tests.shell import client, gateway, run, stub_broker, stub_cluster, until
 
 
 @asynccontextmanager
-async def admin_of(gate: Gateway) -> AsyncIterator[tuple[int, Admin]]:
+async def admin_of(gate: Gateway) -> AsyncIterator[tuple[int, AdminEndpoint]]:
     sockets = Binding().bind(Address("127.0.0.1", 0))
-    endpoint = Admin(gate, ["Gateway.example"])
+    endpoint = AdminEndpoint(gate, ["Gateway.example"])
     endpoint.start(sockets)
     try:
         yield sockets[0].getsockname()[1], endpoint

@@ -15,18 +15,18 @@ from proxy.dashboard import top
 from proxy.net.listen import Binding
 from proxy.options import ConfigError
 from proxy.telemetry.access import admin_tls
-from proxy.telemetry.admin import MAX_CONNECTIONS, Admin
+from proxy.telemetry.admin import MAX_CONNECTIONS, AdminEndpoint
 from tests.shell import BOTH_LOOPS, client, config, gateway, run, stub_broker, until
 from tests.tls.secured import Keys
 from tools.certificates import Pair
 
 
 @asynccontextmanager
-async def endpoint(pair: Pair) -> AsyncIterator[tuple[int, Admin]]:
+async def endpoint(pair: Pair) -> AsyncIterator[tuple[int, AdminEndpoint]]:
     options = {"bootstrap": "k:1", "admin": ":0", "admin_cert": str(pair.cert), "admin_key": str(pair.key)}
     async with stub_broker() as broker, gateway(broker.address) as gate:
         sockets = Binding().bind(Address("127.0.0.1", 0))
-        admin = Admin(gate, tls=admin_tls(config(**options)))
+        admin = AdminEndpoint(gate, tls=admin_tls(config(**options)))
         admin.start(sockets)
         try:
             yield sockets[0].getsockname()[1], admin
@@ -134,7 +134,7 @@ def test_top_says_that_an_endpoint_has_no_tls(
     async def scene() -> None:
         async with stub_broker() as broker, gateway(broker.address) as gate:
             sockets = Binding().bind(Address("127.0.0.1", 0))
-            admin = Admin(gate)
+            admin = AdminEndpoint(gate)
             admin.start(sockets)
             at = f"https://localhost:{sockets[0].getsockname()[1]}"
             assert await _top("--admin", at, "--ca", str(keys.ca.file)) == 1

@@ -23,13 +23,13 @@ from replay.capture.kafka.exchange import Exchange
 from tools import debian
 from tools.bench import __main__ as program
 from tools.bench import bulk, idle, latency, law6, many, micro, oracle, subscribe, wire
-from tools.bench.counting import Counted, saved
-from tools.bench.figures import Row, Table, document, markdown, number, show
+from tools.bench.counting import CountedFetches, saved
+from tools.bench.figures import FigureRow, FigureTable, document, markdown, number, show
 from tools.bench.frames import VERSION, fetch_request, fetch_response, rotated
 from tools.bench.inside import Inside
 from tools.bench.passthrough import address
-from tools.bench.processes import HOST, Load, Meter, Proxy, Times, haproxy_command, haproxy_program
-from tools.bench.stage import Stage
+from tools.bench.processes import HOST, Load, ProcessMeter, Proxy, Times, haproxy_command, haproxy_program
+from tools.bench.stage import BenchStage
 from tools.bench.traffic import RECORDS, Traffic, fetches, heartbeats, listing, produces
 from tools.bench.windows import beside, beyond, turned
 from tools.kafka import Broker
@@ -38,11 +38,13 @@ from tools.kafka.ports import free_ports
 TOPIC, OTHER = bytes(15) + b"\1", bytes(15) + b"\2"
 
 
-def row(value: float, limit: float | None = None, *, least: bool = False) -> Row:
-    return Row(name="figure", unit="µs", values={"direct": 2.0, "gateway": value}, limit=limit, least=least)
+def row(value: float, limit: float | None = None, *, least: bool = False) -> FigureRow:
+    return FigureRow(
+        name="figure", unit="µs", values={"direct": 2.0, "gateway": value}, limit=limit, least=least
+    )
 
 
-def measuring(table: Table) -> Callable[[Stage], list[Table]]:
+def measuring(table: FigureTable) -> Callable[[BenchStage], list[FigureTable]]:
     return lambda _: [table]
 
 
@@ -50,16 +52,16 @@ class TestFigures:
     def test_what_replay_does_is_judged_as_the_gateway_is(self) -> None:
         values = {"tshark": 50.0, "replay": 130.0}
 
-        assert Row(name="measure", unit="MB/s", values=values, limit=120, least=True).met
-        assert not Row(name="measure", unit="MB/s", values=values, limit=150, least=True).met
+        assert FigureRow(name="measure", unit="MB/s", values=values, limit=120, least=True).met
+        assert not FigureRow(name="measure", unit="MB/s", values=values, limit=150, least=True).met
 
     def test_all_of_our_own_modes_must_keep_a_limit(self) -> None:
         values = {"explicit": 1.0, "redirect": 1.02, "tproxy": 1.04}
 
-        assert not Row(name="CPU", unit="times", values=values, limit=1.03).met
-        assert Row(name="CPU", unit="times", values=values, limit=1.04).met
-        assert Row(name="throughput", unit="times", values=values, limit=1.02, least=True).met
-        assert not Row(name="throughput", unit="times", values=values, limit=1.03, least=True).met
+        assert not FigureRow(name="CPU", unit="times", values=values, limit=1.03).met
+        assert FigureRow(name="CPU", unit="times", values=values, limit=1.04).met
+        assert FigureRow(name="throughput", unit="times", values=values, limit=1.02, least=True).met
+        assert not FigureRow(name="throughput", unit="times", values=values, limit=1.03, least=True).met
 
     @pytest.mark.parametrize(
         ("value", "least", "met"),
@@ -75,7 +77,7 @@ class TestFigures:
 
     def test_without_a_limit_or_a_value_nothing_is_judged(self) -> None:
         assert row(1.0).met is None
-        assert Row(name="figure", unit="", values={"Java": 3.0}, limit=1.0).met is None
+        assert FigureRow(name="figure", unit="", values={"Java": 3.0}, limit=1.0).met is None
 
     @pytest.mark.parametrize(
         ("value", "text"),
@@ -85,11 +87,13 @@ class TestFigures:
         assert number(value) == text
 
     def test_columns_are_the_routes_that_were_measured_in_a_fixed_order(self) -> None:
-        table = Table(part="p", title="t", rows=[row(1.0), Row(name="n", unit="", values={"Java": 1.0})])
+        table = FigureTable(
+            part="p", title="t", rows=[row(1.0), FigureRow(name="n", unit="", values={"Java": 1.0})]
+        )
         assert table.columns == ["direct", "Java", "gateway"]
 
     def test_markdown_has_every_row_with_target_and_verdict(self) -> None:
-        table = Table(
+        table = FigureTable(
             part="p", title="Title", rows=[row(1.0, 1.2), row(3.0, 2.0, least=True)], notes=["Note."]
         )
         assert markdown([table]).splitlines() == [
@@ -105,13 +109,13 @@ class TestFigures:
 
     def test_the_terminal_shows_a_miss(self) -> None:
         console = Console(width=100, record=True, file=StringIO())
-        show(console, Table(part="p", title="Title", rows=[row(3.0, 1.2)], notes=["Note."]))
+        show(console, FigureTable(part="p", title="Title", rows=[row(3.0, 1.2)], notes=["Note."]))
         text = console.export_text()
         assert "missed" in text
         assert "Note." in text
 
     def test_json_holds_values_limits_and_verdicts(self) -> None:
-        table = Table(part="p", title="Title", rows=[row(1.0, 1.2)], notes=["Note."])
+        table = FigureTable(part="p", title="Title", rows=[row(1.0, 1.2)], notes=["Note."])
         told = json.loads(json.dumps(document([table])))
         assert told == [
             {
@@ -235,12 +239,12 @@ def state(client: int, broker: int) -> dict[str, object]:
 
 class TestCounting:
     def test_averages_are_of_what_was_counted_between_two_moments(self) -> None:
-        counted = Counted.of(state(30, 20), "broker") - Counted.of(state(30, 10), "broker")
+        counted = CountedFetches.of(state(30, 20), "broker") - CountedFetches.of(state(30, 10), "broker")
         assert (counted.fetches, counted.kinds["incremental"], counted.partitions) == (10, 10, 30)
         assert (counted.request, counted.response, counted.bare, counted.whole) == (100, 80, 180, 180)
 
     def test_records_are_left_out_of_a_response_and_not_of_the_whole(self) -> None:
-        counted = Counted.of(state(1, 1), "client")
+        counted = CountedFetches.of(state(1, 1), "client")
         assert (counted.response, counted.bare, counted.whole, counted.total) == (80, 180, 230, 230)
 
     def test_saved_is_in_percent_of_direct(self) -> None:
@@ -256,11 +260,11 @@ class TestBytes:
 
     def test_java_is_the_limit_where_it_was_there(self) -> None:
         counted = {
-            "direct": Counted(1000, 1300, 100, 10, 1000, {}),
-            "Java": Counted(100, 150, 100, 10, 10, {}),
-            "gateway": Counted(100, 160, 100, 10, 10, {}),
+            "direct": CountedFetches(1000, 1300, 100, 10, 1000, {}),
+            "Java": CountedFetches(100, 150, 100, 10, 10, {}),
+            "gateway": CountedFetches(100, 160, 100, 10, 10, {}),
         }
-        workload = wire.Workload("w", 100, 1, 50, 90.0, 90.0, mark=True)
+        workload = wire.WireWorkload("w", 100, 1, 50, 90.0, 90.0, mark=True)
         rows = {each.name: each for each in wire._table(workload, counted, {"resting": 3}).rows}
         assert rows["both"].values == {"direct": 220.0, "Java": 15.0, "gateway": 16.0}
         assert (rows["both"].limit, rows["both"].met) == (15.0, False)
@@ -301,14 +305,14 @@ class TestRounds:
     def test_latencies_and_cpu_of_a_window_are_found_together(self) -> None:
         printed = {"1": {"p50": 0.2, "p99": 1.0, "count": 9}, "0": {"p50": 0.1, "p99": 2.0, "count": 9}}
         assert latency.windows(printed, [5.0, 7.0]) == [
-            latency.Window(p50=0.1, p99=2.0, cpu=5.0),
-            latency.Window(p50=0.2, p99=1.0, cpu=7.0),
+            latency.LatencyWindow(p50=0.1, p99=2.0, cpu=5.0),
+            latency.LatencyWindow(p50=0.2, p99=1.0, cpu=7.0),
         ]
 
     @pytest.mark.parametrize(("rate", "limit"), [(500, None), (2000, 1.3)])
     def test_latency_is_held_against_the_floors(self, rate: int, limit: float | None) -> None:
         rounds = {
-            name: [latency.Window(p50=p50, p99=p99, cpu=cpu)]
+            name: [latency.LatencyWindow(p50=p50, p99=p99, cpu=cpu)]
             for name, p50, p99, cpu in (
                 ("direct", 1.0, 2.0, 0.0),
                 ("floor", 1.5, 4.0, 20.0),
@@ -352,8 +356,8 @@ class TestRounds:
 
     def test_many_connections_are_held_against_the_floor_by_the_fetch(self) -> None:
         rounds = {
-            "floor": [many.Window(fetches=900.0, core=3.0, cpu=33.0)],
-            "gateway": [many.Window(fetches=450.0, core=2.0, cpu=44.0)],
+            "floor": [many.ManyWindow(fetches=900.0, core=3.0, cpu=33.0)],
+            "gateway": [many.ManyWindow(fetches=450.0, core=2.0, cpu=44.0)],
         }
         rows = {each.name: each for each in many._table(rounds, {"gateway": 40.0}, 5.0).rows}
         assert rows["CPU of a fetch in the floor's"].values["gateway"] == pytest.approx(4 / 3)
@@ -405,7 +409,7 @@ class TestProcesses:
     def test_cpu_is_counted_finer_than_the_clock_ticks(self) -> None:
         spent = []
         for _ in range(2):
-            spent.append(Meter(os.getpid()).cpu)
+            spent.append(ProcessMeter(os.getpid()).cpu)
             sum(range(20_000))
         assert 0 < spent[1] - spent[0] < 0.01
 
@@ -454,7 +458,7 @@ class TestProgram:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         page, data = tmp_path / "page.md", tmp_path / "data.json"
-        table = Table(part="micro", title="Title", rows=[row(3.0, 2.0)])
+        table = FigureTable(part="micro", title="Title", rows=[row(3.0, 2.0)])
         monkeypatch.setitem(program.PARTS, "micro", lambda _: [table])
         arguments = ["bench", "--only", "micro", "--quick", "--json", str(data), "--markdown", str(page)]
         monkeypatch.setattr(sys, "argv", arguments)
@@ -469,7 +473,7 @@ class TestProgram:
         page = tmp_path / "page.md"
         monkeypatch.setattr(sys, "argv", ["bench", "--only", "micro", "--quick", "--markdown", str(page)])
         for title, value in (("First", 3.0), ("Second", 4.0), ("First", 5.0)):
-            table = Table(part="micro", title=title, rows=[row(value, 9.0)], notes=["a note"])
+            table = FigureTable(part="micro", title=title, rows=[row(value, 9.0)], notes=["a note"])
             monkeypatch.setitem(program.PARTS, "micro", measuring(table))
             program.main()
 
@@ -483,7 +487,7 @@ class TestProgram:
     ) -> None:
         page = tmp_path / "page.md"
         page.write_text("# Old\n\nHead.\n\n## In short\n\nWords.\n\n## All figures\n\n**Gone**\n")
-        table = Table(part="micro", title="First", rows=[row(3.0, 9.0)])
+        table = FigureTable(part="micro", title="First", rows=[row(3.0, 9.0)])
         monkeypatch.setitem(program.PARTS, "micro", lambda _: [table])
         monkeypatch.setattr(program, "PARTS", {"micro": program.PARTS["micro"]})
         monkeypatch.setattr(sys, "argv", ["bench", "--quick", "--markdown", str(page)])
@@ -504,7 +508,7 @@ class TestProgram:
         fetched.touch(mode=0o755)
         found: list[str | None] = []
 
-        def part(_: Stage) -> list[Table]:
+        def part(_: BenchStage) -> list[FigureTable]:
             found.append(shutil.which("haproxy"))
             return []
 
@@ -524,7 +528,7 @@ class TestProgram:
 @pytest.mark.integration
 class TestLive:
     def test_records_come_through_every_route_and_latencies_with_them(self) -> None:
-        with Stage(seconds=1, quick=True, console=Console(quiet=True)) as stage:
+        with BenchStage(seconds=1, quick=True, console=Console(quiet=True)) as stage:
             assert isinstance(stage.broker, Broker)
             rounds, kernel = latency.measured(stage, 200)
         assert set(kernel) == {"floor", "haproxy", "gateway"}

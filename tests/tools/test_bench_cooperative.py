@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 
 from tools.bench import cooperative, member_latency
 from tools.bench.cooperative import Killed, Ran
-from tools.bench.figures import DIRECT, FOUR_MEMBERS, GATEWAY, MEMBER, ONE_MEMBER, PARALLEL, SHARE, Row
-from tools.bench.latency import Window
+from tools.bench.figures import DIRECT, FOUR_MEMBERS, GATEWAY, MEMBER, ONE_MEMBER, PARALLEL, SHARE, FigureRow
+from tools.bench.latency import LatencyWindow
 
 
 def ran(rate: float, *, disordered: int = 0, killed: Killed | None = None) -> Ran:
@@ -26,7 +26,7 @@ ALL: Mapping[tuple[int, str], Sequence[Ran]] = {
 }
 
 
-def rows(kinds: Sequence[str]) -> dict[str, Row]:
+def rows(kinds: Sequence[str]) -> dict[str, FigureRow]:
     of = {each: found for each, found in ALL.items() if each[1] in kinds}
     missing = {(0, kind): [ran(1e5), ran(1e5)] for kind in kinds if (0, kind) not in of}
     table = cooperative.table(of | missing, kinds, seconds=10, rounds=2, missing=())
@@ -64,9 +64,9 @@ def test_without_a_java_compiler_its_columns_are_left_out() -> None:
 
 def test_what_is_added_to_a_latency_is_judged_for_a_member_alone() -> None:
     found = {
-        DIRECT: [Window(2.0, 10.0, 3.0), Window(4.0, 20.0, 5.0)],
-        GATEWAY: [Window(5.0, 30.0, 3.0), Window(7.0, 40.0, 5.0)],
-        MEMBER: [Window(2.5, 11.0, 3.0), Window(5.0, 22.0, 5.0)],
+        DIRECT: [LatencyWindow(2.0, 10.0, 3.0), LatencyWindow(4.0, 20.0, 5.0)],
+        GATEWAY: [LatencyWindow(5.0, 30.0, 3.0), LatencyWindow(7.0, 40.0, 5.0)],
+        MEMBER: [LatencyWindow(2.5, 11.0, 3.0), LatencyWindow(5.0, 22.0, 5.0)],
     }
     rows = {row.name: row for row in member_latency.table(found, seconds=5).rows}
     assert rows["p50"].values == {DIRECT: 3.0, GATEWAY: 6.0, MEMBER: 3.75}

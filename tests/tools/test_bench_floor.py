@@ -4,23 +4,23 @@ import pytest
 
 from tools.bench import floor
 from tools.bench.__main__ import PARTS
-from tools.bench.figures import Row, Table
+from tools.bench.figures import FigureRow, FigureTable
 from tools.bench.page import page, prose
 from tools.bench.traffic import fetches
 
 
-def figure(value: float, name: str = "fetches: CPU in the floor's") -> Row:
+def figure(value: float, name: str = "fetches: CPU in the floor's") -> FigureRow:
     values = {"direct": 9.0, "floor": 1.0, "haproxy": 1.1, "gateway": value}
-    return Row(name="CPU in the floor's", unit="times", values=values, limit=1.25, figure=name)
+    return FigureRow(name="CPU in the floor's", unit="times", values=values, limit=1.25, figure=name)
 
 
-def table(*rows: Row, part: str = "idle", title: str = "Idle") -> Table:
-    return Table(part=part, title=title, rows=rows)
+def table(*rows: FigureRow, part: str = "idle", title: str = "Idle") -> FigureTable:
+    return FigureTable(part=part, title=title, rows=rows)
 
 
 class TestTable:
     def test_it_has_the_marked_rows_of_all_parts_side_by_side(self) -> None:
-        unmarked = Row(name="broker", unit="%", values={"gateway": 3.0})
+        unmarked = FigureRow(name="broker", unit="%", values={"gateway": 3.0})
         summary = floor.to_floor([table(unmarked, figure(1.2)), table(figure(1.3, "bulk"), part="bulk")])
 
         assert summary.columns == ["floor", "haproxy", "gateway"]
@@ -33,12 +33,14 @@ class TestTable:
     @pytest.mark.parametrize(("least", "shown"), [(False, 1.04), (True, 1.02)])
     def test_of_two_modes_the_worse_one_counts(self, least: bool, shown: float) -> None:
         values = {"explicit": 1.0, "redirect": 1.02, "tproxy": 1.04}
-        row = Row(name="CPU", unit="times", values=values, limit=1.03, least=least, figure="transparent")
+        row = FigureRow(
+            name="CPU", unit="times", values=values, limit=1.03, least=least, figure="transparent"
+        )
 
         assert floor.to_floor([table(row)]).rows[0].values == {"gateway": shown}
 
     def test_its_columns_are_the_same_for_every_part(self) -> None:
-        row = Row(name="CPU", unit="times", values={"2 workers": 1.1}, figure="workers")
+        row = FigureRow(name="CPU", unit="times", values={"2 workers": 1.1}, figure="workers")
 
         assert floor.to_floor([table(row)]).columns == ["floor", "haproxy", "gateway"]
 
@@ -58,7 +60,7 @@ class TestProfile:
         assert not any("perf_counter" in row.name for row in profile.rows)
 
     def test_what_is_met_or_not_in_the_table_has_none(self) -> None:
-        missed = Row(name="broker", unit="%", values={"gateway": 3.0}, limit=2.0)
+        missed = FigureRow(name="broker", unit="%", values={"gateway": 3.0}, limit=2.0)
 
         assert floor.where("idle", [table(figure(1.2), missed)]) == []
 
@@ -67,7 +69,7 @@ class TestProfile:
 
 
 class TestPage:
-    def write(self, *tables: Table, before: str = "", only: list[str] | None = None) -> str:
+    def write(self, *tables: FigureTable, before: str = "", only: list[str] | None = None) -> str:
         return page(floor.to_floor(tables), tables, before, only)
 
     def test_it_begins_with_the_comparison_and_what_was_missed(self) -> None:

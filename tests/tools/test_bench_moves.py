@@ -23,9 +23,9 @@ from tests.replay.capture.crafting import RAW, Talk, pcap
 from tools.bench import moves
 from tools.bench.figures import FOLLOW
 from tools.bench.gaps import gaps, read
-from tools.bench.moves import Found, Window
+from tools.bench.moves import Found, MovesWindow
 from tools.bench.moving import VERSIONS
-from tools.bench.stage import Stage
+from tools.bench.stage import BenchStage
 from tools.kafka import jars
 from tools.kafka.raw import array, blob, compact_array, compact_string, frame, request, string, uvarint
 
@@ -208,8 +208,8 @@ class TestMoves:
     def test_the_gateway_says_whether_it_can_follow(self, text: str, choice: str) -> None:
         assert moves.follow_choice(text) == choice
 
-    def windows(self, *gaps_of: float, fetch: float = 20.0, worst: float = 150.0) -> list[Window]:
-        return [Window({"produce": [gap, gap], "fetch": [fetch]}, [worst, worst]) for gap in gaps_of]
+    def windows(self, *gaps_of: float, fetch: float = 20.0, worst: float = 150.0) -> list[MovesWindow]:
+        return [MovesWindow({"produce": [gap, gap], "fetch": [fetch]}, [worst, worst]) for gap in gaps_of]
 
     def test_a_client_that_is_told_the_leader_is_held_against_itself_without_gateway(self) -> None:
         rounds = {"direct": self.windows(10.0, 20.0, 30.0), "gateway": self.windows(11.0, 21.0, 60.0)}
@@ -236,12 +236,12 @@ class TestMoves:
         assert (rows["fetch: gap, longest"].limit, rows["fetch: gap, longest"].met) == (70.0, False)
 
     def test_gaps_that_were_not_seen_are_no_figures(self) -> None:
-        quiet = [Window({"produce": [1.0], "fetch": []}, [150.0])]
+        quiet = [MovesWindow({"produce": [1.0], "fetch": []}, [150.0])]
         table = moves.table(Found({"aiokafka": {"direct": quiet}}))
         assert [row.values for row in table.rows[2:4]] == [{}, {}]
         assert table.notes == ["aiokafka, fetch, direct: a window without any error to turn away from."]
 
-        unseen = [Window({"produce": [], "fetch": []}, [150.0])]
+        unseen = [MovesWindow({"produce": [], "fetch": []}, [150.0])]
         table = moves.table(Found({"aiokafka": {"direct": unseen}}))
         assert table.notes == ["Gaps: there is no tcpdump here, or this user may not use it."]
         assert table.rows[-1].values == {"direct": 150.0}
@@ -255,7 +255,7 @@ class TestMoves:
         monkeypatch.setenv("PATH", str(tmp_path))
         monkeypatch.setattr(jars, "classpath", fetch)
         found = Found()
-        stage = Stage(seconds=1, quick=False, console=Console(quiet=True))
+        stage = BenchStage(seconds=1, quick=False, console=Console(quiet=True))
 
         assert moves._clients(stage, found) == ["librdkafka", "aiokafka", "kafka-python"]
         assert found.notes == [
@@ -263,7 +263,7 @@ class TestMoves:
             "Sarama: left out, there is no go here.",
             "franz-go: left out, there is no go here.",
         ]
-        assert moves._clients(Stage(seconds=1, quick=True, console=Console(quiet=True)), found) == [
+        assert moves._clients(BenchStage(seconds=1, quick=True, console=Console(quiet=True)), found) == [
             "librdkafka"
         ]
 
@@ -288,7 +288,7 @@ class TestMoves:
 def test_leaders_move_under_a_client_by_each_route(tmp_path: Path) -> None:
     with moves.tcpdump(tmp_path / "moves.pcap", frozenset({9092})) as captures:
         pass
-    with Stage(seconds=1, quick=True, console=Console(quiet=True)) as stage:
+    with BenchStage(seconds=1, quick=True, console=Console(quiet=True)) as stage:
         found = moves.measured(stage)
 
     ((client, rounds),) = found.rounds.items()

@@ -3,7 +3,7 @@
 from tools.bench.bystander import figures, heartbeat
 from tools.bench.figures import GATEWAY
 from tools.bench.flood import READ_BYTES, queued, remembered, unknown_versions
-from tools.bench.others import NUISANCES, PILE_UP, Window, _table
+from tools.bench.others import NUISANCES, PILE_UP, BystanderWindow, _table
 
 
 def test_figures_of_a_window() -> None:
@@ -17,8 +17,8 @@ def test_figures_of_a_window() -> None:
 
 
 def test_what_is_added_is_that_of_the_same_round() -> None:
-    alone = [Window(p50=1.0, p99=each, resident=50.0) for each in (2.0, 9.0, 4.0)]
-    beside = [Window(p50=1.5, p99=each, resident=80.0) for each in (3.0, 12.0, 5.0)]
+    alone = [BystanderWindow(p50=1.0, p99=each, resident=50.0) for each in (2.0, 9.0, 4.0)]
+    beside = [BystanderWindow(p50=1.5, p99=each, resident=80.0) for each in (3.0, 12.0, 5.0)]
     nuisance = NUISANCES[1]
     rows = {row.name: row for row in _table(nuisance, alone, beside, 19.0).rows}
     assert rows["added to p99"].values == {GATEWAY: 1.0}
@@ -28,9 +28,10 @@ def test_what_is_added_is_that_of_the_same_round() -> None:
 
 
 def test_what_clients_of_its_name_add_is_against_one_of_another_name() -> None:
-    alone = [Window(p50=1.0, p99=2.0, resident=50.0)] * 3
+    alone = [BystanderWindow(p50=1.0, p99=2.0, resident=50.0)] * 3
     beside = [
-        Window(p50=1.5, p99=p99, resident=50.0, apart=apart) for p99, apart in ((30, 28), (40, 36), (9, 8))
+        BystanderWindow(p50=1.5, p99=p99, resident=50.0, apart=apart)
+        for p99, apart in ((30, 28), (40, 36), (9, 8))
     ]
     rows = {row.name: row for row in _table(PILE_UP, alone, beside, 1.0).rows}
     assert rows["one of another name, p99"].values == {GATEWAY: 28}

@@ -3,13 +3,13 @@
 import pytest
 
 from tools.bench.frames import fetch_request, fetch_response
-from tools.bench.sessions import Server, eviction, listed, partition_bytes, unchanged
+from tools.bench.sessions import SessionServer, eviction, listed, partition_bytes, unchanged
 
 pytestmark = pytest.mark.slow
 
 
 def test_an_unchanged_fetch_is_incremental_and_empty() -> None:
-    server, topics = Server(), listed(2, 3)
+    server, topics = SessionServer(), listed(2, 3)
     response = fetch_response(1, topics)
     session_id = server.session(fetch_request(1, topics, session=(0, 0)), response)
 
@@ -21,7 +21,7 @@ def test_an_unchanged_fetch_is_incremental_and_empty() -> None:
 
 def test_what_is_not_forwarded_is_not_measured() -> None:
     with pytest.raises(RuntimeError, match="SessionErrorContext"):
-        Server().exchange(fetch_request(1, [], session=(5, 1)), b"", 0)
+        SessionServer().exchange(fetch_request(1, [], session=(5, 1)), b"", 0)
 
 
 def test_memory_and_evictions_are_measured_with_full_slots() -> None:

@@ -7,10 +7,10 @@ from proxy.core.eligibility import SessionLimits
 from proxy.protocol.fetch_layout import LAYOUTS
 from proxy.protocol.fetch_response import FetchResponseWalk
 from tools.bench import transparent
-from tools.bench.connections import TURNS, Client, fetches
+from tools.bench.connections import TURNS, FetchingConnection, fetches
 from tools.bench.frames import VERSION, fetch_request
-from tools.bench.stub import NODE_ID, PARTITIONS, SESSION_ID, TOPIC_ID, TOPICS, Stub, metadata
-from tools.bench.transparent import KINDS, Window
+from tools.bench.stub import NODE_ID, PARTITIONS, SESSION_ID, TOPIC_ID, TOPICS, SessionStub, metadata
+from tools.bench.transparent import KINDS, ModeWindow
 from tools.kafka.metadata import read_metadata
 
 WHERE = ("10.84.0.2", 9092)
@@ -26,8 +26,8 @@ class Kept:
         self.written += data
 
 
-def stub(size: int = 0) -> tuple[Stub, Kept]:
-    broker, kept = Stub(WHERE, size), Kept()
+def stub(size: int = 0) -> tuple[SessionStub, Kept]:
+    broker, kept = SessionStub(WHERE, size), Kept()
     broker.connection_made(kept)  # type: ignore[arg-type]  # all of a transport that it uses
     return broker, kept
 
@@ -86,7 +86,7 @@ class TestStub:
 class TestClient:
     def test_it_asks_again_when_a_response_is_whole(self) -> None:
         requests = fetches(TOPIC_ID, 3, 0)
-        client, kept = Client(requests), Kept()
+        client, kept = FetchingConnection(requests), Kept()
         client.paused = False
         client.connection_made(kept)  # type: ignore[arg-type]  # as above
         client.fetch()
@@ -99,7 +99,7 @@ class TestClient:
 
     def test_at_rest_it_takes_its_response_and_asks_no_more(self) -> None:
         requests = fetches(TOPIC_ID, 3, 0)
-        client, kept = Client(requests), Kept()
+        client, kept = FetchingConnection(requests), Kept()
         client.connection_made(kept)  # type: ignore[arg-type]  # as above
         client.fetch()
         assert (kept.written, client.answered.is_set()) == (b"", True)
@@ -112,7 +112,7 @@ class TestClient:
 
     @pytest.mark.parametrize(("got", "cut"), [(b"", False), (b"\0\0", True), (b"\0\0\0\6an", True)])
     def test_the_end_inside_a_response_is_noted(self, got: bytes, cut: bool) -> None:
-        client = Client(fetches(TOPIC_ID, 1, 0))
+        client = FetchingConnection(fetches(TOPIC_ID, 1, 0))
         client.paused = False
         client.data_received(got)
         client.connection_lost(None)
@@ -126,9 +126,9 @@ class TestClient:
 class TestTable:
     def test_modes_are_held_against_explicit_windows_of_the_same_round(self) -> None:
         rounds = {
-            "explicit": [Window(1.0, 100.0), Window(2.0, 50.0), Window(4.0, 25.0)],
-            "redirect": [Window(1.02, 99.0), Window(2.04, 49.5), Window(8.0, 10.0)],
-            "tproxy": [Window(0.9, 101.0), Window(1.8, 51.0), Window(3.6, 26.0)],
+            "explicit": [ModeWindow(1.0, 100.0), ModeWindow(2.0, 50.0), ModeWindow(4.0, 25.0)],
+            "redirect": [ModeWindow(1.02, 99.0), ModeWindow(2.04, 49.5), ModeWindow(8.0, 10.0)],
+            "tproxy": [ModeWindow(0.9, 101.0), ModeWindow(1.8, 51.0), ModeWindow(3.6, 26.0)],
         }
 
         cpu, kernel, times_cpu, pace, times_pace = transparent._table(

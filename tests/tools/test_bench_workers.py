@@ -4,11 +4,19 @@ import pytest
 
 from tools.bench import workers
 from tools.bench.windows import beside, medians
-from tools.bench.workers import Window
+from tools.bench.workers import WorkersWindow
 
 ROUNDS = {
-    "1 worker": [Window(100.0, 8_000.0, 100.0), Window(200.0, 4_000.0, 100.0), Window(400.0, 2_000.0, 100.0)],
-    "2 workers": [Window(110.0, 9_000.0, 48.0), Window(210.0, 7_200.0, 39.0), Window(400.0, 3_400.0, 44.0)],
+    "1 worker": [
+        WorkersWindow(100.0, 8_000.0, 100.0),
+        WorkersWindow(200.0, 4_000.0, 100.0),
+        WorkersWindow(400.0, 2_000.0, 100.0),
+    ],
+    "2 workers": [
+        WorkersWindow(110.0, 9_000.0, 48.0),
+        WorkersWindow(210.0, 7_200.0, 39.0),
+        WorkersWindow(400.0, 3_400.0, 44.0),
+    ],
 }
 
 

@@ -10,10 +10,10 @@ from rich.console import Console
 from tests.replay.report import sample
 from tools.demo_report import (
     MAX_DIFFERENCES,
-    Counted,
-    Outcome,
+    DemoOutcome,
+    DemoRecord,
     Prediction,
-    Record,
+    SideCounts,
     claim,
     compare,
     first_lines,
@@ -21,7 +21,7 @@ from tools.demo_report import (
     table,
 )
 
-FIRST = Record(
+FIRST = DemoRecord(
     topic="events",
     partition=3,
     offset=7,
@@ -34,12 +34,12 @@ MEASURED = Prediction(request_bytes=1_000, response_bytes=3_900, full=1, increme
 OTHER_PARTITION = replace(FIRST, partition=1, offset=0)
 
 
-def counted(request: int, response: int, *, fetches: int = 10, records: int = 0) -> Counted:
-    return Counted(fetches=fetches, request_bytes=request, response_bytes=response, record_bytes=records)
+def counted(request: int, response: int, *, fetches: int = 10, records: int = 0) -> SideCounts:
+    return SideCounts(fetches=fetches, request_bytes=request, response_bytes=response, record_bytes=records)
 
 
-def outcome(**changes: Any) -> Outcome:
-    good = Outcome(
+def outcome(**changes: Any) -> DemoOutcome:
+    good = DemoOutcome(
         seconds=2.0,
         direct=counted(33_640, 40_620, records=3_220),
         client=counted(33_640, 40_620, records=3_220),
@@ -63,7 +63,7 @@ def test_counters_are_read_from_one_side_of_the_state() -> None:
         "fetch_response_bytes": 4_000,
         "fetch_record_bytes": 1_000,
     }
-    found = Counted.of(side)
+    found = SideCounts.of(side)
     assert found == counted(300, 4_000, fetches=24, records=1_000)
     assert (found.bytes, found.listing_bytes, found.per_fetch(480)) == (4_300, 3_300, 20.0)
 

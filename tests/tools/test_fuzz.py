@@ -7,7 +7,7 @@ from pathlib import Path
 from tools.fuzz.findings import keep
 from tools.fuzz.mutate import mutated
 from tools.fuzz.plain import Watch, plain
-from tools.fuzz.target import Target, examine
+from tools.fuzz.target import FuzzTarget, examine
 
 SEEDS = [b"\0" * 40, b"quiet bytes"]
 
@@ -29,8 +29,8 @@ def _crash(data: bytes) -> None:
     _run(data.translate(None, b"\x7f\x80\x81"))
 
 
-QUICK = Target(name="toy", run=_crash, seeds=lambda: SEEDS, modules=())
-TARGET = Target(name="toy", run=_run, seeds=lambda: SEEDS, modules=(), memory=2 << 20)
+QUICK = FuzzTarget(name="toy", run=_crash, seeds=lambda: SEEDS, modules=())
+TARGET = FuzzTarget(name="toy", run=_run, seeds=lambda: SEEDS, modules=(), memory=2 << 20)
 
 
 def test_a_crash_a_hang_and_growth_are_told_apart() -> None:

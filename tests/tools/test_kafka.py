@@ -28,8 +28,8 @@ from tools.kafka.ports import free_ports
 from tools.kafka.raw import (
     API_VERSIONS,
     METADATA,
+    BodyReader,
     RawConnection,
-    Reader,
     array,
     compact_string,
     frame,
@@ -77,7 +77,7 @@ def test_response_headers_have_tags_but_for_api_versions() -> None:
 
 
 def test_reader_reads_what_was_written() -> None:
-    reader = Reader(
+    reader = BodyReader(
         string("añ") + string(None) + compact_string("b" * 200) + compact_string(None) + uvarint(300)
     )
     assert [reader.string(), reader.string()] == ["añ", None]

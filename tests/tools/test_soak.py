@@ -6,33 +6,33 @@ from typing import Any, cast
 
 from tools.soak.chaos import begins_late, reads_on
 from tools.soak.disturbances import Disturbances
-from tools.soak.producers import Topics
+from tools.soak.producers import SoakTopics
 from tools.soak.records import (
-    Log,
-    Place,
-    Produced,
-    Received,
-    Record,
+    ProducedRecords,
+    ReceivedRecords,
+    RecordLog,
+    RecordPlace,
+    SoakRecord,
     Written,
     digest_of,
     generation_of,
 )
 
-STEADY = Place("steady", 0, 3)
+STEADY = RecordPlace("steady", 0, 3)
 HEADERS = [("generation", b"0"), ("empty", b""), ("null", None)]
 
 
-def _record(number: int, **other: Any) -> Record:
+def _record(number: int, **other: Any) -> SoakRecord:
     fields: dict[str, Any] = {
         "timestamp": 1000 + number,
         "key": b"k",
         "value": b"v%d" % number,
         "headers": HEADERS,
     } | other
-    return Record(**fields)
+    return SoakRecord(**fields)
 
 
-def _line(record: Record, offset: int, partition: int = 3) -> dict[str, Any]:
+def _line(record: SoakRecord, offset: int, partition: int = 3) -> dict[str, Any]:
     """Print a record as consumer programs do."""
     value = f"{len(record.value)}:{hashlib.sha256(record.value).hexdigest()}"
     return {
@@ -62,7 +62,7 @@ def test_a_record_and_its_line_have_one_digest_and_each_field_counts() -> None:
 
 
 def test_what_was_lost_twice_in_the_log_or_invented_is_a_problem() -> None:
-    produced, log = Produced(), Log()
+    produced, log = ProducedRecords(), RecordLog()
     digests = [_record(number).digest() for number in range(4)]
     produced.sent.update(digests)
     for offset, digest in enumerate(digests[:3]):
@@ -85,7 +85,7 @@ def test_what_was_lost_twice_in_the_log_or_invented_is_a_problem() -> None:
 
 
 def test_only_a_record_that_its_producer_wrote_under_another_epoch_may_be_twice() -> None:
-    produced, log = Produced(), Log()
+    produced, log = ProducedRecords(), RecordLog()
     digest = _record(1).digest()
     produced.sent.add(digest)
     for offset in (3, 7):
@@ -100,8 +100,8 @@ def test_only_a_record_that_its_producer_wrote_under_another_epoch_may_be_twice(
     without = {first: Written(-1, -1, -1), again: Written(-1, -2, -1)}
     assert produced.problems(log, {}, without) == twice, "it was not idempotent"
     assert produced.problems(log, {}, newer | {again: Written(-1, -1, -1)}) == twice, "one was not"
-    elsewhere = Log()
-    other = Place(STEADY.topic, 0, 4)
+    elsewhere = RecordLog()
+    other = RecordPlace(STEADY.topic, 0, 4)
     elsewhere.put(STEADY, 3, digest)
     elsewhere.put(other, 7, digest)
     assert produced.problems(elsewhere, {}, {first: Written(5, 0, 9), (other, 7): Written(5, 1, 0)}) != []
@@ -112,14 +112,14 @@ def test_only_a_record_that_its_producer_wrote_under_another_epoch_may_be_twice(
 
 
 def test_records_of_a_deleted_generation_need_not_be_in_the_log() -> None:
-    produced, log = Produced(), Log()
+    produced, log = ProducedRecords(), RecordLog()
     digest = _record(1).digest()
     produced.sent.add(digest)
-    produced.delivered(Place("churn", 0, 1), 0, digest)
+    produced.delivered(RecordPlace("churn", 0, 1), 0, digest)
     assert produced.problems(log, {"churn": 1}, {}) == [], "nothing was produced to it since"
     later = _record(2).digest()
     produced.sent.add(later)
-    log.put(Place("churn", 1, 1), 0, later)
+    log.put(RecordPlace("churn", 1, 1), 0, later)
     assert produced.problems(log, {"churn": 1}, {}) == []
     assert produced.problems(log, {"churn": 0}, {}) == [
         "1 acknowledged records are not in the log: churn-1 at 0"
@@ -128,7 +128,7 @@ def test_records_of_a_deleted_generation_need_not_be_in_the_log() -> None:
 
 def test_a_record_may_come_again_after_a_rebalance_only() -> None:
     sent = {_record(number).digest() for number in range(3)}
-    received = Received(sent)
+    received = ReceivedRecords(sent)
     for offset in range(3):
         received.record(0, _line(_record(offset), offset))
     received.rebalanced(0)
@@ -139,7 +139,7 @@ def test_a_record_may_come_again_after_a_rebalance_only() -> None:
 
 
 def test_changed_and_invented_records_are_told_with_their_place() -> None:
-    received = Received({_record(number).digest() for number in range(2)})
+    received = ReceivedRecords({_record(number).digest() for number in range(2)})
     received.record(0, _line(_record(0), 0))
     received.record(0, _line(_record(1), 0))
     received.record(0, _line(_record(7), 1))
@@ -149,19 +149,19 @@ def test_changed_and_invented_records_are_told_with_their_place() -> None:
 
 
 def test_only_beginnings_of_what_was_made_again_count_as_such() -> None:
-    first, again = Place("churn", 0, 1), Place("churn", 1, 1)
-    log = Log()
+    first, again = RecordPlace("churn", 0, 1), RecordPlace("churn", 1, 1)
+    log = RecordLog()
     for offset in (5, 6, 9):
         log.put(again, offset, 1)
     assert begins_late([(again, 0), (again, 4)], log)
-    assert begins_late([(Place("churn", 2, 1), 0)], log), "nothing came of it"
+    assert begins_late([(RecordPlace("churn", 2, 1), 0)], log), "nothing came of it"
     assert not begins_late([(again, 0), (again, 7)], log)
     assert not begins_late([(first, 0)], log)
 
 
 def test_a_consumer_that_reads_on_where_it_was_in_the_topic_before_is_known() -> None:
-    before, again = Place("churn", 1, 0), Place("churn", 2, 0)
-    log = Log()
+    before, again = RecordPlace("churn", 1, 0), RecordPlace("churn", 2, 0)
+    log = RecordLog()
     for place, offset in ((before, 3), (before, 4), (again, 5), (again, 6)):
         log.put(place, offset, 1)
     assert reads_on([(again, 0), (again, 4)], log)
@@ -179,7 +179,7 @@ class _Never:
 
 
 def test_a_topic_is_not_deleted_at_the_end_of_a_run_while_somebody_is_behind() -> None:
-    topics, never = Topics("steady", "churn"), cast("Any", _Never())
+    topics, never = SoakTopics("steady", "churn"), cast("Any", _Never())
     disturbances = Disturbances(never, never, never, topics, 0, 5.0, lambda: ["slow"], frozenset())
     disturbances.end()
     disturbances.broker_kinds["topic made again"](random.Random(0))

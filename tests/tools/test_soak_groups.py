@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from tools.soak.groups.history import Life, read
+from tools.soak.groups.history import MemberLife, read
 from tools.soak.groups.judge import (
     BEYOND,
     EXCUSED,
@@ -16,21 +16,21 @@ from tools.soak.groups.judge import (
     TWICE_COMMITTED,
     UNORDERED,
     WRONG,
-    Verdict,
+    GroupsVerdict,
     judge,
 )
 
 LOG = {(0, offset): "k" for offset in range(4)}
 
 
-def life(name: str, *lines: str, killed_at: int = 0) -> Life:
+def life(name: str, *lines: str, killed_at: int = 0) -> MemberLife:
     did, errors = read(lines)
-    return Life(name, did, errors, killed_at)
+    return MemberLife(name, did, errors, killed_at)
 
 
-def judged(*lives: Life, gateway_down: Sequence[tuple[int, int]] = ()) -> dict[str, int]:
+def judged(*lives: MemberLife, gateway_down: Sequence[tuple[int, int]] = ()) -> dict[str, int]:
     """What was found, but for what is counted of each run."""
-    verdict = Verdict()
+    verdict = GroupsVerdict()
     judge(LOG, lives, gateway_down, verdict)
     assert bool(verdict.problems) == any(verdict.counts[each] for each in PROBLEMS)
     return {
@@ -51,7 +51,7 @@ def test_what_came_twice_is_told_with_what_the_group_went_through() -> None:
     one = life(
         "a", "assigned 1 0", *records(2, 0), "committed 3 0 1", "assigned 5 0", *records(6, 0, 1, 2, 3)
     )
-    verdict = Verdict()
+    verdict = GroupsVerdict()
     judge(LOG, [one], [(4, 5)], verdict)
     story = "offset 0 of partition 0: 0.000 a assigned -1 -1; 0.000 a committed 0 1; "
     story += "0.000 gateway gone until 0.000; 0.000 a assigned -1 -1"

@@ -2,15 +2,15 @@
 
 from proxy.cooperative.key_hash import murmur2
 from proxy.cooperative.positions import Positions
-from tools.soak.groups.seen import Life, judge
+from tools.soak.groups.seen import SeenLife, judge
 
 TOPIC = "orders"
 LOG = {(TOPIC, 0, offset): b"k" for offset in range(3)}
 
 
-def life(name: str, *did: tuple[float, int], killed_at: float = 0.0) -> Life:
+def life(name: str, *did: tuple[float, int], killed_at: float = 0.0) -> SeenLife:
     """A member that processed offsets at times."""
-    return Life(name, [(at, (TOPIC, 0, offset), b"k") for at, offset in did], killed_at=killed_at)
+    return SeenLife(name, [(at, (TOPIC, 0, offset), b"k") for at, offset in did], killed_at=killed_at)
 
 
 def test_a_record_that_nobody_processed_is_lost_and_its_hand_over_is_told() -> None:
@@ -49,5 +49,5 @@ def test_a_record_behind_a_later_one_of_its_key_is_out_of_order() -> None:
 
 def test_what_compaction_took_is_neither_lost_nor_invented() -> None:
     did = [(1.0, ("orders-latest", 0, 0), b"k"), (1.1, ("orders-latest", 0, 1), b"k")]
-    verdict = judge({("orders-latest", 0, 1): b"k"}, [Life("one", did)], [])
+    verdict = judge({("orders-latest", 0, 1): b"k"}, [SeenLife("one", did)], [])
     assert (verdict.lost, verdict.invented) == ([], 0)

@@ -4,7 +4,7 @@ import warnings
 from pathlib import Path
 
 from tools.soak.records import Written
-from tools.soak.written import Batch, batches
+from tools.soak.written import BatchHeader, batches
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # it reads its schemas as older Pythons have it
@@ -34,13 +34,13 @@ def test_batches_of_all_segments_are_read_in_their_order(tmp_path: Path) -> None
     (tmp_path / "00000000000000000000.log").write_bytes(_batch(0, 3, 7, 0, 40) + _batch(3, 2, 8, 0, 0))
     (tmp_path / "00000000000000000000.index").write_bytes(b"something else")
     assert list(batches(tmp_path)) == [
-        Batch(0, 2, Written(7, 0, 40)),
-        Batch(3, 4, Written(8, 0, 0)),
-        Batch(5, 6, Written(7, 1, 0)),
-        Batch(7, 7, Written(-1, -1, -1)),
+        BatchHeader(0, 2, Written(7, 0, 40)),
+        BatchHeader(3, 4, Written(8, 0, 0)),
+        BatchHeader(5, 6, Written(7, 1, 0)),
+        BatchHeader(7, 7, Written(-1, -1, -1)),
     ]
 
 
 def test_a_segment_that_is_longer_than_its_batches_ends_there(tmp_path: Path) -> None:
     (tmp_path / "00000000000000000000.log").write_bytes(_batch(0, 1, 7, 0, 0) + bytes(200))
-    assert list(batches(tmp_path)) == [Batch(0, 0, Written(7, 0, 0))]
+    assert list(batches(tmp_path)) == [BatchHeader(0, 0, Written(7, 0, 0))]

@@ -35,11 +35,11 @@ from tools.bench import (
     wire,
     workers,
 )
-from tools.bench.figures import Table, document, show
+from tools.bench.figures import FigureTable, document, show
 from tools.bench.page import page
-from tools.bench.stage import Stage
+from tools.bench.stage import BenchStage
 
-PARTS: Final[dict[str, Callable[[Stage], list[Table]]]] = {
+PARTS: Final[dict[str, Callable[[BenchStage], list[FigureTable]]]] = {
     "micro": micro.run,
     "sessions": sessions.run,
     "bytes": wire.run,
@@ -75,8 +75,8 @@ def main() -> None:
     if not console.is_terminal:
         console = Console(width=WIDTH)
     seconds = options.seconds or (QUICK_SECONDS if options.quick else SECONDS)
-    tables: list[Table] = []
-    with Stage(seconds=seconds, quick=options.quick, long=options.long, console=console) as stage:
+    tables: list[FigureTable] = []
+    with BenchStage(seconds=seconds, quick=options.quick, long=options.long, console=console) as stage:
         for name in options.only or PARTS:
             began = time.monotonic()
             measured = PARTS[name](stage)

@@ -8,9 +8,9 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Final
 
-from tools.bench.figures import DIRECT, FLOOR, Row, Table
+from tools.bench.figures import DIRECT, FLOOR, FigureRow, FigureTable
 from tools.bench.processes import Load, Proxy
-from tools.bench.stage import Stage
+from tools.bench.stage import BenchStage
 from tools.bench.windows import Rounds, beside, medians, turned, without
 
 PARTITIONS: Final = 12
@@ -34,7 +34,7 @@ class Drained:
     """MB of records a second."""
 
 
-def run(stage: Stage) -> list[Table]:
+def run(stage: BenchStage) -> list[FigureTable]:
     """Fill a topic, then read it by every route in turn."""
     gigabytes = QUICK_GIGABYTES if stage.quick else GIGABYTES
     records = round(gigabytes * 1e9 / RECORD_BYTES)
@@ -56,7 +56,7 @@ def run(stage: Stage) -> list[Table]:
     return [_table(found, kernel, resident, gigabytes)]
 
 
-def fill(stage: Stage, topic: str, records: int) -> None:
+def fill(stage: BenchStage, topic: str, records: int) -> None:
     """Produce records of 1 KB to all partitions of a topic of the stage's broker."""
     fill_at(stage.broker.address, topic, records)
 
@@ -91,42 +91,42 @@ def drained(address: str, topic: str, records: int, proxy: Proxy | None, *option
     return Drained(spent / (result["bytes"] / 1e9), result["bytes"] / 1e6 / result["seconds"])
 
 
-def _drained(stage: Stage, topic: str, records: int, proxy: Proxy | None) -> Drained:
+def _drained(stage: BenchStage, topic: str, records: int, proxy: Proxy | None) -> Drained:
     address = stage.broker.address if proxy is None else proxy.address
     return drained(address, topic, records, proxy, f"--set=fetch.max.bytes={RESPONSE_BYTES}")
 
 
 def _table(
     rounds: Rounds[Drained], kernel: Mapping[str, float], resident: Mapping[str, float], gigabytes: float
-) -> Table:
+) -> FigureTable:
     rows = [
-        Row(
+        FigureRow(
             name="CPU of the proxy",
             unit="s/GB",
             values=without(medians(rounds, "cpu"), DIRECT),
             figure="bulk of 1 MB responses: CPU",
         ),
-        Row(name="of it in the kernel", unit="%", values=kernel),
-        Row(
+        FigureRow(name="of it in the kernel", unit="%", values=kernel),
+        FigureRow(
             name="CPU in the floor's",
             unit="times",
             values=without(beside(rounds, FLOOR, "cpu"), DIRECT),
             limit=CPU_LIMIT,
             figure="bulk of 1 MB responses: CPU in the floor's",
         ),
-        Row(name="throughput", unit="MB/s", values=medians(rounds, "pace")),
-        Row(
+        FigureRow(name="throughput", unit="MB/s", values=medians(rounds, "pace")),
+        FigureRow(
             name="throughput in the floor's",
             unit="times",
             values=beside(rounds, FLOOR, "pace"),
             limit=PACE_LIMIT,
             least=True,
         ),
-        Row(name="resident afterwards", unit="MB", values=resident, limit=RESIDENT_LIMIT),
+        FigureRow(name="resident afterwards", unit="MB", values=resident, limit=RESIDENT_LIMIT),
     ]
     title = f"Bulk: {gigabytes:g} GB of 1 KB records, {PARTITIONS} partitions, one confluent-kafka consumer"
     notes = [
         f"Medians of {len(rounds[FLOOR])} rounds; ratios within a round; CPU user and system.",
         "Responses of 1 MB: fetch.max.bytes.",
     ]
-    return Table(part="bulk", title=title, rows=rows, notes=notes)
+    return FigureTable(part="bulk", title=title, rows=rows, notes=notes)

@@ -140,7 +140,7 @@ def _batch(size: int, chance: np.random.Generator) -> bytes:
     return head + chance.bytes(size - len(head))
 
 
-def _fetches(real: _Real, shape: Shape) -> list["_Exchange"]:
+def _fetches(real: _Real, shape: Shape) -> list["_ExchangeTemplate"]:
     """Make a v16 fetch of 100 partitions without a session, and its response, for each rotation."""
     chance = np.random.default_rng(0)
     first = real.fetch.index(real.topic) + 17
@@ -155,7 +155,7 @@ def _fetches(real: _Real, shape: Shape) -> list["_Exchange"]:
         request = real.fetch[:first] + b"".join(_rotated(listed, turned)) + real.fetch[end:]
         topic = real.topic + _compact(_PARTITIONS) + b"".join(_rotated(entries, turned)) + b"\0"
         body = struct.pack(">ihi", 0, 0, 0) + _compact(1) + topic + b"\0"
-        fetches.append(_Exchange(request, struct.pack(">iiB", 5 + len(body), 0, 0) + body))
+        fetches.append(_ExchangeTemplate(request, struct.pack(">iiB", 5 + len(body), 0, 0) + body))
     return fetches
 
 
@@ -180,7 +180,7 @@ class _Segment:
     broker: bool
 
 
-class _Exchange:
+class _ExchangeTemplate:
     """The packets of one exchange, as a template without numbers and addresses."""
 
     def __init__(self, request: bytes, response: bytes) -> None:
@@ -279,7 +279,7 @@ def _write(table: Table, place: int, values: Table, dtype: str, rows: Rows = sli
     table[rows, place : place + size] = values.astype(dtype)[:, None].view(np.uint8).reshape(-1, size)
 
 
-def _offsets(fetch: _Exchange, real: _Real, shape: Shape, turned: int) -> list[tuple[int, bool]]:
+def _offsets(fetch: _ExchangeTemplate, real: _Real, shape: Shape, turned: int) -> list[tuple[int, bool]]:
     """Return the places of offsets of partitions with records, each with True for the response."""
     first, second = fetch.request.index(real.topic) + 17, fetch.response.index(real.topic) + 17
     more = len(_compact(shape.records)) + shape.records - len(_compact(0))
@@ -293,7 +293,7 @@ def _offsets(fetch: _Exchange, real: _Real, shape: Shape, turned: int) -> list[t
 
 
 def _write_numbers(
-    fetches: list[_Exchange], offsets: list[list[tuple[int, bool]]], table: Table, turn: Table
+    fetches: list[_ExchangeTemplate], offsets: list[list[tuple[int, bool]]], table: Table, turn: Table
 ) -> None:
     """Write correlation ids, and offsets, which grow with each turn."""
     correlation = turn + _PREAMBLE + 1
@@ -326,7 +326,7 @@ def make(path: Path, size: int, shape: Shape = Shape()) -> Truth:  # frozen, no 
     real = _real()
     fetches = _fetches(real, shape)
     fetch, templates = fetches[0], np.stack([one.template for one in fetches])
-    opening = [_Exchange(*pair) for pair in zip(real.requests, real.responses, strict=True)]
+    opening = [_ExchangeTemplate(*pair) for pair in zip(real.requests, real.responses, strict=True)]
     everyone = np.arange(shape.connections)
     exchanges = max(size - sum(one.size for one in opening) * shape.connections, fetch.size) // fetch.size
     truth = _truth(shape, fetch, exchanges)
@@ -353,7 +353,7 @@ def make(path: Path, size: int, shape: Shape = Shape()) -> Truth:  # frozen, no 
     return truth
 
 
-def _truth(shape: Shape, fetch: _Exchange, exchanges: int) -> Truth:
+def _truth(shape: Shape, fetch: _ExchangeTemplate, exchanges: int) -> Truth:
     return Truth(
         connections=shape.connections,
         exchanges=exchanges + _PREAMBLE * shape.connections,

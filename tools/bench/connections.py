@@ -27,7 +27,7 @@ TURNS: Final = 16
 Counts: TypeAlias = dict[str, float]
 
 
-class Client(asyncio.Protocol):
+class FetchingConnection(asyncio.Protocol):
     """One connection.
 
     Args:
@@ -89,7 +89,7 @@ async def run(where: tuple[str, int], requests: Sequence[bytes], count: int, wai
         ``responses`` and ``bytes`` in all, and how many connections were ``cut``.
     """
     loop = asyncio.get_running_loop()
-    clients = [Client(requests) for _ in range(count)]
+    clients = [FetchingConnection(requests) for _ in range(count)]
     for client in clients:
         await loop.create_connection(partial(_same, client), *where)
     print("ready", flush=True)
@@ -108,7 +108,7 @@ async def run(where: tuple[str, int], requests: Sequence[bytes], count: int, wai
     return _done(clients) | {"cut": sum(client.cut for client in clients)}
 
 
-async def _pause(clients: Sequence[Client]) -> Counts:
+async def _pause(clients: Sequence[FetchingConnection]) -> Counts:
     """Pause all clients. Return their figures until then."""
     for client in clients:
         client.paused = True
@@ -117,7 +117,7 @@ async def _pause(clients: Sequence[Client]) -> Counts:
     return _done(clients)
 
 
-def _done(clients: Sequence[Client]) -> Counts:
+def _done(clients: Sequence[FetchingConnection]) -> Counts:
     return {
         "responses": sum(client.responses for client in clients),
         "bytes": sum(client.bytes for client in clients),
@@ -131,7 +131,7 @@ def fetches(topic: bytes, partitions: int, wait_ms: int) -> list[bytes]:
     return [fetch_request(0, topics, offsets=offsets, wait_ms=wait_ms) for topics in turns]
 
 
-def _same(client: Client) -> Client:
+def _same(client: FetchingConnection) -> FetchingConnection:
     return client
 
 

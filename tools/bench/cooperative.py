@@ -19,16 +19,16 @@ from typing import Final, TypeAlias
 
 import numpy as np
 
-from tools.bench.figures import FOUR_MEMBERS, ONE_MEMBER, PARALLEL, SHARE, Row, Table
+from tools.bench.figures import FOUR_MEMBERS, ONE_MEMBER, PARALLEL, SHARE, FigureRow, FigureTable
 from tools.bench.member_latency import latency
 from tools.bench.processes import Load
-from tools.bench.stage import Stage
+from tools.bench.stage import BenchStage
 from tools.bench.windows import turned
 from tools.kafka import LATEST
 from tools.kafka.jars import fetch, fetch_as
 from tools.kafka.java import java
 from tools.work_log import handled, rate, records, rewound
-from tools.worker import Worker, group_member, wait_steady
+from tools.worker import LoggedWorker, group_member, wait_steady
 
 CONSUMERS: Final = 4
 KEYS: Final = 5_000
@@ -65,7 +65,7 @@ _groups = count()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Topic:
+class TopicRecords:
     """The records of a topic."""
 
     name: str
@@ -99,12 +99,12 @@ class Ran:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class ConsumerPlace:
     """The topic, group and address for consumers."""
 
     broker: str
     gateway: str
-    topic: Topic
+    topic: TopicRecords
     group: str
     folder: Path
 
@@ -114,12 +114,12 @@ class Place:
         return 2 * self.topic.records + 1_000
 
 
-Start: TypeAlias = Callable[[Place, int], Worker]
+Start: TypeAlias = Callable[[ConsumerPlace, int], LoggedWorker]
 """Returns a consumer of a group by its number, not started yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kind:
+class GroupKind:
     """A kind of group."""
 
     consumers: int
@@ -130,7 +130,7 @@ class Kind:
     """The uncounted first seconds. 0: its consumers wait for each other before they begin."""
 
 
-def run(stage: Stage) -> list[Table]:
+def run(stage: BenchStage) -> list[FigureTable]:
     """Measure all groups in turn, with and without work. Then measure the latency that a lane adds."""
     seconds = max(SHARE_OF_WINDOW * stage.seconds, LEAST_SECONDS)
     rounds = stage.rounds(quick=1, usual=2, long=3)
@@ -140,7 +140,7 @@ def run(stage: Stage) -> list[Table]:
         kinds, missing = _kinds(folder)
         for work_ms, each_second in ((WORK_MS, BUSY_RATE), (0, IDLE_RATE)):
             name = stack.enter_context(stage.topic(1))
-            topic = Topic(name=name, records=round((seconds + WARM_UP) * each_second), work_ms=work_ms)
+            topic = TopicRecords(name=name, records=round((seconds + WARM_UP) * each_second), work_ms=work_ms)
             stage.report(f"cooperative: writing {topic.records:,} records with {KEYS:,} keys ...")
             _fill(stage, topic)
             for number in range(rounds):
@@ -152,11 +152,11 @@ def run(stage: Stage) -> list[Table]:
     return [table(ran, list(kinds), seconds=seconds, rounds=rounds, missing=missing), latency(stage)]
 
 
-def _kinds(folder: Path) -> tuple[dict[str, Kind], list[str]]:
+def _kinds(folder: Path) -> tuple[dict[str, GroupKind], list[str]]:
     """Return the kinds of groups by their columns, and descriptions of missing ones."""
     own = {
-        ONE_MEMBER: Kind(consumers=1, start=_member, alone=True),
-        FOUR_MEMBERS: Kind(consumers=CONSUMERS, start=_member),
+        ONE_MEMBER: GroupKind(consumers=1, start=_member, alone=True),
+        FOUR_MEMBERS: GroupKind(consumers=CONSUMERS, start=_member),
     }
     compiler = shutil.which("javac")
     if compiler is None:
@@ -165,12 +165,12 @@ def _kinds(folder: Path) -> tuple[dict[str, Kind], list[str]]:
     parallel = _compiled(compiler, folder, jars, "ParallelWork")
     share = _compiled(compiler, folder, fetch(LATEST), "ShareWork")
     return own | {
-        PARALLEL: Kind(
+        PARALLEL: GroupKind(
             consumers=1,
             start=lambda place, number: _java(place, parallel, number, threads=CONSUMERS),
             warm_up=WARM_UP,
         ),
-        SHARE: Kind(
+        SHARE: GroupKind(
             consumers=CONSUMERS, start=lambda place, number: _java(place, share, number), warm_up=WARM_UP
         ),
     }, []
@@ -186,7 +186,7 @@ def _compiled(compiler: str, folder: Path, jars: Path, name: str) -> list[str]:
     return [str(java()), *JVM, "-cp", f"{classes}:{jars}/*", name]
 
 
-def _member(place: Place, number: int) -> Worker:
+def _member(place: ConsumerPlace, number: int) -> LoggedWorker:
     return group_member(
         place.gateway,
         place.topic.name,
@@ -199,24 +199,24 @@ def _member(place: Place, number: int) -> Worker:
     )
 
 
-def _java(place: Place, program: Sequence[str], number: int, *, threads: int = 0) -> Worker:
+def _java(place: ConsumerPlace, program: Sequence[str], number: int, *, threads: int = 0) -> LoggedWorker:
     command = [*program, place.broker, place.topic.name, place.group, *([str(threads)] if threads else [])]
     options = (str(place.topic.work_ms), str(place.entries))
-    return Worker(command, place.folder / f"{place.group}.{number}", *options)
+    return LoggedWorker(command, place.folder / f"{place.group}.{number}", *options)
 
 
-def _fill(stage: Stage, topic: Topic) -> None:
+def _fill(stage: BenchStage, topic: TopicRecords) -> None:
     size = [f"--records={topic.records}", f"--bytes={BYTES}", f"--keys={KEYS}", *BATCH]
     with Load("tools.bench.load", "fill", stage.broker.address, topic.name, *size) as load:
         load.ready().result()
 
 
-def _ran(stage: Stage, topic: Topic, kind: Kind, seconds: float, folder: Path) -> Ran:
+def _ran(stage: BenchStage, topic: TopicRecords, kind: GroupKind, seconds: float, folder: Path) -> Ran:
     """Let a group of one kind read a topic for some time. With work, kill a consumer; the others finish."""
     group = f"billing-{next(_groups)}"
     with ExitStack() as stack:
         gateway = stack.enter_context(stage.gateway("--cooperative", group)).ready()
-        place = Place(
+        place = ConsumerPlace(
             broker=stage.broker.address, gateway=gateway.address, topic=topic, group=group, folder=folder
         )
         workers = [stack.enter_context(kind.start(place, number)) for number in range(kind.consumers)]
@@ -248,14 +248,14 @@ def _ran(stage: Stage, topic: Topic, kind: Kind, seconds: float, folder: Path) -
     )
 
 
-def _begin(workers: Sequence[Worker]) -> None:
+def _begin(workers: Sequence[LoggedWorker]) -> None:
     """Wait until each consumer has a record."""
     deadline = time.monotonic() + BEGIN_SECONDS
     while not all(worker.done for worker in workers) and time.monotonic() < deadline:
         time.sleep(0.2)
 
 
-def _kill(stack: ExitStack, workers: list[Worker], kind: Kind, place: Place) -> Killed:
+def _kill(stack: ExitStack, workers: list[LoggedWorker], kind: GroupKind, place: ConsumerPlace) -> Killed:
     """Kill the busiest consumer. Wait until all records are done, or no more are handled."""
     busiest = max(workers, key=lambda worker: worker.done)
     at = busiest.kill()
@@ -285,7 +285,7 @@ def table(
     seconds: float,
     rounds: int,
     missing: Sequence[str],
-) -> Table:
+) -> FigureTable:
     """Make the table.
 
     Args:
@@ -300,8 +300,8 @@ def table(
         of = {kind: ran[work_ms, kind] for kind in kinds}
         what = f"{work_ms} ms of work"
         rows += [
-            Row(name=what, unit="records/s", values=_medians(of, lambda each: each.rate)),
-            Row(
+            FigureRow(name=what, unit="records/s", values=_medians(of, lambda each: each.rate)),
+            FigureRow(
                 name=f"{what}, beside 1 member",
                 unit="times",
                 values=_beside(of, ONE_MEMBER),
@@ -312,7 +312,7 @@ def table(
         if PARALLEL in of:
             values = {FOUR_MEMBERS: _beside(of, PARALLEL)[FOUR_MEMBERS]}
             rows.append(
-                Row(
+                FigureRow(
                     name=f"{what}, beside parallel-consumer",
                     unit="times",
                     values=values,
@@ -322,12 +322,12 @@ def table(
             )
         own = {kind: each for kind, each in of.items() if kind in {ONE_MEMBER, FOUR_MEMBERS}}
         rows += [
-            Row(
+            FigureRow(
                 name=f"{what}, CPU of the gateway",
                 unit="% of a core",
                 values=_medians(own, lambda each: each.cpu),
             ),
-            Row(
+            FigureRow(
                 name=f"{what}, out of order by key",
                 unit="records",
                 values={kind: max(each.disordered for each in found) for kind, found in of.items()},
@@ -337,7 +337,7 @@ def table(
     kills = {kind: [each.killed for each in ran[WORK_MS, kind] if each.killed] for kind in kinds}
     for name, unit, of_kill, limit in _OF_A_KILL:
         values = {kind: max(map(of_kill, found)) for kind, found in kills.items() if found}
-        rows.append(Row(name=f"one is killed: {name}", unit=unit, values=values, limit=limit))
+        rows.append(FigureRow(name=f"one is killed: {name}", unit=unit, values=values, limit=limit))
     notes = [
         f"Medians of {rounds} rounds of {seconds:g} s; of a kill the worst.",
         f"One partition, records of {BYTES} bytes in batches of 16 kB, {KEYS:,} keys by chance.",
@@ -350,7 +350,7 @@ def table(
         f"Share group: Java consumers {LATEST}, a process each, with their defaults.",
         *missing,
     ]
-    return Table(part="cooperative", title="Four consumers on one partition", rows=rows, notes=notes)
+    return FigureTable(part="cooperative", title="Four consumers on one partition", rows=rows, notes=notes)
 
 
 _OF_A_KILL: Final[tuple[tuple[str, str, Callable[[Killed], float], float | None], ...]] = (

@@ -10,7 +10,7 @@ from typing import Any, Self
 
 
 @dataclass(frozen=True, slots=True)
-class Counted:
+class CountedFetches:
     """Fetches on one side. Bytes are complete frames with their length."""
 
     requests: int
@@ -36,8 +36,8 @@ class Counted:
             kinds,
         )
 
-    def __sub__(self, before: "Counted") -> "Counted":
-        return Counted(
+    def __sub__(self, before: "CountedFetches") -> "CountedFetches":
+        return CountedFetches(
             self.requests - before.requests,
             self.responses - before.responses,
             self.records - before.records,

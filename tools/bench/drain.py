@@ -5,9 +5,9 @@ from contextlib import ExitStack
 from statistics import median
 from typing import Final
 
-from tools.bench.figures import GATEWAY, Row, Table
+from tools.bench.figures import GATEWAY, FigureRow, FigureTable
 from tools.bench.processes import Load
-from tools.bench.stage import Stage
+from tools.bench.stage import BenchStage
 from tools.kafka.admin import Admin
 
 CONNECTIONS: Final = 500
@@ -19,7 +19,7 @@ LIMIT: Final = 2.0
 """Seconds."""
 
 
-def run(stage: Stage) -> list[Table]:
+def run(stage: BenchStage) -> list[FigureTable]:
     """Stop gateways while their connections are busy."""
     rounds = 1 if stage.quick else ROUNDS
     with stage.topic(1) as topic:
@@ -28,13 +28,13 @@ def run(stage: Stage) -> list[Table]:
         stage.report(f"drain: {rounds} gateways leave {CONNECTIONS} busy connections ...")
         left = [_leave(stage, topic_id) for _ in range(rounds)]
     rows = [
-        Row(
+        FigureRow(
             name="from SIGTERM to its end",
             unit="s",
             values={GATEWAY: median(seconds for seconds, _ in left)},
             limit=LIMIT,
         ),
-        Row(
+        FigureRow(
             name="connections cut inside a response",
             unit="",
             values={GATEWAY: sum(cut for _, cut in left)},
@@ -42,10 +42,12 @@ def run(stage: Stage) -> list[Table]:
         ),
     ]
     notes = [f"Each fetch waits {WAIT_MS} ms at the broker; median of {rounds}."]
-    return [Table(part="drain", title=f"Leaving {CONNECTIONS} busy connections", rows=rows, notes=notes)]
+    return [
+        FigureTable(part="drain", title=f"Leaving {CONNECTIONS} busy connections", rows=rows, notes=notes)
+    ]
 
 
-def _leave(stage: Stage, topic_id: str) -> tuple[float, int]:
+def _leave(stage: BenchStage, topic_id: str) -> tuple[float, int]:
     """Return the seconds until the gateway stopped, and the number of connections cut in a response."""
     with ExitStack() as stack:
         gateway = stack.enter_context(stage.gateway())

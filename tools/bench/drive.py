@@ -16,10 +16,10 @@ from proxy.protocol.api import ApiKey
 from replay.drive.loading import Wanted, load
 from replay.drive.report import DriveReport
 from replay.drive.running import PlayOptions, drive
-from tools.bench.figures import REPLAY, Row, Table
+from tools.bench.figures import REPLAY, FigureRow, FigureTable
 from tools.bench.frames import fetch_response
 from tools.bench.processes import HOST, Proxy
-from tools.bench.stage import Stage
+from tools.bench.stage import BenchStage
 from tools.kafka.ports import free_ports
 from tools.kafka.raw import array, compact_array, compact_string, frame, string
 
@@ -39,7 +39,7 @@ _NODE: Final = 1
 _NO_LOG: Final = bytes(16)  # timestamp, offset
 
 
-class Stub(asyncio.Protocol):
+class DriveStub(asyncio.Protocol):
     """Responds to every fetch with the same 100 entries without records, and to other requests minimally.
 
     Args:
@@ -93,18 +93,20 @@ def _offset(partition: int) -> bytes:
 
 async def serve(address: Address) -> None:
     """Run the stub until the process is ended."""
-    server = await asyncio.get_running_loop().create_server(lambda: Stub(address), address.host, address.port)
+    server = await asyncio.get_running_loop().create_server(
+        lambda: DriveStub(address), address.host, address.port
+    )
     await server.serve_forever()
 
 
-def run(stage: Stage) -> list[Table]:
+def run(stage: BenchStage) -> list[FigureTable]:
     """Measure the highest rate, with enough connections."""
     stage.report("drive: captured fetches of 100 partitions, at a stub ...")
     port = free_ports(1)
     rounds = 2 if stage.quick else ROUNDS
     with Proxy([sys.executable, "-m", "tools.bench.drive", f"{HOST}:{port}"], port):
         rate = fetches_per_second(Address(HOST, port), rounds=rounds)
-    row = Row(
+    row = FigureRow(
         name=f"fetches of {PARTITIONS} partitions, --max-wait 0, {COPIES} connections",
         unit="1/s",
         values={REPLAY: rate},
@@ -112,7 +114,11 @@ def run(stage: Stage) -> list[Table]:
         least=True,
     )
     notes = ("at a stub of the bench's own that responds at once; player and stub on the same machine",)
-    return [Table(part="drive", title="Playing a capture as fast as responses come", rows=[row], notes=notes)]
+    return [
+        FigureTable(
+            part="drive", title="Playing a capture as fast as responses come", rows=[row], notes=notes
+        )
+    ]
 
 
 def fetches_per_second(target: Address, *, rounds: int) -> float:

@@ -35,7 +35,7 @@ JUDGED: Final = (GATEWAY, FOLLOW, *TRANSPARENT, TWO_WORKERS, REPLAY, MEMBER, FOU
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class FigureRow:
     """One figure."""
 
     name: str
@@ -70,12 +70,12 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
+class FigureTable:
     """The rows of one measurement."""
 
     part: str
     title: str
-    rows: Sequence[Row]
+    rows: Sequence[FigureRow]
     notes: Sequence[str] = field(default=())
     """Remarks for readers: missing routes, and where figures were counted."""
     always: Sequence[str] = field(default=())
@@ -102,17 +102,17 @@ def shown(value: float) -> float:
     return float(number(value).replace(",", ""))
 
 
-def _cells(table: Table, row: Row) -> list[str]:
+def _cells(table: FigureTable, row: FigureRow) -> list[str]:
     values = [number(row.values[name]) if name in row.values else "-" for name in table.columns]
     result = {None: "", True: "met", False: "missed"}[row.met]
     return [row.name, row.unit, *values, row.target, result]
 
 
-def _head(table: Table) -> list[str]:
+def _head(table: FigureTable) -> list[str]:
     return ["", "unit", *table.columns, "target", ""]
 
 
-def show(console: Console, table: Table) -> None:
+def show(console: Console, table: FigureTable) -> None:
     """Print a table."""
     printed = RichTable(title=table.title, title_justify="left", title_style="bold")
     for place, name in enumerate(_head(table)):
@@ -127,7 +127,7 @@ def show(console: Console, table: Table) -> None:
     console.print()
 
 
-def markdown(tables: Sequence[Table]) -> str:
+def markdown(tables: Sequence[FigureTable]) -> str:
     """Format tables as Markdown."""
     lines: list[str] = []
     for table in tables:
@@ -142,7 +142,7 @@ def _line(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def document(tables: Sequence[Table]) -> list[dict[str, Any]]:
+def document(tables: Sequence[FigureTable]) -> list[dict[str, Any]]:
     """Return tables as plain values, for JSON."""
     return [
         {

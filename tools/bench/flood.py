@@ -50,7 +50,7 @@ BACK_OFF_SECONDS: Final = 0.1
 """A client's wait after an error."""
 
 
-class Client(asyncio.Protocol):
+class FloodConnection(asyncio.Protocol):
     """One connection, which discards its input."""
 
     transport: asyncio.WriteTransport
@@ -150,7 +150,7 @@ async def run(where: tuple[str, int], kind: str, count: int, topic: bytes) -> in
     print("ready", flush=True)
     while await loop.run_in_executor(None, sys.stdin.readline):
         ends = loop.run_in_executor(None, sys.stdin.readline)
-        clients = [(await loop.create_connection(Client, *where))[1] for _ in range(count)]
+        clients = [(await loop.create_connection(FloodConnection, *where))[1] for _ in range(count)]
         began, before = loop.time(), sent
         if kind == QUEUED:
             for client in clients:

@@ -1,7 +1,7 @@
 """The table that compares fetchgate with the floor and haproxy, and a profile for each missed limit.
 
-Each part marks rows of its own tables for it (`Row.figure`). If a part misses a limit, an exchange of that
-part is profiled by the gateway's functions (`tools.bench.inside`).
+Each part marks rows of its own tables for it (`FigureRow.figure`). If a part misses a limit, an exchange of
+that part is profiled by the gateway's functions (`tools.bench.inside`).
 """
 
 import cProfile
@@ -12,7 +12,7 @@ from statistics import median
 from types import CodeType
 from typing import Final
 
-from tools.bench.figures import FLOOR, GATEWAY, HAPROXY, JUDGED, Row, Table
+from tools.bench.figures import FLOOR, GATEWAY, HAPROXY, JUDGED, FigureRow, FigureTable
 from tools.bench.inside import Inside
 from tools.bench.page import PROFILE
 from tools.bench.traffic import Traffic, fetches, produces
@@ -44,32 +44,32 @@ _MEASURING: Final = (
 _ROOT: Final = Path(__file__).parents[2]
 
 
-def to_floor(tables: Iterable[Table]) -> Table:
+def to_floor(tables: Iterable[FigureTable]) -> FigureTable:
     """Return the rows with a figure, each with the values of the floor, haproxy and fetchgate."""
     rows = [
-        Row(name=row.figure, unit=row.unit, values=_values(row), limit=row.limit, least=row.least)
+        FigureRow(name=row.figure, unit=row.unit, values=_values(row), limit=row.limit, least=row.least)
         for table in tables
         for row in table.rows
         if row.figure
     ]
     notes = ["All three in the same run, in turns. Of two modes, the dearer one is shown."]
-    return Table(part="floor", title=TITLE, rows=rows, notes=notes, always=(*PEERS, GATEWAY))
+    return FigureTable(part="floor", title=TITLE, rows=rows, notes=notes, always=(*PEERS, GATEWAY))
 
 
-def _values(row: Row) -> dict[str, float]:
+def _values(row: FigureRow) -> dict[str, float]:
     own = [row.values[name] for name in JUDGED if name in row.values]
     peers = {name: row.values[name] for name in PEERS if name in row.values}
     return peers | {GATEWAY: min(own) if row.least else max(own)}
 
 
-def where(part: str, tables: Sequence[Table]) -> list[Table]:
+def where(part: str, tables: Sequence[FigureTable]) -> list[FigureTable]:
     """Return the profiles of a part. Empty if it has kept the limits of its figures."""
     if not any(row.figure and row.met is False for table in tables for row in table.rows):
         return []
     return [_profiled(part, name, traffic) for name, traffic in PROFILED.get(part, {}).items()]
 
 
-def _profiled(part: str, name: str, traffic: Traffic) -> Table:
+def _profiled(part: str, name: str, traffic: Traffic) -> FigureTable:
     """Measure the own time of each function of the gateway in one exchange.
 
     A busy machine disturbs some exchanges, so medians are used.
@@ -91,14 +91,14 @@ def _profiled(part: str, name: str, traffic: Traffic) -> Table:
     listed = [("all", sum(times.values()), sum(calls[label] for label in times))]
     listed += [(label, times[label], calls[label]) for label in dearest]
     rows = [
-        Row(name=f"{label}, {count / EXCHANGES:.1f} calls", unit="µs", values={GATEWAY: spent})
+        FigureRow(name=f"{label}, {count / EXCHANGES:.1f} calls", unit="µs", values={GATEWAY: spent})
         for label, spent, count in listed
     ]
     notes = [
         f"Own time of {len(times)} functions in one exchange, in a tight loop; without event loop, kernel.",
         "The profiler makes calls dearer than they are. In cold caches their number counts.",
     ]
-    return Table(part=part, title=f"{PROFILE}{part}, {name}", rows=rows, notes=notes)
+    return FigureTable(part=part, title=f"{PROFILE}{part}, {name}", rows=rows, notes=notes)
 
 
 def _label(code: CodeType | str) -> str:

@@ -17,7 +17,7 @@ from replay.capture.kafka.exchange import READ, Exchange
 from replay.capture.kafka.exchanges import Connections
 from replay.capture.packets import segments
 from replay.capture.packets.tcp import Filter
-from tools.kafka.raw import Reader
+from tools.kafka.raw import BodyReader
 
 KINDS: Final[Mapping[ApiKey, frozenset[int]]] = {
     ApiKey.PRODUCE: frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER}),
@@ -34,7 +34,7 @@ Place: TypeAlias = tuple[bytes, int]
 """A topic's name or id, as in this version of the request, and a partition."""
 
 
-class _Event(NamedTuple):
+class _LeaderEvent(NamedTuple):
     """A request for partitions, or its response. Of events at the same time, responses come first."""
 
     time: int
@@ -95,18 +95,18 @@ def gaps(exchanges: Iterable[Exchange], api_key: ApiKey) -> list[float]:
     return found
 
 
-def _events(exchange: Exchange) -> Iterator[_Event]:
+def _events(exchange: Exchange) -> Iterator[_LeaderEvent]:
     """Yield the request and the response of an exchange, as far as they were captured."""
     is_fetch = exchange.api_key == ApiKey.FETCH
     if not exchange.request or exchange.request_missing:
         return
     listed = frozenset(_fetched(exchange) if is_fetch else _produced(exchange))
-    yield _Event(exchange.request_time, True, exchange.broker, listed)
+    yield _LeaderEvent(exchange.request_time, True, exchange.broker, listed)
     if exchange.response and not exchange.response_missing:
         errors = _fetch_errors(exchange) if is_fetch else _produce_errors(exchange)
         wanted = KINDS[ApiKey(exchange.api_key)]
         failed = frozenset(place for place, error in errors if error in wanted)
-        yield _Event(exchange.response_time, False, exchange.broker, listed, failed)
+        yield _LeaderEvent(exchange.response_time, False, exchange.broker, listed, failed)
 
 
 def _fetched(exchange: Exchange) -> Iterator[Place]:
@@ -174,7 +174,7 @@ class _Body:
     """
 
     def __init__(self, frame: bytes, at: int, version: int) -> None:
-        self.reader = Reader(frame, at)
+        self.reader = BodyReader(frame, at)
         self._flexible = version >= _FIRST_FLEXIBLE
         self._ids = version >= _FIRST_WITH_IDS
 

@@ -5,9 +5,9 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Final
 
-from tools.bench.figures import DIRECT, FLOOR, GATEWAY, HAPROXY, Row, Table
-from tools.bench.processes import Gateway, Load, Proxy
-from tools.bench.stage import Stage
+from tools.bench.figures import DIRECT, FLOOR, GATEWAY, HAPROXY, FigureRow, FigureTable
+from tools.bench.processes import BenchGateway, Load, Proxy
+from tools.bench.stage import BenchStage
 from tools.bench.windows import Rounds, beside, medians, turned, without
 from tools.bench.wire import consumer
 
@@ -34,7 +34,7 @@ class Spent:
         return self.proxy + self.broker
 
 
-def run(stage: Stage) -> list[Table]:
+def run(stage: BenchStage) -> list[FigureTable]:
     """Measure all routes in turn, several rounds."""
     rounds = stage.rounds(quick=1, usual=4, long=8)
     with ExitStack() as stack:
@@ -61,12 +61,12 @@ def run(stage: Stage) -> list[Table]:
     return [_table(spent, fetches / (rounds * (stage.seconds / SHARE + SETTLE_SECONDS)))]
 
 
-def _incremental(gateway: Gateway) -> int:
+def _incremental(gateway: BenchGateway) -> int:
     """Return how many incremental fetches a gateway has sent."""
     return int(gateway.state()["totals"]["broker"]["fetches"]["incremental"])
 
 
-def _window(stage: Stage, topic: str, proxy: Proxy | None) -> Spent:
+def _window(stage: BenchStage, topic: str, proxy: Proxy | None) -> Spent:
     broker = stage.broker_meter
     address = stage.broker.address if proxy is None else proxy.address
     with consumer(address, topic, PARTITIONS) as load:
@@ -81,25 +81,25 @@ def _window(stage: Stage, topic: str, proxy: Proxy | None) -> Spent:
     return Spent((after[0] - before[0]) / took, (after[1] - before[1]) / took)
 
 
-def _table(spent: Rounds[Spent], fetches: float) -> Table:
+def _table(spent: Rounds[Spent], fetches: float) -> FigureTable:
     what = f"{PARTITIONS:,} partitions, one with {RATE} records/s"
     rows = [
-        Row(
+        FigureRow(
             name="proxy",
             unit="% of a core",
             values=without(medians(spent, "proxy"), DIRECT),
             figure=f"{what}: CPU",
         ),
-        Row(
+        FigureRow(
             name="proxy in the floor's",
             unit="times",
             values=without(beside(spent, FLOOR, "proxy"), DIRECT),
             limit=CPU_LIMIT,
             figure=f"{what}: CPU in the floor's",
         ),
-        Row(name="broker", unit="% of a core", values=medians(spent, "broker")),
-        Row(name="both", unit="% of a core", values=medians(spent, "both")),
-        Row(
+        FigureRow(name="broker", unit="% of a core", values=medians(spent, "broker")),
+        FigureRow(name="both", unit="% of a core", values=medians(spent, "both")),
+        FigureRow(
             name="both in direct",
             unit="times",
             values=without(beside(spent, DIRECT, "both"), DIRECT),
@@ -111,4 +111,4 @@ def _table(spent: Rounds[Spent], fetches: float) -> Table:
         f"Medians of {len(spent[FLOOR])} rounds; ratios within a round.",
         f"Some {fetches:.0f} incremental fetches a second. The broker's has the producer's requests.",
     ]
-    return Table(part="idle", title=f"Idle: {what}", rows=rows, notes=notes)
+    return FigureTable(part="idle", title=f"Idle: {what}", rows=rows, notes=notes)

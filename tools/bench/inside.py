@@ -54,7 +54,7 @@ def cool() -> None:
     np.add(_TOUCHED, 1, out=_TOUCHED)
 
 
-class _Transport(asyncio.Transport):
+class _MemoryTransport(asyncio.Transport):
     """Keeps what is written. Its socket is not connected."""
 
     def __init__(self, sock: socket.socket) -> None:
@@ -102,7 +102,7 @@ class _NoTasks(Tasks):
         work.close()
 
 
-class _Gateway(Gateway):
+class _IdleGateway(Gateway):
     """A gateway that is bound, but accepts nothing and never connects."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -123,16 +123,16 @@ class Inside:
     def __init__(self, *, gateway: bool) -> None:
         self._loop = asyncio.new_event_loop()
         self._socket = socket.socket()
-        self._client, self._broker = _Transport(self._socket), _Transport(self._socket)
+        self._client, self._broker = _MemoryTransport(self._socket), _MemoryTransport(self._socket)
         self._client_side: Side
         self._broker_side: Side
-        self._gateway = _Gateway(self._loop) if gateway else None
+        self._gateway = _IdleGateway(self._loop) if gateway else None
         if self._gateway is not None:
             link = Link(self._gateway.server, None)
             self._client_side, self._broker_side = ClientProtocol(link), BrokerProtocol(link)
         else:
-            side = passthrough.Side()
-            self._client_side, self._broker_side = side, passthrough.Side(other=side)
+            side = passthrough.FloorSide()
+            self._client_side, self._broker_side = side, passthrough.FloorSide(other=side)
         self._client_side.connection_made(self._client)
         self._broker_side.connection_made(self._broker)
 

@@ -17,8 +17,8 @@ from aiokafka.record.default_records import (  # type: ignore[import-untyped]  #
 from proxy.cooperative.filtered import split_records
 from proxy.cooperative.key_hash import SPACE
 from proxy.cooperative.ranges import Split
-from tools.bench.figures import GATEWAY, Row, Table
-from tools.bench.stage import Stage
+from tools.bench.figures import GATEWAY, FigureRow, FigureTable
+from tools.bench.stage import BenchStage
 
 _CODECS: Final = {
     "none": (0, 1.2),
@@ -37,7 +37,7 @@ _QUARTER: Final = SPACE // 4
 _EIGHTH: Final = SPACE // 8
 
 
-def run(stage: Stage) -> list[Table]:
+def run(stage: BenchStage) -> list[FigureTable]:
     """Measure all codecs."""
     stage.report("filter: records of a quarter of the hashes ...")
     batches = 10 if stage.quick else 50
@@ -48,23 +48,27 @@ def run(stage: Stage) -> list[Table]:
     rows = []
     for name, (codec, least) in _CODECS.items():
         once, split = took[name]
-        rate = Row(
+        rate = FigureRow(
             name=f"{name}, a quarter is kept",
             unit="million records/s",
             values={GATEWAY: batches * _RECORDS / once / 1e6},
             limit=least,
             least=True,
         )
-        times = Row(name=f"{name}, 8 lanes", unit="times one", values={GATEWAY: split / once})
+        times = FigureRow(name=f"{name}, 8 lanes", unit="times one", values={GATEWAY: split / once})
         rows += [rate, times if codec else _limited(times)]
     notes = [
         "One processor; CPU time, the best of all rounds. 1,000 records of 200 bytes a batch, 5,000 keys."
     ]
-    return [Table(part="filter", title="Filtering records by the hash of their keys", rows=rows, notes=notes)]
+    return [
+        FigureTable(
+            part="filter", title="Filtering records by the hash of their keys", rows=rows, notes=notes
+        )
+    ]
 
 
-def _limited(row: Row) -> Row:
-    return Row(name=row.name, unit=row.unit, values=row.values, limit=_EIGHT_LANES)
+def _limited(row: FigureRow) -> FigureRow:
+    return FigureRow(name=row.name, unit=row.unit, values=row.values, limit=_EIGHT_LANES)
 
 
 def _batches(codec: int, count: int) -> bytes:

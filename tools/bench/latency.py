@@ -10,10 +10,10 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tools.bench.figures import DIRECT, FLOOR, Row, Table
+from tools.bench.figures import DIRECT, FLOOR, FigureRow, FigureTable
 from tools.bench.load import WARM_UP as NOT_COUNTED
 from tools.bench.processes import Load, Proxy
-from tools.bench.stage import Stage
+from tools.bench.stage import BenchStage
 from tools.bench.windows import Rounds, beside, beyond, medians, turned, without
 
 LONG_SHARE, SHARE = 1.5, 0.25
@@ -32,7 +32,7 @@ BYTES: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class LatencyWindow:
     """One window of one route."""
 
     p50: float
@@ -42,17 +42,17 @@ class Window:
     """CPU of the proxy, in percent of a core; 0 without a proxy."""
 
 
-def run(stage: Stage) -> list[Table]:
+def run(stage: BenchStage) -> list[FigureTable]:
     """Measure both rates."""
     return [_table(rate, seconds_of(stage), *measured(stage, rate)) for rate in RATES]
 
 
-def seconds_of(stage: Stage) -> float:
+def seconds_of(stage: BenchStage) -> float:
     """Return the length of a window in seconds."""
     return stage.seconds * (LONG_SHARE if stage.long else SHARE)
 
 
-def measured(stage: Stage, rate: int) -> tuple[dict[str, list[Window]], dict[str, float]]:
+def measured(stage: BenchStage, rate: int) -> tuple[dict[str, list[LatencyWindow]], dict[str, float]]:
     """Measure all routes in turn, several rounds, at one rate.
 
     Returns:
@@ -84,10 +84,10 @@ def measured(stage: Stage, rate: int) -> tuple[dict[str, list[Window]], dict[str
     return {name: windows(found[name], cpu[name]) for name in routes}, kernel
 
 
-def windows(latencies: Mapping[str, Mapping[str, Any]], cpu: list[float]) -> list[Window]:
+def windows(latencies: Mapping[str, Mapping[str, Any]], cpu: list[float]) -> list[LatencyWindow]:
     """Join what a consumer printed with the CPU of each window."""
     return [
-        Window(p50=latencies[str(number)]["p50"], p99=latencies[str(number)]["p99"], cpu=spent)
+        LatencyWindow(p50=latencies[str(number)]["p50"], p99=latencies[str(number)]["p99"], cpu=spent)
         for number, spent in enumerate(cpu)
     ]
 
@@ -106,39 +106,41 @@ def _produce(address: str, topic: str, rate: int, window: int, proxy: Proxy | No
     return 100 * (after - before) / (ended - began)
 
 
-def _table(rate: int, seconds: float, rounds: Rounds[Window], kernel: Mapping[str, float]) -> Table:
+def _table(
+    rate: int, seconds: float, rounds: Rounds[LatencyWindow], kernel: Mapping[str, float]
+) -> FigureTable:
     what = f"{rate:,} records/s, producer and consumer"
     rows = [
-        Row(name="p50", unit="ms", values=medians(rounds, "p50")),
-        Row(
+        FigureRow(name="p50", unit="ms", values=medians(rounds, "p50")),
+        FigureRow(
             name="added to p50",
             unit="ms",
             values=without(beyond(rounds, DIRECT, "p50"), DIRECT),
             figure=f"{what}: added to p50",
         ),
-        Row(
+        FigureRow(
             name="p50 above the floor's",
             unit="ms",
             values=without(beyond(rounds, FLOOR, "p50"), DIRECT),
             limit=ADDED_LIMIT,
             figure=f"{what}: p50 above the floor's",
         ),
-        Row(
+        FigureRow(
             name="CPU of the proxy",
             unit="% of a core",
             values=without(medians(rounds, "cpu"), DIRECT),
             figure=f"{what}: CPU",
         ),
-        Row(name="of it in the kernel", unit="%", values=kernel),
-        Row(
+        FigureRow(name="of it in the kernel", unit="%", values=kernel),
+        FigureRow(
             name="CPU in the floor's",
             unit="times",
             values=without(beside(rounds, FLOOR, "cpu"), DIRECT),
             limit=CPU_LIMIT if rate == CPU_RATE else None,
             figure=f"{what}: CPU in the floor's",
         ),
-        Row(name="p99", unit="ms", values=medians(rounds, "p99"), figure=f"{what}: p99"),
-        Row(
+        FigureRow(name="p99", unit="ms", values=medians(rounds, "p99"), figure=f"{what}: p99"),
+        FigureRow(
             name="p99 in the floor's",
             unit="times",
             values=beside(rounds, FLOOR, "p99"),
@@ -152,4 +154,4 @@ def _table(rate: int, seconds: float, rounds: Rounds[Window], kernel: Mapping[st
         "Producer and consumer both connect through the proxy; acks=all, linger 0.",
     ]
     title = f"Latency: {rate:,} records/s of {BYTES} bytes, produce to consume"
-    return Table(part="latency", title=title, rows=rows, notes=notes)
+    return FigureTable(part="latency", title=title, rows=rows, notes=notes)

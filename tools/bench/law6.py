@@ -10,10 +10,10 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Final
 
-from tools.bench.counting import Counted
-from tools.bench.figures import GATEWAY, Row, Table
-from tools.bench.processes import Gateway, Load
-from tools.bench.stage import Stage
+from tools.bench.counting import CountedFetches
+from tools.bench.figures import GATEWAY, FigureRow, FigureTable
+from tools.bench.processes import BenchGateway, Load
+from tools.bench.stage import BenchStage
 
 WINDOWS: Final = 3
 """The number of windows in the run: a minute by default."""
@@ -40,16 +40,16 @@ class Running:
     """A workload with its own gateway."""
 
     name: str
-    gateway: Gateway
+    gateway: BenchGateway
     samples: list[Sample]
 
     def look(self) -> Sample:
         """Return the bytes of both sides so far."""
         state = self.gateway.state()
-        return Counted.of(state, "client").total, Counted.of(state, "broker").total
+        return CountedFetches.of(state, "client").total, CountedFetches.of(state, "broker").total
 
 
-def run(stage: Stage) -> list[Table]:
+def run(stage: BenchStage) -> list[FigureTable]:
     """Run all workloads at the same time."""
     seconds = round(WINDOWS * stage.seconds)
     stage.report(f"law6: five clients for whom sessions hardly pay, {seconds} s ...")
@@ -57,14 +57,14 @@ def run(stage: Stage) -> list[Table]:
         running = _start(stage, stack)
         for _ in range(seconds):
             _note_second(running)
-        kinds = {each.name: Counted.of(each.gateway.state(), "broker").kinds for each in running}
+        kinds = {each.name: CountedFetches.of(each.gateway.state(), "broker").kinds for each in running}
     rows = [row for workload in running for row in _rows(workload)]
     made = sum(each["full"] for each in kinds.values())
     notes = [
         f"Direct: what the same gateway exchanged with the client. Sessions requested in all: {made}.",
         "Worst: of all stretches of that length, in steps of one second.",
     ]
-    return [Table(part="law6", title="Never dearer than the wire", rows=rows, notes=notes)]
+    return [FigureTable(part="law6", title="Never dearer than the wire", rows=rows, notes=notes)]
 
 
 def _note_second(running: Sequence[Running]) -> None:
@@ -81,7 +81,7 @@ def _note_second(running: Sequence[Running]) -> None:
         workload.samples.append(max((each[number] for each in looks), key=lambda each: each[1] - each[0]))
 
 
-def _start(stage: Stage, stack: ExitStack) -> list[Running]:
+def _start(stage: BenchStage, stack: ExitStack) -> list[Running]:
     mixed = stack.enter_context(stage.topic(50))
     long_names = ",".join(stack.enter_context(stage.topic(50, name=LONG_NAME)) for _ in range(2))
     for topics, rate in ((mixed, 500), (long_names, 500)):
@@ -103,10 +103,10 @@ def _start(stage: Stage, stack: ExitStack) -> list[Running]:
     return running
 
 
-def _rows(workload: Running) -> list[Row]:
+def _rows(workload: Running) -> list[FigureRow]:
     direct, through = workload.samples[-1]
     rows = [
-        Row(
+        FigureRow(
             name=workload.name,
             unit="kB",
             values={"direct": direct / 1e3, GATEWAY: through / 1e3},
@@ -117,7 +117,7 @@ def _rows(workload: Running) -> list[Row]:
         if len(workload.samples) > width:
             worst = 100 * dearest(workload.samples, width)
             values = {GATEWAY: worst}
-            rows.append(Row(name=f"worst {width} s", unit="% of direct", values=values, limit=100))
+            rows.append(FigureRow(name=f"worst {width} s", unit="% of direct", values=values, limit=100))
     return rows
 
 

@@ -10,9 +10,9 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Final
 
-from tools.bench.figures import FLOOR, Row, Table
+from tools.bench.figures import FLOOR, FigureRow, FigureTable
 from tools.bench.processes import Load, Proxy
-from tools.bench.stage import Stage
+from tools.bench.stage import BenchStage
 from tools.bench.windows import Rounds, beside, medians, turned
 from tools.kafka.admin import Admin
 
@@ -25,7 +25,7 @@ CPU_LIMIT: Final = 1.25
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class ManyWindow:
     """One window of one route."""
 
     fetches: float
@@ -41,7 +41,7 @@ def clients(address: str, topic_id: str, count: int) -> Load:
     return Load("tools.bench.connections", address, topic_id, str(count), str(WAIT_MS))
 
 
-def run(stage: Stage) -> list[Table]:
+def run(stage: BenchStage) -> list[FigureTable]:
     """Measure all routes in turn, several rounds."""
     rounds = stage.rounds(quick=2, usual=6, long=10)
     with ExitStack() as stack:
@@ -53,7 +53,7 @@ def run(stage: Stage) -> list[Table]:
             name: stack.enter_context(clients(proxy.address, topic_id, CONNECTIONS)).ready()
             for name, proxy in proxies.items()
         }
-        found: dict[str, list[Window]] = {name: [] for name in proxies}
+        found: dict[str, list[ManyWindow]] = {name: [] for name in proxies}
         before = {name: proxy.meter.times for name, proxy in proxies.items()}
         for number in range(rounds):
             stage.report(f"connections: {CONNECTIONS} that fetch, round {number + 1} of {rounds} ...")
@@ -63,27 +63,27 @@ def run(stage: Stage) -> list[Table]:
     return [_table(found, kernel, stage.seconds / SHARE)]
 
 
-def _window(proxy: Proxy, load: Load, seconds: float) -> Window:
+def _window(proxy: Proxy, load: Load, seconds: float) -> ManyWindow:
     before = proxy.meter.cpu
     load.go()
     time.sleep(seconds)
     result = load.pause()
     spent, fetches = proxy.meter.cpu - before, result["responses"]
-    return Window(
+    return ManyWindow(
         fetches=fetches / result["seconds"],
         core=100 * spent / result["seconds"],
         cpu=spent / max(fetches, 1) * 1e6,
     )
 
 
-def _table(rounds: Rounds[Window], kernel: Mapping[str, float], seconds: float) -> Table:
+def _table(rounds: Rounds[ManyWindow], kernel: Mapping[str, float], seconds: float) -> FigureTable:
     what = f"{CONNECTIONS} connections of one partition"
     rows = [
-        Row(name="fetches", unit="1/s", values=medians(rounds, "fetches")),
-        Row(name="CPU", unit="% of a core", values=medians(rounds, "core"), figure=f"{what}: CPU"),
-        Row(name="CPU", unit="µs a fetch", values=medians(rounds, "cpu")),
-        Row(name="of it in the kernel", unit="%", values=kernel),
-        Row(
+        FigureRow(name="fetches", unit="1/s", values=medians(rounds, "fetches")),
+        FigureRow(name="CPU", unit="% of a core", values=medians(rounds, "core"), figure=f"{what}: CPU"),
+        FigureRow(name="CPU", unit="µs a fetch", values=medians(rounds, "cpu")),
+        FigureRow(name="of it in the kernel", unit="%", values=kernel),
+        FigureRow(
             name="CPU of a fetch in the floor's",
             unit="times",
             values=beside(rounds, FLOOR, "cpu"),
@@ -95,4 +95,4 @@ def _table(rounds: Rounds[Window], kernel: Mapping[str, float], seconds: float) 
         f"Medians of {len(rounds[FLOOR])} rounds of windows of {seconds:g} s; ratios within a round.",
         f"A real broker, which answers after max_wait_ms, {WAIT_MS}; for each proxy one process of clients.",
     ]
-    return Table(part="connections", title=what, rows=rows, notes=notes)
+    return FigureTable(part="connections", title=what, rows=rows, notes=notes)

@@ -26,7 +26,7 @@ from replay.report.model import Filters
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
+class MeasuredCapture:
     """One measurement."""
 
     file: str
@@ -57,13 +57,13 @@ def main() -> None:
                 print(json.dumps(asdict(result)), flush=True)
 
 
-def _measured(spark: SparkSession, file: str) -> Measured:
+def _measured(spark: SparkSession, file: str) -> MeasuredCapture:
     work = Work(keep=Filter(), choice=RowFilter(), topics=frozenset(), sources=tuple(expand([file])))
     about = About(version="", policy="gateway", filters=Filters(ports=[], hosts=[], clients=[], topics=[]))
     before, began = _cpu(), time.monotonic()
     made_report: dict[str, Any] = dict(report(measure(spark, work), about))
     seconds = time.monotonic() - began
-    return Measured(
+    return MeasuredCapture(
         file=file,
         seconds=seconds,
         cpu=_cpu() - before,

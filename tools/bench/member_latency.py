@@ -3,10 +3,10 @@
 from contextlib import ExitStack
 from typing import Final
 
-from tools.bench.figures import DIRECT, GATEWAY, MEMBER, Row, Table
-from tools.bench.latency import Window, windows
+from tools.bench.figures import DIRECT, GATEWAY, MEMBER, FigureRow, FigureTable
+from tools.bench.latency import LatencyWindow, windows
 from tools.bench.processes import Load
-from tools.bench.stage import Stage
+from tools.bench.stage import BenchStage
 from tools.bench.windows import Rounds, beyond, medians, without
 
 GROUP: Final = "billing"
@@ -23,7 +23,7 @@ P50_LIMIT, P99_LIMIT = 1.0, 5.0
 """The limits for a member's delay, in milliseconds."""
 
 
-def latency(stage: Stage) -> Table:
+def latency(stage: BenchStage) -> FigureTable:
     """Measure three consumers of one topic at the same time: direct, through a gateway, and with a lane."""
     seconds = max(stage.seconds / 4, LEAST_SECONDS)
     rounds = stage.rounds(quick=2, usual=4, long=8)
@@ -58,7 +58,7 @@ def latency(stage: Stage) -> Table:
     return table({name: windows(each, cpu) for name, each in found.items()}, seconds=seconds)
 
 
-def table(found: Rounds[Window], *, seconds: float) -> Table:
+def table(found: Rounds[LatencyWindow], *, seconds: float) -> FigureTable:
     """Make the table.
 
     Args:
@@ -69,14 +69,16 @@ def table(found: Rounds[Window], *, seconds: float) -> Table:
     for what, limit in (("p50", P50_LIMIT), ("p99", P99_LIMIT)):
         later = without(beyond(found, DIRECT, what), DIRECT)
         rows += [
-            Row(name=what, unit="ms", values=medians(found, what)),
-            Row(name=f"added to {what}", unit="ms", values=later, limit=limit, judged=(MEMBER,)),
+            FigureRow(name=what, unit="ms", values=medians(found, what)),
+            FigureRow(name=f"added to {what}", unit="ms", values=later, limit=limit, judged=(MEMBER,)),
         ]
     cpu = medians({MEMBER: found[MEMBER]}, "cpu")
-    rows.append(Row(name="CPU of the gateway", unit="% of a core", values=cpu))
+    rows.append(FigureRow(name="CPU of the gateway", unit="% of a core", values=cpu))
     notes = [
         f"Medians of {len(found[MEMBER])} windows of {seconds:g} s; all three consumers at the same time.",
         f"{RATE:,} records/s of {BYTES:,} bytes, linger {LINGER_MS} ms, straight to the broker.",
         "The member has half of the keys.",
     ]
-    return Table(part="cooperative", title="Latency of a member: produce to consume", rows=rows, notes=notes)
+    return FigureTable(
+        part="cooperative", title="Latency of a member: produce to consume", rows=rows, notes=notes
+    )

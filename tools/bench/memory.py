@@ -8,11 +8,11 @@ from contextlib import ExitStack
 from typing import Final
 
 from tools.bench import bulk
-from tools.bench.figures import FLOOR, GATEWAY, Row, Table
+from tools.bench.figures import FLOOR, GATEWAY, FigureRow, FigureTable
 from tools.bench.many import clients
 from tools.bench.micro import partition_bytes
 from tools.bench.processes import Load, Proxy
-from tools.bench.stage import Stage
+from tools.bench.stage import BenchStage
 from tools.bench.wire import consumer
 from tools.kafka.admin import Admin
 
@@ -32,7 +32,7 @@ GROWTH_LIMIT: Final = 2.0
 """The limit for growth in the last two thirds of these windows, in MB."""
 
 
-def run(stage: Stage) -> list[Table]:
+def run(stage: BenchStage) -> list[FigureTable]:
     """Measure the floor, then the gateway."""
     with ExitStack() as stack:
         quiet = stack.enter_context(stage.topic(1, name="quiet"))
@@ -51,22 +51,22 @@ def run(stage: Stage) -> list[Table]:
         stage.report(f"memory: growth in {FLAT * stage.seconds:.0f} s ...")
         grown = _growth(stage, proxies[GATEWAY], topic_id)
     resident = [
-        Row(name="at start", unit="MB", values=start),
-        Row(name="one client, after drains", unit="MB", values=after, limit=RESIDENT_LIMIT),
-        Row(name="an idle connection", unit="KB", values=idle, limit=CONNECTION_LIMIT),
-        Row(
+        FigureRow(name="at start", unit="MB", values=start),
+        FigureRow(name="one client, after drains", unit="MB", values=after, limit=RESIDENT_LIMIT),
+        FigureRow(name="an idle connection", unit="KB", values=idle, limit=CONNECTION_LIMIT),
+        FigureRow(
             name="a partition in a session",
             unit="bytes",
             values={GATEWAY: partition_bytes(SESSION)},
             limit=PARTITION_LIMIT,
         ),
-        Row(name="growth under traffic", unit="MB", values={GATEWAY: grown}, limit=GROWTH_LIMIT),
+        FigureRow(name="growth under traffic", unit="MB", values={GATEWAY: grown}, limit=GROWTH_LIMIT),
     ]
     notes = [
         f"Idle: of {IDLE}, each with one to the broker. Partition: of {SESSION:,}, by tracemalloc.",
         f"Growth: the last two thirds of {FLAT * stage.seconds:.0f} s; see --seconds for a longer watch.",
     ]
-    return [Table(part="memory", title="Resident memory", rows=resident, notes=notes)]
+    return [FigureTable(part="memory", title="Resident memory", rows=resident, notes=notes)]
 
 
 def _after_drain(proxy: Proxy, topic: str, records: int) -> float:
@@ -86,7 +86,7 @@ def _idle(proxy: Proxy, topic_id: str) -> float:
         return (proxy.meter.resident - before) / 1024 / IDLE
 
 
-def _growth(stage: Stage, gateway: Proxy, topic_id: str) -> float:
+def _growth(stage: BenchStage, gateway: Proxy, topic_id: str) -> float:
     """Return the gateway's growth in MB while all its clients are busy."""
     seconds = FLAT * stage.seconds
     with ExitStack() as stack:

@@ -13,9 +13,9 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Final
 
-from tools.bench.figures import FLOOR, GATEWAY, Row, Table
+from tools.bench.figures import FLOOR, GATEWAY, FigureRow, FigureTable
 from tools.bench.inside import Inside, cool
-from tools.bench.stage import Stage
+from tools.bench.stage import BenchStage
 from tools.bench.traffic import Traffic, fetches, heartbeats, listing, produces
 
 _SHAPES: Final = (
@@ -39,7 +39,7 @@ ENTRIES: Final = 1_000_000
 """Frames are built in advance. This many entries fit into memory."""
 
 
-def run(stage: Stage) -> list[Table]:
+def run(stage: BenchStage) -> list[FigureTable]:
     """Measure all shapes in a tight loop, then with cold caches."""
     stage.report("micro: exchanges inside the gateway ...")
     rounds = 60 if stage.quick else 400
@@ -54,21 +54,23 @@ def run(stage: Stage) -> list[Table]:
             fitting = min(rounds, ENTRIES // (topics * partitions))
             took = exchange(fetches(topics, partitions, busy=busy), rounds=fitting)
             label = f"{name}, records in one" if busy else name
-            rows.append(Row(name=label, unit="µs", values={GATEWAY: took}, limit=None if busy else limit))
+            rows.append(
+                FigureRow(name=label, unit="µs", values={GATEWAY: took}, limit=None if busy else limit)
+            )
     notes = [
         "Medians; the list rotated by one on every fetch, Fetch v16, response without records unless said.",
         "From the read of a socket to the write to the other one, without the event loop and the kernel.",
     ]
     title = "One fetch inside the gateway, request and response"
-    return [Table(part="micro", title=title, rows=rows, notes=notes), _cold(stage)]
+    return [FigureTable(part="micro", title=title, rows=rows, notes=notes), _cold(stage)]
 
 
-def _cold(stage: Stage) -> Table:
+def _cold(stage: BenchStage) -> FigureTable:
     stage.report("micro: cold exchanges ...")
     rounds = 30 if stage.quick else 200
     first = next(iter(COLD))
     rows = [
-        Row(
+        FigureRow(
             name=name,
             unit="µs",
             values={
@@ -85,7 +87,7 @@ def _cold(stage: Stage) -> Table:
         "The floor's is its own Python code. haproxy has none that could be measured in this way.",
     ]
     title = "One cold exchange inside the gateway, request and response"
-    return Table(part="micro", title=title, rows=rows, notes=notes)
+    return FigureTable(part="micro", title=title, rows=rows, notes=notes)
 
 
 def exchange(traffic: Traffic, *, rounds: int, cold: bool = False, gateway: bool = True) -> float:

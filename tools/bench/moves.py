@@ -26,10 +26,10 @@ from typing import Final
 
 from proxy.protocol.api import ApiKey
 from tools.bench import gaps
-from tools.bench.figures import DIRECT, FOLLOW, GATEWAY, Row, Table
+from tools.bench.figures import DIRECT, FOLLOW, GATEWAY, FigureRow, FigureTable
 from tools.bench.moving import BYTES, CONSUMER, GO, PARTITIONS, PRODUCER, RATE, VERSIONS, build_go
-from tools.bench.processes import Gateway, Load
-from tools.bench.stage import Stage
+from tools.bench.processes import BenchGateway, Load
+from tools.bench.stage import BenchStage
 from tools.bench.windows import Rounds, compared, turned, without
 from tools.kafka import LATEST, Cluster, jars, reaper
 from tools.kafka.admin import Admin
@@ -57,7 +57,7 @@ KINDS: Final = {"produce": ApiKey.PRODUCE, "fetch": ApiKey.FETCH}
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class MovesWindow:
     """One window of one client and route."""
 
     gaps: Mapping[str, Sequence[float]]
@@ -70,19 +70,19 @@ class Window:
 class Found:
     """The results."""
 
-    rounds: dict[str, Rounds[Window]] = field(default_factory=dict)
+    rounds: dict[str, Rounds[MovesWindow]] = field(default_factory=dict)
     """By client, then by route."""
     notes: list[str] = field(default_factory=list)
     follows: Sequence[str] = ()
     """The names of the `KINDS` that the gateway follows."""
 
 
-def run(stage: Stage) -> list[Table]:
+def run(stage: BenchStage) -> list[FigureTable]:
     """Measure all clients."""
     return [table(measured(stage))]
 
 
-def measured(stage: Stage) -> Found:
+def measured(stage: BenchStage) -> Found:
     """Measure all clients that can run here, in rounds of all routes."""
     found = Found()
     rounds, moves = stage.rounds(quick=1, usual=2, long=3), QUICK_MOVES if stage.quick else MOVES
@@ -95,7 +95,7 @@ def measured(stage: Stage) -> Found:
         routes = {DIRECT: cluster.bootstrap, **_gateways(stack, cluster, found)}
         for client in _clients(stage, found):
             chosen = [name for name in routes if name != FOLLOW or client not in HINTED]
-            windows: dict[str, list[Window]] = {name: [] for name in chosen}
+            windows: dict[str, list[MovesWindow]] = {name: [] for name in chosen}
             for number in range(rounds):
                 stage.report(f"moves: {client}, round {number + 1} of {rounds} of {', '.join(chosen)} ...")
                 for name in turned(chosen, number):
@@ -113,7 +113,7 @@ def _gateways(stack: ExitStack, cluster: Cluster, found: Found) -> dict[str, str
         found.follows = ("fetch",) if choice == "fetch" else tuple(KINDS)
         found.notes.append(f"follow: a gateway with --follow-leader {choice}, for clients without KIP-951.")
     started = {
-        name: stack.enter_context(Gateway(cluster.bootstrap, *more, node_id=NODES)).ready()
+        name: stack.enter_context(BenchGateway(cluster.bootstrap, *more, node_id=NODES)).ready()
         for name, more in options.items()
     }
     return {name: gateway.address for name, gateway in started.items()}
@@ -134,7 +134,7 @@ def follow_choice(text: str) -> str:
     return found[1].rpartition("|")[2] if found else ""
 
 
-def _clients(stage: Stage, found: Found) -> list[str]:
+def _clients(stage: BenchStage, found: Found) -> list[str]:
     """Return the clients that can run here."""
     clients = list(QUICK_CLIENTS if stage.quick else VERSIONS)
     absent: dict[str, str] = {}
@@ -155,7 +155,7 @@ def _clients(stage: Stage, found: Found) -> list[str]:
     return [client for client in clients if client not in absent]
 
 
-def _window(client: str, address: str, cluster: Cluster, admin: Admin, moves: int) -> Window:
+def _window(client: str, address: str, cluster: Cluster, admin: Admin, moves: int) -> MovesWindow:
     """Start a producer and a consumer. Move all leaders several times."""
     ports = frozenset(broker.port for broker in cluster.brokers)
     moved: list[int] = []
@@ -181,7 +181,9 @@ def _window(client: str, address: str, cluster: Cluster, admin: Admin, moves: in
             records = consumer.finish()["records"]
             producer.finish()
         exchanges = gaps.read(file, ports, frozenset({PRODUCER, CONSUMER})) if captures else []
-    return Window({name: gaps.gaps(exchanges, key) for name, key in KINDS.items()}, worst(records, moved))
+    return MovesWindow(
+        {name: gaps.gaps(exchanges, key) for name, key in KINDS.items()}, worst(records, moved)
+    )
 
 
 @contextmanager
@@ -219,16 +221,16 @@ def worst(records: Sequence[tuple[int, int]], moved: Sequence[int]) -> list[floa
     ]
 
 
-def table(found: Found) -> Table:
+def table(found: Found) -> FigureTable:
     """Make the table."""
     rows = [row for client, rounds in found.rounds.items() for row in _rows(client, rounds, found.follows)]
     title = (
         f"Leaders that move: {PARTITIONS} partitions on {NODES} brokers, {RATE} records/s of {BYTES} bytes"
     )
-    return Table(part="moves", title=title, rows=rows, notes=[*_without(found), *found.notes])
+    return FigureTable(part="moves", title=title, rows=rows, notes=[*_without(found), *found.notes])
 
 
-def _rows(client: str, rounds: Rounds[Window], follows: Sequence[str]) -> Iterator[Row]:
+def _rows(client: str, rounds: Rounds[MovesWindow], follows: Sequence[str]) -> Iterator[FigureRow]:
     label = f"{client} {VERSIONS[client]()}"
     for kind in KINDS:
         seen = {
@@ -240,24 +242,26 @@ def _rows(client: str, rounds: Rounds[Window], follows: Sequence[str]) -> Iterat
             f"{label}, {kind}", seen, hinted=client in HINTED, followed=kind in follows and FOLLOW in seen
         )
     slowest = {name: [took for one in windows for took in one.worst] for name, windows in rounds.items()}
-    yield Row(
+    yield FigureRow(
         name=f"{label}: slowest record of a move, median",
         unit="ms",
         values={name: median(values) for name, values in slowest.items()},
     )
 
 
-def _gap_rows(label: str, seen: Rounds[Sequence[float]], *, hinted: bool, followed: bool) -> Iterator[Row]:
+def _gap_rows(
+    label: str, seen: Rounds[Sequence[float]], *, hinted: bool, followed: bool
+) -> Iterator[FigureRow]:
     """Yield the rows on the gaps of one client and kind of requests, by route and window."""
     gaps_of = {name: [gap for window in windows for gap in window] for name, windows in seen.items()}
-    yield Row(
+    yield FigureRow(
         name=f"{label}: gap, median",
         unit="ms",
         values={name: median(values) for name, values in gaps_of.items()},
         limit=FOLLOWED_LIMIT if followed else None,
         judged=(FOLLOW,),
     )
-    yield Row(
+    yield FigureRow(
         name=f"{label}: gap, longest",
         unit="ms",
         values={name: max(values) for name, values in gaps_of.items()},
@@ -266,7 +270,7 @@ def _gap_rows(label: str, seen: Rounds[Sequence[float]], *, hinted: bool, follow
     )
     if hinted and {DIRECT, GATEWAY} <= seen.keys():
         medians = {name: [median(window) for window in windows] for name, windows in seen.items()}
-        yield Row(
+        yield FigureRow(
             name=f"{label}: median gap in the direct one's",
             unit="times",
             values=without(compared(medians, DIRECT, truediv), DIRECT),

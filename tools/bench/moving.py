@@ -50,7 +50,7 @@ _JAVA_RECORDS: Final = 10_000_000
 """More than any run needs."""
 
 
-class Pace:
+class RecordPace:
     """Records at a constant rate, as long as stdin is open."""
 
     def __init__(self) -> None:
@@ -69,7 +69,7 @@ class Pace:
         return _STAMP.pack(time.time_ns()) + bytes(BYTES - _STAMP.size), self.made % PARTITIONS
 
 
-class Received:
+class MovingRecords:
     """When records were produced, and their latency, in ns. The first one marks the client as ready."""
 
     def __init__(self) -> None:
@@ -82,7 +82,7 @@ class Received:
             print("ready", flush=True)
 
     def value(self, value: bytes) -> None:
-        """Note a record of `Pace`."""
+        """Note a record of `RecordPace`."""
         self.add(_STAMP.unpack_from(value)[0])
 
 
@@ -95,7 +95,7 @@ def produce_librdkafka(bootstrap: str, topic: str) -> None:
     """Produce with confluent-kafka."""
     settings = {"acks": "all", "linger.ms": 0, "enable.idempotence": True, "log_level": ERRORS}
     producer = Producer({"bootstrap.servers": bootstrap, "client.id": PRODUCER, **settings})
-    pace = Pace()
+    pace = RecordPace()
     while not _stopped():
         time.sleep(pace.early)
         value, partition = pace.record()
@@ -104,7 +104,7 @@ def produce_librdkafka(bootstrap: str, topic: str) -> None:
     producer.flush(PATIENCE)
 
 
-def consume_librdkafka(bootstrap: str, topic: str, received: Received) -> None:
+def consume_librdkafka(bootstrap: str, topic: str, received: MovingRecords) -> None:
     """Consume with confluent-kafka."""
     settings = {"group.id": CONSUMER, "enable.auto.commit": False, "log_level": ERRORS}
     consumer = Consumer({"bootstrap.servers": bootstrap, "client.id": CONSUMER, **settings})
@@ -124,7 +124,7 @@ def produce_aiokafka(bootstrap: str, topic: str) -> None:
             bootstrap_servers=bootstrap, client_id=PRODUCER, acks="all", enable_idempotence=True
         )
         await producer.start()
-        pace = Pace()
+        pace = RecordPace()
         while not _stopped():
             await asyncio.sleep(pace.early)
             value, partition = pace.record()
@@ -134,7 +134,7 @@ def produce_aiokafka(bootstrap: str, topic: str) -> None:
     asyncio.run(run())
 
 
-def consume_aiokafka(bootstrap: str, topic: str, received: Received) -> None:
+def consume_aiokafka(bootstrap: str, topic: str, received: MovingRecords) -> None:
     """Consume with aiokafka."""
 
     async def run() -> None:
@@ -156,7 +156,7 @@ def produce_kafka_python(bootstrap: str, topic: str) -> None:
     import kafka  # type: ignore[import-untyped]  # noqa: PLC0415 - no types; its import warns and takes long
 
     producer = kafka.KafkaProducer(bootstrap_servers=bootstrap, client_id=PRODUCER, acks="all", linger_ms=0)
-    pace = Pace()
+    pace = RecordPace()
     while not _stopped():
         time.sleep(pace.early)
         value, partition = pace.record()
@@ -164,7 +164,7 @@ def produce_kafka_python(bootstrap: str, topic: str) -> None:
     producer.close(timeout=PATIENCE)
 
 
-def consume_kafka_python(bootstrap: str, topic: str, received: Received) -> None:
+def consume_kafka_python(bootstrap: str, topic: str, received: MovingRecords) -> None:
     """Consume with kafka-python."""
     import kafka  # noqa: PLC0415 - as above
 
@@ -189,7 +189,7 @@ def produce_java(bootstrap: str, topic: str) -> None:
     _run_java(command, lambda _: None)
 
 
-def consume_java(bootstrap: str, topic: str, received: Received) -> None:
+def consume_java(bootstrap: str, topic: str, received: MovingRecords) -> None:
     """Consume with Kafka's own console consumer. It prints when records were produced, in ms."""
     command = ["org.apache.kafka.tools.consumer.ConsoleConsumer", "--bootstrap-server", bootstrap]
     command += ["--topic", topic, "--command-property", f"client.id={CONSUMER}"]
@@ -271,7 +271,7 @@ PRODUCERS: Final[dict[str, Callable[[str, str], None]]] = {
     "aiokafka": produce_aiokafka,
     "kafka-python": produce_kafka_python,
 }
-CONSUMERS: Final[dict[str, Callable[[str, str, Received], None]]] = {
+CONSUMERS: Final[dict[str, Callable[[str, str, MovingRecords], None]]] = {
     "librdkafka": consume_librdkafka,
     "Java": consume_java,
     "aiokafka": consume_aiokafka,
@@ -289,7 +289,7 @@ def main() -> None:
     if role == "produce":
         PRODUCERS[name](bootstrap, topic)
     else:
-        received = Received()
+        received = MovingRecords()
         CONSUMERS[name](bootstrap, topic, received)
         result["records"] = received.records
     print(json.dumps(result), flush=True)

@@ -11,10 +11,10 @@ from pathlib import Path
 from statistics import median
 from typing import Final
 
-from tools.bench.figures import GATEWAY, Row, Table
+from tools.bench.figures import GATEWAY, FigureRow, FigureTable
 from tools.bench.memory import SETTLE_SECONDS
 from tools.bench.processes import HOST, START_SECONDS
-from tools.bench.stage import Stage
+from tools.bench.stage import BenchStage
 from tools.kafka import reaper
 from tools.kafka.ports import free_ports
 
@@ -26,7 +26,7 @@ _NO_CODE: Final = shutil.ignore_patterns(".*", "__pycache__", "build", "*.egg-in
 _POLL_SECONDS: Final = 0.005
 
 
-def run(stage: Stage) -> list[Table]:
+def run(stage: BenchStage) -> list[FigureTable]:
     """Measure a gateway without clients."""
     address = stage.broker.address
     stage.report("operations: from start to ready ...")
@@ -35,8 +35,8 @@ def run(stage: Stage) -> list[Table]:
         time.sleep(SETTLE_SECONDS)
         resident = gateway.meter.resident / 1e6
     rows = [
-        Row(name="from start to ready", unit="s", values={GATEWAY: ready}, limit=READY_LIMIT),
-        Row(name="resident, idle", unit="MB", values={GATEWAY: resident}, limit=RESIDENT_LIMIT),
+        FigureRow(name="from start to ready", unit="s", values={GATEWAY: ready}, limit=READY_LIMIT),
+        FigureRow(name="resident, idle", unit="MB", values={GATEWAY: resident}, limit=RESIDENT_LIMIT),
     ]
     stage.report("operations: an installation of its own ...")
     notes = [f"Ready: /readyz says 200, a broker was there; median of {ROUNDS} starts."]
@@ -46,9 +46,9 @@ def run(stage: Stage) -> list[Table]:
         notes.append("Packages were not measured: pip could not install them here.")
     else:
         values = {GATEWAY: size / 1e6}
-        rows.append(Row(name="installed packages", unit="MB", values=values, limit=INSTALLED_LIMIT))
+        rows.append(FigureRow(name="installed packages", unit="MB", values=values, limit=INSTALLED_LIMIT))
         notes.append("Packages: what pip installs for the gateway alone, compiled, without pip itself.")
-    return [Table(part="operations", title="A gateway before it has clients", rows=rows, notes=notes)]
+    return [FigureTable(part="operations", title="A gateway before it has clients", rows=rows, notes=notes)]
 
 
 def _ready(bootstrap: str) -> float:

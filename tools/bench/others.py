@@ -13,10 +13,10 @@ from statistics import median
 from typing import Final
 
 from proxy.server.server import TICK_SECONDS, TRIM_SECONDS
-from tools.bench.figures import GATEWAY, Row, Table
+from tools.bench.figures import GATEWAY, FigureRow, FigureTable
 from tools.bench.flood import ANSWERED, MOVED, QUEUED, REMEMBERED
-from tools.bench.processes import HOST, Gateway, Load
-from tools.bench.stage import Stage
+from tools.bench.processes import HOST, BenchGateway, Load
+from tools.bench.stage import BenchStage
 from tools.kafka import LATEST, Cluster
 from tools.kafka.admin import Admin
 
@@ -69,7 +69,7 @@ class Nuisance:
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class BystanderWindow:
     """The figures of one window."""
 
     p50: float
@@ -109,7 +109,7 @@ PILE_UP: Final = Nuisance(
 )
 
 
-def run(stage: Stage) -> list[Table]:
+def run(stage: BenchStage) -> list[FigureTable]:
     """Measure the bystander alone and beside each nuisance, several rounds."""
     rounds = stage.rounds(quick=2, usual=5, long=9)
     with ExitStack() as stack:
@@ -123,7 +123,7 @@ def run(stage: Stage) -> list[Table]:
     return [*tables, _piled_up(stage, rounds)]
 
 
-def _piled_up(stage: Stage, rounds: int) -> Table:
+def _piled_up(stage: BenchStage, rounds: int) -> FigureTable:
     """Measure the cost of clients that are followed to a new leader, the second broker."""
     stage.report(f"others: starting {NODES} brokers ...")
     with ExitStack() as stack:
@@ -132,14 +132,14 @@ def _piled_up(stage: Stage, rounds: int) -> Table:
         # A broker that has never led responds like one that no longer leads.
         admin.create_topic(QUIET, assignment={0: [NODES]})
         options = ("--follow-leader", "fetch")
-        gateway = stack.enter_context(Gateway(cluster.bootstrap, *options, node_id=NODES)).ready()
+        gateway = stack.enter_context(BenchGateway(cluster.bootstrap, *options, node_id=NODES)).ready()
         leader = f"{HOST}:{gateway.node_port}"
         return _table(PILE_UP, *_measured(stage, gateway, PILE_UP, QUIET, rounds, leader))
 
 
 def _measured(
-    stage: Stage, gateway: Gateway, nuisance: Nuisance, topic: str, rounds: int, address: str = ""
-) -> tuple[list[Window], list[Window], float]:
+    stage: BenchStage, gateway: BenchGateway, nuisance: Nuisance, topic: str, rounds: int, address: str = ""
+) -> tuple[list[BystanderWindow], list[BystanderWindow], float]:
     """Return the windows without and with the nuisance, and the seconds to close its connections."""
     clients = 2 if nuisance.named else 1
     alone, beside = [], []
@@ -161,17 +161,19 @@ def _measured(
         return alone, beside, SETTLE_SECONDS + _let_go(gateway, clients)
 
 
-def _window(stage: Stage, gateway: Gateway, bystander: Load, apart: Load | None = None) -> Window:
+def _window(
+    stage: BenchStage, gateway: BenchGateway, bystander: Load, apart: Load | None = None
+) -> BystanderWindow:
     measured = [each for each in (bystander, apart) if each is not None]
     for each in measured:
         each.go()
     time.sleep(stage.seconds / SHARE)
     resident = gateway.meter.resident / 1e6
     seen, *other = (each.pause() for each in measured)
-    return Window(seen["p50"], seen["p99"], resident, other[0]["p99"] if other else None)
+    return BystanderWindow(seen["p50"], seen["p99"], resident, other[0]["p99"] if other else None)
 
 
-def _let_go(gateway: Gateway, clients: int) -> float:
+def _let_go(gateway: BenchGateway, clients: int) -> float:
     """Return the seconds until at most `clients` connections are left, within `WAIT_SECONDS`."""
     began = time.monotonic()
     while (waited := time.monotonic() - began) < WAIT_SECONDS and len(
@@ -181,7 +183,9 @@ def _let_go(gateway: Gateway, clients: int) -> float:
     return waited
 
 
-def _table(nuisance: Nuisance, alone: Sequence[Window], beside: Sequence[Window], left: float) -> Table:
+def _table(
+    nuisance: Nuisance, alone: Sequence[BystanderWindow], beside: Sequence[BystanderWindow], left: float
+) -> FigureTable:
     pairs = list(zip(alone, beside, strict=True))
     added = [each.p99 - (own.p99 if each.apart is None else each.apart) for own, each in pairs]
     before, grown = alone[0].resident, beside[0].resident - alone[0].resident
@@ -199,14 +203,16 @@ def _table(nuisance: Nuisance, alone: Sequence[Window], beside: Sequence[Window]
     ]
     every = "The bystander sends a heartbeat every 10 ms to a real broker."
     notes = [f"Medians of {len(pairs)} rounds; memory: the first. {every}"]
-    return Table(part="others", title=f"One against the others: {nuisance.name}", rows=rows, notes=notes)
+    return FigureTable(
+        part="others", title=f"One against the others: {nuisance.name}", rows=rows, notes=notes
+    )
 
 
-def _apart(beside: Sequence[Window]) -> list[float]:
+def _apart(beside: Sequence[BystanderWindow]) -> list[float]:
     """Return the p99 of the bystander of another name, if there is one."""
     found = [window.apart for window in beside if window.apart is not None]
     return [median(found)] if found else []
 
 
-def _row(name: str, unit: str, value: float, limit: float | None = None) -> Row:
-    return Row(name=name, unit=unit, values={GATEWAY: value}, limit=limit)
+def _row(name: str, unit: str, value: float, limit: float | None = None) -> FigureRow:
+    return FigureRow(name=name, unit=unit, values={GATEWAY: value}, limit=limit)

@@ -8,14 +8,16 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
-from tools.bench.figures import Table, markdown
+from tools.bench.figures import FigureTable, markdown
 
 PROFILE: Final = "Where the time goes: "
 """The start of a profile's title; the name of the part follows."""
 _CELL: Final = " | "
 
 
-def page(summary: Table, tables: Sequence[Table], before: str, only: Collection[str] | None) -> str:
+def page(
+    summary: FigureTable, tables: Sequence[FigureTable], before: str, only: Collection[str] | None
+) -> str:
     """Format the tables as the body of the page.
 
     Args:
@@ -34,7 +36,7 @@ def page(summary: Table, tables: Sequence[Table], before: str, only: Collection[
     return "\n\n".join([_section(summary, rows), _missed(parts), *filter(None, [written]), *parts.values()])
 
 
-def _section(table: Table, before: Mapping[str, str]) -> str:
+def _section(table: FigureTable, before: Mapping[str, str]) -> str:
     """Format a table under its own heading.
 
     Args:

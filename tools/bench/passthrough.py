@@ -22,7 +22,7 @@ WRITE_HIGH_WATER: Final = 1_048_576
 _RECEIVE: Final = memoryview(bytearray(RECEIVE_BYTES))
 
 
-class Side(asyncio.BufferedProtocol):
+class FloorSide(asyncio.BufferedProtocol):
     """One of two connections. It forwards received bytes to the other one.
 
     Args:
@@ -36,7 +36,7 @@ class Side(asyncio.BufferedProtocol):
     def __init__(
         self,
         target: tuple[str, int] | None = None,
-        other: "Side | None" = None,
+        other: "FloorSide | None" = None,
         tls: ssl.SSLContext | None = None,
     ) -> None:
         self._tls = tls
@@ -56,7 +56,7 @@ class Side(asyncio.BufferedProtocol):
         elif self._other is not None:
             self._other.join(self)
 
-    def join(self, other: "Side") -> None:
+    def join(self, other: "FloorSide") -> None:
         """Write the bytes received so far, and all that follow, to the other side."""
         self._other = other
         for data in self._early:
@@ -98,7 +98,7 @@ class Side(asyncio.BufferedProtocol):
     async def _connect(self, host: str, port: int) -> None:
         try:
             await asyncio.get_running_loop().create_connection(
-                lambda: Side(other=self), host, port, ssl=self._tls
+                lambda: FloorSide(other=self), host, port, ssl=self._tls
             )
         except OSError:
             if self.transport is not None:
@@ -107,7 +107,7 @@ class Side(asyncio.BufferedProtocol):
 
 async def serve(listen: tuple[str, int], target: tuple[str, int], tls: ssl.SSLContext | None) -> None:
     """Forward until cancelled."""
-    server = await asyncio.get_running_loop().create_server(lambda: Side(target, tls=tls), *listen)
+    server = await asyncio.get_running_loop().create_server(lambda: FloorSide(target, tls=tls), *listen)
     await server.serve_forever()
 
 

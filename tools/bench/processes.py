@@ -44,7 +44,7 @@ class Times:
         return 100 * system / max(self.user - before.user + system, 1e-9)
 
 
-class Meter:
+class ProcessMeter:
     """CPU and memory of one process.
 
     Args:
@@ -105,7 +105,7 @@ class Proxy:
             list(command), stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log
         )
         reaper.watch(self._process.pid)
-        self.meter = Meter(self._process.pid)
+        self.meter = ProcessMeter(self._process.pid)
         if not self._listens():
             text = self.log()
             self.close()
@@ -158,7 +158,7 @@ class Proxy:
         return False
 
 
-class Gateway(Proxy):
+class BenchGateway(Proxy):
     """`fetchgate proxy`, as users start it.
 
     Args:

@@ -18,8 +18,8 @@ from typing import Any, Final
 
 from tools.bench import drive
 from tools.bench.captures import Shape, Truth, make
-from tools.bench.figures import REPLAY, TSHARK, Row, Table
-from tools.bench.stage import Stage
+from tools.bench.figures import REPLAY, TSHARK, FigureRow, FigureTable
+from tools.bench.stage import BenchStage
 
 _MB: Final = 1_000_000
 _GB: Final = 1_000 * _MB
@@ -36,7 +36,7 @@ _FRAMING: Final = (
 _SPARK_STARTED: Final = re.compile(r"Spark started in ([\d.]+) s")
 
 
-def run(stage: Stage) -> list[Table]:
+def run(stage: BenchStage) -> list[FigureTable]:
     """Measure large captures, cold starts, and `drive`."""
     with tempfile.TemporaryDirectory(prefix="fetchgate-bench-") as scratch:
         folder = Path(scratch)
@@ -44,10 +44,8 @@ def run(stage: Stage) -> list[Table]:
     return [*tables, *drive.run(stage)]
 
 
-def _large(stage: Stage, folder: Path) -> Table:
-    """Measure a capture with equally large connections, and a capture in which one connection is the largest
-    by far.
-    """
+def _large(stage: BenchStage, folder: Path) -> FigureTable:
+    """Measure a capture with equally large connections, and one with a single large connection."""
     size = _GB // 10 if stage.quick else _GB
     shape = Shape()
     stage.report(f"replay: making captures of {size // _MB:,} MB ...")
@@ -74,10 +72,10 @@ def _large(stage: Stage, folder: Path) -> Table:
         "The best of some rounds. measure: from the file to the report, Spark and its workers are up.",
         *notes,
     ]
-    return Table(part="replay", title=title, rows=rows, notes=notes)
+    return FigureTable(part="replay", title=title, rows=rows, notes=notes)
 
 
-def _listing(stage: Stage, folder: Path) -> Table:
+def _listing(stage: BenchStage, folder: Path) -> FigureTable:
     """Measure captures of fetches that only list partitions. Sessions are for this traffic."""
     size = _GB // 10 if stage.quick else _GB
     stage.report(f"replay: making captures of {size // _MB:,} MB without records ...")
@@ -101,12 +99,12 @@ def _listing(stage: Stage, folder: Path) -> Table:
     rows += _memory(measured)
     notes = ["100 partitions, nothing new in any; else as above.", *notes]
     title = f"Replay: captures of {size // _MB:,} MB without records, {_CORES} cores"
-    return Table(part="replay", title=title, rows=rows, notes=notes)
+    return FigureTable(part="replay", title=title, rows=rows, notes=notes)
 
 
 def _measure_rows(
     measured: list[dict[str, Any]], best: dict[str, float], truths: dict[str, Truth], even: Path, skewed: Path
-) -> Iterator[Row]:
+) -> Iterator[FigureRow]:
     speed = {file: truths[file].bytes / _MB / seconds for file, seconds in best.items()}
     cpu = min(each["cpu"] / truths[each["file"]].bytes for each in measured) * _GB
     share = speed[str(skewed)] / speed[str(even)]
@@ -117,7 +115,7 @@ def _measure_rows(
     yield from _memory(measured)
 
 
-def _memory(measured: list[dict[str, Any]]) -> Iterator[Row]:
+def _memory(measured: list[dict[str, Any]]) -> Iterator[FigureRow]:
     """Yield the peak memory of each kind of process, in MB."""
     peaks = {name: max(each[name] for each in measured) / _MB for name in measured[0] if name in _PROCESSES}
     for name, (process, limit) in _PROCESSES.items():
@@ -132,7 +130,7 @@ _PROCESSES: Final = {
 """Figures of `tools.bench.measured` for the processes, and the limit of each in MB."""
 
 
-def _beside(tshark: float | None, name: str, speed: float, limit: float) -> list[Row]:
+def _beside(tshark: float | None, name: str, speed: float, limit: float) -> list[FigureRow]:
     """Compare a speed with tshark's, if there is one."""
     if tshark is None:
         return []
@@ -147,9 +145,9 @@ def _row(
     limit: float | None = None,
     least: bool = False,
     tshark: float | None = None,
-) -> Row:
+) -> FigureRow:
     values = {REPLAY: value} if tshark is None else {TSHARK: tshark, REPLAY: value}
-    return Row(name=name, unit=unit, values=values, limit=limit, least=least)
+    return FigureRow(name=name, unit=unit, values=values, limit=limit, least=least)
 
 
 def _mix(truth: Truth, shape: Shape) -> list[str]:
@@ -166,7 +164,7 @@ def _mix(truth: Truth, shape: Shape) -> list[str]:
 
 
 def _measured(
-    stage: Stage, folder: Path, files: Sequence[Path], truths: dict[str, Truth]
+    stage: BenchStage, folder: Path, files: Sequence[Path], truths: dict[str, Truth]
 ) -> list[dict[str, Any]]:
     """Measure files, and compare the figures with those of the generated captures.
 
@@ -193,7 +191,7 @@ def _measured(
     return results
 
 
-def _inspected(stage: Stage, file: Path, *, rounds: int) -> float:
+def _inspected(stage: BenchStage, file: Path, *, rounds: int) -> float:
     """Return the seconds that `inspect` takes as a command, on one core."""
     stage.report(f"replay: inspect {file.name} ...")
     with _one_core():
@@ -224,7 +222,7 @@ def _one_core() -> Iterator[None]:
         os.sched_setaffinity(0, before)
 
 
-def _tshark(stage: Stage, file: Path) -> tuple[float | None, list[str]]:
+def _tshark(stage: BenchStage, file: Path) -> tuple[float | None, list[str]]:
     """Return tshark's framing speed in MB/s, and notes about it."""
     program = shutil.which("tshark")
     if program is None:
@@ -236,7 +234,7 @@ def _tshark(stage: Stage, file: Path) -> tuple[float | None, list[str]]:
     return file.stat().st_size / _MB / (time.monotonic() - began), [f"tshark: {' '.join(_FRAMING)}"]
 
 
-def _cold(stage: Stage, folder: Path) -> Table:
+def _cold(stage: BenchStage, folder: Path) -> FigureTable:
     """Measure how long a user waits for a small capture."""
     file = folder / "small.pcap"
     make(file, _SMALL, Shape(connections=2))
@@ -252,4 +250,4 @@ def _cold(stage: Stage, folder: Path) -> Table:
         "Spark's own: until its session is up.",
     ]
     title = f"Replay: a capture of {_SMALL // _MB} MB, from a cold start"
-    return Table(part="replay", title=title, rows=rows, notes=notes)
+    return FigureTable(part="replay", title=title, rows=rows, notes=notes)

@@ -17,9 +17,9 @@ from proxy.fetch_manager.contexts import FullFetchContext, IncrementalFetchConte
 from proxy.fetch_manager.manager import FetchManager
 from proxy.protocol.api import LENGTH_BYTES, request_header
 from proxy.protocol.fetch_request import parse_fetch_request
-from tools.bench.figures import DIRECT, GATEWAY, Row, Table
+from tools.bench.figures import DIRECT, GATEWAY, FigureRow, FigureTable
 from tools.bench.frames import VERSION, Key, Topics, fetch_request, fetch_response
-from tools.bench.stage import Stage
+from tools.bench.stage import BenchStage
 from tools.kafka.admin import Admin
 from tools.kafka.raw import RawConnection
 
@@ -36,7 +36,7 @@ _SERVED: Final = (100, 1_000)
 """Partitions in the broker's own sessions."""
 
 
-def run(stage: Stage) -> list[Table]:
+def run(stage: BenchStage) -> list[FigureTable]:
     """Measure the stage, then a broker's own sessions."""
     stage.report("sessions: incremental fetches toward clients ...")
     rounds = 50 if stage.quick else 500
@@ -48,24 +48,26 @@ def run(stage: Stage) -> list[Table]:
         name = (
             f"{partitions:,} partitions" if topics == 1 else f"{topics:,} topics of {partitions:,} partitions"
         )
-        rows.append(Row(name=f"unchanged fetch of {name}", unit="µs", values=values, limit=limit))
+        rows.append(FigureRow(name=f"unchanged fetch of {name}", unit="µs", values=values, limit=limit))
     sessions = QUICK_SESSIONS if stage.quick else SESSIONS
     stage.report(f"sessions: {sessions:,} in memory ...")
     rows += [
-        Row(
+        FigureRow(
             name="a partition in a session",
             unit="bytes",
             values={GATEWAY: partition_bytes(sessions)},
             limit=BYTES_LIMIT,
         ),
-        Row(name="an eviction", unit="µs", values={GATEWAY: eviction(sessions) * 1e6}, limit=EVICTION_LIMIT),
+        FigureRow(
+            name="an eviction", unit="µs", values={GATEWAY: eviction(sessions) * 1e6}, limit=EVICTION_LIMIT
+        ),
     ]
     notes = [
         f"Medians, Fetch v{VERSION}. Direct: a broker's CPU for such a fetch, with sockets and reads in it.",
         f"Bytes: {sessions:,} idle sessions of {PARTITIONS} partitions, by tracemalloc.",
         f"Eviction: a newcomer of {PARTITIONS + 1} partitions, when all slots are taken.",
     ]
-    return [Table(part="sessions", title="Sessions toward clients", rows=rows, notes=notes)]
+    return [FigureTable(part="sessions", title="Sessions toward clients", rows=rows, notes=notes)]
 
 
 def listed(topics: int, partitions: int) -> Topics:
@@ -74,7 +76,7 @@ def listed(topics: int, partitions: int) -> Topics:
     return [(chance.randbytes(16), range(partitions)) for _ in range(topics)]
 
 
-class Server:
+class SessionServer:
     """A session server without a network."""
 
     def __init__(self, slots: int = SHARDS) -> None:
@@ -100,7 +102,7 @@ class Server:
 
 def unchanged(topics: Topics, rounds: int) -> float:
     """Return the seconds for an unchanged fetch and its response, as a median."""
-    server = Server()
+    server = SessionServer()
     response = fetch_response(1, topics)
     session_id = server.session(fetch_request(1, topics, session=(0, 0)), response)
     server.exchange(fetch_request(1, [], session=(session_id, 1)), response, 1)
@@ -117,7 +119,7 @@ def partition_bytes(sessions: int) -> float:
     """Return the bytes of a partition with this many sessions, each used once."""
     topics = listed(1, PARTITIONS)
     request, response = fetch_request(1, topics, session=(0, 0)), fetch_response(1, topics)
-    server = Server(sessions)
+    server = SessionServer(sessions)
     tracemalloc.start()
     try:
         before = tracemalloc.get_traced_memory()[0]
@@ -135,7 +137,7 @@ def eviction(sessions: int) -> float:
     topics, larger = listed(1, PARTITIONS), listed(1, PARTITIONS + 1)
     small = fetch_request(1, topics, session=(0, 0)), fetch_response(1, topics)
     large = fetch_request(1, larger, session=(0, 0)), fetch_response(1, larger)
-    free, full = Server(2 * sessions), Server(sessions)
+    free, full = SessionServer(2 * sessions), SessionServer(sessions)
     for server in (free, full):
         made = [server.session(*small) for _ in range(sessions)]
         for session_id in made:  # in use, but old enough to be evicted by larger ones
@@ -152,7 +154,7 @@ def eviction(sessions: int) -> float:
     return median(took[1]) - median(took[0])
 
 
-def _by_a_broker(stage: Stage, partitions: int, rounds: int) -> float:
+def _by_a_broker(stage: BenchStage, partitions: int, rounds: int) -> float:
     """Return the CPU seconds of a real broker for an unchanged fetch in a session of its own."""
     with stage.topic(partitions, name="native") as topic, Admin(stage.broker.address) as admin:
         topics = [(admin.topic_id(topic).bytes, range(partitions))]

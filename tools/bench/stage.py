@@ -11,7 +11,7 @@ from typing import Final, Self
 from rich.console import Console
 
 from tools.bench.figures import FLOOR, GATEWAY, HAPROXY
-from tools.bench.processes import HOST, Gateway, Meter, Proxy, haproxy_command, haproxy_program
+from tools.bench.processes import HOST, BenchGateway, ProcessMeter, Proxy, haproxy_command, haproxy_program
 from tools.kafka import LATEST, Broker
 from tools.kafka.admin import Admin
 from tools.kafka.ports import free_ports
@@ -19,7 +19,7 @@ from tools.kafka.ports import free_ports
 HEAP: Final = "1g"
 
 
-class Stage:
+class BenchStage:
     """A broker that starts when it is first used. `with` ends it and the proxies.
 
     Proxies that only forward do not rewrite addresses. So the broker has a listener for each, which
@@ -65,9 +65,9 @@ class Stage:
         return self._broker
 
     @property
-    def broker_meter(self) -> Meter:
+    def broker_meter(self) -> ProcessMeter:
         """The broker's CPU and memory."""
-        return Meter(self.broker.pid)
+        return ProcessMeter(self.broker.pid)
 
     @contextmanager
     def topic(self, partitions: int, *, name: str = "events") -> Iterator[str]:
@@ -79,9 +79,9 @@ class Stage:
         with Admin(self.broker.address) as admin, suppress(TimeoutError):  # a busy broker deletes it later
             admin.delete_topic(topic)
 
-    def gateway(self, *options: str) -> Gateway:
+    def gateway(self, *options: str) -> BenchGateway:
         """Start a gateway to the broker."""
-        return Gateway(self.broker.address, *options, node_id=self.broker.node_id)
+        return BenchGateway(self.broker.address, *options, node_id=self.broker.node_id)
 
     def floor(self) -> Proxy:
         """Start the proxy that only forwards."""

@@ -28,7 +28,7 @@ _SESSION: Final = 2 + 1 + 13
 """Bytes from a fetch's client id to its session id, without the id's text: its length, tags, limits."""
 
 
-class Stub(asyncio.Protocol):
+class SessionStub(asyncio.Protocol):
     """One connection.
 
     Args:
@@ -90,7 +90,7 @@ def metadata(host: str, port: int) -> bytes:
 
 async def serve(where: tuple[str, int], size: int) -> None:
     """Run until the process is ended."""
-    server = await asyncio.get_running_loop().create_server(lambda: Stub(where, size), *where)
+    server = await asyncio.get_running_loop().create_server(lambda: SessionStub(where, size), *where)
     await server.serve_forever()
 
 

@@ -23,11 +23,11 @@ from replay.capture.kafka.exchange import ConnectionEnd, Exchange
 from replay.capture.kafka.exchanges import read_exchanges
 from replay.capture.packets import segments
 from replay.simulate.outcome import CapturedFetch, Outcome, read_fetch
-from tools.bench.counting import Counted, saved
-from tools.bench.figures import GATEWAY, Row, Table
+from tools.bench.counting import CountedFetches, saved
+from tools.bench.figures import GATEWAY, FigureRow, FigureTable
 from tools.bench.oracle import ABSENT, Exchanged, least
-from tools.bench.processes import Gateway, Load
-from tools.bench.stage import Stage
+from tools.bench.processes import BenchGateway, Load
+from tools.bench.stage import BenchStage
 from tools.bench.wire import passed
 
 SECONDS: Final = 20.0
@@ -47,12 +47,12 @@ _OFFSET_AT: Final = {True: slice(8, 16), False: slice(4, 12)}
 
 
 @dataclass(frozen=True, slots=True)
-class Workload:
+class SubscribeWorkload:
     """The records to read, and the required saving."""
 
     name: str
     partitions: int
-    run: Callable[["Run"], None]
+    run: Callable[["SubscribeRun"], None]
     saved: float | None
     """The required saving in percent, with records. None if only `OF_THE_BEST` applies."""
     active: int = 1
@@ -61,14 +61,14 @@ class Workload:
 
 
 @dataclass(slots=True)
-class Run:
+class SubscribeRun:
     """One workload while it runs."""
 
-    workload: Workload
-    stage: Stage
+    workload: SubscribeWorkload
+    stage: BenchStage
     stack: ExitStack
     topic: str
-    gateway: Gateway
+    gateway: BenchGateway
     seconds: float
 
     def subscribe(self) -> Load:
@@ -78,13 +78,13 @@ class Run:
         return self.stack.enter_context(load).ready()
 
 
-def _alone(run: Run) -> None:
+def _alone(run: SubscribeRun) -> None:
     """One member, from the earliest record on."""
     run.subscribe()
     time.sleep(run.seconds)
 
 
-def _backlog(run: Run) -> None:
+def _backlog(run: SubscribeRun) -> None:
     """One member, with many records to catch up."""
     records = BACKLOG_BYTES // RECORD_BYTES // (20 if run.stage.quick else 1)
     run.stage.report(f"subscribe: filling a topic with {records:,} records ...")
@@ -95,7 +95,7 @@ def _backlog(run: Run) -> None:
     _alone(run)
 
 
-def _second_member(run: Run) -> None:
+def _second_member(run: SubscribeRun) -> None:
     """A second member comes and goes."""
     run.subscribe()
     until = time.monotonic() + run.seconds
@@ -108,19 +108,19 @@ def _second_member(run: Run) -> None:
 
 
 WORKLOADS: Final = (
-    Workload("100 partitions, one with 50 records/s", 100, _alone, 93.0),
-    Workload("1,000 partitions, one with 50 records/s", 1000, _alone, 99.3),
-    Workload("100 partitions with 5 records/s each", 100, _alone, 93.0, active=100, rate=500),
-    Workload("100 MB of backlog in 100 partitions", 100, _backlog, None, rate=0),
-    Workload(
+    SubscribeWorkload("100 partitions, one with 50 records/s", 100, _alone, 93.0),
+    SubscribeWorkload("1,000 partitions, one with 50 records/s", 1000, _alone, 99.3),
+    SubscribeWorkload("100 partitions with 5 records/s each", 100, _alone, 93.0, active=100, rate=500),
+    SubscribeWorkload("100 MB of backlog in 100 partitions", 100, _backlog, None, rate=0),
+    SubscribeWorkload(
         "a second member for 5 of 10 s, 100 partitions", 100, _second_member, None, active=100, rate=100
     ),
 )
 
 
-def run(stage: Stage) -> list[Table]:
+def run(stage: BenchStage) -> list[FigureTable]:
     """Measure all workloads."""
-    rows: list[Row] = []
+    rows: list[FigureRow] = []
     notes = [
         f"Requests and responses of all fetches, records included, {SECONDS:.0f} s from the subscribe on.",
         "Direct: what the same gateway exchanged with the clients.",
@@ -131,10 +131,10 @@ def run(stage: Stage) -> list[Table]:
         more, why = _measured(stage, workload)
         rows += more
         notes.append(f"{workload.name}, passed: {why}.")
-    return [Table(part="subscribe", title="From the subscribe on", rows=rows, notes=notes)]
+    return [FigureTable(part="subscribe", title="From the subscribe on", rows=rows, notes=notes)]
 
 
-def _measured(stage: Stage, workload: Workload) -> tuple[list[Row], str]:
+def _measured(stage: BenchStage, workload: SubscribeWorkload) -> tuple[list[FigureRow], str]:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fetchgate-")))
         topic = stack.enter_context(stage.topic(workload.partitions))
@@ -144,17 +144,17 @@ def _measured(stage: Stage, workload: Workload) -> tuple[list[Row], str]:
             stack.enter_context(Load(*command, f"--partitions={workload.active}")).ready()
         seconds = QUICK_SECONDS if stage.quick else SECONDS
         with ExitStack() as members:
-            workload.run(Run(workload, stage, members, topic, gateway, seconds))
+            workload.run(SubscribeRun(workload, stage, members, topic, gateway, seconds))
             after = gateway.state()
-        direct, through = (Counted.of(after, side).total for side in ("client", "broker"))
+        direct, through = (CountedFetches.of(after, side).total for side in ("client", "broker"))
         why = ", ".join(f"{reason} ({count})" for reason, count in passed(_FRESH, after).items()) or "none"
         rows = [
-            Row(
+            FigureRow(
                 name=workload.name,
                 unit="kB",
                 values={"direct": direct / 1e3, GATEWAY: through / 1e3},
             ),
-            Row(
+            FigureRow(
                 name="below direct",
                 unit="%",
                 values={GATEWAY: saved(direct, through)},
@@ -169,7 +169,7 @@ def _measured(stage: Stage, workload: Workload) -> tuple[list[Row], str]:
     return rows, why
 
 
-def _against_the_best(folder: Path, gateway: Gateway) -> list[Row]:
+def _against_the_best(folder: Path, gateway: BenchGateway) -> list[FigureRow]:
     """Compare the captured traffic of clients with the traffic to the broker."""
     ports = {str(gateway.port), str(gateway.node_port)}
     direct = through = best = 0
@@ -184,8 +184,8 @@ def _against_the_best(folder: Path, gateway: Gateway) -> list[Row]:
         direct += spent
         best += cheapest(fetches)
     return [
-        Row(name="best possible", unit="%", values={GATEWAY: saved(direct, best)}),
-        Row(
+        FigureRow(name="best possible", unit="%", values={GATEWAY: saved(direct, best)}),
+        FigureRow(
             name="missed by",
             unit="% of direct",
             values={GATEWAY: saved(direct, best) - saved(direct, through)},

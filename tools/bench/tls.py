@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Final
 
 from tools.bench.bulk import PARTITIONS, RECORD_BYTES, Drained, drained, fill_at
-from tools.bench.figures import FLOOR, GATEWAY, HAPROXY, Row, Table
-from tools.bench.processes import HOST, Gateway, Proxy, haproxy_command, haproxy_program
-from tools.bench.stage import Stage
+from tools.bench.figures import FLOOR, GATEWAY, HAPROXY, FigureRow, FigureTable
+from tools.bench.processes import HOST, BenchGateway, Proxy, haproxy_command, haproxy_program
+from tools.bench.stage import BenchStage
 from tools.bench.windows import Rounds, beside, medians, turned
 from tools.certificates import Authority
 from tools.kafka import Broker
@@ -28,7 +28,7 @@ CPU_LIMIT: Final = 1.3
 """The gateway's CPU limit, relative to haproxy."""
 
 
-def run(stage: Stage) -> list[Table]:
+def run(stage: BenchStage) -> list[FigureTable]:
     """Fill a topic, then read it through every proxy in turn."""
     gigabytes = QUICK_GIGABYTES if stage.quick else GIGABYTES
     records = round(gigabytes * 1e9 / RECORD_BYTES)
@@ -80,7 +80,7 @@ def _proxies(
     found: dict[str, Proxy] = {
         FLOOR: stack.enter_context(Proxy(floor, port)),
         GATEWAY: stack.enter_context(
-            Gateway(f"{HOST}:{broker.port_of('SSL')}", *options, node_id=broker.node_id)
+            BenchGateway(f"{HOST}:{broker.port_of('SSL')}", *options, node_id=broker.node_id)
         ),
     }
     port = ports[HAPROXY]
@@ -91,15 +91,17 @@ def _proxies(
     return found
 
 
-def _table(rounds: Rounds[Drained], gigabytes: float) -> Table:
+def _table(rounds: Rounds[Drained], gigabytes: float) -> FigureTable:
     rows = [
-        Row(name="CPU of the proxy", unit="s/GB", values=medians(rounds, "cpu")),
-        Row(name="CPU in haproxy's", unit="times", values=beside(rounds, HAPROXY, "cpu"), limit=CPU_LIMIT),
-        Row(name="throughput", unit="MB/s", values=medians(rounds, "pace")),
+        FigureRow(name="CPU of the proxy", unit="s/GB", values=medians(rounds, "cpu")),
+        FigureRow(
+            name="CPU in haproxy's", unit="times", values=beside(rounds, HAPROXY, "cpu"), limit=CPU_LIMIT
+        ),
+        FigureRow(name="throughput", unit="MB/s", values=medians(rounds, "pace")),
     ]
     title = f"TLS toward the broker: {gigabytes:g} GB of 1 KB records, {PARTITIONS} partitions, one consumer"
     notes = [
         f"Medians of {len(rounds[HAPROXY])} rounds; ratios within a round; CPU user and system.",
         "Clients in plain text, TLS 1.3.",
     ]
-    return Table(part="tls", title=title, rows=rows, notes=notes)
+    return FigureTable(part="tls", title=title, rows=rows, notes=notes)

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from tests.integration.sidecar import USER, as_user
-from tools.bench.figures import EXPLICIT, TRANSPARENT, Row, Table
+from tools.bench.figures import EXPLICIT, TRANSPARENT, FigureRow, FigureTable
 from tools.bench.processes import HOST, Load, Proxy
-from tools.bench.stage import Stage
+from tools.bench.stage import BenchStage
 from tools.bench.stub import PARTITIONS, TOPIC_ID
 from tools.bench.windows import Rounds, beside, medians, turned
 from tools.netns import Namespace, missing, veth
@@ -33,7 +33,7 @@ CPU_LIMIT, PACE_LIMIT = 1.03, 0.97
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kind:
+class ResponseKind:
     """A kind of responses to measure."""
 
     name: str
@@ -48,14 +48,14 @@ class Kind:
 
 
 KINDS: Final = (
-    Kind(
+    ResponseKind(
         name=f"fetches of {PARTITIONS} partitions with nothing new",
         size=0,
         counted="responses",
         cpu=("µs a fetch", 1e6),
         pace=("1/s", 1.0),
     ),
-    Kind(
+    ResponseKind(
         name="responses of 1 MB",
         size=1_000_000,
         counted="bytes",
@@ -66,14 +66,14 @@ KINDS: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class ModeWindow:
     """One window of one mode, in the units of its kind."""
 
     cpu: float
     pace: float
 
 
-def run(stage: Stage) -> list[Table]:
+def run(stage: BenchStage) -> list[FigureTable]:
     """Measure both kinds, if namespaces can be made."""
     if lacking := missing("nft", "setpriv"):
         stage.report(f"transparent: not measured, {lacking}")
@@ -89,11 +89,11 @@ class Mode:
     load: Load
 
 
-def _measured(stage: Stage, kind: Kind) -> tuple[dict[str, list[Window]], dict[str, float]]:
+def _measured(stage: BenchStage, kind: ResponseKind) -> tuple[dict[str, list[ModeWindow]], dict[str, float]]:
     """Return the windows of each mode, and the kernel's part of its CPU, in percent."""
     rounds = stage.rounds(quick=4, usual=24, long=48)
     stage.report(f"transparent: {rounds} rounds of all modes, {kind.name} ...")
-    found: dict[str, list[Window]] = {name: [] for name in MODES}
+    found: dict[str, list[ModeWindow]] = {name: [] for name in MODES}
     with ExitStack() as stack:
         far = stack.enter_context(_namespace())
         far.run("ip", "address", "add", f"{BROKER}/32", "dev", "lo")
@@ -134,36 +134,38 @@ def _mode(stack: ExitStack, far: Namespace, number: int, name: str) -> Mode:
         return Mode(gateway, stack.enter_context(Load(*load)).ready())
 
 
-def _window(mode: Mode, kind: Kind, seconds: float) -> Window:
+def _window(mode: Mode, kind: ResponseKind, seconds: float) -> ModeWindow:
     before = mode.gateway.meter.cpu
     mode.load.go()
     time.sleep(seconds)
     result = mode.load.pause()
     done, spent = result[kind.counted], mode.gateway.meter.cpu - before
-    return Window(spent / done * kind.cpu[1], done / result["seconds"] * kind.pace[1])
+    return ModeWindow(spent / done * kind.cpu[1], done / result["seconds"] * kind.pace[1])
 
 
-def _table(kind: Kind, rounds: Rounds[Window], kernel: Mapping[str, float], seconds: float) -> Table:
+def _table(
+    kind: ResponseKind, rounds: Rounds[ModeWindow], kernel: Mapping[str, float], seconds: float
+) -> FigureTable:
     rows = [
-        Row(
+        FigureRow(
             name="CPU of the gateway",
             unit=kind.cpu[0],
             values=medians(rounds, "cpu"),
         ),
-        Row(name="of it in the kernel", unit="%", values=kernel),
-        Row(
+        FigureRow(name="of it in the kernel", unit="%", values=kernel),
+        FigureRow(
             name="CPU in explicit mode's",
             unit="times",
             values=beside(rounds, EXPLICIT, "cpu"),
             limit=CPU_LIMIT,
             figure=f"transparent, {kind.name}: CPU in explicit mode's",
         ),
-        Row(
+        FigureRow(
             name="throughput",
             unit=kind.pace[0],
             values=medians(rounds, "pace"),
         ),
-        Row(
+        FigureRow(
             name="throughput in explicit mode's",
             unit="times",
             values=beside(rounds, EXPLICIT, "pace"),
@@ -176,4 +178,4 @@ def _table(kind: Kind, rounds: Rounds[Window], kernel: Mapping[str, float], seco
         "CPU user and system.",
         "One stub of a broker in another network namespace, which responds at once; MTU 1,500, TCP Reno.",
     ]
-    return Table(part="transparent", title=f"Transparent mode: {kind.name}", rows=rows, notes=notes)
+    return FigureTable(part="transparent", title=f"Transparent mode: {kind.name}", rows=rows, notes=notes)

@@ -26,14 +26,12 @@ def medians(rounds: Rounds[Any], what: str) -> dict[str, float]:
 
 
 def beside(rounds: Rounds[Any], against: str, what: str) -> dict[str, float]:
-    """Return for each route the median ratio of its figure to another route's figure in the same round."""
+    """Return for each route the median ratio to another route's figure in the same round."""
     return compared(rounds, against, lambda own, other: getattr(own, what) / getattr(other, what))
 
 
 def beyond(rounds: Rounds[Any], against: str, what: str) -> dict[str, float]:
-    """Return for each route the median difference between its figure and another route's figure in the same
-    round.
-    """
+    """Return for each route the median difference to another route's figure in the same round."""
     return compared(rounds, against, lambda own, other: getattr(own, what) - getattr(other, what))
 
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from tools.bench.counting import Counted, saved
-from tools.bench.figures import GATEWAY, Row, Table
-from tools.bench.processes import Gateway, Load
-from tools.bench.stage import Stage
+from tools.bench.counting import CountedFetches, saved
+from tools.bench.figures import GATEWAY, FigureRow, FigureTable
+from tools.bench.processes import BenchGateway, Load
+from tools.bench.stage import BenchStage
 from tools.kafka import LATEST
 from tools.kafka.jars import classpath
 from tools.kafka.process import JavaProcess
@@ -27,7 +27,7 @@ CONSOLE_CONSUMER: Final = "org.apache.kafka.tools.consumer.ConsoleConsumer"
 
 
 @dataclass(frozen=True, slots=True)
-class Workload:
+class WireWorkload:
     """The records to produce, and the required saving."""
 
     name: str
@@ -45,18 +45,18 @@ class Workload:
 
 
 WORKLOADS: Final = (
-    Workload("100 partitions, one with 50 records/s", 100, 1, 50, 97.5, 94.0, mark=True),
-    Workload("1,000 partitions, one with 50 records/s", 1000, 1, 50, 99.7, 99.3, mark=True),
-    Workload("100 partitions with 5 records/s each", 100, 100, 500, 96.0, 93.0, mark=False),
+    WireWorkload("100 partitions, one with 50 records/s", 100, 1, 50, 97.5, 94.0, mark=True),
+    WireWorkload("1,000 partitions, one with 50 records/s", 1000, 1, 50, 99.7, 99.3, mark=True),
+    WireWorkload("100 partitions with 5 records/s each", 100, 100, 500, 96.0, 93.0, mark=False),
 )
 
 
-def run(stage: Stage) -> list[Table]:
+def run(stage: BenchStage) -> list[FigureTable]:
     """Measure all workloads."""
     return [_table(workload, *_measured(stage, workload)) for workload in WORKLOADS]
 
 
-def _measured(stage: Stage, workload: Workload) -> tuple[dict[str, Counted], dict[str, int]]:
+def _measured(stage: BenchStage, workload: WireWorkload) -> tuple[dict[str, CountedFetches], dict[str, int]]:
     """Return the broker's side of each route in one window, and the reasons of fetches without a session."""
     stage.report(f"bytes: {workload.name}, direct, Java and through at once ...")
     with ExitStack() as stack:
@@ -81,7 +81,8 @@ def _measured(stage: Stage, workload: Workload) -> tuple[dict[str, Counted], dic
         time.sleep(stage.seconds)
         later = {name: gateway.state() for name, gateway in routes.items()}
     counted = {
-        name: Counted.of(later[name], "broker") - Counted.of(states[name], "broker") for name in routes
+        name: CountedFetches.of(later[name], "broker") - CountedFetches.of(states[name], "broker")
+        for name in routes
     }
     return counted, passed(states[GATEWAY], later[GATEWAY])
 
@@ -118,51 +119,59 @@ def _java(address: str, topic: str) -> Iterator[JavaProcess | None]:
             process.end(kill=True)
 
 
-def _java_settled(gateway: Gateway, java: JavaProcess) -> bool:
+def _java_settled(gateway: BenchGateway, java: JavaProcess) -> bool:
     """Wait until the Java consumer has a session. Return False if it takes too long."""
     until = time.monotonic() + SETTLE_SECONDS
     while time.monotonic() < until and java.running:
-        if Counted.of(gateway.state(), "broker").kinds["incremental"] >= SETTLED_FETCHES:
+        if CountedFetches.of(gateway.state(), "broker").kinds["incremental"] >= SETTLED_FETCHES:
             return True
         time.sleep(0.2)
     return False
 
 
-def _settle(gateway: Gateway, partitions: int) -> None:
+def _settle(gateway: BenchGateway, partitions: int) -> None:
     """Wait, within a limit, until a client lists all its partitions in every fetch."""
     until = time.monotonic() + SETTLE_SECONDS
-    before = Counted.of(gateway.state(), "client")
+    before = CountedFetches.of(gateway.state(), "client")
     while time.monotonic() < until:
         time.sleep(1)
-        now = Counted.of(gateway.state(), "client")
+        now = CountedFetches.of(gateway.state(), "client")
         last_second, before = now - before, now
         if last_second.fetches and last_second.partitions >= last_second.fetches * partitions:
             return
 
 
-def _table(workload: Workload, counted: Mapping[str, Counted], without: Mapping[str, int]) -> Table:
+def _table(
+    workload: WireWorkload, counted: Mapping[str, CountedFetches], without: Mapping[str, int]
+) -> FigureTable:
     direct, mark = counted["direct"], counted.get("Java")
     others = {name: each for name, each in counted.items() if each is not direct}
     bare = {name: each.bare for name, each in counted.items()}
     rows = [
-        Row(name="fetches", unit="", values={name: each.fetches for name, each in counted.items()}),
-        Row(name="request", unit="bytes", values={name: each.request for name, each in counted.items()}),
-        Row(name="response", unit="bytes", values={name: each.response for name, each in counted.items()}),
-        Row(
+        FigureRow(name="fetches", unit="", values={name: each.fetches for name, each in counted.items()}),
+        FigureRow(
+            name="request", unit="bytes", values={name: each.request for name, each in counted.items()}
+        ),
+        FigureRow(
+            name="response", unit="bytes", values={name: each.response for name, each in counted.items()}
+        ),
+        FigureRow(
             name="both",
             unit="bytes",
             values=bare,
             limit=mark.bare if mark is not None and workload.mark else None,
         ),
-        Row(
+        FigureRow(
             name="below direct",
             unit="%",
             values={name: saved(direct.bare, each.bare) for name, each in others.items()},
             limit=workload.saved,
             least=True,
         ),
-        Row(name="records", unit="bytes", values={name: each.carried for name, each in counted.items()}),
-        Row(
+        FigureRow(
+            name="records", unit="bytes", values={name: each.carried for name, each in counted.items()}
+        ),
+        FigureRow(
             name="records included",
             unit="%",
             values={name: saved(direct.whole, each.whole) for name, each in others.items()},
@@ -180,4 +189,4 @@ def _table(workload: Workload, counted: Mapping[str, Counted], without: Mapping[
         notes.append(f"Fetches that the gateway passed without a session: {reasons}.")
     if mark is None:
         notes.append("Java: not there, nothing to compare with.")
-    return Table(part="bytes", title=f"Broker's side: {workload.name}", rows=rows, notes=notes)
+    return FigureTable(part="bytes", title=f"Broker's side: {workload.name}", rows=rows, notes=notes)

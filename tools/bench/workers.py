@@ -12,9 +12,9 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Final
 
-from tools.bench.figures import ONE_WORKER, TWO_WORKERS, Row, Table
-from tools.bench.processes import HOST, Gateway, Load, Proxy
-from tools.bench.stage import Stage
+from tools.bench.figures import ONE_WORKER, TWO_WORKERS, FigureRow, FigureTable
+from tools.bench.processes import HOST, BenchGateway, Load, Proxy
+from tools.bench.stage import BenchStage
 from tools.bench.stub import NODE_ID, PARTITIONS, TOPIC_ID
 from tools.bench.windows import Rounds, beside, medians, turned
 from tools.kafka.ports import free_ports
@@ -33,7 +33,7 @@ CORES: Final = 6
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class WorkersWindow:
     """One window of one gateway."""
 
     cpu: float
@@ -44,17 +44,17 @@ class Window:
     """The least busy worker's share of all workers' CPU, in percent."""
 
 
-def run(stage: Stage) -> list[Table]:
+def run(stage: BenchStage) -> list[FigureTable]:
     """Measure both gateways in turn."""
     rounds = stage.rounds(quick=4, usual=20, long=40)
     stage.report(f"workers: {rounds} rounds of {LOADS * CONNECTIONS} connections, one worker and two ...")
-    found: dict[str, list[Window]] = {name: [] for name in WORKERS}
+    found: dict[str, list[WorkersWindow]] = {name: [] for name in WORKERS}
     with ExitStack() as stack:
         port = free_ports()
         stub = [sys.executable, "-m", "tools.bench.stub", f"{HOST}:{port}", "0"]
         broker = stack.enter_context(Proxy(stub, port)).address
         gateways = {
-            name: stack.enter_context(Gateway(broker, "--workers", str(count), node_id=NODE_ID)).ready()
+            name: stack.enter_context(BenchGateway(broker, "--workers", str(count), node_id=NODE_ID)).ready()
             for name, count in WORKERS.items()
         }
         loads = {name: [_load(stack, gateway) for _ in range(LOADS)] for name, gateway in gateways.items()}
@@ -66,12 +66,12 @@ def run(stage: Stage) -> list[Table]:
     return [_table(found, kernel, stage.seconds / SHARE, os.cpu_count() or 1)]
 
 
-def _load(stack: ExitStack, gateway: Gateway) -> Load:
+def _load(stack: ExitStack, gateway: BenchGateway) -> Load:
     command = ["tools.bench.connections", gateway.address, TOPIC_ID.hex()]
     return stack.enter_context(Load(*command, str(CONNECTIONS), "0", str(PARTITIONS))).ready()
 
 
-def _window(gateway: Gateway, loads: Sequence[Load], seconds: float) -> Window:
+def _window(gateway: BenchGateway, loads: Sequence[Load], seconds: float) -> WorkersWindow:
     before = gateway.meter.by_process()
     for load in loads:
         load.go()
@@ -79,34 +79,36 @@ def _window(gateway: Gateway, loads: Sequence[Load], seconds: float) -> Window:
     results = [load.pause() for load in loads]
     spent = {pid: cpu - before[pid] for pid, cpu in gateway.meter.by_process().items()}
     workers = [spent[worker["pid"]] for worker in gateway.state()["workers"]]
-    return Window(
+    return WorkersWindow(
         cpu=sum(spent.values()) / sum(each["responses"] for each in results) * 1e6,
         pace=sum(each["responses"] / each["seconds"] for each in results),
         least=100 * min(workers) / sum(workers),
     )
 
 
-def _table(rounds: Rounds[Window], kernel: Mapping[str, float], seconds: float, cores: int) -> Table:
+def _table(
+    rounds: Rounds[WorkersWindow], kernel: Mapping[str, float], seconds: float, cores: int
+) -> FigureTable:
     scales = cores >= CORES
     rows = [
-        Row(name="CPU of all processes", unit="µs a fetch", values=medians(rounds, "cpu")),
-        Row(name="of it in the kernel", unit="%", values=kernel),
-        Row(
+        FigureRow(name="CPU of all processes", unit="µs a fetch", values=medians(rounds, "cpu")),
+        FigureRow(name="of it in the kernel", unit="%", values=kernel),
+        FigureRow(
             name="CPU in one worker's",
             unit="times",
             values=beside(rounds, ONE_WORKER, "cpu"),
             limit=CPU_LIMIT,
             figure="--workers 2: CPU a fetch in one worker's",
         ),
-        Row(
+        FigureRow(
             name="carried by the one with less",
             unit="%",
             values={TWO_WORKERS: medians(rounds, "least")[TWO_WORKERS]},
             limit=LOAD_LIMIT,
             least=True,
         ),
-        Row(name="fetches", unit="1/s", values=medians(rounds, "pace")),
-        Row(
+        FigureRow(name="fetches", unit="1/s", values=medians(rounds, "pace")),
+        FigureRow(
             name="fetches in one worker's",
             unit="times",
             values=beside(rounds, ONE_WORKER, "pace"),
@@ -121,4 +123,4 @@ def _table(rounds: Rounds[Window], kernel: Mapping[str, float], seconds: float, 
     if not scales:
         notes.append(f"Fetches a second are not judged: {cores} cores here, {CORES} are needed.")
     title = f"--workers 2: fetches of {PARTITIONS} partitions with nothing new"
-    return Table(part="workers", title=title, rows=rows, notes=notes)
+    return FigureTable(part="workers", title=title, rows=rows, notes=notes)

@@ -24,7 +24,7 @@ from replay.capture.packets.tcp import EVERYTHING, FIN, RST, SYN, decode
 from replay.capture.tls.conversation import TlsConversation
 from replay.capture.tls.keylog import CLIENT, SERVER, Secrets
 from tools.fuzz.seeds import capture_head, frames
-from tools.fuzz.target import Target
+from tools.fuzz.target import FuzzTarget
 
 _LOW, _HIGH = "10.0.0.1:50000", "10.0.0.2:9092"
 _FLAGS: Final = (0, 0, 0, SYN, FIN, RST, SYN | FIN, 0)
@@ -309,23 +309,25 @@ _FILES: Final = ("replay.capture.files",)
 _SEARCHED: Final = 24 << 20
 """Each direction of a connection may buffer 4 MB in search of a frame, gaps included, and copies them."""
 TARGETS: Final = (
-    Target(
+    FuzzTarget(
         name="reassembly",
         run=_reassembly,
         seeds=_reassembly_seeds,
         modules=("replay.capture.kafka",),
         memory=_SEARCHED,
     ),
-    Target(name="tls", run=_tls, seeds=_tls_seeds, modules=("replay.capture.tls",), memory=_SEARCHED),
-    Target(
+    FuzzTarget(name="tls", run=_tls, seeds=_tls_seeds, modules=("replay.capture.tls",), memory=_SEARCHED),
+    FuzzTarget(
         name="packets",
         run=_packets,
         seeds=_packets_seeds,
         modules=("replay.capture.packets", "replay.capture.kafka"),
         memory=_SEARCHED,
     ),
-    Target(name="pcap", run=partial(_file, _PCAP_HEAD), seeds=_pcap_seeds, modules=_FILES, memory=48 << 20),
-    Target(
+    FuzzTarget(
+        name="pcap", run=partial(_file, _PCAP_HEAD), seeds=_pcap_seeds, modules=_FILES, memory=48 << 20
+    ),
+    FuzzTarget(
         name="pcapng", run=partial(_file, _PCAPNG_HEAD), seeds=_pcapng_seeds, modules=_FILES, memory=48 << 20
     ),
 )

@@ -23,7 +23,7 @@ from tests.frames import fetch, topic_id
 from tests.model.broker import ConnectionClosedError, ModelBroker
 from tests.model.primitives import WireError
 from tools.fuzz.seeds import frames
-from tools.fuzz.target import Target
+from tools.fuzz.target import FuzzTarget
 
 CLIENT_FRAME, CLIENT_RAW, BROKER_FRAME, BROKER_RAW, MODEL, FETCH, OTHER, CONTROL, SESSION, RECONNECT = range(
     10
@@ -103,7 +103,7 @@ class _Model:
         return answer
 
 
-class _Script:
+class _ConnectionScript:
     """One connection, and the actions of an input on it."""
 
     def __init__(self, data: bytes, steps: tuple[int, ...], *, answered: bool, serves: bool) -> None:
@@ -413,7 +413,7 @@ def _resolve(node_id: int, host: str, port: int) -> tuple[str, int] | None:
 
 
 def _run(steps: tuple[int, ...], answered: bool, serves: bool, data: bytes) -> None:
-    _Script(data, steps, answered=answered, serves=serves).run()
+    _ConnectionScript(data, steps, answered=answered, serves=serves).run()
 
 
 def _sized(content: bytes) -> bytes:
@@ -485,7 +485,7 @@ def _session_seeds() -> list[bytes]:
 _MODULES: Final = ("proxy.core", "proxy.fetch_manager", "proxy.protocol", "proxy.session")
 TARGETS: Final = (
     *(
-        Target(
+        FuzzTarget(
             name=name,
             run=partial(_run, steps, answered, False),
             seeds=partial(_seeds, steps),
@@ -497,7 +497,7 @@ TARGETS: Final = (
             ("core", _ALL, False),
         )
     ),
-    Target(
+    FuzzTarget(
         name="sessions",
         run=partial(_run, _SESSIONS, False, True),
         seeds=_session_seeds,

@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 from typing import Final
 
-from tools.fuzz.target import Finding, Target, examine
+from tools.fuzz.target import Finding, FuzzTarget, examine
 
 REGRESSIONS: Final = Path(__file__).parents[2] / "tests" / "fuzz" / "regressions"
 _MOST_TRIES: Final = 1000
@@ -13,12 +13,12 @@ _SECONDS: Final = 20.0
 """The time limit to make an input smaller."""
 
 
-def regressions(target: Target) -> list[Path]:
+def regressions(target: FuzzTarget) -> list[Path]:
     """Return the regression files of a target."""
     return sorted((REGRESSIONS / target.name).glob("*"))
 
 
-def keep(target: Target, data: bytes, folder: Path = REGRESSIONS) -> tuple[Path, Finding] | None:
+def keep(target: FuzzTarget, data: bytes, folder: Path = REGRESSIONS) -> tuple[Path, Finding] | None:
     """Make an input small and write it to a file. Return None if it has no finding.
 
     Inputs come from processes with traced code, so they are checked again here.
@@ -35,7 +35,7 @@ def keep(target: Target, data: bytes, folder: Path = REGRESSIONS) -> tuple[Path,
     return file, found
 
 
-def smaller(target: Target, data: bytes, found: Finding) -> bytes:
+def smaller(target: FuzzTarget, data: bytes, found: Finding) -> bytes:
     """Remove the parts of an input that are not needed for the same finding."""
     tries, until = 0, time.monotonic() + _SECONDS
     size = len(data) // 2

@@ -9,7 +9,7 @@ from typing import Final
 import psutil
 
 from tools.fuzz.mutate import mutated
-from tools.fuzz.target import CPU_SECONDS, Finding, Target, cpu_seconds, examine, run_once
+from tools.fuzz.target import CPU_SECONDS, Finding, FuzzTarget, cpu_seconds, examine, run_once
 
 EXAMINE_EVERY: Final = 2000
 """How often an input's memory is examined. That costs a hundred times as much."""
@@ -29,7 +29,7 @@ class Watch:
         slower: how much slower code is here than usual, since a fuzzer traces it.
     """
 
-    def __init__(self, target: Target, *, slower: float = 1.0) -> None:
+    def __init__(self, target: FuzzTarget, *, slower: float = 1.0) -> None:
         self.inputs = 0
         self.suspects: dict[str, bytes] = {}
         """An input for each finding, by its identity. `findings.keep` checks them again."""
@@ -65,7 +65,7 @@ class Watch:
             self._memory = memory
 
 
-def inputs(target: Target, seed: int) -> Iterator[bytes]:
+def inputs(target: FuzzTarget, seed: int) -> Iterator[bytes]:
     """Yield the seeds, and then mutations of them without end."""
     seeds = target.seeds()
     yield from seeds
@@ -74,7 +74,7 @@ def inputs(target: Target, seed: int) -> Iterator[bytes]:
         yield mutated(choose.choice(seeds), seeds, choose, target.most_bytes)
 
 
-def plain(target: Target, count: int, seconds: float, seed: int, say: Say) -> Watch:
+def plain(target: FuzzTarget, count: int, seconds: float, seed: int, say: Say) -> Watch:
     """Feed `count` inputs, at most for `seconds`."""
     watch = Watch(target)
     target.seeds()  # read the files first

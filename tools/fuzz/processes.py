@@ -20,10 +20,10 @@ from proxy.server.gateway import Gateway
 from proxy.server.ipc import Channel, HandedOver, Question, receive_connection, respond, send_connection
 from proxy.server.process import Process
 from proxy.telemetry import logs
-from proxy.telemetry.admin import Admin
+from proxy.telemetry.admin import AdminEndpoint
 from proxy.telemetry.state import Described
 from proxy.telemetry.status import Account, Status
-from tools.fuzz.target import Target
+from tools.fuzz.target import FuzzTarget
 
 # channel
 
@@ -163,7 +163,7 @@ class _Still:
         return [(1, '{"connection": 1}')][:most]
 
 
-class _Writer:
+class _ResponseWriter:
     """The writer for a response."""
 
     def __init__(self) -> None:
@@ -187,7 +187,7 @@ class _DefectError(Exception):
     """The endpoint has logged a defect of its own."""
 
 
-class _Log:
+class _RaisingLog:
     """Raises the errors that the endpoint logs."""
 
     def error(self, event: str, *, exc_info: BaseException) -> None:
@@ -195,15 +195,15 @@ class _Log:
 
 
 @cache
-def _stage() -> tuple[asyncio.AbstractEventLoop, Admin]:
+def _stage() -> tuple[asyncio.AbstractEventLoop, AdminEndpoint]:
     loop = asyncio.new_event_loop()
 
-    async def begin() -> Admin:
+    async def begin() -> AdminEndpoint:
         gate = Gateway(Process.of(load(_FLAGS, {}, None), loop, structlog.get_logger()))
         gate.open()
         still = _Still(await gate.collect_status(), await gate.collect_account())
         gate.close()
-        return Admin(still)
+        return AdminEndpoint(still)
 
     return loop, loop.run_until_complete(begin())
 
@@ -211,12 +211,12 @@ def _stage() -> tuple[asyncio.AbstractEventLoop, Admin]:
 def _admin(data: bytes) -> None:
     """A request in pieces. The first byte is their length."""
     loop, admin = _stage()
-    with patch.object(logs, "logger", _Log):  # only for this input: other tests run in this process
+    with patch.object(logs, "logger", _RaisingLog):  # only for this input: other tests run in this process
         loop.run_until_complete(_ask(admin, data[:1], data[1:]))
 
 
-async def _ask(admin: Admin, cut: bytes, data: bytes) -> None:
-    reader, writer = asyncio.StreamReader(limit=8192), _Writer()
+async def _ask(admin: AdminEndpoint, cut: bytes, data: bytes) -> None:
+    reader, writer = asyncio.StreamReader(limit=8192), _ResponseWriter()
     step = max(1, 16 * sum(cut))
     serving = asyncio.ensure_future(admin._client(reader, cast("asyncio.StreamWriter", writer)))  # noqa: SLF001
     for at in range(0, len(data), step):
@@ -261,8 +261,10 @@ def _admin_seeds() -> list[bytes]:
 
 
 TARGETS: Final = (
-    Target(name="channel", run=_channel, seeds=_channel_seeds, modules=("proxy.server.ipc",), memory=8 << 20),
-    Target(
+    FuzzTarget(
+        name="channel", run=_channel, seeds=_channel_seeds, modules=("proxy.server.ipc",), memory=8 << 20
+    ),
+    FuzzTarget(
         name="admin",
         run=_admin,
         seeds=_admin_seeds,

@@ -10,7 +10,7 @@ from typing import Final
 
 from tools.fuzz.findings import keep
 from tools.fuzz.plain import plain
-from tools.fuzz.target import Target
+from tools.fuzz.target import FuzzTarget
 from tools.fuzz.targets import TARGETS
 
 _ROOT: Final = Path(__file__).parents[2]
@@ -55,7 +55,7 @@ class _Say:
 
 
 def _guided(
-    target: Target, count: int, seconds: float, seed: int, say: _Say
+    target: FuzzTarget, count: int, seconds: float, seed: int, say: _Say
 ) -> tuple[int, float, list[bytes], bool]:
     """Fuzz in a child process. An input that ends that process is found beside its result.
 

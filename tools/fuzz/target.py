@@ -19,7 +19,7 @@ FRAMES: Final = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
+class FuzzTarget:
     """One entry of the code for foreign bytes."""
 
     name: str
@@ -57,7 +57,7 @@ def crash(error: BaseException) -> Finding:
     return Finding("crash", f"{type(error).__name__} at {where}", text)
 
 
-def run_once(target: Target, data: bytes) -> tuple[Finding | None, float]:
+def run_once(target: FuzzTarget, data: bytes) -> tuple[Finding | None, float]:
     """Feed one input. Return the finding, if any, and the seconds it took.
 
     The seconds are wall time, which is cheaper to read than CPU time and never less.
@@ -70,7 +70,7 @@ def run_once(target: Target, data: bytes) -> tuple[Finding | None, float]:
     return None, time.perf_counter() - began
 
 
-def examine(target: Target, data: bytes) -> Finding | None:
+def examine(target: FuzzTarget, data: bytes) -> Finding | None:
     """Feed one input with all checks: crash, CPU time, memory."""
     found, taken = run_once(target, data)
     if found is None and taken > CPU_SECONDS and (cpu := cpu_seconds(target, data)) > CPU_SECONDS:
@@ -78,7 +78,7 @@ def examine(target: Target, data: bytes) -> Finding | None:
     return found or _greedy(target, data)
 
 
-def cpu_seconds(target: Target, data: bytes, limit: float = CPU_SECONDS) -> float:
+def cpu_seconds(target: FuzzTarget, data: bytes, limit: float = CPU_SECONDS) -> float:
     """Return the CPU time for one input, the minimum of a few tries.
 
     One try within the limit is enough, so an input that only waited for a processor costs one more run.
@@ -91,13 +91,13 @@ def cpu_seconds(target: Target, data: bytes, limit: float = CPU_SECONDS) -> floa
     return least
 
 
-def _cpu_seconds(target: Target, data: bytes) -> float:
+def _cpu_seconds(target: FuzzTarget, data: bytes) -> float:
     began = time.process_time()
     run_once(target, data)
     return time.process_time() - began
 
 
-def _greedy(target: Target, data: bytes) -> Finding | None:
+def _greedy(target: FuzzTarget, data: bytes) -> Finding | None:
     tracemalloc.start()
     try:
         found, _ = run_once(target, data)

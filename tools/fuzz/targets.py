@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from tools.fuzz import captures, connection, processes
-from tools.fuzz.target import Target
+from tools.fuzz.target import FuzzTarget
 
-TARGETS: Final[Mapping[str, Target]] = {
+TARGETS: Final[Mapping[str, FuzzTarget]] = {
     target.name: target for target in (*connection.TARGETS, *captures.TARGETS, *processes.TARGETS)
 }

@@ -16,8 +16,8 @@ from tools.kafka.raw import (
     API_VERSIONS,
     LIST_OFFSETS,
     METADATA,
+    BodyReader,
     RawConnection,
-    Reader,
     array,
     compact_array,
     compact_string,
@@ -134,7 +134,9 @@ class Admin:
         for partition, offset in before.items():
             topic = string(name) + array([struct.pack(">iq", partition, offset)])
             connection = self._leader(name, partition)
-            reader = Reader(connection.call(DELETE_RECORDS, 0, array([topic]) + struct.pack(">i", 20_000)))
+            reader = BodyReader(
+                connection.call(DELETE_RECORDS, 0, array([topic]) + struct.pack(">i", 20_000))
+            )
             reader.read(4 + 4)  # throttle, one topic
             reader.string()
             reader.read(4 + 4)  # one partition
@@ -236,7 +238,7 @@ class Admin:
         """Return a topic's id. Brokers of 2.8 and later; all zeros if they keep no ids."""
         version = 10
         body = compact_array([bytes(16) + compact_string(name) + b"\0"]) + b"\0\0\0\0"
-        reader = Reader(self._any().call(METADATA, version, body))
+        reader = BodyReader(self._any().call(METADATA, version, body))
         reader.int32()  # throttle
         for _ in range(reader.uvarint() - 1):
             reader.int32(), reader.compact_string(), reader.int32(), reader.compact_string(), reader.tags()
@@ -254,7 +256,7 @@ class Admin:
             response = self._leader(name, partition).call(
                 LIST_OFFSETS, 1, struct.pack(">i", -1) + array([topic])
             )
-            reader = Reader(response, 4)
+            reader = BodyReader(response, 4)
             reader.string()
             reader.read(4 + 4)
             _check(f"offset of {name}-{partition}", reader.int16())
@@ -295,8 +297,8 @@ class Admin:
             time.sleep(0.05)
         raise TimeoutError(f"not seen in {PATIENCE:.0f} s: {what}")
 
-    def _controller_call(self, api_key: int, version: int, body: bytes) -> Reader:
-        return Reader(self._node(self.state().controller).call(api_key, version, body))
+    def _controller_call(self, api_key: int, version: int, body: bytes) -> BodyReader:
+        return BodyReader(self._node(self.state().controller).call(api_key, version, body))
 
     def _leader(self, name: str, partition: int) -> RawConnection:
         return self._node(self.leaders(name)[partition])

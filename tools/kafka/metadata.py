@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from tools.kafka.raw import METADATA, RawConnection, Reader, array, string
+from tools.kafka.raw import METADATA, BodyReader, RawConnection, array, string
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +32,7 @@ def request_metadata(connection: RawConnection, *topics: str) -> ClusterState:
 
 def read_metadata(body: bytes) -> ClusterState:
     """Read the body of a Metadata v1 response."""
-    reader = Reader(body)
+    reader = BodyReader(body)
     brokers = {}
     for _ in range(reader.int32()):
         node_id = reader.int32()
@@ -48,7 +48,7 @@ def read_metadata(body: bytes) -> ClusterState:
     return ClusterState(brokers=brokers, controller=controller, topics=topics)
 
 
-def _read_topic(reader: Reader, error: int) -> TopicState:
+def _read_topic(reader: BodyReader, error: int) -> TopicState:
     topic = TopicState(error=error, leaders={}, replicas={}, in_sync={})
     for _ in range(reader.int32()):
         reader.int16()
@@ -59,5 +59,5 @@ def _read_topic(reader: Reader, error: int) -> TopicState:
     return topic
 
 
-def _int32s(reader: Reader) -> list[int]:
+def _int32s(reader: BodyReader) -> list[int]:
     return [reader.int32() for _ in range(reader.int32())]

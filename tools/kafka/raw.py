@@ -90,7 +90,7 @@ class RawConnection:
 
     def versions(self) -> dict[int, tuple[int, int]]:
         """Return lowest and highest version by API key, from ApiVersions v0, which every broker knows."""
-        reader = Reader(self.call(API_VERSIONS, 0, b""))
+        reader = BodyReader(self.call(API_VERSIONS, 0, b""))
         if error := reader.int16():
             raise ValueError(f"ApiVersions: error {error}")
         return {reader.int16(): (reader.int16(), reader.int16()) for _ in range(reader.int32())}
@@ -162,7 +162,7 @@ def compact_array(items: list[bytes]) -> bytes:
 
 
 @dataclass(slots=True)
-class Reader:
+class BodyReader:
     """Reads a body from front to back. struct.error or IndexError means that bytes are missing."""
 
     data: bytes

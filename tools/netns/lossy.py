@@ -19,7 +19,7 @@ _IFF_NO_PI: Final = 0x1000
 _MTU: Final = 65_536
 
 
-class Link:
+class LossyLink:
     """A link between two namespaces. `with` starts and ends it.
 
     Args:

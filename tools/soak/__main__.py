@@ -11,7 +11,7 @@ from rich.console import Console
 
 import tools.soak
 from tools import debian
-from tools.soak.chaos import Outcome, soak, table
+from tools.soak.chaos import SoakOutcome, soak, table
 
 
 def main() -> int:
@@ -34,7 +34,7 @@ def main() -> int:
     return 1 if outcome.problems else 0
 
 
-def _show(outcome: Outcome) -> None:
+def _show(outcome: SoakOutcome) -> None:
     console = Console(width=160)
     console.print(table(outcome))
     produced, (first, last, most) = outcome.produced, outcome.used

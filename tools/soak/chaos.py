@@ -16,12 +16,20 @@ from rich.table import Table
 from tools.kafka import Cluster
 from tools.kafka.admin import Admin
 from tools.soak.broker_sessions import broker_sessions
-from tools.soak.consumers import DIRECT, GATEWAY, Reader, readers
+from tools.soak.consumers import DIRECT, GATEWAY, SoakConsumer, readers
 from tools.soak.disturbances import PRODUCERS, Disturbances, create
 from tools.soak.gateways import Gateways, Used
 from tools.soak.network import Network, configure, network, restored
-from tools.soak.producers import CHURN_PARTITIONS, CLIENTS, PARTITIONS, Source, Topics
-from tools.soak.records import GENERATION, Log, Place, Produced, Record, Written, describe
+from tools.soak.producers import CHURN_PARTITIONS, CLIENTS, PARTITIONS, SoakProducer, SoakTopics
+from tools.soak.records import (
+    GENERATION,
+    ProducedRecords,
+    RecordLog,
+    RecordPlace,
+    SoakRecord,
+    Written,
+    describe,
+)
 from tools.soak.written import written
 
 NODES: Final = 3
@@ -49,13 +57,13 @@ Say = Callable[[str], None]
 
 
 @dataclass(slots=True)
-class Outcome:
+class SoakOutcome:
     """The result of a run."""
 
-    produced: Produced
-    log: Log
+    produced: ProducedRecords
+    log: RecordLog
     """The records of the brokers at the end."""
-    readers: list[Reader]
+    readers: list[SoakConsumer]
     done: Mapping[str, int]
     churn: str
     """The topic that was deleted and made again repeatedly."""
@@ -70,13 +78,13 @@ class Outcome:
     saved: int
     slowest: float
     """The longest time until a new gateway was ready to take over, in seconds."""
-    written: Mapping[tuple[Place, int], Written] = field(default_factory=dict)
+    written: Mapping[tuple[RecordPlace, int], Written] = field(default_factory=dict)
     """The producers' numbers of records that are in the log more than once."""
     sessions: dict[int, tuple[int, int]] = field(default_factory=dict)
     """By node id: the number of sessions of its followers, and of all sessions at the end."""
     problems: list[str] = field(default_factory=list)
 
-    def missing(self, reader: Reader) -> list[tuple[Place, int]]:
+    def missing(self, reader: SoakConsumer) -> list[tuple[RecordPlace, int]]:
         """Return the records that a consumer of these topics did not receive."""
         return missing(self.produced, self.log, reader)
 
@@ -119,14 +127,14 @@ class Outcome:
                 )
 
 
-def missing(produced: Produced, log: Log, reader: Reader) -> list[tuple[Place, int]]:
+def missing(produced: ProducedRecords, log: RecordLog, reader: SoakConsumer) -> list[tuple[RecordPlace, int]]:
     """Return the acknowledged records, and those in the log, that a consumer has not received."""
     received = reader.received.log
     places = {*produced.acknowledged.missing_from(received), *log.missing_from(received)}
     return sorted(where for where in places if where[0].topic in reader.topics)
 
 
-def begins_late(lost: list[tuple[Place, int]], received: Log) -> bool:
+def begins_late(lost: list[tuple[RecordPlace, int]], received: RecordLog) -> bool:
     """Whether all lost records are the beginnings of partitions of topics that were made again.
 
     Args:
@@ -137,7 +145,7 @@ def begins_late(lost: list[tuple[Place, int]], received: Log) -> bool:
     return all(place.generation and offset < first.get(place, offset + 1) for place, offset in lost)
 
 
-def reads_on(lost: list[tuple[Place, int]], received: Log) -> bool:
+def reads_on(lost: list[tuple[RecordPlace, int]], received: RecordLog) -> bool:
     """Whether a consumer continued in a topic that was made again, from its offset in the old one.
 
     A fetch that names topics without ids can't tell the two apart (KIP-516). The broker only refuses such an
@@ -157,7 +165,7 @@ def reads_on(lost: list[tuple[Place, int]], received: Log) -> bool:
     )
 
 
-def soak(seconds: float, seed: int, say: Say, only: frozenset[str] = frozenset()) -> Outcome:
+def soak(seconds: float, seed: int, say: Say, only: frozenset[str] = frozenset()) -> SoakOutcome:
     """Run for some seconds, and until each kind of disturbance has happened.
 
     Args:
@@ -178,17 +186,17 @@ def soak(seconds: float, seed: int, say: Say, only: frozenset[str] = frozenset()
             say("starting three brokers ...")
             stack.enter_context(cluster)
             run_id = uuid.uuid4().hex[:6]
-            topics = Topics(f"steady-{run_id}", f"churn-{run_id}")
+            topics = SoakTopics(f"steady-{run_id}", f"churn-{run_id}")
             with Admin(cluster.bootstrap) as admin:
                 create(admin, topics.steady, PARTITIONS)
                 create(admin, topics.churn, CHURN_PARTITIONS)
         gateways = stack.enter_context(Gateways(via, between.near))
-        run = _Run(seconds, seed, say, between, cluster, gateways, topics, only)
+        run = _SoakRun(seconds, seed, say, between, cluster, gateways, topics, only)
         stack.callback(run.close)
         return run.outcome()
 
 
-class _Run:
+class _SoakRun:
     """The clients of one soak."""
 
     def __init__(
@@ -199,15 +207,15 @@ class _Run:
         between: Network,
         cluster: Cluster,
         gateways: Gateways,
-        topics: Topics,
+        topics: SoakTopics,
         only: frozenset[str],
     ) -> None:
         self._seconds, self._say, self._network = seconds, say, between
         self._cluster, self._gateways, self._topics = cluster, gateways, topics
-        self._produced = Produced()
-        self._readers: list[Reader] = []
+        self._produced = ProducedRecords()
+        self._readers: list[SoakConsumer] = []
         self._sources = [
-            Source(name, make, gateways.address, topics, self._produced, seed + number)
+            SoakProducer(name, make, gateways.address, topics, self._produced, seed + number)
             for number, (name, make) in enumerate(CLIENTS.items())
         ]
         self._disturbances = Disturbances(
@@ -223,7 +231,7 @@ class _Run:
         for reader in self._readers:
             reader.close()
 
-    def outcome(self) -> Outcome:
+    def outcome(self) -> SoakOutcome:
         """Run, and end in good order."""
         sent, topics = self._produced.sent, self._topics
         for way, bootstrap, place in (
@@ -245,7 +253,7 @@ class _Run:
         followers = self._sessions()
         last = self._gateways.finish()
         sessions = {node: (before, self._sessions_of(node)) for node, before in followers.items()}
-        outcome = Outcome(
+        outcome = SoakOutcome(
             self._produced,
             log,
             self._readers,
@@ -347,7 +355,7 @@ class _Run:
             )
         ]
 
-    def _caught_up(self) -> Log:
+    def _caught_up(self) -> RecordLog:
         """Wait until all consumers have received all of the log. Return the log."""
         with self._network.far():
             log = read_log(self._cluster.bootstrap, self._topics)
@@ -381,7 +389,7 @@ class _Run:
         self._readers_apart(list(some))
         return followers
 
-    def _readers_apart(self, some: list[Reader]) -> None:
+    def _readers_apart(self, some: list[SoakConsumer]) -> None:
         """Run consumers for a while, with a takeover in the middle. Their records were judged before."""
         try:
             for half in range(2):
@@ -407,13 +415,13 @@ class _Run:
             return broker_sessions(self._cluster.broker(node_id))
 
 
-def read_log(bootstrap: str, topics: Topics) -> Log:
+def read_log(bootstrap: str, topics: SoakTopics) -> RecordLog:
     """Read all records of the topics, from the brokers themselves.
 
     Raises:
         RuntimeError: it took too long.
     """
-    log = Log()
+    log = RecordLog()
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "unused", "enable.auto.commit": False})
     try:
         places = [
@@ -441,8 +449,10 @@ def read_log(bootstrap: str, topics: Topics) -> Log:
                 headers = [(str(key), _bytes(content)) for key, content in list(message.headers() or [])]
                 generation = int(dict(headers)[GENERATION] or b"-1")
                 value = message.value() or b""
-                record = Record(message.timestamp()[1], _bytes(message.key()), _bytes(value) or b"", headers)
-                log.put(Place(name, generation, partition), offset, record.digest())
+                record = SoakRecord(
+                    message.timestamp()[1], _bytes(message.key()), _bytes(value) or b"", headers
+                )
+                log.put(RecordPlace(name, generation, partition), offset, record.digest())
                 if offset + 1 >= left.get((name, partition), offset + 2):
                     del left[name, partition]
         return log
@@ -456,7 +466,7 @@ def _bytes(content: str | bytes | None) -> bytes | None:
     return content.encode() if isinstance(content, str) else content
 
 
-def table(outcome: Outcome) -> Table:
+def table(outcome: SoakOutcome) -> Table:
     """Return a table of the records that each consumer received."""
     produced = outcome.produced
     title = f"{len(produced.sent)} records sent, {produced.acknowledged.count} acknowledged with their offset"

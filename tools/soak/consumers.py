@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from tests.clients.runner import Program, Run, python_programs
-from tools.soak.producers import PARTITIONS, Topics
-from tools.soak.records import Received
+from tools.soak.producers import PARTITIONS, SoakTopics
+from tools.soak.records import ReceivedRecords
 
 DIRECT: Final = "direct"
 GATEWAY: Final = "gateway"
@@ -20,13 +20,13 @@ _ENDINGS: Final = 5
 
 
 @dataclass(slots=True, eq=False)
-class Reader:
+class SoakConsumer:
     """A consumer, and the records it received."""
 
     name: str
     way: str
     start: Callable[[], Run]
-    received: Received
+    received: ReceivedRecords
     topics: tuple[str, ...]
     run: Run
     errors: Counter[str] = field(default_factory=Counter)
@@ -82,12 +82,12 @@ class Reader:
 def readers(
     way: str,
     bootstrap: str,
-    topics: Topics,
+    topics: SoakTopics,
     sent: set[int],
     place: Callable[[], AbstractContextManager[None]],
     *,
     without: str = "",
-) -> Iterator[Reader]:
+) -> Iterator[SoakConsumer]:
     """Start the consumers of one way: all clients, except `without`."""
     for program in python_programs().values():
         if program.name == without:
@@ -101,12 +101,12 @@ def _reader(
     program: Program,
     way: str,
     bootstrap: str,
-    topics: Topics,
+    topics: SoakTopics,
     sent: set[int],
     place: Callable[[], AbstractContextManager[None]],
     *,
     assigned: bool,
-) -> Reader:
+) -> SoakConsumer:
     def start() -> Run:
         with place():
             if assigned:
@@ -116,4 +116,4 @@ def _reader(
 
     name = f"{program.name}, assigned" if assigned else program.name
     followed = (topics.steady,) if assigned else (topics.steady, topics.churn)
-    return Reader(name, way, start, Received(sent), followed, start())
+    return SoakConsumer(name, way, start, ReceivedRecords(sent), followed, start())

@@ -15,7 +15,7 @@ from tools.kafka import Broker, Cluster
 from tools.kafka.admin import Admin
 from tools.soak.gateways import WORKERS, Gateways
 from tools.soak.network import Network, restored
-from tools.soak.producers import CHURN_PARTITIONS, PARTITIONS, Topics
+from tools.soak.producers import CHURN_PARTITIONS, PARTITIONS, SoakTopics
 
 SUSPENDED_SECONDS: Final = (5.0, 60.0)
 DOWN_SECONDS: Final = (1.0, 8.0)
@@ -56,7 +56,7 @@ class Disturbances:
     cluster: Cluster
     network: Network
     gateways: Gateways
-    topics: Topics
+    topics: SoakTopics
     seed: int
     longest: float
     behind: Callable[[], list[str]]

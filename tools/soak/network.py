@@ -16,7 +16,7 @@ from typing import Final, Protocol, Self
 from tools.kafka import Broker
 from tools.kafka.ports import free_ports
 from tools.netns import Namespace, missing
-from tools.netns.lossy import Link
+from tools.netns.lossy import LossyLink
 
 LISTENER: Final = "VIA"
 """The listener of each broker that the gateway uses."""
@@ -90,7 +90,7 @@ class Links:
         self._far = self._stack.enter_context(Namespace())
         for node in range(1, self._nodes + 1):
             addresses = (f"10.81.{node}.1/24", f"10.81.{node}.2/24")
-            link = Link(
+            link = LossyLink(
                 self._near, self._far, f"wire{node}", addresses, delay=0, loss=0, seed=self._seed + node
             )
             self.wires[node] = self._stack.enter_context(link)
@@ -117,7 +117,7 @@ class Relays:
     """A relay for each broker, all in one thread."""
 
     def __init__(self, nodes: int) -> None:
-        self._relays = {node: Relay() for node in range(1, nodes + 1)}
+        self._relays = {node: NetworkRelay() for node in range(1, nodes + 1)}
         self.wires: dict[int, Wire] = dict(self._relays)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
@@ -155,7 +155,7 @@ class Relays:
         return relay.target, relay.address
 
 
-class Relay:
+class NetworkRelay:
     """Listens at `address` and forwards both ways to `target`."""
 
     def __init__(self) -> None:

@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol
 from aiokafka import AIOKafkaProducer  # type: ignore[import-untyped] # it carries no types
 from confluent_kafka import KafkaError, Message, Producer
 
-from tools.soak.records import GENERATION, Place, Produced, Record
+from tools.soak.records import GENERATION, ProducedRecords, RecordPlace, SoakRecord
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # it reads its schemas as older Pythons have it
@@ -40,7 +40,7 @@ DELIVERY_MS: Final = 120_000
 
 
 @dataclass(slots=True)
-class Topics:
+class SoakTopics:
     """The names of the two topics, and the generation of the one that is made again."""
 
     steady: str
@@ -50,10 +50,10 @@ class Topics:
     """Records may be produced to it."""
 
 
-class _Client(Protocol):
+class _ProducerClient(Protocol):
     """A producer of one library."""
 
-    def send(self, place: Place, record: Record, done: Callable[[int | None, str], None]) -> None:
+    def send(self, place: RecordPlace, record: SoakRecord, done: Callable[[int | None, str], None]) -> None:
         """Produce, and call `done` with the offset and "", or with an error.
 
         The offset is None if unknown.
@@ -66,7 +66,7 @@ class _Client(Protocol):
         """Give up unacknowledged records."""
 
 
-class Source:
+class SoakProducer:
     """One producer in its own thread.
 
     Args:
@@ -81,10 +81,10 @@ class Source:
     def __init__(
         self,
         name: str,
-        make: Callable[[str], _Client],
+        make: Callable[[str], _ProducerClient],
         bootstrap: str,
-        topics: Topics,
-        produced: Produced,
+        topics: SoakTopics,
+        produced: ProducedRecords,
         seed: int,
     ) -> None:
         self.name = name
@@ -125,7 +125,7 @@ class Source:
                 time.sleep(STEP_SECONDS)
             client.close()
 
-    def _produce(self, client: _Client) -> None:
+    def _produce(self, client: _ProducerClient) -> None:
         topics, choose = self._topics, self._random
         with self._lock:
             churn = topics.churn_open and choose.random() < CHURN_SHARE
@@ -133,9 +133,9 @@ class Source:
             self.churn_in_flight += churn
         self.count += 1
         if churn:
-            place = Place(topics.churn, topics.generation, choose.randrange(CHURN_PARTITIONS))
+            place = RecordPlace(topics.churn, topics.generation, choose.randrange(CHURN_PARTITIONS))
         else:
-            place = Place(topics.steady, 0, choose.choice(BUSY))
+            place = RecordPlace(topics.steady, 0, choose.choice(BUSY))
         record = self._record(place)
         digest = record.digest()
         self._produced.sent.add(digest)
@@ -144,7 +144,7 @@ class Source:
         except Exception as error:  # noqa: BLE001 - libraries raise what they like
             self._done(place, digest, churn, None, type(error).__name__)
 
-    def _record(self, place: Place) -> Record:
+    def _record(self, place: RecordPlace) -> SoakRecord:
         number = f"{self.name}-{self.count}"
         headers: list[tuple[str, bytes | None]] = [
             ("number", number.encode()),
@@ -155,9 +155,9 @@ class Source:
             headers.append(("null", None))
         key = None if self.count % 5 == 0 else f"key-{number}".encode()
         value = f"{number}-".encode() * self._random.choice((1, 4, 16, 64))
-        return Record(time.time_ns() // 1_000_000, key, value, headers)
+        return SoakRecord(time.time_ns() // 1_000_000, key, value, headers)
 
-    def _done(self, place: Place, digest: int, churn: bool, offset: int | None, error: str) -> None:
+    def _done(self, place: RecordPlace, digest: int, churn: bool, offset: int | None, error: str) -> None:
         with self._lock:
             self.in_flight -= 1
             self.churn_in_flight -= churn
@@ -184,7 +184,7 @@ class Librdkafka:
         }
         self._producer = Producer(settings)
 
-    def send(self, place: Place, record: Record, done: Callable[[int | None, str], None]) -> None:
+    def send(self, place: RecordPlace, record: SoakRecord, done: Callable[[int | None, str], None]) -> None:
         """See _Client."""
 
         def delivered(error: KafkaError | None, message: Message) -> None:
@@ -237,11 +237,13 @@ class Aiokafka:
                 await producer.stop()
                 await asyncio.sleep(1)
 
-    def send(self, place: Place, record: Record, done: Callable[[int | None, str], None]) -> None:
+    def send(self, place: RecordPlace, record: SoakRecord, done: Callable[[int | None, str], None]) -> None:
         """See _Client."""
         self._waiting.append(self._loop.create_task(self._send(place, record, done)))
 
-    async def _send(self, place: Place, record: Record, done: Callable[[int | None, str], None]) -> None:
+    async def _send(
+        self, place: RecordPlace, record: SoakRecord, done: Callable[[int | None, str], None]
+    ) -> None:
         try:
             future = await self._producer.send(
                 place.topic,
@@ -297,7 +299,7 @@ class KafkaPython:
             except Exception:  # noqa: BLE001 - the network may be cut just now
                 time.sleep(1)
 
-    def send(self, place: Place, record: Record, done: Callable[[int | None, str], None]) -> None:
+    def send(self, place: RecordPlace, record: SoakRecord, done: Callable[[int | None, str], None]) -> None:
         """See _Client."""
         future = self._producer.send(
             place.topic,
@@ -318,7 +320,7 @@ class KafkaPython:
         self._producer.close(timeout=10)
 
 
-CLIENTS: Final[Mapping[str, Callable[[str], _Client]]] = {
+CLIENTS: Final[Mapping[str, Callable[[str], _ProducerClient]]] = {
     "confluent-kafka": Librdkafka,
     "aiokafka": Aiokafka,
     "kafka-python": KafkaPython,

@@ -14,7 +14,7 @@ Headers: TypeAlias = Sequence[tuple[str, bytes | None]]
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Place:
+class RecordPlace:
     """A partition of one generation of a topic."""
 
     topic: str
@@ -26,7 +26,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class SoakRecord:
     """Everything that a client can see of a record, without its place."""
 
     timestamp: int
@@ -67,19 +67,19 @@ def _digest(timestamp: int, key: str | None, value: str, headers: Iterable[tuple
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest()) or 1
 
 
-class Log:
+class RecordLog:
     """Digests by place and offset."""
 
     def __init__(self) -> None:
-        self._columns: defaultdict[Place, array[int]] = defaultdict(lambda: array("Q"))
+        self._columns: defaultdict[RecordPlace, array[int]] = defaultdict(lambda: array("Q"))
         self.count = 0
 
-    def get(self, place: Place, offset: int) -> int:
+    def get(self, place: RecordPlace, offset: int) -> int:
         """Return a digest, or 0."""
         column = self._columns.get(place)
         return column[offset] if column is not None and offset < len(column) else 0
 
-    def put(self, place: Place, offset: int, digest: int) -> None:
+    def put(self, place: RecordPlace, offset: int, digest: int) -> None:
         """Note a digest."""
         column = self._columns[place]
         if offset >= len(column):
@@ -87,23 +87,23 @@ class Log:
         self.count += not column[offset]
         column[offset] = digest
 
-    def items(self) -> Iterable[tuple[Place, int, int]]:
+    def items(self) -> Iterable[tuple[RecordPlace, int, int]]:
         """Return places, offsets and digests."""
         for place, column in list(self._columns.items()):
             for offset, digest in enumerate(list(column)):
                 if digest:
                     yield place, offset, digest
 
-    def twice(self) -> dict[int, list[tuple[Place, int]]]:
+    def twice(self) -> dict[int, list[tuple[RecordPlace, int]]]:
         """Return the digests that are at several offsets, with their places."""
         times = Counter(digest for _, _, digest in self.items())
-        found: defaultdict[int, list[tuple[Place, int]]] = defaultdict(list)
+        found: defaultdict[int, list[tuple[RecordPlace, int]]] = defaultdict(list)
         for place, offset, digest in self.items():
             if times[digest] > 1:
                 found[digest].append((place, offset))
         return dict(found)
 
-    def missing_from(self, other: "Log") -> list[tuple[Place, int]]:
+    def missing_from(self, other: "RecordLog") -> list[tuple[RecordPlace, int]]:
         """Return the places and offsets at which another log has no record, or a different one."""
         found = []
         for place, column in list(self._columns.items()):
@@ -119,18 +119,18 @@ class Log:
 
 
 @dataclass(slots=True)
-class Produced:
+class ProducedRecords:
     """The records that the producers sent, and their results."""
 
     sent: set[int] = field(default_factory=set)
-    acknowledged: Log = field(default_factory=Log)
+    acknowledged: RecordLog = field(default_factory=RecordLog)
     without_offset: list[int] = field(default_factory=list)
     """Acknowledged records without an offset. A broker responds like this to a record that it got twice."""
     given_up: int = 0
     """Records whose producer reported a failure. They may be in the log."""
     errors: Counter[str] = field(default_factory=Counter)
 
-    def delivered(self, place: Place, offset: int | None, digest: int) -> None:
+    def delivered(self, place: RecordPlace, offset: int | None, digest: int) -> None:
         """Note an acknowledgement."""
         if offset is None or offset < 0:
             self.without_offset.append(digest)
@@ -144,9 +144,9 @@ class Produced:
 
     def problems(
         self,
-        log: Log,
+        log: RecordLog,
         generations: Mapping[str, int],
-        written: Mapping[tuple[Place, int], Written],
+        written: Mapping[tuple[RecordPlace, int], Written],
     ) -> list[str]:
         """Return the problems of the brokers' log: missing records, and records that nobody sent.
 
@@ -171,7 +171,7 @@ class Produced:
 
 
 def doubled_by_the_producer(
-    copies: Sequence[tuple[Place, int]], written: Mapping[tuple[Place, int], Written]
+    copies: Sequence[tuple[RecordPlace, int]], written: Mapping[tuple[RecordPlace, int], Written]
 ) -> bool:
     """Whether a producer wrote one record several times to its partition, each time in another of its epochs.
 
@@ -190,27 +190,27 @@ def doubled_by_the_producer(
     return len(producers) == 1 and len({number.epoch for _, number in known}) == len(copies)
 
 
-def describe(places: Sequence[tuple[Place, int]]) -> str:
+def describe(places: Sequence[tuple[RecordPlace, int]]) -> str:
     """Describe the first of some places."""
     shown = ", ".join(f"{place} at {offset}" for place, offset in places[:4])
     return shown + ", ..." * (len(places) > 4)
 
 
-class Received:
+class ReceivedRecords:
     """The records that one consumer, or the members of one group, received."""
 
     def __init__(self, sent: set[int]) -> None:
-        self.log = Log()
+        self.log = RecordLog()
         self.repeated = 0
         """Records received again: after a rebalance, a member continues from the last commit."""
         self.again = 0
         """Records received again although nothing had happened to the group."""
-        self.changed: list[tuple[Place, int]] = []
+        self.changed: list[tuple[RecordPlace, int]] = []
         """Records received again with other contents."""
-        self.invented: list[tuple[Place, int]] = []
+        self.invented: list[tuple[RecordPlace, int]] = []
         """Records that nobody had sent."""
         self._sent = sent
-        self._last: dict[int, dict[Place, int]] = defaultdict(dict)
+        self._last: dict[int, dict[RecordPlace, int]] = defaultdict(dict)
 
     def rebalanced(self, member: int) -> None:
         """Note that a member may read from another offset from now on."""
@@ -219,7 +219,7 @@ class Received:
     def record(self, member: int, line: Mapping[str, Any]) -> None:
         """Note a record, given a consumer program's output."""
         digest, offset = digest_of(line), line["offset"]
-        place = Place(line["topic"], generation_of(line), line["partition"])
+        place = RecordPlace(line["topic"], generation_of(line), line["partition"])
         if digest not in self._sent:
             self.invented.append((place, offset))
             return

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from tools.kafka import Cluster
 from tools.kafka.admin import Admin
-from tools.soak.records import Place, Written
+from tools.soak.records import RecordPlace, Written
 
 _BATCH: Final = Struct(">qiibIhiqqqhii")
 """base_offset, batch_length, partition_leader_epoch, magic, crc, attributes, last_offset_delta, first and
@@ -19,7 +19,7 @@ _OVERHEAD: Final = 12
 """The size of base_offset and batch_length, which batch_length does not count."""
 
 
-class Batch(NamedTuple):
+class BatchHeader(NamedTuple):
     """The header of a batch. Its records have consecutive sequences."""
 
     first_offset: int
@@ -27,14 +27,16 @@ class Batch(NamedTuple):
     first: Written
 
 
-def written(cluster: Cluster, wanted: Iterable[tuple[Place, int]]) -> dict[tuple[Place, int], Written]:
+def written(
+    cluster: Cluster, wanted: Iterable[tuple[RecordPlace, int]]
+) -> dict[tuple[RecordPlace, int], Written]:
     """Return the producers' numbers of records, from their leaders' disks.
 
     Args:
         cluster: the brokers.
         wanted: the places and offsets, in the newest generation of their topics.
     """
-    offsets: dict[Place, list[int]] = {}
+    offsets: dict[RecordPlace, list[int]] = {}
     for place, offset in wanted:
         offsets.setdefault(place, []).append(offset)
     found = {}
@@ -50,7 +52,7 @@ def written(cluster: Cluster, wanted: Iterable[tuple[Place, int]]) -> dict[tuple
     return found
 
 
-def batches(folder: Path) -> Iterator[Batch]:
+def batches(folder: Path) -> Iterator[BatchHeader]:
     """Read the headers of all batches in a partition's folder."""
     for segment in sorted(folder.glob("*.log")):
         data, at = segment.read_bytes(), 0
@@ -58,5 +60,5 @@ def batches(folder: Path) -> Iterator[Batch]:
             offset, length, *_, last, _, _, producer_id, epoch, sequence, _ = _BATCH.unpack_from(data, at)
             if length <= 0:
                 break
-            yield Batch(offset, offset + last, Written(producer_id, epoch, sequence))
+            yield BatchHeader(offset, offset + last, Written(producer_id, epoch, sequence))
             at += _OVERHEAD + length

@@ -100,7 +100,7 @@ def _described(index: int, part: Partition) -> bytes:
 
 def offsets(broker: ModelBroker, frame: bytes) -> bytes:
     """ListOffsets v1: each partition's end, or its start for timestamp -2."""
-    reader = raw.Reader(frame, 8)
+    reader = raw.BodyReader(frame, 8)
     reader.string()
     reader.int32()
     topics = []
@@ -118,7 +118,7 @@ def offsets(broker: ModelBroker, frame: bytes) -> bytes:
 
 def created(broker: ModelBroker, frame: bytes, error: int) -> bytes:
     """CreateTopics v2 to v4: the model makes the topics, unless there is an error."""
-    reader = raw.Reader(frame, 8)
+    reader = raw.BodyReader(frame, 8)
     reader.string()
     topics = []
     for _ in range(reader.int32()):

@@ -21,8 +21,8 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 from tools.gateway import GatewayProcess
 from tools.kafka import Broker
 from tools.kafka.admin import Admin
-from tools.soak.groups.history import Life, read
-from tools.soak.groups.judge import PROBLEMS, Verdict, judge
+from tools.soak.groups.history import MemberLife, read
+from tools.soak.groups.judge import PROBLEMS, GroupsVerdict, judge
 
 SESSION_MS: Final = 2_000
 STOPPED_SECONDS: Final = (2.6, 4.0)
@@ -46,7 +46,7 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class MemberKind:
     """The kind of a group's members."""
 
     members: int
@@ -56,20 +56,20 @@ class Kind:
 
 
 KINDS: Final = (
-    Kind(3, 1),
-    Kind(4, 2),
-    Kind(3, 1, "cooperative-sticky"),
-    Kind(3, 1, static=True),
-    Kind(2, 1),
-    Kind(3, 2, "cooperative-sticky"),
+    MemberKind(3, 1),
+    MemberKind(4, 2),
+    MemberKind(3, 1, "cooperative-sticky"),
+    MemberKind(3, 1, static=True),
+    MemberKind(2, 1),
+    MemberKind(3, 2, "cooperative-sticky"),
 )
 
 
 @dataclass(slots=True)
-class Outcome:
+class GroupsOutcome:
     """The result of a run."""
 
-    verdict: Verdict
+    verdict: GroupsVerdict
     done: Counter[str]
     errors: Counter[str]
     """Errors that members received."""
@@ -82,17 +82,17 @@ class Outcome:
 
 
 @dataclass(slots=True)
-class _Slot:
+class _ChaosSlot:
     """A slot for a member in a group."""
 
     name: str
     number: int = 0
     process: subprocess.Popen[bytes] | None = None
-    life: Life | None = None
+    life: MemberLife | None = None
     path: Path = Path()
 
 
-class Members:
+class GroupMembers:
     """The members of one group, and their disturbances.
 
     Args:
@@ -108,7 +108,7 @@ class Members:
     def __init__(
         self,
         name: str,
-        kind: Kind,
+        kind: MemberKind,
         bootstrap: str,
         broker: Broker,
         folder: Path,
@@ -118,8 +118,8 @@ class Members:
         self.name, self.kind = name, kind
         self._bootstrap, self._folder, self._done = bootstrap, folder, done
         self._random = random.Random(seed)  # noqa: S311 - not a secret
-        self._slots = [_Slot(f"{name}.{number}") for number in range(kind.members)]
-        self._paths: list[tuple[Life, Path]] = []
+        self._slots = [_ChaosSlot(f"{name}.{number}") for number in range(kind.members)]
+        self._paths: list[tuple[MemberLife, Path]] = []
         self._processed: set[tuple[int, int]] = set()
         self._read: dict[Path, int] = {}
         """How many bytes of each process's output have been read."""
@@ -166,7 +166,7 @@ class Members:
         for slot in self._slots:
             self._end(slot)
 
-    def lives(self) -> list[Life]:
+    def lives(self) -> list[MemberLife]:
         """Return the actions of all processes so far."""
         for life, path in self._paths:
             life.did, life.errors = read(path.read_text().splitlines())
@@ -205,9 +205,9 @@ class Members:
             _, found[number] = self._asks.get_watermark_offsets(TopicPartition(self.name, number), timeout=20)
         return found
 
-    def _start(self, slot: _Slot) -> None:
+    def _start(self, slot: _ChaosSlot) -> None:
         slot.number += 1
-        slot.life = Life(f"{slot.name}#{slot.number}")
+        slot.life = MemberLife(f"{slot.name}#{slot.number}")
         slot.path = self._folder / f"{slot.name}.{slot.number}"
         self._paths.append((slot.life, slot.path))
         command = [sys.executable, "-m", "tools.soak.groups.member", "--bootstrap", self._bootstrap]
@@ -219,7 +219,7 @@ class Members:
             slot.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=log)
         self._done["started"] += 1
 
-    def _kill(self, slot: _Slot) -> bool:
+    def _kill(self, slot: _ChaosSlot) -> bool:
         """Kill a member, or start it. Return whether it was killed."""
         if slot.process is None or slot.life is None or slot.process.poll() is not None:
             self._start(slot)
@@ -233,12 +233,12 @@ class Members:
             self._start(slot)
         return True
 
-    def _leave(self, slot: _Slot) -> None:
+    def _leave(self, slot: _ChaosSlot) -> None:
         if slot.process is not None:
             self._end(slot)
             self._done["left"] += 1
 
-    def _end(self, slot: _Slot) -> None:
+    def _end(self, slot: _ChaosSlot) -> None:
         if slot.process is None:
             return
         slot.process.terminate()
@@ -252,16 +252,16 @@ class Members:
                 slot.life.killed_at = time.monotonic_ns()
         slot.process = None
 
-    def _join(self, slot: _Slot) -> None:
+    def _join(self, slot: _ChaosSlot) -> None:
         if slot.process is None:
             self._start(slot)
 
-    def _both(self, slot: _Slot) -> None:
+    def _both(self, slot: _ChaosSlot) -> None:
         """Let a member leave and join again at once."""
         self._leave(slot)
         self._start(slot)
 
-    def _stop(self, slot: _Slot, ended: threading.Event) -> None:
+    def _stop(self, slot: _ChaosSlot, ended: threading.Event) -> None:
         if slot.process is None or slot.life is None or slot.process.poll() is not None:
             return
         slot.process.send_signal(signal.SIGSTOP)
@@ -274,7 +274,7 @@ class Members:
         slot.life.stopped.append((at, time.monotonic_ns(), ends))
 
 
-def chaos(kills: int, groups: int, seed: int, say: Say, folder: Path | None = None) -> Outcome:
+def chaos(kills: int, groups: int, seed: int, say: Say, folder: Path | None = None) -> GroupsOutcome:
     """Disturb groups until enough members were killed.
 
     Args:
@@ -295,28 +295,28 @@ def chaos(kills: int, groups: int, seed: int, say: Say, folder: Path | None = No
             for name, kind in kinds.items():
                 admin.create_topic(name, partitions=kind.partitions)
         gateway = stack.enter_context(GatewayProcess(broker.address, "--cooperative", ",".join(kinds)))
-        outcome = Outcome(Verdict(), Counter(), Counter())
+        outcome = GroupsOutcome(GroupsVerdict(), Counter(), Counter())
         members = [
-            Members(name, kind, gateway.address, broker, folder, seed * 1000 + number, outcome.done)
+            GroupMembers(name, kind, gateway.address, broker, folder, seed * 1000 + number, outcome.done)
             for number, (name, kind) in enumerate(kinds.items())
         ]
         for each in members:
             stack.callback(each.close)
-        _Run(broker, gateway, members, seed, say, outcome).run(kills)
+        _GroupsRun(broker, gateway, members, seed, say, outcome).run(kills)
         return outcome
 
 
-class _Run:
+class _GroupsRun:
     """One run."""
 
     def __init__(
         self,
         broker: Broker,
         gateway: GatewayProcess,
-        members: list[Members],
+        members: list[GroupMembers],
         seed: int,
         say: Say,
-        outcome: Outcome,
+        outcome: GroupsOutcome,
     ) -> None:
         self._broker, self._gateway, self._members = broker, gateway, members
         self._random = random.Random(seed)  # noqa: S311 - not a secret
@@ -405,7 +405,7 @@ class _Run:
             time.sleep(1)
 
 
-def summary(outcome: Outcome) -> list[str]:
+def summary(outcome: GroupsOutcome) -> list[str]:
     """Return the counts of a run, as lines."""
     counts = outcome.verdict.counts
     shown = [f"{name}: {counts[name]}" for name in PROBLEMS]

@@ -17,7 +17,7 @@ class Did:
 
 
 @dataclass(slots=True)
-class Life:
+class MemberLife:
     """One process of a member, from its start to its end."""
 
     name: str

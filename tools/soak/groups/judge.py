@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from tools.soak.groups.history import Did, Life
+from tools.soak.groups.history import Did, MemberLife
 
 EXAMPLES: Final = 5
 BEFORE_NS: Final = 10**9
@@ -21,7 +21,7 @@ Log = Mapping[tuple[int, int], str]
 
 
 @dataclass(slots=True)
-class Verdict:
+class GroupsVerdict:
     """Counts over some groups, and examples of forbidden events."""
 
     counts: Counter[str] = field(default_factory=Counter)
@@ -39,7 +39,7 @@ class _Processed:
     """A record that a member processed."""
 
     did: Did
-    life: Life
+    life: MemberLife
     assignment: int
     """The number of this assignment in the process."""
     in_hand: bool
@@ -61,7 +61,9 @@ could not commit. This can happen without a gateway, too."""
 IN_HAND: Final = "in hand of a zombie"
 
 
-def judge(log: Log, lives: Sequence[Life], gateway_down: Sequence[Span], verdict: Verdict) -> None:
+def judge(
+    log: Log, lives: Sequence[MemberLife], gateway_down: Sequence[Span], verdict: GroupsVerdict
+) -> None:
     """Judge the actions of one group on one topic.
 
     Args:
@@ -95,7 +97,7 @@ def _judge_key(
     events: list[_Processed],
     commits: Mapping[int, Mapping[int, list[Did]]],
     crashes: Mapping[int, list[Span]],
-    verdict: Verdict,
+    verdict: GroupsVerdict,
 ) -> list[tuple[_Processed, _Processed]]:
     """Judge the processing of one key. Return the records processed twice without a reason, in pairs."""
     found: list[tuple[_Processed, _Processed]] = []
@@ -145,7 +147,9 @@ def _judge_key(
     return found
 
 
-def _story(before: _Processed, again: _Processed, lives: Sequence[Life], gateway_down: Sequence[Span]) -> str:
+def _story(
+    before: _Processed, again: _Processed, lives: Sequence[MemberLife], gateway_down: Sequence[Span]
+) -> str:
     """Describe the events in the group before a record came twice, to find the reason."""
     low, high = before.did.at - BEFORE_NS, again.did.at
     lines = [(at, f"gateway gone until {back / 1e9:.3f}") for at, back in gateway_down]
@@ -171,7 +175,7 @@ def _between(spans: Iterable[Span], low: int, high: int) -> bool:
     return any(began <= high and ended >= low for began, ended in spans)
 
 
-def _commits(life: Life) -> dict[int, list[Did]]:
+def _commits(life: MemberLife) -> dict[int, list[Did]]:
     found: dict[int, list[Did]] = defaultdict(list)
     for did in life.did:
         if did.kind == "committed":
@@ -179,7 +183,7 @@ def _commits(life: Life) -> dict[int, list[Did]]:
     return found
 
 
-def _crashes(life: Life, gateway_down: Iterable[Span]) -> list[Span]:
+def _crashes(life: MemberLife, gateway_down: Iterable[Span]) -> list[Span]:
     """Return when a member could not commit its records.
 
     A gateway that has just started knows no member. It accepts no commit before the member has joined again.
@@ -194,7 +198,9 @@ def _crashes(life: Life, gateway_down: Iterable[Span]) -> list[Span]:
     return found
 
 
-def _processed(life: Life, gateway_down: Sequence[Span], verdict: Verdict) -> Iterable[_Processed]:
+def _processed(
+    life: MemberLife, gateway_down: Sequence[Span], verdict: GroupsVerdict
+) -> Iterable[_Processed]:
     """Yield the records that a process of a member processed."""
     for number, assignment in enumerate(_assignments(life.did)):
         verdict.counts["assignments"] += bool(number)

@@ -33,7 +33,7 @@ def tell(kind: str, *words: object) -> None:
     os.write(sys.stdout.fileno(), (" ".join(map(str, (kind, time.monotonic_ns(), *words))) + "\n").encode())
 
 
-class Member:
+class SoakMember:
     """A consumer that processes records one by one.
 
     Args:
@@ -139,7 +139,7 @@ def main() -> None:
     parser.add_argument("--session-ms", type=int, default=6000)
     parser.add_argument("--work", type=float, default=0.001, help="seconds for a record")
     parser.add_argument("--commit-seconds", type=float, default=0.3)
-    Member(parser.parse_args()).run()
+    SoakMember(parser.parse_args()).run()
 
 
 if __name__ == "__main__":

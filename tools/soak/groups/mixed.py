@@ -35,7 +35,7 @@ from tests.clients.runner import AIOKAFKA, CONFLUENT, KAFKA_PYTHON, ROOT, Progra
 from tools.gateway import GatewayProcess
 from tools.kafka import Broker
 from tools.kafka.admin import Admin
-from tools.soak.groups.seen import Life, Log, Moved, Record, Span, Verdict, judge
+from tools.soak.groups.seen import Log, Moved, Record, SeenLife, SeenVerdict, Span, judge
 
 LIBRARIES: Final = ("confluent-kafka", "aiokafka", "kafka-python", "java", "franz-go", "kafkajs", "sarama")
 PYTHON: Final = {each.name: each for each in (CONFLUENT, AIOKAFKA, KAFKA_PYTHON)}
@@ -81,21 +81,21 @@ class Plan:
 
 
 @dataclass(slots=True, eq=False)
-class _Slot:
+class _MixedSlot:
     """A slot for a member."""
 
     program: Program
     client_id: str
     number: int = 0
     process: subprocess.Popen[str] | None = None
-    life: Life | None = None
+    life: SeenLife | None = None
 
 
 @dataclass(slots=True)
-class Outcome:
+class MixedOutcome:
     """The result of a run."""
 
-    verdict: Verdict
+    verdict: SeenVerdict
     left_out: list[str]
     done: Counter[str] = field(default_factory=Counter)
     seconds: float = 0.0
@@ -115,7 +115,7 @@ def programs(libraries: Sequence[str]) -> tuple[list[Program], list[str]]:
     return found, left_out
 
 
-class Group:
+class MixedGroup:
     """The members of one group.
 
     Args:
@@ -130,8 +130,10 @@ class Group:
         self, plan: Plan, name: str, topics: Sequence[str], bootstrap: str, members: Sequence[Program]
     ) -> None:
         self._plan, self._name, self._topics, self._bootstrap = plan, name, topics, bootstrap
-        self._slots = [_Slot(program, f"{name}.{program.name}-{at}") for at, program in enumerate(members)]
-        self.lives: list[Life] = []
+        self._slots = [
+            _MixedSlot(program, f"{name}.{program.name}-{at}") for at, program in enumerate(members)
+        ]
+        self.lives: list[SeenLife] = []
         self._readers: list[threading.Thread] = []
         self._random = random.Random(plan.seed)  # noqa: S311 - not a secret
         self.done: Counter[str] = Counter()
@@ -182,11 +184,11 @@ class Group:
         if process.stdin is not None:
             process.stdin.close()
 
-    def _start(self, slot: _Slot) -> None:
+    def _start(self, slot: _MixedSlot) -> None:
         if slot.process is not None and slot.process.stdin is not None:
             slot.process.stdin.close()  # it ended by itself
         slot.number += 1
-        slot.life = Life(f"{slot.program.name}#{slot.number}")
+        slot.life = SeenLife(f"{slot.program.name}#{slot.number}")
         self.lives.append(slot.life)
         arguments = ["--bootstrap", self._bootstrap, "--isolation", "read_committed"]
         arguments += ["--subscribe", ",".join(self._topics), "--group", self._name]
@@ -207,7 +209,7 @@ class Group:
         self._readers.append(reader)
         self.done["started"] += 1
 
-    def _read(self, process: subprocess.Popen[str], life: Life) -> None:
+    def _read(self, process: subprocess.Popen[str], life: SeenLife) -> None:
         for text in process.stdout or ():
             at = time.time()
             try:
@@ -224,7 +226,7 @@ class Group:
         if process.stdout is not None:
             process.stdout.close()
 
-    def _end(self, slot: _Slot) -> None:
+    def _end(self, slot: _MixedSlot) -> None:
         if slot.process is None or slot.life is None:
             return
         try:
@@ -240,7 +242,7 @@ class Group:
         slot.process = None
 
 
-class _Positions:
+class _CommittedPositions:
     """The committed positions of a group over time."""
 
     def __init__(self, broker: str, group: str, places: Sequence[tuple[str, int]]) -> None:
@@ -314,7 +316,7 @@ class _Producing:
         self.number += 1
 
 
-def run(plan: Plan, say: Say) -> Outcome:
+def run(plan: Plan, say: Say) -> MixedOutcome:
     """Run, and judge."""
     began = time.monotonic()
     members, left_out = programs(plan.libraries)
@@ -335,10 +337,10 @@ def run(plan: Plan, say: Say) -> Outcome:
         gateway = None
         if not plan.direct:
             gateway = stack.enter_context(GatewayProcess(broker.address, "--cooperative", name))
-        group = Group(plan, name, topics, gateway.address if gateway else broker.address, members)
+        group = MixedGroup(plan, name, topics, gateway.address if gateway else broker.address, members)
         stack.callback(group.close)
         places = [(topic, number) for topic in topics for number in range(plan.partitions)]
-        positions = _Positions(broker.address, name, places)
+        positions = _CommittedPositions(broker.address, name, places)
         producing = _Producing(plan, broker.address, topics)
         ended, written = threading.Event(), threading.Event()
         threads = [
@@ -361,7 +363,7 @@ def run(plan: Plan, say: Say) -> Outcome:
         threads[0].join()
         positions.look()
         log = _log(broker.address, places)  # compaction continues
-        outcome = Outcome(judge(log, group.lives, down, positions.moved), left_out, group.done)
+        outcome = MixedOutcome(judge(log, group.lives, down, positions.moved), left_out, group.done)
         outcome.done["gateway killed"] = len(down)
         if gateway is not None:
             outcome.defects = [
@@ -375,7 +377,7 @@ def run(plan: Plan, say: Say) -> Outcome:
         return outcome
 
 
-def _disturb(plan: Plan, group: Group, gateway: GatewayProcess | None, say: Say) -> list[Span]:
+def _disturb(plan: Plan, group: MixedGroup, gateway: GatewayProcess | None, say: Say) -> list[Span]:
     """Disturb members and the gateway for a time. Return when the gateway was down."""
     chance = random.Random(plan.seed)  # noqa: S311 - not a secret
     down: list[Span] = []
@@ -395,7 +397,7 @@ def _disturb(plan: Plan, group: Group, gateway: GatewayProcess | None, say: Say)
     return down
 
 
-def _wait(group: Group, log: Log) -> None:
+def _wait(group: MixedGroup, log: Log) -> None:
     """Wait until all records are processed, or there is no progress."""
     at, least = time.monotonic(), len(log)
     while time.monotonic() - at < STUCK_SECONDS:
@@ -435,7 +437,7 @@ def _log(broker: str, places: Sequence[tuple[str, int]]) -> Log:
     return found
 
 
-def _keep(folder: Path, lives: Sequence[Life], moved: Sequence[Moved], log: str) -> None:
+def _keep(folder: Path, lives: Sequence[SeenLife], moved: Sequence[Moved], log: str) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "gateway.log").write_text(log)
     with (folder / "events").open("w") as file:

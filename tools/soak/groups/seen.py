@@ -19,7 +19,7 @@ EXAMPLES: Final = 8
 
 
 @dataclass(slots=True, eq=False)
-class Life:
+class SeenLife:
     """One process of a member. Times are seconds since 1970."""
 
     name: str
@@ -32,7 +32,7 @@ class Life:
 
 
 @dataclass(slots=True)
-class Verdict:
+class SeenVerdict:
     """Records that were lost, came twice, or out of order."""
 
     records: int = 0
@@ -59,7 +59,9 @@ class Verdict:
         return lines
 
 
-def judge(log: Log, lives: Sequence[Life], down: Sequence[Span], moved: Sequence[Moved] = ()) -> Verdict:
+def judge(
+    log: Log, lives: Sequence[SeenLife], down: Sequence[Span], moved: Sequence[Moved] = ()
+) -> SeenVerdict:
     """Judge a run.
 
     Args:
@@ -72,10 +74,10 @@ def judge(log: Log, lives: Sequence[Life], down: Sequence[Span], moved: Sequence
         ((at, record, key, life) for life in lives for at, record, key in life.did), key=lambda each: each[0]
     )
     seen = {record for _, record, _, _ in events}
-    verdict = Verdict(len(log), len(events))
+    verdict = SeenVerdict(len(log), len(events))
     compacted = {record[0] for record in seen - log.keys()}
     verdict.invented = sum(record not in log for record in seen if not record[0].endswith("-latest"))
-    by_key: dict[tuple[str, int, bytes], list[tuple[float, int, Life]]] = defaultdict(list)
+    by_key: dict[tuple[str, int, bytes], list[tuple[float, int, SeenLife]]] = defaultdict(list)
     for at, record, key, life in events:
         by_key[record[0], record[1], key].append((at, record[2], life))
     for record in sorted(log.keys() - seen):
@@ -87,9 +89,9 @@ def judge(log: Log, lives: Sequence[Life], down: Sequence[Span], moved: Sequence
 
 
 def _judge_key(
-    where: str, events: Iterable[tuple[float, int, Life]], down: Sequence[Span], verdict: Verdict
+    where: str, events: Iterable[tuple[float, int, SeenLife]], down: Sequence[Span], verdict: SeenVerdict
 ) -> None:
-    before: dict[int, tuple[float, Life]] = {}
+    before: dict[int, tuple[float, SeenLife]] = {}
     highest = -1
     for at, offset, life in events:
         if offset in before:
@@ -110,7 +112,7 @@ def _judge_key(
 def _told_lost(
     record: Record,
     key: bytes,
-    by_key: Mapping[tuple[str, int, bytes], Sequence[tuple[float, int, Life]]],
+    by_key: Mapping[tuple[str, int, bytes], Sequence[tuple[float, int, SeenLife]]],
     moved: Sequence[Moved],
 ) -> str:
     topic, partition, offset = record

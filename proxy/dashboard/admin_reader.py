@@ -1,4 +1,4 @@
-"""The client of the admin endpoint that `fetchgate top` reads: address, TLS, and token."""
+"""Reads the admin endpoint of a gateway, for `fetchgate top`: address, TLS, and token."""
 
 import asyncio
 import ssl
@@ -13,7 +13,7 @@ from proxy.telemetry.access import read_token
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AdminClient:
+class AdminReader:
     """Reads the admin endpoint of a gateway."""
 
     address: Address
@@ -23,7 +23,7 @@ class AdminClient:
     """Empty to send none."""
 
     @classmethod
-    def of(cls, options: Mapping[str, Any]) -> "AdminClient":
+    def of(cls, options: Mapping[str, Any]) -> "AdminReader":
         """Return the endpoint given by options (`proxy.config.TOP_OPTIONS`).
 
         Raises:
