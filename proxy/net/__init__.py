@@ -1,1 +1,1 @@
-"""The sockets: links, listeners, TLS, and the questions that the gateway itself asks a cluster."""
+"""The sockets: links, listeners, TLS, and the gateway's own requests to a cluster."""

@@ -1,7 +1,7 @@
-"""Ask a cluster for its brokers, on a connection of the gateway's own: ApiVersions, then Metadata.
+"""Asks a cluster for its brokers, on a separate connection: ApiVersions, then Metadata.
 
-So listeners are open before a client asks for the brokers. Where the cluster requires authentication first,
-the gateway can't ask; it learns the brokers from the responses to its clients.
+So listeners are open before a client asks for the brokers. If the cluster requires authentication first, the
+gateway can't ask. It then learns the brokers from the responses to its clients.
 """
 
 import asyncio
@@ -25,11 +25,12 @@ _MAX_ANSWER: Final = 16_777_216
 _CLIENT_ID: Final = b"fetchgate"
 _TLS_ALERT: Final = b"\x15\x03"
 _METADATA_VERSIONS: Final = (1, 8)
-"""v0 can't ask for no topic at all, v9 is flexible; every broker from 1.0 to 4.3 speaks one between."""
+"""The supported versions of Metadata. v0 can't ask for brokers without topics, and v9 is flexible. Every
+broker from 1.0 to 4.3 has one in between."""
 
 
 class BootstrapError(Exception):
-    """A bootstrap address did not respond as a Kafka broker does; the text is the reason, in a few words."""
+    """A bootstrap address did not respond as a Kafka broker. The text gives the reason in a few words."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +39,7 @@ class BootstrapResponse:
 
     address: Address
     brokers: dict[int, Address] | None
-    """By node id. None: the cluster names its brokers only to clients that have authenticated."""
+    """Brokers by node id. None if the cluster names its brokers only to authenticated clients."""
 
 
 async def ask(
@@ -53,7 +54,7 @@ async def ask(
     Args:
         address: the address.
         resolver: resolves its name.
-        tls: TLS to brokers; None: plain text.
+        tls: TLS to brokers. None for plain text.
         listeners: the addresses of the gateway's own listeners, which are not asked.
         plain: addresses that are known to speak plain text.
 
@@ -103,7 +104,7 @@ async def ask_any(
     """Ask addresses in turn until one responds; see `ask`.
 
     Raises:
-        BootstrapError: none did; the text says why, for each.
+        BootstrapError: no address did. The text gives the reason for each.
     """
     reasons: list[str] = []
     for address in addresses:
@@ -115,7 +116,7 @@ async def ask_any(
 
 
 async def _ask_versions(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> int | None:
-    """Return the version of Metadata to use. None: there is none."""
+    """Return the version of Metadata to use, or None if there is no common one."""
     writer.write(request(API_VERSIONS_REQUEST, ApiKey.API_VERSIONS, 0, 1, _CLIENT_ID))
     return metadata_version(await _response(reader))
 
@@ -145,7 +146,10 @@ async def _response(reader: asyncio.StreamReader) -> bytes:
 
 
 def metadata_version(response: bytes) -> int | None:
-    """Read from an ApiVersions v0 response the version of Metadata to use; None: there is none."""
+    """Return the version of Metadata to use, from an ApiVersions v0 response.
+
+    Return None if there is none.
+    """
     found = read(API_VERSIONS, ApiKey.API_VERSIONS, 0, response, 0, whole=False)
     if error := found["error_code"]:
         raise ProtocolError(f"error {error} in response to ApiVersions")
@@ -157,7 +161,7 @@ def metadata_version(response: bytes) -> int | None:
 
 
 def metadata_request(version: int) -> bytes:
-    """Write a Metadata request (v1 to v8) for the brokers and no topic: a whole frame."""
+    """Return a complete Metadata request (v1 to v8) for the brokers without topics."""
     return request(
         METADATA_REQUEST,
         ApiKey.METADATA,

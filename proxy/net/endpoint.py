@@ -1,4 +1,4 @@
-"""One socket of a link: when it is read, keep-alive, and how much its peer has not acknowledged."""
+"""One socket of a link: reading and pausing, keep-alive, and unacknowledged bytes."""
 
 import asyncio
 import fcntl
@@ -9,13 +9,13 @@ from contextlib import suppress
 from typing import Final
 
 RECEIVE_BYTES: Final = 262_144
-"""The largest number of bytes in one read: asyncio's own; uvloop's is a little smaller."""
+"""The largest number of bytes in one read. asyncio uses this size, uvloop a slightly smaller one."""
 WRITE_HIGH_WATER: Final = 262_144
-"""How many bytes may wait to be written to one side before the other side is not read."""
+"""If more bytes than this wait to be written to one side, the other side is not read."""
 UNSENT_BYTES: Final = 262_144
-"""How many bytes that can't be sent yet the system keeps for a peer. By default it may keep megabytes."""
+"""How many unsent bytes the system buffers for a peer. By default it may buffer megabytes."""
 _TCP_CLOSE, _TCP_CLOSE_WAIT = 7, 8
-"""Linux, TCP_INFO: the state of a socket whose peer has reset it, and of one whose peer sends no more."""
+"""TCP states of Linux (TCP_INFO): after a reset by the peer, and after the end of the peer's stream."""
 
 
 class Endpoint:
@@ -33,7 +33,8 @@ class Endpoint:
         self.holds = holds
         """Why the socket is not read: a sum of the bits in `proxy.net.link.HOLDS`."""
         self.joins_writes = False
-        """True if pieces are joined before they are written: TLS would make a record of each."""
+        """True if pieces are joined before they are written, because TLS would make a record of each
+        piece."""
 
     def connected(self, transport: asyncio.Transport) -> None:
         """Keep the socket."""
@@ -53,20 +54,23 @@ class Endpoint:
         self.holds |= why
 
     def release(self, why: int) -> None:
-        """Drop a reason not to read; read again when it was the last."""
+        """Drop a reason not to read. Read again if it was the last one."""
         before, self.holds = self.holds, self.holds & ~why
         if before and not self.holds and self.transport is not None and not self.transport.is_closing():
             self.transport.resume_reading()
 
     def end_writing(self) -> None:
-        """Close the writing half, unless the peer has reset the connection, which the event loop reports."""
+        """Close the writing half.
+
+        If the peer has reset the connection, do nothing: the event loop reports it.
+        """
         if self.transport is not None and not self.transport.is_closing():
             with suppress(OSError):  # asyncio's own loop reports it here as well
                 self.transport.write_eof()
 
 
 def set_options(sock: socket.socket) -> None:
-    """Let the system notice within two minutes that a peer has vanished, and keep little for a slow one.
+    """Make the system notice a vanished peer within two minutes, and buffer little for a slow one.
 
     An accepted connection inherits this from its listener.
     """
@@ -80,7 +84,7 @@ def set_options(sock: socket.socket) -> None:
 
 
 def set_options_of(transport: asyncio.Transport) -> None:
-    """Set the options of an event loop's socket; with uvloop's stand-in each option would take 40 us."""
+    """Set the options of an event loop's socket. With uvloop's stand-in, each option would take 40 us."""
     stand_in = transport.get_extra_info("socket")
     with suppress(OSError):  # the peer has closed it already, which the event loop reports
         sock = socket.socket(stand_in.family, stand_in.type, stand_in.proto, fileno=stand_in.fileno())
@@ -91,15 +95,16 @@ def set_options_of(transport: asyncio.Transport) -> None:
 
 
 def unacknowledged(transport: asyncio.Transport) -> int:
-    """Return how many bytes the peer has not acknowledged; 0 if the system does not tell.
+    """Return how many bytes the peer has not acknowledged, or 0 if the system does not report it.
 
-    A socket becomes writable again only after megabytes are acknowledged: progress of a slow peer shows here.
+    This shows the progress of a slow peer. A socket becomes writable again only after megabytes are
+    acknowledged.
     """
     return _queued(transport, termios.TIOCOUTQ)
 
 
 def unread(transport: asyncio.Transport) -> int:
-    """Return how many received bytes were not read yet; 0 if the system does not tell."""
+    """Return how many received bytes have not been read, or 0 if the system does not report it."""
     return _queued(transport, termios.FIONREAD)
 
 
@@ -111,17 +116,18 @@ def _queued(transport: asyncio.Transport, queue: int) -> int:
 
 
 def is_gone(transport: asyncio.Transport) -> bool:
-    """Tell whether the peer has reset the connection; False if the system does not tell.
+    """Return whether the peer has reset the connection, or False if the system does not report it.
 
-    An event loop does not watch a socket that has ended and has nothing to write, so it does not notice.
+    An event loop does not watch a socket that has ended and has nothing to write, so it would not notice a
+    reset.
     """
     return _tcp_state(transport) == _TCP_CLOSE
 
 
 def has_ended(transport: asyncio.Transport) -> bool:
-    """Tell whether the peer's end has been received; False if the system does not tell.
+    """Return whether the peer's end has been received, or False if the system does not report it.
 
-    An event loop does not report it for a socket that is not read.
+    An event loop does not report the end of a socket that is not read.
     """
     return _tcp_state(transport) == _TCP_CLOSE_WAIT
 

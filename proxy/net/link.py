@@ -1,12 +1,12 @@
 """One client's two sockets and the core between them. Everything happens inside the event loop's callbacks.
 
 A `Link` owns a core (`proxy.core.connection.Connection`) and an `Endpoint` for each socket. Bytes from a
-socket go to the core; what the core then has due is written at once. No task, future or coroutine is made per
-frame; a link has one task, which connects it to its broker (`proxy.server.upstream`).
+socket go to the core, and the core's output is written at once. There is no task, future or coroutine per
+frame. A link has one task, which connects it to its broker (`proxy.server.upstream`).
 
 Back-pressure: a side is not read while it has a reason in `HOLDS`. A peer that does not read fills its write
-buffer, so the other side is not read. The core stops a client that is too many requests ahead. It stops
-a side from which more has come than it processes at once, and goes on in the event loop's next turns.
+buffer, so the other side is not read. The core stops a client that is too many requests ahead. It also stops
+a side that has sent more than the core processes at once, and continues in the event loop's next turns.
 `proxy.core.budget` stops brokers while too many bytes of incomplete responses are in memory.
 """
 
@@ -31,37 +31,38 @@ from proxy.net.endpoint import Endpoint, has_ended, is_gone, set_options_of, una
 from proxy.net.tls import server_name_of, subject_of
 
 CLOSE_SECONDS: Final = 10.0
-"""How long closing a session at the broker may take. Also: how long a peer that still has to read its last
-bytes may make no progress."""
+"""The time limit for closing a session at the broker. It is also the time limit without progress for a
+peer that still has to read its last bytes."""
 HALF_CLOSED_SECONDS: Final = 30.0
-"""After a client half-closes, how long it waits for a byte beyond the time that its requests let the broker
-wait. Its departure can't be detected, so without this limit a hung broker would leak two sockets per client.
-The same limit holds for a client that is not read and whose end has been received.
+"""How long a half-closed client may wait for a byte, in addition to the wait that its requests allow. Its
+departure can't be detected, so without this limit a hung broker would leak two sockets per client. The
+same limit applies to a client that is not read after its end was received.
 
-A client that is not read because it has too many requests in flight waits at most twice as long. Its end may
-be behind bytes for which the system has no room, so nobody can see whether it has left."""
+A client with too many requests in flight is not read, and may wait twice as long. Its end may be behind bytes
+that the system could not buffer, so nobody can see whether it has left."""
 STEP_SECONDS: Final = 0.001
 """How long a link processes received bytes before other links have their turn."""
 LATE_SECONDS: Final = 0.002
-"""A timer that fires so late had a busy event loop before it."""
+"""If a timer fires this late, the event loop was busy before."""
 READ_SECONDS: Final = 0.001
-"""With such a timer the event loop reads its sockets before it fires."""
+"""After such a late timer, wait this long, so that the event loop reads its sockets first."""
 LINGER_SECONDS: Final = 1.0
 """How long a client that has read all its bytes may take to close its side."""
 
 # Why a side is not read: one bit each. They are plain integers because every frame tests them.
 CONNECTING: Final = 1
-"""Client: its broker is not connected yet."""
+"""Hold of the client: its broker is not connected yet."""
 CORE: Final = 2
-"""Client: too many of its requests are in flight. Either side: the core has not processed all its bytes."""
+"""Hold of the client: too many of its requests are in flight. Hold of either side: the core has not
+processed all its bytes."""
 PEER_FULL: Final = 4
-"""Either side: the other side does not read its bytes."""
+"""Hold of either side: the other side does not read its bytes."""
 BUDGET: Final = 8
-"""Broker: the process has too many bytes of incomplete responses."""
+"""Hold of the broker: the process has too many bytes of incomplete responses."""
 OWN_FULL: Final = 32
-"""Client: it does not read its own bytes."""
+"""Hold of the client: it does not read its own bytes."""
 CLOSING: Final = 16
-"""Client: the link is closing; no more requests are read."""
+"""Hold of the client: the link is closing, so no more requests are read."""
 HOLDS: Final = {
     CONNECTING: "connecting",
     CORE: "core",
@@ -78,9 +79,10 @@ NOT_READING: Final = "not reading"
 
 
 def alarm(loop: asyncio.AbstractEventLoop, at: float, due: Callable[[], None]) -> None:
-    """Call something at a time; if the event loop is late, only after it has read what came meanwhile.
+    """Call a function at a given time. If the event loop is late, call it only after the sockets were read.
 
-    Else what came in time would be taken as being late: the event loop calls timers before it reads.
+    Otherwise bytes that came in time would count as late, because the event loop calls timers before it
+    reads.
     """
 
     def fire() -> None:
@@ -93,11 +95,11 @@ def alarm(loop: asyncio.AbstractEventLoop, at: float, due: Callable[[], None]) -
 
 
 class LinkPhase(IntEnum):
-    """The phase of a link's life; it only increases."""
+    """The phase of a link's life. It only increases."""
 
     OPEN = 0
     CLOSING = 1
-    """No more requests are read; requests in flight are finished and the session is closed."""
+    """No more requests are read. Requests in flight are finished, and the session is closed."""
     FINISHED = 2
     """Both sockets are closing."""
     CLOSED = 3
@@ -105,7 +107,7 @@ class LinkPhase(IntEnum):
 
 
 class Host(Protocol):
-    """What a link needs of its server. A protocol, because `proxy.server` is above this package."""
+    """The parts of a server that a link needs. A protocol, because `proxy.server` is above this package."""
 
     loop: asyncio.AbstractEventLoop
     log: Logger
@@ -113,12 +115,12 @@ class Host(Protocol):
     sessions: SessionLimits
 
     def admits(self) -> bool:
-        """Tell whether a client that is now connected is served."""
+        """Return whether a client that has just connected is served."""
 
     def opened(self, link: "Link", sock: Any, reached_at: str) -> Connection:
         """Count a new connection, make its core, and begin to connect it to its broker.
 
-        While it connects it calls `Link.tries`, `Link.broker_connected` and `Link.read_client`.
+        While connecting, it calls `Link.tries`, `Link.broker_connected` and `Link.read_client`.
 
         Args:
             link: the new connection; the address of its client is known.
@@ -130,13 +132,13 @@ class Host(Protocol):
         """Record that an address responded."""
 
     def unreachable(self, node_id: int | None, reason: str, error: Exception | None = None) -> None:
-        """Record that no address responded; `error` is the last error."""
+        """Record that no address responded. `error` is the last error."""
 
     def report(self, event: Event, link: "Link") -> None:
         """Log an event of a connection, add it to the recent events, and count a fault."""
 
     def closed(self, link: "Link") -> None:
-        """Remove the link: both of its sockets are closed."""
+        """Remove the link. Both of its sockets are closed."""
 
 
 class Link:
@@ -187,26 +189,27 @@ class Link:
         """The last report to the budget: buffered bytes, and whether this link may be made to wait."""
         self._kept = 0
         self._left = False
-        """The client is not read, and its end has been received: it sends no more, or has left."""
+        """The client is not read, and its end was received: it sends no more, or has left."""
         self._acknowledged = 0
         self._untested: Address | None = None
-        """The broker's address until its first bytes come: only they show that it accepts the connection."""
+        """The broker's address until its first bytes arrive. Only they show that it accepts the
+        connection."""
         self.server_name = ""
-        """The server name that the client sent in its TLS handshake (SNI), or nothing."""
+        """The server name that the client sent in its TLS handshake (SNI), or ""."""
         self.reached_at = ""
         """The gateway's address that the client connected to."""
         self.core: Connection
         self._steady: Steady
         self.node_id = node_id
-        """The broker whose listener the client connected to; None: the bootstrap listener. In transparent
-        mode the gateway's own number of the client's destination."""
+        """The broker whose listener the client connected to, or None for the bootstrap listener. In
+        transparent mode, the gateway's own number of the client's destination."""
         self.outbound: tuple[int, Address] | None = None
         """Transparent mode: the local port of the broker connection, and its destination."""
         self.handed_over = False
-        """Another process has accepted the client; this link was told its address."""
+        """Another process accepted the client, and sent this link its address."""
         self.client_address = ""
         self.client_subject = ""
-        """The subject of the certificate that the client showed, or nothing (``--client-ca``)."""
+        """The subject of the client's certificate, or "" (``--client-ca``)."""
         self.broker_address: Address | None = None
         self.buffered_changed_at = 0.0
         self.last_event = ""
@@ -214,7 +217,8 @@ class Link:
         """The last error, in words."""
         self.measured: Measured
         self.opened_at = self.active_at = monotonic()
-        """When the client connected; when a byte last came from either side or was acknowledged."""
+        """When the client connected. `active_at` is the last time when a byte arrived or was acknowledged,
+        on either side."""
         self.phase = LinkPhase.OPEN
 
     def __repr__(self) -> str:
@@ -224,7 +228,7 @@ class Link:
     # -- the client's side ---------------------------------------------------------------------------------
 
     def client_connected(self, transport: asyncio.Transport) -> None:
-        """Begin; the client is not read until its broker is connected."""
+        """Begin. The client is not read until its broker is connected."""
         if not self._host.admits():
             self.phase = LinkPhase.CLOSED
             transport.abort()
@@ -263,7 +267,7 @@ class Link:
         self.measured.requests.append(monotonic() - now)
 
     def client_ended(self) -> None:
-        """Process the end of the client's stream; responses may still be on their way to it."""
+        """Process the end of the client's stream. The client may still get responses."""
         self._client_ended = True
         if self._core_holds and self.phase is LinkPhase.OPEN:
             return  # `pump` calls this again: what came before the end has not been processed
@@ -274,7 +278,7 @@ class Link:
             self.client.transport.close()
 
     def _forward_end(self) -> None:
-        """Forward the end of the client's stream if this is not Kafka; else close the session."""
+        """If this is not Kafka, forward the end of the client's stream. Otherwise close the session."""
         broker = self.broker.transport
         if not (self.core.wire and self.half_closes and (broker is None or broker.can_write_eof())):
             if broker is None and self.core.to_broker:
@@ -294,10 +298,10 @@ class Link:
         self._finish_closed()
 
     def give_away(self) -> asyncio.Transport | None:
-        """Give away the client's connection, of which nothing was answered, and close the link.
+        """Give away the client's connection and close the link. Nothing on it may have been answered.
 
         Returns:
-            The connection; None if the client has left.
+            The connection, or None if the client has left.
         """
         client, self.client.transport = self.client.transport, None
         self.finish()
@@ -305,7 +309,7 @@ class Link:
         return client
 
     def client_full(self, full: bool) -> None:
-        """Process that the client's write buffer is above its high-water mark, or below it again."""
+        """Process a report that the client's write buffer went above or below its high-water mark."""
         if full:
             self.broker.hold(PEER_FULL)
             self.client.hold(OWN_FULL)  # the gateway's own responses fill the buffer, too
@@ -319,11 +323,11 @@ class Link:
     # -- the broker's side ---------------------------------------------------------------------------------
 
     def tries(self, address: Address) -> None:
-        """Record the address of the broker that is tried."""
+        """Record the address of the broker that is being tried."""
         self.broker_address = self._untested = address
 
     def read_client(self) -> None:
-        """Begin to read the client: its broker is connected."""
+        """Begin to read the client, because its broker is connected."""
         if self.phase < LinkPhase.FINISHED:
             self.client.release(CONNECTING)
             # uvloop may have read the client once before the pause took effect.
@@ -367,10 +371,10 @@ class Link:
         self.measured.responses.append(monotonic() - now)
 
     def broker_lost(self, error: Exception | None) -> None:
-        """Process the close of the broker's socket: the client gets what is due to it, and is closed then.
+        """Process the close of the broker's socket. The client gets its remaining bytes, and is then closed.
 
         Args:
-            error: why, if the broker did not just close it. In TLS 1.3 a broker refuses a client certificate
+            error: the reason, if it was not a normal close. In TLS 1.3 a broker refuses a client certificate
                 only after the client's handshake.
         """
         self.broker.transport = None
@@ -384,7 +388,7 @@ class Link:
         self._finish_closed()
 
     def broker_full(self, full: bool) -> None:
-        """Process that the broker's write buffer is above its high-water mark, or below it again."""
+        """Process a report that the broker's write buffer went above or below its high-water mark."""
         (self.client.hold if full else self.client.release)(PEER_FULL)
         self._continue()
 
@@ -416,7 +420,7 @@ class Link:
             self.finish()
 
     def _continue(self) -> None:
-        """Process the rest of the received bytes in the next turn, unless something else holds them."""
+        """Process more received bytes in the next turn, unless there is another reason not to read."""
         if not self._continues and self._goes_on:
             self._continues = True
             self._host.loop.call_soon(self._go_on)
@@ -459,12 +463,12 @@ class Link:
         alarm(self._host.loop, at, partial(self._tick, at))
 
     def _tick(self, at: float) -> None:
-        """Have the core do what is due at a time; timers may be early by a fraction of a millisecond."""
+        """Let the core do its timed work. Timers may be early by a fraction of a millisecond."""
         if self.phase < LinkPhase.FINISHED:
             self._run_core(partial(self.core.tick, max(at, monotonic())))
 
     def _run_core(self, call: Callable[[], None]) -> None:
-        """Call the core for anything but bytes, and act on the result."""
+        """Call the core with something other than bytes, and act on the result."""
         try:
             call()
             self.pump()
@@ -472,11 +476,11 @@ class Link:
             self._fail(error)
 
     def close_session(self, reason: str, within: float | None = CLOSE_SECONDS) -> None:
-        """Read no more requests; finish what is in flight and close the session.
+        """Read no more requests, finish the requests in flight, and close the session.
 
         Args:
-            reason: why, for ``/state``.
-            within: seconds after which both sockets are closed in any case. None: see `look_after`.
+            reason: the reason, for ``/state``.
+            within: close both sockets after this many seconds in any case. For None, see `look_after`.
         """
         if self.phase is LinkPhase.OPEN:
             self.phase = LinkPhase.CLOSING
@@ -495,12 +499,12 @@ class Link:
             self._deadline = self._host.loop.call_later(seconds, self.finish)
 
     def look_after(self) -> None:
-        """Notice what no callback reports; call this every few seconds.
+        """Check the states that no callback reports. Call this every few seconds.
 
-        One thing is a client that reads nothing, or has many requests in flight. Another is a client that
-        sends no more and waits for responses. It may wait as long as it lets the broker wait: see `overdue`.
-        When it has them all, or is gone, the rest has its limit: see `CLOSE_SECONDS`. An event loop does not
-        tell either of a client that is not read.
+        One is a client that reads nothing, or has many requests in flight. Another is a client that sends no
+        more and waits for responses. It may wait as long as it lets the broker wait (see `overdue`). When it
+        has all responses, or is gone, the remaining work is limited by `CLOSE_SECONDS`. If a client is not
+        read, an event loop reports neither.
         """
         client = self.client.transport
         if client is None:
@@ -520,11 +524,11 @@ class Link:
         return self.phase is LinkPhase.CLOSING and self._deadline is None
 
     def finish(self) -> None:
-        """Close both sockets once everything is written; a peer that does not read it in time is cut off.
+        """Close both sockets once everything is written. Cut off a peer that does not read it in time.
 
-        Closing a socket with unread bytes resets the connection, and the client loses what it has not read
-        yet. So only the writing half is closed, and the client is read, to no use, until it closes, too. A
-        TLS close does the same: it sends the end and waits for the client's.
+        Closing a socket with unread bytes resets the connection, and the client would lose bytes that it has
+        not read yet. So only the writing half is closed. The client's bytes are read and dropped until it
+        closes, too. A TLS close does the same: it sends its end and waits for the client's end.
         """
         if self.phase >= LinkPhase.FINISHED:
             return
@@ -559,7 +563,7 @@ class Link:
             self.abort()
 
     def abort(self) -> None:
-        """Close both sockets at once; unsent bytes are lost."""
+        """Close both sockets at once. Unsent bytes are lost."""
         self.phase = max(self.phase, LinkPhase.FINISHED)
         self._forget_deadline()
         self._forget_buffered()
@@ -568,20 +572,20 @@ class Link:
                 endpoint.transport.abort()
 
     def wait_for_budget(self, waits: bool) -> None:
-        """Stop reading the broker for the budget's sake, or read it again."""
+        """Pause or resume reading the broker, as the budget requires."""
         (self.broker.hold if waits else self.broker.release)(BUDGET)
 
     def overdue(self, now: float, *, idle: float, handshake: float) -> str:
-        """Return why the client is to be closed. Empty: it is not.
+        """Return the reason to close the client, or "" if there is none.
 
-        A client that waits for a response, or to be read, is not idle, unless it has too much in flight. Nor
-        is one that reads what was written to it, however slowly: call this every few seconds, because it
+        A client that waits for a response, or to be read, is not idle, unless it has too much in flight. A
+        client that reads its bytes, even slowly, is not idle either. Call this every few seconds, because it
         measures that progress.
 
         Args:
             now: in seconds.
-            idle: seconds without a byte from either side; 0 is no limit.
-            handshake: seconds without a first request; 0 is no limit.
+            idle: the limit of seconds without a byte from either side, or 0 for no limit.
+            handshake: the limit of seconds until the first request, or 0 for no limit.
         """
         if self.phase is not LinkPhase.OPEN and not self._half_closed:
             return ""
@@ -625,7 +629,7 @@ class Link:
 
     @property
     def half_closes(self) -> bool:
-        """Whether one direction of the client's connection can end before the other: not with TLS."""
+        """Whether one direction of the client's connection can end before the other. With TLS it can't."""
         return not self.client.joins_writes
 
     @property
@@ -635,13 +639,14 @@ class Link:
 
     @property
     def responded_at(self) -> float:
-        """When bytes last came from the broker, in seconds; 0 before the first."""
+        """When the broker last sent bytes, in seconds. 0 before the first bytes."""
         return self._steady.began if self._untested is None else 0.0
 
     def late_since(self, now: float) -> float | None:
-        """Return since when the broker's next response is late. None: no response is late.
+        """Return since when the broker's next response has been late, or None if it is not late.
 
-        A response that the gateway itself does not read is not late, nor is one to half a request.
+        A response never counts as late if the gateway itself does not read it, or has sent only a part of the
+        request.
 
         Args:
             now: in seconds.
@@ -659,12 +664,12 @@ class Link:
 
     @property
     def client_holds(self) -> int:
-        """Why the client is not read: bits of `HOLDS`."""
+        """The reasons why the client is not read: bits of `HOLDS`."""
         return self.client.holds
 
     @property
     def broker_holds(self) -> int:
-        """Why the broker is not read: bits of `HOLDS`."""
+        """The reasons why the broker is not read: bits of `HOLDS`."""
         return self.broker.holds
 
     @property
@@ -695,7 +700,7 @@ class Link:
             self._host.sessions.crowded = self._host.budget.over
 
     def _unread_bytes(self, now: float) -> int:
-        """Return how many bytes process and system buffer because the client does not read them."""
+        """Return how many bytes the process and the system buffer because the client does not read them."""
         client, broker = self.client.transport, self.broker.transport
         if client is None or not (size := client.get_write_buffer_size()):
             return 0
@@ -753,10 +758,10 @@ _OPEN: Final = LinkPhase.OPEN
 
 
 class ClientProtocol(asyncio.Protocol):
-    """The asyncio protocol of the client's socket: it passes what the event loop reports to the link.
+    """The asyncio protocol of the client's socket. It passes the event loop's reports to the link.
 
-    `data_received` is the link's own method, so a read goes to it without a call between. uvloop receives
-    into one buffer that all sockets share, and copies each read out of it once.
+    `data_received` is the link's own method, so a read reaches the link directly. uvloop receives into one
+    buffer for all sockets, and copies each read out of it once.
     """
 
     __slots__ = ("_link", "data_received")
@@ -770,7 +775,7 @@ class ClientProtocol(asyncio.Protocol):
         self._link.client_connected(cast("asyncio.Transport", transport))
 
     def eof_received(self) -> bool:
-        """Keep the writing half open for responses that are still due; TLS can't close only one half."""
+        """Keep the writing half open for responses that are still due. TLS can't close only one half."""
         self._link.client_ended()
         return self._link.half_closes
 
@@ -801,7 +806,7 @@ class BrokerProtocol(asyncio.Protocol):
         self._link.broker_connected(cast("asyncio.Transport", transport))
 
     def eof_received(self) -> bool:
-        """Close: a broker that has closed its half sends no more responses."""
+        """Close the link. A broker that has closed its half sends no more responses."""
         return False
 
     def pause_writing(self) -> None:

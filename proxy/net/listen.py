@@ -1,8 +1,8 @@
-"""Listening sockets: bound here, also next to another gateway's (SO_REUSEPORT), or passed on by systemd.
+"""Listening sockets: bound here, maybe beside another gateway's (SO_REUSEPORT), or passed on by systemd.
 
-In explicit mode no broker's address may be that of a listener of the gateway itself (`check_not_own`): a
-connection there would make the gateway open another one, and so on, up to the connection limit. Transparent
-mode recognizes such a connection when it comes back: `proxy.net.transparent.OutboundPorts`.
+In explicit mode a broker's address must not be an address of the gateway itself (`check_not_own`). Otherwise
+each connection would make the gateway open another one, up to the connection limit. Transparent mode
+recognizes such a connection when it comes back: `proxy.net.transparent.OutboundPorts`.
 """
 
 import errno
@@ -19,17 +19,21 @@ from proxy.net.endpoint import set_options
 from proxy.net.resolve import look_up
 
 BACKLOG: Final = 1024
-"""Connections that may wait to be accepted: all clients reconnect at once when another gateway has ended."""
+"""How many connections may wait to be accepted. When another gateway has ended, all clients reconnect at
+once."""
 _FIRST_INHERITED: Final = 3
 """sd_listen_fds(3): SD_LISTEN_FDS_START."""
 UNUSABLE: Final = frozenset({errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})
-"""Errors of an IP, or an IP version, that this machine does not have; another IP of the name may work."""
+"""Errors of an IP, or an IP version, that this machine does not have. Another IP of the name may work."""
 
 Prepare = Callable[[socket.socket], None]
 
 
 class OwnListenerError(OSError):
-    """The gateway itself listens at this address: EADDRINUSE, but not until another gateway ends."""
+    """The gateway itself listens at this address.
+
+    Like EADDRINUSE, but waiting for another gateway's end does not help.
+    """
 
     def __init__(self) -> None:
         super().__init__(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
@@ -40,26 +44,27 @@ class Binding:
     """Makes the listening sockets of one gateway."""
 
     shares: bool = False
-    """Others may listen at the same address (SO_REUSEPORT): a new gateway starts while this one drains."""
+    """Whether others may listen at the same address (SO_REUSEPORT). A new gateway then starts while this
+    one drains."""
     inherited: Sequence[socket.socket] = ()
-    """Listening sockets from systemd; they stay open after the gateway stops serving on them."""
+    """Listening sockets from systemd. They stay open after the gateway stops serving on them."""
     _made: "WeakValueDictionary[Any, socket.socket]" = field(default_factory=WeakValueDictionary)
-    """The sockets that were made, by IP version, IP and port. The kernel refuses no second socket where
-    ports are shared, nor a second copy of one from systemd: each would get some of the other's clients."""
+    """The sockets that were made, by IP version, IP and port. With shared ports, or a copy of systemd's
+    socket, the kernel would allow a second socket. Each would then get some of the other's clients."""
 
     def bind(
         self, address: Address, *, ips: Sequence[str] = (), prepare: Prepare | None = None
     ) -> list[socket.socket]:
-        """Listen at an address: at every IP of its host that this machine has.
+        """Listen at every IP of an address that this machine has.
 
         Args:
             address: the address.
-            ips: those of its host; without them a name is looked up, which blocks.
-            prepare: called with each socket, before it is bound unless it came from systemd.
+            ips: the IPs of its host. Without them a name is looked up, which blocks.
+            prepare: called with each socket. A socket that did not come from systemd is not bound yet.
 
         Raises:
-            OSError: an IP is taken, or none could be bound.
-            OwnListenerError: a socket of this gateway, not closed yet, is bound there.
+            OSError: an IP is taken, or no IP could be bound.
+            OwnListenerError: an open socket of this gateway is bound there.
         """
         bound: list[socket.socket] = []
         failure: OSError | None = None
@@ -85,7 +90,7 @@ class Binding:
             raise OwnListenerError
 
     def _inherited(self, family: int, at: Any, prepare: Prepare | None) -> socket.socket | None:
-        """Return a copy of systemd's socket for an address; closing the copy leaves the original open."""
+        """Return a copy of systemd's socket for an address. Closing the copy leaves the original open."""
         for sock in self.inherited:
             if sock.family == family and sock.getsockname()[:2] == at[:2]:
                 copy = sock.dup()
@@ -122,7 +127,7 @@ class Binding:
 
 
 class LeadsBackError(OSError):
-    """A broker's address is that of one of the gateway's own listeners."""
+    """A broker's address is one of the gateway's own listeners."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -132,12 +137,12 @@ class LeadsBackError(OSError):
 
 
 def check_not_own(ips: Iterable[str], port: int, listeners: Iterable[Address]) -> None:
-    """Check that no address of a broker is that of one of the gateway's own listeners.
+    """Check that no address of a broker is one of the gateway's own listeners.
 
     Args:
         ips: the broker's IPs.
         port: the broker's port.
-        listeners: where the gateway's own are bound: IPs and ports.
+        listeners: the IPs and ports of the gateway's own listeners.
 
     Raises:
         LeadsBackError: an address is.
@@ -153,9 +158,9 @@ def check_not_own(ips: Iterable[str], port: int, listeners: Iterable[Address]) -
 
 
 def _is_here(ip: str) -> bool:
-    """Tell whether an IP is this machine's: the kernel would connect to it from the same IP.
+    """Return whether an IP belongs to this machine. If so, the kernel connects to it from the same IP.
 
-    Binding it would prove nothing where net.ipv4.ip_nonlocal_bind is set. Nothing is sent.
+    Binding it would prove nothing if net.ipv4.ip_nonlocal_bind is set. Nothing is sent.
     """
     family = socket.AF_INET6 if ":" in ip else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
@@ -171,7 +176,7 @@ def inherited(environ: Mapping[str, str], pid: int) -> list[socket.socket]:
 
     Args:
         environ: LISTEN_PID and LISTEN_FDS name them.
-        pid: the id of this process: the variables may be meant for its parent.
+        pid: the id of this process. The variables may be meant for its parent.
     """
     if environ.get("LISTEN_PID") != str(pid):
         return []

@@ -1,4 +1,4 @@
-"""A client that another worker serves: its bytes pass between its socket and a stream to that worker.
+"""Forwards a client to another worker: bytes pass between its socket and a stream to that worker.
 
 A TLS connection can't be given to another process, so the process that accepted the client keeps its socket.
 """
@@ -13,11 +13,11 @@ from typing import Final, cast
 from proxy.net.endpoint import WRITE_HIGH_WATER
 
 CUT_OFF_SECONDS: Final = 10.0
-"""How long a peer that still has to read its last bytes may make no progress."""
+"""The time limit without progress for a peer that still has to read its last bytes."""
 
 
 class Relay:
-    """Forwards the bytes of either side, and its end.
+    """Forwards the bytes and the end of either side.
 
     Args:
         loop: the event loop.
@@ -44,7 +44,7 @@ class Relay:
 
         Args:
             data: the client's first bytes.
-            stream: one end of a pair; the worker has the other one, or is about to.
+            stream: one end of a pair. The worker has the other end, or will soon get it.
         """
         try:
             await self._loop.create_unix_connection(lambda: self._worker, sock=stream)
@@ -61,7 +61,7 @@ class Relay:
         client.resume_reading()
 
     def abort(self) -> None:
-        """Close both sides at once; what is unsent is lost."""
+        """Close both sides at once. Unsent bytes are lost."""
         for side in (self._client, self._worker):
             if side.transport is not None:
                 side.transport.abort()
@@ -69,7 +69,8 @@ class Relay:
     def ended(self) -> None:
         """If neither side sends any more, close both once they have read their last bytes.
 
-        A worker that sends no more is about to close: the client gets time for its last bytes, no more.
+        If the worker sends no more, it is about to close. The client then only gets time to read its last
+        bytes.
         """
         if self._client.ended and self._worker.ended:
             self._close(self._client)
@@ -78,7 +79,7 @@ class Relay:
             self.watch(self._client)
 
     def lost(self, side: "_RelaySide") -> None:
-        """Close the other side, too, once it has read its last bytes."""
+        """Close the other side, too, after it has read its last bytes."""
         if side.peer.transport is None:
             self._closed(self)
         else:
@@ -97,9 +98,9 @@ class Relay:
             self._loop.call_later(CUT_OFF_SECONDS, self._look_after, side, left)
 
     def _look_after(self, side: "_RelaySide", left: int) -> None:
-        """Close both sides if one takes nothing more, and the other one has ended.
+        """Close both sides if one reads nothing more, and the other one has ended.
 
-        A side that is not read, since the other one is full, ends unnoticed.
+        While the other side is full, a side is not read, so its end is not reported.
         """
         side.watched = False
         transport = side.transport
@@ -123,7 +124,7 @@ class _RelaySide(asyncio.Protocol):
     def __init__(self, relay: Relay) -> None:
         self._relay = relay
         self.transport: asyncio.Transport | None = None
-        """None before it is connected and after it is closed."""
+        """None before the side is connected and after it is closed."""
         self.ended = False
         """The peer sends no more."""
         self.full = False
@@ -140,7 +141,10 @@ class _RelaySide(asyncio.Protocol):
             to.write(data)
 
     def eof_received(self) -> bool:
-        """Forward the end. The other direction stays open, except with TLS, which can't close only one."""
+        """Forward the end.
+
+        The other direction stays open, except with TLS, which can't close only one direction.
+        """
         own, to = self.transport, self.peer.transport
         self.ended = True
         if to is not None and not to.is_closing():
@@ -169,7 +173,7 @@ class _RelaySide(asyncio.Protocol):
 
 
 def _has_ended(transport: asyncio.Transport | None) -> bool:
-    """Tell whether the peer of a stream between processes has closed it, even if the stream is not read."""
+    """Return whether the peer of a stream between processes has closed it, even if the stream is not read."""
     if transport is None:
         return True
     poll = select.poll()

@@ -1,13 +1,13 @@
-"""Host names to IPs, beside the event loop: a silent name server delays only look-ups of its own names.
+"""Resolves host names outside the event loop. A silent name server delays only look-ups of its own names.
 
-``getaddrinfo`` blocks, for 10 s and more where a name server is silent, and can't be cancelled. Event loops
-run it in a few threads, which all names share. Here each look-up has a thread of its own:
+``getaddrinfo`` can't be cancelled, and blocks for 10 s and more if a name server is silent. Event loops run
+it in a few threads for all names. Here each look-up has its own thread:
 
-- A name has one look-up at a time; everybody who wants the name waits for it.
-- The last IPs that were found are kept. They are used while a look-up fails or takes long.
-- After a look-up failed there is no other one of that name for a while (`RETRY_SECONDS`).
-- At most `MOST` look-ups run at a time, and at most half of them for names that failed before: the names of a
-  silent server can't keep out the others. Only more than `MOST` new ones can, until they have failed once.
+- A name has one look-up at a time, and all requests for the name wait for it.
+- The last known IPs are kept. They are used while a look-up fails or takes long.
+- After a failed look-up, the name is not looked up again for a while (`RETRY_SECONDS`).
+- At most `MOST` look-ups run at a time, and at most half of them for names that failed before. So the names
+  of a silent server can't block the others. Only more than `MOST` new names can, until they have failed once.
 - The threads are daemons: the process exits without waiting for them.
 """
 
@@ -24,20 +24,21 @@ from threading import Thread
 from typing import Final, TypeVar
 
 MOST: Final = 64
-"""How many look-ups run at a time: a cluster's names are resolved at once, a name server is not flooded."""
+"""How many look-ups run at a time. It is enough for all names of a cluster, and does not flood a name
+server."""
 MOST_AGAIN: Final = MOST // 2
 """How many of them may be for names whose last look-up failed."""
 FRESH_SECONDS: Final = 1.0
-"""How long IPs are used without another look-up: clients often come many at a time."""
+"""How long IPs are used without another look-up. Often many clients come at a time."""
 STALE_SECONDS: Final = 1.0
-"""How long a look-up is waited for if an earlier one has found IPs."""
+"""How long to wait for a look-up if an earlier one has found IPs."""
 LOOKUP_SECONDS: Final = 9.0
-"""How long a look-up is waited for, from its beginning; less than the time to connect, so that the reason is
-known."""
+"""How long to wait for a look-up, from its start. It is less than the time to connect, so that the reason
+is known."""
 RETRY_SECONDS: Final = (0.5, 5.0)
-"""The first and the longest time without a look-up after one failed; each time doubles."""
+"""The first and the longest pause after a failed look-up. The pause doubles each time."""
 MAX_NAMES: Final = 4096
-"""How many names are remembered; the least recently used is dropped first."""
+"""How many names are remembered. The least recently used one is dropped first."""
 
 _T = TypeVar("_T")
 
@@ -51,7 +52,7 @@ class _Name:
     """The IPs of the last successful look-up."""
     found_at: float = 0.0
     error: OSError | None = None
-    """The error of the last look-up. None: it succeeded."""
+    """The error of the last look-up, or None if it succeeded."""
     wait: float = 0.0
     """The pause after a failed look-up, in seconds."""
     not_before: float = 0.0
@@ -59,11 +60,11 @@ class _Name:
     """The look-up that runs or waits for a thread; done when it ends."""
     began: float = 0.0
     again: bool = False
-    """True if the look-up before this one failed."""
+    """Whether the previous look-up failed."""
 
 
 class Resolver:
-    """Resolves the names of one process; belongs to one event loop."""
+    """Resolves the names of one process. It belongs to one event loop."""
 
     def __init__(self) -> None:
         self._names: dict[str, _Name] = {}
@@ -71,13 +72,13 @@ class Resolver:
         self._running = 0
         self._running_again = 0
         self._waiting: tuple[deque[_Name], deque[_Name]] = (deque(), deque())
-        """Names that wait for a thread; the second queue has those whose last look-up failed."""
+        """Names that wait for a thread. The second queue has names whose last look-up failed."""
 
     def __repr__(self) -> str:
         return f"<Resolver names={len(self._names)} running={self._running}>"
 
     def known(self, host: str) -> tuple[str, ...]:
-        """Return the IPs that are known without waiting: for an IP the IP itself, for a new name none."""
+        """Return the IPs that are known without waiting. An IP is its own result, and a new name has none."""
         if is_literal(host):
             return (host,)
         name = self._names.get(host)
@@ -92,7 +93,7 @@ class Resolver:
         """Return the IPs of a host, in the order in which to try them.
 
         Raises:
-            OSError: there are none, or no name server responds.
+            OSError: the host has no IPs, or no name server responds.
         """
         if is_literal(host):
             return (host,)
@@ -132,7 +133,7 @@ class Resolver:
         self._start_waiting()
 
     def _start_waiting(self) -> None:
-        """Start the look-ups that wait, as far as the limits allow."""
+        """Start waiting look-ups, as far as the limits allow."""
         first, again = self._waiting
         while self._running < MOST and (first or (again and self._running_again < MOST_AGAIN)):
             name = (first or again).popleft()
@@ -172,7 +173,7 @@ class Resolver:
 
 
 def is_literal(host: str) -> bool:
-    """Tell whether a host is an IP, which needs no look-up."""
+    """Return whether a host is an IP, which needs no look-up."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         socket.inet_pton(family, host.partition("%")[0])
@@ -182,10 +183,10 @@ def is_literal(host: str) -> bool:
 
 
 def look_up(host: str) -> tuple[str, ...]:
-    """Return the IPs of a host; this blocks, unless it is an IP.
+    """Return the IPs of a host. This blocks, unless the host is an IP.
 
     Raises:
-        OSError: there are none.
+        OSError: the host has no IPs.
     """
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
@@ -195,7 +196,10 @@ def look_up(host: str) -> tuple[str, ...]:
 
 
 def _ip(at: tuple[str, int] | tuple[str, int, int, int] | tuple[int, bytes]) -> str:
-    """Return the IP of a socket address; that of a link has the number of the network device (RFC 4007)."""
+    """Return the IP of a socket address.
+
+    A link-local one includes the number of the network device (RFC 4007).
+    """
     ip = str(at[0])
     return f"{ip}%{at[3]}" if len(at) == 4 and at[3] and "%" not in ip else ip
 
@@ -203,15 +207,16 @@ def _ip(at: tuple[str, int] | tuple[str, int, int, int] | tuple[int, bytes]) -> 
 async def try_each(ips: Sequence[str], within: float, connect: Callable[[str], Awaitable[_T]]) -> _T:
     """Connect to the IPs of a name in order until one responds.
 
-    Each gets an equal part of the remaining time: one that does not respond must not keep out the others.
+    Each IP gets an equal part of the remaining time, so that a silent one does not use up the time of the
+    others.
 
     Args:
         ips: the IPs.
-        within: seconds for all.
+        within: the limit for all IPs, in seconds.
         connect: connects to one.
 
     Raises:
-        OSError: none responds (the error of the last one), or TLS failed, which no other IP would fix.
+        OSError: no IP responds (the error of the last one), or TLS failed, which another IP would not fix.
     """
     loop = asyncio.get_running_loop()
     end = loop.time() + within

@@ -1,10 +1,10 @@
-"""TLS to brokers and with clients: contexts that are reloaded with their files, and failures in words.
+"""TLS with brokers and clients: contexts that are reloaded with their files, and error texts.
 
-Only OpenSSL reads private keys: this module keeps, shows and writes nothing of them. In a file with both a
-key and a certificate it searches for the certificate.
+Only OpenSSL reads private keys. This module does not keep, show or write them. If a file has a key and a
+certificate, it only searches for the certificate.
 
-`valid_until` reads when a certificate expires, which `ssl` tells only of a peer's certificate. It walks the
-DER elements of RFC 5280, 4.1 up to that field; each is a tag, a length and its contents.
+`valid_until` reads when a certificate expires, because `ssl` reports it only for a peer's certificate. It
+walks the DER elements of RFC 5280, 4.1 up to that field. An element is a tag, a length and its contents.
 """
 
 import re
@@ -26,7 +26,7 @@ HANDSHAKE_SECONDS: Final = 10.0
 KEPT: Final = "what was read earlier stays in use"
 
 MAX_SUBJECT: Final = 256
-"""How many characters of a client's subject are shown."""
+"""The maximum of characters shown of a client's subject."""
 _SHORT_NAMES: Final = {
     "commonName": "CN",
     "organizationalUnitName": "OU",
@@ -38,27 +38,27 @@ _SHORT_NAMES: Final = {
     "domainComponent": "DC",
     "userId": "UID",
 }
-"""RFC 2253, 2.3."""
+"""The short names of RFC 2253, 2.3."""
 _ESCAPED: Final = re.compile(r'[,+"\\<>;]|^[ #]| $')
-"""RFC 2253, 2.4."""
+"""The characters to escape by RFC 2253, 2.4."""
 
 Stamp = tuple[int, int, int] | None
 
 
 class TlsError(ConfigError):
-    """A file can't be used; the text is one line: the option that names it, the reason, the remedy."""
+    """A file can't be used. The text is one line with the option, the reason and the remedy."""
 
 
 class ReloadingContext:
-    """An SSL context that is made again when one of its files changes; open connections keep theirs.
+    """An SSL context that is replaced when one of its files changes. Open connections keep the old one.
 
     Args:
-        cert: the gateway's certificate; None: it shows none.
-        files: the other files that are watched.
-        make: makes a context from them.
+        cert: the gateway's certificate, or None for no certificate.
+        files: the other files to watch.
+        make: makes a context from the files.
 
     Raises:
-        TlsError: one can't be used.
+        TlsError: a file can't be used.
     """
 
     def __init__(
@@ -70,12 +70,12 @@ class ReloadingContext:
         self._stamps = self._file_stamps()
         self.context = make()
         self.valid_until = _valid_until(cert)
-        """When the certificate in use expires. None: there is no certificate, or it can't be read."""
+        """When the certificate in use expires. None if there is no certificate, or it can't be read."""
         self.problem = ""
-        """Why the files, as they are now, can't be used; empty when they are in use."""
+        """The reason why the current files can't be used, or "" if they are in use."""
 
     def reload_if_changed(self) -> bool:
-        """Make the context again if a file has changed; tell whether a file has."""
+        """Make the context again if a file has changed. Return whether one has."""
         stamps = self._file_stamps()
         if stamps == self._stamps:
             return False
@@ -97,7 +97,7 @@ class BrokerTls:
     """TLS to brokers, or plain text.
 
     Args:
-        config: what the operator asked for.
+        config: the options.
 
     Raises:
         TlsError: a file can't be used.
@@ -111,7 +111,7 @@ class BrokerTls:
             self.reloading = ReloadingContext(config.broker_tls_cert, files, self._make)
 
     def connect_args(self, host: str) -> dict[str, Any]:
-        """Return asyncio's arguments to connect to a host; none where TLS is off."""
+        """Return asyncio's arguments to connect to a host. Without TLS, return none."""
         if self.reloading is None:
             return {}
         name = self._config.broker_tls_server_name or host
@@ -133,7 +133,7 @@ class ClientTls:
     """TLS with clients, or plain text.
 
     Args:
-        config: what the operator asked for.
+        config: the options.
 
     Raises:
         TlsError: a file can't be used.
@@ -152,17 +152,20 @@ class ClientTls:
 
     @property
     def reloading(self) -> dict[int | None, ReloadingContext]:
-        """The context of each certificate: of ``--tls-cert`` (None), and of ``--tls-cert-of`` by broker."""
+        """The context of each certificate, by broker for ``--tls-cert-of``.
+
+        None is the key for ``--tls-cert``.
+        """
         return {None: self._default} | self._of if self._default is not None else {}
 
     def accept_args(self, node_id: int | None) -> dict[str, Any]:
-        """Return asyncio's arguments to accept one client, with the newest files; none for plain text.
+        """Return asyncio's arguments to accept one client with the newest files. For plain text, return none.
 
-        A new context knows no sessions of TLS (RFC 8446, 2.2): who resumed one would not be checked by the
-        newest ``--client-ca``.
+        A new context does not know earlier TLS sessions (RFC 8446, 2.2). Otherwise a client that resumes one
+        would not be checked against the newest ``--client-ca``.
 
         Args:
-            node_id: the broker whose listener it is; None is the bootstrap.
+            node_id: the broker of the listener, or None for the bootstrap.
         """
         if self._default is None:
             return {}
@@ -170,14 +173,14 @@ class ClientTls:
         return {"ssl": shown.context, "ssl_handshake_timeout": HANDSHAKE_SECONDS}
 
     def valid(self) -> Iterator[tuple[str, datetime]]:
-        """Yield each certificate that can be read, as option and file, and when it expires."""
+        """Yield each readable certificate (option and file) with its expiry time."""
         for node_id, each in self.reloading.items():
             if each.valid_until is not None:
                 file = self._config.tls_cert if node_id is None else self._config.tls_cert_of[node_id]
                 yield named(_option(node_id), file), each.valid_until
 
     def expired(self, now: datetime) -> list[str]:
-        """Return which certificates have expired, in words."""
+        """Return the expired certificates, in words."""
         return [ended(shown, until) for shown, until in self.valid() if now > until]
 
     def _reloading(self, node_id: int | None, cert: Path) -> ReloadingContext:
@@ -196,7 +199,7 @@ class ClientTls:
         return context
 
     def _named(self, handshake: ssl.SSLObject | ssl.SSLSocket, name: str | None, _: ssl.SSLContext) -> None:
-        """Keep the server name; where it selects the broker, show that broker's certificate."""
+        """Keep the server name. If it selects the broker, show that broker's certificate."""
         _keep_server_name(handshake, name, _)
         node_id = self._config.broker_ports.called(name) if name else None
         if node_id is not None and (of := self._of.get(node_id)) is not None:
@@ -213,7 +216,7 @@ def _keep_server_name(handshake: ssl.SSLObject | ssl.SSLSocket, name: str | None
 
 
 def ended(shown: str, until: datetime) -> str:
-    """Say that a certificate of the gateway has expired; `shown` is its option and file."""
+    """Return a text: a certificate of the gateway has expired. `shown` is its option and file."""
     return (
         f"{shown}: the certificate expired at {in_words(until)}; "
         "clients refuse it: renew it, or set this machine's clock"
@@ -226,14 +229,15 @@ def in_words(when: datetime) -> str:
 
 
 def server_name_of(transport: Any) -> str:
-    """Return the server name that a client sent in its TLS handshake; empty where it sent none."""
+    """Return the server name that a client sent in its TLS handshake, or "" if it sent none."""
     return str(getattr(transport.get_extra_info("ssl_object"), "server_name", ""))
 
 
 def subject_of(transport: Any) -> str:
-    """Return the subject of the certificate that a client showed, as Kafka writes it; empty if there is none.
+    """Return the subject of a client's certificate, as Kafka writes it, or "" if there is none.
 
-    That is RFC 2253: the last part first, as in ``CN=alice,OU=payments``. What can't be printed is a ``?``.
+    The form is RFC 2253: the last part first, as in ``CN=alice,OU=payments``. Unprintable characters become
+    ``?``.
     """
     certificate = transport.get_extra_info("peercert") or {}
     parts = [
@@ -264,10 +268,11 @@ def load_pair(context: ssl.SSLContext, option: str, cert: Path, key: Path | None
     """Load a certificate and its key.
 
     Args:
-        context: the context that gets them.
-        option: names the certificate, as in ``--tls-cert``; its key is then that of ``--tls-key``.
-        cert: PEM, the certificate first, then those of intermediate CAs.
-        key: PEM; None: it stands in the same file.
+        context: the context to load them into.
+        option: the option of the certificate, such as ``--tls-cert``. The option of the key is then
+            ``--tls-key``.
+        cert: PEM, the certificate first, then intermediate CAs.
+        key: PEM. None if the key is in the same file.
     """
     of_key = option.removesuffix("-cert") + "-key"
     both = named(option, cert) + (f" and {named(of_key, key)}" if key else "")
@@ -285,7 +290,7 @@ def load_pair(context: ssl.SSLContext, option: str, cert: Path, key: Path | None
 
 
 def _no_passphrase() -> str:
-    """Refuse a passphrase; without this callback OpenSSL would ask for it at the terminal."""
+    """Refuse a passphrase. Without this callback OpenSSL would ask for it at the terminal."""
     raise ValueError("the key is encrypted; give one without a passphrase")
 
 
@@ -310,7 +315,10 @@ def _readable(file: Path) -> bool:
 
 
 def stamp(file: Path) -> Stamp:
-    """Return a value that changes when the file changes; a mounted secret changes by replacing a link."""
+    """Return a value that changes when the file changes.
+
+    A mounted secret changes when its link is replaced.
+    """
     try:
         found = file.stat()
     except OSError:
@@ -321,12 +329,15 @@ def stamp(file: Path) -> Stamp:
 _BEGIN: Final = "-----BEGIN CERTIFICATE-----"
 _END: Final = "-----END CERTIFICATE-----"
 _VERSION: Final = 0xA0
-"""The tag of the version, which may be missing."""
+"""The tag of the version, which is optional."""
 _UTC_TIME: Final = 0x17
 
 
 def _valid_until(file: Path | None) -> datetime | None:
-    """Return when the certificate in a file expires. None: there is no certificate, or it can't be read."""
+    """Return when the certificate in a file expires.
+
+    Return None if there is no certificate, or it can't be read.
+    """
     if file is None:
         return None
     with suppress(OSError, ValueError):  # OpenSSL reads forms of it that `valid_until` does not

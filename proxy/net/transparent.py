@@ -1,8 +1,8 @@
-"""Transparent mode: the original destination of a connection that netfilter has led to the gateway.
+"""Transparent mode: the original destination of a connection that netfilter has redirected to the gateway.
 
 With ``redirect`` (netfilter's REDIRECT) the kernel keeps the original destination and returns it for the
-socket; this needs no privilege. With ``tproxy`` the accepted socket has the original destination as its own
-address; its listener needs CAP_NET_RAW (or CAP_NET_ADMIN) when it is made; systemd can make it.
+socket. This needs no privilege. With ``tproxy`` the accepted socket has the original destination as its own
+address. Creating its listener needs CAP_NET_RAW (or CAP_NET_ADMIN), or systemd can create it.
 """
 
 import errno
@@ -18,12 +18,13 @@ from proxy.options import ConfigError
 REDIRECT: Final = "redirect"
 TPROXY: Final = "tproxy"
 MAX_DESTINATIONS: Final = 1024
-"""How many destinations get a number; connections to others are served, too, and counted together."""
+"""How many destinations get a number. Connections to others are served, too, but counted together."""
 
 _COUNTERPARTS: Final = {"127.0.0.1": "::1", "::1": "127.0.0.1", "0.0.0.0": "::", "::": "0.0.0.0"}  # noqa: S104 - the operator's word
-"""REDIRECT leads to loopback, or to the network device's address, in the IP version of the connection."""
+"""The other loopback address. REDIRECT leads to loopback, or to the network device's address, in the
+connection's IP version."""
 _SO_ORIGINAL_DST: Final = 80
-"""linux/netfilter_ipv4.h; IP6T_SO_ORIGINAL_DST is the same number."""
+"""From linux/netfilter_ipv4.h. IP6T_SO_ORIGINAL_DST is the same number."""
 _IPV6_TRANSPARENT: Final = 75
 _IP_TRANSPARENT: Final = 19
 
@@ -38,20 +39,20 @@ class Destinations:
 
     def __init__(self, mode: str, listen: Address) -> None:
         self.listen = listen
-        """The address of the listener; with the port that was bound, once it is bound."""
+        """The address of the listener. It includes the real port once it is bound."""
         self.bound: tuple[Address, ...] = ()
-        """The IPs, and the port, at which it is bound."""
+        """The IPs and the port of the bound listener."""
         self.known: dict[int, Broker] = {}
         self._mode = mode
         self._numbers: dict[Address, int] = {}
 
     @property
     def problems(self) -> list[str]:
-        """Always empty: responses are not changed, so no broker is left out of them."""
+        """Always empty. Responses are not changed, so no broker is left out of them."""
         return []
 
     def knows(self, node_id: int) -> bool:
-        """Tell whether a destination has this number."""
+        """Return whether a destination has this number."""
         return node_id in self.known
 
     def of(self, accepted: Any) -> tuple[int, Address]:
@@ -61,7 +62,7 @@ class Destinations:
             accepted: the accepted socket, as the event loop gives it.
 
         Raises:
-            OSError: the kernel knows no destination.
+            OSError: the kernel knows no original destination.
         """
         sock = socket.socket(accepted.family, accepted.type, accepted.proto, fileno=accepted.fileno())
         try:
@@ -72,7 +73,7 @@ class Destinations:
         return self.number(destination), destination
 
     def number(self, address: Address) -> int:
-        """Return the number of a destination; a new one gets the next number."""
+        """Return the number of a destination. A new destination gets the next number."""
         number = self._numbers.get(address)
         if number is None:
             number = len(self._numbers)
@@ -84,10 +85,10 @@ class Destinations:
 
 
 class OutboundPorts:
-    """The local ports of the gateway's own connections to brokers, and where these go.
+    """The local ports of the gateway's own connections to brokers, with their destinations.
 
     Args:
-        cells: four bytes for each port, by IP version; processes can share them.
+        cells: four bytes for each port, by IP version. Processes can share them.
         own: the number of this process, from 1.
     """
 
@@ -103,11 +104,11 @@ class OutboundPorts:
         return self._cells[self._place(connection)] & MAX_PORT == connection[1].port
 
     def add(self, connection: tuple[int, Address]) -> None:
-        """Record the local port and the destination of a connection; the port must be bound already."""
+        """Record the local port and the destination of a connection. The port must already be bound."""
         self._cells[self._place(connection)] = self._own << 16 | connection[1].port
 
     def discard(self, connection: tuple[int, Address]) -> None:
-        """Forget a connection, unless another process has its port by now."""
+        """Forget a connection, unless another process now has its port."""
         place = self._place(connection)
         if self._cells[place] >> 16 == self._own:
             self._cells[place] = 0
@@ -125,7 +126,7 @@ class OutboundPorts:
 
 
 def listen(address: Address, mode: str, binding: Binding) -> list[socket.socket]:
-    """Listen where netfilter leads clients: at loopback or all addresses, in both IP versions.
+    """Listen for redirected clients: at loopback or all addresses, in both IP versions.
 
     Raises:
         OSError: the address can't be bound, or its counterpart in the other IP version if the machine has it.
@@ -177,7 +178,7 @@ def _make_transparent(sock: socket.socket) -> None:
 
 
 def outbound_socket(address: Address) -> socket.socket:
-    """Make a socket for a connection to a broker; its local port is known before it connects.
+    """Make a socket for a connection to a broker. Its local port is known before it connects.
 
     Raises:
         OSError: no port is free.
@@ -194,7 +195,7 @@ def outbound_socket(address: Address) -> socket.socket:
 
 
 def is_own(host: str) -> bool:
-    """Tell whether an IP is one of this machine's."""
+    """Return whether an IP belongs to this machine."""
     with socket.socket(_family(host), socket.SOCK_STREAM) as probe:
         try:
             probe.bind((host, 0))
@@ -208,7 +209,7 @@ def _family(host: str) -> socket.AddressFamily:
 
 
 def original_destination(sock: socket.socket) -> Address:
-    """Return where a redirected connection was going (SO_ORIGINAL_DST, IP6T_SO_ORIGINAL_DST).
+    """Return the original destination of a redirected connection (SO_ORIGINAL_DST, IP6T_SO_ORIGINAL_DST).
 
     Raises:
         OSError: it was not redirected, or connection tracking is off.

@@ -1,4 +1,4 @@
-"""Listening sockets and the clients that are accepted on them."""
+"""Listening sockets, and the clients accepted on them."""
 
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -22,9 +22,9 @@ OFFER_AGAIN_SECONDS: Final = 0.01
 class Acceptor:
     """Has a listener for the bootstrap and one for each broker, and accepts their clients.
 
-    A listener is the sockets for one broker; it is named by the broker's id, or None for the bootstrap. Event
-    loops have servers of their own, but these call a protocol only after the TLS handshake: handshakes would
-    not count as connections.
+    A listener is the sockets for one broker. Its key is the broker's id, or None for the bootstrap. The
+    servers of event loops call a protocol only after the TLS handshake, so handshakes would not count as
+    connections.
 
     Args:
         process: the process that it belongs to.
@@ -48,7 +48,7 @@ class Acceptor:
         """Bind the first listener: for the bootstrap, or in transparent mode for all clients.
 
         Returns:
-            Its address, with the port that was bound; the IPs, and the port, at which it is bound.
+            Its address with the bound port, then the bound IPs with the port.
 
         Raises:
             OSError: the address can't be bound.
@@ -62,12 +62,12 @@ class Acceptor:
         return Address(config.listen.host, bound[0].port), bound
 
     def listen(self, node_id: NodeId, address: Address, ips: Sequence[str] = ()) -> tuple[Address, ...]:
-        """Bind a listener; return the IPs, and the port, at which it is bound.
+        """Bind a listener. Return the bound IPs with the port.
 
         Args:
             node_id: its broker.
             address: its address.
-            ips: those of the address; without them a name is looked up, which blocks.
+            ips: the IPs of the address. Without them a name is looked up, which blocks.
 
         Raises:
             OSError: the address can't be bound.
@@ -89,7 +89,7 @@ class Acceptor:
         self.listeners.pop(node_id, None)
 
     def stop_all(self) -> None:
-        """Close all listeners; clients that could not be taken are still offered."""
+        """Close all listeners. Clients that could not be taken are still offered."""
         for node_id in list(self.listeners):
             self.stop(node_id)
 
@@ -104,8 +104,8 @@ class Acceptor:
         """Begin to accept.
 
         Args:
-            take: takes a client of a listener. False: it can't now, and is offered the client again.
-            failed: gets the reason when no client can be accepted.
+            take: takes a client of a listener. If it returns False, it is offered the client again later.
+            failed: called with the reason if no client can be accepted.
         """
         self._take, self._failed = take, failed
         self.resume()
@@ -121,7 +121,7 @@ class Acceptor:
         self._go_on()
 
     def _go_on(self) -> None:
-        """Offer the waiting clients; once they are taken, accept more."""
+        """Offer the waiting clients. Once they are taken, accept more."""
         while self.waiting:
             if not self._take(*self.waiting[0]):
                 self._go_on_later(OFFER_AGAIN_SECONDS)

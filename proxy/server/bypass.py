@@ -1,4 +1,4 @@
-"""Processes that run as the gateway's user: in transparent mode the rules leave their connections alone, too.
+"""Processes that run as the gateway's user. In transparent mode the rules do not redirect their connections.
 
 Only processes that `/proc` shows and that are in the gateway's network namespace are found. In a pod each
 container has a `/proc` of its own.
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final, Self
 
 MAX_SCANNED: Final = 20_000
-"""The largest number of processes to look at: this takes a fraction of a second."""
+"""The maximum of processes to look at. This takes a fraction of a second."""
 MAX_NAMED: Final = 5
 
 
@@ -22,7 +22,7 @@ class _OtherProcess:
     name: str
     parent: int
     user: int
-    """The effective user, to whom connections belong."""
+    """The effective user, who owns the connections."""
 
     @classmethod
     def read(cls, folder: Path) -> Self:
@@ -46,12 +46,12 @@ class _OtherProcess:
 
 
 def passing_by(proc: Path = Path("/proc")) -> str:
-    """Say which processes other than gateways run as this gateway's user. Empty: there are none.
+    """Return the other programs that run as this gateway's user, or "" if there are none.
 
-    Processes that started the gateway are left out, too.
+    Gateways, and processes that started this gateway, do not count.
 
     Args:
-        proc: where the kernel shows processes.
+        proc: the folder of processes, /proc.
     """
     try:
         own = _OtherProcess.read(Path(proc, str(os.getpid())))
@@ -69,7 +69,7 @@ def passing_by(proc: Path = Path("/proc")) -> str:
 
 
 def _others(proc: Path, own: _OtherProcess) -> Iterator[_OtherProcess]:
-    """Find the user's processes without gateways, their workers, and the processes that started this one."""
+    """Return the user's processes except gateways, their workers, and the processes that started this one."""
     found: dict[int, _OtherProcess] = {}
     for folder in _folders(proc):
         try:
@@ -96,7 +96,7 @@ def _line(process: _OtherProcess, found: dict[int, _OtherProcess]) -> list[_Othe
 
 
 def _program(proc: Path, process: _OtherProcess) -> list[bytes]:
-    """Return how a program was started, without its command and options: these differ between gateways."""
+    """Return how a program was started, without its command and options, which differ between gateways."""
     try:
         words = Path(proc, str(process.number), "cmdline").read_bytes().split(b"\0")[:-1]
     except OSError:

@@ -1,6 +1,6 @@
-"""Conditions for serving: the connection limit, file descriptors, and which brokers are reachable. Sans-IO.
+"""Conditions for serving: the connection limit, file descriptors, and reachable brokers. Sans-IO.
 
-Each class logs a condition once when it begins, not again for each client that it concerns.
+Each class logs a condition once when it begins, not for each affected client.
 """
 
 from collections import Counter
@@ -17,29 +17,31 @@ from proxy.telemetry.totals import NodeId
 from proxy.telemetry.unanswered import Owed, Unanswered
 
 BELOW_LIMIT: Final = 0.9
-"""The warning about --max-connections is repeated only after their number fell below this share ..."""
+"""The warning about --max-connections is repeated only after the number of connections fell below this
+share of the limit ..."""
 WARN_AGAIN_SECONDS: Final = 5.0
-"""... and after so many seconds: the number of clients may go up and down near the limit."""
+"""... and after this many seconds, because the number of clients may vary near the limit."""
 CALM_SECONDS: Final = 60.0
 """How long the status reports that file descriptors ran out."""
 NO_DESCRIPTOR: Final = "no file descriptor is left for more clients; raise the limit (ulimit -n)"
 NOT_ASKED: Final = "the bootstrap has not been asked yet"
 AGAIN_SECONDS: Final = 300.0
-"""How long before the same problem of a client is logged again: it may try each second, for days."""
+"""How long the same problem of a client is not logged again. A client may retry each second for days."""
 MAX_CLIENTS: Final = 1000
-"""How many problems of clients are remembered; the oldest is dropped first."""
+"""How many problems of clients are remembered. The oldest is dropped first."""
 MAX_WORDS: Final = 1000
-"""How many characters of a client and of a reason are kept: clients choose part of them."""
+"""How many characters of a client and of a reason are kept, because clients choose part of them."""
 LINES: Final = BURST // 2
-"""How many of these lines are written in `WINDOW` seconds. Any such time has at most twice as many, so
-`proxy.telemetry.logs.Throttle` drops none: a dropped line would be remembered as written."""
+"""How many of these lines are written in `WINDOW` seconds. Any interval of this length has at most twice
+as many, so `proxy.telemetry.logs.Throttle` drops none. Otherwise a dropped line would be remembered as
+written."""
 UNTRIED_SECONDS: Final = 180.0
-"""How long nobody tries to connect to an unreachable broker before it is forgotten: it may be removed, or
-never have existed. Clients that want it try every few seconds; the alert on it waits longer than this."""
+"""An unreachable broker is forgotten after this time without an attempt, because it may not exist any
+more. Clients that need it retry every few seconds. The alert waits longer than this."""
 
 
 class ConnectionLimit:
-    """Enforces ``--max-connections``; logs once per episode.
+    """Enforces ``--max-connections``. It logs once per episode.
 
     Args:
         log: takes the warning.
@@ -53,10 +55,10 @@ class ConnectionLimit:
         self._warned_at = 0.0
 
     def admits(self, connected: int, limit: int, now: float) -> bool:
-        """Tell whether one more client is accepted.
+        """Return whether one more client is accepted.
 
         Args:
-            connected: the number of clients that are connected.
+            connected: the number of connected clients.
             limit: ``--max-connections``.
             now: in seconds.
         """
@@ -75,7 +77,7 @@ class ConnectionLimit:
 
 
 class Descriptors:
-    """Remembers that the process ran out of file descriptors; logs once per episode.
+    """Remembers that the process ran out of file descriptors. It logs once per episode.
 
     Args:
         log: takes the warning.
@@ -84,7 +86,7 @@ class Descriptors:
 
     def __init__(self, log: Logger, note: Note) -> None:
         self.problem = ""
-        """Says that descriptors ran out recently; empty when there were enough."""
+        """A text if descriptors ran out recently, otherwise ""."""
         self._log = log
         self._note = note
         self._none_at = 0.0
@@ -93,7 +95,7 @@ class Descriptors:
         """Record whether there are enough descriptors for one more client.
 
         Args:
-            left: True if there are.
+            left: whether there are.
             now: in seconds.
         """
         if left:
@@ -110,7 +112,7 @@ class Descriptors:
 
 
 class Repeated:
-    """Logs problems of clients, each of them once in `AGAIN_SECONDS`.
+    """Logs each problem of a client at most once in `AGAIN_SECONDS`.
 
     Args:
         log: takes the warnings.
@@ -124,16 +126,16 @@ class Repeated:
         """By client and reason, oldest first: when it was logged, and how often it happened since then."""
         self._window = -WINDOW
         self._lines = self._suppressed = 0
-        """How many lines were written in this window; how many were suppressed since the last one."""
+        """How many lines were written in this window, and how many were suppressed since the last line."""
 
     def happens(self, client: str, reason: str, now: float, *, shown: str = "") -> bool:
-        """Record a problem; tell whether it was logged.
+        """Record a problem. Return whether it was logged.
 
         Args:
             client: the key that identifies a client, for example its host.
             reason: the problem, in words.
             now: in seconds.
-            shown: names the client in the log, if `client` does not.
+            shown: the client's name in the log, if `client` is not a name.
         """
         key = client[:MAX_WORDS], reason[:MAX_WORDS]
         at, more = self._told.get(key, (-AGAIN_SECONDS, 0))
@@ -158,13 +160,13 @@ class Repeated:
 
 
 class Reachability:
-    """Knows which brokers one process can't reach, and why; logs only changes.
+    """The brokers that one process can't reach, with the reasons. It logs only changes.
 
     Args:
-        bootstrap: the bootstrap addresses; none in transparent mode.
+        bootstrap: the bootstrap addresses. In transparent mode there are none.
         log: takes the changes.
         note: adds them to the recent events.
-        called: names a broker as people read it.
+        called: returns a broker's name for people.
     """
 
     def __init__(
@@ -175,7 +177,7 @@ class Reachability:
         called: Callable[[NodeId], str],
     ) -> None:
         self.bootstrap = bootstrap
-        """The address that responded last comes first."""
+        """The bootstrap addresses. The one that responded last comes first."""
         self.unreachable_brokers = UnreachableBrokers()
         self.answered = not bootstrap
         """The bootstrap has named its brokers, or there is no bootstrap."""
@@ -191,7 +193,7 @@ class Reachability:
         return f"<Reachability answered={self.answered} {self.unreachable_brokers}>"
 
     def connected(self, node_id: NodeId, address: Address) -> None:
-        """Record that an address responded; a bootstrap address that did is tried first from now on."""
+        """Record that an address responded. If it is a bootstrap address, it is tried first from now on."""
         if node_id is None and self.bootstrap[0] != address:
             rest = tuple(other for other in self.bootstrap if other != address)
             self.bootstrap = (address, *rest)
@@ -218,12 +220,12 @@ class Reachability:
             self._note("unreachable", f"{self._called(node_id)} is unreachable: {reason}", warning=True)
 
     def forget(self, now: float) -> None:
-        """Forget the unreachable brokers that nobody tries to reach any more; `now` in seconds."""
+        """Forget the unreachable brokers that nobody tries to reach any more. `now` is in seconds."""
         for node_id in self.unreachable_brokers.forget(now - UNTRIED_SECONDS):
             self._log.info("unreachable broker forgotten, no client tries to reach it", broker=node_id)
 
     def bootstrap_responded(self, address: Address) -> bool:
-        """Record that a bootstrap address has named its brokers; tell whether it is the first time."""
+        """Record that a bootstrap address has named its brokers. Return whether it is the first time."""
         first, self.answered = not self.answered, True
         if first:
             self.unreachable_brokers.reached(None, monotonic())
@@ -232,12 +234,12 @@ class Reachability:
 
 
 class HungBrokers:
-    """Knows which brokers do not respond; logs when that begins and ends.
+    """The brokers that do not respond. It logs the beginning and the end of each silence.
 
     Args:
         log: takes the changes.
         note: adds them to the recent events.
-        called: names a broker as people read it.
+        called: returns a broker's name for people.
     """
 
     def __init__(self, log: Logger, note: Note, called: Callable[[NodeId], str]) -> None:
@@ -246,10 +248,10 @@ class HungBrokers:
         self._note = note
         self._called = called
         self._told: dict[NodeId, float] = {}
-        """The brokers whose silence has been logged, and since when they are silent."""
+        """The brokers whose silence was logged, each with the start of its silence."""
 
     def look(self, found: Mapping[NodeId, Owed], now: float) -> None:
-        """Process the responses that brokers owe now; a broker that is not in `found` owes none."""
+        """Process the responses that brokers owe now. A broker that is not in `found` owes none."""
         self.unanswered.look(found, now)
         before, self._told = self._told, self.unanswered.hung(now)
         for node_id, since in self._told.items():
@@ -275,7 +277,7 @@ class HungBrokers:
         self._note("responds again", f"{self._called(node_id)} responds again, after {int(seconds)} s")
 
     def forget(self, now: float) -> None:
-        """Forget the brokers to which nobody sends requests any more; `now` in seconds."""
+        """Forget the brokers to which nobody sends requests any more. `now` is in seconds."""
         self.unanswered.forget(now - UNTRIED_SECONDS)
         for node_id in self._told.keys() - self.unanswered.hung(now).keys():
             del self._told[node_id]

@@ -31,11 +31,11 @@ class Gateway:
 
     @property
     def listen(self) -> Address:
-        """The address of the first listener; with the port that was bound, once it is bound."""
+        """The address of the first listener. It includes the real port once it is bound."""
         return self.brokers.listen
 
     def open(self) -> None:
-        """Bind the first listener and those of the brokers in the state file; start the background tasks.
+        """Bind the first listener and the listeners of brokers in the state file. Start the background tasks.
 
         Raises:
             OSError: the address of the first listener can't be bound.
@@ -49,23 +49,23 @@ class Gateway:
         server.begin()
 
     def status(self) -> Status:
-        """Describe the status."""
+        """Return the status."""
         return self.server.status()
 
     def health(self) -> Health:
-        """Tell whether clients can be served, and what is wrong."""
+        """Return whether clients can be served, and the problems."""
         return health_of(self.status())
 
     async def collect_status(self) -> Status:
-        """Describe the status."""
+        """Return the status."""
         return self.server.status()
 
     async def collect_account(self) -> Account:
-        """Describe everything but the single connections."""
+        """Return everything but the single connections."""
         return self.server.account()
 
     async def collect_connections(self, most: int) -> list[state.Described]:
-        """Describe the connections that moved most bytes."""
+        """Return the connections that moved most bytes."""
         return await state.connections(self.server.links, most)
 
     def reconfigure(self, config: Config) -> None:
@@ -78,10 +78,10 @@ class Gateway:
         self.server.follow_files()
 
     async def drain(self, within: float) -> int:
-        """Stop listening, finish what is in flight, then close everything.
+        """Stop listening, finish the requests in flight, then close everything.
 
         Args:
-            within: seconds after which the remaining connections are cut off.
+            within: cut off the remaining connections after this many seconds.
 
         Returns:
             The number of connections that were cut off.
@@ -93,7 +93,7 @@ class Gateway:
         return self.close()
 
     def close(self) -> int:
-        """Close everything at once; return the number of connections that were open."""
+        """Close everything at once. Return the number of connections that were open."""
         self.acceptor.close()
         if isinstance(self.brokers, BrokerRegistry):
             self.brokers.close()

@@ -1,6 +1,6 @@
 """Communication between the supervisor and a worker: messages, blocking questions, client connections.
 
-Each uses a socket pair of its own that only these two processes have, so pickled data is trusted.
+Each uses its own socket pair. Only these two processes have it, so pickled data is trusted.
 """
 
 import asyncio
@@ -20,13 +20,13 @@ RESPONSE_SECONDS: Final = 5.0
 _LENGTH: Final = struct.Struct("<I")
 _LISTENER: Final = struct.Struct("<q")
 _BOOTSTRAP: Final = -(2**40)
-"""The id that stands for the bootstrap's listener (None)."""
+"""The id for the bootstrap's listener (None)."""
 _MAX_QUESTION: Final = 65_536
 _MAX_PACKET: Final = 4096
 
 
 class Channel(asyncio.Protocol):
-    """Messages in both directions: each is a name and its arguments.
+    """Messages in both directions. A message is a name and its arguments.
 
     Args:
         received: called with each message that arrives.
@@ -48,7 +48,7 @@ class Channel(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
 
     def send(self, name: str, *what: object) -> None:
-        """Send a message; it is dropped when the other end is closed."""
+        """Send a message. It is dropped if the other end is closed."""
         if self._transport is not None and not self._transport.is_closing():
             message = pickle.dumps((name, *what))
             self._transport.writelines([_LENGTH.pack(len(message)), message])
@@ -76,7 +76,7 @@ class Channel(asyncio.Protocol):
 
 
 class Question:
-    """A worker's blocking question to the supervisor: the event loop stops until the response comes.
+    """A worker's blocking question to the supervisor. The event loop stops until the response arrives.
 
     Args:
         end: one end of a pair of sequenced packets.
@@ -109,7 +109,7 @@ def respond(end: socket.socket, find: Callable[..., object]) -> None:
 
     Args:
         end: the supervisor's end, which must not block.
-        find: called with the arguments of the question; returns the response.
+        find: called with the arguments of the question. It returns the response.
 
     Raises:
         OSError: the worker has ended.
@@ -123,16 +123,16 @@ def respond(end: socket.socket, find: Callable[..., object]) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandedOver:
-    """A client that one worker has accepted and another one is to serve."""
+    """A client that one worker has accepted and another one will serve."""
 
     worker: int
-    """The number of the worker that is to serve the client."""
+    """The number of the worker that will serve the client."""
     client_address: str
     client_subject: str
     server_name: str
     reached_at: str
     broker_address: Address | None
-    """The last five fields are those of `proxy.net.link.Link`."""
+    """The last five fields belong to `proxy.net.link.Link`."""
 
 
 class ReceivedConnection(NamedTuple):
@@ -141,11 +141,10 @@ class ReceivedConnection(NamedTuple):
     node_id: NodeId
     """The listener of the connection: a broker's, or None for the bootstrap's."""
     client: socket.socket | None
-    """The connection. None: it was lost, because this process has no descriptor left."""
+    """The connection. None if it was lost, because this process has no free descriptor."""
     handed: HandedOver | None
-    """The client, if `client` is a stream on which another worker forwards its bytes.
-
-    None: it is the client's own socket."""
+    """Set if `client` is a stream on which another worker forwards the client's bytes. None if it is the
+    client's own socket."""
 
 
 def send_connection(
@@ -155,12 +154,12 @@ def send_connection(
 
     Args:
         end: one end of a pair of sequenced packets that does not block.
-        client: see `ReceivedConnection`; this process may close its own descriptor afterwards.
+        client: see `ReceivedConnection`. This process may close its own descriptor afterwards.
         node_id: see `ReceivedConnection`.
         handed: see `ReceivedConnection`.
 
     Raises:
-        OSError: the process has ended, or has not received what was sent before.
+        OSError: the process has ended, or has not received earlier connections yet.
     """
     packet = _LISTENER.pack(_BOOTSTRAP if node_id is None else node_id)
     if handed is not None:
@@ -169,10 +168,10 @@ def send_connection(
 
 
 def receive_connection(end: socket.socket) -> ReceivedConnection | None:
-    """Receive a connection that was sent by `send_connection`. None: the other process has ended.
+    """Receive a connection from `send_connection`. Return None if the other process has ended.
 
     Raises:
-        BlockingIOError: none was sent.
+        BlockingIOError: no connection was sent.
     """
     packet, descriptors, _, _ = socket.recv_fds(end, _MAX_PACKET, 1)
     if not packet:

@@ -38,13 +38,13 @@ from proxy.version import VERSION
 
 ADMIN_RETRY_SECONDS: Final = 0.5
 ADMIN_LATE_SECONDS: Final = 60.0
-"""How long the address of the admin endpoint may be in use before a warning is logged."""
+"""The address of the admin endpoint may be in use for this long before a warning is logged."""
 OWN_FILES: Final = 256
-"""File descriptors that listeners, the admin endpoint and files need beside two for each client."""
+"""File descriptors for listeners, the admin endpoint and files, in addition to two for each client."""
 
 
 def run(arguments: dict[str, Any]) -> int:
-    """Run a gateway, or only test or show its options; return the exit code.
+    """Run a gateway, or only test or show its options. Return the exit code.
 
     Args:
         arguments: the parsed command line, option name -> value or None.
@@ -95,7 +95,7 @@ async def _check(config: Config) -> int:
 
 
 def _passing_by(config: Config) -> str:
-    """Say which other processes the rules leave alone. Empty in explicit mode."""
+    """Return the other programs that the rules do not redirect. Empty in explicit mode."""
     return "" if config.transparent == "off" else passing_by()
 
 
@@ -165,7 +165,7 @@ async def _serve(config: Config, arguments: dict[str, Any]) -> int:
 def _endpoints(
     config: Config, gateway: Gateway | Supervisor, token: Token | None, tls: ReloadingContext | None
 ) -> dict[str, tuple[AdminEndpoint, Address]]:
-    """Return the admin endpoint and that of ``--metrics``, by option, with their addresses."""
+    """Return the addresses of the admin endpoint and of ``--metrics``, by option."""
     found: dict[str, tuple[AdminEndpoint, Address]] = {}
     if (at := config.admin) is not None:
         found["admin"] = AdminEndpoint(gateway, [*config.admin_names, at.host], token=token, tls=tls), at
@@ -181,12 +181,12 @@ async def _start_admin(
     at: Address,
     bind: Callable[[], list[socket]],
 ) -> Address:
-    """Serve an endpoint; with ``--reuse-port``, as soon as the gateway that has its address ends.
+    """Serve an endpoint. With ``--reuse-port``, wait until the gateway that has its address ends.
 
-    Its port is never shared: a client would not know which of the two gateways responds.
+    Its port is never shared, because a client would not know which of two gateways responds.
 
     Returns:
-        The address, with the port that was bound.
+        The address with the bound port.
 
     Raises:
         OSError: the address can't be bound.
@@ -225,7 +225,7 @@ async def _wait_for_admin(
 
 
 def _capture(config: Config, gateway: Gateway | Supervisor) -> Capture | None:
-    """Start to capture, if the operator asked for it.
+    """Start to capture, if ``--capture`` is given.
 
     Raises:
         OSError: the directory can't be written to.
@@ -241,7 +241,7 @@ def _capture(config: Config, gateway: Gateway | Supervisor) -> Capture | None:
 
 
 async def _until_stopped(gateway: Gateway | Supervisor, options: Reloader) -> None:
-    """Wait for SIGTERM or SIGINT, then drain; a second one ends the draining."""
+    """Wait for SIGTERM or SIGINT, then drain. A second signal ends the draining."""
     loop, log = gateway.process.loop, gateway.process.log
     stop, again = asyncio.Event(), asyncio.Event()
 

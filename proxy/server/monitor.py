@@ -1,4 +1,4 @@
-"""What one process knows of its brokers and of itself: reachability, totals, history, status."""
+"""The state of one process: reachable brokers, totals, history, status."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -20,7 +20,7 @@ class Monitor:
 
     Args:
         process: the process.
-        brokers: the brokers that it knows.
+        brokers: its known brokers.
     """
 
     def __init__(self, process: Process, brokers: KnownBrokers | Destinations) -> None:
@@ -30,26 +30,26 @@ class Monitor:
         self.descriptors = Descriptors(process.log, process.note)
         self.totals = Totals()
         self.certificates: dict[str, ReloadingContext | None] = {}
-        """The gateway's own certificates, by option; None: not configured."""
+        """The gateway's own certificates, by option. None if not configured."""
         self.draining = False
         self._process = process
         self._brokers = brokers
         self._started_at = monotonic()
 
     def called(self, node_id: NodeId) -> str:
-        """Name a broker as people read it."""
+        """Return a broker's name for people."""
         return called(node_id, self._brokers.known, transparent=self._process.config.is_transparent)
 
     def admits(self, clients: int) -> bool:
-        """Tell whether one more client is accepted beside so many."""
+        """Return whether one more client is accepted in addition to this many."""
         return self.connection_limit.admits(clients, self._process.config.max_connections, monotonic())
 
     def out_of_descriptors(self) -> None:
-        """Record that there was no file descriptor for a client or its broker."""
+        """Record that no file descriptor was left for a client or its broker."""
         self.descriptors.update(left=False, now=monotonic())
 
     def status(self, problems: list[str], *, slots_used: int, connections: int) -> Status:
-        """Describe the status of this process."""
+        """Return the status of this process."""
         options, brokers = self._process.options, self._brokers
         return Status(
             config=options.config,
@@ -75,7 +75,7 @@ class Monitor:
         )
 
     def account(self, status: Status, counts: Counts) -> Account:
-        """Describe everything but the single connections."""
+        """Return everything but the single connections."""
         return Account(
             status=status,
             counts=counts,
@@ -89,7 +89,7 @@ class Monitor:
         """Sample at regular intervals, and measure how late the event loop is.
 
         Args:
-            sample: adds the totals to the history; gets the time in seconds.
+            sample: called with the time in seconds, to add the totals to the history.
         """
         while True:
             before = monotonic()

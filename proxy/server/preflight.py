@@ -27,14 +27,14 @@ from proxy.telemetry import logs
 from proxy.telemetry.access import admin_tls, admin_token
 
 PATIENCE_SECONDS: Final = 2.0
-"""How long a response may take before a line says that it is waited for."""
+"""If a response takes longer than this, a line says that the gateway is waiting for it."""
 
 Say = Callable[[str], None]
-"""Prints the result of one test: a line."""
+"""Prints the result of one test in a line."""
 
 
 async def check(config: Config, say: Say) -> bool:
-    """Ask every bootstrap address, and listen at all addresses where a gateway would.
+    """Ask every bootstrap address, and listen at all addresses of a gateway.
 
     Args:
         config: the options.
@@ -74,7 +74,7 @@ async def check(config: Config, say: Say) -> bool:
 
 
 def _options_read(config: Config) -> str:
-    """Say how many options came from where."""
+    """Print how many options came from each source."""
     counts = Counter(given.source for given in config.given.values())
     files = {given.place for given in config.given.values() if given.source == "file"}
     from_file = "".join(f", {counts['file']} from {file}" for file in files)
@@ -85,7 +85,7 @@ def _options_read(config: Config) -> str:
 
 
 def _certificate_valid(config: Config, say: Say) -> bool:
-    """Tell whether the gateway's certificates are still valid, if it has any."""
+    """Return whether the gateway's certificates are still valid. True without certificates."""
     certificates = list(ClientTls(config).valid())
     admin = admin_tls(config)
     if admin is not None and admin.valid_until is not None:
@@ -105,7 +105,7 @@ def _certificate_valid(config: Config, say: Say) -> bool:
 
 
 def _folders(config: Config) -> Iterator[tuple[str, Path]]:
-    """Return the directories that a gateway would write to, with the option that names each."""
+    """Return the directories that a gateway would write to, each with its option."""
     if config.state is not None:
         yield "--state", config.state.absolute().parent
     if config.capture is not None:
@@ -128,7 +128,7 @@ def _writable(flag: str, folder: Path, say: Say) -> bool:
 
 
 async def _ask_all(config: Config, tls: BrokerTls, resolver: Resolver, say: Say) -> BootstrapResponse | None:
-    """Ask every bootstrap address, and return the response of the last one that responded."""
+    """Ask every bootstrap address. Return the last response."""
     cluster: BootstrapResponse | None = None
     own: list[Address] = []
     with suppress(OSError):  # what is wrong with --listen is reported when it is bound
@@ -148,7 +148,7 @@ async def _ask_all(config: Config, tls: BrokerTls, resolver: Resolver, say: Say)
 
 
 def _named(cluster: BootstrapResponse) -> str:
-    """Say which brokers a cluster named."""
+    """Return a text with the brokers that a cluster named."""
     if cluster.brokers is None:
         return "; it requires authentication, so brokers are learned from the responses to clients"
     count = len(cluster.brokers)
@@ -156,11 +156,11 @@ def _named(cluster: BootstrapResponse) -> str:
 
 
 class _Listeners:
-    """The listening sockets of a gateway; nobody is served.
+    """The listening sockets of a gateway. They serve nobody.
 
     Args:
-        process: the process of a gateway that does not begin.
-        say: prints which addresses can't be bound, and where each broker would be.
+        process: the process of a gateway that is not started.
+        say: prints the addresses that can't be bound, and the address of each broker.
         opened: closes the sockets at its end.
     """
 
@@ -174,7 +174,7 @@ class _Listeners:
         self._brokers = brokers_of(process, self._acceptor)
 
     async def bind_all(self, known: dict[int, Address]) -> bool:
-        """Bind all listeners: bootstrap, brokers, admin endpoint; tell whether all are bound."""
+        """Bind all listeners: bootstrap, brokers, admin endpoint. Return whether all are bound."""
         config = self._config
         bound = [self._bound("--listen", config.listen, self._bind_listen)]
         if isinstance(self._brokers, BrokerRegistry):
@@ -232,7 +232,10 @@ class _Listeners:
         return [*elsewhere, not brokers.problems]
 
     async def _finished(self) -> None:
-        """Wait until all listeners are open; a name may take longer than a response would wait for it."""
+        """Wait until all listeners are open.
+
+        Looking up a name may take longer than a response would wait for it.
+        """
         with suppress(TimeoutError):
             async with asyncio.timeout(bootstrap.ASK_SECONDS):
                 while running := self._process.tasks.running:

@@ -1,6 +1,6 @@
-"""One process of a gateway: what its parts share, and how it uses event loop, heap, descriptors, systemd.
+"""One process of a gateway: shared state, event loop, heap, file descriptors, and systemd.
 
-The settings of the heap are glibc's; with other C libraries nothing is set.
+The heap settings are for glibc. With other C libraries nothing is set.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ _HEAP: Final = (
 
 
 class LiveOptions:
-    """The options of a process: as they apply now, and the result of the last reload.
+    """The options of a process as they apply now, and the result of the last reload.
 
     Args:
         config: the options at the start.
@@ -36,18 +36,18 @@ class LiveOptions:
 
     def __init__(self, config: Config) -> None:
         self.config = config
-        """A reload replaces it."""
+        """The options as they apply now. A reload replaces them."""
         self.errors: list[str] = []
-        """Why the last reload failed; a restart would fail for the same reason."""
+        """The errors of the last reload. A restart would fail for the same reasons."""
         self.needs_restart: list[str] = []
-        """Options that changed in the last reload but apply only after a restart."""
+        """Options that the last reload changed, but that apply only after a restart."""
         self.reloaded_at = time()
         """When the options were last read without an error, in seconds since 1970."""
         self.reload_failures = 0
         """Number of failed reloads since the start."""
 
     def problems(self) -> list[str]:
-        """Describe the errors of the last reload, and the options that need a restart."""
+        """Return the errors of the last reload, and the options that need a restart, in words."""
         needed = f"a restart is needed for {', '.join(self.needs_restart)}"
         return [*self.errors, *([needed] if self.needs_restart else [])]
 
@@ -77,7 +77,7 @@ class Tasks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Process:
-    """One process of a gateway: what its acceptor, broker registry, server and monitor share."""
+    """One process of a gateway: the parts that its acceptor, broker registry, server and monitor share."""
 
     options: LiveOptions
     loop: asyncio.AbstractEventLoop
@@ -114,7 +114,7 @@ class Process:
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
-    """Make uvloop's event loop if uvloop is installed, else asyncio's own."""
+    """Make uvloop's event loop if uvloop is installed, otherwise asyncio's."""
     try:
         import uvloop  # noqa: PLC0415 - it has no wheel for some platforms
     except ImportError:  # the gateway works without it, only slower
@@ -123,7 +123,7 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
 
 
 def keep_freed() -> None:
-    """Have glibc keep up to 4 MB of free memory; its default is 128 KB.
+    """Make glibc keep up to 4 MB of free memory. Its default is 128 KB.
 
     By default glibc may grow and trim the heap on every read, depending on what lies at its top. With
     responses of 1 MB, two gateways of three then used 1.5 s of CPU a GB, the third 0.9 s. Settings in the
@@ -138,16 +138,16 @@ def keep_freed() -> None:
 
 
 def give_back() -> None:
-    """Return free memory to the system after large responses; glibc keeps free blocks below used ones."""
+    """Return free memory to the system. glibc alone keeps free blocks below used ones."""
     with suppress(AttributeError, OSError):
         ctypes.CDLL(None).malloc_trim(0)
 
 
 def tell_ready(environ: Mapping[str, str]) -> None:
-    """Notify systemd (``Type=notify``) that listeners are open and signals handled: now a reload is safe.
+    """Notify systemd (``Type=notify``) that listeners are open and signals are handled, so a reload is safe.
 
     Args:
-        environ: NOTIFY_SOCKET names the socket; without it nothing is sent.
+        environ: NOTIFY_SOCKET names the socket. Without it nothing is sent.
     """
     address = environ.get("NOTIFY_SOCKET", "")
     if not address:
@@ -157,7 +157,7 @@ def tell_ready(environ: Mapping[str, str]) -> None:
 
 
 def resident_bytes() -> int:
-    """Return the resident memory of the process; 0 where there is no /proc."""
+    """Return the resident memory of the process, or 0 without /proc."""
     try:
         pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
     except OSError:
@@ -166,14 +166,17 @@ def resident_bytes() -> int:
 
 
 def open_fds() -> int:
-    """Return the number of open file descriptors; 0 where there is no /proc."""
+    """Return the number of open file descriptors, or 0 without /proc."""
     with suppress(OSError):
         return sum(1 for _ in Path("/proc/self/fd").iterdir())
     return 0
 
 
 def two_descriptors_free() -> bool:
-    """Tell whether there are descriptors for one more client: it needs one, and its broker another."""
+    """Return whether two descriptors are free.
+
+    One more client needs one for itself and one for its broker.
+    """
     try:
         two = os.pipe()
     except OSError:

@@ -1,9 +1,9 @@
-"""The brokers that are known, their listeners, and the addresses that clients get for them.
+"""The known brokers, their listeners, and the addresses that clients get for them.
 
-`BrokerRegistry` opens a listener as soon as a broker is known: at once if its IPs are known; in small steps
-if a response names many brokers; after a look-up if its host is a name. Meanwhile the broker is *opening*,
-and responses that name it wait (`KnownBrokers.opened`). The cluster is asked for its brokers, and ``--state``
-keeps them in a file: after a restart their listeners are open at once.
+`BrokerRegistry` opens a listener as soon as a broker is known. It does so at once if the IPs are known, in
+small steps if a response names many brokers, and after a look-up if the host is a name. Meanwhile the broker
+is *opening*, and responses that name it wait (`KnownBrokers.opened`). The gateway asks the cluster for its
+brokers. ``--state`` keeps them in a file, so that their listeners are open at once after a restart.
 """
 
 import asyncio
@@ -27,20 +27,21 @@ from proxy.server.state_file import StateFile
 _OF_THE_PORT: Final = frozenset({errno.EADDRINUSE, errno.EACCES})
 """Errors that another port would avoid."""
 FORGET_SECONDS: Final = 300.0
-"""A broker that the cluster has not named for so long loses its listener. A broker restarts in less time."""
+"""If the cluster has not named a broker for this long, the broker loses its listener. A broker restarts in
+less time."""
 REFRESH_SECONDS: Final = 60.0
 """How long after a response the cluster is asked for its brokers again."""
 RETRY_SECONDS: Final = (1.0, 30.0)
-"""The first and the longest wait after the cluster did not respond; each wait doubles."""
+"""The first and the longest wait after the cluster did not respond. The wait doubles each time."""
 TICK_SECONDS: Final = 5.0
 """How often the gateway retries to bind listeners that could not be bound."""
 OPEN_SECONDS: Final = 2.0
 """How long a response waits for the listeners of the brokers that it names."""
 MAX_BROKERS: Final = 1000
-"""The largest number of brokers. Large clusters have some hundreds. More are a mistake somewhere, and their
-listeners would take the descriptors that clients need."""
+"""The maximum of brokers. Large clusters have some hundreds. A higher number is a mistake somewhere, and
+the listeners would take the descriptors that clients need."""
 AT_ONCE: Final = 16
-"""How many listeners are opened in one step of the event loop; each takes some 0.1 ms."""
+"""How many listeners are opened in one step of the event loop. Each takes some 0.1 ms."""
 
 
 class KnownBrokers(ABC):
@@ -53,24 +54,27 @@ class KnownBrokers(ABC):
 
     def __init__(self, listen: Address, advertise: str) -> None:
         self.listen = listen
-        """The address of the bootstrap listener; with the port that was bound, once it is bound."""
+        """The address of the bootstrap listener. It includes the real port once it is bound."""
         self.bound: tuple[Address, ...] = ()
-        """The IPs, and the port, at which it is bound."""
+        """The IPs and the port of the bound bootstrap listener."""
         self.known: dict[int, Broker] = {}
         self._advertise = advertise
         self._openings: dict[int, asyncio.Future[None]] = {}
-        """For each opening broker that is awaited: done when it is opening no more."""
+        """For each opening broker that is awaited, a future that is done when the opening ends."""
 
     @abstractmethod
     def learn(self, node_id: int, address: Address) -> Broker | None:
-        """Record the address of a broker; a new broker gets a listener. None: there are too many brokers."""
+        """Record the address of a broker. A new broker gets a listener.
+
+        Return None if there are too many brokers.
+        """
 
     def knows(self, node_id: int) -> bool:
-        """Tell whether a broker is known."""
+        """Return whether a broker is known."""
         return node_id in self.known
 
     def is_opening(self, node_id: int) -> bool:
-        """Tell whether a broker is opening: it may get a listener soon."""
+        """Return whether a broker is opening, so that it may get a listener soon."""
         broker = self.known.get(node_id)
         return broker is not None and broker.opening
 
@@ -87,7 +91,7 @@ class KnownBrokers(ABC):
         return address.host, address.port
 
     async def opened(self, node_ids: Iterable[int]) -> None:
-        """Wait until none of these brokers is opening any more, `OPEN_SECONDS` at most."""
+        """Wait until none of these brokers is opening any more, for at most `OPEN_SECONDS`."""
         loop = asyncio.get_running_loop()
         opening = [
             self._openings.setdefault(node_id, loop.create_future())
@@ -98,14 +102,14 @@ class KnownBrokers(ABC):
             await asyncio.wait(opening, timeout=OPEN_SECONDS)
 
     def _is_open(self, node_id: int) -> None:
-        """End the wait for a broker: it is opening no more."""
+        """End the wait for a broker, because its opening has ended."""
         opening = self._openings.pop(node_id, None)
         if opening is not None and not opening.done():
             opening.set_result(None)
 
     @property
     def problems(self) -> list[str]:
-        """The brokers that are left out of the responses, and why."""
+        """The brokers that are left out of responses, with the reasons."""
         return [broker.problem for broker in self.known.values() if broker.problem]
 
     @property
@@ -119,7 +123,7 @@ class BrokerRegistry(KnownBrokers):
 
     Args:
         process: the process that it belongs to.
-        acceptor: has the listeners.
+        acceptor: owns the listeners.
         changed: called when anything about the known brokers has changed.
     """
 
@@ -135,16 +139,17 @@ class BrokerRegistry(KnownBrokers):
         self._on_change = changed
         self._rule = config.broker_ports
         self._shares = config.shares_port
-        """Brokers of a host template share its port at the host of `listen`; the server name in TLS (SNI)
-        says which broker a client wants."""
+        """Whether the brokers of a host template share its port at the host of `listen`. The server name
+        in TLS (SNI) then selects the broker."""
         self._shared = Address(config.listen.host, self._rule.template_port)
         self._shared_at: tuple[Address, ...] = ()
-        """Where the shared port is bound; from the start if it is that of the bootstrap listener."""
+        """The addresses of the shared port. Known from the start if it is the port of the bootstrap
+        listener."""
         self._state: StateFile | None = None
         self._queue: deque[Broker] = deque()
         """Brokers whose listeners are opened in the next steps."""
         self._opening: set[int] = set()
-        """The brokers in the queue, and those whose names are looked up."""
+        """The brokers in the queue, and the brokers whose names are being looked up."""
         self._at_once = AT_ONCE
         """How many listeners may still be opened in this step of the event loop."""
         self._too_many = ""
@@ -152,7 +157,7 @@ class BrokerRegistry(KnownBrokers):
 
     @property
     def problems(self) -> list[str]:
-        """The brokers that are left out of the responses, and why."""
+        """The brokers that are left out of responses, with the reasons."""
         return [*super().problems, *filter(None, [self._too_many])]
 
     def open(self) -> None:
@@ -167,7 +172,7 @@ class BrokerRegistry(KnownBrokers):
             self._shared_at = self.bound
 
     def restore(self) -> None:
-        """Open the listeners of the brokers in the state file; from now on the file is kept up to date."""
+        """Open the listeners of the brokers in the state file. From now on the file is kept up to date."""
         self._state = StateFile(self._process, self._addresses)
         for node_id, address in self._state.load():
             self.learn(node_id, address)
@@ -215,11 +220,13 @@ class BrokerRegistry(KnownBrokers):
             self._log.warning("brokers left out", reason=self._too_many)
 
     def update(self, named: dict[int, Address], in_use: Collection[int], now: float) -> None:
-        """Record the brokers that the cluster names; drop those that it has not named for `FORGET_SECONDS`.
+        """Record the brokers that the cluster names.
+
+        Drop a broker after `FORGET_SECONDS` without being named.
 
         Args:
             named: all brokers of a complete response.
-            in_use: brokers with open connections; they are kept.
+            in_use: brokers with open connections, which are kept.
             now: in seconds.
         """
         for broker in [broker for node_id, broker in self.known.items() if node_id not in named]:
@@ -243,7 +250,7 @@ class BrokerRegistry(KnownBrokers):
         self._changed()
 
     def retry(self) -> None:
-        """Retry to open the listeners that could not be opened; in the next steps of the event loop."""
+        """Retry to open the failed listeners, in the next steps of the event loop."""
         for broker in self.known.values():
             if broker.problem and broker.listener is not None and broker.node_id not in self._opening:
                 self._enqueue(broker)
@@ -253,12 +260,12 @@ class BrokerRegistry(KnownBrokers):
     def stop_opening(self) -> None:
         """Open no more listeners: the gateway drains.
 
-        Responses name a new broker all the same: a gateway that shares the port may serve it.
+        Responses still name new brokers, because a gateway that shares the port may serve them.
         """
         self._stopped = True
 
     def _open_soon(self, broker: Broker) -> None:
-        """Open a listener now if its IPs are known, unless many were opened in this step already."""
+        """Open a listener now if its IPs are known, unless this step has already opened many."""
         host = self._host_of(broker)
         ips = self._resolver.known(host)
         if self._at_once and (ips or not host):
@@ -293,7 +300,7 @@ class BrokerRegistry(KnownBrokers):
             self._at_once = AT_ONCE
 
     async def _resolve_and_open(self, broker: Broker, host: str) -> None:
-        """Open a listener at a name. IPs of an earlier look-up may be the reason why it has none."""
+        """Look up a name and open its listener. IPs of an earlier look-up may be the reason for a failure."""
         broker.problem = broker.problem or f"broker {broker.node_id}: the name {host} is being looked up"
         late = asyncio.get_running_loop().call_later(OPEN_SECONDS, self._leave_out, broker)
         try:
@@ -308,23 +315,23 @@ class BrokerRegistry(KnownBrokers):
             late.cancel()
 
     def _leave_out(self, broker: Broker) -> None:
-        """End the wait of responses for a broker whose look-up takes long."""
+        """Stop responses from waiting for a broker whose look-up takes long."""
         broker.opening = False
         self._is_open(broker.node_id)
         self._changed()
 
     def _knows(self, broker: Broker) -> bool:
-        """Tell whether a broker is still known."""
+        """Return whether a broker is still known."""
         return self.known.get(broker.node_id) is broker
 
     def _host_of(self, broker: Broker) -> str:
-        """Return the host where a broker's listener is to be bound. Empty: it needs none of its own."""
+        """Return the host at which to bind a broker's listener, or "" if it needs no listener of its own."""
         if broker.listener is None or (self._by_name(broker) and self._shared_at):
             return ""
         return self.listen.host if self._by_name(broker) else broker.listener.host
 
     def _by_name(self, broker: Broker) -> bool:
-        """Tell whether a broker shares its listener; a broker with a port of its own does not."""
+        """Return whether a broker shares its listener. A broker with its own port does not."""
         return self._shares and broker.listener is not None and broker.listener.host != self.listen.host
 
     def _open(self, broker: Broker, ips: tuple[str, ...]) -> None:
@@ -377,7 +384,7 @@ class BrokerRegistry(KnownBrokers):
         """Begin to ask the cluster for its brokers, and to retry listeners that could not be opened.
 
         Args:
-            reach: records whether the bootstrap responds.
+            reach: where to record whether the bootstrap responds.
             tls: TLS to the bootstrap.
             in_use: returns the brokers that clients are connected to.
         """
@@ -390,7 +397,7 @@ class BrokerRegistry(KnownBrokers):
             self.retry()
 
     async def _poll(self, reach: Reachability, tls: BrokerTls, in_use: Callable[[], set[int]]) -> None:
-        """Ask the cluster for its brokers for ever; the wait grows while it does not respond."""
+        """Ask the cluster for its brokers forever. The wait grows while it does not respond."""
         wait = RETRY_SECONDS[0]
         plain: set[Address] = set()  # bootstrap addresses that have responded in plain text
         while True:
@@ -422,7 +429,7 @@ class BrokerRegistry(KnownBrokers):
 def brokers_of(
     process: Process, acceptor: Acceptor, changed: Callable[[], None] = lambda: None
 ) -> BrokerRegistry | Destinations:
-    """Make the registry of brokers, or in transparent mode that of destinations.
+    """Make the registry of brokers, or in transparent mode the registry of destinations.
 
     Args:
         process: the process that it belongs to.

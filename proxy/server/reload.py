@@ -1,4 +1,4 @@
-"""Reloads the options while the gateway runs: on SIGHUP, and when the file of ``--config`` changes."""
+"""Reloads the options of a running gateway: on SIGHUP, and when the file of ``--config`` changes."""
 
 import asyncio
 from collections.abc import Callable
@@ -28,16 +28,17 @@ class Reloader:
         self, gateway: Gateway | Supervisor, config: Config, load: Callable[[], Config], file: str | None
     ) -> None:
         self.config = config
-        """The options as they apply now; those that need a restart keep their values for the next report."""
+        """The options as they apply now. Options that need a restart keep their values for the next
+        report."""
         self.draining = False
-        """True while the gateway drains: ``--drain-timeout`` does not change any more."""
+        """Whether the gateway drains. ``--drain-timeout`` then does not change any more."""
         self._gateway = gateway
         self._load = load
         self._file = Path(file) if file else None
         self._stamp = self._file_stamp()
 
     def reload(self) -> None:
-        """Reload the options; if one is wrong, that is reported and nothing changes."""
+        """Reload the options. If one is wrong, report that and change nothing."""
         gateway, process, options = self._gateway, self._gateway.process, self._gateway.process.options
         self._stamp = self._file_stamp()
         gateway.follow_files()
@@ -62,9 +63,9 @@ class Reloader:
         process.note("reloaded", _in_words(applied, restart), warning=bool(restart))
 
     async def watch_file(self) -> None:
-        """Reload when the file has changed, for ever.
+        """Reload when the file has changed, forever.
 
-        The file must be unchanged for one interval before it is read: an editor may empty it before it
+        The file is read only after one interval without a change, because an editor may empty it before it
         writes.
         """
         before = self._stamp

@@ -52,18 +52,18 @@ TICK_SECONDS: Final = 5.0
 LIMIT: Final = "limit"
 DRAINING: Final = "draining"
 TRIM_BYTES: Final = 16_777_216
-"""Free memory is returned when the buffered bytes fell by so much, or the process grew by more.
+"""Free memory is returned after the buffered bytes fell by this much, or the process grew by more.
 
 Bytes that pass through are not counted as buffered. Requests of 300 clients, 1.4 MB each, left 126 MB of free
 memory in the heap. Returning it to the system takes a millisecond."""
 TRIM_SECONDS: Final = 60.0
-"""How often free memory is returned while the process has `TRIM_BYTES` more than the least it ever had:
-memory that was in use the last time may be free now."""
+"""How often free memory is returned while the process is `TRIM_BYTES` above its minimum. Memory that was
+in use the last time may be free now."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shared:
-    """The state that the processes of one gateway share; a gateway of one process has its own."""
+    """The state that the processes of one gateway share. A single process has its own."""
 
     number: int = 1
     """The number of this process, from 1."""
@@ -77,11 +77,11 @@ class Server:
 
     Args:
         process: the process that it belongs to.
-        brokers: the brokers that it knows.
+        brokers: its known brokers.
         monitor: watches these brokers.
-        shared: what the processes share.
-        left: gets each link that has closed, or whose client left before it was connected.
-        elsewhere: gets a client of a group that the worker of a number owns.
+        shared: the state that the processes share.
+        left: called with each link that has closed, or whose client left before it was connected.
+        elsewhere: called with a client whose group belongs to another worker, and with that worker's number.
     """
 
     def __init__(
@@ -111,12 +111,12 @@ class Server:
         self.budget = Budget(0)
         self.request_budget = RequestBudget(0)
         self.manager = _manager(config)
-        """Gives sessions to clients. They outlive connections, not this process."""
+        """Gives sessions to clients. They survive reconnects, but not this process."""
         self._apply_limits()
         self.links: set[Link] = set()
         self.handshakes: set[Link] = set()
-        """Links of accepted clients until they are connected, in TLS until the handshake ends; these count as
-        connections."""
+        """Links of accepted clients until they are connected (with TLS until the handshake ends). They
+        count as connections."""
         self.accepted = 0
         self.faults = Counter({"client": 0, "broker": 0})
         self.tls_failures = 0
@@ -141,9 +141,10 @@ class Server:
             monitor.certificates["tls_cert" if node_id is None else f"tls_cert_of {node_id}"] = each
         monitor.certificates["broker_tls_cert"] = self.upstream.tls.reloading
         self._expired: list[str] = []
-        """The gateway's certificates that have expired, in words."""
+        """The expired certificates of the gateway, in words."""
         self._closed_owed: dict[NodeId, Owed] = {}
-        """When each broker last responded on connections that closed since `hung_brokers` last looked."""
+        """The last response of each broker, on connections that have closed since `hung_brokers` last
+        looked."""
         self._looked_at = monotonic()
 
     def begin(self) -> None:
@@ -153,13 +154,13 @@ class Server:
         self.spawn(self.monitor.keep_history(self.sample))
 
     def set_tap(self, tap: Tap) -> None:
-        """Wrap the protocol of each socket from now on, to capture its bytes."""
+        """Wrap the protocol of each new socket, to capture its bytes."""
         self.tap = self.upstream.tap = tap
 
     # -- clients -------------------------------------------------------------------------------------------
 
     def take(self, client: socket, node_id: NodeId) -> bool:
-        """Serve a client that was accepted, if the connection limit allows it; always True.
+        """Serve an accepted client if the connection limit allows it. The result is always True.
 
         Args:
             client: its socket.
@@ -179,7 +180,7 @@ class Server:
         Args:
             link: the new connection.
             client: its socket.
-            tls: asyncio's arguments for TLS with it; none for plain text.
+            tls: asyncio's arguments for TLS with it, none for plain text.
         """
         self.handshakes.add(link)
         self.spawn(self._shake_hands(link, client, tls))
@@ -205,13 +206,13 @@ class Server:
 
     @property
     def clients(self) -> int:
-        """How many clients are connected, those in a TLS handshake included."""
+        """How many clients are connected, including clients in a TLS handshake."""
         return len(self.links) + len(self.handshakes)
 
     # -- what links call: see proxy.net.link.Host ----------------------------------------------------------
 
     def admits(self) -> bool:
-        """Tell whether a client that is now connected is served: not while the gateway drains."""
+        """Return whether a client that has just connected is served. While the gateway drains, it is not."""
         self.turned_away[DRAINING] += self.monitor.draining
         return not self.monitor.draining
 
@@ -232,7 +233,7 @@ class Server:
         self.monitor.reach.connected(node_id, address)
 
     def unreachable(self, node_id: int | None, reason: str, error: Exception | None = None) -> None:
-        """Record that no address responded; `error` is the last error."""
+        """Record that no address responded. `error` is the last error."""
         self.upstream.unreachable(node_id, reason, error)
 
     def report(self, event: Event, link: Link) -> None:
@@ -276,7 +277,10 @@ class Server:
         return self.make_core(link, reached_at, self._versions_at(addresses), broker)
 
     def _versions_at(self, addresses: Sequence[Address]) -> BrokerVersions:
-        """Return what connections to one broker share; a bootstrap of several addresses may be any broker."""
+        """Return the state that connections to one broker share.
+
+        A bootstrap with several addresses may be any broker.
+        """
         if len(addresses) != 1:
             return BrokerVersions()
         return self._versions.setdefault(addresses[0], BrokerVersions())
@@ -293,7 +297,7 @@ class Server:
         )
 
     def _common(self) -> Common:
-        """Return what a new connection has in common with others, by the options in force."""
+        """Return the state that a new connection shares with others, by the current options."""
         return Common(
             max_request_bytes=self.process.config.max_request_bytes,
             maybe_not_kafka=self._transparent,
@@ -308,7 +312,7 @@ class Server:
         return isinstance(self.brokers, KnownBrokers) and self.brokers.is_opening(node_id)
 
     def closed(self, link: Link) -> None:
-        """Remove a link, and keep what it counted."""
+        """Remove a link, and keep its counts."""
         self.links.discard(link)
         self.upstream.closed(link)
         self.monitor.totals.closed(link.node_id, link.core.tally)
@@ -324,7 +328,7 @@ class Server:
         return self.monitor.totals.by_broker((link.node_id, link.core.tally) for link in self.links)
 
     def status(self) -> Status:
-        """Describe the status."""
+        """Return the status."""
         contexts = (self.upstream.tls.reloading, *self.client_tls.reloading.values())
         problems = [*self.upstream.problems(), *self.brokers.problems, *self.process.options.problems()]
         problems += [self.monitor.descriptors.problem] if self.monitor.descriptors.problem else []
@@ -393,7 +397,7 @@ class Server:
         )
 
     def account(self) -> Account:
-        """Describe everything but the single connections."""
+        """Return everything but the single connections."""
         return self.monitor.account(self.status(), self.counts())
 
     # -- reload, drain, close ------------------------------------------------------------------------------
@@ -401,7 +405,7 @@ class Server:
     def reconfigured(self) -> None:
         """Apply the options of the process after a reload.
 
-        They apply to open connections, too; only the largest request applies to new connections alone.
+        They apply to open connections, too. Only the largest request applies just to new connections.
         Sessions above a lowered limit stay until they end.
         """
         self._apply_limits()
@@ -411,7 +415,7 @@ class Server:
         self.sessions.crowded = self.budget.over
 
     def _apply_limits(self) -> None:
-        """Pass the options to the sessions and the budgets; other options are looked up where they apply."""
+        """Pass the options to the sessions and the budgets. Other options are read when they are used."""
         config = self.process.config
         self.sessions.on = config.sessions
         self.sessions.off_for = config.sessions_off_for
@@ -422,7 +426,7 @@ class Server:
         self.request_budget.limit = config.max_inflight_bytes // REQUESTS_PART
 
     def follow_files(self) -> None:
-        """Reload the certificates whose files have changed; open connections keep theirs."""
+        """Reload the certificates whose files have changed. Open connections keep theirs."""
         contexts = [("client", each) for each in self.client_tls.reloading.values()]
         both = [("broker", self.upstream.tls.reloading), *contexts]
         changed = [
@@ -446,7 +450,7 @@ class Server:
                 self.process.note("certificates", reason, warning=True)
 
     async def finish(self, within: float) -> None:
-        """Serve no new clients, finish what is in flight, and close the sessions at the brokers.
+        """Serve no new clients, finish the requests in flight, and close the sessions at the brokers.
 
         Args:
             within: the longest time for that, in seconds.
@@ -464,7 +468,7 @@ class Server:
                     await self._all_closed.wait()
 
     def close(self) -> int:
-        """Close everything at once; return the number of connections that were open."""
+        """Close everything at once. Return the number of connections that were open."""
         left = len(self.links)
         for link in list(self.links):
             link.abort()
@@ -480,7 +484,7 @@ class Server:
             self.monitor.hung_brokers.look(self._owed(now), now)
 
     def _owed(self, now: float) -> dict[NodeId, Owed]:
-        """Return what each broker owes; `now` in seconds."""
+        """Return the responses that each broker owes. `now` is in seconds."""
         owed, self._closed_owed = self._closed_owed, {}
         for link in self.links:
             if (each := owed.get(link.node_id)) is None:
@@ -535,11 +539,13 @@ class Server:
 def _cooperative(
     config: Config, number: int, tell: Tell
 ) -> "tuple[Members, MakeMemberSide] | tuple[None, None]":
-    """Return the members of cooperative groups, and the maker of their clients' stage; None without groups.
+    """Return the members of cooperative groups, and a function that makes the stage of a client.
+
+    Without groups both are None.
 
     Args:
         config: the options.
-        number: that of this process, from 1.
+        number: the number of this process, from 1.
         tell: gets the events of groups and their clients.
     """
     if not config.cooperative:
@@ -554,7 +560,7 @@ def _cooperative(
 
 
 def _manager(config: Config) -> FetchManager | None:
-    """Make the manager of clients' sessions. None: clients get no sessions."""
+    """Make the manager of clients' sessions, or None if clients get no sessions."""
     if config.client_sessions == "off":
         return None
     # An id is all that another client would need: it must not be guessed.

@@ -13,17 +13,17 @@ from proxy.error_text import reason_of
 from proxy.server.process import Process
 
 SAVE_SECONDS: Final = 1.0
-"""The wait after a change before the file is written: one response can name many new brokers."""
+"""The wait after a change before the file is written, because one response can name many new brokers."""
 
 Known = list[tuple[int, Address]]
 """The id and the address of each broker."""
 
 
 class StateFile:
-    """The file; another thread writes it, because a disk can be slow.
+    """The state file. Another thread writes it, because a disk can be slow.
 
     Args:
-        process: the process; ``--state`` is the path, without it there is no file.
+        process: the process. Without ``--state`` there is no file.
         known: returns the brokers to keep.
     """
 
@@ -40,7 +40,7 @@ class StateFile:
         self._writing = Lock()
 
     def load(self) -> Known:
-        """Return the brokers in the file; none if it can't be read."""
+        """Return the brokers in the file, or none if it can't be read."""
         if self._path is None or not self._path.exists():
             return []
         try:

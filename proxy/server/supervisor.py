@@ -1,8 +1,8 @@
 """The gateway as several processes: this one accepts the clients and sends each to a worker.
 
-A worker gets whole connections, so all that a connection needs is in one process. The workers share the
-session slots at brokers and, in transparent mode, the list of ports that the gateway connects from. Each
-worker has an equal part of ``--max-inflight-bytes``. This process adds up what the workers report.
+A worker gets whole connections, so everything that a connection needs is in one process. The workers share
+the session slots at brokers and, in transparent mode, the list of ports that the gateway connects from. Each
+worker has an equal part of ``--max-inflight-bytes``. This process adds up the workers' reports.
 """
 
 import asyncio
@@ -33,18 +33,19 @@ from proxy.telemetry.status import Account, Counts, Status
 from proxy.telemetry.totals import NodeId
 
 START_AGAIN_SECONDS: Final = (1.0, 30.0)
-"""The first and the longest wait before an ended worker is restarted; each wait doubles."""
+"""The first and the longest wait before an ended worker is restarted. The wait doubles each time."""
 HAND_OVER_SECONDS: Final = 5.0
-"""How long a client waits for the worker that is to serve it; the worker may have to start again."""
+"""How long a client waits for the worker that will serve it. The worker may have to be restarted."""
 HAND_OVER_AGAIN_SECONDS: Final = 0.05
 TOGETHER_SECONDS: Final = 5.0
 """How long the first worker that is up waits for the others before clients are accepted."""
 LISTED_SECONDS: Final = 4.0
-"""How long a worker may take to describe its connections, which may be thousands."""
+"""How long a worker may take to describe its connections. It may have thousands."""
 SEND_SECONDS: Final = 0.1
-"""The shortest time between two messages with all known brokers: a response may name many new ones."""
+"""The shortest time between two messages with all known brokers, because a response may name many new
+ones."""
 STEADY_SECONDS: Final = 60.0
-"""How long a worker must have run to be restarted at once."""
+"""A worker that has run for this long is restarted at once."""
 
 
 class Supervisor:
@@ -64,7 +65,8 @@ class Supervisor:
         self.turned_away = Counter({LIMIT: 0, DRAINING: 0})
         self._broker_tls = BrokerTls(config)
         self._started = False
-        """The cluster is polled and clients are accepted: all workers were up, or one for long enough."""
+        """The cluster is polled and clients are accepted. This needs all workers up, or one for long
+        enough."""
         self._closed = False
         self._ended_counts = Counts()
         """The counts of workers that have ended."""
@@ -73,7 +75,7 @@ class Supervisor:
         self._sent_brokers = b""
         self._sent_brokers_at = 0.0
         self._sends_brokers = False
-        """The known brokers are about to be sent to the workers."""
+        """A message with the known brokers to the workers is scheduled."""
         ClientTls(config)  # reports a bad file before a worker is started
         self._memory = os.memfd_create("fetchgate")
         os.ftruncate(self._memory, shared_bytes(config.workers))
@@ -82,11 +84,11 @@ class Supervisor:
 
     @property
     def listen(self) -> Address:
-        """The address of the first listener; with the port that was bound, once it is bound."""
+        """The address of the first listener. It includes the real port once it is bound."""
         return self.brokers.listen
 
     def open(self) -> None:
-        """Bind the first listener and those of the brokers in the state file; start the workers.
+        """Bind the first listener and the listeners of brokers in the state file. Start the workers.
 
         Raises:
             OSError: the address of the first listener can't be bound.
@@ -105,7 +107,7 @@ class Supervisor:
     # -- its status and counts -----------------------------------------------------------------------------
 
     def status(self) -> Status:
-        """Describe the status of this process, without figures that only the workers have."""
+        """Return the status of this process, without figures that only workers have."""
         missing = self._missing
         problems = [*self.brokers.problems, *self.process.options.problems()]
         problems += [f"worker {number} is not running yet" for number in missing]
@@ -115,7 +117,7 @@ class Supervisor:
         return status
 
     async def collect_status(self) -> Status:
-        """Describe the status of this process and its workers together."""
+        """Return the status of this process and its workers together."""
         total = self.status()
         for worker, status in await self._ask_all("status"):
             if status is not None:
@@ -127,18 +129,18 @@ class Supervisor:
         return total
 
     async def collect_account(self) -> Account:
-        """Describe everything but the single connections."""
+        """Return everything but the single connections."""
         counts = await self._counts()
         return self.monitor.account(await self.collect_status(), counts)
 
     async def collect_connections(self, most: int) -> list[Described]:
-        """Describe the connections that moved most bytes."""
+        """Return the connections that moved most bytes."""
         responses = self._ask_all("connections", most, within=LISTED_SECONDS)
         described = [each for _, response in await responses for each in response or ()]
         return sorted(described, key=lambda each: each[0], reverse=True)[:most]
 
     async def _counts(self) -> Counts:
-        """Add up what this process and its workers have counted, ended workers included."""
+        """Return the sum of the counts of this process and its workers, including ended workers."""
         total = Counts()
         total.add(
             Counts(
@@ -164,7 +166,7 @@ class Supervisor:
 
     @property
     def _missing(self) -> list[int]:
-        """The numbers of the workers that don't serve."""
+        """The numbers of the workers that do not serve."""
         up = {worker.number for worker in self._workers.values() if worker.up}
         return [number for number in range(1, self.process.config.workers + 1) if number not in up]
 
@@ -192,7 +194,7 @@ class Supervisor:
         self._send_all("options", self._worker_config())
 
     def follow_files(self) -> None:
-        """Reload the certificates whose files have changed, here and in the workers; these log it."""
+        """Reload the certificates whose files have changed, here and in the workers. The workers log it."""
         self._follow_own_files()
         self._send_all("follow files")
 
@@ -201,7 +203,7 @@ class Supervisor:
             self._broker_tls.reloading.reload_if_changed()
 
     async def drain(self, within: float) -> int:
-        """Accept no new clients, and have the workers finish what is in flight; see `Gateway.drain`."""
+        """Accept no new clients, and let the workers finish the requests in flight. See `Gateway.drain`."""
         self.monitor.draining = True
         self.process.note(
             "draining", f"draining: {self._connected} connections finish their requests in flight"
@@ -214,7 +216,7 @@ class Supervisor:
         return sum(cut_off)
 
     def close(self) -> int:
-        """Close everything at once; return the number of connections that were open."""
+        """Close everything at once. Return the number of connections that were open."""
         self._closed = True
         left = self._connected
         self.acceptor.close()
@@ -247,7 +249,9 @@ class Supervisor:
             self.process.spawn(self._hand_over(*what))
 
     async def _hand_over(self, stream: socket.socket, node_id: NodeId, handed: HandedOver) -> None:
-        """Send a client that a worker has accepted to the one that is to serve it, as soon as that serves.
+        """Send a client from the worker that accepted it to the worker that will serve it.
+
+        Wait until that worker serves.
 
         When `stream` is closed, the worker that accepted the client closes it.
         """
@@ -265,13 +269,13 @@ class Supervisor:
         )
 
     def _learned(self, named: dict[int, Address]) -> None:
-        """Record the addresses of brokers that responses to a worker named; all workers are told."""
+        """Record the addresses of brokers from responses to a worker. All workers get them."""
         if isinstance(self.brokers, BrokerRegistry) and not self._closed:
             for node_id, address in named.items():
                 self.brokers.learn(node_id, address)
 
     def _worker_up(self, worker: WorkerHandle) -> None:
-        """Give a worker that serves its part of the clients."""
+        """Give its part of the clients to a worker that has begun to serve."""
         if self._started:
             self.process.log.info("worker started", worker=worker.number)
             self.acceptor.resume()
@@ -281,7 +285,7 @@ class Supervisor:
             self.process.loop.call_later(TOGETHER_SECONDS, self._begin)
 
     def _begin(self) -> None:
-        """Begin to poll the cluster and to accept clients; a client stays with the worker that gets it."""
+        """Begin to poll the cluster and to accept clients. A client stays with the worker that gets it."""
         if not self._started and not self._closed:
             self._started = True
             if isinstance(self.brokers, BrokerRegistry):
@@ -291,7 +295,7 @@ class Supervisor:
                 self.acceptor.pause()
 
     def _worker_ended(self, worker: WorkerHandle, code: int | None) -> None:
-        """Record that a worker ended, and start another in its place."""
+        """Record that a worker ended, and start another one instead."""
         if self._closed:
             return
         worker.end()
@@ -311,7 +315,7 @@ class Supervisor:
             self.process.spawn(self._restart(worker))
 
     async def _start(self, number: int) -> None:
-        """Start a worker; if that fails for lack of memory or descriptors, retry until it succeeds."""
+        """Start a worker. If memory or descriptors are missing, retry until it succeeds."""
         while True:
             try:
                 self._workers[number] = worker = WorkerHandle(
@@ -342,13 +346,13 @@ class Supervisor:
             worker.send(name, *what)
 
     def _brokers_changed(self) -> None:
-        """Send the workers the known brokers, `SEND_SECONDS` after the last time at the earliest."""
+        """Send the workers the known brokers, at the earliest `SEND_SECONDS` after the last time."""
         if not self._sends_brokers:
             self._sends_brokers = True
             self.process.loop.call_at(self._sent_brokers_at + SEND_SECONDS, self._send_brokers)
 
     def _send_brokers(self) -> None:
-        """Send the workers the known brokers, if these changed."""
+        """Send the workers the known brokers, if these have changed."""
         self._sends_brokers = False
         self._sent_brokers_at = self.process.loop.time()
         known = self.brokers.known
@@ -368,11 +372,11 @@ class Supervisor:
     def _assign(self, client: socket.socket, node_id: NodeId) -> bool:
         """Send a client to the worker with the fewest clients of this listener.
 
-        If several have as few, the least busy one takes it.
+        Among equals, the least busy worker takes it.
 
         Returns:
-            False when no worker can take it now: it has not received earlier clients yet, or no descriptor
-            is left.
+            False if no worker can take it now, because it has not received earlier clients yet or has no free
+            descriptor.
         """
         now = monotonic()
         if not self.monitor.admits(self._connected):

@@ -1,4 +1,4 @@
-"""Connections to brokers: which broker a client wants, the broker's addresses, the sockets to it."""
+"""Connections to brokers: chooses the broker for a client, its address, and connects the socket."""
 
 import asyncio
 import errno
@@ -26,7 +26,7 @@ from proxy.telemetry.totals import NodeId
 CONNECT_SECONDS: Final = 10.0
 """The longest time to connect to one address of a broker."""
 UNREACHABLE_SECONDS: Final = 0.5
-"""How long a client stays connected when its broker can't be reached."""
+"""How long a client stays connected if its broker can't be reached."""
 LOOP_SECONDS: Final = 60.0
 """How long /readyz reports that one of the gateway's own connections came back to it."""
 _NO_DESCRIPTOR: Final = frozenset({errno.EMFILE, errno.ENFILE})
@@ -37,8 +37,8 @@ class Upstream:
 
     Args:
         process: the process that it belongs to.
-        brokers: the brokers that it knows.
-        monitor: records which brokers are reachable.
+        brokers: its known brokers.
+        monitor: records whether brokers are reachable.
         outbound_ports: the local ports of connections to brokers, in transparent mode.
     """
 
@@ -57,7 +57,7 @@ class Upstream:
         self.tls_failures = 0
         """TLS handshakes that failed."""
         self.certificates_refused = 0
-        """TLS handshakes that failed because of a certificate: the gateway's or a broker's."""
+        """TLS handshakes that failed because of a certificate, either the gateway's or a broker's."""
         self._process = process
         self._loop = process.loop
         self._brokers = brokers
@@ -65,12 +65,12 @@ class Upstream:
         self._outbound_ports = outbound_ports
         self._looped_at = -LOOP_SECONDS
         self._refused = ""
-        """Why the last client without a broker was refused."""
+        """The reason why the last client without a broker was refused."""
 
     # -- which broker --------------------------------------------------------------------------------------
 
     def broker_of(self, link: Link, sock: Any) -> int | None:
-        """Return the broker that a new connection is for: that of its listener, or its original destination.
+        """Return the broker of a new connection: the broker of its listener, or its original destination.
 
         Args:
             link: the new connection; the address of its client is known.
@@ -87,7 +87,7 @@ class Upstream:
         return self._broker_by_name(link)
 
     def _broker_by_name(self, link: Link) -> int | None:
-        """Return the broker that a client names in TLS (SNI); None, the bootstrap, if it names none."""
+        """Return the broker that a client names in TLS (SNI), or None (the bootstrap) if it names none."""
         rule = self._process.config.broker_ports
         named = rule.called(link.server_name) if link.server_name else None
         if named is None or self._brokers.knows(named):
@@ -118,7 +118,7 @@ class Upstream:
         return number
 
     def _refuse(self, reason: str) -> int:
-        """Refuse a client that can't be served; the reason is logged when it differs from the last one."""
+        """Refuse a client that can't be served. Log the reason if it differs from the last one."""
         if self._refused != reason:
             self._refused = reason
             self._process.log.warning("client refused", reason=reason)
@@ -132,7 +132,7 @@ class Upstream:
         return (link.broker_address,) if link.broker_address and link.node_id != LOOPED else ()
 
     def targets(self, node_id: NodeId) -> Sequence[Address]:
-        """Return the addresses of a broker; None is the bootstrap."""
+        """Return the addresses of a broker. None means the bootstrap."""
         if node_id is None:
             return self._monitor.reach.bootstrap
         broker = self._brokers.known.get(node_id)
@@ -141,7 +141,7 @@ class Upstream:
     # -- sockets -------------------------------------------------------------------------------------------
 
     async def connect(self, link: Link) -> None:
-        """Connect a link to its broker; close the link if no address can be reached."""
+        """Connect a link to its broker. Close the link if no address can be reached."""
         reason, last_error = "no address is known", None
         for address in self.addresses_for(link):
             link.tries(address)  # all callbacks may run before this task continues
@@ -189,7 +189,7 @@ class Upstream:
     async def _recorded_socket(self, address: Address, link: Link) -> socket:
         """Return a socket that is connected to an address, in transparent mode.
 
-        Its local port is recorded before the first packet leaves: on loopback, a connection that comes back
+        Its local port is recorded before the first packet leaves. On loopback, a connection that comes back
         is accepted before this one is reported as connected.
 
         Raises:
@@ -206,9 +206,9 @@ class Upstream:
         return sock
 
     def tls_args(self, link: Link, address: Address) -> Mapping[str, Any]:
-        """Return asyncio's arguments for TLS to an address; none for plain text.
+        """Return asyncio's arguments for TLS to an address. For plain text, return none.
 
-        In transparent mode the address is an IP, but a client that speaks TLS has named the broker.
+        In transparent mode the address is an IP. A client that speaks TLS has named the broker.
         """
         transparent = isinstance(self._brokers, Destinations)
         return self.tls.connect_args((transparent and link.server_name) or address.host)
@@ -216,7 +216,7 @@ class Upstream:
     # -- results -------------------------------------------------------------------------------------------
 
     def unreachable(self, node_id: NodeId, reason: str, error: Exception | None = None) -> None:
-        """Record that no address of a broker responded; `error` is the last one."""
+        """Record that no address of a broker responded. `error` is the last error."""
         self._monitor.reach.unreachable(node_id, reason)
         if error is not None and self.tls.reloading is not None:
             self.tls_failures += is_tls(error)
@@ -228,7 +228,7 @@ class Upstream:
             self._outbound_ports.discard(link.outbound)
 
     def problems(self) -> list[str]:
-        """Report why a client was refused, if one of the gateway's own connections came back recently."""
+        """Return why a client was refused recently: one of the gateway's own connections came back."""
         return [self._refused] if monotonic() - self._looped_at < LOOP_SECONDS else []
 
 

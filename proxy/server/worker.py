@@ -1,4 +1,4 @@
-"""A worker: a process that serves the clients that `proxy.server.supervisor` sends it."""
+"""A worker: a process that serves the clients that the supervisor (`proxy.server.supervisor`) sends."""
 
 import asyncio
 import mmap
@@ -35,7 +35,7 @@ from proxy.telemetry.totals import NodeId
 
 
 class AskedBrokers(KnownBrokers):
-    """The brokers as the supervisor knows them; it alone has listeners.
+    """The brokers as the supervisor knows them. Only the supervisor has listeners.
 
     Args:
         config: the options.
@@ -51,19 +51,20 @@ class AskedBrokers(KnownBrokers):
         self._tell = tell
         self._ask = ask
         self._asked: dict[int, Address] = {}
-        """The addresses that the supervisor was told, and has not confirmed yet."""
+        """The addresses that were sent to the supervisor and are not confirmed yet."""
         self._untold: dict[int, Address] = {}
-        """Those of `_asked` that are sent in the event loop's next step: a response can name many brokers."""
+        """The entries of `_asked` to send in the event loop's next step. They are collected, because a
+        response can name many brokers."""
 
     def knows(self, node_id: int) -> bool:
-        """Tell whether a broker is known, here or to the supervisor.
+        """Return whether a broker is known, here or to the supervisor.
 
-        A client of a new listener may come before the message that names its broker.
+        A client of a new listener may arrive before the message that names its broker.
         """
         return _knows(self, self._ask, node_id)
 
     def learn(self, node_id: int, address: Address) -> Broker | None:
-        """Have the supervisor open a listener for a new broker; the broker is opening until it has."""
+        """Ask the supervisor to open a listener for a new broker. Until then the broker is opening."""
         broker = self.known.get(node_id)
         if broker is not None and broker.address == address:
             return broker
@@ -81,11 +82,11 @@ class AskedBrokers(KnownBrokers):
         self._untold = {}
 
     def is_opening(self, node_id: int) -> bool:
-        """Tell whether a broker is opening; one that the supervisor has not confirmed is."""
+        """Return whether a broker is opening. It is, if the supervisor has not confirmed it."""
         return (node_id in self._asked and node_id not in self.known) or super().is_opening(node_id)
 
     def replace(self, known: dict[int, Broker]) -> None:
-        """Replace the known brokers by those of the supervisor."""
+        """Replace the known brokers by the supervisor's."""
         self.known = known
         # A message may have been sent before the supervisor read what it was told. It refuses none but those
         # that are too many.
@@ -109,11 +110,11 @@ class AskedDestinations(Destinations):
         self._ask = ask
 
     def knows(self, node_id: int) -> bool:
-        """Tell whether a destination has this number, here or at the supervisor."""
+        """Return whether a destination has this number, here or at the supervisor."""
         return _knows(self, self._ask, node_id)
 
     def replace(self, known: dict[int, Broker]) -> None:
-        """Replace the known destinations by those of the supervisor."""
+        """Replace the known destinations by the supervisor's."""
         self.known = known
 
     def number(self, address: Address) -> int:
@@ -142,7 +143,7 @@ class Worker:
     Args:
         process: the process.
         brokers: the brokers as the supervisor knows them.
-        shared: what the processes share.
+        shared: the state that the processes share.
         channel: carries messages to the supervisor.
         clients: carries connections from and to the supervisor.
     """
@@ -164,7 +165,7 @@ class Worker:
         self._channel = channel
         self._clients = clients
         self._listener_of: dict[Link | Relay, NodeId] = {}
-        """The listeners of the clients whose sockets this process has, whichever worker serves them."""
+        """The listeners of the clients whose sockets this process has, even if another worker serves them."""
         self._relays: set[Relay] = set()
         self._none_relayed = asyncio.Event()
 
@@ -209,7 +210,7 @@ class Worker:
     # -- clients of groups that another worker owns --------------------------------------------------------
 
     def _hand_over(self, link: Link, number: int) -> None:
-        """Have another worker serve a client; its bytes go through this one."""
+        """Let another worker serve a client. The client's bytes pass through this worker."""
         node_id = self._listener_of.pop(link)
         data, client = link.core.hand_over(), link.give_away()
         if client is None:
@@ -270,7 +271,7 @@ class Worker:
         self._channel.send("response", number, result)
 
     async def leave(self, within: float) -> None:
-        """Drain, and report the final counts; other workers finish the clients that they serve."""
+        """Drain, and report the final counts. Other workers finish the clients that they serve."""
         end = self.process.loop.time() + within
         await self.server.finish(within)
         cut_off = self.server.close()
@@ -283,7 +284,7 @@ class Worker:
 
 
 class _Main:
-    """The main loop of a worker process: from its start to its end it follows the supervisor's messages."""
+    """The main loop of a worker process. It follows the supervisor's messages from its start to its end."""
 
     def __init__(self, clients: socket.socket, asks: socket.socket, shared: Shared) -> None:
         self._clients = clients
@@ -343,8 +344,8 @@ def main(arguments: list[str]) -> int:
     """Run a worker.
 
     Args:
-        arguments: the descriptors of the sockets for messages, for connections and for questions, and of the
-            shared memory; the number of this worker; the number of workers.
+        arguments: four descriptors (the sockets for messages, for connections and for questions, and the
+            shared memory), then the number of this worker and the number of workers.
     """
     for number_of_signal in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number_of_signal, signal.SIG_IGN)  # the supervisor handles them and sends messages
@@ -368,7 +369,7 @@ def shared_memory(descriptor: int, number: int, count: int) -> Shared:
     """Map the memory that the processes share.
 
     Args:
-        descriptor: of memory of `shared_bytes` bytes.
+        descriptor: the descriptor of the memory, of `shared_bytes` bytes.
         number: the number of this worker, from 1.
         count: the number of workers.
     """
@@ -378,7 +379,7 @@ def shared_memory(descriptor: int, number: int, count: int) -> Shared:
 
 
 def shared_bytes(count: int) -> int:
-    """Return the size of the memory that so many workers share."""
+    """Return the size of the memory that this many workers share."""
     return 8 * count + 4 * OutboundPorts.CELLS
 
 

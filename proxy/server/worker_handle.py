@@ -21,13 +21,13 @@ from proxy.telemetry.totals import NodeId
 ASK_SECONDS: Final = 0.8
 """How long a worker may take to respond before it counts as silent. A kubelet's probe waits a second."""
 LEAVE_SECONDS: Final = 2.0
-"""How long after the time for draining a worker may take to report that it has drained."""
+"""After the time for draining, how long a worker may take to report that it has drained."""
 FULL_SECONDS: Final = 1.0
 """How long a worker that ran out of file descriptors gets no client."""
 EXIT_SECONDS: Final = 0.5
-"""The longest wait for a worker to exit after it closed its channel; mostly it takes a millisecond."""
+"""The longest wait for a worker's exit after it closed its channel. Mostly it takes a millisecond."""
 _BUSY_STEPS: Final = 20
-"""The unit of `WorkerHandle.busy` is a core divided by this; smaller differences do not matter."""
+"""`WorkerHandle.busy` counts in this fraction of a core. Smaller differences do not matter."""
 
 
 class WorkerHandle:
@@ -37,9 +37,9 @@ class WorkerHandle:
         process: the supervisor's process.
         number: the worker's number, from 1.
         memory: the descriptor of the memory that all workers share.
-        received: gets the messages for the supervisor, by name: ``up``; ``learned`` (the brokers); ``hand
-            over`` (a stream, its listener, the client); ``ended`` (the exit code, negative for a signal;
-            None: the worker has only closed its channel).
+        received: called with each message for the supervisor: ``up``; ``learned`` (the brokers); ``hand
+            over`` (a stream, its listener, the client); ``ended`` (the exit code, negative for a signal, or
+            None if the worker only closed its channel).
         respond: returns the response to a blocking question.
 
     Raises:
@@ -60,13 +60,13 @@ class WorkerHandle:
         self.silent = False
         """The worker did not respond to the last question."""
         self.full_until = 0.0
-        """Until when the worker gets no client, because it ran out of file descriptors."""
+        """The time until which the worker gets no client, because it ran out of file descriptors."""
         self.open: Counter[NodeId] = Counter()
-        """The worker's connections, by the listener to which they came."""
+        """The worker's connections, by listener."""
         self.counts = Counts()
-        """What the worker reported last."""
+        """The last counts that the worker reported."""
         self.busy = 0
-        """How much of a core the worker used recently, in twentieths."""
+        """The worker's recent use of a core, in twentieths."""
         self.started_at = monotonic()
         self._measured_at = (self.started_at, 0.0)
         self._loop = process.loop
@@ -105,7 +105,7 @@ class WorkerHandle:
         return f"<WorkerHandle {self.number} pid={self._process.pid} up={self.up} open={self.open.total()}>"
 
     async def begin(self, *arguments: object) -> None:
-        """Listen to the worker's messages, and have it begin with these arguments."""
+        """Listen to the worker's messages, and start it with these arguments."""
         self._loop.add_reader(self._asks.fileno(), self._respond)
         self._loop.add_reader(self._clients.fileno(), self._hand_over)
         await self._channel.connect(self._loop, self._messages)
@@ -116,7 +116,10 @@ class WorkerHandle:
         self._channel.send(name, *what)
 
     async def ask(self, what: str, *more: object, within: float = ASK_SECONDS) -> Any:
-        """Ask the worker something. None: it did not respond within so many seconds, or has ended."""
+        """Ask the worker something.
+
+        Return None if it does not respond within this many seconds, or has ended.
+        """
         number = next(self._numbers)
         response = self._questions[number] = self._loop.create_future()
         self.send("ask", number, what, *more)
@@ -133,7 +136,7 @@ class WorkerHandle:
             del self._questions[number]
 
     def send_client(self, client: socket.socket, node_id: NodeId) -> bool:
-        """Send the worker a connection; tell whether it could be sent."""
+        """Send the worker a connection. Return whether it could be sent."""
         try:
             send_connection(self._clients, client, node_id)
         except OSError:
@@ -142,7 +145,7 @@ class WorkerHandle:
         return True
 
     def send_handed_over(self, stream: socket.socket, node_id: NodeId, handed: HandedOver) -> bool:
-        """Send the worker a client that another one has accepted; tell whether it could be sent."""
+        """Send the worker a client that another one has accepted. Return whether it could be sent."""
         try:
             send_connection(self._clients, stream, node_id, handed)
         except OSError:
@@ -150,7 +153,7 @@ class WorkerHandle:
         return True
 
     async def drain(self, within: float) -> int:
-        """Have the worker drain; return the number of connections that it cut off."""
+        """Let the worker drain. Return the number of connections that it cut off."""
         if not self.up:
             return 0
         self._drained = self._loop.create_future()
@@ -175,7 +178,7 @@ class WorkerHandle:
         self._process.wait()
 
     def update_counts(self, counts: Counts) -> None:
-        """Keep the counts that the worker reported, and from time to time measure how busy it is."""
+        """Keep the counts that the worker reported. From time to time, measure how busy it is."""
         self.counts = counts
         now, used = monotonic(), sum(each.cpu_seconds for each in counts.processes)
         then, before = self._measured_at
@@ -211,7 +214,7 @@ class WorkerHandle:
             self._loop.remove_reader(self._asks.fileno())
 
     def _hand_over(self) -> None:
-        """Receive a client that another worker is to serve."""
+        """Receive a client that another worker will serve."""
         try:
             received = receive_connection(self._clients)
         except BlockingIOError:
