@@ -20,6 +20,7 @@ from proxy.core.in_flight import AT_ONCE, FORWARD, MAX_IN_FLIGHT, InFlight
 from proxy.core.peers import SASL
 from proxy.core.requests import (
     GROUP_SECONDS,
+    MAX_FETCH_REQUEST,
     decisive,
     describe_length,
     read_client_names,
@@ -43,8 +44,6 @@ from proxy.protocol.primitives import ProtocolError
 from proxy.protocol.produce import READ_WITHIN, wants_response
 from proxy.session.decision import Reason
 
-_MAX_FETCH_REQUEST: Final = 1 << 20
-"""A fetch request beyond this is forwarded unread: some 31,000 partitions."""
 _MAX_FETCH_HEAD: Final = 1 << 16
 """So much of one is kept until what it says of its session has come. No client has a longer header."""
 _MIN_LENGTH: Final = 10
@@ -190,7 +189,7 @@ class ClientSide:
             self._state.from_client.need = REQUEST_START_BYTES
             return 0
         size = LENGTH_BYTES + length
-        if api_key == _FETCH and size <= _MAX_FETCH_REQUEST and self._fetches.reads(version):
+        if api_key == _FETCH and size <= MAX_FETCH_REQUEST and MIN_VERSION <= version <= MAX_VERSION:
             return self._fetch(data, size, version)
         return self._other(data, size, api_key, version)
 
@@ -235,11 +234,6 @@ class ClientSide:
                 return size
             with suppress(ProtocolError):  # it is so short that it is none
                 frame = self._sessions.unread(frame, version, body)
-        if version < MIN_VERSION:  # there is no layout to walk over a response
-            request = self._unread_fetch(version, frame)
-            state.responses.owed.append(request)
-            self._fetches.request_old(request, frame, body)
-            return size
         request, fetching = self._responses.in_flight(version, frame[REQUEST_CORRELATION_ID])
         state.responses.owed.append(request)
         self._fetches.request(request, fetching, frame, body)
@@ -280,9 +274,12 @@ class ClientSide:
             state.from_client.need = size
             state.from_client.held = len(data) >= size
             return 0
+        left = size - len(data)
         for stage in state.stages:
-            if not stage.on_request(data, size, api_key, version):
+            seen = stage.on_request(data, size, api_key, version)
+            if seen is None:
                 return 0
+            data = seen
         answered = True
         # With acks=0 no response comes, and nothing may wait for one (fetch-semantics, trap 32; case 86).
         if api_key == ApiKey.PRODUCE:
@@ -329,7 +326,7 @@ class ClientSide:
             responses.expected.append(request)
             request.sent_at = state.now
         state.to_broker.append(data)
-        state.from_client.left = size - len(data)
+        state.from_client.left = left
         state.forwarding = request if answered and state.from_client.left else None
         if api_key >> 8 == _GSSAPI_TOKEN and len(responses.expected) == 1 and state.phase is Phase.NEW:
             # 0.9 clients begin with a bare GSSAPI token (fetch-semantics, trap 33).
@@ -345,7 +342,7 @@ class ClientSide:
                 state.steady.learn(request, decisive(data), answered=answered)
         if not state.from_client.left:
             state.phase = Phase.OPEN
-        return min(size, len(data))
+        return len(data)
 
     def _asked_wait(self, data: bytes, api_key: int) -> float:
         """Return how long a broker may wait that delays a response on purpose, in seconds.

@@ -23,9 +23,11 @@ from proxy.core.follow import Following
 from proxy.core.histograms import Measured
 from proxy.core.in_flight import MAX_IN_FLIGHT, REQUEST_BYTES
 from proxy.core.leaders import Leaders
+from proxy.core.max_fetch_bytes import MaxFetchBytes
 from proxy.core.member_stage import Front, MakeMemberSide, MemberFront
 from proxy.core.peers import Peers
 from proxy.core.responses import Rewriting
+from proxy.core.stage import Stage
 from proxy.core.steady import Steady
 from proxy.fetch_manager.manager import FetchManager
 from proxy.protocol.addresses import Resolve
@@ -64,6 +66,8 @@ class Common:
     """Gives sessions to clients. None: they get none from the gateway."""
     member_side: MakeMemberSide | None = None
     """Makes the stage for members of cooperative groups. None: there are no such groups."""
+    stages: tuple[Callable[[ConnectionState], Stage], ...] = ()
+    """Makers of more stages for each connection; those of the core come before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +150,7 @@ class Connection:
         leaders = common.leaders or Leaders()
         self._rewriting = Rewriting(state, resolve, broker.opening, fetches.eligibility, served, leaders)
         responses = FetchResponses(state, fetches, sessions, resolve, leaders, served)
+        state.stages.append(MaxFetchBytes(state, fetches, sessions))
         self.following: Following | None = None
         """Follows leaders; the shell attaches itself to it."""
         if common.peers is not None and resolve is not None:
@@ -159,6 +164,7 @@ class Connection:
                 resume=self._resume,
             )
             state.stages.append(self.following)
+        state.stages += [make(state) for make in common.stages]
         self._client_side = ClientSide(
             state,
             fetches,

@@ -14,7 +14,7 @@ from proxy.protocol.fetch_request import SESSIONLESS_EPOCH, FetchRequest
 from proxy.session.decision import Reason
 from proxy.session.handler import FetchSessionHandler
 
-_NO_CEILING: Final[Mapping[str, int]] = {}
+_NO_LIMIT: Final[Mapping[str, int]] = {}
 
 
 class SessionLimits:
@@ -25,7 +25,7 @@ class SessionLimits:
         on: whether fetches are turned into sessions at all.
         off_for: client ids whose fetches are forwarded as they come.
         keep_order: a fetch goes without a session where the session's order would decide who gets records.
-        max_fetch_bytes: the most bytes of records that fetches may ask for, by client id; "": of all others.
+        max_fetch_bytes: the limit of the bytes of records in a fetch, by client id; "": of all others.
         slots: for each process of the gateway, how many slots it uses or asks for. The processes share this.
         own: the index of this process in `slots`. Only this process changes that item.
     """
@@ -48,7 +48,7 @@ class SessionLimits:
         on: bool = True,
         off_for: frozenset[str] = frozenset(),
         keep_order: bool = False,
-        max_fetch_bytes: Mapping[str, int] = _NO_CEILING,
+        max_fetch_bytes: Mapping[str, int] = _NO_LIMIT,
         slots: "list[int] | memoryview[int] | None" = None,
         own: int = 0,
     ) -> None:
@@ -80,10 +80,10 @@ class SessionLimits:
         """Whether fetches of this client may go through a session now."""
         return self.on and client_id not in self.off_for
 
-    def most_bytes(self, client_id: str) -> int:
-        """Return the most bytes of records that a client may ask for in a fetch; 0: any."""
-        ceilings = self.max_fetch_bytes
-        return ceilings.get(client_id, ceilings.get("", 0)) if ceilings else 0
+    def max_bytes(self, client_id: str) -> int:
+        """Return the limit of the bytes of records in a client's fetch; 0: none."""
+        limits = self.max_fetch_bytes
+        return limits.get(client_id, limits.get("", 0)) if limits else 0
 
     def reserve(self) -> bool:
         """Reserve a slot if one is left.

@@ -479,6 +479,8 @@ class FetchResponses:
         # their leader epochs (see `Eligibility.against`).
         if self._fetches.decided is not None or features is None or not features.keeps_leader_epoch:
             return
+        if not all(stage.repeats(_FETCH, fetching.version, in_session=True) for stage in self._state.stages):
+            return
         if (
             form.topics is not fetch.topics
             or rotation.topics is not form.topics
@@ -487,7 +489,7 @@ class FetchResponses:
         ):
             return
         self._steady.session = session = SteadySession(
-            form,
+            fetch.with_frame(b""),
             self._handler,
             rotation,
             self._eligibility,

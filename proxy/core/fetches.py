@@ -7,7 +7,6 @@ A single `Reason` against the session is enough: the fetch is then forwarded as 
 counted.
 """
 
-from contextlib import suppress
 from typing import Final
 
 from proxy.core.broker_versions import BrokerVersions
@@ -20,18 +19,15 @@ from proxy.core.own import Check, OwnFetch, Probe, own
 from proxy.core.savings import Form
 from proxy.protocol import api_versions
 from proxy.protocol.api import REQUEST_START_BYTES, ApiKey
-from proxy.protocol.fetch_layout import MAX_VERSION, MIN_VERSION, SESSION_VERSION
+from proxy.protocol.fetch_layout import SESSION_VERSION
 from proxy.protocol.fetch_request import (
     SESSIONLESS_EPOCH,
     FetchRequest,
     Listing,
     build_fetch_request,
-    lower_max_bytes,
-    min_bytes_at,
     no_waiting,
     parse_fetch_request,
 )
-from proxy.protocol.old_fetch import LIMITED, UNLIMITED, limit_old_fetch
 from proxy.protocol.primitives import ProtocolError, TooMany, read_string
 from proxy.session.decision import FOR_GOOD, PASSING, Decision, Full, Incremental, Reason, Rotated
 from proxy.session.handler import FetchSessionHandler
@@ -72,7 +68,6 @@ class Fetches:
         "_probed",
         "_slot",
         "_state",
-        "_turn",
         "check_at",
         "closing",
         "decided",
@@ -108,8 +103,6 @@ class Fetches:
         """Bytes of the budget that the table takes."""
         self._probed = False
         """The gateway itself has sent an ApiVersions request."""
-        self._turn = 0
-        """How many fetches of v2 and v3 got another limit."""
         self._slot = False
         """One of the slots of the process is taken."""
         self._close_frame = b""
@@ -130,23 +123,17 @@ class Fetches:
         self.version = request.version
         steady = self._state.steady
         steady.forget_fetch()
-        # --max-fetch-bytes: all that follows sees the limits as the broker is to see them (KIP-74).
-        most = self._limits.most_bytes(self._state.client_id)
-        limits_at = min_bytes_at(body, request.version)
-        steady.limit(limits_at, most)
-        lowered = lower_max_bytes(frame, limits_at, most) if most else frame
-        fetch = steady.last_seen.request(lowered)
-        if fetch is None:
+        asked = steady.last_seen.request(frame)
+        if asked is None:
             try:
-                fetch = parse_fetch_request(frame, request.version, body)
+                asked = parse_fetch_request(frame, request.version, body)
             except ProtocolError as error:
                 why = Reason.NOT_READ if isinstance(error, TooMany) else Reason.NOT_UNDERSTOOD
                 self.count_unread(len(frame), request.version, why)
                 self._state.send(request, frame)
                 return
-            if not fetch.unsupported_reason:
-                fetch = fetch.with_frame(lowered)
-            steady.last_seen.note_request(fetch)
+            steady.last_seen.note_request(asked)
+        fetch = asked if asked.unsupported_reason else self._changed(asked)
         fetching.ask(fetch)
         if fetching.direct:  # otherwise it is not what the client sent, which was counted
             client = self._state.tally.client
@@ -161,7 +148,7 @@ class Fetches:
         self._settle_memory()
         if reason is not None:
             if reason is _BROKER_NOT_KNOWN:
-                self._probe(frame)
+                self.probe(frame)
             self._leave_unused(reason)
             self._state.tally.passthrough[reason] += 1
             self._forward(request, fetching)
@@ -173,38 +160,16 @@ class Fetches:
                 and not self.eligibility.starves
                 and all(stage.repeats(_FETCH, request.version) for stage in self._state.stages)
             ):
-                steady.learn_fetch(fetching, fetch, reason)
+                steady.learn_fetch(fetching, asked, reason)
 
-    def reads(self, version: int) -> bool:
-        """Whether a fetch of a version is to be kept until it is whole, and given to `request`.
-
-        v0 to v3 are left alone, and so is what is not known (fetch-semantics, traps 1 and 3; case 75). With
-        --max-fetch-bytes v2 and v3 get a lower response limit.
-        """
-        if version < MIN_VERSION:
-            return version >= UNLIMITED and any(self._limits.max_fetch_bytes.values())
-        return version <= MAX_VERSION
-
-    def request_old(self, request: InFlight, frame: bytes, body: int) -> None:
-        """Send a fetch of v2 or v3, unread but for max_bytes if there is a limit."""
-        self.version = request.version
-        self._state.steady.forget_fetch()
-        most = self._limits.most_bytes(self._state.client_id)
-        sent = frame
-        if most and (request.version >= LIMITED or self._takes_limits(frame)):
-            with suppress(ProtocolError):
-                sent = limit_old_fetch(frame, body, most, self._turn)
-                self._turn += 1
-        self.count_unread(len(frame), request.version, Reason.NOT_READ)
-        self._state.tally.broker.fetch_request_bytes += len(sent) - len(frame)
-        self._state.send(request, sent)
-
-    def _takes_limits(self, frame: bytes) -> bool:
-        """Whether the broker is known to take v3: from 0.10.1 on. If nothing is known, ask it."""
-        features = self.eligibility.known
-        if features is None:
-            self._probe(frame)
-        return features is not None and features.fetch_max >= LIMITED
+    def _changed(self, asked: FetchRequest) -> FetchRequest:
+        """Return a fetch as the stages want it; the fast path does the same to the next one like it."""
+        fetch, last_seen = asked, self._state.steady.last_seen
+        for stage in self._state.stages:
+            fetch = stage.on_fetch(fetch)
+        if fetch is not asked or last_seen.changes:
+            last_seen.note_sent(fetch)
+        return fetch
 
     def count_unread(self, size: int, version: int, reason: Reason) -> None:
         """Count a fetch that is forwarded unread.
@@ -398,7 +363,7 @@ class Fetches:
         broker.partitions_requested += partitions
         self._state.send(request, frame)
 
-    def _probe(self, fetch: bytes) -> None:
+    def probe(self, fetch: bytes) -> None:
         """Ask the broker for its version ranges, once, since the client did not ask before its first fetch.
 
         A client need not ask, but the broker's age decides (fetch-semantics 1.7, 6.3). The client's id is

@@ -364,7 +364,7 @@ class Following(Stage):
 
     # What the client asks
 
-    def on_request(self, data: bytes, size: int, api_key: int, version: int) -> bool:
+    def on_request(self, data: bytes, size: int, api_key: int, version: int) -> bytes | None:
         """Have a produce wait for others of its producer, and see who authenticates."""
         state, requests = self._state, self._state.from_client
         if not state.client_id:
@@ -374,18 +374,18 @@ class Following(Stage):
         if api_key in SASL:
             if len(data) < size < READ_WITHIN:
                 requests.need = size
-                return False
+                return None
             self._authenticates(data[:size] if len(data) >= size else b"")
         elif api_key == ApiKey.PRODUCE and self._takes(version) and wants_response(data, size):
             if len(data) < size <= MAX_BYTES and requests.reserve(min(size, 2 * len(data))):
-                return False
+                return None
             if len(data) >= size:
                 with suppress(ProtocolError):  # not all of its batches are idempotent
                     self._produced = read_idempotent(data[:size], version)
             if self._produced is not None and not self._enter(self._produced):
                 requests.held = True
-                return False
-        return True
+                return None
+        return data
 
     def around(self, request: InFlight) -> Handler:
         """Keep a produce request until it is answered, if there is room."""
@@ -405,9 +405,9 @@ class Following(Stage):
             return request.handler
         return FollowFetch(self, request.handler, fetching)
 
-    def repeats(self, api_key: int, version: int) -> bool:
-        """Whether nothing of such a request is ever repeated."""
-        return version >= HINTS_VERSION if api_key == _FETCH else not self._takes(version)
+    def repeats(self, api_key: int, version: int, *, in_session: bool = False) -> bool:
+        """Whether nothing of such a request is ever repeated, or its errors do not take the fast path."""
+        return in_session or version >= HINTS_VERSION if api_key == _FETCH else not self._takes(version)
 
     def on_asked(self, api_key: int) -> None:
         """Note a request of the client that will be answered."""

@@ -5,6 +5,7 @@ the same. With hundreds of connections, or with fetches of a thousand partitions
 of parsing save the gateway most of its work.
 """
 
+from copy import copy
 from typing import Final
 
 from proxy.protocol.api import REQUEST_CORRELATION_ID, REQUEST_START_BYTES, RESPONSE_START_BYTES
@@ -27,7 +28,9 @@ class LastSeen:
         "_kind",
         "_partitions",
         "_response",
+        "_sent",
         "_version",
+        "changes",
         "form",
         "size",
     )
@@ -40,6 +43,10 @@ class LastSeen:
         self._kind = b""
         self._before = b""
         self._after = b""
+        self._sent = b"", b"", b""
+        """Like the three before, of that fetch as it was sent."""
+        self.changes = False
+        """Stages changed that fetch before it was sent."""
         self._response = b""
         self._version = -1
         self._partitions = 0
@@ -75,15 +82,31 @@ class LastSeen:
         start, end = block or (0, 0)
         # What is kept is bounded: a client with sessions of its own may forget topics at any length.
         if block is None or len(frame) - (end - start) > _MAX_FORM:
-            self.form = None
+            self.form, self.changes = None, False
             return
         self.form = request.with_frame(b"")
         self.size = len(frame)
-        self._kind, self._before, self._after = (
-            frame[:_KIND_BYTES],
-            frame[REQUEST_START_BYTES:start],
-            frame[end:],
-        )
+        self._sent = self._kind, self._before, self._after = _around(frame, start, end)
+        self.changes = False
+
+    def note_sent(self, sent: FetchRequest) -> None:
+        """Note what stages made of the last fetch. Its entries must be the same, at the same offset."""
+        form = self.form
+        if form is None:
+            return
+        start, end = form.block or (0, 0)
+        around = _around(sent.frame, start, end)
+        if around != self._sent:
+            self._sent = around
+            self.changes = around != (self._kind, self._before, self._after)
+            # A `Rotation` knows its fetches by their topics, and would send what is around the old ones.
+            form.topics = sent.topics = copy(form.topics)
+
+    def as_sent(self, frame: bytes) -> bytes:
+        """Return a fetch that is like the last one around its entries, changed as stages changed that one."""
+        kind, before, after = self._sent
+        entries = frame[REQUEST_START_BYTES + len(self._before) : self.size - len(self._after)]
+        return b"".join((kind, frame[REQUEST_CORRELATION_ID], before, entries, after))
 
     def response(self, frame: bytes, version: int) -> int:
         """Return how many partitions a response names if it repeats the last one, else -1."""
@@ -117,3 +140,8 @@ class LastSeen:
         """Keep a response of the session if it is walked to its end and names no partition."""
         if walk.done and not walk.partitions and not walk.error_code and len(frame) <= _MAX_RESPONSE:
             self._empty = frame[RESPONSE_START_BYTES:], walk
+
+
+def _around(frame: bytes, start: int, end: int) -> tuple[bytes, bytes, bytes]:
+    """Return what is around the correlation id and the entries of a fetch."""
+    return frame[:_KIND_BYTES], frame[REQUEST_START_BYTES:start], frame[end:]

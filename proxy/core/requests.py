@@ -17,6 +17,8 @@ _MAX_NAME: Final = 256
 GROUP_SECONDS: Final = 300.0
 """How long a group is taken to wait for its members, unless a client said it: Kafka's default for
 max.poll.interval.ms, which clients send as the rebalance timeout."""
+MAX_FETCH_REQUEST: Final = 1 << 20
+"""A fetch request beyond this is forwarded unread: some 31,000 partitions."""
 _EPOCH_BYTES: Final = 4
 """share_session_epoch of a ShareFetch."""
 _SESSION_TIMEOUT_BYTES: Final = 4

@@ -1,13 +1,14 @@
 """What an option adds to a connection: a stage. Sans-IO.
 
-A connection without options has no stage. Each stage sees the requests of the client, may have one wait, and
-may put a handler of its own around that of a request: see `proxy.core.in_flight`.
+Each stage sees the requests of the client, in the order of `ConnectionState.stages`. It may change them, have
+one wait, and put a handler of its own around that of a request: see `proxy.core.in_flight`.
 """
 
 from collections.abc import Callable
 
 from proxy.core.fetch_in_flight import FetchHandler
 from proxy.core.in_flight import Handler, InFlight
+from proxy.protocol.fetch_request import FetchRequest
 
 
 class Stage:
@@ -17,19 +18,29 @@ class Stage:
 
     # Requests
 
-    def on_request(self, _data: bytes, _size: int, _api_key: int, _version: int) -> bool:
-        """See a request that is no fetch, or a fetch that is not read; return False if it has to wait.
-
-        A stage that returns False says in `ConnectionState.from_client` what the request waits for: more of
-        its bytes, or something else.
+    def on_request(self, data: bytes, _size: int, _api_key: int, _version: int) -> bytes | None:
+        """See a request that is no fetch, or a fetch that is not read.
 
         Args:
-            _data: the request, or its beginning.
+            data: the request, or its beginning.
             _size: of the whole request.
             _api_key: its kind.
             _version: of the request.
+
+        Returns:
+            what is forwarded in place of `data`. None: the request has to wait, for what
+            `ConnectionState.from_client` says: more of its bytes, or something else.
         """
-        return True
+        return data
+
+    def on_fetch(self, fetch: FetchRequest) -> FetchRequest:
+        """Return a plain consumer's fetch as it is to be sent, or to go through the session.
+
+        Its entries have to stay, and the size of what stands before them. The fast path makes the same change
+        to later fetches that differ only in their entries. So if a change depends on more than the fetch and
+        the client id, return False from `repeats`.
+        """
+        return fetch
 
     def on_asked(self, _api_key: int) -> None:
         """Note that the broker is asked something that it will answer."""
@@ -50,8 +61,14 @@ class Stage:
         """
         return request.handler
 
-    def repeats(self, _api_key: int, _version: int) -> bool:
-        """Whether the next request like one that was forwarded need not be seen."""
+    def repeats(self, _api_key: int, _version: int, *, in_session: bool = False) -> bool:  # noqa: ARG002 - for others
+        """Whether the fast path may take the next request that is like the last one.
+
+        Args:
+            _api_key: its kind.
+            _version: of the request.
+            in_session: it is a fetch that goes through the session, where no error takes the fast path.
+        """
         return True
 
     # The life of the connection

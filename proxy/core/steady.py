@@ -24,7 +24,6 @@ from proxy.core.last_seen import LastSeen
 from proxy.core.steady_session import SteadySession
 from proxy.protocol.addresses import changeable
 from proxy.protocol.api import (
-    API_KEY,
     API_KEY_AND_VERSION,
     LENGTH_BYTES,
     REQUEST_CORRELATION_ID,
@@ -34,7 +33,7 @@ from proxy.protocol.api import (
     ApiKey,
     response_header,
 )
-from proxy.protocol.fetch_request import FetchRequest, lower_max_bytes
+from proxy.protocol.fetch_request import FetchRequest
 from proxy.protocol.fetch_response import FetchResponseWalk
 from proxy.protocol.primitives import Span
 from proxy.session.decision import Reason
@@ -46,7 +45,6 @@ MAX_PREFIX: Final = 256
 _AT_ONCE: Final = range(1024)
 """So many requests are taken in one call: those without a response have no other limit."""
 _FETCH: Final = int(ApiKey.FETCH)
-_FETCH_KEY: Final = ApiKey.FETCH.to_bytes(2)
 MAX_JOINED: Final = 1 << 14
 """Bytes of a response that is kept until it is whole."""
 _MAX_MASKED: Final = 512
@@ -137,11 +135,11 @@ class Form:
 
 
 class FetchForm(Form):
-    """A fetch that is forwarded as it came: the next ones differ in the fields of their entries.
+    """A fetch that is forwarded: the next ones differ in the fields of their entries.
 
     Args:
         fetching: the handler of such a fetch.
-        request: a fetch without a session, whose entries stand in one place.
+        request: a fetch without a session, as the client sent it, whose entries stand in one place.
         reason: why it is forwarded.
         limits: the switch for sessions; the form is of use only while it stands as it does.
     """
@@ -171,7 +169,8 @@ class FetchForm(Form):
         self.masked = Masked(frame, [(REQUEST_CORRELATION_ID.start, REQUEST_CORRELATION_ID.stop), *entries])
         self._limits, self._on, self._off_for = limits, limits.on, limits.off_for
         self._max_fetch_bytes = limits.max_fetch_bytes
-        self.request = request.with_frame(b"")
+        self.request = fetching.asked.with_frame(b"")
+        """Such a fetch as it is sent, without its frame."""
         self.reason = reason
         self.size = len(frame)
 
@@ -214,8 +213,6 @@ class Steady:
         "_limits",
         "_max_request_bytes",
         "_measured",
-        "_min_bytes_at",
-        "_most_bytes",
         "_on",
         "_part",
         "_partitions",
@@ -240,7 +237,6 @@ class Steady:
         self._max_request_bytes = max_request_bytes
         self._limits = limits
         self._measured = measured
-        self._min_bytes_at = self._most_bytes = 0
         self.last_seen = LastSeen()
         self._forms: dict[bytes, Form] = {}
         """By API key and version, as on the wire."""
@@ -286,21 +282,18 @@ class Steady:
         if 0 < size <= self.request_rest:
             self.request_rest -= size
             return size, data
-        asked = data
-        if self._most_bytes and data.startswith(_FETCH_KEY, API_KEY.start):
-            asked = lower_max_bytes(data, self._min_bytes_at, self._most_bytes)
         session = self.session
         if session is not None and now < session.until and 0 < self.room > len(in_flight):
-            delta = session.request(asked)
+            delta = session.request(data)
             if delta is not None:
                 in_flight.append((data[REQUEST_CORRELATION_ID], now, session))
                 return size, delta
         fetch = self._fetch
-        if fetch is not None and 0 < self.room > len(in_flight) and fetch.matches(asked):
+        if fetch is not None and 0 < self.room > len(in_flight) and fetch.matches(data):
             in_flight.append((data[REQUEST_CORRELATION_ID], now, fetch))
             self._asked += 1
             self._from_client += size
-            return size, asked
+            return size, self.last_seen.as_sent(data) if self.last_seen.changes else data
         at = 0
         for _ in _AT_ONCE:
             if at >= size or len(in_flight) >= self.room:
@@ -411,15 +404,6 @@ class Steady:
 
     # What the core says
 
-    def limit(self, min_bytes_at: int, most: int) -> None:
-        """Lower max_bytes of fetches on this path.
-
-        Args:
-            min_bytes_at: offset of min_bytes in the fetch that the core decides now, and in others like it.
-            most: the limit in bytes; 0 is no limit.
-        """
-        self._min_bytes_at, self._most_bytes = min_bytes_at, most
-
     def learn(self, request: InFlight, decisive: bytes, *, answered: bool) -> None:
         """Keep the form of a request that was forwarded as it came.
 
@@ -437,9 +421,16 @@ class Steady:
             self._forms[form.key] = form
 
     def learn_fetch(self, fetching: FetchHandler, request: FetchRequest, reason: Reason) -> None:
-        """Keep the form of a forwarded fetch if the next one like it is forwarded for the same reason."""
+        """Keep the form of a forwarded fetch if the next one like it is forwarded for the same reason.
+
+        Args:
+            fetching: its handler.
+            request: the fetch as the client sent it.
+            reason: why it is forwarded.
+        """
         self.forget_fetch()
-        small = request.block is not None and len(request.frame) <= _MAX_MASKED
+        size = len(request.frame)
+        small = request.block is not None and size <= _MAX_MASKED and size == len(fetching.asked.frame)
         if small and reason in _PLAIN and not request.session_id and request.session_epoch < 0:
             self._fetch = FetchForm(fetching, request, reason, self._limits)
 

@@ -129,8 +129,11 @@ class SteadySession:
             return None
         if limits.max_fetch_bytes is not self._max_fetch_bytes:
             return None
-        if limits.crowded or limits.keep_order or not self._last_seen.surrounds(frame):
+        last_seen = self._last_seen
+        if limits.crowded or limits.keep_order or not last_seen.surrounds(frame):
             return None
+        if last_seen.changes:
+            frame = last_seen.as_sent(frame)
         first = rotation.first(frame)
         altered = rotation.altered(frame, first) if first >= 0 else None
         # Entries that equal the table's have no tags, as those have none.

@@ -45,8 +45,6 @@ _MIN_BYTES_AT: Final = 4
 """Offset of min_bytes in these limits."""
 _MAX_BYTES_AT: Final = 8
 """Offset of max_bytes in these limits."""
-_TWO_LIMITS = Struct(">ii")
-"""min_bytes and max_bytes."""
 _REPLICA_ID = Struct(">i")
 _CONSUMER: Final = -1
 _NO_ELEMENTS: Final = b"\x01"
@@ -203,6 +201,22 @@ class FetchRequest:
             self.tail,
         )
 
+    def with_limits(
+        self, *, max_wait_ms: int | None = None, min_bytes: int | None = None, max_bytes: int | None = None
+    ) -> "FetchRequest":
+        """Return the same fetch with other limits; one that is not given stays as it is."""
+        at = self.body + self.layout.request_limits
+        wait, least, most, isolation = _LIMITS.unpack_from(self.frame, at)
+        limits = _LIMITS.pack(
+            wait if max_wait_ms is None else max_wait_ms,
+            least if min_bytes is None else min_bytes,
+            most if max_bytes is None else max_bytes,
+            isolation,
+        )
+        fetch = self.with_frame(b"".join((self.frame[:at], limits, self.frame[at + _LIMITS.size :])))
+        fetch.max_wait_ms = wait if max_wait_ms is None else max_wait_ms
+        return fetch
+
     def with_session(self, session_id: int, session_epoch: int) -> bytes:
         """Return the frame with another session id and epoch (v7 and later)."""
         at = self.body + self.layout.request_session
@@ -218,27 +232,6 @@ def next_epoch(epoch: int) -> int:
     if epoch < 0:
         return SESSIONLESS_EPOCH
     return FIRST_EPOCH if epoch == MAX_EPOCH else epoch + 1
-
-
-def min_bytes_at(body: int, version: int) -> int:
-    """Return the offset of min_bytes in a fetch of v4 to v18; max_bytes follows."""
-    return body + LAYOUTS[version].request_limits + _MIN_BYTES_AT
-
-
-def lower_max_bytes(frame: bytes, at: int, limit: int) -> bytes:
-    """Return a fetch (v3 or later) whose max_bytes is at most `limit`.
-
-    min_bytes, which is at offset `at`, is lowered too. Brokers up to 2.4 wait for all of max_wait_ms if it is
-    above max_bytes; later ones lower it themselves (fetch-semantics 4).
-    """
-    limits = frame[at : at + _TWO_LIMITS.size]
-    if len(limits) < _TWO_LIMITS.size:
-        return frame
-    min_bytes, max_bytes = _TWO_LIMITS.unpack(limits)
-    if max_bytes <= limit:
-        return frame
-    lowered = _TWO_LIMITS.pack(min(min_bytes, limit), limit)
-    return b"".join((frame[:at], lowered, frame[at + _TWO_LIMITS.size :]))
 
 
 def no_waiting(fetch: FetchRequest, session: tuple[int, int]) -> bytes:

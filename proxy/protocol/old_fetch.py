@@ -8,7 +8,6 @@ v3. Fetches of v0 and v1 can't: their records have an older format (fetch-semant
 from typing import Final
 
 from proxy.protocol.api import API_KEY, REQUEST_CORRELATION_ID
-from proxy.protocol.fetch_request import lower_max_bytes
 from proxy.protocol.primitives import Malformed, Truncated, read_count, read_int16, read_int32
 
 LIMITED: Final = 3
@@ -42,19 +41,20 @@ def limit_old_fetch(frame: bytes, body: int, limit: int, turn: int) -> bytes:
     """
     version, _ = read_int16(frame, API_KEY.stop)
     replica_id, _ = read_int32(frame, body)
-    min_bytes, _ = read_int32(frame, body + _MIN_BYTES_AT)
+    min_bytes, at = read_int32(frame, body + _MIN_BYTES_AT)
+    lowered = min(min_bytes, limit).to_bytes(4, signed=True) + limit.to_bytes(4)
     if replica_id != _CONSUMER:
         return frame
     if version == LIMITED:
-        return lower_max_bytes(frame, body + _MIN_BYTES_AT, limit)
+        max_bytes, end = read_int32(frame, at)
+        return frame if max_bytes <= limit else frame[: body + _MIN_BYTES_AT] + lowered + frame[end:]
     topics = _topics(frame, body + _TOPICS_AT)
     content = b"".join(
         (
             frame[API_KEY],
             LIMITED.to_bytes(2),
             frame[REQUEST_CORRELATION_ID.start : body + _MIN_BYTES_AT],
-            min(min_bytes, limit).to_bytes(4, signed=True),
-            limit.to_bytes(4),
+            lowered,
             len(topics).to_bytes(4),
             *_turned(topics, turn),
         )

@@ -18,8 +18,6 @@ from proxy.protocol.fetch_request import (
     Listing,
     _TopicsWalk,
     build_fetch_request,
-    lower_max_bytes,
-    min_bytes_at,
     parse_fetch_request,
 )
 from proxy.protocol.primitives import Malformed, ProtocolError, Truncated
@@ -489,16 +487,12 @@ def test_forgetting_without_a_session_is_odd() -> None:
 
 
 @pytest.mark.parametrize("version", range(4, 19))
-@pytest.mark.parametrize("max_bytes", [-1, 0, 899, 900, 901, 2_147_483_647])
-def test_max_bytes_is_lowered_and_never_raised(version: int, max_bytes: int) -> None:
-    """KIP-74; min_bytes goes down with it, as brokers from 2.5 on would take it (section 4)."""
-    for min_bytes in (0, 1, 5_000):
-        sent = fetch(version, ("t", 0, 3), max_bytes=max_bytes, min_bytes=min_bytes)
-        lowered = lower_max_bytes(sent, min_bytes_at(parsed(sent).body, version), 900)
-        told = {"max_bytes": 900, "min_bytes": min(min_bytes, 900)} if max_bytes > 900 else {}
-        fields: dict[str, Any] = {"max_bytes": max_bytes, "min_bytes": min_bytes} | told
-        assert lowered == fetch(version, ("t", 0, 3), **fields)
-
-
-def test_bytes_without_these_fields_stay_as_they_are() -> None:
-    assert lower_max_bytes(b"short", 1, 900) == b"short"
+@pytest.mark.parametrize(
+    "limits", [{}, {"max_wait_ms": 9}, {"max_bytes": 900, "min_bytes": -1}, {"min_bytes": 2_147_483_647}]
+)
+def test_other_limits_change_nothing_else(version: int, limits: dict[str, int]) -> None:
+    given: dict[str, Any] = {"max_wait_ms": 500, "min_bytes": 5_000, "max_bytes": 1 << 20}
+    changed = parsed(fetch(version, ("t", 0, 3), isolation_level=1, **given)).with_limits(**limits)
+    due = parsed(fetch(version, ("t", 0, 3), isolation_level=1, **given | limits))
+    assert changed.frame == due.frame
+    assert (changed.max_wait_ms, changed.isolation_level) == (due.max_wait_ms, 1)

@@ -342,9 +342,9 @@ def test_a_ceiling_of_fetches_applies_to_all_connections_at_once() -> None:
             stub_cluster() as cluster,
             gateway(cluster.address, Gateway, max_fetch_bytes="900,a=5") as gate,
         ):
-            assert gate.server.sessions.most_bytes("c") == 900
+            assert gate.server.sessions.max_bytes("c") == 900
             gate.reconfigure(replace(gate.process.config, max_fetch_bytes={"a": 7}))
-            assert (gate.server.sessions.most_bytes("a"), gate.server.sessions.most_bytes("c")) == (7, 0)
+            assert (gate.server.sessions.max_bytes("a"), gate.server.sessions.max_bytes("c")) == (7, 0)
 
     run(scene())
 

@@ -1,0 +1,74 @@
+"""The limit of ``--max-fetch-bytes``: no fetch asks for more bytes of records (KIP-74). Sans-IO."""
+
+from contextlib import suppress
+from typing import Final
+
+from proxy.core.connection_state import ConnectionState
+from proxy.core.eligibility import SessionLimits
+from proxy.core.fetches import Fetches
+from proxy.core.requests import MAX_FETCH_REQUEST, readable
+from proxy.core.stage import Stage
+from proxy.protocol.api import LENGTH_BYTES, ApiKey, request_header
+from proxy.protocol.fetch_request import FetchRequest
+from proxy.protocol.old_fetch import LIMITED, UNLIMITED, limit_old_fetch
+from proxy.protocol.primitives import ProtocolError
+
+_FETCH: Final = int(ApiKey.FETCH)
+
+
+class MaxFetchBytes(Stage):
+    """Lowers max_bytes in the fetches of one client.
+
+    Args:
+        state: that of the connection.
+        fetches: knows the broker.
+        limits: has the limit by client id. A reload changes it.
+    """
+
+    __slots__ = ("_fetches", "_limits", "_state", "_turn")
+
+    def __init__(self, state: ConnectionState, fetches: Fetches, limits: SessionLimits) -> None:
+        self._state = state
+        self._fetches = fetches
+        self._limits = limits
+        self._turn = 0
+        """How many fetches of v2 and v3 got a limit."""
+
+    def on_fetch(self, fetch: FetchRequest) -> FetchRequest:
+        """Lower max_bytes, and min_bytes with it.
+
+        Brokers up to 2.4 wait for all of max_wait_ms if min_bytes is above max_bytes; later ones lower it
+        themselves (fetch-semantics 4).
+        """
+        limit = self._limits.max_bytes(self._state.client_id)
+        if not limit or fetch.max_bytes <= limit:
+            return fetch
+        return fetch.with_limits(min_bytes=min(fetch.min_bytes, limit), max_bytes=limit)
+
+    def on_request(self, data: bytes, size: int, api_key: int, version: int) -> bytes | None:
+        """Give a fetch of v2 or v3 a limit: both are forwarded unread otherwise."""
+        old = api_key == _FETCH and UNLIMITED <= version <= LIMITED
+        if not old or not any(self._limits.max_fetch_bytes.values()):
+            return data
+        state = self._state
+        if len(data) < size:
+            whole = size <= MAX_FETCH_REQUEST and state.from_client.reserve(min(size, 2 * len(data)))
+            return None if whole else data
+        self._fetches.version = version
+        sent = data
+        with suppress(ProtocolError):
+            _, _, _, client_id, body = request_header(data, LENGTH_BYTES)
+            state.client_id = state.client_id or readable(client_id)
+            limit = self._limits.max_bytes(state.client_id)
+            if limit and (version == LIMITED or self._takes_limits(data)):
+                sent = limit_old_fetch(data, body, limit, self._turn)
+                self._turn += 1
+        state.tally.broker.fetch_request_bytes += len(sent) - size
+        return sent
+
+    def _takes_limits(self, frame: bytes) -> bool:
+        """Whether the broker is known to take v3: from 0.10.1 on. If nothing is known, ask it."""
+        features = self._fetches.eligibility.known
+        if features is None:
+            self._fetches.probe(frame)
+        return features is not None and features.fetch_max >= LIMITED

@@ -1,0 +1,70 @@
+"""An example of a stage, with its test: fetches of some clients wait less at the broker."""
+
+from functools import partial
+from typing import Any
+
+import pytest
+
+from proxy.core.connection_state import ConnectionState
+from proxy.core.stage import Stage
+from proxy.protocol.fetch_request import FetchRequest
+from tests.frames import Want, fetch, fetch_response
+from tests.playbook import SESSION_ID, Playbook, T, asks, full
+
+ASKED: dict[str, Any] = {"max_wait_ms": 500}
+LOWERED: dict[str, Any] = {"max_wait_ms": 20}
+
+
+class MaxWait(Stage):
+    """Lowers max_wait_ms in the fetches of some clients."""
+
+    __slots__ = ("_limits", "_state")
+
+    def __init__(self, limits: dict[str, int], state: ConnectionState) -> None:
+        self._limits = limits
+        self._state = state
+
+    def on_fetch(self, fetch: FetchRequest) -> FetchRequest:
+        """Lower max_wait_ms to the limit of the client, if it has one."""
+        limit = self._limits.get(self._state.client_id, fetch.max_wait_ms)
+        return fetch.with_limits(max_wait_ms=limit) if fetch.max_wait_ms > limit else fetch
+
+
+def limited(client_id: str = "c") -> Playbook:
+    """The frames of transcripts are those of client "c"."""
+    return Playbook(stages=(partial(MaxWait, {client_id: 20}),)).knows()
+
+
+@pytest.mark.parametrize(("client_id", "due"), [("c", LOWERED), ("other", ASKED)])
+def test_a_forwarded_fetch_waits_less(client_id: str, due: dict[str, Any]) -> None:
+    """Of one partition: the fast path takes it from the second on."""
+    play = limited(client_id)
+    for number in range(10, 15):
+        play.client(fetch(12, *T[:1], correlation=number, **ASKED))
+        play.to_broker(fetch(12, *T[:1], correlation=number, **due))
+        told = full(12, T[:1], correlation_id=number)
+        play.broker(told).to_client(told)
+    assert play.connection.passed > 5
+    play.exchange(fetch(12, *T[:1], max_wait_ms=9), full(12, T[:1]))
+
+
+def test_the_fetches_of_a_session_wait_less() -> None:
+    """The full one, those that only rotate the list, and the one that is sent again (case 71)."""
+    play = limited()
+    wants: list[Want] = [("t", at) for at in range(8)]
+    asked, forwarded = (fetch(12, *wants, correlation=3, **limits) for limits in (ASKED, LOWERED))
+    while (sent := play.client(asked).takes_broker()) == forwarded:
+        play.broker(full(12, wants, correlation_id=3)).takes_client()
+    assert sent == asks(12, wants, (0, 0), correlation=3, **LOWERED)
+    play.broker(full(12, wants, correlation_id=3, session_id=SESSION_ID)).takes_client()
+    for epoch in range(1, 9):
+        wants = [*wants[1:], wants[0]]
+        play.client(fetch(12, *wants, correlation=epoch, **ASKED))
+        play.to_broker(asks(12, [], (SESSION_ID, epoch), correlation=epoch, **LOWERED))
+        play.broker(fetch_response(12, session_id=SESSION_ID, correlation_id=epoch))
+        play.to_client(full(12, wants, correlation_id=epoch))
+    assert play.connection.passed > 5
+    play.client(fetch(12, *wants, correlation=30, **ASKED))
+    play.to_broker(asks(12, [], (SESSION_ID, 9), correlation=30, **LOWERED))
+    play.broker(fetch_response(12, error_code=70, correlation_id=30))
+    play.to_broker(asks(12, wants, (0, 0), correlation=30, **LOWERED))
