@@ -30,6 +30,7 @@ from proxy.protocol.api import (
 )
 from proxy.protocol.fetch_layout import LAYOUTS, MAX_VERSION
 from proxy.protocol.fetch_response import FetchResponseWalk
+from proxy.protocol.framing import Framer, frame_size
 from proxy.protocol.primitives import (
     ProtocolError,
     read_compact_count,
@@ -212,7 +213,7 @@ class _KeptBytes:
 class _RedactedDirection:
     """One direction: frames, each with a head, which is kept, and a body."""
 
-    __slots__ = ("_head", "_last", "_left", "_opaque", "_open", "_out", "_to_keep", "_wanted")
+    __slots__ = ("_framer", "_last", "_opaque", "_open", "_out", "_to_keep")
 
     head_size = 0
     """The size of the head, which decides what to keep of the body."""
@@ -221,10 +222,8 @@ class _RedactedDirection:
 
     def __init__(self, open_requests: _OpenRequests) -> None:
         self._open = open_requests
-        self._head = b""
-        self._wanted = LENGTH_BYTES
-        self._left = 0
-        """The bytes of the body that have not come yet."""
+        self._framer = Framer()
+        """Its `left` is the number of bytes of the body that have not come yet."""
         self._to_keep = 0
         """How many of them to keep. The rest is omitted."""
         self._last = False
@@ -237,49 +236,48 @@ class _RedactedDirection:
         raise NotImplementedError
 
     def body(self, part: bytes) -> None:
-        """Select bytes of the body. `_left` is the number of bytes still to come."""
+        """Select bytes of the body."""
         kept = min(self._to_keep, len(part))
         self._to_keep -= kept
         self._out.keep(part[:kept])
         self._out.leave_out(len(part) - kept)
 
     def feed(self, data: bytes) -> list[Piece]:
-        """Select from the next bytes."""
-        self._out = _KeptBytes()
-        at = 0
-        while at < len(data):
-            self._opaque = self._opaque or (self._last and not self._left)
-            if self._opaque:
-                self._out.leave_out(len(data) - at)
-                break
-            part = data[at : at + (self._left or self._wanted - len(self._head))]
-            at += len(part)
-            if self._left:
-                self._left -= len(part)
-                self.body(part)
+        """Select from the next bytes. A head is buffered until it is complete."""
+        self._out, framer = _KeptBytes(), self._framer
+        framer.feed(data)
+        while framer.ready and not self._opaque:
+            if framer.left:
+                self.body(framer.next())
+            elif self._last:
+                self._opaque = True
             else:
-                self._out.keep(part)
-                self._head += part
-                if len(self._head) == self._wanted:
-                    self._head_grown()
+                self._head(framer.peek(self.head_size))
+        if self._opaque:
+            self._out.leave_out(len(framer.rest()))
         return self._out.pieces()
 
     def end(self) -> list[Piece]:
         """End the stream. Return its buffered bytes."""
         self._opaque = True
         self._out = _KeptBytes()
+        self._out.keep(self._framer.rest())
         return self._out.pieces()
 
-    def _head_grown(self) -> None:
-        """Continue after the length field, or begin the body once the head is complete."""
-        length = int.from_bytes(self._head[:LENGTH_BYTES])
-        if len(self._head) == LENGTH_BYTES:
-            self._opaque = length not in self.lengths
-            self._wanted = min(self.head_size, LENGTH_BYTES + length)
+    def _head(self, head: bytes) -> None:
+        """Begin a frame if its head is complete."""
+        framer, size = self._framer, LENGTH_BYTES
+        if len(head) >= LENGTH_BYTES:
+            self._opaque = frame_size(head) - LENGTH_BYTES not in self.lengths
+            size = LENGTH_BYTES if self._opaque else min(self.head_size, frame_size(head))
+        if len(head) < size:
+            framer.need = size
             return
-        self._left = LENGTH_BYTES + length - len(self._head)
-        self.begin(self._head)
-        self._head, self._wanted = b"", LENGTH_BYTES
+        framer.left = size
+        self._out.keep(framer.next())
+        if not self._opaque:
+            framer.left = frame_size(head) - size
+            self.begin(head[:size])
 
 
 class _Requests(_RedactedDirection):
@@ -302,15 +300,15 @@ class _Requests(_RedactedDirection):
         api_key, version = int.from_bytes(head[API_KEY]), int.from_bytes(head[API_VERSION])
         client_id = int.from_bytes(head[REQUEST_START_BYTES:], signed=True)
         self._last = (api_key, version) == _OPAQUE_FROM
-        read = -1 <= client_id <= self._left
+        read = -1 <= client_id <= self._framer.left
         understood = read and api_key in KEPT and not (api_key == ApiKey.FETCH and version > MAX_VERSION)
         if understood:
-            self._to_keep = self._left
+            self._to_keep = self._framer.left
         else:
             self._to_keep = max(client_id, 0) if read else 0
         if api_key == ApiKey.PRODUCE:
             self._produce = bytearray(head)
-            self._size = len(head) + self._left
+            self._size = len(head) + self._framer.left
             self._need = len(head)
             self._look_for_acks()
         else:
@@ -366,12 +364,12 @@ class _RedactedResponses(_RedactedDirection):
             self._walk = FetchResponseWalk(LAYOUTS[version], 0, keep=False, spans=True)
             self._walk.feed(head)
             self._at = len(head)
-        elif api_key == ApiKey.SASL_AUTHENTICATE and self._left <= _MAX_SASL:
+        elif api_key == ApiKey.SASL_AUTHENTICATE and self._framer.left <= _MAX_SASL:
             self._sasl_version = version
         elif api_key in _PRIVATE:
             self._open.unread = True
         elif api_key in KEPT and not self._open.unread:
-            self._to_keep = self._left
+            self._to_keep = self._framer.left
 
     def body(self, part: bytes) -> None:
         """Select bytes of the body. Omit a body whose bytes may be those of the next response."""
@@ -387,7 +385,7 @@ class _RedactedResponses(_RedactedDirection):
             walk.feed(part)
             # The body's tags end the frame and may be anything, even the beginning of the next response.
             in_doubt = bool(walk.tags) and self._open.private > 0
-            understood = (walk.done or self._left > 0) and held.kept <= _MAX_HELD and not in_doubt
+            understood = (walk.done or self._framer.left > 0) and held.kept <= _MAX_HELD and not in_doubt
         except ProtocolError:
             understood = False
         if not understood:
@@ -395,7 +393,7 @@ class _RedactedResponses(_RedactedDirection):
             self._out.leave_out(held.size + len(part))
         else:
             self._leave_records_out(walk, part)
-            if self._left:
+            if self._framer.left:
                 return
             self._out.add(held)
         self._walk, self._held = None, _KeptBytes()
@@ -403,7 +401,7 @@ class _RedactedResponses(_RedactedDirection):
     def _read_sasl(self, part: bytes) -> None:
         """Read a response to SaslAuthenticate, to know whether it ends where its length says."""
         self._sasl += part
-        if not self._left and not _is_sasl(self._sasl, self._sasl_version):
+        if not self._framer.left and not _is_sasl(self._sasl, self._sasl_version):
             self._open.unread = True
 
     def end(self) -> list[Piece]:

@@ -20,7 +20,8 @@ from time import perf_counter
 from typing import Final, NoReturn, TypeAlias, cast
 
 from proxy.addresses import Address
-from proxy.protocol.api import ApiKey, is_flexible, request_header, response_header
+from proxy.protocol.api import LENGTH_BYTES, ApiKey, is_flexible, request_header, response_header
+from proxy.protocol.framing import Framer
 from proxy.protocol.primitives import ProtocolError, encode_string, read_int32
 from replay.protocol.names import name_of
 
@@ -30,7 +31,6 @@ MAX_FRAME: Final = 1 << 30
 _SMALLEST_RESPONSE: Final = 4
 _CLIENT_ID: Final = b"fetchgate-drive"
 _HEADER: Final = Struct(">hhi")
-_LENGTH: Final = Struct(">i")
 _KEY: Final = Struct(">hh")
 """api_key and api_version, after the length."""
 
@@ -82,7 +82,7 @@ class TargetConnection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._waiting: deque[_Waiting] = deque()
         self._correlation_id = 0
-        self._received = bytearray()
+        self._received = Framer()
         self._most = 0
         self._enough: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -179,11 +179,11 @@ class TargetConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Called by the loop."""
-        if not self._received and len(data) > 4 and _LENGTH.unpack_from(data)[0] == len(data) - 4:
-            self._response(data)  # nearly always: one response, whole
-        else:
-            self._received += data
-            self._split()
+        received = self._received
+        received.feed(data)
+        while received.ready and not self.error:
+            if not self._response(frame := received.next()):
+                received.keep(frame)
         if self._enough is not None and len(self._waiting) <= self._most and not self._enough.done():
             self._enough.set_result(None)
 
@@ -216,30 +216,28 @@ class TargetConnection(asyncio.Protocol):
             self.on_silence(oldest.sent_at)
         self._fail(f"no response to {name_of(api_key)} v{version} in {self.timeout:g} s")
 
-    def _split(self) -> None:
-        received, at = self._received, 0
-        while len(received) - at >= 4:
-            size = _LENGTH.unpack_from(received, at)[0]
-            if not _SMALLEST_RESPONSE <= size <= MAX_FRAME:
-                self._fail(f"does not respond as Kafka does: a frame of {size} bytes")
-                return
-            end = at + 4 + size
-            if end > len(received):
-                break
-            self._response(bytes(memoryview(received)[at:end]))
-            at = end
-        del received[:at]
-
-    def _response(self, frame: bytes) -> None:
+    def _response(self, frame: bytes) -> bool:
+        """Take a response; return False if it is not whole."""
+        if len(frame) < LENGTH_BYTES:
+            self._received.need = LENGTH_BYTES
+            return False
+        size = int.from_bytes(frame[:LENGTH_BYTES], signed=True)
+        if not _SMALLEST_RESPONSE <= size <= MAX_FRAME:
+            self._fail(f"does not respond as Kafka does: a frame of {size} bytes")
+            return True
+        if len(frame) < LENGTH_BYTES + size:
+            self._received.need = LENGTH_BYTES + size
+            return False
         correlation_id = int.from_bytes(frame[4:8])
         if not self._waiting or self._waiting[0].correlation_id != correlation_id:
             self._fail("a response that no request asked for")
-            return
+            return True
         waiting = self._waiting.popleft()
         self.responses += 1
         waiting.on_response(
             frame, perf_counter() - waiting.sent_at
         )  # uvloop's clock counts milliseconds only
+        return True
 
     def _fail(self, error: str) -> None:
         self.error = self.error or error
