@@ -1,4 +1,4 @@
-"""A capture as another program reads it: records by hand, IP and TCP by dpkt; streams put together again."""
+"""A capture as another program reads it: records by hand, IP and TCP by dpkt, streams reassembled."""
 
 import struct
 from collections import defaultdict
@@ -16,7 +16,7 @@ from dpkt.sll2 import SLL2
 FIN, SYN, RST, PSH, ACK = 1, 2, 4, 8, 16
 
 Ends: TypeAlias = tuple[str, str]
-"""Who sent, to whom: host:port."""
+"""Sender and receiver, each as host:port."""
 
 _NANO: Final = 0xA1B23C4D
 _MICRO: Final = 0xA1B2C3D4
@@ -28,7 +28,7 @@ class Packet:
     """One TCP segment."""
 
     time: int
-    """Nanoseconds."""
+    """In nanoseconds."""
     ends: Ends
     flags: int
     sequence: int
@@ -40,7 +40,7 @@ class Packet:
 
 
 def read(data: bytes) -> list[Packet]:
-    """Read a little-endian pcap file; a byte after the last whole record is a failure."""
+    """Read a little-endian pcap file. A byte after the last complete record is a failure."""
     magic, _, _, _, _, _, link = struct.unpack_from("<IHHIIII", data)
     assert magic in {_NANO, _MICRO}
     at, packets = 24, []
@@ -61,7 +61,7 @@ def read_directory(directory: Path) -> list[Packet]:
 
 
 def streams(packets: Iterable[Packet]) -> dict[Ends, bytes]:
-    """Put the bytes of each direction together by sequence number; what is missing is zeros."""
+    """Join the bytes of each direction by sequence number, with zeros for missing bytes."""
     found: defaultdict[Ends, bytearray] = defaultdict(bytearray)
     first: dict[Ends, int] = {}
     for packet in packets:

@@ -23,25 +23,25 @@ _SECTION: Final = re.compile(
     r"(?:fetch-semantics(?:\.md)?,? (?:section )?|\bsection )(\d+(?:\.\d+)?)", re.IGNORECASE
 )
 _WORD: Final = re.compile(r"\b(?:cases?|traps?)\s|section|fetch-semantics", re.IGNORECASE)
-"""Every citation has it; to look for it is much faster than to read a file token by token."""
+"""Every citation contains it. Searching for it is much faster than reading a file token by token."""
 _RFC: Final = re.compile(r"RFC \d+, section \d+")
 
 
 @cache
 def sections() -> frozenset[str]:
-    """The numbers of the page's headings."""
+    """Return the numbers of the page's headings."""
     return frozenset(re.findall(r"^#{2,3} (\d+(?:\.\d+)?)[. ]", PAGE.read_text(), re.MULTILINE))
 
 
 @cache
 def traps() -> frozenset[str]:
-    """The numbers of section 6, 6.1 to 6.12."""
+    """Return the numbers of section 6, 6.1 to 6.12."""
     return frozenset(re.findall(rf"^- \*\*({_NUMBER})\.\*\*", _between("## 6.", "### 6.13"), re.MULTILINE))
 
 
 @cache
 def cases() -> frozenset[str]:
-    """The numbers of section 7."""
+    """Return the numbers of section 7."""
     return frozenset(re.findall(r"^(\d+)\. ", _between("## 7.", "## 8."), re.MULTILINE))
 
 
@@ -50,7 +50,7 @@ def _between(start: str, end: str) -> str:
 
 
 def cited(text: str) -> set[tuple[str, str]]:
-    """Give (case or trap, number) of each citation in a text."""
+    """Yield (case or trap, number) of each citation in a text."""
     found: set[tuple[str, str]] = set()
     for kind, numbers in _CITATION.findall(" ".join(text.split())):
         for span in re.split(r", | and ", numbers):
@@ -61,13 +61,13 @@ def cited(text: str) -> set[tuple[str, str]]:
 
 
 def cited_sections(text: str) -> set[str]:
-    """Give the sections of the page that a text cites; those of an RFC are none."""
+    """Yield the sections of the page that a text cites. Sections of an RFC do not count."""
     return set(_SECTION.findall(_RFC.sub("", " ".join(text.split()))))
 
 
 @cache
 def prose() -> dict[str, str]:
-    """Comments, docstrings and other strings of each file that may cite the page."""
+    """Yield comments, docstrings and other strings of each file that may cite the page."""
     found = {}
     for folder in ("proxy", "replay", "tests"):
         for path in sorted((ROOT / folder).rglob("*.py")):
@@ -91,7 +91,7 @@ def _tests(path: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
 
 @cache
 def docstrings_by_path() -> dict[str, dict[str, str]]:
-    """File of tests -> test -> its docstring; tests of classes included."""
+    """Return the docstring of each test by file and test, including tests in classes."""
     return {
         path.relative_to(ROOT).as_posix(): {node.name: ast.get_docstring(node) or "" for node in _tests(path)}
         for path in sorted((ROOT / "tests").rglob("test_*.py"))
@@ -100,7 +100,7 @@ def docstrings_by_path() -> dict[str, dict[str, str]]:
 
 @cache
 def citing_tests(kind: str) -> dict[str, list[str]]:
-    """Case or trap -> the tests that cite it in their docstrings, as path::test."""
+    """Return the tests (path::test) that cite each case or trap in their docstrings."""
     found: dict[str, list[str]] = defaultdict(list)
     for path, tests in docstrings_by_path().items():
         for name, doc in tests.items():

@@ -1,4 +1,4 @@
-"""Real brokers and gateways for every folder of tests, started when a test first asks for them."""
+"""Real brokers and gateways for all folders of tests. They start when a test first needs them."""
 
 import os
 import socket
@@ -27,7 +27,7 @@ _gateways: list[GatewayProcess] = []
 
 
 def pytest_configure() -> None:
-    """Give each of pytest's processes ports of its own: a gateway binds rows of 300, one after the other."""
+    """Give each of pytest's processes its own ports, because a gateway binds 300 consecutive ports."""
     number = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
     part = (ports.HIGHEST - ports.LOWEST) // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     ports.LOWEST += number * part
@@ -53,21 +53,24 @@ def fake_names(monkeypatch: pytest.MonkeyPatch) -> Iterator[Names]:
 
 @pytest.fixture(scope="session")
 def broker() -> Iterator[Broker]:
-    """One broker of the newest release, for the whole run: tests use topics of their own."""
+    """One broker of the newest release, for the whole run. Each test uses its own topics."""
     with Broker(LATEST) as broker:
         yield broker
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
-    """Three brokers of the newest release, for a module: idle ones cost; who stops one starts it again."""
+    """Three brokers of the newest release, for a module, because idle ones cost CPU.
+
+    A test that stops one starts it again.
+    """
     with Cluster(LATEST, nodes=3) as cluster:
         yield cluster
 
 
 @pytest.fixture(scope="module")
 def broker_of() -> Iterator[Callable[[str], Broker]]:
-    """Gives a broker of a release, one of each for a module: no run needs all of them at once."""
+    """Return a broker of a release, one for each module, because no run needs all of them at once."""
     brokers: dict[str, Broker] = {}
     with ExitStack() as stack:
 
@@ -81,7 +84,7 @@ def broker_of() -> Iterator[Callable[[str], Broker]]:
 
 @pytest.fixture
 def start_gateway() -> Iterator[Callable[..., GatewayProcess]]:
-    """Starts gateways (arguments as GatewayProcess takes them) that end with the test."""
+    """Return a function that starts gateways (with GatewayProcess's arguments), which end with the test."""
     with ExitStack() as stack:
 
         def start(
@@ -106,7 +109,7 @@ def gateway(broker: Broker, start_gateway: Callable[..., GatewayProcess]) -> Gat
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Show what the gateways of a failed test wrote."""
+    """Show the output of the gateways of a failed test."""
     report = yield
     if report.failed:
         for gateway in _gateways:

@@ -1,4 +1,4 @@
-"""Connections with some of what they share, in one call."""
+"""Makes connections with some of their shared objects, in one call."""
 
 from dataclasses import fields
 from typing import Any
@@ -11,7 +11,7 @@ _OWN = {"host", "steady"}
 
 
 def connect(sessions: SessionLimits, resolve: Any = None, **given: Any) -> Connection:
-    """Make a connection of fields of `Common` and `BrokerInfo` and arguments of `Connection`."""
+    """Make a connection from fields of `Common` and `BrokerInfo` and arguments of `Connection`."""
     broker = {name: given.pop(name) for name in _BROKER & given.keys()}
     own = {name: given.pop(name) for name in _OWN & given.keys()}
     return Connection(

@@ -1,4 +1,6 @@
-"""Bytes that pass become packets that other programs read: dpkt here, tcpdump in the integration tests."""
+"""Forwarded bytes become packets that other programs can read: dpkt here, tcpdump in the integration
+tests.
+"""
 
 import struct
 from ipaddress import ip_address

@@ -1,4 +1,4 @@
-"""``--capture-records no``: contents are left out, what is needed to measure stays, however bytes come."""
+"""``--capture-records no`` omits contents and keeps everything for measuring, for any split of the bytes."""
 
 from collections.abc import Iterable
 
@@ -17,7 +17,7 @@ SECRET = b"\xc3SECRET\xc3"
 
 
 def _redacted(redactor: Redactor, by: int, chunks: Iterable[bytes]) -> bytes:
-    """What a reader of the capture sees: zeros where bytes were left out."""
+    """Return the capture as its reader sees it, with zeros in place of omitted bytes."""
     pieces: list[Piece] = [piece for chunk in chunks for piece in redactor.redact(by, chunk)]
     return b"".join(bytes(kept) + bytes(cut) for kept, cut in pieces)
 
@@ -104,7 +104,9 @@ def test_from_where_a_response_is_not_understood_it_is_left_out() -> None:
 
 
 def _has_its_head_alone(redactor: Redactor) -> None:
-    """What looks like a Metadata response may be the rest of the one before."""
+    """Only the head is kept, because bytes that look like a Metadata response may belong to the previous
+    one.
+    """
     following = response(2, SECRET)
     _whole(CLIENT, request(ApiKey.METADATA, 1, 2), redactor)
     assert _whole(BROKER, following, redactor) == following[:8] + bytes(len(SECRET))
@@ -112,7 +114,7 @@ def _has_its_head_alone(redactor: Redactor) -> None:
 
 @pytest.mark.parametrize(("api_key", "version"), [(ApiKey.FETCH, 3), (ApiKey.FETCH, 19), (9_999, 0)])
 def test_behind_a_response_that_nobody_can_read_there_are_no_bodies(api_key: int, version: int) -> None:
-    """Its length may be too small, and its records follow."""
+    """The length of an unreadable response may be too small, so its records may follow."""
     redactor = Redactor()
     _whole(CLIENT, request(api_key, version, 1), redactor)
     _whole(BROKER, response(1, SECRET), redactor)

@@ -23,12 +23,12 @@ SECRETS = [
     b"0123456789" * 6,
 ]
 WINDOW = 16
-"""So many bytes of a secret are a leak. The head of a frame that is none has up to 14."""
+"""This many bytes of a secret count as a leak. The head of an invalid frame has up to 14 bytes."""
 
 
 @dataclass(frozen=True)
 class Asked:
-    """A request, and the response that a broker has to it."""
+    """A request and a broker's response to it."""
 
     request: bytes
     response: bytes
@@ -36,14 +36,14 @@ class Asked:
 
 
 class Seen:
-    """A capture of one conversation as a reader sees it."""
+    """A capture of one conversation, as a reader sees it."""
 
     def __init__(self) -> None:
         self._redactor = Redactor()
         self.bytes = {CLIENT: b"", BROKER: b""}
 
     def passes(self, by: int, data: bytes) -> None:
-        """Let bytes pass."""
+        """Send bytes."""
         for kept, cut in self._redactor.redact(by, data):
             self.bytes[by] += bytes(kept) + bytes(cut)
 
@@ -54,13 +54,13 @@ class Seen:
                 self.bytes[by] += bytes(kept) + bytes(cut)
 
     def shows(self, secret: bytes) -> bool:
-        """Tell whether a part of a secret is there."""
+        """Return whether a part of a secret is in the capture."""
         whole = self.bytes[CLIENT] + bytes(WINDOW) + self.bytes[BROKER]
         return any(secret[at : at + WINDOW] in whole for at in range(len(secret) - WINDOW + 1))
 
 
 def _old_fetch(version: int, correlation: int, secret: bytes) -> Asked:
-    """Fetch v0 to v3: these have another layout, and the gateway does not read them."""
+    """Build a fetch of v0 to v3. These versions have another layout, and the gateway does not read them."""
     body = (1).to_bytes(4) + b"\0\1t" + (1).to_bytes(4) + bytes(6 + 8) + len(secret).to_bytes(4) + secret
     answer = response(correlation, (bytes(4) if version else b"") + body)
     return Asked(request(ApiKey.FETCH, version, correlation, b"\xff\xff\xff\xff" * 4), answer, correlation)
@@ -93,7 +93,7 @@ def _other(api_key: int, correlation: int, asked: bytes, answered: bytes) -> Ask
 
 @st.composite
 def conversation(draw: st.DrawFn, secret: bytes) -> list[Asked]:
-    """Requests with their responses; ids are few, so that some are in flight together."""
+    """Build requests with their responses. There are few ids, so that some are in flight at the same time."""
     asked = []
     for _ in range(draw(st.integers(1, 6))):
         correlation = draw(st.integers(0, 2))
@@ -119,7 +119,7 @@ def conversation(draw: st.DrawFn, secret: bytes) -> list[Asked]:
 
 
 def _mangled(data: st.DataObject, frames: list[bytes]) -> bytes:
-    """Have a broker that breaks the rules send responses."""
+    """Send responses like a broker that breaks the rules."""
     frames = data.draw(st.permutations(frames)) if data.draw(st.booleans()) else frames
     out = b""
     for frame in frames:
@@ -163,7 +163,7 @@ def test_no_secret_is_in_a_capture_whatever_a_broker_sends(secret: bytes, data: 
 
 @pytest.mark.parametrize("secret", SECRETS, ids=["bytes", "text", "digits"])
 def test_a_fetch_and_a_metadata_in_flight_under_one_id(secret: bytes) -> None:
-    """The order alone tells which response is which, and here nothing shows that it is kept."""
+    """Only the order shows the request of a response, and here nothing proves that the order is right."""
     for asked in ([_fetch(12, 7, secret), _metadata(7)], [_metadata(7), _fetch(12, 7, secret)]):
         for answered in (asked, asked[::-1]):
             seen = Seen()
@@ -188,7 +188,7 @@ def test_an_id_that_is_free_again_is_in_no_doubt() -> None:
 
 
 def test_a_produce_without_acks_is_no_place_in_the_order() -> None:
-    """Case 86: with acks=0 a broker sends nothing; the next response is for what was asked next."""
+    """Case 86: with acks=0 a broker sends nothing, so the next response belongs to the next request."""
     asked = [_produce(9, 1, SECRETS[0], 0), _metadata(2), _produce(9, 3, SECRETS[0], 1), _metadata(4)]
     for size in (1, 7, 1000):
         seen = Seen()

@@ -1,4 +1,4 @@
-"""``--capture``: files, the tap between sockets and protocols, and what happens when a disk has enough."""
+"""``--capture``: files, the tap between sockets and protocols, and a full or slow disk."""
 
 import asyncio
 import errno
@@ -46,7 +46,7 @@ def _files(directory: Path, most_bytes: int = 1 << 20, most_files: int = 4) -> F
 
 
 def _content(size: int) -> bytes:
-    """Bytes of any kind but the one that the core of these tests takes for a fault."""
+    """Generate bytes, except those that the core of these tests treats as a fault."""
     return os.urandom(size).replace(b"\xff", b"\0")
 
 
@@ -55,7 +55,7 @@ def _sizes(directory: Path) -> list[int]:
 
 
 class _Blocked(Files):
-    """A disk that takes nothing until it is told to."""
+    """A disk that accepts nothing until it is released."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory, most_bytes=1 << 30, most_files=2)
@@ -74,7 +74,7 @@ class _Full(Files):
 
 
 class _SteadyGateway(WireGateway):
-    """All bytes go by the steady path."""
+    """All bytes take the fast path."""
 
     def make_core(self, *args: Any) -> Connection:
         core = super().make_core(*args)
@@ -87,7 +87,7 @@ class _SteadyGateway(WireGateway):
 async def _capturing(
     broker: str, files: Files, *, records: bool = True, kind: type[Gateway] = WireGateway
 ) -> AsyncIterator[Gateway]:
-    """A gateway that passes bytes and captures them; afterwards everything is on the disk."""
+    """A gateway that forwards and captures bytes. After the `with`, everything is on the disk."""
     async with gateway(broker, kind) as gate:
         capture = Capture(files, records=records, loop=gate.process.loop, log=structlog.get_logger())
         gate.server.set_tap(capture)
@@ -326,7 +326,7 @@ def test_a_connection_goes_on_over_files(tmp_path: Path) -> None:
 
 
 def _still_passes(tmp_path: Path, make: Callable[[Path], Files], then: Callable[[Files], Any]) -> list[Any]:
-    """Pass bytes through a gateway of which the capture comes to an end; give its log lines."""
+    """Send bytes through a gateway whose capture stops. Return its log lines."""
     sent = _content(FLUSH_BYTES)
 
     async def scene() -> None:

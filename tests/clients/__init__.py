@@ -1,4 +1,4 @@
-"""Consumer programs, one for each Kafka client, and the runner that starts them and reads what they saw.
+"""Consumer programs, one for each Kafka client, and the runner that starts them and reads their output.
 
 All programs take the same command line and print the same JSON lines, so that a run straight at the brokers
 and one through the gateway can be compared line by line:
@@ -7,7 +7,7 @@ and one through the gateway can be compared line by line:
     --bootstrap HOST:PORT --subscribe TOPIC[,...] --group GROUP     a member of a consumer group
     --isolation read_uncommitted|read_committed
 
-A line is one JSON object and its ``kind`` says what it is:
+A line is one JSON object with a ``kind``:
 
 - ``start``: ``client`` and ``version``, once, before anything is read.
 - ``record``: ``topic``, ``partition``, ``offset``, ``timestamp`` (ms), ``key`` (hex or null), ``value``
@@ -15,11 +15,11 @@ A line is one JSON object and its ``kind`` says what it is:
 - ``eof``: ``topic``, ``partition``, ``offset``: the position has reached the end of the partition.
 - ``assigned``, ``revoked``: ``partitions`` as ``[topic, partition]``.
 - ``watermarks``, ``position``, ``committed``: the responses to commands, see below.
-- ``throttled``: ``broker``, ``seconds``: a quota was met (librdkafka, the only one that tells).
-- ``error``: ``code`` and ``text``, what the client told its application.
+- ``throttled``: ``broker``, ``seconds``: a quota was reached (only librdkafka reports this).
+- ``error``: ``code`` and ``text`` that the client reported to its application.
 - ``end``: the client was closed in good order.
 
 The Python programs (`tests.clients.python`) read commands as JSON lines from standard input (seek, pause,
-resume, watermarks, position, commit, stop); the others (``go``, ``java``, ``js``) stop at any line. All read
-on until they are told to stop. A member of a group commits every second by itself.
+resume, watermarks, position, commit, stop); the others (``go``, ``java``, ``js``) stop at any line. All
+continue until they are told to stop. A member of a group commits every second by itself.
 """

@@ -1,7 +1,9 @@
-"""A gateway before one cluster of a test in another language. Prints its address, ends with its input.
+"""A gateway before one cluster of a test in another language.
 
-Run as ``python -m tests.clients.before BOOTSTRAP``. What the gateway counted is appended to the file that
-$FETCHGATE_COUNTED names, a JSON object in a line.
+It prints its address, and ends when its input is closed.
+
+Run as ``python -m tests.clients.before BOOTSTRAP``. The gateway's counts are appended to the file in
+$FETCHGATE_COUNTED, a JSON object in a line.
 """
 
 import json

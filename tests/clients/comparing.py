@@ -1,4 +1,6 @@
-"""Topics that stand still, read whole by one client: straight from the brokers and through the gateway."""
+"""Topics that do not change, read completely by one client: directly from the brokers and through the
+gateway.
+"""
 
 import logging
 import time
@@ -10,9 +12,9 @@ from tests.clients.runner import Line, Program, Run, Sessions, Ways
 from tools.gateway import GatewayProcess
 
 LOOK_ON_SECONDS = 1.0
-"""After the last record: several fetches that have nothing new to tell."""
+"""After the last record, wait this long for several fetches without anything new."""
 RECONNECTED_SECONDS = 30.0
-"""A client that has closed its connection has another one by then."""
+"""The time in which a client that has closed its connection opens another one."""
 
 log = logging.getLogger(__name__)
 
@@ -22,7 +24,7 @@ class Fetches:
     """The fetches of all open connections of one client, by kind (see ``fetchgate_fetches_total``)."""
 
     version: int
-    """Of the last fetch; the highest, should connections differ."""
+    """The version of the last fetch. The highest one if connections differ."""
     client: Counter[str]
     broker: Counter[str]
     client_bytes: int
@@ -38,9 +40,9 @@ class Pair:
     direct: Run
     gateway: Run
     fetches: Fetches
-    """Of the run through the gateway."""
+    """The fetches of the run through the gateway."""
     watermarks: tuple[list[Line], list[Line]]
-    """As each run showed them at last; empty for the programs that take no commands."""
+    """The last output of each run. Empty for programs without commands."""
 
 
 def read_whole(
@@ -52,15 +54,16 @@ def read_whole(
     *,
     commands: bool,
 ) -> Pair:
-    """Run a client both ways over everything there is.
+    """Run a client both ways over all topics.
 
     Args:
         program: The client.
-        ways: Where its two runs start.
-        gateway: Asked for what it saw.
-        expected: Tells when a run is at its end.
+        ways: The addresses of the two runs.
+        gateway: The gateway, for its counts.
+        expected: The expected records, which show when a run has ended.
         isolation: ``read_uncommitted`` or ``read_committed``.
-        commands: The program takes commands and tells ends; else its end is known by the count.
+        commands: Whether the program accepts commands and reports ends. If not, the number of records shows
+            its end.
     """
     count = count_of(program, expected, isolation)
     with (
@@ -83,14 +86,14 @@ def read_whole(
 
 
 def count_of(program: Program, expected: Expected, isolation: str) -> int:
-    """How many records this client finds in all topics together."""
+    """Return how many records this client finds in all topics together."""
     if program.transactions and isolation == "read_committed":
         return expected.committed + program.aborted
     return expected.uncommitted + (0 if program.markers else expected.markers)
 
 
 def fetches_of(gateway: GatewayProcess, client_id: str) -> Fetches:
-    """What the open connections of a client have fetched so far."""
+    """Return the fetches of a client's open connections so far."""
     links = [link for link in gateway.state()["connections"] if link["client_id"] == client_id]
     kinds: dict[str, Counter[str]] = {"client": Counter(), "broker": Counter()}
     sizes = Counter[str]()
@@ -115,10 +118,10 @@ def _watermarks(run: Run) -> list[Line]:
 
 
 def assert_sessions(sessions: Sessions, fetches: Fetches) -> None:
-    """What passed was what this client should send, and what it should become.
+    """Check that the client sent the expected fetches, and that the gateway converted them as expected.
 
     Raises:
-        AssertionError: it was not.
+        AssertionError: it was different.
     """
     client, broker = fetches.client, fetches.broker
     match sessions:

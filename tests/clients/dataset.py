@@ -1,4 +1,4 @@
-"""Topics with one of everything that a fetch response can carry, made anew on a running cluster."""
+"""Topics with one of everything that a fetch response can contain. They are created on a running cluster."""
 
 import contextlib
 import time
@@ -15,11 +15,11 @@ PLAIN = "plain"
 APPENDED = "appended"
 """Timestamps made by the broker (LogAppendTime)."""
 QUIET = "quiet"
-"""No record at all, in many partitions: what sessions are for."""
+"""Many partitions without any record, the typical use of sessions."""
 TRANSACTIONS = "transactions"
-"""Committed and aborted ones, interleaved."""
+"""Committed and aborted transactions, interleaved."""
 COMPACTED = "compacted"
-"""Offsets with holes, the cleaner having run."""
+"""Offsets with holes, after the log cleaner has run."""
 TRIMMED = "trimmed"
 """A log start above 0, by DeleteRecords."""
 LARGE = "large"
@@ -39,7 +39,7 @@ KEYS = 10
 LARGE_BYTES = 5_000_000
 FIRST_TIMESTAMP = 1_700_000_000_000
 KEEP: Mapping[str, str] = {"retention.ms": "-1"}
-"""For topics with those timestamps: the default would delete such old records within minutes."""
+"""For topics with those timestamps, because the default would delete such old records within minutes."""
 
 _CONFIG: Mapping[str, Mapping[str, str]] = {
     APPENDED: {"message.timestamp.type": "LogAppendTime"},
@@ -57,7 +57,7 @@ HEADERS: tuple[list[tuple[str, str | bytes | None]], ...] = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expected:
-    """What every client must find, known from how the topics were made."""
+    """The records that every client must find, known from the way the topics were made."""
 
     ends: Mapping[tuple[str, int], int]
     """End offset of every partition."""
@@ -68,11 +68,12 @@ class Expected:
     committed: int
     """Number of records for read_committed."""
     markers: int
-    """Number of ends of transactions in the log, which are records to a client that knows nothing of them."""
+    """The number of ends of transactions in the log. A client that does not know them counts them as
+    records."""
 
 
 def fill(bootstrap: str) -> Expected:
-    """Create the topics on the cluster, produce into them and wait until they are as described above."""
+    """Create the topics on the cluster, produce to them, and wait until they have the described contents."""
     with Admin(bootstrap) as admin:
         for topic, partitions in PARTITIONS.items():
             admin.create_topic(topic, partitions=partitions, config={**KEEP, **_CONFIG.get(topic, {})})
@@ -93,7 +94,7 @@ def fill(bootstrap: str) -> Expected:
 
 @contextlib.contextmanager
 def producing(bootstrap: str, **settings: Any) -> Iterator[Producer]:
-    """A producer whose records have all arrived, in the order given, when the ``with`` is left."""
+    """A producer. When the ``with`` ends, all its records have arrived in order."""
     producer = Producer(
         {
             "bootstrap.servers": bootstrap,
@@ -110,7 +111,7 @@ def producing(bootstrap: str, **settings: Any) -> Iterator[Producer]:
 
 
 def produce(producer: Producer, topic: str, partition: int, count: int, *, first: int = 0) -> None:
-    """Produce records numbered from ``first``, over `KEYS` keys, each with a timestamp of its own."""
+    """Produce records numbered from ``first``, with `KEYS` different keys, each with its own timestamp."""
     for number in range(first, first + count):
         producer.produce(
             topic,
@@ -155,7 +156,7 @@ def _transactional(bootstrap: str, name: str) -> Producer:
 
 
 def _produce_transactions(bootstrap: str) -> None:
-    """Commit, abort, and abort one while another that began later was committed; then a plain end."""
+    """Commit, abort, and abort one after a later one was committed. End with a plain record."""
     first, second = _transactional(bootstrap, "first"), _transactional(bootstrap, "second")
     partitions = range(PARTITIONS[TRANSACTIONS])
     for number, commit in enumerate((True, False, True)):
@@ -179,7 +180,9 @@ def _produce_transactions(bootstrap: str) -> None:
 
 
 def _roll_and_wait_for_cleaner(bootstrap: str) -> None:
-    """End the segments with one more record, then wait until each key is left once before it."""
+    """Start new segments with one more record, then wait until only one record of each key is left before
+    it.
+    """
     time.sleep(0.3)  # longer than segment.ms: the next append begins a new segment
     with producing(bootstrap) as producer:
         for partition in range(PARTITIONS[COMPACTED]):
@@ -190,7 +193,7 @@ def _roll_and_wait_for_cleaner(bootstrap: str) -> None:
 
 
 def _count(bootstrap: str, topic: str) -> int:
-    """How many records a topic has, by reading it."""
+    """Return the number of records in a topic, by reading it."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "count", "enable.partition.eof": True})
     consumer.assign([TopicPartition(topic, partition, 0) for partition in range(PARTITIONS[topic])])
     count = ends = 0

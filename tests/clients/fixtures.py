@@ -34,7 +34,7 @@ def ways(cluster: Cluster, cluster_gateway: GatewayProcess) -> Ways:
 
 @pytest.fixture(scope="module")
 def expected(cluster: Cluster) -> Expected:
-    """The topics of `tests.clients.dataset`, filled, and what must be found in them."""
+    """The filled topics of `tests.clients.dataset`, and the records expected in them."""
     return dataset.fill(cluster.bootstrap)
 
 

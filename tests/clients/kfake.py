@@ -1,4 +1,4 @@
-"""franz-go's fake broker and the tests that it brings along, with a gateway before each cluster or none."""
+"""franz-go's fake broker with its own tests, with or without a gateway before each cluster."""
 
 import json
 import os
@@ -16,27 +16,27 @@ from tests.clients.runner import ROOT
 MODULE = "github.com/twmb/franz-go/pkg/kfake"
 SUITE_SECONDS = 600
 DEADLINE = re.compile(r"(WithTimeout\(context\.Background\(\)), (\d+\*time\.Second)")
-"""Of a test, 3 to 10 seconds where an idle machine needs less than one."""
+"""A test's deadline: 3 to 10 seconds, where an idle machine needs less than one."""
 RESULT = re.compile(r"^--- (PASS|FAIL|SKIP): (\w+)", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suite:
-    """What the tests said."""
+    """The results of the tests."""
 
     passed: list[str]
     others: list[str]
-    """Failed or skipped."""
+    """Failed or skipped tests."""
     output: str
     fetches: Counter[tuple[str, str]]
-    """Those of all gateways, by side and kind. None directly."""
+    """The fetches of all gateways, by side and kind. None for direct runs."""
 
 
 def build_suite() -> Path:
     """Build the tests of `kfake/kafka_tests` with the franz-go of our `go.mod`.
 
-    The gateway comes between in `through.go`, which takes the place of three functions of a cluster.
-    Deadlines in the tests are ten times as long: they are for an idle machine.
+    The gateway is inserted by `through.go`, which replaces three functions of a cluster.
+    Deadlines in the tests are multiplied by ten, because they are meant for an idle machine.
     """
     go = tool("go")
     folder, output = BUILT / "kfake", BUILT / "go" / "kafka_tests"
@@ -59,7 +59,7 @@ def build_suite() -> Path:
 
 
 def _copy(source: Path, into: Path) -> None:
-    """Copy what is built, writable: Go keeps modules read-only."""
+    """Copy the sources to a writable folder, because Go keeps modules read-only."""
     shutil.rmtree(into, ignore_errors=True)
     for folder in (into, into / "kafka_tests"):
         folder.mkdir()
@@ -105,7 +105,7 @@ def run_suite(program: Path, folder: Path, *, gateway: bool) -> Suite:
 
 
 def _fetches(counted: Path) -> Counter[tuple[str, str]]:
-    """Add up what the gateways counted."""
+    """Return the sum of the gateways' counts."""
     total = Counter[tuple[str, str]]()
     for line in counted.read_text().splitlines():
         for name, value in json.loads(line).items():

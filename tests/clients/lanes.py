@@ -1,4 +1,4 @@
-"""Lanes of a client beside what it reads without the gateway."""
+"""Compares the lanes of a client with its records without the gateway."""
 
 from proxy.cooperative.declared import suffix
 from proxy.cooperative.key_hash import SPACE, murmur2, offset_hash
@@ -10,14 +10,14 @@ from tests.clients.runner import Line, Place, Program, Run, Ways
 QUARTER = SPACE // 4
 LANES = [(number * QUARTER, (number + 1) * QUARTER - 1) for number in range(4)]
 MARKERS = ("00000000", "00000001")
-"""Keys of the ends of transactions. Each member has them, and some clients take them for records."""
+"""Keys of the ends of transactions. Each member gets them, and some clients treat them as records."""
 
 
 def assert_lanes(program: Program, ways: Ways, expected: Expected, isolation: str) -> None:
-    """Each quarter of the keys gets its records, in their order, and no other one.
+    """Check that each quarter of the keys gets exactly its records, in order.
 
     Raises:
-        AssertionError: it does not.
+        AssertionError: a record is missing, out of order, or from another lane.
     """
     with Run(program, ways.direct, assign=PARTITIONS, isolation=isolation) as whole:
         whole.wait_records(count_of(program, expected, isolation))
@@ -33,7 +33,7 @@ def assert_lanes(program: Program, ways: Ways, expected: Expected, isolation: st
 
 
 def _owned(run: Run, lane: KeyRange) -> dict[Place, list[Line]]:
-    """What the owner of a lane is to see, of what a client without one saw."""
+    """Return the records that the owner of a lane must see, from those of a client without a lane."""
     low, high = lane
     places = {
         place: [line for line in lines if low <= _hash(line) <= high or _is_marker(run.program, line)]

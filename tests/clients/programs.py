@@ -1,7 +1,7 @@
 """The consumer programs of clients in other languages, built when a test first asks for them.
 
-Each needs its own toolchain; where that is missing the test is skipped and says what it wanted. What is built
-goes to the cache folder.
+Each needs its own toolchain. If it is missing, the test is skipped with a message. Built programs are kept in
+the cache folder.
 """
 
 import shutil
@@ -20,11 +20,11 @@ HERE = Path(__file__).parent
 BUILT = CACHE / "clients"
 BUILD_SECONDS = 240
 QUICK_START = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
-"""Of a Java that lives for seconds."""
+"""Options for a Java process that runs only for seconds."""
 
 
 def tool(name: str) -> str:
-    """Give the path of a program of a toolchain, or skip the test."""
+    """Return the path of a program of a toolchain, or skip the test."""
     found = shutil.which(name)
     if found is None:
         pytest.skip(f"no {name} on this machine: this client was not run")
@@ -88,12 +88,12 @@ def kafka_ts() -> Program:
 
 
 def platformatic() -> Program:
-    """Of a producer with two aborted transactions in a response it delivers the first: 8 records each."""
+    """If a response has two aborted transactions of a producer, it delivers the first one: 8 records each."""
     return js_program("platformatic", "@platformatic/kafka", "platformatic", Sessions.ASKED, aborted=16)
 
 
 def kcat() -> Program:
-    """Debian's, and with it a librdkafka that is years older than confluent-kafka's."""
+    """Debian's kcat, with a librdkafka that is years older than confluent-kafka's."""
     command = (sys.executable, "-m", "tests.clients.python.consume_kcat", tool("kcat"))
     return Program(name="kcat", client_id="kcat", command=command, sessions=Sessions.GIVEN)
 
@@ -109,7 +109,7 @@ def java(release: str = LATEST) -> Program:
 
 
 def newest_java() -> Program:
-    """It asks for ApiVersions v5 first, which the gateway does not understand."""
+    """It first requests ApiVersions v5, which the gateway does not support."""
     return java("4.4.0")
 
 
@@ -126,4 +126,4 @@ PROGRAMS: Mapping[str, Callable[[], Program]] = {
     "kcat": kcat,
 }
 COOPERATIVE = tuple(name for name in PROGRAMS if name != "platformatic")
-"""platformatic asks for topics by id in Fetch v12 as well, the last version that names them: error 3."""
+"""platformatic uses topic ids in Fetch v12 as well, although this version names topics: error 3."""

@@ -1,4 +1,4 @@
-"""Starts consumer programs, hears what they saw, and lays two runs beside each other."""
+"""Starts consumer programs, reads their output, and compares two runs."""
 
 import json
 import os
@@ -24,7 +24,7 @@ Place: TypeAlias = tuple[str, int]
 
 
 class Sessions(Enum):
-    """Who makes the fetch sessions (KIP-227) of a client behind the gateway."""
+    """The creator of the fetch sessions (KIP-227) of a client behind the gateway."""
 
     OWN = "the client's own, passed on as they come"
     GIVEN = "the gateway's"
@@ -42,11 +42,11 @@ class Program:
     environment: Mapping[str, str] = field(default_factory=dict)
     sessions: "Sessions"
     transactions: bool = True
-    """The client knows read_committed."""
+    """Whether the client supports read_committed."""
     aborted: int = 0
     """How many records of aborted transactions it delivers with read_committed, directly as well."""
     markers: bool = True
-    """The client knows that the ends of transactions in a log are no records."""
+    """Whether the client knows that the ends of transactions in a log are no records."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +68,10 @@ KAFKA_PYTHON = _python("kafka-python", "kafka-python-3", "consume_kafka_python",
 
 
 def _old_kafka_python() -> Program:
-    """kafka-python 2.0.2, the last line without fetch sessions, installed into a folder of its own once."""
+    """kafka-python 2.0.2, the last release without fetch sessions.
+
+    It is installed once into its own folder.
+    """
     folder = CACHE / OLD_KAFKA_PYTHON
     if not (folder / "kafka").is_dir():
         pip = [
@@ -99,16 +102,16 @@ def python_programs() -> dict[str, Program]:
 
 
 class Run:
-    """One consumer program at work; leaving the ``with`` ends it.
+    """One running consumer program. Leaving the ``with`` ends it.
 
     Args:
-        program: What to start.
+        program: The program to start.
         bootstrap: ``HOST:PORT[,...]`` of the brokers or of the gateway.
-        assign: Topics to read whole, with their number of partitions.
+        assign: Topics to read completely, with their number of partitions.
         subscribe: Topics to read as a member of ``group``.
         group: The consumer group.
         isolation: ``read_uncommitted`` or ``read_committed``.
-        suffix: Of the client.id: what declares a lane (docs/cooperative.md).
+        suffix: A suffix of the client.id that declares a lane (docs/cooperative.md).
     """
 
     def __init__(
@@ -181,7 +184,7 @@ class Run:
             self._stderr.append(text)
 
     def take(self) -> list[Line]:
-        """What was heard since the last time, which is then forgotten: for runs that last."""
+        """Return the lines since the last call, and forget them. For runs that last long."""
         with self._heard:
             lines, self.lines = self.lines, []
             return lines
@@ -192,7 +195,7 @@ class Run:
         return self._process.poll() is None
 
     def told_on_stderr(self) -> str:
-        """The last of what the program, or its client library, wrote for people."""
+        """The end of the program's output on stderr."""
         return "".join(self._stderr[-20:])
 
     def of(self, kind: str) -> list[Line]:
@@ -203,7 +206,7 @@ class Run:
         """Wait until ``wanted`` holds.
 
         Raises:
-            AssertionError: it did not within ``seconds``, or the program ended before.
+            AssertionError: it did not become true within ``seconds``, or the program ended before.
         """
         deadline = time.monotonic() + seconds
         with self._heard:
@@ -249,10 +252,10 @@ class Run:
         return self.of(kind)[before]
 
     def stop(self, *, seconds: float = 40) -> None:
-        """Have the program leave in good order.
+        """Let the program leave gracefully.
 
         Raises:
-            AssertionError: it stays, or it left with an error.
+            AssertionError: it did not leave, or left with an error.
         """
         self.send("stop")
         self.wait(lambda run: bool(run.of("end")), "its end", seconds=seconds)
@@ -260,17 +263,17 @@ class Run:
             raise AssertionError(f"{self} left with {self._process.returncode}: {self._tail()}")
 
     def records(self) -> dict[Place, list[Line]]:
-        """The records of each partition, in the order in which they were delivered."""
+        """Return the records of each partition, in the order of delivery."""
         return _by_place(self.of("record"))
 
     def ends(self) -> dict[Place, list[int]]:
-        """The offsets at which each partition's end was told, in order."""
+        """Return the reported end offsets of each partition, in order."""
         return {
             place: [line["offset"] for line in lines] for place, lines in _by_place(self.of("eof")).items()
         }
 
     def errors(self) -> list[str]:
-        """The codes of the errors that the application was told."""
+        """Return the codes of the errors that the application got."""
         return [line["code"] for line in self.of("error")]
 
 
@@ -282,10 +285,10 @@ def _by_place(lines: list[Line]) -> dict[Place, list[Line]]:
 
 
 def assert_same_records(direct: Run, gateway: Run) -> None:
-    """Both were given the same records of each partition, in the same order.
+    """Check that both runs got the same records of each partition, in the same order.
 
     Raises:
-        AssertionError: naming the first record that differs.
+        AssertionError: they differ. The message has the first different record.
     """
     one, other = direct.records(), gateway.records()
     assert one.keys() == other.keys(), (sorted(one), sorted(other))

@@ -14,7 +14,7 @@ pytest_plugins = ["tests.clients.fixtures"]
 
 @pytest.fixture(scope="module", params=PROGRAMS)
 def foreign(request: pytest.FixtureRequest) -> Program:
-    """Each client that is not Python's, built."""
+    """Each client in another language than Python, built."""
     return PROGRAMS[request.param]()
 
 

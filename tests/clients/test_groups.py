@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.clients, pytest.mark.timeout(300)]
 RECORDS: Final = 2_000
 KEYS: Final = 101
 SETTLED_SECONDS: Final = 6.0
-"""Two heartbeats of three seconds: who has to join again has heard of it."""
+"""Two heartbeats of three seconds. By then each member knows if it has to join again."""
 PATIENCE: Final = 90.0
 ALL: Final = (*COOPERATIVE, "kafka-python-2.0.2")
 _numbers = count()
@@ -76,7 +76,7 @@ class Group:
         assert producer.flush(30) == 0
 
     def produce_transactions(self, number: int) -> list[int]:
-        """Produce transactions of two records, a record without one behind each; return all offsets."""
+        """Produce transactions of two records, each followed by a plain record. Return all offsets."""
         offsets: list[int] = []
 
         def delivered(_: object, message: confluent_kafka.Message) -> None:
@@ -96,7 +96,10 @@ class Group:
         return offsets
 
     def wait_shared(self) -> int:
-        """Produce until each member has got something, and no more for a while; return how many records."""
+        """Produce until each member has got a record, and no more records arrive for a while.
+
+        Return how many records were produced.
+        """
         number = 0
         deadline = time.monotonic() + PATIENCE
         while min(len(run.of("record")) for run in self.runs) == 0:
@@ -111,11 +114,11 @@ class Group:
         return number
 
     def _told(self) -> list[tuple[str, int, str]]:
-        """What each member has said so far."""
+        """Return the output of each member so far."""
         return [(run.program.name, len(run.of("record")), run.told_on_stderr()[-800:]) for run in self.runs]
 
     def wait(self, number: int) -> None:
-        """Wait until so many offsets were delivered."""
+        """Wait until this many offsets were delivered."""
         deadline = time.monotonic() + PATIENCE
         while len({line["offset"] for run in self.runs for line in run.of("record")}) < number:
             told = [
@@ -125,7 +128,9 @@ class Group:
             time.sleep(0.2)
 
     def check(self, first: int, number: int) -> None:
-        """Check that from an offset on each record went to one member, each key to one, in order."""
+        """Check that from an offset on, each record went to one member, and each key to one member in
+        order.
+        """
         offsets: list[int] = []
         owners: list[set[str]] = []
         for run in self.runs:
@@ -155,7 +160,7 @@ def test_two_members_share_a_partition(name: str, broker: Broker) -> None:
 
 @pytest.mark.parametrize("name", ["sarama", "kafkajs", "kafka-python"])
 def test_nothing_is_lost_among_transactions(name: str, broker: Broker) -> None:
-    """Each member sees the markers of all transactions, and skips what others get between them."""
+    """Each member sees the markers of all transactions, and skips the records of others between them."""
     program = program_of(name)
     with Group(broker, [program]) as group:
         group.join(program)

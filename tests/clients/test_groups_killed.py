@@ -1,6 +1,6 @@
-"""Members of seven libraries in one cooperative group, some of which are killed, and the gateway too.
+"""Members of seven libraries in one cooperative group. Some of them are killed, and the gateway too.
 
-`make soak` does it for longer. What comes out is judged by what members processed and what the log holds.
+`make soak` does it for longer. The result is judged by the processed records and the log.
 """
 
 import pytest

@@ -32,7 +32,7 @@ def test_each_lane_gets_its_records_in_their_order(
 
 @pytest.mark.parametrize("name", ["java", "platformatic"])
 def test_a_client_without_a_lane_reads_as_always(name: str, ways: Ways, expected: Expected) -> None:
-    """Both use versions of Fetch that name topics by id; platformatic can't use others."""
+    """Both use versions of Fetch that name topics by id. platformatic supports no others."""
     program = PROGRAMS[name]()
     with (
         Run(program, ways.direct, assign=PARTITIONS) as direct,

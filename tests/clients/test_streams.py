@@ -20,7 +20,7 @@ from tools.kafka.jars import LOGGER, fetch_as
 pytestmark = [pytest.mark.clients, pytest.mark.timeout(600)]
 RECORDS: Final = 3_000
 PARTS: Final = 6
-"""The application runs while records come, and starts anew in the middle."""
+"""The application runs while records arrive, and is restarted in the middle."""
 KEYS: Final = 50
 PARTITIONS: Final = 3
 PATIENCE: Final = 120.0
@@ -51,7 +51,7 @@ def broker() -> Iterator[Broker]:
 
 @contextmanager
 def application(command: list[str], log: Path, **options: str) -> Iterator[None]:
-    """Run it; it ends in good order."""
+    """Run it until it ends gracefully."""
     words = [word for name, value in options.items() for word in (f"--{name}", value)]
     with log.open("ab") as file:
         process = subprocess.Popen([*command, *words], stdin=subprocess.PIPE, stdout=file, stderr=file)
@@ -87,14 +87,14 @@ class Reader:
         self.records: list[tuple[str, int]] = []
 
     def read(self, number: int, log: Path) -> None:
-        """Read until so many records in all."""
+        """Read until this many records were received in total."""
         deadline = time.monotonic() + PATIENCE
         while len(self.records) < number:
             assert time.monotonic() < deadline, (len(self.records), number, log.read_text()[-2_000:])
             self.look(0.2)
 
     def look(self, seconds: float) -> None:
-        """Take what is there."""
+        """Read the available records."""
         for message in self._consumer.consume(500, seconds):
             assert message.error() is None, message.error()
             self.records.append(((message.key() or b"").decode(), int(message.value() or b"")))

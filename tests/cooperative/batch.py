@@ -1,4 +1,4 @@
-"""Record batches as a producer makes them, and what a client reads of them; both by aiokafka."""
+"""Record batches as a producer makes them, and their records as a client reads them. Both use aiokafka."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -30,12 +30,12 @@ def batch(
     leader_epoch: int = 7,
     last: int | None = None,
 ) -> bytes:
-    """Write a batch; its base offset is that of the first record.
+    """Write a batch. Its base offset is the offset of the first record.
 
     Args:
-        records: in order, gaps allowed.
+        records: the records in order. Gaps between offsets are allowed.
         codec: 0 to 4.
-        transactional: 1 if it is.
+        transactional: 1 for a transactional batch.
         producer: id, epoch and base sequence.
         leader_epoch: of the partition's leader.
         last: the batch's last offset, if records at its end were removed.
@@ -62,7 +62,7 @@ def crc(data: bytes) -> bytes:
 
 
 def read(records: bytes) -> list[Record]:
-    """Read the records as a client does, with its check of the CRC."""
+    """Read the records like a client, including its check of the CRC."""
     found = []
     batches = MemoryRecords(records)
     while batches.has_next():

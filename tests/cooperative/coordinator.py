@@ -24,17 +24,17 @@ REBALANCE_IN_PROGRESS = 27
 
 
 def sent(connection: Connection) -> list[bytes]:
-    """What the broker gets, whole frames with their lengths."""
+    """Return the complete frames for the broker."""
     return list(map(framed, unframed(b"".join(connection.drain_broker()))))
 
 
 def got(connection: Connection) -> list[bytes]:
-    """What the client gets."""
+    """Return the bytes for the client."""
     return list(map(framed, unframed(b"".join(connection.drain_client()))))
 
 
 def request(key: int, version: int, client_id: str, body: bytes | bytearray) -> bytes:
-    """Write a request, whole."""
+    """Write a complete request."""
     name = client_id.encode()
     head = key.to_bytes(2) + version.to_bytes(2) + (7).to_bytes(4) + len(name).to_bytes(2) + name
     return framed(head + body)
@@ -59,31 +59,31 @@ class Client:
     member_id: bytes
     topic: bytes = b"orders"
     owned: Sequence[TopicPartition] = ()
-    """What it says it has."""
+    """The partitions that it lists as its own."""
     session_ms: int = 6_000
     instance: bytes | None = None
     """Its group_instance_id."""
     keeps: bool = False
-    """It asks for no committed offsets of what it is assigned: it goes on where it was, or its application
-    says where."""
+    """It does not request the committed offsets of its partitions. It keeps its position, or its
+    application sets one."""
     joined: bool = False
-    """It was given its member id."""
+    """Whether it has received its member id."""
     protocol: bytes = b""
-    """As it is told."""
+    """The chosen protocol that it received."""
     leads: list[bytes] = field(default_factory=list)
-    """The metadata of all members, if it leads."""
+    """The metadata of all members, if it is the leader."""
     places: list[TopicPartition] = field(default_factory=list)
     """Its assignment."""
     synced: bool = False
-    """It was given one."""
+    """Whether it has received one."""
 
     def ask(self, key: int, version: int, body: bytes | bytearray, now: float = 1.0) -> list[bytes]:
-        """Send a request; return what the broker gets."""
+        """Send a request. Return the bytes for the broker."""
         self.connection.receive_client(request(key, version, self.client_id, body), now)
         return sent(self.connection)
 
     def answered(self, frame: bytes, now: float = 1.0) -> bytes:
-        """Have the broker respond; return what the client gets."""
+        """Send the broker's response. Return the bytes for the client."""
         self.connection.receive_broker(frame, now)
         (found,) = got(self.connection)
         return found
@@ -98,15 +98,15 @@ class Coordinator:
     def rebalance(
         self, clients: Sequence[Client], partitions: int = 1, now: float = 1.0, outsider: bool = False
     ) -> None:
-        """Have all join and sync; the first leads, and has all partitions dealt out in turn.
+        """Let all clients join and sync. The first one leads, and assigns all partitions in turn.
 
-        Who is in the group hears of it by a heartbeat.
+        Present members learn of the rebalance by a heartbeat.
 
         Args:
             clients: all members.
             partitions: of the topic.
             now: in seconds.
-            outsider: there is one more, not behind a gateway.
+            outsider: whether there is one more member that does not use a gateway.
         """
         for each in clients:
             if each.synced:
@@ -117,7 +117,7 @@ class Coordinator:
         self.sync(clients, dealt, now)
 
     def join(self, clients: Sequence[Client], now: float = 1.0, outsider: bool = False) -> None:
-        """Have all join."""
+        """Let all clients join."""
         self.generation += 1
         offers: list[tuple[bytes, dict[bytes, bytes]]] = []
         for each in clients:
@@ -153,7 +153,7 @@ class Coordinator:
     def sync(
         self, clients: Sequence[Client], dealt: dict[bytes, list[TopicPartition]], now: float = 1.0
     ) -> dict[bytes, bytes]:
-        """Have all sync; return what the broker got from the leader."""
+        """Let all clients sync. Return the leader's request to the broker."""
         made: dict[bytes, bytes] = {}
         for each in clients:
             body = self.sync_body(each)
@@ -168,7 +168,7 @@ class Coordinator:
         return made
 
     def sync_body(self, client: Client) -> Writer:
-        """The beginning of a SyncGroup request."""
+        """Return the beginning of a SyncGroup request."""
         body = Writer(SYNC_GROUP, 3)
         body.string(GROUP)
         body.number(self.generation)
@@ -189,7 +189,7 @@ class Coordinator:
 
     @staticmethod
     def offsets(client: Client, now: float = 1.0) -> None:
-        """Have a client ask for the committed offsets of its partitions: there are none."""
+        """Let a client request the committed offsets of its partitions. There are none."""
         body, said = Writer(OFFSET_FETCH, 2), Writer(OFFSET_FETCH, 2)
         body.string(GROUP)
         said.content += (7).to_bytes(4)
@@ -208,7 +208,7 @@ class Coordinator:
         client.answered(framed(bytes(said.content)), now)
 
     def beat(self, client: Client, error: int = 0, now: float = 1.0) -> int:
-        """Have a client send a heartbeat; return the error that it is told."""
+        """Let a client send a heartbeat. Return the error that it gets."""
         body = Writer(HEARTBEAT, 3)
         body.string(GROUP)
         body.number(self.generation)
@@ -222,7 +222,7 @@ class Coordinator:
 
 
 def owned_of(metadata: Iterable[bytes]) -> list[list[TopicPartition]]:
-    """Return what each member says it has, of their subscriptions."""
+    """Return each member's own partitions, from its subscription."""
     found = []
     for data in metadata:
         reader = Reader(data, 2, JOIN_GROUP, 0)

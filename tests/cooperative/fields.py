@@ -1,4 +1,4 @@
-"""Fields of Kafka's messages, one after the other: a second opinion on the schemas."""
+"""Reads and writes fields of Kafka's messages one after the other, independently of the schemas."""
 
 from proxy.protocol.api import LENGTH_BYTES, is_flexible
 from proxy.protocol.primitives import (
@@ -23,9 +23,9 @@ class Reader:
 
     Args:
         frame: the bytes.
-        at: where the body begins.
-        api_key: with the version it says whether lengths are compact, and whether there are tags.
-        version: of the body.
+        at: offset of the body.
+        api_key: decides with the version whether lengths are compact, and whether there are tags.
+        version: the version of the body.
     """
 
     def __init__(self, frame: bytes, at: int, api_key: int, version: int) -> None:
@@ -60,12 +60,12 @@ class Reader:
             raise Malformed("the body goes on after the end")
 
     def nullable(self) -> bytes | None:
-        """Read a string; None: it is null."""
+        """Read a string, or None if it is null."""
         value, self.at = (read_compact_string if self.flexible else read_string)(self.frame, self.at)
         return value
 
     def data(self) -> bytes | None:
-        """Read bytes; None: they are null."""
+        """Read bytes, or None if they are null."""
         if self.flexible:
             return self.nullable()
         size, at = read_count(self.frame, self.at)
@@ -81,12 +81,12 @@ class Reader:
         return value
 
     def count(self) -> int | None:
-        """Read the number of elements of an array; None: it is null."""
+        """Read the number of elements of an array, or None if it is null."""
         value, self.at = (read_compact_count if self.flexible else read_count)(self.frame, self.at)
         return value
 
     def tags(self) -> None:
-        """Skip a tag buffer. No schema of these has a tag; one that is not known would be lost.
+        """Skip a tag buffer. None of these schemas has a tag, so an unknown one would be lost.
 
         Raises:
             Malformed: there are tags.
@@ -97,7 +97,7 @@ class Reader:
                 raise Malformed(f"tags before {self.at}")
 
     def end(self) -> None:
-        """Check that nothing is left over."""
+        """Check that no bytes are left."""
         if self.at != len(self.frame):
             raise Malformed(f"{len(self.frame) - self.at} bytes are left over")
 
@@ -106,8 +106,8 @@ class Writer:
     """Writes the fields of a body, one after the other.
 
     Args:
-        api_key: as of a `Reader`.
-        version: of the body.
+        api_key: as in `Reader`.
+        version: the version of the body.
     """
 
     def __init__(self, api_key: int, version: int) -> None:
@@ -135,7 +135,7 @@ class Writer:
         self.content += (encode_compact_count if self.flexible else encode_count)(count)
 
     def tags(self) -> None:
-        """Write a tag buffer without tags, where the version has one."""
+        """Write an empty tag buffer, if the version has one."""
         if self.flexible:
             self.content += NO_TAGS
 

@@ -1,4 +1,4 @@
-"""Record batches without the records of others: the vectors, and what clients read of them."""
+"""Record batches without the records of others: the vectors, and the records that clients read from them."""
 
 import random
 import tracemalloc
@@ -65,7 +65,7 @@ def split(data: bytes, *lanes: KeyRanges, least: int = 0, recompress: bool = Tru
 
 @contextmanager
 def at_most_allocated(size: int) -> Iterator[None]:
-    """Check how many bytes are allocated at once, but for 100 kB of this and that."""
+    """Check how many bytes are allocated at once, with a tolerance of 100 kB."""
     tracemalloc.start()
     try:
         yield
@@ -92,7 +92,7 @@ def test_vectors(hashed: int, least: int, expected: bytes) -> None:
 
 
 def test_the_vector_of_a_placeholder() -> None:
-    """Case 2, but for the marker in it."""
+    """Case 2, except the marker in it."""
     assert placeholder(1000, 1003, read_header(VECTOR, 0)) == PLACEHOLDER
 
 
@@ -161,7 +161,7 @@ def test_one_record_alone(codec: int, record: Record) -> None:
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_the_time_of_the_log_is_kept(codec: int) -> None:
-    """Case 7: with LogAppendTime all records have the time of the header."""
+    """Case 7: with LogAppendTime, all records have the time of the header."""
     data = bytearray(batch(TALKATIVE, codec))
     data[22] |= 0x08
     data[35:43] = (1_800_000_000_000).to_bytes(8)
@@ -206,7 +206,7 @@ def test_round_robin_hashes_every_offset() -> None:
 
 @pytest.mark.parametrize("changed", [{"attributes": 0x20}, {"count": 0}])
 def test_markers_and_empty_batches_are_untouched(changed: dict[str, int]) -> None:
-    """Case 8. Not even their CRC is looked at."""
+    """Case 8. Even their CRC is not checked."""
     data = bytearray(VECTOR)
     if "attributes" in changed:
         data[22] |= changed["attributes"]
@@ -218,7 +218,7 @@ def test_markers_and_empty_batches_are_untouched(changed: dict[str, int]) -> Non
 
 
 def test_lz4_blocks_are_independent() -> None:
-    """Case 11: the Java client reads no others."""
+    """Case 11: the Java client can't read other blocks."""
     (share,) = split(batch(TALKATIVE, LZ4), only(hash_of(TALKATIVE[0])))
     assert share is not None
     assert share[61 + 4] & 0x20
@@ -245,13 +245,16 @@ def test_a_wrong_crc_is_refused(codec: int) -> None:
     ],
 )
 def test_what_expands_to_too_much_is_refused(codec: int, payload: bytes) -> None:
-    """Case 14: 256 MiB of few bytes. Some codecs have the last block twice in memory, as they make it fit."""
+    """Case 14: 256 MiB from few bytes.
+
+    Some codecs have the last block twice in memory while they shorten it.
+    """
     with at_most_allocated(2 * MOST_BYTES), pytest.raises(CodecError, match="it expands to too much"):
         decompress(codec, payload)
 
 
 def test_a_batch_that_expands_to_too_much_is_refused() -> None:
-    """Case 14: 1 GiB of 1 MiB."""
+    """Case 14: 1 GiB from 1 MiB."""
     whole = zstandard.ZstdCompressor(level=1).compressobj()
     parts = [whole.compress(random.Random(14).randbytes(1 << 20))]
     parts += [whole.compress(bytes(1 << 20)) for _ in range(1 << 10)]

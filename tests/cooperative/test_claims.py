@@ -1,4 +1,4 @@
-"""Who has which key ranges at the moment, beside a model that compares all of them each time."""
+"""The owners of key ranges over time, compared with a model that checks all of them each time."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""The helper of applications: which client.id a member has, and which member a key."""
+"""The helper for applications: the client.id of a member, and the member of a key."""
 
 import ast
 import sys

@@ -1,8 +1,8 @@
-"""However commits, rebalances, lost connections and restarts of the gateway interleave: no hash goes back.
+"""No hash goes back, in any order of commits, rebalances, lost connections and restarts of the gateway.
 
-Kafka never has an older offset of a hash than what a member was told to be committed, and no member begins
-before that. `test_group_law.py` checks records; this one looks at each hash after each commit, also with
-incremental rebalancing, and while offsets are asked for.
+Kafka never has an older offset of a hash than the one that a member got as committed, and no member begins
+before that. `test_group_law.py` checks records. This test checks each hash after each commit, also with
+incremental rebalancing, and while offsets are requested.
 """
 
 import random
@@ -27,14 +27,14 @@ SAMPLES: Final = [number * SPACE // 48 + 5 for number in range(48)]
 OFFSET_FETCH: Final = 9
 REBALANCING: Final = 27
 COMMITS: Final = 8
-"""The correlation id of commits; other requests have 7."""
+"""The correlation id of commits. Other requests have 7."""
 STEPS: Final = 200
 MOST_CUTS: Final = 4
-"""After so many rounds of one rebalance no connection ends any more."""
+"""After this many rounds of one rebalance, no more connections end."""
 
 
 class World:
-    """A gateway, a coordinator with what it has of one partition, and the members of a group."""
+    """A gateway, a coordinator with the committed offsets of one partition, and the members of a group."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
@@ -45,15 +45,15 @@ class World:
         self.born = 0
         self.offset, self.metadata = -1, b""
         self.told = dict.fromkeys(SAMPLES, 0)
-        """What was told to be committed, of some hashes."""
+        """The offsets reported as committed, for some hashes."""
         self.at: dict[str, int] = {}
         """The positions of members."""
         self.commits: dict[str, tuple[int, KeyRanges]] = {}
-        """The commits of members that have no response: the offset, and the ranges for which it is."""
+        """The commits without a response: for each member the offset, and the ranges."""
         self.sent: dict[str, list[bytes]] = {}
-        """Requests that are under way to the broker."""
+        """Requests on their way to the broker."""
         self.answers: dict[str, list[bytes]] = {}
-        """The broker's responses that are under way to the gateway."""
+        """The broker's responses on their way to the gateway."""
         self.counts = {"commits": 0, "asked": 0}
 
     # What Kafka has
@@ -65,7 +65,7 @@ class World:
                 assert positions.at(each) >= offset, f"{each:x} was at {offset}"
 
     def take(self, frame: bytes) -> bytes:
-        """Have the broker take a request; return its response."""
+        """Let the broker process a request. Return its response."""
         if frame[5] == OFFSET_FETCH:
             return offsets(frame, self.offset, self.metadata)
         (entry,) = read_commit(frame).entries
@@ -79,7 +79,7 @@ class World:
         return self.shared.members.bound("h", client.client_id.encode())
 
     def connect(self, client: Client) -> None:
-        """Have a client connect again; what was under way to the broker has come there or not."""
+        """Let a client reconnect. Its requests may or may not have reached the broker."""
         if self.sent[client.client_id] and self.random.random() < 0.5:
             self.take(self.sent[client.client_id][0])
         self.sent[client.client_id], self.answers[client.client_id] = [], []
@@ -93,12 +93,12 @@ class World:
             self.sent[client.client_id] += sent(client.connection)
 
     def broker(self, client: Client) -> None:
-        """Have the broker take a client's next request."""
+        """Let the broker process a client's next request."""
         if under_way := self.sent[client.client_id]:
             self.answers[client.client_id].append(self.take(under_way.pop(0)))
 
     def answer(self, client: Client) -> None:
-        """Have a response of the broker come to the gateway."""
+        """Deliver a response of the broker to the gateway."""
         if not (under_way := self.answers[client.client_id]):
             return
         client.connection.receive_broker(under_way.pop(0), 1.0)
@@ -107,7 +107,7 @@ class World:
             self.said(client, said)
 
     def said(self, client: Client, response: bytes) -> None:
-        """Note what a client is told of its commit."""
+        """Note a client's response to its commit."""
         if int.from_bytes(response[4:8]) != COMMITS:
             return
         offset, ranges = self.commits.pop(client.client_id)
@@ -126,7 +126,7 @@ class World:
             self.random.choice([self.broker, self.answer])(self.random.choice(self.clients))
 
     def commit(self, client: Client) -> None:
-        """Have a client process some records, and commit."""
+        """Let a client process some records, and commit."""
         if client.client_id not in self.at or client.client_id in self.commits:
             return
         self.at[client.client_id] += self.random.randrange(20)
@@ -138,12 +138,12 @@ class World:
             self.said(client, said)
 
     def look(self, client: Client) -> None:
-        """Have a client ask for the committed offset for no reason."""
+        """Let a client request the committed offset without using it."""
         client.connection.receive_client(asks(client.client_id), 1.0)
         self.collect()
 
     def ask(self, client: Client) -> None:
-        """Have a client ask for the committed offset: it begins there."""
+        """Let a client request the committed offset, and begin there."""
         self.counts["asked"] += 1
         client.connection.receive_client(asks(client.client_id), 1.0)
         (frame,) = sent(client.connection)
@@ -162,7 +162,7 @@ class World:
     # Rebalances
 
     def rebalance(self) -> None:
-        """Have all members join until none is told to join again. Connections may end amid that."""
+        """Let all members join until none has to join again. Connections may end meanwhile."""
         self.settle()
         for number in range(12):
             self.random.shuffle(self.clients)
@@ -181,7 +181,7 @@ class World:
         pytest.fail("the group does not come to rest")
 
     def sync(self) -> bool:
-        """Have all members sync; return False if one is told to join again."""
+        """Let all members sync. Return False if one has to join again."""
         given: dict[bytes, bytes] = {}
         for client in self.clients:
             body = self.coordinator.sync_body(client)
@@ -252,7 +252,7 @@ class World:
             getattr(self, do)()
 
     def some(self, clients: Iterable[Client]) -> None:
-        """Have members commit to a gateway that does not know them."""
+        """Let members commit to a gateway that does not know them."""
         for client in clients:
             self.commit(client)
         self.settle()

@@ -1,4 +1,4 @@
-"""The records of a response for each lane, and what is skipped after it."""
+"""The records of a response for each lane, and the offsets skipped after it."""
 
 import pytest
 from aiokafka.record.legacy_records import (  # type: ignore[import-untyped]  # it has no types
@@ -37,7 +37,7 @@ def test_batches_without_a_record_for_a_lane_are_dropped() -> None:
 
 
 def test_a_batch_that_is_cut_goes_to_nobody() -> None:
-    """Case 12, but for what the specification would let through: records before the cut, to kafka-go."""
+    """Case 12, except that the specification would let kafka-go read the records before the cut."""
     first, second = of(MINE, base=10), of(OTHER, MINE, base=11)
     for cut in range(1, len(second)):
         lane, found = shares(first + second[:cut])
@@ -45,7 +45,7 @@ def test_a_batch_that_is_cut_goes_to_nobody() -> None:
 
 
 def test_a_batch_that_is_cut_and_alone_shows_its_header() -> None:
-    """Case 12: by it a client sees that its limit is too small. None of its records goes."""
+    """Case 12: the header shows a client that its limit is too small. None of its records is sent."""
     data = of(OTHER, MINE, base=11)
     for cut in range(1, len(data)):
         lane, found = shares(data[:cut])
@@ -54,7 +54,7 @@ def test_a_batch_that_is_cut_and_alone_shows_its_header() -> None:
 
 
 def test_what_can_not_be_split_is_told_with_its_offset() -> None:
-    """Cases 13 and 15. Nothing of the response passes, so the client's offset does not either."""
+    """Cases 13 and 15. No part of the response is sent, so the client's offset does not change."""
     damaged = bytearray(of(OTHER, base=4711))
     damaged[-1] ^= 1
     with pytest.raises(BatchError, match=r"^the batch at offset 4711: its CRC is wrong$"):
@@ -67,7 +67,7 @@ def test_what_can_not_be_split_is_told_with_its_offset() -> None:
 @pytest.mark.parametrize("value", [b"", b"v" * 100], ids=["shorter than a header", "longer"])
 @pytest.mark.parametrize("magic", [0, 1])
 def test_an_old_message_set_is_refused(magic: int, value: bytes) -> None:
-    """Case 15: also where all of it is shorter than the header of a batch, and where it is cut."""
+    """Case 15: also if the set is shorter than the header of a batch, or incomplete."""
     builder = LegacyRecordBatchBuilder(magic, 0, 1 << 20)
     builder.append(0, 1_700_000_000_000, OTHER, value)
     old = bytes(builder.build())
@@ -79,7 +79,7 @@ def test_an_old_message_set_is_refused(magic: int, value: bytes) -> None:
 
 
 def test_transactions_keep_their_markers_and_producers() -> None:
-    """Case 9: committed and aborted ones interleaved. Clients tell them apart by what is kept here."""
+    """Case 9: committed and aborted transactions, interleaved. Clients tell them apart by the kept fields."""
     marker = bytearray(of(b"\0\0\0\1", base=14))
     marker[22] |= 0x30
     data = [
@@ -130,7 +130,7 @@ def marker(offset: int) -> bytes:
 
 
 def emptied(first: int, last: int) -> bytes:
-    """Return what compaction leaves of a producer's last batch."""
+    """Return a producer's last batch after compaction."""
     made = bytearray(batch([Record(first, OTHER)], last=last)[:HEADER_BYTES])
     made[8:12], made[57:61] = (HEADER_BYTES - 12).to_bytes(4), bytes(4)
     made[17:21] = crc(bytes(made))
@@ -138,7 +138,7 @@ def emptied(first: int, last: int) -> bytes:
 
 
 def test_no_placeholder_ends_where_a_marker_does() -> None:
-    """Sarama counts an offset on for each batch of which it needs nothing: it would miss the next record."""
+    """Sarama skips one offset for each batch that it does not need, so it would miss the next record."""
     scan = Scan()
     lane, found = shares(of(OTHER, OTHER, base=8))
     scan.learn(8, found, lane)
@@ -150,8 +150,11 @@ def test_no_placeholder_ends_where_a_marker_does() -> None:
 
 
 def test_a_client_that_asks_again_gets_a_marker_again() -> None:
-    """As from a broker. kafka-go takes markers for records; it closes a connection whose response is late,
-    and asks again from where it was. The second response had none of them."""
+    """A broker repeats them, too. kafka-go treats markers as records.
+
+    It closes a connection whose response is late, and repeats the request. Before the fix, the second
+    response had no marker.
+    """
     scan, log = Scan(), of(OTHER, OTHER, base=8) + marker(10) + of(OTHER, base=11)
     for _ in range(2):
         assert scan.after(8) == 8
@@ -163,8 +166,10 @@ def test_a_client_that_asks_again_gets_a_marker_again() -> None:
 
 @pytest.mark.parametrize("early", [marker(10), emptied(6, 10)], ids=["marker", "emptied"])
 def test_no_batch_ends_before_the_fetch_offset(early: bytes) -> None:
-    """As from a broker. Another member's response begins there; for a batch that is no news to it Sarama
-    counts an offset on, and KafkaJS for a response of such ones alone."""
+    """A broker sends no such batch either. Another member's response begins earlier.
+
+    Sarama skips an offset for each batch that it already has, KafkaJS for a response with only such batches.
+    """
     data = of(OTHER, MINE, base=11)
     found = split_records(early + data, LANE, [12] * len(LANE.starts), [12])
     assert [record.offset for record in read(b"".join(found.lanes[0].batches))] == [12]
@@ -187,8 +192,9 @@ def test_no_batch_ends_before_the_fetch_offset(early: bytes) -> None:
     before=st.integers(0, 8),
 )
 def test_sarama_reads_each_record_of_its_lane(parts: list[list[bytes] | str], most: int, before: int) -> None:
-    """Its rule (`partitionConsumer.parseRecords`): on to the record after the last one that is new to it,
-    markers included, and one offset further for each batch of which none is new."""
+    """Its rule (`partitionConsumer.parseRecords`): continue after the last new record, markers included, and
+    skip one more offset for each batch without a new record.
+    """
     log, mine, at = [], [], 0
     for part in parts:
         if isinstance(part, list):
@@ -242,7 +248,7 @@ def test_what_holds_nothing_is_skipped() -> None:
 
 
 def test_what_holds_nothing_before_a_record_does_not_reach_behind_it() -> None:
-    """A client that goes back: what was learned behind offset 3 says nothing about offset 3 itself."""
+    """A client goes back. The scan after offset 3 says nothing about offset 3 itself."""
     scan = Scan()
     lane, found = shares(of(MINE, base=3) + of(OTHER, base=4))
     scan.learn(3, found, lane)
@@ -271,7 +277,7 @@ def test_the_leader_epoch_is_that_of_the_last_batch() -> None:
 def test_no_record_of_a_lane_is_ever_skipped(
     keys: list[bytes], sizes: list[int], asked: list[int], most: int
 ) -> None:
-    """A client that asks for any offsets gets the next records of its lane, whatever was learned before."""
+    """A client that requests any offsets gets the next records of its lane, independent of earlier scans."""
     log, at = [], 0
     for size in sizes:
         if part := keys[at : at + size]:

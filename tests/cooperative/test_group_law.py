@@ -1,4 +1,4 @@
-"""What holds for a cooperative group, whatever happens to its members and their gateway."""
+"""The invariants of a cooperative group, whatever happens to its members and their gateway."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from tests.cooperative.world import World
 STEPS = 1200
 HEAT = 2.0
 CUT_OFF_BEFORE_THE_SYNC = (13, 198)
-"""Runs in which a leader was cut off between JoinGroup and SyncGroup. Its group read records again."""
+"""Runs in which a leader was disconnected between JoinGroup and SyncGroup. Its group read records again."""
 
 
 @pytest.mark.timeout(300)

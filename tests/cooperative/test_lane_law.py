@@ -1,7 +1,7 @@
-"""Whatever is produced and whenever members fetch: each record goes to the member that has its key, once.
+"""Each record goes exactly once to the member that has its key, whatever is produced and fetched.
 
-Members read through the whole core, sessions and all, from the model of a broker. What they send and get is
-cut into pieces of any size.
+Members read through the complete core, with sessions, from the model of a broker. All bytes are cut into
+pieces of any size.
 """
 
 import random
@@ -67,7 +67,7 @@ class World:
 
 
 class Reader:
-    """A client with a lane that fetches one partition after the other's records have come."""
+    """A client with a lane that fetches one partition after the other."""
 
     def __init__(self, world: World, lane: KeyRange, version: int, seed: int) -> None:
         self.world, self.lane, self.version = world, lane, version
@@ -110,7 +110,10 @@ class Reader:
             self.take(data)
 
     def take(self, data: PartitionData) -> None:
-        """Read as clients do: whole batches, and on from the last one's end; below v12 its last record's."""
+        """Read like clients: complete batches, then continue after the end of the last one.
+
+        Below v12, continue after its last record.
+        """
         assert data.error_code == 0
         index, records = data.partition_index, data.records or b""
         at = 0

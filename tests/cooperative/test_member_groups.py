@@ -1,4 +1,4 @@
-"""Members of a cooperative group, as its gateway sees them: who gets what, and whose commits pass."""
+"""Members of a cooperative group, as its gateway sees them: their records, and accepted commits."""
 
 from dataclasses import replace
 
@@ -63,13 +63,13 @@ def client(shared: Shared, name: str = "a") -> Client:
 
 
 def of(ranges: KeyRanges) -> list[int]:
-    """The offsets of what is in some ranges."""
+    """Return the offsets of the records in some ranges."""
     hashes = [murmur2(record.key or b"") for record in RECORDS]
     return [at for at, each in enumerate(hashes) if any(low <= each <= high for low, high in ranges)]
 
 
 def fetched(shared: Shared, client: Client, broker: ModelBroker, offset: int = 0) -> list[int]:
-    """The offsets that a client gets on a connection of its own."""
+    """Return the offsets that a client gets on its own connection."""
     one = shared.connection()
     one.receive_client(fetch(client.client_id, offset=offset), 1.0)
     gate = Gate(one, broker)
@@ -81,13 +81,13 @@ def fetched(shared: Shared, client: Client, broker: ModelBroker, offset: int = 0
 
 
 def commits(client: Client, offset: int) -> list[bytes]:
-    """Have a client commit; return what the broker gets."""
+    """Let a client commit. Return the bytes for the broker."""
     client.connection.receive_client(commit(client.client_id, offset), 1.0)
     return sent(client.connection)
 
 
 def refused(client: Client, offset: int) -> int:
-    """Return the error that a client gets for a commit that the broker never sees."""
+    """Return the error for a commit that the broker never gets."""
     assert commits(client, offset) == []
     (said,) = got(client.connection)
     (entry,) = read_answered(said, read_commit(commit(client.client_id, offset)))
@@ -105,7 +105,9 @@ def test_each_member_gets_its_own(shared: Shared, coordinator: Coordinator, brok
 def test_a_member_gets_nothing_of_a_partition_that_it_does_not_have(
     shared: Shared, coordinator: Coordinator, broker: ModelBroker
 ) -> None:
-    """With incremental rebalancing a client goes on with what it had, until it has heard of the next."""
+    """With incremental rebalancing, a client continues with its old partitions until it knows the new
+    ones.
+    """
     one, two = client(shared), client(shared, "b")
     coordinator.rebalance([one])
     assert fetched(shared, one, broker) == of(FULL)
@@ -143,7 +145,7 @@ def test_what_a_client_gives_up_after_a_rebalance_it_commits_for_what_it_had(
 def test_a_commit_for_what_a_member_does_not_have_is_refused(
     shared: Shared, coordinator: Coordinator
 ) -> None:
-    """It would be for all keys, and the positions of the others were lost."""
+    """It would be for all keys, and the positions of others would be lost."""
     one, two = client(shared), client(shared, "b")
     coordinator.rebalance([one, two])
     two.topic = b"other"
@@ -155,7 +157,7 @@ def test_a_commit_for_what_a_member_does_not_have_is_refused(
 def test_a_commit_of_a_client_that_is_joining_for_the_first_time_here_is_refused(
     shared: Shared, coordinator: Coordinator
 ) -> None:
-    """A broker takes it, as the group waits for the others, and it would be for all keys."""
+    """A broker accepts it while the group waits for others, and it would be for all keys."""
     one = client(shared)
     coordinator.join([one])
     assert refused(one, 30) == REBALANCING
@@ -164,7 +166,7 @@ def test_a_commit_of_a_client_that_is_joining_for_the_first_time_here_is_refused
 def test_who_has_not_come_along_gets_nothing_more(
     shared: Shared, coordinator: Coordinator, broker: ModelBroker
 ) -> None:
-    """Case 42: its client was stopped, and does not know yet. No clock is asked."""
+    """Case 42: its client was stopped, and does not know yet. No clock is used."""
     one, two = client(shared), client(shared, "b")
     coordinator.rebalance([one, two])
     coordinator.rebalance([one])
@@ -179,7 +181,7 @@ def test_who_has_not_come_along_gets_nothing_more(
 def test_a_join_that_is_sent_twice_to_a_new_gateway_is_of_a_client_that_may_have_anything(
     shared: Shared, coordinator: Coordinator, broker: ModelBroker, owned: list[TopicPartition]
 ) -> None:
-    """The first response was cut off, or the next rebalance began: it keeps its position all the same."""
+    """The first response was lost, or the next rebalance began. In both cases it keeps its position."""
     one = client(shared)
     one.joined, one.owned = True, owned
     coordinator.join([one])
@@ -194,7 +196,7 @@ def test_a_join_that_is_sent_twice_to_a_new_gateway_is_of_a_client_that_may_have
 def test_a_new_client_that_has_to_join_twice_gets_its_partition_at_once(
     shared: Shared, coordinator: Coordinator, broker: ModelBroker
 ) -> None:
-    """It was given its member id by this rebalance: it has no position yet."""
+    """It got its member id in this rebalance, so it has no position yet."""
     one = client(shared)
     coordinator.join([one])
     coordinator.rebalance([one])
@@ -205,7 +207,7 @@ def test_a_new_client_that_has_to_join_twice_gets_its_partition_at_once(
 def test_a_client_that_may_not_have_got_its_assignment_may_be_where_it_was(
     shared: Shared, coordinator: Coordinator, broker: ModelBroker, beats: int, knows: bool
 ) -> None:
-    """The connection was cut behind the response to SyncGroup. A second heartbeat proves that it came."""
+    """The connection ended after the response to SyncGroup. A second heartbeat proves that it arrived."""
     one, two = client(shared), client(shared, "b")
     coordinator.rebalance([one, two])
     coordinator.rebalance([one])
@@ -224,7 +226,9 @@ def test_a_client_that_may_not_have_got_its_assignment_may_be_where_it_was(
 def test_a_client_that_joins_again_without_a_heartbeat_may_be_where_it_was(
     shared: Shared, coordinator: Coordinator, broker: ModelBroker, beats: bool
 ) -> None:
-    """kafka-python 3 drops an assignment that comes between two polls: it was to give up its position."""
+    """kafka-python 3 drops an assignment that arrives between two polls, so it did not release its
+    position.
+    """
     one, two = client(shared), client(shared, "b")
     coordinator.rebalance([one, two])
     coordinator.rebalance([one])
@@ -242,8 +246,10 @@ def test_a_client_that_joins_again_without_a_heartbeat_may_be_where_it_was(
 def test_a_client_that_had_nothing_and_joins_again_without_a_heartbeat_gets_its_partition(
     shared: Shared, coordinator: Coordinator, broker: ModelBroker
 ) -> None:
-    """If it has dropped its first assignment it has nothing still; else it has what it was given. A second
-    time it may be anywhere: what it gets by then is another part."""
+    """If it dropped its first assignment, it still has nothing. Otherwise it has that assignment.
+
+    The second time its position is unknown, because its part has changed by then.
+    """
     one, two = client(shared), client(shared, "b")
     for _ in range(2):
         coordinator.join([one, two])
@@ -259,7 +265,7 @@ def test_a_client_that_had_nothing_and_joins_again_without_a_heartbeat_gets_its_
 def test_a_client_that_keeps_what_it_has_in_hand_gives_up_a_partition_before_it_gets_less_of_it(
     shared: Shared, coordinator: Coordinator, broker: ModelBroker, name: bytes, keeps: bool
 ) -> None:
-    """kafka-python 3 goes on with what it had fetched: that may be the records of others by then."""
+    """kafka-python 3 continues with records that it had fetched. By then they may belong to others."""
     one, two = client(shared), client(shared, "b")
     said = bytes([0, len(name) + 1]) + name + b"\x023" + bytes(1)
     versions = request(18, 3, one.client_id, said)
@@ -281,7 +287,7 @@ def test_a_client_that_keeps_what_it_has_in_hand_gives_up_a_partition_before_it_
 def test_what_others_have_done_does_not_come_to_a_client_that_keeps_its_position(
     shared: Shared, coordinator: Coordinator, broker: ModelBroker, keeps: bool
 ) -> None:
-    """It does not ask for the committed offset again when it gets the same ranges."""
+    """It does not request the committed offset again when it gets the same ranges."""
     one, two = client(shared), client(shared, "b")
     shared.members.bound("h", one.client_id.encode()).keeps = keeps
     coordinator.rebalance([one, two])
@@ -295,7 +301,10 @@ def test_what_others_have_done_does_not_come_to_a_client_that_keeps_its_position
 
 
 def test_heartbeats_on_another_connection_count(shared: Shared, coordinator: Coordinator) -> None:
-    """franz-go joins on a connection of its own: it was given nothing for ever, and the group had no rest."""
+    """franz-go joins on a separate connection.
+
+    Before the fix it never got records, and the group rebalanced forever.
+    """
     one, two = client(shared), client(shared, "b")
     coordinator.rebalance([one, two])
     coordinator.rebalance([one])
@@ -310,7 +319,9 @@ def test_heartbeats_on_another_connection_count(shared: Shared, coordinator: Coo
 def test_a_client_that_takes_a_new_connection_for_each_generation_gets_its_lanes(
     shared: Shared, coordinator: Coordinator
 ) -> None:
-    """kafka-go: with its first heartbeat it was told to join again, for ever, and nobody read its records."""
+    """Before the fix, kafka-go was told at its first heartbeat to join again, forever, and nobody read its
+    records.
+    """
     one, two = client(shared), client(shared, "b")
     coordinator.rebalance([one, two])
 
@@ -332,9 +343,10 @@ def test_a_client_that_takes_a_new_connection_for_each_generation_gets_its_lanes
 
 
 def forgot(coordinator: Coordinator, shared: Shared, *, keeps: bool = True) -> Client:
-    """A client that had the lower half, was given nothing and did not notice it, and then was given all.
+    """A client that had the lower half, missed an empty assignment, and then got everything.
 
-    So might one that sends a heartbeat while it waits for its assignment, and then drops that.
+    This can also happen to a client that sends a heartbeat while it waits for its assignment, and then drops
+    the assignment.
     """
     one, two = client(shared), client(shared, "b")
     coordinator.rebalance([one, two])
@@ -349,7 +361,7 @@ def forgot(coordinator: Coordinator, shared: Shared, *, keeps: bool = True) -> C
 def test_who_goes_on_where_it_was_gets_nothing_of_ranges_that_are_new_to_it(
     shared: Shared, coordinator: Coordinator, broker: ModelBroker
 ) -> None:
-    """What lies before its position would be read by nobody, and its commit would say that it is done."""
+    """Nobody would read the records before its position, and its commit would mark them as done."""
     one = forgot(coordinator, shared)
     assert fetched(shared, one, broker, 20) == []
     assert refused(one, 30) == REBALANCING
@@ -390,7 +402,7 @@ def test_who_goes_on_where_it_was_first_gives_all_up(
 def test_an_application_that_says_itself_where_it_begins_gets_what_it_asks_for(
     shared: Shared, coordinator: Coordinator, broker: ModelBroker
 ) -> None:
-    """Once its client is known to have heard that it has nothing, it can't go on where it was."""
+    """Once its client certainly knows its empty assignment, it can't keep its position."""
     one = forgot(coordinator, shared)
     for _ in range(2):
         coordinator.beat(one)
@@ -424,7 +436,7 @@ def test_who_gets_less_of_what_it_had_may_go_on_where_it_was(
 def test_after_a_restart_of_the_gateway_a_client_that_joins_anew_may_have_kept_its_position(
     shared: Shared, coordinator: Coordinator, broker: ModelBroker
 ) -> None:
-    """Its group had forgotten it while it joined: it has no member id, and joins with its partition."""
+    """Its group had forgotten it while it joined, so it has no member id, and joins with its partition."""
     one, two = client(shared), client(shared, "b")
     one.keeps = True
     coordinator.rebalance([one, two])
@@ -436,7 +448,7 @@ def test_after_a_restart_of_the_gateway_a_client_that_joins_anew_may_have_kept_i
 def test_who_syncs_where_it_has_not_joined_joins_again(
     shared: Shared, coordinator: Coordinator, restarted: bool
 ) -> None:
-    """The connection ended between the two. Nobody knows any more what the members offered."""
+    """The connection ended between the two. Nobody knows the members' offers any more."""
     one, two = client(shared), client(shared, "b")
     coordinator.rebalance([one, two])
     coordinator.join([one, two])
@@ -458,7 +470,7 @@ def test_who_syncs_where_it_has_not_joined_joins_again(
 def test_who_takes_the_place_of_a_static_member_has_it_alone(
     shared: Shared, coordinator: Coordinator, broker: ModelBroker
 ) -> None:
-    """The generation stays (KIP-345), and the other one does not know yet that it is fenced."""
+    """The generation does not change (KIP-345), and the old member does not know yet that it is fenced."""
     one, two = client(shared), client(shared, "b")
     two.instance = b"second"
     coordinator.join([one, two])
@@ -479,7 +491,7 @@ def test_who_takes_the_place_of_a_static_member_has_it_alone(
 def test_who_is_late_gets_nothing_until_it_has_joined_again(
     shared: Shared, coordinator: Coordinator, broker: ModelBroker
 ) -> None:
-    """The response to its SyncGroup comes when the group has gone on without it."""
+    """The response to its SyncGroup arrives after the group has continued without it."""
     one, two = client(shared), client(shared, "b")
     coordinator.join([one, two])
     body = coordinator.sync_body(two)
@@ -511,7 +523,7 @@ def test_a_group_that_was_deleted_begins_anew(
 def test_a_heartbeat_of_another_client_with_the_same_id_freezes_nobody(
     shared: Shared, coordinator: Coordinator, broker: ModelBroker
 ) -> None:
-    """A static member that was stopped, and replaced, is fenced (error 82)."""
+    """A stopped and replaced static member is fenced (error 82)."""
     old, new = client(shared), client(shared)
     coordinator.rebalance([old])
     new.member_id = b"a-2"
@@ -524,7 +536,10 @@ def test_a_heartbeat_of_another_client_with_the_same_id_freezes_nobody(
 def test_another_client_with_the_same_id_that_the_group_refuses_takes_nothing_away(
     shared: Shared, coordinator: Coordinator, broker: ModelBroker
 ) -> None:
-    """Its session timeout is not allowed, say. No rebalance follows, in which the member would join again."""
+    """For example, its session timeout is not allowed.
+
+    No rebalance follows in which the member would join again.
+    """
     one, two = client(shared), client(shared, "b")
     coordinator.rebalance([one, two])
     other = client(shared)
@@ -546,7 +561,7 @@ def test_another_client_with_the_same_id_that_the_group_refuses_takes_nothing_aw
 def test_while_another_client_with_the_same_id_lives_nothing_is_shared(
     shared: Shared, coordinator: Coordinator, broker: ModelBroker
 ) -> None:
-    """Case 39: fetches of one can't be told from those of the other, even if the group knows one alone."""
+    """Case 39: fetches of the two clients can't be told apart, even if the group knows only one of them."""
     old, other, new = client(shared), client(shared, "b"), client(shared)
     coordinator.rebalance([old, other])
     new.member_id = b"a-2"
@@ -584,7 +599,7 @@ def test_in_a_plain_group_the_metadata_is_the_applications(shared: Shared, coord
 def test_in_a_plain_group_a_client_first_gives_up_the_part_that_it_had(
     shared: Shared, coordinator: Coordinator, broker: ModelBroker
 ) -> None:
-    """Some clients keep their position: others were not that far."""
+    """Some clients keep their position, and other members may not have got that far."""
     one, two = client(shared), client(shared, "b")
     coordinator.rebalance([one, two])
     coordinator.rebalance([one, two], outsider=True)
@@ -621,7 +636,7 @@ def test_a_member_of_a_group_that_brokers_assign_gets_all(
 
 
 def test_a_subscription_may_end_before_what_its_client_has() -> None:
-    """That of kafka-go says v1, and ends as v0 does."""
+    """kafka-go's subscription has version 1, but ends like version 0."""
     own = (1).to_bytes(2) + subscription(b"orders")[2:-4]
     assert read_owned(own) == (frozenset(), len(own), len(own))
     assert without_owned(own, [PLACE]) == own
@@ -691,7 +706,7 @@ def test_how_a_group_shares_its_partitions_is_told(shared: Shared, coordinator: 
 @pytest.mark.parametrize("key", [JOIN_GROUP, SYNC_GROUP, HEARTBEAT, LEAVE_GROUP])
 @pytest.mark.parametrize("flexible", [False, True])
 def test_what_members_of_other_groups_say_is_not_read(shared: Shared, key: int, flexible: bool) -> None:
-    """It may be longer than is read, or not be known here. No heartbeat has its client join again."""
+    """It may be too long, or unknown. No heartbeat makes its client join again."""
     one = client(shared).connection
     version = {JOIN_GROUP: 9, SYNC_GROUP: 5, HEARTBEAT: 4, LEAVE_GROUP: 5}[key] if flexible else 1
     body = b"\0\x06other" if flexible else b"\0\5other"

@@ -1,4 +1,4 @@
-"""A client with a lane: what is refused, what waits, and whose turn it is to commit."""
+"""A client with a lane: refusals, waiting, and the turn to commit."""
 
 from dataclasses import replace
 from functools import partial
@@ -48,9 +48,9 @@ class Shared:
 
     def __init__(self) -> None:
         self.told: list[str] = []
-        """Why clients were refused."""
+        """The reasons of refused clients."""
         self.groups: list[tuple[Told, str, str]] = []
-        """What groups were told of."""
+        """The reported events of groups."""
         self.members = Members(["billing", "audit"], tell=self._tell)
         self.woken: list[float] = []
 
@@ -117,7 +117,7 @@ def commit(client_id: str, offset: int, group: bytes = b"billing", correlation: 
 
 
 def sent(connection: Connection) -> list[bytes]:
-    """What the broker gets, whole frames with their lengths."""
+    """Return the complete frames for the broker."""
     return list(map(framed, unframed(b"".join(connection.drain_broker()))))
 
 
@@ -126,7 +126,7 @@ def got(connection: Connection) -> list[bytes]:
 
 
 def offsets(request: bytes, offset: int, metadata: bytes = b"") -> bytes:
-    """The response to the gateway's OffsetFetch v2."""
+    """Build the response to the gateway's OffsetFetch v2."""
     asked = read_offset_fetch(request)
     assert [each.group for each in asked.groups] == [b"billing"]
     body = (1).to_bytes(4) + string(TOPIC) + (1).to_bytes(4) + bytes(4)
@@ -135,7 +135,7 @@ def offsets(request: bytes, offset: int, metadata: bytes = b"") -> bytes:
 
 
 def committed(request: bytes, error: int = 0) -> bytes:
-    """The response to an OffsetCommit v3."""
+    """Build the response to an OffsetCommit v3."""
     body = bytes(4) + (1).to_bytes(4) + string(TOPIC) + (1).to_bytes(4) + bytes(4) + error.to_bytes(2)
     return framed(request[8:12] + body)
 
@@ -159,7 +159,7 @@ def test_a_client_without_ranges_is_none_of_its_business(shared: Shared) -> None
 
 @pytest.mark.parametrize("cut", [1, 7, 1 << 20])
 def test_without_the_option_nothing_is_read_of_it(cut: int) -> None:
-    """Case 46: a client.id means nothing, and what members say passes as it came."""
+    """Case 46: a client.id has no meaning, and members' requests are forwarded unchanged."""
     one = connect(sessions=SessionLimits(max_sessions=0), resolve=None)
     frames = fetch("billing.kr-9-1") + commit(LOW, 5) + framed(header(11, 2, LOW) + b"whatever") + fetch(LOW)
     passed: list[Buffer] = []
@@ -218,7 +218,9 @@ def test_what_is_too_large_to_be_read_does_not_pass(shared: Shared) -> None:
     ids=str,
 )
 def test_api_versions_offers_what_is_read(shared: Shared, client_id: str, fetch_max: int) -> None:
-    """Case 33: commits are read for each client, fetches only for one that has a lane, or may have one."""
+    """Case 33: commits are read for each client, fetches only for a client that has a lane or may have
+    one.
+    """
     one = shared.connection()
     one.receive_client(framed(header(18, 0, client_id)), 1.0)
     (request,) = sent(one)
@@ -260,7 +262,7 @@ def test_ranges_that_can_not_be_are_refused_when_the_client_has_waited(shared: S
 
 
 def test_what_is_known_of_partitions_has_a_limit(shared: Shared, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A client may call itself something else on each connection, and ask for what is not there."""
+    """A client may use another name on each connection, and request partitions that do not exist."""
     monkeypatch.setattr("proxy.cooperative.members.MAX_PLACES", 5)
     one = shared.connection()
     one.receive_client(fetch(LOW), 1.0)
@@ -299,7 +301,7 @@ def broker() -> ModelBroker:
 
 
 def test_a_batch_that_can_not_be_split_does_not_pass(shared: Shared, broker: ModelBroker) -> None:
-    """Case 13: error 44, when the client has waited; the offset stays."""
+    """Case 13: error 44 after the client has waited. The offset does not change."""
     data = bytearray(batch([Record(0, b"21"), Record(1, b"foobar")]))
     data[-1] ^= 1
     broker.topics[TOPIC.decode()].partitions[0].append(bytes(data), count=2)
@@ -319,7 +321,7 @@ def test_a_batch_that_can_not_be_split_does_not_pass(shared: Shared, broker: Mod
 def test_an_offset_that_the_broker_refuses_is_not_asked_for_again(
     shared: Shared, broker: ModelBroker
 ) -> None:
-    """The broker knows no epoch 7: it refuses what is asked for behind a batch of that epoch."""
+    """The broker does not know epoch 7. It refuses the fetch after a batch of that epoch."""
     broker.topics[TOPIC.decode()].partitions[0].append(batch([Record(0, b"foobar")], leader_epoch=7))
     one = shared.connection()
     request = decode_request(fetch(LOW, 12)[4:])
@@ -361,7 +363,7 @@ def half_close(connection: Connection) -> None:
 
 
 def answers(request: bytes) -> bytes:
-    """A response of which nobody reads more than whose it is."""
+    """Build a response of which only the correlation id is read."""
     return framed(request[8:12] + b"told")
 
 
@@ -399,7 +401,7 @@ def test_a_response_of_the_gateways_own_that_is_due_later_does_not_end_a_connect
 
 
 def test_a_commit_that_was_sent_before_the_end_is_taken(shared: Shared) -> None:
-    """The broker is asked first what it has. What the member sent behind it waits."""
+    """The broker is first asked for the committed offsets. The member's later requests wait."""
     one = shared.connection()
     one.receive_client(commit(LOW, 50) + framed(header(3, 1, LOW, 9)), 1.0)
     half_close(one)
@@ -451,7 +453,7 @@ def reads(connection: Connection) -> bool:
 
 
 def test_what_a_member_sends_at_once_is_processed_in_steps(shared: Shared) -> None:
-    """The event loop goes to others in between, as with any client."""
+    """The event loop serves others in between, as with any client."""
     one, asked = shared.connection(), many(300)
     one.receive_client(b"".join(asked), 1.0)
     passed = sent(one)
@@ -627,13 +629,16 @@ def test_a_map_that_the_broker_has_no_room_for_may_be_forgotten_meanwhile(shared
 
 
 def asks(client_id: str) -> bytes:
-    """OffsetFetch v2."""
+    """Build an OffsetFetch v2."""
     body = string(b"billing") + (1).to_bytes(4) + string(TOPIC) + (1).to_bytes(4) + bytes(4)
     return framed(header(9, 2, client_id) + body)
 
 
 def commits(connection: Connection, client_id: str, offset: int) -> Positions:
-    """Have a client commit, and the broker take it without being asked first; return what it was sent."""
+    """Let a client commit, and the broker accept it without being asked first.
+
+    Return the request to the broker.
+    """
     connection.receive_client(commit(client_id, offset), 1.0)
     (request,) = sent(connection)
     said = entry(request)
@@ -643,7 +648,9 @@ def commits(connection: Connection, client_id: str, offset: int) -> Positions:
 
 
 def test_what_is_said_of_a_time_before_a_commit_does_not_undo_it(shared: Shared) -> None:
-    """Two connections: a broker's response on one of them may come later than a younger one on the other."""
+    """With two connections, an older response of the broker on one may arrive after a newer one on the
+    other.
+    """
     low, high, late = shared.connection(), shared.connection(), shared.connection()
     low.receive_client(commit(LOW, 50), 1.0)
     low.receive_broker(offsets(sent(low)[0], 30), 1.0)
@@ -656,7 +663,10 @@ def test_what_is_said_of_a_time_before_a_commit_does_not_undo_it(shared: Shared)
 
 
 def test_what_was_committed_before_the_offsets_were_deleted_is_forgotten(shared: Shared) -> None:
-    """With the topic, or by the operator: what others had committed must not come back with a commit."""
+    """They were deleted with the topic, or by the operator.
+
+    Other members' old commits must not return with a commit.
+    """
     low = shared.connection()
     low.receive_client(commit(LOW, 50), 1.0)
     low.receive_broker(offsets(sent(low)[0], 50), 1.0)
@@ -672,7 +682,7 @@ def test_what_was_committed_before_the_offsets_were_deleted_is_forgotten(shared:
 def test_what_was_committed_is_asked_for_again_when_the_log_may_be_another_one(
     shared: Shared, broker: ModelBroker
 ) -> None:
-    """The topic was deleted and made anew: so are its committed offsets."""
+    """The topic was deleted and created again, and so were its committed offsets."""
     low, fetches = shared.connection(), shared.connection()
     low.receive_client(commit(LOW, 50), 1.0)
     low.receive_broker(offsets(sent(low)[0], 50), 1.0)
@@ -706,7 +716,7 @@ def test_an_offset_below_all_is_no_matter_of_the_others(shared: Shared) -> None:
 def test_what_others_had_done_comes_again_to_a_client_that_goes_back(
     shared: Shared, broker: ModelBroker
 ) -> None:
-    """It passed over that, as nothing for it. Now it is."""
+    """It had skipped these records as not its own. Now they are."""
     high = [b"%d" % number for number in range(200) if murmur2(b"%d" % number) >> 31][:30]
     log = broker.topics[TOPIC.decode()].partitions[0]
     for at in range(0, 30, 10):
@@ -753,7 +763,7 @@ LOW_OF_BILLING, FULL_OF_BILLING = "billing.a.kr-0-7fffffff", "billing.b.kr-0-fff
 
 
 def refused(connection: Connection) -> int:
-    """The error of the one partition of a fetch or commit; 0: the broker is asked."""
+    """Return the error of the only partition of a fetch or commit. Return 0 if the broker is asked."""
     if connection.drain_broker():
         return 0
     connection.tick(1.5)
@@ -926,7 +936,7 @@ def test_a_client_keeps_its_named_lane_as_it_was_until_it_has_left(named: Shared
 
 
 OWNER, OTHER = 1, 2
-"""Of three processes the first one owns the group "billing"."""
+"""Of three processes, the first one owns the group "billing"."""
 
 
 @pytest.fixture
@@ -977,7 +987,7 @@ def test_a_client_that_becomes_one_of_a_group_elsewhere_has_to_come_again(elsewh
 
 
 def test_a_lane_commits_for_a_group_where_that_is_owned(shared: Shared) -> None:
-    """The first process of three owns "billing", the third one "orders"."""
+    """Of three processes, the first owns "billing", the third owns "orders"."""
     shared.members = Members(["billing", "orders"], number=1, processes=3)
     one = shared.connection()
     request = commit(LOW, 3, group=b"orders")

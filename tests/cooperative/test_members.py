@@ -1,4 +1,4 @@
-"""Which process of a gateway serves a client, by its client.id."""
+"""The process of a gateway that serves a client, by its client.id."""
 
 import pytest
 

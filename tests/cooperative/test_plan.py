@@ -1,4 +1,4 @@
-"""Who has which lane."""
+"""The assignment of lanes."""
 
 from collections import Counter
 from itertools import pairwise
@@ -93,7 +93,9 @@ def test_each_hash_has_one_owner_and_members_stay_where_they_were(
 
 
 def check(lanes: dict[bytes, Lanes], partitions: int) -> None:
-    """Each hash of each partition has one owner; as many members share each partition, or one more."""
+    """Check that each hash of each partition has one owner, and that the numbers of members differ by at most
+    one.
+    """
     ranges: dict[TopicPartition, list[tuple[int, int]]] = {}
     for mine in lanes.values():
         for place, some in mine.items():
@@ -124,7 +126,7 @@ def test_ranges_that_are_new_to_a_member_come_after_it_has_given_up_its_position
 
 
 def test_who_goes_on_while_the_group_rebalances_gives_up_what_changes() -> None:
-    """Its client still has records of all that it had, and has not committed them."""
+    """Its client still has uncommitted records of everything that it had."""
     place = (TOPIC, 0)
     low, high = cut(2)
     begins = Joined(b"b", frozenset({TOPIC}))

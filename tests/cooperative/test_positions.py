@@ -1,4 +1,4 @@
-"""The position map: what each commit does to it, its text, and what happens to what does not fit to it."""
+"""The position map: the effect of each commit, its text, and invalid maps."""
 
 import pytest
 from hypothesis import given
@@ -39,7 +39,7 @@ def test_the_text_of_the_specification() -> None:
 
 
 def test_two_lanes_commit() -> None:
-    """Case 23: the lower one is Kafka's offset, each reads its own back."""
+    """Case 23: the lower offset is Kafka's, and each member gets its own."""
     both = Positions.all_at(0).moved(LOW, 500).moved(HIGH, 300)
     assert (both.base, both.lowest(LOW), both.lowest(HIGH)) == (300, 500, 300)
     back = read_committed(300, committed_metadata(both, "")).positions
@@ -50,7 +50,7 @@ def test_two_lanes_commit() -> None:
 def test_a_commit_moves_its_ranges_alone(
     positions: Positions, ranges: KeyRanges, offset: int, hashed: int
 ) -> None:
-    """Case 25: a lower offset as well."""
+    """Case 25: this includes a lower offset."""
     moved = positions.moved(ranges, offset)
     mine = any(low <= hashed <= high for low, high in ranges)
     assert moved.at(hashed) == (offset if mine else positions.at(hashed))
@@ -61,7 +61,7 @@ def test_a_commit_moves_its_ranges_alone(
 
 @given(MAPS, st.text(max_size=20), st.sampled_from(["", "\0"]))
 def test_it_can_be_read_back(positions: Positions, own: str, end: str) -> None:
-    """Case 27: the application's metadata comes back as it was given, with confluent-kafka's NUL."""
+    """Case 27: the application's metadata is returned unchanged, including confluent-kafka's NUL."""
     own += end
     text = committed_metadata(positions, own)
     if len(positions.starts) == 1:
@@ -79,7 +79,7 @@ def test_other_metadata_is_the_applications(own: str) -> None:
 
 @pytest.mark.parametrize("end", ["", ";", ";mine", "\0", "x" * 4080])
 def test_what_an_application_says_is_never_a_map(end: str) -> None:
-    """A member would commit for all keys with it."""
+    """With such a map, a member would commit for all keys."""
     own = "fg1:AQHBHQIAAAAAAIAAAADDBA" + end
     for positions in (Positions.all_at(3777), Positions([0, HALF], [3777, 3778])):
         text = committed_metadata(positions, own)
@@ -88,13 +88,13 @@ def test_what_an_application_says_is_never_a_map(end: str) -> None:
 
 
 def test_a_map_beyond_all_offsets_does_not_count() -> None:
-    """What a member is told has 63 bits."""
+    """An offset for a member has 63 bits."""
     text = Positions([0, HALF], [5, 1 << 63]).encoded()
     assert read_committed(5, text).positions == Positions.all_at(5)
 
 
 def test_a_map_of_very_many_members_is_made_coarser_in_few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One by one it took seconds, in which nobody was served."""
+    """Merging one by one took seconds, in which nobody was served."""
     times: list[Positions] = []
     encoded = Positions.encoded
 
@@ -150,7 +150,7 @@ def test_what_does_not_fit_gets_lower_and_never_higher(positions: Positions, mos
 
 
 def test_most_steps_that_fit() -> None:
-    """510 steps at deltas of 10^3, as the specification has it; one more loses one step."""
+    """510 steps with differences of 10^3, as in the specification. One more step loses one."""
     width = SPACE // 512
     offsets = [10**9 + (step * 613) % 1000 for step in range(510)]
     offsets[7] = 10**9
@@ -165,5 +165,5 @@ def test_most_steps_that_fit() -> None:
 
 @pytest.mark.parametrize("own", ["x" * 4100, "\N{GRINNING FACE}" * 2048])
 def test_the_applications_metadata_is_never_cut(own: str) -> None:
-    """The broker refuses it (error 12), as it would without a map."""
+    """The broker refuses it (error 12), as without a map."""
     assert committed_metadata(Positions([0, HALF], [1, 2]), own) == own

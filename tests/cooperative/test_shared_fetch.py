@@ -1,4 +1,4 @@
-"""One fetch upstream for several members: who waits for whom, and what happens when something is wrong."""
+"""One fetch to the broker for several members: who waits for whom, and the effect of errors."""
 
 import pytest
 
@@ -29,7 +29,7 @@ def pair(world: World) -> tuple[Client, Client]:
 
 
 def settled(*clients: Client) -> list[int]:
-    """Have the broker answer each until nothing is left to answer; return how often it did."""
+    """Let the broker answer until nothing is left. Return the number of answers."""
     times = [0] * len(clients)
     while any(goes := [client.respond() for client in clients]):
         times = [had + went for had, went in zip(times, goes, strict=True)]
@@ -160,7 +160,7 @@ def test_nobody_waits_longer_than_its_own_fetch_would(world: World) -> None:
 
 
 def test_a_parked_member_that_sends_no_more_gets_what_it_has_asked_for(world: World) -> None:
-    """What stands behind its fetch as well (fetch-semantics 1.7)."""
+    """Requests after its fetch are answered as well (fetch-semantics 1.7)."""
     one, two = pair(world)
     one.ask(0)
     two.ask(0)
@@ -250,7 +250,7 @@ def test_members_at_different_brokers_share_nothing(world: World) -> None:
 
 @pytest.mark.parametrize("differs", ["limits", "SASL"])
 def test_members_that_the_broker_may_answer_otherwise_share_nothing(world: World, differs: str) -> None:
-    """Case 51: it is not known who a client is that authenticates itself."""
+    """Case 51: the identity of a client that authenticates is unknown."""
     one, two = pair(world)
     if differs == "limits":
         two.most = 1000
@@ -278,7 +278,7 @@ def test_lanes_that_overlap_share_nothing(world: World) -> None:
 
 
 def test_without_room_the_last_one_reads_for_itself(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Case 49: the bounds hold; case 48: nobody waits for it."""
+    """Case 49: the limits hold. Case 48: nobody waits for it."""
     monkeypatch.setattr(shared_fetch, "PARTITION_BYTES", 2000)
     fast, slow = pair(world)
     slow.ask(0)
@@ -361,7 +361,7 @@ def test_a_member_that_does_not_ask_is_not_waited_for(world: World) -> None:
 
 
 def test_each_fetches_for_itself_at_times(world: World) -> None:
-    """Brokers close connections on which nothing has come for long."""
+    """Brokers close connections that are idle for long."""
     one, two = pair(world)
     went = 0
     for _ in range(40):
@@ -375,7 +375,7 @@ def test_each_fetches_for_itself_at_times(world: World) -> None:
 
 
 def transactions(world: World) -> None:
-    """An aborted one at 0 and 1, and a committed one of the same producer at 3 to 42."""
+    """Build an aborted transaction at 0 and 1, and a committed one of the same producer at 3 to 42."""
     world.produce(0, KEYS[:2], 0, producer=5)
     world.end_transaction(0, 5, commit=False)
     world.produce(0, KEYS, 0, producer=5)
@@ -383,7 +383,9 @@ def transactions(world: World) -> None:
 
 
 def test_within_a_response_with_aborted_transactions_nobody_goes_on() -> None:
-    """To a client, what is listed as aborted begins with what it gets: its abort marker is to come."""
+    """For a client, an aborted transaction begins with its first record in the response, and ends with the
+    abort marker.
+    """
     world = World(isolation=1)
     one, two = pair(world)
     one.ask(0)
@@ -416,7 +418,7 @@ def test_a_response_with_aborted_transactions_is_for_those_who_asked_for_its_off
 
 
 def test_a_member_within_a_response_gets_what_comes_after(world: World) -> None:
-    """So one that comes near the others goes on with them."""
+    """So a member that comes near the others continues with them."""
     one, two = pair(world)
     world.produce(0, KEYS, codec=0)
     two.offsets[0] = 20
@@ -432,7 +434,7 @@ def test_a_member_within_a_response_gets_what_comes_after(world: World) -> None:
 
 
 def bound(world: World, name: str, lane: KeyRange) -> tuple[Client, Member]:
-    """A member of a group that has a part of the partition."""
+    """Return a member of a group that has a part of the partition."""
     client = Client(world, lane, client_id=f"billing.{name}")
     member = world.members.bound("h", client.client_id.encode())
     member.joins(b"billing", SESSION)
@@ -444,7 +446,7 @@ def bound(world: World, name: str, lane: KeyRange) -> tuple[Client, Member]:
 
 @pytest.mark.parametrize("when", ["waits", "has something put aside", "is silent"])
 def test_a_member_that_its_group_has_left_behind_gets_nothing(world: World, when: str) -> None:
-    """A zombie."""
+    """It is a zombie."""
     (one, _), (two, left) = bound(world, "1", HALVES[0]), bound(world, "2", HALVES[1])
     one.ask(0)
     two.ask(0)
@@ -486,7 +488,7 @@ def test_what_is_put_aside_is_not_for_another_lane(world: World) -> None:
 
 
 def test_who_waits_gets_nothing_of_a_lane_that_it_was_given_meanwhile(world: World) -> None:
-    """It has asked as the owner of another one, and may be at another offset in this one."""
+    """It has requested records as the owner of another lane, and may be at another offset in this one."""
     (one, _), (other, _) = bound(world, "1", QUARTERS[0]), bound(world, "2", QUARTERS[1])
     two, member = bound(world, "3", QUARTERS[2])
     one.ask(0)

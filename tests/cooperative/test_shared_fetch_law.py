@@ -1,9 +1,10 @@
-"""However the fetches of members that share partitions interleave: each response is exactly its member's.
+"""Each response is exactly right for its member, in any order of the fetches of members that share
+partitions.
 
-Members fetch through the whole core, from the model of a broker that answers when the test says so. Clients
-come and go amid their fetches, seek and wait; the broker has errors and throttles. What a client reads of a
-response is laid beside the log: all records of its lane from its offset on up to the next one that it asks
-for, and nothing else.
+Members fetch through the complete core, from the model of a broker that answers when the test says so.
+Clients connect and disconnect during their fetches, seek and wait. The broker has errors and throttles. The
+records that a client reads are compared with the log: exactly the records of its lane between its offset and
+its next offset.
 """
 
 import random
@@ -48,7 +49,7 @@ RULES = {
     "KafkaJS": "so too, but one further than it has asked for if no record of a response is new",
     "Sarama": "so too, but one further for each batch of which no record is new",
 }
-"""From where clients fetch next."""
+"""The rules by which clients choose the next fetch offset."""
 
 
 class World:
@@ -58,12 +59,12 @@ class World:
         self.broker = ModelBroker(release="4.3.0", slots=1000, seed=1)
         self.broker.create_topic(TOPIC, PARTITIONS)
         self.logs: list[dict[int, Record]] = [{} for _ in range(PARTITIONS)]
-        """By offset, the records that a client of this isolation level may see."""
+        """By offset: the records that a client of this isolation level may see."""
         self.isolation = isolation
         self.members = Members(["billing"])
         self.now = 1.0
         self.upstream = 0
-        """Bytes of records that came from the broker."""
+        """Bytes of records from the broker."""
 
     def produce(self, index: int, keys: list[bytes | None], codec: int, producer: int | None = None) -> None:
         log = self.broker.partition(TOPIC, index)
@@ -132,7 +133,7 @@ class Client:
         self.alarms: list[float] = []
         self.connection.attach(lambda: None, self.alarms.append)
         self.asked = 0
-        """The correlation id of the fetch that is under way."""
+        """The correlation id of the outstanding fetch."""
         self.left = self.partial = b""
         self.due = 0.0
 
@@ -164,7 +165,7 @@ class Client:
             self.connection.receive_client(piece, self.world.now)
 
     def respond(self) -> bool:
-        """Have the broker answer what came first from this connection; return whether there was something."""
+        """Let the broker answer the first request of this connection. Return whether there was one."""
         self.left += b"".join(map(bytes, self.connection.drain_broker()))
         size = int.from_bytes(self.left[:4])
         if not self.left:
@@ -184,7 +185,7 @@ class Client:
             self.connection.tick(self.world.now)
 
     def take(self) -> None:
-        """Read what has come."""
+        """Read the received bytes."""
         assert self.connection.fault is None, self.connection.fault
         self.partial += b"".join(map(bytes, self.connection.drain_client()))
         if not self.partial:
@@ -235,12 +236,12 @@ class Client:
         self.offsets[index] = ended
 
     def next_offset(self, ended: int, header: Header, offsets: list[int]) -> int:
-        """Return from where the client would fetch after a batch: see `RULES`.
+        """Return the client's next fetch offset after a batch, see `RULES`.
 
         Args:
-            ended: from where it would fetch without it.
+            ended: its next fetch offset without the batch.
             header: its header.
-            offsets: of its records, markers included.
+            offsets: the offsets of its records, markers included.
         """
         if self.rule == "batch":
             return header.last_offset + 1
@@ -263,7 +264,7 @@ class Client:
         self.connect()
 
     def close(self) -> None:
-        """End the connection in good order, as the gateway does when it stops."""
+        """End the connection gracefully, like the gateway when it stops."""
         self.connection.close_session(self.world.now)
         for _ in range(20):
             if self.connection.done:
@@ -297,7 +298,7 @@ def settle(world: World, clients: list[Client]) -> None:
 
 
 def check_end(world: World, clients: list[Client]) -> None:
-    """Nobody waits for ever, all get all of it, and nothing is left of them."""
+    """Check that nobody waits forever, all get all records, and nothing is left in memory."""
     for index in range(PARTITIONS):
         log = world.broker.partition(TOPIC, index)
         log.error = 0
@@ -339,11 +340,11 @@ WEIGHTS = {
     "error": 1,
     "throttle": 1,
 }
-"""What happens, and how often."""
+"""The possible events, with their frequencies."""
 
 
 def happen(world: World, clients: list[Client], chance: random.Random) -> None:
-    """Have something happen."""
+    """Let a random event happen."""
     (what,) = chance.choices([*WEIGHTS], [*WEIGHTS.values()])
     client, index = chance.choice(clients), chance.randrange(PARTITIONS)
     log = world.broker.partition(TOPIC, index)
@@ -394,7 +395,7 @@ CLIENTS = [(4, "record"), *((11, rule) for rule in RULES), (12, "batch"), (12, "
 def test_each_response_is_the_members_own(
     version: int, rule: str, isolation: int, bounds: list[int], steps: int, most: int, seed: int
 ) -> None:
-    """Cases 47 to 52, the rights of each member; here fetches are shared as they may be."""
+    """Cases 47 to 52, and each member's rights. In this test fetches may be shared."""
     world = World(isolation)
     chance = random.Random(seed)
     pieces = random.Random(seed) if seed % 4 == 0 else None

@@ -1,4 +1,4 @@
-"""What processes tell of cooperative groups, and how that is added up."""
+"""The reports of processes about cooperative groups, and their sum."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Messages of groups: what would be lost when they are written again is refused."""
+"""Group messages whose unknown parts would be lost by encoding them again are refused."""
 
 import pytest
 

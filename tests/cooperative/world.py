@@ -1,7 +1,7 @@
 """A cooperative group in one process: a coordinator, a broker, clients and gateways, in any order of events.
 
-Clients join, process, commit, leave, are killed and stopped, and so is the gateway. What is on the way to the
-broker arrives, whatever became of who sent it. Sans-IO, and a seed gives the same run each time.
+Clients join, process, commit, leave, are killed and stopped, and so is the gateway. Requests on their way to
+the broker arrive, even if their sender has ended. Sans-IO, and a seed gives the same run each time.
 """
 
 import random
@@ -70,7 +70,7 @@ FETCH_VERSION = 12
 
 
 class Wire:
-    """A client's connection through a gateway, and what is on its way to the broker."""
+    """A client's connection through a gateway, and the requests on their way to the broker."""
 
     def __init__(self, world: "World") -> None:
         self.world = world
@@ -84,9 +84,9 @@ class Wire:
         )
         self.connection.attach(lambda: self.alarms.append(0.0), self.alarms.append)
         self.upstream = deque[bytes]()
-        """Requests that the broker has not seen."""
+        """Requests that the broker has not received."""
         self.held = False
-        """The broker holds the first one: a JoinGroup or a SyncGroup."""
+        """The broker holds back the first one: a JoinGroup or a SyncGroup."""
         self.open = True
 
     def ask(self, frame: bytes) -> None:
@@ -94,7 +94,7 @@ class Wire:
         self.pump()
 
     def pump(self) -> None:
-        """Take what the gateway has for the broker."""
+        """Take the gateway's bytes for the broker."""
         if self.open:
             assert self.connection.fault is None, self.connection.fault
             self.upstream += sent(self.connection)
@@ -106,7 +106,7 @@ class Wire:
             self.pump()
 
     def answer(self, frame: bytes) -> None:
-        """Have the broker answer the first request."""
+        """Let the broker answer the first request."""
         self.upstream.popleft()
         self.held = False
         if self.open:
@@ -114,7 +114,10 @@ class Wire:
             self.pump()
 
     def close(self) -> None:
-        """End it, as a client that vanishes, or a gateway that is killed. What was sent is on its way."""
+        """End it, like a client that vanishes, or a gateway that is killed.
+
+        Sent requests stay on their way.
+        """
         if self.open:
             self.open = False
             self.connection.ended()
@@ -127,7 +130,7 @@ class Coordinator:
     generation: int = 0
     state: str = "empty"
     members: dict[bytes, dict[bytes, bytes]] = field(default_factory=dict)
-    """By member id, the metadata of each protocol that it offers."""
+    """By member id: the metadata of each protocol of the member."""
     heard: dict[bytes, float] = field(default_factory=dict)
     joining: dict[bytes, Wire] = field(default_factory=dict)
     syncing: dict[bytes, Wire] = field(default_factory=dict)
@@ -139,7 +142,7 @@ class Coordinator:
     began: float = 0.0
 
     def handle(self, wire: Wire, frame: bytes, now: float) -> bytes | None:
-        """Answer a request; None: later."""
+        """Answer a request, or return None to answer later."""
         key = int.from_bytes(frame[4:6])
         handler = {
             JOIN_GROUP: self.join,
@@ -176,7 +179,7 @@ class Coordinator:
         self.syncing.clear()
 
     def complete(self, now: float) -> None:
-        """Form the next generation of those that have joined, if all have, or time is over."""
+        """Form the next generation of the members that have joined, if all have, or the time is over."""
         if self.state != "preparing" or not self.joining:
             if self.state == "preparing" and not self.members:
                 self.state = "empty"
@@ -317,7 +320,7 @@ class Processed(NamedTuple):
 
 
 class Client:
-    """An eager consumer as librdkafka is one: it commits before it gives up what it has."""
+    """An eager consumer like librdkafka: it commits before it releases its partitions."""
 
     def __init__(self, world: "World", name: str) -> None:
         self.world, self.name = world, name
@@ -325,7 +328,7 @@ class Client:
         self.member_id, self.generation = b"", -1
         self.wires: dict[str, Wire] = {}
         self.asked: dict[str, bytes] = {}
-        """The request in flight on each."""
+        """The request in flight on each connection."""
         self.state = "unjoined"
         self.places: list[TopicPartition] = []
         self.positions: dict[int, int] = {}
@@ -333,10 +336,10 @@ class Client:
         self.done: dict[int, int] = {}
         self.assignment = 0
         self.commits: list[tuple[int, int, int, int]] = []
-        """Acknowledged: assignment, partition, offset, and when."""
+        """Acknowledged commits: assignment, partition, offset, and time."""
         self.crashes: list[int] = []
         self.leads: list[bytes] = []
-        """All members, if it leads."""
+        """All members, if it is the leader."""
         self.beat_at = self.commit_at = 0.0
         self.sleeps_until = 0.0
         self.leaving = False
@@ -401,7 +404,7 @@ class Client:
         self.asked.pop("f", None)
 
     def lost(self) -> None:
-        """It hears that the group has gone on without it: it can commit nothing."""
+        """The client learns that the group has continued without it, so it can commit nothing."""
         self.crashes.append(self.world.step)
         self.done.clear()
         self._revoke()
@@ -416,7 +419,7 @@ class Client:
             wire.close()
 
     def cut_off(self) -> None:
-        """Lose all connections: what is in flight gets no response."""
+        """Lose all connections. Requests in flight get no response."""
         for wire in self.wires.values():
             wire.close()
         self.wires.clear()
@@ -622,7 +625,7 @@ class Client:
 
 
 class World:
-    """All of it. `run` does one thing after another by chance; `settle` lets all come to an end."""
+    """The complete system. `run` executes random events, `settle` lets everything finish."""
 
     def __init__(self, seed: int, members: int = 4, partitions: int = 2, heat: float = 1.0) -> None:
         self.chance, self.heat = random.Random(seed), heat
@@ -741,7 +744,7 @@ class World:
             wire.answer(said)
 
     def settle(self) -> None:
-        """Let all members be there, and process what is left."""
+        """Let all members join, and process the rest."""
         for slot in self.slots:
             if self.living(slot) is None:
                 self.clients.append(Client(self, slot))
@@ -753,11 +756,13 @@ class World:
     # What must hold
 
     def lost(self) -> list[tuple[int, int]]:
-        """What nobody processed."""
+        """Return the records that nobody processed."""
         return sorted(self.log.keys() - {(each.partition, each.offset) for each in self.processed})
 
     def twice(self) -> list[str]:
-        """What was processed again though its offset was committed, or without a crash."""
+        """Return the records that were processed again although their offset was committed, or without a
+        crash.
+        """
         return list(self._twice())
 
     def _twice(self) -> Iterable[str]:

@@ -85,7 +85,9 @@ def body(
 
 
 def moved(api_key: int, topic_id: UUID, leader: tuple[int, int]) -> bytes:
-    """Write the body of Produce, ShareFetch or ShareAcknowledge: partition 0 has another leader (error 6)."""
+    """Write the body of Produce, ShareFetch or ShareAcknowledge, in which partition 0 has another leader
+    (error 6).
+    """
     head = bytes(4) + b"\0\6"  # partition_index, error_code
     told = struct.pack(">ii", *leader) + b"\0"
     endpoint = struct.pack(">i", leader[0]) + _compact(f"broker-{leader[0]}") + struct.pack(">i", 9092)
@@ -106,7 +108,7 @@ def _one(element: bytes) -> bytes:
 
 
 def _tag(payload: bytes) -> bytes:
-    """A tag buffer with tag 0 alone."""
+    """Write a tag buffer with only tag 0."""
     return b"\1\0" + bytes([len(payload)]) + payload
 
 

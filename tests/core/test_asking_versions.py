@@ -1,4 +1,7 @@
-"""What the gateway itself asks a broker: its versions, only where a session would be asked for otherwise."""
+"""The gateway's own request for a broker's versions.
+
+It is sent only if a session would be requested otherwise.
+"""
 
 from typing import Any, Final
 
@@ -15,19 +18,21 @@ EPOCHS: Final[dict[str, Any]] = {"values": {"current_leader_epoch": 3}}
 
 
 def said(release: str) -> bytes:
-    """A broker's response to the gateway's own question."""
+    """Build a broker's response to the gateway's own request."""
     return framed(b"fgat" + api_versions(release)[1][8:])
 
 
 def passed(play: Playbook, version: int, wants: list[Want], *numbers: int, **fields: Any) -> None:
-    """These fetches pass, and the broker is asked nothing else."""
+    """Check that these fetches are forwarded, and the broker gets no other request."""
     for number in numbers:
         asked = fetch(version, *wants, correlation=number, **fields)
         play.exchange(asked, full(version, wants, correlation_id=number))
 
 
 def asked_third(play: Playbook, release: str, version: int = 11, **fields: Any) -> Playbook:
-    """The third fetch is the first that would ask for a session: the broker is asked for its versions."""
+    """Check that the versions are requested with the third fetch, the first one that would request a
+    session.
+    """
     passed(play, version, T, 1, 2, **fields)
     third = fetch(version, *T, correlation=3, **fields)
     play.client(third).to_broker(PROBE, third)
@@ -36,13 +41,15 @@ def asked_third(play: Playbook, release: str, version: int = 11, **fields: Any) 
 
 
 def asks_session(play: Playbook, number: int, version: int = 11, **fields: Any) -> None:
-    """This fetch asks for a session."""
+    """Check that this fetch requests a session."""
     play.client(fetch(version, *T, correlation=number, **fields))
     play.to_broker(asks(version, T, (0, 0), correlation=number, **fields))
 
 
 def test_connections_of_one_fetch_cost_nothing_more() -> None:
-    """Seen before: 20 connections of one fetch each, 3,200 bytes for clients and 11,180 for the broker."""
+    """Before the fix, 20 connections of one fetch each took 3,200 bytes for clients and 11,180 for the
+    broker.
+    """
     for _ in range(20):
         play = Playbook()
         passed(play, 11, T, 1)
@@ -112,7 +119,7 @@ def test_a_clients_own_question_is_known_for_the_next() -> None:
 
 
 def test_it_is_remembered_as_long_as_the_connection_is_open_on_which_it_said_so() -> None:
-    """A broker that is replaced, by an older one too, closes its connections first."""
+    """A broker that is replaced, even by an older one, first closes its connections."""
     versions = BrokerVersions()
     first = asked_third(Playbook(versions=versions), "4.3")
     second = Playbook(versions=versions).knows("4.3")
@@ -124,7 +131,7 @@ def test_it_is_remembered_as_long_as_the_connection_is_open_on_which_it_said_so(
 
 
 def test_it_is_forgotten_when_the_broker_closes_any_connection() -> None:
-    """Rolling upgrade, or a downgrade: the broker stops, and comes back as another."""
+    """In a rolling upgrade or a downgrade, the broker stops and returns with another release."""
     versions = BrokerVersions()
     asked_third(Playbook(versions=versions), "4.3")
     other = Playbook(versions=versions)
@@ -133,9 +140,9 @@ def test_it_is_forgotten_when_the_broker_closes_any_connection() -> None:
 
 
 def test_brokers_of_two_releases_behind_one_address() -> None:
-    """What one says of leader epochs is not believed of another: it is asked itself.
+    """One broker's answer about leader epochs is not used for another, which is asked itself.
 
-    KAFKA-9338; case 68: 2.4 would stop fencing in silence.
+    KAFKA-9338, case 68: otherwise 2.4 would silently stop fencing.
     """
     versions = BrokerVersions()
     new = asked_third(Playbook(versions=versions), "4.3")
@@ -155,7 +162,7 @@ def test_a_fetch_that_an_old_broker_can_not_take_shows_that_it_is_new() -> None:
 
 
 def test_leader_epochs_in_a_session_that_was_made_without_them() -> None:
-    """Only what this very broker says of itself lets the session go on."""
+    """Only this broker's own answer lets the session continue."""
     versions = BrokerVersions()
     first = Playbook(versions=versions).knows()
     second = Playbook(versions=versions)

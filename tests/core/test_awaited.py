@@ -1,4 +1,4 @@
-"""A response that names a broker waits until it is known whether that broker has a listener."""
+"""A response that names a broker waits until it is known whether the broker has a listener."""
 
 from typing import Final
 
@@ -22,17 +22,17 @@ class Opening:
         return None if node_id in self.node_ids else ("gate", 19093 + node_id)
 
     def asked(self, correlation: int, *brokers: int) -> None:
-        """The client asks for metadata, and the broker names these brokers."""
+        """Let the client request metadata, and the broker name these brokers."""
         self.play.client(asks := request(ApiKey.METADATA, 1, correlation)).to_broker(asks)
         self.play.broker(response(correlation, metadata(*((each, "kafka", 9092) for each in brokers))))
 
     def opened(self, *node_ids: int) -> Playbook:
-        """These have listeners now."""
+        """Report that these brokers have listeners now."""
         self.node_ids -= set(node_ids)
         return self.waited_for(*node_ids)
 
     def waited_for(self, *node_ids: int) -> Playbook:
-        """These were waited for long enough."""
+        """Report that the wait for these brokers is over."""
         self.play.connection.brokers_opened(frozenset(node_ids))
         return self.play
 

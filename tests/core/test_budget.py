@@ -92,7 +92,7 @@ def test_a_holder_whose_client_does_not_read_is_not_the_one_that_goes_on() -> No
 
 
 def test_responses_that_lie_until_the_limit_let_no_other_be_completed() -> None:
-    """Each that went on would add its own to them: clients that do not read would fill the memory."""
+    """If they continued, each would add its own response. Clients that do not read would fill the memory."""
     budget, a, b, c = _three()
     a.can_go_on = False
     a.holds(200)
@@ -149,7 +149,7 @@ def test_what_is_small_never_waits_and_counts() -> None:
 
 
 def test_the_time_of_one_that_waited_begins_when_it_goes_on() -> None:
-    """It was closed in place of the one that it had waited for."""
+    """Before the fix, it was closed instead of the connection that it had waited for."""
     budget, a, b, _ = _three()
     a.can_go_on = False
     a.holds(200)

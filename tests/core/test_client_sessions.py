@@ -1,4 +1,4 @@
-"""Clients with sessions at the gateway: through the core, over brokers that give none, or have their own."""
+"""Clients with sessions at the gateway, through the core, before brokers with and without sessions."""
 
 import random
 from collections.abc import Callable
@@ -56,7 +56,7 @@ class Gateway:
         return gate
 
     def begin(self, message: bytes) -> Finish:
-        """Send a fetch on a connection that waits for nothing."""
+        """Send a fetch on an idle connection."""
         gate = self.idle.pop() if self.idle else self.connect()
         gate.connection.receive_client(framed(message), 0.0)
 
@@ -69,7 +69,7 @@ class Gateway:
         return finish
 
     def check(self) -> None:
-        """Hold what was counted, and what is still kept."""
+        """Check the counts and the memory in use."""
         for gate in self.gates:
             gate.check_tally()
             gate.close(0.0)
@@ -131,7 +131,7 @@ OTHERWISE_IN_1 = (
 @pytest.mark.parametrize("release", ["1.0", "1.1"])
 @every_case(7)
 def test_v7_over_kafka_1_0_and_1_1(case: Case, version: int, release: str) -> None:
-    """Trap 4: v7 toward the client, v6 toward the broker; and 1.1 without slots."""
+    """Trap 4: v7 toward the client, v6 toward the broker. For 1.1, a broker without slots."""
     if case.__name__ in OTHERWISE_IN_1:
         return
     world = Modelled()
@@ -185,7 +185,7 @@ def test_a_brokers_own_session_passes() -> None:
 
 
 def test_a_session_of_the_brokers_and_then_one_of_the_gateways() -> None:
-    """The broker's slots run out, and are free again."""
+    """The broker's slots are used up, and later free again."""
     gateway = Gateway(broker(slots=1000), asks_broker=True)
     client = Client(gateway)
     native = client.fetch(*FOO, session=(0, 0)).session_id
@@ -216,7 +216,7 @@ def test_with_on_the_brokers_sessions_are_not_the_clients() -> None:
 
 
 def test_a_session_outlives_its_connection() -> None:
-    """Trap 20: Java goes on with it on another connection."""
+    """Trap 20: Java continues it on another connection."""
     gateway = Gateway(broker())
     client = Client(gateway)
     made = client.fetch(*FOO, session=(0, 0)).session_id
@@ -229,7 +229,7 @@ def test_a_session_outlives_its_connection() -> None:
 
 
 def test_v7_before_the_versions_are_known_on_this_connection() -> None:
-    """A client need not ask each broker; one that was offered v7 speaks it."""
+    """A client need not ask each broker. If v7 was offered to it once, it uses v7."""
     gateway = Gateway(broker("1.0"), asks_broker=True)
     Client(gateway, 7)
     assert gateway.manager.raised
@@ -243,7 +243,7 @@ def test_v7_before_the_versions_are_known_on_this_connection() -> None:
 
 
 def test_a_client_without_sessions_before_a_broker_without() -> None:
-    """Law 1: what v7 adds is taken away again."""
+    """Law 1: the fields that v7 adds are removed again."""
     gateway = Gateway(broker("1.0"), asks_broker=True)
     client = Client(gateway, 7)
     for number in range(5):
@@ -294,7 +294,7 @@ def test_fetches_that_come_together_are_served_one_after_the_other() -> None:
 
 @pytest.mark.parametrize("last", ["fetch", "versions"])
 def test_what_a_client_sent_before_it_closed_its_writing_half_is_answered(last: str) -> None:
-    """Section 1.7: a broker does so. The second fetch waits for the response to the first."""
+    """Section 1.7: a broker does the same. The second fetch waits for the response to the first."""
     gateway = Gateway(broker())
     client = Client(gateway)
     made = client.fetch(*FOO, session=(0, 0)).session_id
@@ -376,7 +376,7 @@ def test_who_asks_each_time_and_uses_none_has_no_session() -> None:
 
 @pytest.mark.parametrize("ended", ["closed", "emptied"])
 def test_who_ends_its_sessions_gets_others(ended: str) -> None:
-    """Section 6.7: they fill no slots."""
+    """Section 6.7: they do not fill slots."""
     gateway = Gateway(broker(), asks_broker=True)
     client = Client(gateway)
     for _ in range(6):
@@ -391,7 +391,7 @@ def test_who_ends_its_sessions_gets_others(ended: str) -> None:
 
 @pytest.mark.parametrize("steps", [(), ("data",), ("evicted",), ("data", "evicted")])
 def test_a_session_with_the_broker_below_one_with_the_client(steps: tuple[str, ...]) -> None:
-    """Section 6.11: an eviction at the broker is not the client's business."""
+    """Section 6.11: an eviction at the broker does not affect the client."""
     gateway = Gateway(broker(slots=1000))
     client = Client(gateway)
     made = client.fetch(*FOO, session=(0, 0)).session_id
@@ -411,7 +411,7 @@ def test_a_session_with_the_broker_below_one_with_the_client(steps: tuple[str, .
 
 
 def test_the_clients_of_hostile_bytes_only_hurt_themselves() -> None:
-    """Fetches in any session, of any list: no fault of the core."""
+    """Fetches in any session, with any list, cause no fault of the core."""
     gateway = Gateway(broker(), asks_broker=True, slots=16)
     chance = random.Random(3)
     client = Client(gateway)
@@ -431,7 +431,7 @@ def test_the_clients_of_hostile_bytes_only_hurt_themselves() -> None:
 
 
 def test_requests_are_those_of_a_client_without_sessions() -> None:
-    """What a broker sees is a full fetch (0, -1), or with auto the client's own (0, 0)."""
+    """The broker gets a full fetch (0, -1), or with auto the client's own (0, 0)."""
     for asks_broker, epoch in ((False, -1), (True, 0)):
         gateway = Gateway(broker(), asks_broker=asks_broker)
         client = Client(gateway)
@@ -449,7 +449,7 @@ def test_requests_are_those_of_a_client_without_sessions() -> None:
 
 
 LONG: tuple[Want, ...] = tuple((f"t{number}", 0) for number in range(MAX_TOPICS + 1))
-"""A list that is not read."""
+"""A list that is too long to be read."""
 
 
 @pytest.mark.parametrize(
@@ -459,7 +459,9 @@ LONG: tuple[Want, ...] = tuple((f"t{number}", 0) for number in range(MAX_TOPICS 
 def test_with_on_a_list_that_is_not_read_gets_no_session_of_the_brokers(
     version: int, large: bool, seed: int | None
 ) -> None:
-    """Nobody would serve its next fetch: 70 for ever, and a session left behind at the broker each time."""
+    """Nobody would serve its next fetch: the client would get 70 forever, and leave a session at the broker
+    each time.
+    """
     gateway = Gateway(broker(slots=1000), chance=None if seed is None else random.Random(seed))
     client = Client(gateway, version)
     names = [f"{'x' * 240 if large else ''}{number}" for number in range(4096 if large else MAX_TOPICS + 1)]
@@ -500,7 +502,7 @@ def test_followers_keep_what_they_say_of_their_session() -> None:
 
 
 def test_with_on_who_floods_once_is_not_led_to_a_session_of_the_brokers() -> None:
-    """Section 6.7: it gets none, and what it would have got from the broker nobody would serve."""
+    """Section 6.7: it gets no session. If it got one from the broker, nobody would serve it."""
     gateway = Gateway(broker(slots=1000))
     client = Client(gateway)
     ids = [client.fetch(*FOO, session=(0, 0)).session_id for _ in range(6)]
@@ -511,7 +513,7 @@ def test_with_on_who_floods_once_is_not_led_to_a_session_of_the_brokers() -> Non
 
 
 def test_a_broker_and_the_gateway_never_give_one_id_to_two_clients() -> None:
-    """The next fetch says nothing but the id: one client would get the other's partitions."""
+    """The next fetch only contains the id, so one client would get the other's partitions."""
     ids = iter([5, 5, 6])
     gateway = Gateway(broker(slots=1000), asks_broker=True)
     cache = gateway.manager.cache = FetchSessionCache(lambda first, last: next(ids, last))

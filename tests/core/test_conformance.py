@@ -1,7 +1,7 @@
 """Conformance cases (fetch-semantics 7) through the connection core, against the model broker.
 
-A client without sessions fetches through the gateway; what it gets is held, byte for byte, against what the
-broker answers the same fetch directly at that moment.
+A client without sessions fetches through the gateway. Each response is compared, byte for byte, with the
+broker's direct response to the same fetch at that moment.
 """
 
 import random
@@ -43,7 +43,7 @@ def test_each_change_alone(version: int) -> None:
 
 @pytest.mark.parametrize("version", [7, 11, 12, 16])
 def test_what_the_client_alone_changes(version: int) -> None:
-    """Case 23: the new values are read with, though the broker answers nothing of them."""
+    """Case 23: the new values are used for reading, although the broker's response does not mention them."""
     client = Client(version)
     for size in (5, 6, 7):
         client.part().append(bytes(size))
@@ -89,8 +89,10 @@ def test_a_high_watermark_that_goes_back(version: int) -> None:
 
 @pytest.mark.parametrize("version", [12, 13, 16, 18])
 def test_divergence_each_time(version: int) -> None:
-    """Cases 29 and 69: a last_fetched_epoch whose log ended earlier: told in every response, at an unchanged
-    watermark."""
+    """Cases 29 and 69: a last_fetched_epoch whose log ended earlier.
+
+    Every response reports it, at an unchanged watermark.
+    """
     client = Client(version)
     client.part().append(b"x", count=2)
     client.part().move_leader(1, 5)
@@ -111,7 +113,7 @@ def test_divergence_each_time(version: int) -> None:
 
 
 def test_ids_come_and_go() -> None:
-    """Case 57: a client that loses an id falls back to v12, and returns: no 106, and never two sessions.
+    """Case 57: a client that loses an id uses v12 for a while. It never gets 106, and never has two sessions.
 
     Trap 27.
     """
@@ -139,8 +141,8 @@ def test_partitions_fill_the_response_in_order() -> None:
 
 
 def test_starvation_ends_by_the_sessions_own_order() -> None:
-    """Case 58: whoever got records goes to the back of the session: under a limit every partition gets its
-    turn.
+    """Case 58: a partition that got records moves to the end of the session, so under a limit each one gets
+    its turn.
 
     Trap 25a.
     """
@@ -262,8 +264,9 @@ SPOKEN = {
 @pytest.mark.parametrize(("release", "version"), [(one, v) for one, found in SPOKEN.items() for v in found])
 @pytest.mark.parametrize("isolation", [0, 1])
 def test_an_idle_client_gets_what_it_always_got(release: str, version: int, isolation: int) -> None:
-    """Cases 70 and 98: byte for byte, brokers up to 2.0 included, which tell read_uncommitted no last stable
-    offset."""
+    """Cases 70 and 98: byte for byte, including brokers up to 2.0, which send no last stable offset to
+    read_uncommitted.
+    """
     client = Client(version, release)
     client.part().append(b"x", count=3)
     wants = [("t", 0, 3), *all_of()[1:], ("u", 0)]
@@ -279,14 +282,14 @@ def test_an_idle_client_gets_what_it_always_got(release: str, version: int, isol
 
 
 def test_isolation_changes_fill_in_no_old_last_stable_offset() -> None:
-    """Case 98: up to 2.0 read_uncommitted says -1: read_committed must not get it from there. Trap 26."""
+    """Case 98: up to 2.0, read_uncommitted gets -1. It must not be used for read_committed. Trap 26."""
     client = Client(8, "2.0").established(*all_of())
     for isolation in (1, 1, 1, 1, 0, 0, 0, 0):
         client.same(*all_of(), isolation_level=isolation)
 
 
 def test_a_new_connection_begins_in_full() -> None:
-    """Case 72: the broker has lost nothing, but a response may have been lost: nothing is continued.
+    """Case 72: the broker has lost nothing, but a response may be lost, so the session is not continued.
 
     Trap 19.
     """
@@ -341,7 +344,7 @@ def test_seek_back_on_an_idle_partition(version: int) -> None:
 
 
 def test_a_thousand_pauses_and_rebalances() -> None:
-    """Case 79: the session follows the list, and no partition is left frozen at an old offset.
+    """Case 79: the session follows the list, and no partition stays at an old offset.
 
     Traps 24 and 28.
     """
@@ -386,7 +389,7 @@ def test_a_topic_deleted_and_made_anew_by_name(version: int) -> None:
 
 @pytest.mark.parametrize("version", [13, 16, 18])
 def test_a_topic_deleted_and_made_anew_by_id(version: int) -> None:
-    """Case 80: never 103, and 100 as a broker without a session says it. Trap 8."""
+    """Case 80: never 103, and 100 as from a broker without a session. Trap 8."""
     client = Client(version).established(("t", 0), ("u", 0))
     client.broker.delete_topic("u")
     for _ in range(3):
@@ -434,8 +437,10 @@ def test_a_preferred_replica_is_passed_and_the_partition_forgotten(version: int)
 
 @pytest.mark.parametrize(("before", "after"), [("3.7", "3.9"), ("4.3", "4.3"), ("3.9", "2.8")])
 def test_a_broker_that_comes_back_without_its_sessions(before: str, after: str) -> None:
-    """Case 92: another release, other ways to number sessions; the connection is kept, as behind a load
-    balancer."""
+    """Case 92: another release numbers sessions differently.
+
+    The connection stays open, as behind a load balancer.
+    """
     client = Client(12, before).established(*all_of())
     renewed = ModelBroker(release=after, seed=5)
     renewed.topics = client.broker.topics
@@ -496,15 +501,16 @@ def test_a_full_cache_means_no_session_and_no_loop(release: str) -> None:
 
 
 def many(count: int) -> list[CachedPartition]:
-    """A session that no consumer's is large enough to evict."""
+    """A session that is too large for any consumer's session to evict."""
     parts = (FetchPartition(partition=index, fetch_offset=0) for index in range(count))
     return [CachedPartition("other", ZERO_ID, part) for part in parts]
 
 
 @pytest.mark.parametrize("version", [8, 12, 16])
 def test_a_batch_that_no_quota_lets_through(version: int) -> None:
-    """Case 97: empty and throttled for ever, as without the gateway; no session is lost and nothing asked
-    twice.
+    """Case 97: responses are empty and throttled forever, as without the gateway.
+
+    No session is lost, and no fetch is sent twice.
 
     Trap 13.
     """

@@ -1,4 +1,4 @@
-"""One client connection in transcripts: order, what passes, what is cut, and how it ends."""
+"""One client connection in transcripts: order, forwarded and rewritten bytes, and its end."""
 
 import random
 
@@ -22,7 +22,7 @@ SASL_HANDSHAKE, SASL_AUTHENTICATE = 17, 36
 
 
 def produce(correlation: int, acks: int, size: int = 40) -> bytes:
-    """Produce v3 without a transaction."""
+    """Build a Produce v3 without a transaction."""
     return request(0, 3, correlation, b"\xff\xff" + acks.to_bytes(2, signed=True) + bytes(size))
 
 
@@ -40,7 +40,7 @@ HALVES = {
 
 
 def seen(connection: Connection) -> tuple[bool, bool]:
-    """Whether a first request has come, and whether the client waits for a response."""
+    """Return whether a first request was received, and whether the client waits for a response."""
     return connection.begun, connection.busy
 
 
@@ -72,7 +72,7 @@ def test_half_a_request_that_is_answered_is_none_to_wait_for() -> None:
 
 
 def test_of_a_large_first_request_a_part_will_do() -> None:
-    """A Produce of many megabytes takes its time on a slow line; a fetch is in memory until it is whole."""
+    """A Produce of many megabytes takes long on a slow line. A fetch is buffered until it is complete."""
     play = Playbook()
     sent = produce(1, -1, 10_000_000)[: READ_WITHIN + 1]
     play.client(sent).to_broker(sent)
@@ -141,7 +141,7 @@ def test_what_is_not_understood_passes_byte_for_byte(api_key: int) -> None:
 
 @pytest.mark.parametrize("correlation", [0, 1, -1, 2**31 - 1, 2**31 - 8, -(2**31)])
 def test_correlation_ids_stay(correlation: int) -> None:
-    """Trap 17: those from 2^31-8 on are Java's own for re-authentication."""
+    """Trap 17: ids from 2^31-8 on are Java's own for re-authentication."""
     Playbook().exchange(request(METADATA, 9, correlation), response(correlation, b"x"))
 
 
@@ -157,7 +157,7 @@ def test_fetches_through_a_session_keep_theirs(version: int, correlation: int) -
 
 
 def test_responses_come_in_the_order_of_the_requests() -> None:
-    """Trap 16: one request at a time, answered in order. Trap 37: requests that wait behind a fetch."""
+    """Trap 16: one request at a time, answered in order. Trap 37: requests wait for an earlier fetch."""
     play = Playbook()
     asked = [request(METADATA, 9, 5), produce(6, -1), request(12, 0, 7)]
     play.client(*asked).to_broker(*asked)
@@ -195,7 +195,7 @@ def test_acks_are_found_however_the_bytes_come(version: int, chunk: int) -> None
 
 
 def test_a_transactional_id_that_never_ends_is_not_waited_for() -> None:
-    """Case 86: what tells acks lies within the first 128 KiB, or it passes as answered."""
+    """Case 86: acks is within the first 128 KiB, or the request is treated as one with a response."""
     head = request(0, 3, 1, b"\x7f\xff" + bytes(40_000))[4:]
     play = Playbook().client(framed(head), chunk=1000)
     assert play.takes_broker() == framed(head)
@@ -214,7 +214,7 @@ def test_metadata_behind_a_parked_fetch() -> None:
 
 @pytest.mark.parametrize("code", [70, 71, 106])
 def test_metadata_behind_a_fetch_that_is_resent(code: int) -> None:
-    """Case 84; case 71, too: the responses to later requests wait for the repeated fetch, in its place.
+    """Cases 84 and 71: the responses to later requests wait for the repeated fetch.
 
     Traps 6 and 17.
     """
@@ -234,7 +234,7 @@ def test_metadata_behind_a_fetch_that_is_resent(code: int) -> None:
 
 
 def test_a_repeated_response_streams_past_what_waits() -> None:
-    """The response that was waited for goes on chunk by chunk; a later one that has begun follows it."""
+    """The awaited response continues chunk by chunk. A later one that has begun follows it."""
     play = Playbook().established(16, T)
     play.client(fetch(16, *T, correlation=10), request(METADATA, 8, 11)).takes_broker()
     play.broker(fetch_response(16, error_code=70, correlation_id=10)).takes_broker()
@@ -249,7 +249,7 @@ def test_a_repeated_response_streams_past_what_waits() -> None:
 
 
 def test_our_own_frames_wait_for_the_end_of_a_request_that_is_being_passed() -> None:
-    """A fetch is repeated while half a Produce has gone: the broker would take it for the other half."""
+    """A fetch is repeated after half of a Produce was sent. The broker would treat it as the other half."""
     play = Playbook().established(16, T)
     play.client(fetch(16, *T, correlation=10)).to_broker(asks(16, [], (SESSION_ID, 1), correlation=10))
     whole = produce(11, -1, 500)
@@ -264,7 +264,7 @@ def test_our_own_frames_wait_for_the_end_of_a_request_that_is_being_passed() -> 
 
 
 def test_a_client_with_too_much_in_flight_is_not_read() -> None:
-    """Trap 14: a throttled client is not read without limit, and quotas go by its client id."""
+    """Trap 14: a throttled client is not read without limit, and quotas use its client id."""
     play = Playbook()
     for number in range(MAX_IN_FLIGHT):
         assert play.connection.reads_client
@@ -278,7 +278,7 @@ def test_a_client_with_too_much_in_flight_is_not_read() -> None:
 
 
 def script(version: int) -> list[tuple[bytes, bytes]]:
-    """Requests of a client with a session, and the broker's responses to what the gateway makes of them."""
+    """Build requests of a client with a session, and the broker's responses to the gateway's requests."""
     spoken = max(version, 7)
     changes = fetch_response(
         spoken, ("t", [entry(1, 9, records=b"r" * 90)]), correlation_id=10, session_id=SESSION_ID
@@ -352,7 +352,7 @@ def test_noise_from_the_client_ends_at_worst_the_connection(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(60))
 def test_noise_from_the_broker_ends_at_worst_the_connection(seed: int) -> None:
-    """A response of the right length and correlation id with anything in it, to each kind of fetch."""
+    """A response with the right length and correlation id and any contents, to each kind of fetch."""
     chance = random.Random(seed)
     play = Playbook().established(16, T)
     if seed % 3 == 0:
@@ -401,7 +401,7 @@ def test_the_longest_frame_that_is_taken() -> None:
 
 
 def test_tls_on_a_plaintext_port_is_named() -> None:
-    """Trap 34: TLS on a plaintext port cannot be read and is named."""
+    """Trap 34: TLS on a plaintext port can't be read, and the fault names it."""
     play = Playbook().client(bytes.fromhex("16030100f5010000f10303")).nothing()
     assert play.connection.fault == Fault(side="client", reason="TLS on a plaintext listener")
 
@@ -434,7 +434,7 @@ def test_a_fault_lets_earlier_responses_go() -> None:
 
 
 def test_what_a_fetch_header_lacks() -> None:
-    """A fetch whose client id goes beyond it: the broker says what it thinks of it."""
+    """A fetch whose client id extends beyond its end. The broker decides about it."""
     frame = framed(b"\0\1\0\x10" + bytes(4) + b"\x7f\xff" + bytes(10))
     Playbook().exchange(frame, response(0, b"closed"))
 
@@ -443,7 +443,7 @@ def test_what_a_fetch_header_lacks() -> None:
 
 
 def test_api_versions_is_cut_to_what_is_understood() -> None:
-    """Trap 5: no version is agreed on that the gateway cannot read."""
+    """Trap 5: client and broker agree on no version that the gateway can't read."""
     body = bytes.fromhex("0000 00000003 0001 0004 0014 0063 0000 7fff 0012 0000 0005")
     less = bytes.fromhex("0000 00000003 0001 0004 0012 0063 0000 7fff 0012 0000 0004")
     asked = request(18, 0, 1)
@@ -452,7 +452,7 @@ def test_api_versions_is_cut_to_what_is_understood() -> None:
 
 
 def test_an_unknown_version_is_refused_as_brokers_do() -> None:
-    """Case 85: v5 is none that the gateway could cut: error 35 in v0 form, and the client asks again.
+    """Case 85: the gateway can't cut v5. It sends error 35 in v0 form, and the client asks again.
 
     Trap 31.
     """
@@ -488,7 +488,9 @@ def test_the_client_names_its_software() -> None:
 
 
 def test_a_client_that_does_not_ask_for_versions_is_asked_for() -> None:
-    """KafkaJS asks, kafka-go's Conn may not: what the broker can is asked for once, under its client id.
+    """KafkaJS asks, kafka-go's Conn may not.
+
+    The gateway asks once for the broker's versions, with the client's id.
 
     Trap 14.
     """
@@ -509,8 +511,9 @@ def test_a_client_that_does_not_ask_for_versions_is_asked_for() -> None:
 
 
 def test_handshake_v0_goes_opaque() -> None:
-    """Case 87: tokens follow without Kafka's header, in both directions; a fetch after them passes as it
-    is.
+    """Case 87: tokens without Kafka's header follow in both directions.
+
+    A fetch after them is forwarded unchanged.
 
     Trap 33.
     """
@@ -528,7 +531,7 @@ def test_handshake_v0_goes_opaque() -> None:
 
 @pytest.mark.parametrize("chunk", [1, 7, 50])
 def test_tokens_in_the_same_bytes_as_the_handshake(chunk: int) -> None:
-    """Case 87. Trap 33: SASL tokens pass, framed or bare."""
+    """Case 87. Trap 33: SASL tokens are forwarded, framed or not."""
     asked = request(SASL_HANDSHAKE, 0, 1, b"\0\x05PLAIN") + framed(b"\0user\0password")
     play = Playbook().client(asked, chunk=chunk)
     assert play.takes_broker() == asked
@@ -566,7 +569,7 @@ def test_closing_without_a_session() -> None:
 
 @pytest.mark.parametrize("version", range(4, 19))
 def test_a_session_is_closed_at_the_broker(version: int) -> None:
-    """Case 88. Trap 21: what the gateway opened it closes."""
+    """Case 88. Trap 21: the gateway closes its own sessions."""
     play = Playbook().established(version, T)
     play.events()
     play.close().to_broker(asks(version, [], (SESSION_ID, -1), correlation=3))
@@ -583,7 +586,7 @@ def test_closing_twice_says_it_once() -> None:
 
 
 def test_a_session_is_closed_once_though_another_response_comes_before_its_own() -> None:
-    """A forwarded fetch is outstanding, then one of the session: the close is not sent a second time."""
+    """A forwarded fetch is outstanding, and then one of the session. The close is not sent a second time."""
     play = Playbook().established(16, T)
     twice = [*T, T[0]]
     play.client(fetch(16, *twice, correlation=8)).to_broker(fetch(16, *twice, correlation=8))
@@ -606,7 +609,7 @@ def test_after_closing_nothing_is_taken_from_the_client() -> None:
 
 
 def test_closing_with_a_fetch_parked() -> None:
-    """What is in flight is finished: its response is still completed from the session."""
+    """Requests in flight are finished, and the response is still completed from the session."""
     play = Playbook().established(16, T)
     play.client(fetch(16, *T, correlation=9)).to_broker(asks(16, [], (SESSION_ID, 1), correlation=9))
     play.close().to_broker(asks(16, [], (SESSION_ID, -1), correlation=3))
@@ -619,7 +622,7 @@ def test_closing_with_a_fetch_parked() -> None:
 
 
 def test_closing_while_a_session_is_asked_for() -> None:
-    """It is closed when it comes. Trap 21."""
+    """The session is closed when it arrives. Trap 21."""
     play = Playbook().knows()
     for number in (1, 2):
         play.exchange(fetch(16, *T, correlation=number), full(16, T, correlation_id=number))
@@ -658,7 +661,7 @@ def test_closing_with_a_full_fetch_parked_that_fails() -> None:
 
 
 def test_closing_in_the_middle_of_a_request_says_nothing() -> None:
-    """The broker would take (id, -1) for the rest of it. There is nothing to wait for."""
+    """The broker would treat (id, -1) as the rest of the request. There is nothing to wait for."""
     play = Playbook().established(16, T)
     whole = produce(9, -1)
     play.client(whole[:30]).to_broker(whole[:30])
@@ -686,7 +689,7 @@ def test_closing_in_the_middle_of_a_produce_without_acks_waits_for_earlier_respo
 
 
 def test_closing_in_the_middle_of_a_fetch_that_has_not_been_sent() -> None:
-    """Of a fetch nothing goes before it is whole: its beginning is dropped, and the session closed."""
+    """No part of a fetch is sent before it is complete. Its beginning is dropped, and the session closed."""
     play = Playbook().established(16, T)
     play.client(fetch(16, *T, correlation=9)[:50]).nothing()
     play.close().to_broker(asks(16, [], (SESSION_ID, -1), correlation=3))
@@ -728,7 +731,7 @@ def test_bytes_are_counted_on_both_sides() -> None:
 
 
 def metadata(correlation: int, host: bytes, port: int) -> bytes:
-    """Metadata v0 that names broker 2 and no topic."""
+    """Build Metadata v0 that names broker 2 and no topic."""
     body = b"\0\0\0\1" + b"\0\0\0\2" + len(host).to_bytes(2) + host + port.to_bytes(4) + b"\0\0\0\0"
     return response(correlation, body)
 
@@ -743,7 +746,7 @@ def test_addresses_lead_through_the_gateway(chunk: int) -> None:
 
 
 def test_addresses_that_are_not_understood_end_the_connection() -> None:
-    """They would lead the client past the gateway; and what follows them is not taken for their place."""
+    """They would lead the client past the gateway. Later bytes do not take their place."""
     play = Playbook(resolve=lambda node_id, _host, _port, /: ("gw", 19_092 + node_id))
     asked = request(METADATA, 0, 5, b"\0\0\0\0") + request(12, 0, 6)
     play.client(asked).to_broker(asked)

@@ -1,4 +1,4 @@
-"""The little that the shared state of a connection does by itself."""
+"""The few functions of a connection's shared state."""
 
 import gc
 import weakref
@@ -48,7 +48,7 @@ class Tracked(Connection):
 
 
 def test_a_connection_goes_as_soon_as_nobody_needs_it() -> None:
-    """It is no part of a cycle, so that a closed connection's memory does not wait for the collector."""
+    """It is not part of a cycle, so that a closed connection's memory does not wait for the collector."""
     connection = Tracked(sessions=SessionLimits(max_sessions=1), resolve=None)
     gone = weakref.ref(connection)
     gc.disable()

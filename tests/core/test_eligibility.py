@@ -1,4 +1,4 @@
-"""Why a fetch does not go through the session: one reason after the other, on one connection's record."""
+"""The reasons why a fetch does not use the session, one after the other, on one connection."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What a fetch is, by what it says of a session."""
+"""The kind of a fetch, by its session fields."""
 
 import pytest
 

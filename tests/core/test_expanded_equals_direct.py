@@ -1,8 +1,8 @@
-"""For any sequence of fetches and any behaviour that the rules allow a broker, the client gets what a fetch
-without a session would have got at that moment: same entries, same bytes, and never a session's own trouble.
+"""For any sequence of fetches and any allowed behaviour of a broker, each response equals that of a fetch
+without a session at that moment: same entries, same bytes, and no errors of sessions.
 
-The broker is the model, which live brokers have confirmed. Entries stand in request order, or as the broker
-without a session orders them (errors that it finds before reading stand last there).
+The broker is the model, which was checked against live brokers. Entries are in request order, or in the
+broker's order without a session (errors that it finds before reading come last).
 """
 
 import os
@@ -32,7 +32,7 @@ from tests.model.wire import (
 from tests.twin import Twin
 
 EXAMPLES = int(os.environ.get("LAW_EXAMPLES", "50"))
-"""Histories tried; a soak sets more."""
+"""The number of histories. A soak test sets a higher one."""
 RELEASES = ("1.0.2", "1.1.1", "2.0.1", "2.4.1", "2.8.2", "3.7.2", "3.9.1", "4.3.0")
 TOPICS = ("a", "b", "cc")
 PARTITIONS = 4
@@ -40,11 +40,11 @@ METADATA = bytes.fromhex("00030001000000630001780000")
 API_VERSIONS = bytes.fromhex("001200000000006200017800")[:11]
 NODES = {n: NodeEndpoint(node_id=n, host=f"b{n}", port=9092) for n in (1, 2)}
 BATCHES = (1, 20, 300)
-"""Sizes of batches; a limit of `BIG` never cuts."""
+"""Sizes of batches. A limit of `BIG` never cuts."""
 
 
 class AnyClientAnyBroker(RuleBasedStateMachine):
-    """Rules change the world; `fetch` checks the law."""
+    """Rules change the state, and `fetch` checks the law."""
 
     @initialize(
         release=st.sampled_from(RELEASES),
@@ -76,7 +76,7 @@ class AnyClientAnyBroker(RuleBasedStateMachine):
         self.broker = ModelBroker(release=release, slots=slots, seed=seed, dialect=dialect, empties=empties)
         self.broker.nodes = NODES
         self.ids: dict[str, bytes] = {}
-        """As the client knows them."""
+        """Topic ids, as the client knows them."""
         for name in TOPICS:
             self.create(name)
         self.sessions = SessionLimits(max_sessions=max_sessions)
@@ -170,13 +170,15 @@ class AnyClientAnyBroker(RuleBasedStateMachine):
 
     @rule()
     def learn_ids(self) -> None:
-        """The client has asked for Metadata."""
+        """The client has requested Metadata."""
         self.ids |= {name: topic.topic_id for name, topic in self.broker.topics.items()}
 
     @rule(name=names)
     def deny_or_allow(self, name: str) -> None:
-        """Not of a topic whose id is another now: a session says 29 by its old name, where a direct fetch
-        says 100, and nothing tells that apart."""
+        """A topic whose id has changed is excluded.
+
+        A session gives 29 for its old name, a direct fetch gives 100, and nothing shows the difference.
+        """
         topic = self.broker.topics.get(name)
         if topic is not None and topic.topic_id == self.ids[name]:
             self.broker.denied ^= {name}
@@ -206,13 +208,13 @@ class AnyClientAnyBroker(RuleBasedStateMachine):
 
     @rule(ms=st.sampled_from([0, 0, 40]))
     def throttle(self, ms: int) -> None:
-        """Without endpoints of leaders: see what `test_endpoints_that_a_throttle_keeps_back` tells."""
+        """Without endpoints of leaders, see `test_endpoints_that_a_throttle_keeps_back`."""
         self.broker.throttle_ms = ms
         self.broker.nodes = {} if ms else NODES
 
     @rule()
     def restart(self) -> None:
-        """All sessions are gone; the connection is not, for it is what the next rules are about."""
+        """All sessions are lost. The connection stays open, because the next rules need it."""
         for session in list(self.broker.cache.sessions.values()):
             self.broker.cache.remove(session)
 
@@ -281,7 +283,7 @@ class AnyClientAnyBroker(RuleBasedStateMachine):
 
     @rule(wanted=st.lists(st.tuples(names, st.integers(0, PARTITIONS)), max_size=14))
     def choose(self, wanted: list[tuple[str, int]]) -> None:
-        """Any list: empty, split topics, partitions twice or that are none."""
+        """Choose any list: empty, split topics, duplicate or invalid partitions."""
         self.wanted = wanted
 
     @rule(name=names)
@@ -349,12 +351,12 @@ class AnyClientAnyBroker(RuleBasedStateMachine):
 
     @rule(steps=st.integers(1, 4))
     def hold_back(self, steps: int) -> None:
-        """Let more than one thing happen before the next fetch."""
+        """Let more than one event happen before the next fetch."""
         self.holds = steps
 
     @rule(times=st.integers(1, 4), follows=st.booleans())
     def poll(self, times: int, follows: bool) -> None:
-        """Fetch and fetch again, going on from what was read if `follows`."""
+        """Fetch repeatedly. With `follows`, continue after the records that were read."""
         for _ in range(times):
             self.ask([self.request()])
             if follows:
@@ -362,7 +364,7 @@ class AnyClientAnyBroker(RuleBasedStateMachine):
 
     @invariant()
     def fetch(self) -> None:
-        """The law, after every step."""
+        """Check the law after each step."""
         if not hasattr(self, "gate"):
             return
         self.holds -= 1
@@ -371,7 +373,7 @@ class AnyClientAnyBroker(RuleBasedStateMachine):
 
     @rule(between=st.booleans())
     def fetch_without_waiting(self, between: bool) -> None:
-        """Two fetches behind each other, something else in between."""
+        """Send two fetches without waiting, with something else in between."""
         requests = [self.request(), self.request()]
         self.ask(requests, other=METADATA if between else None)
 
@@ -394,8 +396,9 @@ TestAnyClientAnyBroker.settings = examples(EXAMPLES, stateful_step_count=25)
 
 
 def test_endpoints_that_a_throttle_keeps_back() -> None:
-    """A response thrown away to throttle names the leaders' endpoints all the same (v16 and later), but not
-    if it hides that the session is lost. Nobody misses them: what they are for are entries, and it has none.
+    """A response that was emptied by a throttle still names the leaders' endpoints (v16 and later), but not
+    if it hides the loss of the session. They are not needed, because they refer to entries, and there are
+    none.
     """
     history = AnyClientAnyBroker()
     history.begin(

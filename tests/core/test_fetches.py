@@ -1,5 +1,4 @@
-"""Which fetches go through the session, and what becomes of their responses: transcripts of
-one connection."""
+"""Fetches through the session and their responses: transcripts of one connection."""
 
 from typing import Any
 
@@ -46,7 +45,7 @@ def test_full_fetches_in_and_incremental_ones_out(version: int) -> None:
 
 @pytest.mark.parametrize("version", [7, 12, 16])
 def test_a_rotated_list_is_the_same_list(version: int) -> None:
-    """Trap 47: changes are found by content, not by place."""
+    """Trap 47: changes are found by content, not by position."""
     play = Playbook().established(version, T)
     for number, wants in enumerate(([T[1], T[2], T[0]], [T[2], T[0], T[1]], T), 1):
         turn(
@@ -61,7 +60,7 @@ def test_a_rotated_list_is_the_same_list(version: int) -> None:
 
 
 ONE: list[Want] = [("t", 0), ("t", 1), ("t", 2)]
-"""A list of one topic: its rotations go the short way."""
+"""A list of one topic. Its rotations use the fast path."""
 
 
 @pytest.mark.parametrize("version", [7, 11, 12, 16])
@@ -190,8 +189,10 @@ def test_limits_rack_and_isolation_are_this_requests_own() -> None:
 
 
 def test_another_isolation_makes_another_session() -> None:
-    """Trap 26: what an entry without news looks like depends on it; the session that was is given up by
-    name."""
+    """Trap 26: the form of an unchanged entry depends on it.
+
+    The old session is named, so that the broker drops it.
+    """
     play = Playbook().established(16, T)
     committed: dict[str, Any] = {"isolation_level": 1}
     play.client(fetch(16, *T, correlation=12, **committed))
@@ -316,7 +317,7 @@ def test_bytes_are_counted_as_whole_frames() -> None:
 
 
 def test_two_clients_do_not_mix() -> None:
-    """Case 73: one has its session lost and made again; the other goes on with its own."""
+    """Case 73: one loses its session and gets a new one, while the other continues with its own."""
     sessions = SessionLimits(max_sessions=5)
     one = Playbook(sessions).established(16, T, session_id=71)
     two = Playbook(sessions).established(16, T, session_id=72)

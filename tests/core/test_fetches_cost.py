@@ -1,4 +1,4 @@
-"""When sessions are worth it: the switch, the slots, and that they are never dearer than the wire."""
+"""When sessions pay: the switch, the slots, and the law that they never cost more than the wire."""
 
 from typing import Any
 
@@ -99,7 +99,7 @@ MOVED: list[Want] = [("t", index, 9) for index in range(20)]
 
 @pytest.mark.parametrize("version", [7, 11, 16])
 def test_the_first_fetch_of_a_long_list_asks_for_the_session(version: int) -> None:
-    """It costs nothing but a close at the end; what is listed later is all that growth costs."""
+    """It only costs a close at the end. Later, growth costs only the added entries."""
     play = Playbook().knows()
     play.client(fetch(version, *MANY[:15])).to_broker(asks(version, MANY[:15], (0, 0)))
     play.broker(full(version, MANY[:15], session_id=SESSION_ID)).takes_client()
@@ -115,8 +115,10 @@ def test_a_short_list_waits_until_a_close_is_little_of_what_it_has_cost() -> Non
 
 @pytest.mark.parametrize("version", [7, 11, 16])
 def test_a_delta_of_all_entries_goes_though_it_is_as_large_as_the_fetch(version: int) -> None:
-    """The start of a group, a rebalance, a spike: every fetch moves every offset. It costs nothing, and later
-    deltas are small again."""
+    """At the start of a group, in a rebalance or a spike, every fetch changes every offset.
+
+    The delta costs nothing extra, and later deltas are small again.
+    """
     play = Playbook().established(version, MANY)
     for epoch in range(1, 30):
         moved = [(name, index, epoch) for name, index, *_ in MANY]
@@ -130,7 +132,7 @@ def test_a_delta_of_all_entries_goes_though_it_is_as_large_as_the_fetch(version:
 
 
 def test_a_dearer_request_goes_for_a_response_that_spares_more() -> None:
-    """v4 is raised to v7, so from 69 of 100 moved offsets on its delta is larger than the fetch."""
+    """v4 is raised to v7, so with 69 or more of 100 changed offsets, its delta is larger than the fetch."""
     hundred: list[Want] = [("t", index) for index in range(100)]
     moved: list[Want] = [("t", index, 9 if index < 70 else 0) for index in range(100)]
     play = Playbook().established(4, hundred)
@@ -141,7 +143,10 @@ def test_a_dearer_request_goes_for_a_response_that_spares_more() -> None:
 
 
 def test_a_delta_that_would_cost_more_than_it_spares_goes_as_it_came() -> None:
-    """All of a v4 list moves with each fetch, and each response has news of all: the wire is cheaper."""
+    """All offsets of a v4 list change with each fetch, and each response has changes of all partitions.
+
+    Forwarding is cheaper.
+    """
     play = Playbook().established(4, MANY)
     for number in range(1, 8):
         moved = [(name, index, number) for name, index, *_ in MANY]
@@ -163,7 +168,7 @@ V4: dict[str, Any] = {"log_start_offset": -1}
 
 
 def test_a_list_that_shrinks_and_comes_back_is_not_dropped_at_once() -> None:
-    """To list the others again would cost more than to list these two once in full."""
+    """Listing the others again would cost more than listing these two once in full."""
     play = Playbook().established(16, MANY)
     passes(play, 16, MANY[:2], 9)
     assert (play.connection.session_epoch, play.connection.session_partitions) == (1, 20)
@@ -171,7 +176,7 @@ def test_a_list_that_shrinks_and_comes_back_is_not_dropped_at_once() -> None:
 
 
 def test_a_list_that_stays_short_gets_a_session_of_its_own() -> None:
-    """Asked for with (id, 0), which costs what the fetch costs and drops the old one."""
+    """It is requested with (id, 0), which costs as much as the fetch and drops the old one."""
     many: list[Want] = [("t", index) for index in range(200)]
     play = Playbook().established(16, many)
     asked = fetch(16, *MANY[:2], correlation=9)
@@ -204,8 +209,7 @@ def test_lists_that_churn_do_not_make_sessions_over_and_over() -> None:
 
 
 def test_a_session_whose_responses_are_torn_to_pieces_is_left_before_it_costs_much() -> None:
-    """Every entry is news, in as many elements as entries: the session's response is larger than a
-    full one."""
+    """Every entry has changed, in its own element, so the session's response is larger than a full one."""
     wants: list[Want] = [(name, index) for name in ("1" * 200, "2" * 200) for index in range(9)]
     play = Playbook().established(12, wants)
     asked = fetch(12, *wants, correlation=9)
@@ -249,7 +253,7 @@ def test_sessions_that_cost_more_rest_until_many_times_as_many_bytes_have_passed
 
 
 def test_a_session_that_nothing_uses_any_more_is_closed() -> None:
-    """64 fetches in a row that had no use for it: others may need its slot."""
+    """64 consecutive fetches did not use it, and others may need its slot."""
     play = Playbook().established(16, T)
     for number in range(10, 73):
         passes(play, 16, [], number)
@@ -261,7 +265,7 @@ def test_a_session_that_nothing_uses_any_more_is_closed() -> None:
 
 
 def test_fetches_pass_while_the_process_holds_all_that_it_may() -> None:
-    """Their responses stream; the session stays."""
+    """Their responses stream, and the session stays."""
     play = Playbook().established(16, T)
     play.sessions.crowded = True
     for number in range(10, 30):

@@ -1,5 +1,6 @@
-"""Fetches that are made to cost much: which of them are refused a session at a glance, and what is kept of
-the others."""
+"""Fetches that are made to be expensive: some get no session without being read, and the memory for others is
+limited.
+"""
 
 import sys
 from collections import Counter
@@ -55,7 +56,7 @@ TOO_MANY = {
 
 @pytest.mark.parametrize("what", TOO_MANY)
 def test_what_costs_too_much_is_not_looked_into(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its bytes go as they came, and it is counted; no more than the bound is read of it."""
+    """Its bytes are forwarded unchanged, and it is counted. No more than the limit is read of it."""
     visited: Counter[str] = Counter()
     element: Callable[[_TopicsWalk, int], int] = _TopicsWalk.element
 
@@ -72,7 +73,7 @@ def test_what_costs_too_much_is_not_looked_into(what: str, monkeypatch: pytest.M
 
 
 def test_addresses_are_rewritten_all_the_same() -> None:
-    """In a response to a fetch that was not looked into."""
+    """In a response to a fetch that was not read."""
     play = Playbook(resolve=lambda *_: ("gw", 1)).knows()
     asked = fetch(16, *topics(MAX_TOPICS + 1), correlation=5)
     play.client(asked).to_broker(asked)
@@ -102,7 +103,7 @@ def test_large_lists_have_a_session(version: int, wants: list[Want]) -> None:
     ],
 )
 def test_what_would_take_much_memory_has_no_session(asked: Callable[[int], bytes]) -> None:
-    """Kafka gives no topic such a name."""
+    """Kafka allows no topic with such a name."""
     play = Playbook().knows()
     for number in range(1, 6):
         play.exchange(asked(number), full(12, [("t", 0)], correlation_id=number))
@@ -111,7 +112,7 @@ def test_what_would_take_much_memory_has_no_session(asked: Callable[[int], bytes
 
 
 def test_names_that_change_with_every_fetch_are_forgotten() -> None:
-    """The longest there are, a thousand at a time."""
+    """The longest possible names, a thousand at a time."""
     play = Playbook().knows()
     most = 0
     for number in range(12):

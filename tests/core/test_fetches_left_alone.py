@@ -1,4 +1,4 @@
-"""Fetches that go through no session of the gateway: of whom, to whom, and native sessions."""
+"""Fetches that do not use a session of the gateway, because of client or broker, and native sessions."""
 
 from typing import Any
 
@@ -28,7 +28,7 @@ def test_no_partition_takes_no_slot() -> None:
 
 @pytest.mark.parametrize("version", range(4))
 def test_old_versions_pass_as_they_are(version: int) -> None:
-    """Case 75: v0 to v3 are never raised: the broker converts records down for them. Trap 3."""
+    """Case 75: v0 to v3 are never raised, because the broker down-converts records for them. Trap 3."""
     play = Playbook().knows("3.9")
     for number in range(1, 6):
         asked = fetch(version, *T, correlation=number)
@@ -63,7 +63,7 @@ def test_brokers_without_sessions(release: str, version: int) -> None:
     ("release", "passed"), [("2.1", True), ("2.4", True), ("2.5", False), ("4.3", False)]
 )
 def test_fencing_needs_no_session_below_2_5(release: str, passed: bool) -> None:
-    """Trap 3: KAFKA-9338: there a session forgets current_leader_epoch."""
+    """Trap 3: KAFKA-9338: in these releases a session forgets current_leader_epoch."""
     play = Playbook().knows(release)
     values = {"current_leader_epoch": 4}
     for number in range(1, 3):
@@ -170,7 +170,7 @@ def test_errors_of_native_sessions_reach_the_client(code: int) -> None:
 
 
 def test_a_connection_that_was_native_stays_so() -> None:
-    """Trap 5a: another gateway before this one mixes (id, n) with (0, -1): one session is enough. Trap 20."""
+    """Trap 5a: another gateway before this one mixes (id, n) with (0, -1). One session is enough. Trap 20."""
     play = Playbook().knows()
     passes(play, 16, T, 1, session=(5, 1))
     for number in range(2, 8):
@@ -179,7 +179,10 @@ def test_a_connection_that_was_native_stays_so() -> None:
 
 @pytest.mark.parametrize("session", [(0, -5), (-5, 0), (-5, 3), (-1, 1), (0, 7)])
 def test_epochs_and_ids_that_no_client_has_pass(session: tuple[int, int]) -> None:
-    """A broker answers them with 70, or not at all: it shall say so itself. Our own session is closed."""
+    """A broker answers them with 70, or not at all.
+
+    They are forwarded, and the gateway's own session is closed.
+    """
     play = Playbook().established(16, T)
     asked = fetch(16, *T, session=session, correlation=9)
     close = asks(16, [], (SESSION_ID, -1), correlation=3)
@@ -194,7 +197,7 @@ def test_epochs_and_ids_that_no_client_has_pass(session: tuple[int, int]) -> Non
 
 
 def test_kafka_gos_way_of_having_no_session() -> None:
-    """(-1, -1): its Client fetches so."""
+    """(-1, -1): kafka-go's Client fetches like this."""
     play = Playbook().knows()
     for number in (1, 2):
         passes(play, 11, T, number, session=(-1, -1))
@@ -203,8 +206,10 @@ def test_kafka_gos_way_of_having_no_session() -> None:
 
 
 def test_a_client_that_floods_with_0_0() -> None:
-    """Case 89: Sarama before 1.26.2: the first passes; the unused session is closed, and one of ours takes
-    over."""
+    """Case 89: Sarama before 1.26.2. The first one is forwarded.
+
+    The unused session is closed, and the gateway's own is used.
+    """
     play = Playbook().knows()
     asked = fetch(11, *T, session=(0, 0), correlation=1)
     play.exchange(asked, full(11, T, session_id=31, correlation_id=1))
@@ -241,7 +246,9 @@ def test_a_flood_of_fetches_of_one_partition() -> None:
 
 
 def test_a_refused_session_is_asked_for_again() -> None:
-    """Case 89: (0, 0) answered with id 0 is no flood: a native client asks again each time."""
+    """Case 89: (0, 0) with a response of id 0 is not a flood, because a native client asks again each
+    time.
+    """
     play = Playbook().knows()
     for number in range(1, 6):
         passes(play, 11, T, number, session=(0, 0))

@@ -1,4 +1,4 @@
-"""Brokers that lose partitions of a session without a word: a client would never get their records."""
+"""Brokers that lose partitions of a session without an error. A client would never get their records."""
 
 import random
 from collections.abc import Callable
@@ -25,17 +25,17 @@ LOST = 3
 
 
 class Reader(Client):
-    """A client that reads on from what it got, one fetch a second."""
+    """A client that continues after the records that it got, with one fetch a second."""
 
     def __init__(self, version: int, wants: list[Want]) -> None:
         super().__init__(version, wants=wants)
         self.read = 0
         self.goes_back = False
-        """It asks for what it got again, and so has more to read all the time."""
+        """It requests the same records again, so it always has more to read."""
         self.limits: dict[str, int] = {}
 
     def send(self, request: FetchRequest) -> FetchResponse:
-        """Without a comparison: what is lost here is found later."""
+        """Send without a comparison. Lost partitions are found later."""
         return self.through(request)
 
     def fetch_on(self, isolation_level: int = 0) -> FetchResponse:
@@ -48,7 +48,7 @@ class Reader(Client):
         return told
 
     def lose(self) -> None:
-        """Drop a partition from each session, as if it had never been there."""
+        """Drop a partition from each session, as if it had never been in it."""
         for session in self.broker.cache.sessions.values():
             for key in [key for key in session.partitions if key[1] == LOST]:
                 if key[0] in ("t", self.ids["t"]):
@@ -83,7 +83,7 @@ def test_a_partition_that_the_broker_has_lost_is_found_and_told(
 def test_a_partition_that_is_lost_while_its_client_has_more_to_read_is_found_soon(
     version: int, wants: list[Want], isolation_level: int
 ) -> None:
-    """Nothing new comes to its log: what the broker told of it is still true."""
+    """Its log does not change, so the broker's last report of it is still true."""
     client = Reader(version, wants)
     while not client.gate.connection.session_id:
         client.fetch_on(isolation_level)
@@ -123,7 +123,7 @@ def test_a_broker_that_goes_on_to_lose_partitions_gets_no_sessions_any_more() ->
 
 
 def touches(broker: ModelBroker, chance: random.Random) -> None:
-    """What happens at a broker that keeps its sessions."""
+    """The events at a broker that keeps its sessions."""
     partition = broker.partition(chance.choice("tu"), chance.randrange(8))
     event = chance.random()
     if event < 0.6:
@@ -137,7 +137,7 @@ def touches(broker: ModelBroker, chance: random.Random) -> None:
 
 
 def checked_often(release: str, monkeypatch: pytest.MonkeyPatch) -> Reader:
-    """A client of a broker, whose session is checked with every third fetch."""
+    """A client whose session is checked with every third fetch."""
     monkeypatch.setattr("proxy.core.fetches.CHECK_SECONDS", 3.0)
     monkeypatch.setattr("proxy.core.fetches.CHECK_PAID", 0)
     client = Reader(7, WANTS["two topics"])
@@ -150,7 +150,9 @@ def checked_often(release: str, monkeypatch: pytest.MonkeyPatch) -> Reader:
 def test_a_broker_that_keeps_its_sessions_is_never_suspected(
     release: str, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checked with every third fetch, with writes, errors and throttles between a check and what follows."""
+    """It is checked with every third fetch, with writes, errors and throttles between a check and the next
+    response.
+    """
     chance, client = random.Random(seed), checked_often(release, monkeypatch)
     happen: Callable[[ModelBroker, random.Random], None] = touches
     for _ in range(400):
@@ -170,7 +172,7 @@ def test_a_broker_that_keeps_its_sessions_is_never_suspected(
 def test_nor_is_one_whose_clients_have_more_to_read_than_there_is_room_for(
     release: str, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A limit leaves partitions out for a while, and some clients read one thing again and again."""
+    """A limit leaves out partitions for a while, and some clients read the same records again and again."""
     chance, client = random.Random(seed), checked_often(release, monkeypatch)
     for _ in range(400):
         for _ in range(chance.choice([0, 0, 1, 3])):
@@ -185,7 +187,9 @@ def test_nor_is_one_whose_clients_have_more_to_read_than_there_is_room_for(
 
 
 def test_a_check_waits_until_the_session_has_paid_for_it() -> None:
-    """Law 6: who fetches every two minutes saves little, and a check costs as much as a full fetch."""
+    """Law 6: a client that fetches every two minutes saves little, and a check costs as much as a full
+    fetch.
+    """
     client = Reader(12, WANTS["two topics"])
     while not client.gate.connection.session_id:
         client.fetch_on()
@@ -201,7 +205,7 @@ def test_a_check_waits_until_the_session_has_paid_for_it() -> None:
 
 
 def test_a_check_is_one_full_fetch_of_one_batch_in_five_minutes() -> None:
-    """The client sees nothing of it, and the counts of both sides have it."""
+    """The client sees nothing of it, and the counts of both sides include it."""
     client = Reader(12, WANTS["two topics"])
     seen: list[FetchRequest] = []
     client.gate.before = lambda message: seen.append(decode_request(message))
@@ -218,7 +222,7 @@ def test_a_check_is_one_full_fetch_of_one_batch_in_five_minutes() -> None:
 
 
 class Forgetful(ModelBroker):
-    """Keeps no session beyond the fetch that made it, and says so with id 0 alone."""
+    """It keeps no session after the fetch that created it, and shows this only by id 0."""
 
     def response(self, pending: Pending, now: float) -> FetchResponse:
         told = super().response(pending, now)
@@ -229,7 +233,7 @@ class Forgetful(ModelBroker):
 
 @pytest.mark.parametrize("version", [4, 12])
 def test_a_broker_that_keeps_no_session_starves_nobody_and_is_asked_within_bounds(version: int) -> None:
-    """Tansu after a restart. Law 6: what it costs is added up, and the connection rests."""
+    """Tansu after a restart. Law 6: the cost is added up, and the connection rests."""
     client = Client(version, wants=WANTS["two topics"], model=Forgetful)
     for step in range(200):
         if step % 3 == 0:

@@ -1,4 +1,4 @@
-"""Brokers that are not Kafka: what is filled in is written as this broker writes it, not as Kafka would.
+"""Brokers other than Kafka: entries are filled in as this broker writes them, not as Kafka would.
 
 franz-go's kfake has null where no transaction was aborted, also for read_committed.
 """
@@ -20,7 +20,7 @@ WANTS: list[Want] = [(name, index) for name in ("t", "u") for index in range(8)]
 
 
 class Client(Requests):
-    """A client without sessions; each response is compared with the one that a direct fetch gets."""
+    """A client without sessions. Each response is compared with that of a direct fetch."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ def test_filled_in_entries_end_as_this_broker_writes_them(
 
 @pytest.mark.parametrize("version", [4, 7, 11, 12, 16])
 def test_records_are_null_only_where_the_broker_wrote_so_itself(version: int) -> None:
-    """Null ends librdkafka (6.2): a partition of which only records came is filled in as empty."""
+    """Null ends librdkafka (6.2). A partition that only had records is filled in as empty."""
     client = Client(version, dialect="null records")
     for step in range(8):
         if step == 5:
@@ -121,7 +121,10 @@ def test_a_batch_that_does_not_fit_says_nothing_of_later_entries(version: int, d
 
 @pytest.mark.parametrize("version", [4, 7, 12])
 def test_a_broker_that_throttles_without_emptying_loses_no_entries(version: int) -> None:
-    """Trap 13: KIP-219 has a throttled response emptied. Which does not do so shows it in the first one."""
+    """Trap 13: with KIP-219 a throttled response is empty.
+
+    A broker without it shows this in its first one.
+    """
     client = Client(version, empties=False)
     client.broker.throttle_ms = 30
     for _ in range(6):

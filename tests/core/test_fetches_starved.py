@@ -1,6 +1,6 @@
 """Partitions that a byte limit starves, read_committed: their entries are those of a fetch without a session.
 
-Section 1.4: an empty read in place of a first batch that did not fit has no list of aborted transactions.
+Section 1.4: if the first batch did not fit, the empty read has no list of aborted transactions.
 """
 
 from collections.abc import Iterable, Sequence
@@ -20,13 +20,13 @@ WANTS: dict[str, list[tuple[str, int, int]]] = {
     "two topics": [("t" if number < 6 else "u", number, 5) for number in range(12)],
 }
 BACK = range(3)
-"""Partitions of which the client goes back to offset 2."""
+"""Partitions in which the client goes back to offset 2."""
 
 
 def responds(
     version: int, wants: Iterable[Want], given: dict[int, wire.PartitionData], **fields: Any
 ) -> bytes:
-    """A response for these: as given, else an entry without news."""
+    """Build a response. Partitions without a given entry get an unchanged one."""
     elements: list[tuple[str, list[wire.PartitionData]]] = []
     for name, number, *_ in wants:
         data = given.get(number) or idle(version, number)
@@ -44,7 +44,7 @@ def idle(version: int, number: int, **fields: Any) -> wire.PartitionData:
 
 
 class Scene:
-    """A read_committed session: every high watermark and last stable offset is 5."""
+    """A read_committed session. Every high watermark and last stable offset is 5."""
 
     def __init__(self, version: int, wants: Sequence[Want]) -> None:
         self.version, self.wants = version, wants
@@ -66,7 +66,10 @@ class Scene:
     def turn(
         self, wants: Sequence[Want], told: dict[int, wire.PartitionData], given: dict[int, wire.PartitionData]
     ) -> None:
-        """The broker has entries for some; the client gets those, or others, and the rest without news."""
+        """The broker sends entries for some partitions.
+
+        The client gets these or other ones, and unchanged entries for the rest.
+        """
         self.play.client(self.fetch(wants))
         assert len(self.play.takes_broker()) < len(fetch(self.version, *wants))
         sent = [want for want in wants if want[1] in told]
@@ -96,7 +99,7 @@ def test_what_did_not_fit_has_no_list_of_aborted_transactions(version: int, what
 
 
 def test_who_is_not_behind_stays_on_the_short_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A partition with records is behind until the client's next fetch: that is not starved."""
+    """A partition with records stays behind until the client's next fetch, but is not starved."""
     ways: list[int] = []
     expand, full = Rotation.expand, Rotation.full
 

@@ -1,4 +1,4 @@
-"""What becomes of a session that the broker loses, refuses or throttles: the client never sees it."""
+"""Sessions that the broker loses, refuses or throttles. The client never sees it."""
 
 from typing import Any, Final
 
@@ -69,7 +69,7 @@ def test_a_slot_is_given_back_after_a_response_that_repeats_the_last() -> None:
 
 @pytest.mark.parametrize("code", [-1, 2, 42])
 def test_another_error_is_told_as_without_a_session(code: int) -> None:
-    """Trap 11: the fetch is repeated sessionless; whatever the broker says then is the client's. Trap 4."""
+    """Trap 11: the fetch is repeated sessionless, and the client gets that response. Trap 4."""
     play = Playbook().established(11, T)
     play.client(fetch(11, *T, correlation=4)).to_broker(asks(11, [], (SESSION_ID, 1), correlation=4))
     play.broker(fetch_response(11, error_code=code, session_id=SESSION_ID, correlation_id=4))
@@ -104,7 +104,7 @@ def test_a_refused_session_is_asked_for_again_each_time_and_told_once() -> None:
 @pytest.mark.parametrize("version", [4, 11, 16])
 @pytest.mark.parametrize("session_id", [-1, -77, -(2**31)])
 def test_a_negative_id_is_a_refusal(version: int, session_id: int) -> None:
-    """No broker makes such a session: nothing is named or closed with it."""
+    """No broker creates such a session. Nothing is named or closed with it."""
     spoken = max(version, 7)
     refused = full(spoken, T, correlation_id=3, session_id=session_id)
     others = full(spoken, T[:2], correlation_id=3, session_id=session_id)
@@ -123,7 +123,7 @@ def test_a_negative_id_is_a_refusal(version: int, session_id: int) -> None:
 
 
 def test_a_negative_id_for_a_fetch_of_the_clients_own() -> None:
-    """It asks with (0, 0) each time: what it was not given is not closed."""
+    """It sends (0, 0) each time. A session that it did not get is not closed."""
     play = Playbook().knows()
     for correlation in range(1, 5):
         asked = fetch(16, *T, correlation=correlation, session=(0, 0))
@@ -132,7 +132,7 @@ def test_a_negative_id_for_a_fetch_of_the_clients_own() -> None:
 
 
 def test_a_negative_id_continues_a_session() -> None:
-    """Java asks only whether it is 0; the id that is known stays (section 3.2)."""
+    """Java only checks whether it is 0. The known id is kept (section 3.2)."""
     play = Playbook().established(16, T)
     play.client(fetch(16, *T, correlation=4)).to_broker(asks(16, [], (SESSION_ID, 1), correlation=4))
     play.broker(fetch_response(16, session_id=-5, correlation_id=4)).to_client(full(16, T, correlation_id=4))
@@ -144,7 +144,7 @@ def test_a_negative_id_continues_a_session() -> None:
 @pytest.mark.parametrize("version", [4, 11, 16])
 @pytest.mark.parametrize("what", ["others", "not understood"])
 def test_a_session_that_can_not_be_used_is_not_left_behind(version: int, what: str) -> None:
-    """Case 53, trap 21: the response is of no use, and yet the broker has made a session."""
+    """Case 53, trap 21: the response is unusable, but the broker has created a session."""
     spoken = max(version, 7)
     told = full(spoken, T[:2], correlation_id=3, session_id=SESSION_ID)
     if what == "not understood":
@@ -171,7 +171,7 @@ def test_a_session_that_can_not_be_used_is_not_left_behind(version: int, what: s
 
 
 def test_a_response_with_id_0_ends_the_session() -> None:
-    """Trap 10. Tansu gives it where 70 is due, without any partition: the client would starve."""
+    """Trap 10. Tansu sends it instead of 70, without any partition, so the client would starve."""
     play = Playbook().established(16, T)
     play.client(fetch(16, *T, correlation=4)).to_broker(asks(16, [], (SESSION_ID, 1), correlation=4))
     play.broker(fetch_response(16, correlation_id=4)).to_broker(asks(16, T, (0, 0), correlation=4))
@@ -188,7 +188,9 @@ def test_a_response_with_id_0_ends_the_session() -> None:
 @pytest.mark.parametrize("code", [0, 70, 71, -1])
 @pytest.mark.parametrize("version", [0, 1])
 def test_a_fetch_that_is_sent_again_does_not_come_amid_an_authentication(code: int, version: int) -> None:
-    """KIP-368, trap 33: between SaslHandshake and SaslAuthenticate a broker takes nothing else (error 34)."""
+    """KIP-368, trap 33: between SaslHandshake and SaslAuthenticate, a broker accepts nothing else (error
+    34).
+    """
     play = Playbook().established(16, T)
     handshake = request(17, version, 5, b"\0\5PLAIN")
     token = request(36, 1, 6, b"\0\0\0\1t") if version else b"\0\0\0\1t"
@@ -220,7 +222,7 @@ def test_what_the_broker_has_not_described_is_asked_for_in_full() -> None:
 
 @pytest.mark.parametrize("code", [3, 103])
 def test_a_recreated_topic_is_had_again_in_full(code: int) -> None:
-    """Case 80; trap 8: without a session the broker says 100, and 103 never reaches the client."""
+    """Case 80, trap 8: without a session the broker sends 100, and 103 never reaches the client."""
     play = Playbook().established(16, T)
     play.client(fetch(16, *T, correlation=4)).to_broker(asks(16, [], (SESSION_ID, 1), correlation=4))
     play.broker(fetch_response(16, ("u", [entry(0, error=code)]), session_id=SESSION_ID, correlation_id=4))
@@ -261,7 +263,7 @@ def test_errors_that_a_session_forgets_end_sessions_for_good(code: int) -> None:
 
 @pytest.mark.parametrize("version", [8, 11, 12, 16])
 def test_a_throttled_response_is_handed_on_empty(version: int) -> None:
-    """Case 81; trap 13; and case 97: however often."""
+    """Case 81, trap 13, and case 97: any number of times."""
     play = Playbook().established(version, T)
     for number in (1, 2, 3):
         turn(
@@ -299,7 +301,10 @@ def test_a_throttled_request_for_a_session() -> None:
 
 
 def test_a_masked_session_error() -> None:
-    """Section 2.8: error 0, id 0, throttled. The next fetch is full and names what may live on. Trap 10."""
+    """Section 2.8: error 0, id 0, throttled.
+
+    The next fetch is full and names the session that may still exist. Trap 10.
+    """
     play = Playbook().established(16, T)
     play.client(fetch(16, *T, correlation=4)).to_broker(asks(16, [], (SESSION_ID, 1), correlation=4))
     told = fetch_response(16, throttle_time_ms=300, correlation_id=4)
@@ -320,7 +325,7 @@ UNKNOWN: Final = ((7, b"new"),)
 
 
 def tagged_topics(wants: list[Want], **fields: Any) -> bytes:
-    """A response whose topic elements have an unknown tag."""
+    """Build a response whose topic elements have an unknown tag."""
     elements = tuple(
         wire.TopicData(**named(16, name), partitions=(entry(index, 6),), tags=UNKNOWN)
         for name, index, *_ in wants
@@ -330,7 +335,7 @@ def tagged_topics(wants: list[Want], **fields: Any) -> bytes:
 
 @pytest.mark.parametrize("where", ["header", "topic"])
 def test_tags_that_an_expanded_response_would_lose(where: str) -> None:
-    """Law 2: the client gets a response that goes as it came, now and from here on."""
+    """Law 2: the client gets an unchanged response, now and from here on."""
     play = Playbook().established(16, T)
     play.client(fetch(16, *T, correlation=4)).to_broker(asks(16, [], (SESSION_ID, 1), correlation=4))
     fields: dict[str, Any] = {"session_id": SESSION_ID, "correlation_id": 4}
@@ -353,7 +358,7 @@ def test_tags_that_an_expanded_response_would_lose(where: str) -> None:
 
 
 def test_unknown_tags_in_the_response_that_makes_a_session() -> None:
-    """It goes as it came; the next ones would have them as well."""
+    """It is forwarded unchanged. The next ones would have the tags as well."""
     play = Playbook().knows()
     for correlation in (1, 2):
         passes(play, 16, T, correlation)
@@ -365,7 +370,7 @@ def test_unknown_tags_in_the_response_that_makes_a_session() -> None:
 
 
 def test_a_response_that_ends_too_early_is_not_kept() -> None:
-    """What is kept counts against ``--max-inflight-bytes`` as long as the client stays."""
+    """Buffered bytes count for ``--max-inflight-bytes`` as long as the client is connected."""
     play = Playbook().established(16, T)
     play.client(fetch(16, *T, correlation=4)).takes_broker()
     whole = fetch_response(16, ("t", [entry(0, 6)]), session_id=SESSION_ID, correlation_id=4)
@@ -380,7 +385,10 @@ def test_a_response_that_ends_too_early_is_not_kept() -> None:
 def test_lasting_errors_stay_on_the_short_way(
     version: int, error: int, ill: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A broker tells them each time, behind all that it read (section 2.4); the list is not gathered anew."""
+    """A broker sends them each time, after all entries that it read (section 2.4).
+
+    The list is not built again.
+    """
     count = 40
     ways: list[str] = []
     rotated = FetchSessionHandler.rotated

@@ -1,4 +1,4 @@
-"""A fetch whose partition's leader has moved is repeated to the new one: transcripts (--follow-leader)."""
+"""A fetch whose partition has a new leader is retried there: transcripts (--follow-leader)."""
 
 import struct
 from collections import Counter
@@ -30,12 +30,12 @@ Epochs = Mapping[int, tuple[int, int]]
 
 
 def gateway(node_id: int, _host: str, _port: int) -> tuple[str, int]:
-    """Brokers are where they say."""
+    """Keep all addresses unchanged."""
     return f"broker-{node_id}", 9092
 
 
 def play(peers: Peers, node_id: int | None, host: str = "10.0.0.7", client: bytes = b"c") -> Playbook:
-    """A connection that a client uses, and that has authenticated: it got a response, some time ago."""
+    """A connection in use that has authenticated: it got a response some time ago."""
     played = Playbook(resolve=gateway, core=Connection, peers=peers, host=host, node_id=node_id)
     played.now = -QUIET_SECONDS
     asked = request(18, 0, 1, client=client)
@@ -46,7 +46,7 @@ def play(peers: Peers, node_id: int | None, host: str = "10.0.0.7", client: byte
 
 
 class Two:
-    """One client at its old leader and at the new one; and what the gateway asks and is told."""
+    """One client at its old and its new leader, with the gateway's own requests and their responses."""
 
     def __init__(self, version: int = 11, *, epoch: int = -1, max_wait_ms: int = 500) -> None:
         self.peers = Peers()
@@ -59,7 +59,7 @@ class Two:
         return fetch(self.version, *wants, **fields)
 
     def fails(self, *wants: Want, errors: Iterable[int] = (6,), **fields: Any) -> Self:
-        """The client asks the old leader, which refuses."""
+        """The client fetches from the old leader, which refuses."""
         asked = self.fetch(*wants, **fields)
         self.old.client(asked).to_broker(asked)
         self.old.broker(self.refusal(*wants, errors=errors))
@@ -213,7 +213,7 @@ def test_epochs_are_asked_by_name(version: int) -> None:
 
 @pytest.mark.parametrize("error", [1, 3, 6, 9, 74, 75, 76, 78, 100])
 def test_no_error_of_the_new_leader_reaches_the_client(error: int) -> None:
-    """OFFSET_OUT_OF_RANGE above all: the client would go back to its reset policy."""
+    """Above all OFFSET_OUT_OF_RANGE, because the client would apply its reset policy."""
     two = Two()
     two.fails((TOPIC, 0)).asks_leaders().leaders({0: (NEW, 5)})
     two.new.to_broker(two.repeated((TOPIC, 0)))
@@ -252,7 +252,7 @@ def test_a_broker_that_does_not_know_yet_is_asked_again(told: Epochs) -> None:
 
 
 def test_a_broker_that_knows_no_leader_is_asked_less_and_less_often() -> None:
-    """While nobody leads, all clients would ask a cluster in trouble forty times a second."""
+    """Without a leader, all clients would ask a cluster in trouble forty times a second."""
     two, times = Two(), []
     two.fails((TOPIC, 0)).asks_leaders().leaders({})
     for now in (each / 1000 for each in range(5, 700, 5)):
@@ -461,7 +461,7 @@ def test_connections_belong_together_if_the_same_user_authenticated(
 
 
 def test_a_connection_that_authenticates_anew_is_not_used_meanwhile() -> None:
-    """KIP-368: a broker takes nothing but SASL then."""
+    """KIP-368: a broker then accepts only SASL."""
     two = Two()
     for played in (two.old, two.new):
         sasl(played, b"PLAIN", b"\0anna\0x")
@@ -554,7 +554,7 @@ def test_what_was_sent_and_received_is_counted_where_it_went() -> None:
 
 
 def test_a_connection_whose_broker_has_gone_is_not_used() -> None:
-    """Until its client closes it, too. It has nothing to wait for, so it would be taken before a live one."""
+    """Until its client closes it, too. It has nothing to wait for, so it would be preferred to a live one."""
     two = Two()
     two.new.connection.broker_ended()
     live = play(two.peers, NEW)

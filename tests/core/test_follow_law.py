@@ -64,7 +64,7 @@ class Side:
         self.connection.receive_client(frame, now)
 
     def answer(self, chance: int, now: float) -> None:
-        """Answer the oldest request: a fetch of v11, or what the gateway asks."""
+        """Answer the oldest request: a fetch of v11, or one of the gateway's own."""
         frame = self.queue.popleft()
         key, correlation = int.from_bytes(frame[4:6]), int.from_bytes(frame[8:12])
         leader = NODES[chance % 3]
@@ -82,7 +82,7 @@ class Side:
         self.connection.receive_broker(told, now)
 
     def leaves(self, what: str, chance: int, now: float, drain: Callable[[], None]) -> None:
-        """Lose the broker, or close; neither happens often."""
+        """End the broker's or the client's side. Neither happens often."""
         if what == "lose" and chance < 8:
             self.connection.broker_ended()
             drain()
@@ -157,7 +157,7 @@ produce_steps = st.lists(
 
 
 class Log:
-    """What brokers have accepted of one producer, by partition: they take all, in any order."""
+    """The accepted batches of one producer, by partition. These brokers accept any order."""
 
     def __init__(self) -> None:
         self.accepted: dict[int, set[int]] = {0: set(), 1: set()}
@@ -165,7 +165,7 @@ class Log:
         self.failed: dict[int, list[int]] = {0: [], 1: []}
 
     def take(self, partition: int) -> int:
-        """Return the sequence that the producer sends: the first one that failed, or a new one."""
+        """Return the sequence that the producer sends: the first failed one, or a new one."""
         if self.failed[partition]:
             self.failed[partition].sort()
             return self.failed[partition].pop(0)
@@ -173,7 +173,7 @@ class Log:
         return self.sent[partition] - 1
 
     def answer(self, frame: bytes, chance: int) -> bytes:
-        """Answer a produce of one batch; the gateway repeats none before those that come first."""
+        """Answer a produce of one batch. The gateway retries no batch before earlier ones."""
         asked = read_idempotent(frame, 7)
         assert asked is not None
         (batch,) = asked.batches

@@ -1,4 +1,4 @@
-"""Many clients of one host and one client id are followed: none waits for more than one repeat of another."""
+"""Many followed clients with one host and client id: none waits for more than one retry of another."""
 
 import struct
 from typing import Final
@@ -26,7 +26,7 @@ from tests.playbook import Playbook, request, response
 
 PACE_SECONDS: Final = WAIT_MS / 1e3
 MOST_SECONDS: Final = 0.1
-"""A repeat delays a request behind it so long at most."""
+"""The longest delay of a request by a retry before it."""
 CLIENTS: Final = 100
 
 
@@ -40,7 +40,7 @@ def frames_of(taken: bytes) -> list[bytes]:
 
 
 def fails(old: Playbook, partition: int = 0, correlation: int = 5) -> None:
-    """A client asks the old leader, which refuses, and says who leads if it is asked."""
+    """A client fetches from the old leader, which refuses, and names the new leader on request."""
     asked = fetch(
         11, (TOPIC, partition), correlation=correlation, max_wait_ms=500, values={"current_leader_epoch": -1}
     )
@@ -105,7 +105,7 @@ def test_produce_requests_are_spread_as_well() -> None:
 
 
 class Stub:
-    """A connection that counts how often it is asked."""
+    """A connection that counts requests for its state."""
 
     asked = 0
 
@@ -128,7 +128,7 @@ class Stub:
 
 @pytest.mark.parametrize(("left", "most"), [(0.0, 1), (0.5, 8), (float("inf"), 8)])
 def test_few_of_many_connections_are_looked_at(left: float, most: int) -> None:
-    """To ask one takes what it has in flight off the steady path: 9 ms for each error at 400 clients."""
+    """Asking a connection takes its requests off the fast path: 9 ms for each error with 400 clients."""
     peers, who = Peers(), Identity("10.0.0.7", "c", b"")
     for _ in range(400):
         peers.add(Stub(who, left), who, NEW)
@@ -151,7 +151,7 @@ def test_a_quiet_connection_is_preferred(used: int, found: bool) -> None:
 
 
 def beside_a_heartbeat() -> Two:
-    """A client is to be followed to a connection on which somebody of its name has just asked."""
+    """A client is followed to a connection on which another client of its name has just sent a heartbeat."""
     two = Two()
     two.new.exchange(request(ApiKey.HEARTBEAT, 0, 9), response(9, b"\0\0"))
     two.fails((TOPIC, 0)).asks_leaders().leaders({0: (NEW, 5)})
@@ -160,7 +160,7 @@ def beside_a_heartbeat() -> Two:
 
 
 def test_a_repeat_does_not_wait_at_the_broker_before_requests_of_an_active_client() -> None:
-    """Its client is paced by the gateway in place of the broker."""
+    """The gateway delays its client instead of the broker."""
     two, alarms = beside_a_heartbeat(), list[float]()
     two.old.connection.following.attach(lambda: None, alarms.append)
     empty = [entry(0, 5)]
@@ -174,7 +174,7 @@ def test_a_repeat_does_not_wait_at_the_broker_before_requests_of_an_active_clien
 
 
 def test_a_response_that_is_kept_to_pace_a_client_has_one_timer() -> None:
-    """Many on a connection had each of its timers start all the others anew."""
+    """Before the fix, each timer of a connection with many started all the others again."""
     two, alarms = beside_a_heartbeat(), list[float]()
     two.old.connection.following.attach(lambda: None, alarms.append)
     two.new.broker(fetch_response(11, (TOPIC, [entry(0, 5)]), correlation_id=OURS))
@@ -222,7 +222,7 @@ def test_a_connection_that_has_ended_is_found_no_more() -> None:
 
 
 def test_a_repeat_behind_an_idle_fetch_does_not_wait_for_records() -> None:
-    """It may come too late. What the client sends behind it must not wait for it then."""
+    """It may arrive too late. The client's next request must not wait for it then."""
     two = Two()
     own = two.fetch((TOPIC, 1), correlation=8)
     two.new.client(own).to_broker(own)
@@ -244,7 +244,7 @@ def test_pipelined_fetches_wait_one_after_the_other() -> None:
 
 
 def test_what_one_response_needs_of_a_leader_is_asked_one_after_the_other() -> None:
-    """One partition's leader is known from before, the other's is told while that one is asked."""
+    """One partition's leader is already known. The other's is learned while that one is asked."""
     two = Two()
     two.fails((TOPIC, 0)).asks_leaders().leaders({0: (NEW, 5)})
     two.new.to_broker(two.repeated((TOPIC, 0)))

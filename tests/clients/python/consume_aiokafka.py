@@ -28,7 +28,7 @@ STOP_SECONDS = 10.0
 
 
 class Rebalances(ConsumerRebalanceListener):  # type: ignore[misc] # no types
-    """Prints what the group gives and takes."""
+    """Prints the partitions that the group assigns and revokes."""
 
     async def on_partitions_revoked(self, revoked: set[TopicPartition]) -> None:
         emit("revoked", partitions=[list(each) for each in revoked])
@@ -38,7 +38,7 @@ class Rebalances(ConsumerRebalanceListener):  # type: ignore[misc] # no types
 
 
 class Aiokafka:
-    """An aiokafka consumer behind the common commands; its event loop runs while it polls."""
+    """An aiokafka consumer with the common commands. Its event loop runs while it polls."""
 
     def __init__(self, given: Options) -> None:
         self._loop = asyncio.new_event_loop()

@@ -23,7 +23,7 @@ TLS_CA: Final = "CONSUME_TLS_CA"
 
 
 class Librdkafka:
-    """A confluent-kafka consumer behind the common commands."""
+    """A confluent-kafka consumer with the common commands."""
 
     def __init__(self, given: Options) -> None:
         self._consumer = Consumer(
@@ -65,7 +65,7 @@ class Librdkafka:
                 _tell_error(error)
 
     def _store(self, message: Any) -> None:
-        """Have a record committed, that was printed."""
+        """Mark a printed record for the next commit."""
         try:
             self._consumer.store_offsets(message)
         except KafkaException as error:

@@ -35,19 +35,19 @@ from kafka.coordinator.assignors.range import (  # type: ignore[import-untyped] 
 SINCE_3 = int(kafka.__version__.split(".")[0]) >= 3
 METADATA_MAX_AGE_MS = 2000
 POLL_MS = 500 if SINCE_3 else round(POLL_SECONDS * 1000)
-"""3.0.12 is seen to stay without partitions, direct as well, when short polls or frequent metadata disturb it
-while it joins its group again."""
+"""3.0.12 sometimes stays without partitions, direct as well, if short polls or frequent metadata disturb
+it while it joins its group again."""
 FORGOTTEN_SECONDS = 10.0
-"""What the group gives just as a poll of 3.0.12 ends is forgotten, direct as well: it would wait for ever.
-After so long without, it joins anew."""
+"""3.0.12 forgets an assignment that arrives just as a poll ends, direct as well, and would wait forever.
+After this time without partitions, the program joins again."""
 
 
 class Rebalances(ConsumerRebalanceListener):  # type: ignore[misc] # no types
-    """Prints what the group gives and takes."""
+    """Prints the partitions that the group assigns and revokes."""
 
     def __init__(self) -> None:
         self.taken_at: float | None = None
-        """When the group took partitions, if it has given none since."""
+        """When the group revoked partitions, if it has assigned none since."""
 
     def on_partitions_revoked(self, revoked: set[TopicPartition]) -> None:
         self.taken_at = time.monotonic()
@@ -59,7 +59,7 @@ class Rebalances(ConsumerRebalanceListener):  # type: ignore[misc] # no types
 
 
 class KafkaPython:
-    """A kafka-python consumer behind the common commands."""
+    """A kafka-python consumer with the common commands."""
 
     def __init__(self, given: Options) -> None:
         settings: dict[str, Any] = {"isolation_level": given.isolation} if SINCE_3 else {}

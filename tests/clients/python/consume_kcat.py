@@ -1,7 +1,7 @@
 """The consumer program of kcat, which is started once for each topic, or once for a group.
 
-Run by the tests as ``python -m tests.clients.python.consume_kcat KCAT ...``: after the program to start comes
-what `tests.clients` tells. It stops at any line.
+The tests run it as ``python -m tests.clients.python.consume_kcat KCAT ...``. After the program to start come
+the arguments described in `tests.clients`. It stops at any line.
 """
 
 import argparse
@@ -15,7 +15,7 @@ import threading
 from typing import Any, BinaryIO, Final
 
 FORMAT: Final = r"%t %p %o %T %K %S\n%k%s%h\x1e\x1d\n"
-"""Keys and values are as long as the first line says; headers go on to the two characters."""
+"""The first line has the lengths of key and value. Headers end at the two separator characters."""
 END: Final = b"\x1e\x1d\n"
 NULL: Final = -1
 HEADER: Final = re.compile(rb"([a-z]+)=(.*?)(?=,[a-z]+=|\Z)", re.DOTALL)
@@ -55,13 +55,13 @@ def _record(head: bytes, stream: BinaryIO) -> None:
 
 
 def hear(stream: BinaryIO) -> None:
-    """Print what a kcat printed."""
+    """Print the records in kcat's output."""
     while head := stream.readline():
         _record(head, stream)
 
 
 def hear_errors(stream: BinaryIO) -> None:
-    """Print what a kcat calls an error; the rest, as the end of a partition, goes to stderr."""
+    """Print kcat's errors. Other lines, such as the end of a partition, go to stderr."""
     for line in stream:
         text = line.decode().strip()
         if "ERROR" in text:
@@ -70,7 +70,7 @@ def hear_errors(stream: BinaryIO) -> None:
 
 
 def main() -> int:
-    """Start them, and end them at the first line from standard input."""
+    """Start the processes, and end them at the first line from standard input."""
     parser = argparse.ArgumentParser()
     parser.add_argument("kcat")
     for name in ("bootstrap", "assign", "subscribe", "group"):

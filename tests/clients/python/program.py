@@ -1,6 +1,6 @@
-"""What the Python consumer programs share: command line, JSON lines out, commands in, and the loop between.
+"""The common part of the Python consumer programs: command line, JSON lines out, commands in, and the loop.
 
-Standard library only: it also runs beside a client that lives in an environment of its own.
+It uses only the standard library, because it also runs in the separate environment of a client.
 """
 
 import argparse
@@ -27,29 +27,29 @@ class Options:
 
     bootstrap: str
     assign: list[tuple[str, int]]
-    """Every partition to read; empty for a member of a group."""
+    """Every partition to read. Empty for a member of a group."""
     subscribe: list[str]
     group: str | None
     isolation: str
     suffix: str
-    """Of the client.id: what declares a lane."""
+    """A suffix of the client.id that declares a lane."""
     client_id: str
-    """The whole of it; empty: the program's own, with the suffix."""
+    """The complete client.id. If empty, the program's own one with the suffix."""
     strategy: str
-    """partition.assignment.strategy: `range`, or empty for that of the client."""
+    """partition.assignment.strategy: `range`, or "" for the client's default."""
     session_ms: int
-    """session.timeout.ms; 0: that of the client."""
+    """session.timeout.ms, or 0 for the client's default."""
 
     def named(self, own: str) -> str:
-        """Return the client.id of a program that calls itself so."""
+        """Return the client.id of a program with this name."""
         return self.client_id or own + self.suffix
 
 
 class Consumer(Protocol):
-    """One client behind the commands that all understand."""
+    """One client with the commands that all programs support."""
 
     def poll(self) -> None:
-        """Print what has come, waiting at most `POLL_SECONDS`."""
+        """Print new records, waiting at most `POLL_SECONDS`."""
 
     def seek(self, topic: str, partition: int, offset: int) -> None:
         """Read from ``offset`` next."""
@@ -61,7 +61,10 @@ class Consumer(Protocol):
         """Deliver this partition again."""
 
     def watermarks(self, topic: str, partition: int) -> tuple[int | None, int | None]:
-        """Low and high as the last fetch responses told them; None where the client does not show one."""
+        """Return low and high watermark from the last fetch responses.
+
+        None if the client does not show them.
+        """
 
     def position(self, topic: str, partition: int) -> int:
         """Offset of the next record to deliver."""
@@ -74,7 +77,7 @@ class Consumer(Protocol):
 
 
 def options() -> Options:
-    """The options of this process."""
+    """Return the options of this process."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--bootstrap", required=True)
     parser.add_argument("--assign", default="")
@@ -101,7 +104,7 @@ def options() -> Options:
 
 
 def emit(kind: str, **fields: Any) -> None:
-    """Print one line, at once: what a program that is killed has committed was printed."""
+    """Print one line at once, so that everything that a killed program has committed was printed."""
     os.write(sys.stdout.fileno(), (json.dumps({"kind": kind, **fields}) + "\n").encode())
 
 
@@ -128,13 +131,13 @@ def emit_record(
 
 
 class EndsReached:
-    """End-of-partition lines for clients that have no such event: one each time an end is reached anew."""
+    """End-of-partition lines for clients without such an event: one each time an end is reached again."""
 
     def __init__(self) -> None:
         self._told: dict[tuple[str, int], int] = {}
 
     def look(self, topic: str, partition: int, position: int, end: int | None) -> None:
-        """Print a line if ``position`` has come to ``end``, as the last fetch response told it."""
+        """Print a line if ``position`` has reached ``end``, according to the last fetch response."""
         at_end = end is not None and position >= end
         if at_end and self._told.get((topic, partition)) != position:
             self._told[topic, partition] = position
@@ -166,7 +169,7 @@ def _obey(consumer: Consumer, command: dict[str, Any]) -> None:
 
 
 def serve(consumer: Consumer) -> None:
-    """Poll and obey until told to stop or until the parent is gone."""
+    """Poll and execute commands until told to stop, or until the parent has ended."""
     commands: queue.Queue[dict[str, Any]] = queue.Queue()
     threading.Thread(target=_read_commands, args=(commands,), daemon=True).start()
     while True:
