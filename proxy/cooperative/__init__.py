@@ -1,9 +1,9 @@
 """Cooperative consuming, sans-IO: members of a group share a partition, each with some of the keys.
 
-The stage before the core:
+The stage, which `proxy.server` adds to each connection:
 
-- `member_side`: one client. It reads requests, and sends the client what it is to get.
-- `responses`: the responses that the client waits for, each with its handler.
+- `member_stage`: one client. It reads requests, and makes what the client gets of the responses.
+- `responses`: what becomes of a response.
 - `identity`: who the client is, and which lane it has.
 - `lane_fetch`, `shared_fetch`: one fetch of a member, and one fetch for several members.
 - `commits`: commits, and requests for committed offsets.

@@ -21,7 +21,7 @@ from proxy.cooperative.offsets import (
     read_fetched_offsets,
 )
 from proxy.cooperative.positions import Positions, TopicPartition
-from proxy.cooperative.responses import PASS, Handler, Reply
+from proxy.cooperative.responses import Reply, Send
 from proxy.protocol.api import ApiKey
 
 _NOT_ALLOWED: Final = 35
@@ -34,14 +34,14 @@ _TOO_LARGE: Final = 12
 """OFFSET_METADATA_TOO_LARGE."""
 
 
-class CommitRequest(Handler):
+class CommitRequest:
     """A commit of a member: it waits for its turn, may ask the broker for what it has, and is sent with maps.
 
     Args:
         commit: the request.
         identity: whose it is.
         members: those of the process.
-        send: sends a request to the broker, with the handler of its response.
+        send: sends a request to the broker.
         wake: takes the time in seconds, and calls `go`: the commit's turn has come.
     """
 
@@ -66,7 +66,7 @@ class CommitRequest(Handler):
         commit: Commit,
         identity: Identity,
         members: Members,
-        send: Callable[[bytes, Handler, float], None],
+        send: Send,
         wake: Callable[[float], None],
     ) -> None:
         self._commit, self._identity, self._members = commit, identity, members
@@ -97,7 +97,7 @@ class CommitRequest(Handler):
             self._leave(now)
             return self._refused(code)
         if group is None or not group.shares(member, commit):
-            self._send(commit.frame, PASS, now)
+            self._send(commit.frame, None)
             self._leave(now)
             return None
         self._group, self._member = group, member
@@ -107,9 +107,9 @@ class CommitRequest(Handler):
         group.joined(member)
         self._asks = group.unknown(commit)
         if self._asks:
-            self._send(offset_fetch(commit), self, now)
+            self._send(offset_fetch(commit), self.response)
         else:
-            self._send_commit(group, member, now)
+            self._send_commit(group, member)
         return None
 
     def response(self, frame: bytes, now: float) -> Reply | None:
@@ -118,7 +118,7 @@ class CommitRequest(Handler):
         assert group is not None  # noqa: S101 - `go` has sent something
         assert member is not None  # noqa: S101 - the same
         take = self._asked if self._asks else self._committed
-        reply = take(group, member, frame, now)
+        reply = take(group, member, frame)
         if reply is not None:
             self._leave(now)
         return reply
@@ -171,11 +171,11 @@ class CommitRequest(Handler):
         if group is not None:
             group.release(self, now)
 
-    def _send_commit(self, group: Group, member: Member, now: float) -> None:
+    def _send_commit(self, group: Group, member: Member) -> None:
         self._moved = group.moved(member, self._commit)
-        self._send(with_positions(self._commit, self._moved, maps=self._maps), self, now)
+        self._send(with_positions(self._commit, self._moved, maps=self._maps), self.response)
 
-    def _asked(self, group: Group, member: Member, frame: bytes, now: float) -> Reply | None:
+    def _asked(self, group: Group, member: Member, frame: bytes) -> Reply | None:
         """Learn what the broker has, and send the commit."""
         commit, self._asks = self._commit, False
         said = read_fetched_offsets(frame, FLEXIBLE_ASKS if commit.flexible else ASKS)
@@ -183,17 +183,17 @@ class CommitRequest(Handler):
         error = error or group.learn(entry for each in said.groups for entry in each.entries)
         if error or group.unknown(commit):
             return self._refused(error or -1)
-        self._send_commit(group, member, now)
+        self._send_commit(group, member)
         return None
 
-    def _committed(self, group: Group, member: Member, frame: bytes, now: float) -> Reply | None:
+    def _committed(self, group: Group, member: Member, frame: bytes) -> Reply | None:
         """Note what the broker has taken. If it has no room for maps, send the commit without any."""
         commit = self._commit
         errors = {(entry.topic, entry.partition): entry.error_code for entry in read_answered(frame, commit)}
         self._members.tally.commits["error" if any(errors.values()) else "ok"] += 1
         if self._maps and _TOO_LARGE in errors.values() and not group.unknown(commit):
             self._maps = False
-            self._send_commit(group, member, now)
+            self._send_commit(group, member)
             return None
         group.positions.update(
             (place, positions) for place, positions in self._moved.items() if errors.get(place) == 0

@@ -3,7 +3,7 @@
 Fetch v4 to v12. Later versions name topics by id, and are not offered to a client with a lane.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
 from operator import itemgetter
 from typing import Any, Final, TypeAlias
@@ -17,7 +17,7 @@ from proxy.cooperative.member import Member
 from proxy.cooperative.members import Members
 from proxy.cooperative.positions import TopicPartition
 from proxy.cooperative.ranges import Split
-from proxy.cooperative.responses import Handler, Reply
+from proxy.cooperative.responses import Reply, Send
 from proxy.cooperative.scan import Scan
 from proxy.cooperative.shared_fetch import Share, Subscriber, Want, Wants
 from proxy.cooperative.tally import FilterTally
@@ -66,7 +66,7 @@ class Verdict(Enum):
     fetch's max_wait_ms is over: some clients retry at once, hundreds of times a second."""
 
 
-class LaneFetch(Handler):
+class LaneFetch:
     """One fetch of a member, until the member has its response.
 
     Args:
@@ -74,7 +74,7 @@ class LaneFetch(Handler):
         member: whose it is.
         subscriber: the member's connection, as shared fetches know it.
         members: those of the process.
-        send: sends a request to the broker, with the handler of its response.
+        send: sends a request to the broker.
         now: in seconds.
 
     Raises:
@@ -109,7 +109,7 @@ class LaneFetch(Handler):
         member: Member,
         subscriber: Subscriber,
         members: Members,
-        send: Callable[[bytes, Handler, float], None],
+        send: Send,
         now: float,
     ) -> None:
         if fetch.unsupported_reason:
@@ -193,7 +193,7 @@ class LaneFetch(Handler):
             verdict, pieces = self._served(shares, now)
             if verdict is Verdict.SEND:
                 return Reply(pieces)
-        self._send(self._request(now), self, now)
+        self._send(self._request(now), self.response)
         return None
 
     def response(self, frame: bytes, now: float) -> Reply | None:
@@ -220,7 +220,7 @@ class LaneFetch(Handler):
         if self.waits:
             self.waits = False
             self._subscriber.goes(now)
-            self._send(self._request(self.wait_until), self, now)  # the broker is not to wait
+            self._send(self._request(self.wait_until), self.response)  # the broker is not to wait
 
     def end(self, now: float) -> None:
         """Note that the connection has ended."""

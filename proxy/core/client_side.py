@@ -189,6 +189,20 @@ class ClientSide:
             self._state.from_client.need = REQUEST_START_BYTES
             return 0
         size = LENGTH_BYTES + length
+        for stage in self._state.stages:
+            if (used := stage.on_frame(data, size, api_key, version)) is not None:
+                return used
+        return self.process(data, size, api_key, version)
+
+    def process(self, data: bytes, size: int, api_key: int, version: int) -> int:
+        """Process a request that no stage has taken. Return how many bytes were used, 0 if more are needed.
+
+        Args:
+            data: the request, or its beginning.
+            size: of the whole request.
+            api_key: its kind.
+            version: of the request.
+        """
         if api_key == _FETCH and size <= MAX_FETCH_REQUEST and MIN_VERSION <= version <= MAX_VERSION:
             return self._fetch(data, size, version)
         return self._other(data, size, api_key, version)

@@ -7,7 +7,7 @@ why the connection has to end.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
 from proxy.core.broker_side import BrokerSide
 from proxy.core.broker_versions import BrokerVersions
@@ -24,7 +24,6 @@ from proxy.core.histograms import Measured
 from proxy.core.in_flight import MAX_IN_FLIGHT, REQUEST_BYTES
 from proxy.core.leaders import Leaders
 from proxy.core.max_fetch_bytes import MaxFetchBytes
-from proxy.core.member_stage import Front, MakeMemberSide, MemberFront
 from proxy.core.peers import Peers
 from proxy.core.responses import Rewriting
 from proxy.core.stage import Stage
@@ -47,6 +46,9 @@ def _none_opening(_node_id: int, /) -> bool:
     return False
 
 
+MakeStage: TypeAlias = Callable[[ConnectionState], Stage]
+
+
 @dataclass(frozen=True, slots=True)
 class Common:
     """What the connections of a process share, beside the slots of sessions."""
@@ -64,9 +66,7 @@ class Common:
     are not followed."""
     manager: FetchManager | None = None
     """Gives sessions to clients. None: they get none from the gateway."""
-    member_side: MakeMemberSide | None = None
-    """Makes the stage for members of cooperative groups. None: there are no such groups."""
-    stages: tuple[Callable[[ConnectionState], Stage], ...] = ()
+    stages: tuple[MakeStage, ...] = ()
     """Makers of more stages for each connection; those of the core come before."""
 
 
@@ -109,7 +109,6 @@ class Connection:
         "_client_side",
         "_closes",
         "_fetches",
-        "_front",
         "_responses",
         "_rewriting",
         "_state",
@@ -135,7 +134,12 @@ class Connection:
         self.steady = Steady(sessions, measured, max_request_bytes=max_request_bytes, on=steady)
         """Asked first: the core gets only the bytes that do not pass there."""
         state = ConnectionState(
-            self.steady, measured, foreign=common.maybe_not_kafka, request_budget=common.request_budget
+            self.steady,
+            measured,
+            foreign=common.maybe_not_kafka,
+            request_budget=common.request_budget,
+            host=host,
+            broker=broker.name,
         )
         self._state, self._responses = state, state.responses
         self.events = state.events
@@ -173,18 +177,8 @@ class Connection:
             served,
             max_request_bytes=max_request_bytes,
         )
-        self._front = Front(self._client_side, state.to_client)
-        """Takes the client's bytes before all else."""
-        if common.member_side is not None:
-            self._front = MemberFront(
-                common.member_side,
-                state,
-                self._client_side,
-                self._rewriting,
-                host=host,
-                max_request_bytes=max_request_bytes,
-                broker=broker.name,
-            )
+        for stage in state.stages:
+            stage.begin(self._client_side.process, self._resume)
         self._client_ended = False
         """The client sends no more, and is still to have its responses."""
         self._closes = False
@@ -230,17 +224,17 @@ class Connection:
         state, responses = self._state, self._responses
         if state.phase is _CLOSING:
             return False
-        if state.from_client.held or (state.from_client.ready and not state.from_client.left):
+        requests = state.from_client
+        waits = requests.held or (requests.ready and not requests.left)
+        if waits and not any(stage.reads_on(len(requests)) for stage in state.stages):
             return False
         # The gateway's own requests wait for the end of a frame that is being forwarded: read the rest of it.
-        if not self._front.reads:
-            return False
-        return state.from_client.left > 0 or (not responses.resending and len(responses.owed) < MAX_IN_FLIGHT)
+        return requests.left > 0 or (not responses.resending and len(responses.owed) < MAX_IN_FLIGHT)
 
     @property
     def goes_on(self) -> bool:
         """Whether some of what came from either side waits for `go_on` alone."""
-        return self._broker_side.waiting > 0 or self._client_side.goes_on or self._front.goes_on
+        return self._broker_side.waiting > 0 or self._client_side.goes_on
 
     @property
     def responses_wait(self) -> bool:
@@ -300,17 +294,17 @@ class Connection:
             return self.tally.client.bytes_in > 0 and self.tally.broker.bytes_in > 0
         if self._state.from_client.left:
             return len(self._responses.expected) > (self._state.forwarding is not None)
-        return self._front.busy or bool(self._responses.owed or self.steady.in_flight)
+        return bool(self._responses.owed or self.steady.in_flight) or self._stage_waits
 
     @property
     def longest_wait(self) -> float:
         """How many seconds the requests in flight let the broker wait, at most: see `Handler.wait`.
 
-        So may the fetch of a member that waits for another one's.
+        So may a request wait in a stage.
         """
         waits = [request.handler.wait for request in self._responses.expected]
         waits += [form.wait for _, _, form in self.steady.in_flight]
-        return max([self._front.longest_wait, *waits])
+        return max([0.0, *waits, *(stage.longest_wait for stage in self._state.stages)])
 
     @property
     def outstanding(self) -> int:
@@ -343,7 +337,7 @@ class Connection:
     @property
     def buffered(self) -> int:
         """Bytes of responses kept until they are whole or their turn comes."""
-        return self._responses.buffered + self._front.buffered
+        return self._responses.buffered
 
     @property
     def completes_soon(self) -> bool:
@@ -407,7 +401,10 @@ class Connection:
 
     def hand_over(self) -> bytes:
         """Hand over all that came from a client that another worker is to serve (`MemberElsewhere`)."""
-        return self._front.drain()
+        state = self._state
+        data = state.from_client.rest()
+        state.tally.client.bytes_in -= len(data)  # they are counted there
+        return data
 
     def drain_events(self) -> list[Event]:
         """Hand over what has happened since the last call."""
@@ -429,7 +426,6 @@ class Connection:
         """
         for stage in self._state.stages:
             stage.attach(wake, alarm)
-        self._front.attach(wake, alarm, self.tick)
 
     def tick(self, now: float) -> None:
         """Do what is due at a time that `attach`'s alarm was given."""
@@ -437,15 +433,13 @@ class Connection:
             stage.tick(now)
         self._catch_up()
         self._state.now = now
-        self._front.tick(now)
         self._settle()
 
     def receive_client(self, data: bytes, now: float) -> None:
         """Take bytes from the client that did not pass by the steady path."""
         self._catch_up()
         self._state.take_over()
-        self._front = front = self._front.receive(data, now)
-        self.to_client = front.to_client
+        self._client_side.receive(data, now)
         self._settle()
 
     def go_on(self, now: float) -> None:
@@ -456,7 +450,6 @@ class Connection:
         self._catch_up()
         self._state.take_over()
         self._state.now = now
-        self._front.go_on(now)
         self._finish_waiting()
         self._settle()
 
@@ -481,7 +474,8 @@ class Connection:
             return
         for stage in state.stages:
             stage.release()
-        self._front.close(now)
+        for stage in state.stages:
+            stage.close()
         if state.phase is not Phase.CLOSING:
             state.phase = Phase.CLOSING
             if state.from_client.held or state.from_client.ready:
@@ -500,7 +494,7 @@ class Connection:
         state = self._state
         if not self._closes:
             return
-        waits = state.from_client.ready or state.from_client.held or self._front.waits
+        waits = state.from_client.ready or state.from_client.held or self._stage_waits
         if state.fault is not None or not waits:
             self._closes = self._client_ended = False
             self.close_session(state.now)
@@ -510,7 +504,6 @@ class Connection:
 
         If only a part of a request has come, it was no Kafka request: forward it, if that is allowed.
         """
-        self._front.client_ended(self._state.now)
         if self._state.foreign and self._state.from_client:
             self._state.be_wire()
         # A broker answers all that a client has sent that has closed its writing half (fetch-semantics 1.7).
@@ -549,8 +542,6 @@ class Connection:
         self._fetches.end()
         self._client_sessions.end()
         self._versions.ended(self._fetches.eligibility)
-        front, self._front = self._front, Front(self._client_side, self._state.to_client)
-        front.end(self._state.now)
         self._state.end()  # now: a link is part of a cycle, which may wait long for its collection
 
     # The steady path
@@ -576,8 +567,8 @@ class Connection:
 
     def _settle(self) -> None:
         """Tell the steady path what may pass there from now on."""
-        if self._front.settle():
-            self._close_after_last()
+        for stage in self._state.stages:
+            stage.settle()
         state, responses, left = self._state, self._responses, self._state.from_client.left
         faultless = state.fault is None
         framed = faultless and state.stream is _FRAMES and state.phase is _OPEN and not state.foreign
@@ -592,6 +583,11 @@ class Connection:
             response_rest=self._passing() if state.from_broker.left and faultless else 0,
         )
 
+    @property
+    def _stage_waits(self) -> bool:
+        """Whether the client's next request waits for a stage."""
+        return any(stage.waits for stage in self._state.stages)
+
     def _resume(self) -> None:
         """Process what has waited for another connection."""
         self._catch_up()
@@ -601,7 +597,7 @@ class Connection:
     def _passing(self) -> int:
         """Return how many bytes of the current response pass whatever they are; never the last one."""
         request, owed = self._responses.expected[0], self._responses.owed
-        is_next = len(owed) > 0 and owed[0] is request
+        is_next = len(owed) > 0 and owed[0] is request and request.claim is None
         return request.handler.passing(self._state.from_broker.left) if is_next else 0
 
 

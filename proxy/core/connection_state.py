@@ -90,9 +90,12 @@ class ConnectionState:
         measured: gets what is measured.
         foreign: the client may use another protocol than Kafka, or TLS.
         request_budget: room for fetches until they are whole, for all connections of the process; None: any.
+        host: the client's.
+        broker: identifies the broker. Empty, or with a comma, if it is not known which one it is.
     """
 
     __slots__ = (
+        "broker",
         "client_id",
         "delayed",
         "events",
@@ -101,6 +104,9 @@ class ConnectionState:
         "forwarding",
         "from_broker",
         "from_client",
+        "grouped",
+        "has_lane",
+        "host",
         "meter",
         "now",
         "phase",
@@ -116,8 +122,21 @@ class ConnectionState:
     )
 
     def __init__(
-        self, steady: Steady, measured: Measured, *, foreign: bool, request_budget: RequestBudget | None
+        self,
+        steady: Steady,
+        measured: Measured,
+        *,
+        foreign: bool,
+        request_budget: RequestBudget | None,
+        host: str = "",
+        broker: str = "",
     ) -> None:
+        self.host = host
+        self.broker = broker
+        self.grouped = False
+        """There are cooperative groups: this limits the versions that the client is offered."""
+        self.has_lane = False
+        """The client has a lane of one, or may have one."""
         self.steady = steady
         self.tally = Tally()
         """What was counted by the core itself."""

@@ -1,7 +1,8 @@
 """The requests in flight, and the order in which their responses leave. Sans-IO.
 
 Each request has a `Handler`, chosen when the request is seen: it makes the client's bytes of the response.
-Handlers wrap each other where two features care about one response.
+Handlers wrap each other where two features care about one response. A stage may claim a response: what the
+handlers make of it is kept, and the stage makes the client's response of that.
 
 A broker responds in order, so each request is in two queues of `ResponseQueue`. `expected` has the order of
 the broker: its next response is for the first request. `owed` has the order in which the client gets
@@ -105,10 +106,21 @@ FORWARD: Final = Forward()
 """For all responses that are forwarded, and for which the client does not let the broker wait."""
 
 
+class Claim:
+    """What the client would get of a response, kept for a stage that makes another response of it."""
+
+    __slots__ = ("pieces", "request", "whole")
+
+    def __init__(self, request: "InFlight") -> None:
+        self.request = request
+        self.pieces: list[Buffer] = []
+        self.whole = False
+
+
 class InFlight:
     """A request that the broker has not answered yet, or whose response has not left for the client yet."""
 
-    __slots__ = ("answered", "api_key", "correlation_id", "handler", "out", "sent_at", "version")
+    __slots__ = ("answered", "api_key", "claim", "correlation_id", "handler", "out", "sent_at", "version")
 
     def __init__(self, api_key: int, version: int, correlation_id: bytes, handler: Handler) -> None:
         self.api_key = api_key
@@ -119,6 +131,8 @@ class InFlight:
         """When it was sent to the broker, in seconds."""
         self.answered = False
         """The client has all of the response, or it waits in `out`."""
+        self.claim: Claim | None = None
+        """What the client would get, if a stage makes another response of it."""
         self.out: list[Buffer] | None = None
         """Response bytes that wait for earlier responses to go first; None: there are none."""
 
@@ -143,6 +157,10 @@ class ResponseQueue:
 
     def in_turn(self, request: InFlight, pieces: list[Buffer]) -> list[Buffer]:
         """Return the next bytes of a response if it is its turn to leave; keep them otherwise."""
+        if request.claim is not None:
+            request.claim.pieces += pieces
+            self.buffered += sum(map(len, pieces))
+            return []
         if self.owed and self.owed[0] is request:
             return pieces
         if request.out is None:
@@ -153,6 +171,9 @@ class ResponseQueue:
 
     def ended(self, request: InFlight) -> list[Buffer]:
         """Note that a response is whole; return what of later ones has waited for it."""
+        if request.claim is not None:
+            request.claim.whole = True
+            return []
         request.answered = True
         owed = self.owed
         waited: list[Buffer] = []
@@ -163,6 +184,23 @@ class ResponseQueue:
                 self.buffered -= sum(map(len, owed[0].out))
                 owed[0].out = None
         return waited
+
+    def claim(self, request: InFlight) -> Claim:
+        """Keep what the client would get of a response, until `respond`."""
+        request.claim = claim = Claim(request)
+        return claim
+
+    def keep(self, claim: Claim, pieces: list[Buffer]) -> None:
+        """Keep a response that was made of a claimed one, until `respond`."""
+        self.buffered += sum(map(len, pieces)) - sum(map(len, claim.pieces))
+        claim.pieces = pieces
+
+    def respond(self, claim: Claim) -> list[Buffer]:
+        """Return what leaves for the client now that a claimed response may."""
+        request, pieces = claim.request, claim.pieces
+        self.keep(claim, [])
+        request.claim = None
+        return self.in_turn(request, pieces) + self.ended(request)
 
     def clear(self) -> None:
         """Expect, owe and keep nothing any more."""

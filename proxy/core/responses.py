@@ -45,7 +45,7 @@ class Rewriting:
         leaders: brings Metadata up to date, if addresses are rewritten.
     """
 
-    __slots__ = ("eligibility", "grouped", "leaders", "member", "opening", "resolve", "sessions", "state")
+    __slots__ = ("eligibility", "leaders", "opening", "resolve", "sessions", "state")
 
     def __init__(
         self,
@@ -62,10 +62,6 @@ class Rewriting:
         self.eligibility = eligibility
         self.sessions = sessions
         self.leaders = leaders
-        self.grouped = False
-        """There are cooperative groups."""
-        self.member = False
-        """The client has a lane of one, or may have one."""
 
     def refuses(self, api_key: int, version: int) -> bool:
         """Whether a request is refused, as its response could have addresses that can't be rewritten.
@@ -215,8 +211,8 @@ class CutVersions(_Rewrite):
             self.version,
             rewrites=rewriting.resolve is not None,
             serves=rewriting.sessions.on,
-            grouped=rewriting.grouped,
-            member=rewriting.member,
+            grouped=rewriting.state.grouped,
+            member=rewriting.state.has_lane,
         )
         rewriting.eligibility.know(features)
         rewriting.sessions.offered()

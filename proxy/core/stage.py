@@ -18,6 +18,34 @@ class Stage:
 
     # Requests
 
+    @property
+    def waits(self) -> bool:
+        """Whether the client's next request waits for the stage."""
+        return False
+
+    @property
+    def longest_wait(self) -> float:
+        """How long a request may wait in the stage, in seconds."""
+        return 0.0
+
+    def reads_on(self, _waiting: int) -> bool:
+        """Whether the client is read on although so many bytes of its requests wait."""
+        return False
+
+    def on_frame(self, _data: bytes, _size: int, _api_key: int, _version: int) -> int | None:
+        """See a request before all else.
+
+        Return how many bytes were used: 0 if the request has to wait, as with `on_request`. None: the stage
+        leaves the request to the others.
+
+        Args:
+            _data: the request, or its beginning.
+            _size: of the whole request.
+            _api_key: its kind.
+            _version: of the request.
+        """
+        return None
+
     def on_request(self, data: bytes, _size: int, _api_key: int, _version: int) -> bytes | None:
         """See a request that is no fetch, or a fetch that is not read.
 
@@ -73,11 +101,25 @@ class Stage:
 
     # The life of the connection
 
+    def begin(self, process: Callable[[bytes, int, int, int], int], resume: Callable[[], None]) -> None:
+        """Get what a stage needs that changes or holds requests.
+
+        Args:
+            process: see `ClientSide.process`.
+            resume: has the core take the request again that waits.
+        """
+
     def attach(self, wake: Callable[[], None], alarm: Callable[[float], None]) -> None:
         """Attach the I/O shell: see `Connection.attach`."""
 
     def tick(self, now: float) -> None:
         """Do what is due."""
+
+    def settle(self) -> None:
+        """Process the responses that the stage has claimed and that are whole (`ResponseQueue.claim`)."""
+
+    def close(self) -> None:
+        """Take no more requests; finish what is in flight."""
 
     def release(self) -> None:
         """Hold no response any more: the connection is about to end."""

@@ -22,11 +22,10 @@ from proxy.config import Config
 from proxy.cooperative.tally import Tell, Told
 from proxy.core.broker_versions import BrokerVersions
 from proxy.core.budget import REQUESTS_PART, Budget, RequestBudget
-from proxy.core.connection import BrokerInfo, Common, Connection
+from proxy.core.connection import BrokerInfo, Common, Connection, MakeStage
 from proxy.core.eligibility import SessionLimits
 from proxy.core.events import BrokersAwaited, Event, Fault, LoginRefused, MemberElsewhere, Tally
 from proxy.core.leaders import Leaders
-from proxy.core.member_stage import MakeMemberSide
 from proxy.core.peers import Peers
 from proxy.error_text import is_client_refused, of_client
 from proxy.fetch_manager.cache import FetchSessionCache
@@ -131,8 +130,8 @@ class Server:
             None if config.follow_leader == "off" else Peers(produces=config.follow_leader == "idempotent")
         )
         self._members: Members | None
-        self._member_side: MakeMemberSide | None
-        self._members, self._member_side = _cooperative(config, self.shared.number, self._tell)
+        self._stages: tuple[MakeStage, ...]
+        self._members, self._stages = _cooperative(config, self.shared.number, self._tell)
         self._failed_handshakes = Repeated(self.log, "TLS handshake of a client failed")
         self._refused_clients = Repeated(self.log, "client refused")
         self._all_closed = asyncio.Event()
@@ -305,7 +304,7 @@ class Server:
             leaders=self._leaders,
             peers=self._peers,
             manager=self.manager,
-            member_side=self._member_side,
+            stages=self._stages,
         )
 
     def _is_opening(self, node_id: int) -> bool:
@@ -536,12 +535,8 @@ class Server:
                 link.close_session(reason)
 
 
-def _cooperative(
-    config: Config, number: int, tell: Tell
-) -> "tuple[Members, MakeMemberSide] | tuple[None, None]":
-    """Return the members of cooperative groups, and a function that makes the stage of a client.
-
-    Without groups both are None.
+def _cooperative(config: Config, number: int, tell: Tell) -> "tuple[Members | None, tuple[MakeStage, ...]]":
+    """Return the members of cooperative groups, and what makes the stage of a client; none without groups.
 
     Args:
         config: the options.
@@ -549,14 +544,14 @@ def _cooperative(
         tell: gets the events of groups and their clients.
     """
     if not config.cooperative:
-        return None, None
+        return None, ()
     # They read records; a gateway without cooperative groups may lack the libraries for that.
-    from proxy.cooperative.member_side import MemberSide  # noqa: PLC0415
+    from proxy.cooperative.member_stage import MemberStage  # noqa: PLC0415
     from proxy.cooperative.members import Members  # noqa: PLC0415
 
     members = Members(config.cooperative, os.urandom(16), tell, number=number, processes=config.workers)
     members.lanes = config.cooperative_lanes
-    return members, partial(MemberSide, members)
+    return members, (partial(MemberStage, members),)
 
 
 def _manager(config: Config) -> FetchManager | None:

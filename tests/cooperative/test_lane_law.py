@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from proxy.cooperative.batches import HEADER_BYTES, read_header
 from proxy.cooperative.declared import suffix
 from proxy.cooperative.key_hash import SPACE, murmur2, offset_hash
-from proxy.cooperative.member_side import MemberSide
+from proxy.cooperative.member_stage import MemberStage
 from proxy.cooperative.members import Members
 from proxy.cooperative.ranges import KeyRange
 from proxy.core.connection import Connection
@@ -62,7 +62,7 @@ class World:
 
     def connection(self) -> Connection:
         return connect(
-            sessions=self.sessions, resolve=None, host="h", member_side=partial(MemberSide, self.members)
+            sessions=self.sessions, resolve=None, host="h", stages=(partial(MemberStage, self.members),)
         )
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from proxy.cooperative.key_hash import SPACE, murmur2
-from proxy.cooperative.member_side import MAX_READ
+from proxy.cooperative.member_stage import MAX_READ
 from proxy.cooperative.membership import assignment, read_owned, read_synced, without_owned
 from proxy.cooperative.offsets import read_answered, read_commit
 from proxy.cooperative.positions import Positions, TopicPartition, committed_metadata, read_committed

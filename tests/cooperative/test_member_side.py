@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 
 from proxy.cooperative.key_hash import murmur2
-from proxy.cooperative.member_side import MAX_HELD, MAX_READ, MemberSide
+from proxy.cooperative.member_stage import MAX_HELD, MAX_READ, MemberStage
 from proxy.cooperative.members import Members
 from proxy.cooperative.named import NamedLane
 from proxy.cooperative.offsets import (
@@ -65,7 +65,7 @@ class Shared:
             sessions=SessionLimits(max_sessions=0),
             resolve=None,
             host=host,
-            member_side=partial(MemberSide, self.members),
+            stages=(partial(MemberStage, self.members),),
         )
         self.alarms: list[float] = []
         made.attach(lambda: self.woken.append(1), self.alarms.append)
@@ -174,11 +174,35 @@ def test_bytes_of_another_protocol_are_passed_on() -> None:
         sessions=SessionLimits(max_sessions=0),
         resolve=None,
         maybe_not_kafka=True,
-        member_side=partial(MemberSide, Members(["g"])),
+        stages=(partial(MemberStage, Members(["g"])),),
     )
     one.receive_client(b"GET / HTTP/1.1\r\n\r\n", 1.0)
     assert b"".join(one.drain_broker()) == b"GET / HTTP/1.1\r\n\r\n"
     assert one.wire
+
+
+def test_tokens_without_frames_pass_for_a_client_without_a_lane(shared: Shared) -> None:
+    """KIP-43: after SaslHandshake v0 the client sends its tokens with nothing but their length."""
+    one = shared.connection()
+    handshake = framed(header(17, 0, "plain") + string(b"PLAIN"))
+    one.receive_client(handshake, 1.0)
+    assert sent(one) == [handshake]
+    one.receive_broker(framed(handshake[8:12] + bytes(6)), 1.0)
+    token = framed(b"\0alice\0secret")
+    one.receive_client(token, 1.0)
+    assert (b"".join(one.drain_broker()), one.fault) == (token, None)
+    one.receive_broker(framed(b""), 1.0)
+    assert b"".join(one.drain_client()).endswith(framed(b""))
+
+
+@pytest.mark.parametrize("client_id", ["plain", ALL])
+def test_a_broker_may_wait_as_long_as_a_join_says_that_passes(shared: Shared, client_id: str) -> None:
+    one = shared.connection()
+    timeouts = (6_000).to_bytes(4) + (7_000).to_bytes(4)
+    join = header(11, 2, client_id) + string(b"of others") + timeouts + string(b"") + string(b"connect")
+    one.receive_client(framed(join + bytes(4)), 1.0)
+    assert len(sent(one)) == 1
+    assert one.longest_wait == 7.0
 
 
 def test_the_broker_gets_the_clients_own_id(shared: Shared) -> None:

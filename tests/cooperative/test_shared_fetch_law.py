@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from proxy.cooperative.batches import HEADER_BYTES, Header, read_header
 from proxy.cooperative.declared import suffix
 from proxy.cooperative.key_hash import SPACE, murmur2, offset_hash
-from proxy.cooperative.member_side import MemberSide
+from proxy.cooperative.member_stage import MemberStage
 from proxy.cooperative.members import Members
 from proxy.cooperative.ranges import KeyRange
 from proxy.core.eligibility import SessionLimits
@@ -128,7 +128,7 @@ class Client:
             resolve=None,
             host="h",
             name=self.broker,
-            member_side=partial(MemberSide, world.members),
+            stages=(partial(MemberStage, world.members),),
         )
         self.alarms: list[float] = []
         self.connection.attach(lambda: None, self.alarms.append)

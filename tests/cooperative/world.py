@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
-from proxy.cooperative.member_side import MemberSide
+from proxy.cooperative.member_stage import MemberStage
 from proxy.cooperative.members import Members
 from proxy.cooperative.membership import (
     assignment,
@@ -80,7 +80,7 @@ class Wire:
             resolve=None,
             host="h",
             name="b:9092",
-            member_side=partial(MemberSide, world.members),
+            stages=(partial(MemberStage, world.members),),
         )
         self.connection.attach(lambda: self.alarms.append(0.0), self.alarms.append)
         self.upstream = deque[bytes]()

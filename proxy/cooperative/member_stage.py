@@ -1,0 +1,497 @@
+"""The stage for members of cooperative groups (docs/cooperative.md). Sans-IO.
+
+The rest of the core sees the client as if it had no lane: its own client.id, full fetches of whole
+partitions. So its fetches go through a session like any others. The stage claims the responses to the
+requests that it reads, and the client gets the records of its lane.
+
+A client has a lane if it declares one in its client.id, or if its group gave it one, perhaps on another
+connection. Requests of a client without a lane pass, except those that join a group.
+"""
+
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from math import inf
+from typing import Final, NamedTuple
+
+from proxy.cooperative.commits import CommitRequest, OffsetFetchRequest
+from proxy.cooperative.identity import Identity
+from proxy.cooperative.joining import Joining
+from proxy.cooperative.lane_fetch import HELD_SECONDS, LaneFetch, refusal
+from proxy.cooperative.members import INVALID_RANGES, Members
+from proxy.cooperative.membership import heartbeat_member, read_join, read_sync, rejoin
+from proxy.cooperative.offsets import read_commit, read_offset_fetch
+from proxy.cooperative.responses import Reply, Take
+from proxy.cooperative.shared_fetch import Subscriber
+from proxy.core.connection_state import ConnectionState, Phase
+from proxy.core.events import MemberElsewhere
+from proxy.core.in_flight import FORWARD, Claim, InFlight
+from proxy.core.requests import describe_length, read_client_names
+from proxy.core.stage import Stage
+from proxy.protocol.api import (
+    LENGTH_BYTES,
+    REQUEST_CORRELATION_ID,
+    REQUEST_START,
+    REQUEST_START_BYTES,
+    ApiKey,
+    request_header,
+)
+from proxy.protocol.api_versions import FOR_MEMBERS
+from proxy.protocol.fetch_request import parse_fetch_request
+from proxy.protocol.messages import read
+from proxy.protocol.primitives import Buffer, ProtocolError, encode_string
+from proxy.protocol.produce import READ_WITHIN
+
+_GROUP: Final = "group_id:string"
+"""The field with which requests of groups begin."""
+MAX_READ: Final = 1 << 20
+"""The longest request of a member that is read. A longer one ends the connection: it can't pass unread."""
+MAX_HELD: Final = 1 << 16
+"""How many bytes may wait for the response to a fetch until no more is read from the client."""
+_NAME_BYTES: Final = 2
+"""The length of a client.id, which comes right after the correlation id."""
+_OF_LANES: Final = frozenset(
+    {
+        int(ApiKey.FETCH),
+        int(ApiKey.OFFSET_COMMIT),
+        int(ApiKey.OFFSET_FETCH),
+        int(ApiKey.TXN_OFFSET_COMMIT),
+    }
+)
+"""The requests that are read of a client with a lane."""
+_AUTHENTICATE: Final = frozenset({int(ApiKey.SASL_HANDSHAKE), int(ApiKey.SASL_AUTHENTICATE)})
+_OF_GROUPS: Final = frozenset(
+    {int(ApiKey.JOIN_GROUP), int(ApiKey.SYNC_GROUP), int(ApiKey.HEARTBEAT), int(ApiKey.LEAVE_GROUP)}
+)
+"""The requests that are read of any client, if they are about a cooperative group."""
+_KEEP: Final = frozenset({"kafka-python"})
+"""Software that keeps its position in a partition that it had and gets again, though it has said that it gave
+the partition up: kafka-python 3 also delivers what it had fetched (`assign_from_subscribed`)."""
+_ASSIGNED_BY_BROKERS: Final = frozenset({68, 88})
+"""ConsumerGroupHeartbeat (KIP-848) and StreamsGroupHeartbeat (KIP-1071): brokers assign whole partitions."""
+
+
+class _Request(NamedTuple):
+    """The beginning of a request."""
+
+    size: int
+    """With its length."""
+    name_end: int
+    """Where its client.id ends."""
+    api_key: int
+    version: int
+
+
+class MemberStage(Stage):
+    """Reads a member's requests, and makes what it gets of the responses.
+
+    The client's next request waits behind each that is read. A broker handles one request of a connection at
+    a time as well (fetch-semantics, trap 16).
+
+    Args:
+        members: those of the process.
+        state: that of the connection.
+    """
+
+    __slots__ = (
+        "_alarm",
+        "_alarmed_at",
+        "_claim",
+        "_closing",
+        "_current",
+        "_due_at",
+        "_elsewhere",
+        "_fetch_wait",
+        "_identity",
+        "_is_member",
+        "_joining",
+        "_last",
+        "_members",
+        "_rest",
+        "_resume",
+        "_state",
+        "_subscriber",
+        "_take",
+        "_wake",
+    )
+
+    def __init__(self, members: Members, state: ConnectionState) -> None:
+        self._members = members
+        self._state = state
+        self._rest: Callable[[bytes, int, int, int], int]
+        """Takes requests as those of a client without a lane (`ClientSide.process`)."""
+        self._resume: Callable[[], None] = _nothing
+        self._is_member: bool | None = None
+        """Whether the stage is needed. None until the first request has come."""
+        self._elsewhere = False
+        """Whether another process is to serve the client."""
+        self._identity = Identity(members, state.host)
+        self._joining = Joining(members, state.host)
+        self._subscriber = Subscriber(members.shared_fetches, state.broker, self._go_on)
+        self._current: LaneFetch | CommitRequest | None = None
+        """The fetch or commit behind which the client's next request waits."""
+        self._claim: Claim | None = None
+        """The response behind which it waits."""
+        self._take: Take | None = None
+        """Takes that response. None if it only waits for its turn, and until `_due_at`, in seconds."""
+        self._due_at = 0.0
+        self._last = InFlight(0, 0, b"", FORWARD)
+        """The last request that was read, as one that the broker does not get."""
+        self._fetch_wait = 0.0
+        """How long the last request may wait in the gateway, if it is a fetch, in seconds."""
+        self._closing = False
+        self._alarmed_at = inf
+        """The time of the next alarm for a fetch that is parked, in seconds."""
+        self._alarm: Callable[[float], None] = _nothing
+        self._wake: Callable[[], None] = _nothing
+
+    def __repr__(self) -> str:
+        return f"<MemberStage {self._identity.client_id!r} waits={self.waits}>"
+
+    def begin(self, process: Callable[[bytes, int, int, int], int], resume: Callable[[], None]) -> None:
+        """See `Stage.begin`."""
+        self._rest, self._resume = process, resume
+
+    def attach(self, wake: Callable[[], None], alarm: Callable[[float], None]) -> None:
+        """Attach the I/O shell: see `Connection.attach`."""
+        self._wake, self._alarm = wake, alarm
+
+    @property
+    def waits(self) -> bool:
+        """Whether the client's next request has to wait."""
+        return self._claim is not None or (self._current is not None and self._current.waits)
+
+    @property
+    def longest_wait(self) -> float:
+        """How long a fetch may wait here for another member's or until it is refused, at most, in seconds."""
+        return self._fetch_wait if self.waits else 0.0
+
+    def reads_on(self, waiting: int) -> bool:
+        """Whether the client is read on: so it is seen when it leaves."""
+        return self.waits and waiting < MAX_HELD
+
+    def close(self) -> None:
+        """Take no more requests; finish what is in flight."""
+        self._closing = True
+        self._send_due()
+        if self._current is not None:
+            self._current.close(self._state.now)
+
+    def end(self) -> None:
+        """Note that the connection has ended: others need not wait for it."""
+        self._wake = self._alarm = self._resume = _nothing
+        self._joining.end()
+        if self._current is not None:
+            self._current.end(self._state.now)
+        self._identity.end()
+        self._subscriber.end(self._state.now)
+
+    def tick(self, now: float) -> None:
+        """Do what is due."""
+        self._state.now = now
+        if now >= self._alarmed_at:
+            self._alarmed_at = inf
+        self._send_due()
+        if self._current is not None and self._current.waits:
+            self._go(self._current, now)
+        self._resume()
+
+    def _go_on(self, now: float) -> None:
+        """Go on: another member has finished what this one waits for."""
+        self.tick(now)
+        self._wake()
+
+    # Requests
+
+    def on_frame(self, data: bytes, size: int, api_key: int, version: int) -> int | None:
+        """Read a request of a member."""
+        if self._is_member is False:
+            return None
+        if self.waits or self._closing or self._elsewhere:
+            return self._hold()
+        name_end = REQUEST_START_BYTES + _NAME_BYTES
+        if len(data) >= name_end:
+            name_end += max(int.from_bytes(data[REQUEST_START_BYTES:name_end], signed=True), 0)
+        if name_end > size:
+            if self._is_member is None:
+                self._is_member = False  # the rest of the core says what is wrong with it
+                return None
+            return self._fail(describe_length(data[:16], size - LENGTH_BYTES, size))
+        if len(data) < name_end:
+            return self._need(name_end)
+        client_id = data[REQUEST_START_BYTES + _NAME_BYTES : name_end]
+        if client_id != self._identity.client_id or not self._is_member:
+            if (used := self._names(client_id)) is not None:
+                return used
+            self._state.grouped, self._state.has_lane = True, self._identity.has_lane or not client_id
+            self._state.steady.stop()
+        return self._process(_Request(size, name_end, api_key, version), data)
+
+    def _names(self, client_id: bytes) -> int | None:
+        """Note what the client calls itself; return None if the request can be processed."""
+        if self._identity.declares:
+            return self._fail("another client.id than before, on a connection with a lane")
+        owner = self._members.owner(client_id)
+        if owner != self._members.number:
+            if self._is_member:
+                return self._fail("another client.id than before: one of a group that another worker owns")
+            self._elsewhere = True
+            self._state.events.append(MemberElsewhere(worker=owner))
+            return self._hold()
+        if self._is_member and self._state.responses.owed:
+            return self._hold()  # what another client has asked, by its client.id, may be in a session
+        self._is_member = True
+        self._joining.client_id = client_id
+        self._identity.named(client_id)
+        return None
+
+    def _need(self, size: int) -> int:
+        """Have the request looked at again when so many bytes of it have come."""
+        self._state.from_client.need = size
+        return 0
+
+    def _hold(self) -> int:
+        self._state.from_client.held = True
+        return 0
+
+    def _fail(self, reason: str) -> int:
+        """End the connection for a fault of the client's."""
+        self._state.fail("client", reason)
+        return 1
+
+    def _process(self, request: _Request, data: bytes) -> int | None:
+        """Process a request; return how many bytes were used, 0 if more are needed, None if it passes."""
+        size, identity = request.size, self._identity
+        has_lane = bool(identity.refused) or identity.member is not None
+        if request.api_key in _AUTHENTICATE:
+            self._subscriber.alone()
+        if has_lane and request.api_key == ApiKey.SASL_HANDSHAKE and request.version == 0:
+            return self._fail("SASL without Kafka's framing, by a client with a lane")
+        is_read = has_lane and request.api_key in _OF_LANES
+        if request.api_key in _OF_GROUPS:
+            named = self._group_named(data[:READ_WITHIN], size)
+            if named is None:
+                return self._need(len(data) + 1)
+            is_read = self._members.group(named) is not None
+        return self._read_whole(request, data) if is_read else self._pass(request, data)
+
+    def _read_whole(self, request: _Request, data: bytes) -> int:
+        """Read a request of a member; return how many bytes were used, 0 if more are needed."""
+        size, version, now = request.size, request.version, self._state.now
+        lowest, highest = FOR_MEMBERS.get(request.api_key, (0, version))
+        name = ApiKey(request.api_key).name
+        if size > MAX_READ or not lowest <= version <= highest:
+            wrong = f"of {size} bytes" if size > MAX_READ else "which is not offered"
+            return self._fail(f"{name} v{version}, {wrong}, by a client with a lane")
+        if len(data) < size:
+            return self._need(size)
+        frame = self._renamed(data, request)
+        self._fetch_wait = 0.0
+        self._last = InFlight(request.api_key, version, frame[REQUEST_CORRELATION_ID], FORWARD)
+        try:
+            if request.api_key in _OF_GROUPS:
+                self._group_request(frame, request, now)
+            elif request.api_key == ApiKey.FETCH:
+                self._fetch(frame, version, now)
+            elif request.api_key == ApiKey.OFFSET_FETCH:
+                asked = OffsetFetchRequest(read_offset_fetch(frame), self._identity, self._members)
+                self._send(frame, _edited(asked.edit))
+            else:
+                commit = read_commit(frame)
+                self._go(CommitRequest(commit, self._identity, self._members, self._send, self._go_on), now)
+        except ProtocolError as error:
+            return self._fail(f"{name} v{version} that is not understood: {error}")
+        return size
+
+    def _pass(self, request: _Request, data: bytes) -> int | None:
+        """Pass a request with the client's own id; return how many bytes were used, 0 if more are needed.
+
+        None: the client's id is its own.
+        """
+        size, identity, requests = request.size, self._identity, self._state.from_client
+        if request.api_key == ApiKey.API_VERSIONS and identity.bound and size <= READ_WITHIN:
+            if len(data) < size:
+                return self._need(size)
+            self._versions(data, request.version)
+        if request.api_key in _ASSIGNED_BY_BROKERS and identity.bound:
+            self._members.bound(identity.host, identity.client_id).assigned(self._state.now)
+        if identity.own_id == identity.client_id:
+            return None
+        less = len(identity.client_id) - len(identity.own_id)
+        renamed = self._renamed(data, request)
+        used = self._rest(renamed, size - less, request.api_key, request.version)
+        if not (used or requests.held):
+            requests.need += less
+        return used
+
+    def _versions(self, frame: bytes, version: int) -> None:
+        """Note what an ApiVersions request says of the client's software: how it joins a group."""
+        with suppress(ProtocolError):
+            _, software = read_client_names(frame, version)
+            if software is not None and software.name in _KEEP:
+                self._members.bound(self._identity.host, self._identity.client_id).keeps = True
+
+    @staticmethod
+    def _group_named(data: bytes, size: int) -> bytes | None:
+        """Return the group that a request is about; b"" if that can't be read, None if more bytes are needed.
+
+        Args:
+            data: its first bytes.
+            size: of all of it.
+        """
+        try:
+            api_key, version, _, _, body = request_header(data[:size], LENGTH_BYTES)
+            group: bytes | None = read(_GROUP, api_key, version, data[:size], body, whole=False)["group_id"]
+        except ProtocolError:
+            return None if len(data) < min(size, READ_WITHIN) else b""
+        return group or b""
+
+    def _renamed(self, data: bytes, request: _Request) -> bytes:
+        """Return a request, or its beginning, with the client's own id."""
+        own_id = self._identity.own_id
+        less = len(self._identity.client_id) - len(own_id)
+        head = (request.size - LENGTH_BYTES - less).to_bytes(LENGTH_BYTES)
+        rest = data[request.name_end :]
+        return b"".join((head, data[LENGTH_BYTES:REQUEST_START_BYTES], encode_string(own_id), rest))
+
+    def _group_request(self, frame: bytes, request: _Request, now: float) -> None:
+        """Process what a member says to the coordinator of a cooperative group.
+
+        Raises:
+            ProtocolError: it can't be read.
+        """
+        joining = self._joining
+        take: Take | None = None
+        if request.api_key == ApiKey.JOIN_GROUP:
+            join = read_join(frame)
+            joining.saw_join = True
+            if joining.takes(join):
+                if self._identity.declares:
+                    self._fail("a client.id with key ranges subscribes: it has to assign partitions")
+                    return
+                frame, take = joining.join(join), _edited(joining.joined)
+        elif request.api_key == ApiKey.SYNC_GROUP:
+            sync = read_sync(frame)
+            made = joining.sync(sync)
+            if made is None:
+                self._reply([rejoin(frame)])
+                return
+            frame, take = made, _edited(partial(joining.synced, sync))
+        elif (member := self._identity.member) is not None and self._identity.bound:
+            if request.api_key == ApiKey.LEAVE_GROUP:
+                joining.leave()
+            else:
+                joining.beats()
+                if member.joins_again:
+                    self._reply([rejoin(frame)])
+                    return
+                beat = partial(joining.beat, heartbeat_member(frame), request.version, now)
+                take = _edited(beat)
+        self._send(frame, take)
+
+    def _fetch(self, frame: bytes, version: int, now: float) -> None:
+        fetch = parse_fetch_request(frame, version, request_header(frame, LENGTH_BYTES)[4])
+        member, members = self._identity.member, self._members
+        if member is None:
+            members.tally.refused[INVALID_RANGES] += fetch.partitions
+            # franz-go and aiokafka ask again at once, hundreds of times a second (cooperative.md).
+            self._fetch_wait = held = max(fetch.max_wait_ms / 1e3, HELD_SECONDS)
+            self._reply([refusal(fetch, INVALID_RANGES)], now + held)
+            return
+        before = len(member.first)
+        lane = LaneFetch(fetch, member, self._subscriber, members, self._send, now)
+        self._fetch_wait = lane.refuse_at - now
+        members.fetched(len(member.first) - before)
+        if lane.in_session:
+            self._reply([lane.no_session()])
+        elif code := self._identity.denied(lane.places, claims=True):
+            members.tally.refused[code] += sum(1 for _ in lane.places)
+            self._reply([lane.refusal(code)], lane.refuse_at)
+        else:
+            self._go(lane, now)
+
+    def _go(self, request: LaneFetch | CommitRequest, now: float) -> None:
+        """Have a fetch or commit go on, as far as it need not wait for other members."""
+        self._current = request
+        if (reply := request.go(now)) is not None:
+            self._reply(*reply)
+        self._set_alarm()
+
+    def _set_alarm(self) -> None:
+        """Have `tick` called when a fetch has waited for another member's as long as it may."""
+        current = self._current
+        if current is not None and current.waits and current.wait_until < self._alarmed_at:
+            self._alarmed_at = current.wait_until
+            self._alarm(current.wait_until)
+
+    def _send(self, frame: bytes, take: Take | None) -> None:
+        """Send a request to the broker."""
+        state = self._state
+        if state.fault is not None or state.phase is Phase.CLOSING:
+            return
+        _, api_key, version, _ = REQUEST_START.unpack_from(frame)
+        self._rest(frame, len(frame), api_key, version)
+        if take is not None and state.fault is None:
+            self._claim, self._take = state.responses.claim(state.responses.owed[-1]), take
+
+    # Responses
+
+    def settle(self) -> None:
+        """Process a response that is whole, in its turn."""
+        state, claim, take = self._state, self._claim, self._take
+        if claim is None or state.responses.owed[0] is not claim.request:
+            return
+        if take is None:
+            if not self._send_due():
+                return
+        elif claim.whole:
+            self._claim = self._take = None
+            try:
+                reply = take(b"".join(claim.pieces), state.now)
+            except ProtocolError as error:
+                state.fail("broker", f"a response to a client with a lane that is not understood: {error}")
+                return
+            if reply is None:
+                state.responses.keep(claim, [])
+                state.to_client += state.responses.respond(claim)
+            else:
+                self._respond(claim, reply)
+            self._set_alarm()
+        else:
+            return
+        self._resume()
+
+    def _reply(self, pieces: list[Buffer], due_at: float = 0.0) -> None:
+        """Respond to the last request without the broker."""
+        responses = self._state.responses
+        responses.owed.append(self._last)
+        self._respond(responses.claim(self._last), Reply(pieces, due_at))
+
+    def _respond(self, claim: Claim, reply: Reply) -> None:
+        """Send the client a response when it is due."""
+        state = self._state
+        state.responses.keep(claim, reply.pieces)
+        self._claim, self._due_at = claim, reply.due_at
+        self._send_due()
+        if reply.due_at > state.now:
+            self._alarm(reply.due_at)
+
+    def _send_due(self) -> bool:
+        """Send the response that is made, if it is due; return whether it was."""
+        state, claim = self._state, self._claim
+        if claim is None or self._take is not None or state.responses.owed[0] is not claim.request:
+            return False
+        if self._due_at > state.now and not self._closing:
+            return False
+        self._claim = None
+        state.to_client += state.responses.respond(claim)
+        return True
+
+
+def _edited(edit: Callable[[bytes, float], bytes]) -> Take:
+    """Return what takes a response of which the client gets an edited one."""
+    return lambda frame, now: Reply([edit(frame, now)])
+
+
+def _nothing(*_: object) -> None:
+    """Do nothing: no shell is attached."""
