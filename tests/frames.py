@@ -1,7 +1,7 @@
-"""Fetch frames for tests: short words in, whole frames (length prefix included) out, and live exchanges.
+"""Builds fetch frames for tests from short arguments (complete frames, with length), and has live exchanges.
 
-The bytes come from the model's codec (`tests.model.wire`), which live brokers, kio and Kafka's schemas agree
-with; nothing of it is shared with what is tested.
+The bytes come from the model's codec (`tests.model.wire`), which was checked against live brokers, kio and
+Kafka's schemas. It shares nothing with the tested code.
 """
 
 import json
@@ -22,12 +22,12 @@ SESSION_VERSIONS: Final = range(7, 19)
 DATA: Final = Path(__file__).parent / "data"
 
 Want: TypeAlias = tuple[str, int] | tuple[str, int, int]
-"""Topic, partition, fetch offset (0)."""
+"""Topic, partition, and fetch offset (0 by default)."""
 
 
 @dataclass(frozen=True, slots=True)
 class LiveExchange:
-    """A request and its response as a live broker gave it, with length prefixes."""
+    """A captured request and response of a live broker, with length prefixes."""
 
     name: str
     broker: str
@@ -44,7 +44,7 @@ def framed(content: bytes) -> bytes:
 
 
 def live(*versions: int) -> list[LiveExchange]:
-    """All fetches of these versions that were captured; of v4 to v18 where none is named."""
+    """Return all captured fetches of these versions, by default v4 to v18."""
     return [exchange for exchange in _live() if not versions or exchange.version in versions]
 
 
@@ -65,14 +65,14 @@ def _live() -> list[LiveExchange]:
 
 
 def topic_id(name: str) -> bytes:
-    """An id for a topic; it ends in zero bytes, which must not get lost on the way."""
+    """Return an id for a topic. It ends in zero bytes, which must not get lost."""
     found = name.encode().ljust(16, b"\0")
     assert len(found) == 16, name
     return found
 
 
 def wire_key(version: int, name: str) -> bytes:
-    """What stands for a topic in a listing."""
+    """Return the key of a topic in a listing."""
     return topic_id(name) if version >= 13 else name.encode()
 
 
@@ -90,7 +90,10 @@ def fetch(
     client: str | None = "c",
     **fields: Any,
 ) -> bytes:
-    """A fetch as clients send it: neighbours of one topic in one element; `values` go into every entry."""
+    """Build a fetch as clients send it.
+
+    Consecutive entries of a topic share an element, and `values` apply to every entry.
+    """
     topics: list[wire.FetchTopic] = []
     for name, index, *offset in wants:
         told: dict[str, Any] = {"partition": index, "fetch_offset": [*offset, 0][0], **(values or {})}
@@ -117,7 +120,10 @@ def fetch(
 def entry(
     partition: int, hw: int = 0, *, error: int = 0, records: bytes | None = b"", **fields: Any
 ) -> wire.PartitionData:
-    """An entry of a response: without an error, lso is hw and the log starts at 0."""
+    """Build an entry of a response.
+
+    By default it has no error, the last stable offset is the high watermark, and the log starts at 0.
+    """
     if error:
         told: dict[str, Any] = {"error_code": error}
     else:
@@ -126,20 +132,20 @@ def entry(
 
 
 def fetch_response(version: int, *elements: tuple[str, list[wire.PartitionData]], **fields: Any) -> bytes:
-    """A response; fields are those of `tests.model.wire.FetchResponse`, correlation id 1 if not told."""
+    """Build a response with fields of `tests.model.wire.FetchResponse`. The default correlation id is 1."""
     topics = tuple(wire.TopicData(**named(version, name), partitions=tuple(data)) for name, data in elements)
     fields = {"correlation_id": 1} | fields
     return framed(wire.encode_response(wire.FetchResponse(version=version, topics=topics, **fields)))
 
 
 def parsed(frame: bytes) -> FetchRequest:
-    """View a request as the connection does."""
+    """Parse a request like the connection."""
     _, version, _, _, body = request_header(frame, 4)
     return parse_fetch_request(frame, version, body)
 
 
 def walked(frame: bytes, version: int, isolation_level: int = 0, *, keep: bool = True) -> FetchResponseWalk:
-    """Walk a whole response in one chunk."""
+    """Walk a complete response in one chunk."""
 
     walk = FetchResponseWalk(LAYOUTS[version], isolation_level, keep=keep)
     walk.feed(frame)

@@ -36,53 +36,53 @@ class World(Protocol):
         """Move the log start offset."""
 
     def parked(self) -> None:
-        """Wait until the servers have what was sent to them."""
+        """Wait until the servers have received the requests."""
 
     def throttled(self, name: str, partition: int) -> AbstractContextManager[None]:
-        """While in the context, every fetch of that partition's records is over the client's quota."""
+        """In the context, every fetch of that partition's records exceeds the client's quota."""
 
 
 @dataclass
 class Server:
-    """One of the two."""
+    """One of the two servers."""
 
     begin: Callable[[bytes], Finish]
     client_id: str
     ids: list[int] = field(default_factory=list)
-    """Session ids in the order in which they were made."""
+    """Session ids in the order of creation."""
 
     def session_id(self, session: "Session | int") -> int:
-        """The id of a session here. An integer is an id by itself."""
+        """Return the id of a session here. An integer is already an id."""
         return session if isinstance(session, int) else self.ids[session.number - 1]
 
 
 class DifferenceError(AssertionError):
-    """The two servers did not respond alike."""
+    """The two servers responded differently."""
 
 
 @dataclass
 class Script(Requests):
-    """Sends fetches to both.
+    """Sends fetches to both servers.
 
     Args:
-        world: what lies behind them.
-        expected: the server that is right.
-        ours: the other.
+        world: the topics behind both servers.
+        expected: the reference server.
+        ours: the tested server.
     """
 
     world: World = field(kw_only=True)
     expected: Server = field(kw_only=True)
     ours: Server = field(kw_only=True)
     isolation_level: int = 0
-    """Where a script does not say."""
+    """The isolation level of fetches that do not set one."""
 
     def at(self, version: int) -> Self:
-        """Go on with another version."""
+        """Continue with another version."""
         self.version = version
         return self
 
     def create(self, name: str, partitions: int) -> None:
-        """Create a topic in the world."""
+        """Create a topic."""
         self.ids[name] = self.world.create(name, partitions)
 
     def with_topics(self) -> Self:
@@ -95,13 +95,13 @@ class Script(Requests):
         return {"topic": self.world.full(name)} if self.version <= 12 else {"topic_id": self.ids[name]}
 
     def fetch(self, *wants: Want, **options: Any) -> FetchResponse:
-        """Send a fetch to both; the response has the number of its session for an id."""
+        """Send a fetch to both servers. Return the response, with the number of its session as id."""
         return self.begin(*wants, **options)()
 
     def begin(
         self, *wants: Want, session: "tuple[Session | int, int]" = (0, -1), **options: Any
     ) -> Callable[[], FetchResponse]:
-        """Send a fetch to both, and do not wait for the responses."""
+        """Send a fetch to both servers without waiting for the responses."""
         options = {"isolation_level": self.isolation_level} | options
         request = self.request(*wants, session=(0, session[1]), **options)
         waiting = [
@@ -115,11 +115,11 @@ class Script(Requests):
         return lambda: self._compared(request, [finish() for finish in waiting])
 
     def session(self, *wants: Want, **options: Any) -> "Session":
-        """Make a session on both."""
+        """Create a session on both servers."""
         return Session(self, *wants, **options)
 
     def names(self, response: FetchResponse) -> list[tuple[str, int]]:
-        """The partitions of a response, in its order, by the names of the latest topics."""
+        """Return the partitions of a response in order, by the names of the latest topics."""
         return [
             (topic.topic.split("-")[0] or self._name(topic.topic_id), data.partition_index)
             for topic in response.topics
@@ -141,7 +141,7 @@ class Script(Requests):
 
     @staticmethod
     def _alike(request: FetchRequest, server: Server, response: bytes) -> bytes:
-        """A response with its session's number, and a throttle time of 0 or 1."""
+        """Return a response with its session's number, and a throttle time of 0 or 1."""
         at = 5 if request.version >= 12 else 4
         throttle = int.from_bytes(response[at : at + 4], "big")
         session_id = int.from_bytes(response[at + 6 : at + 10], "big", signed=True)
@@ -160,7 +160,7 @@ class Script(Requests):
 
 
 class Session:
-    """A session under way: each call is the next incremental fetch."""
+    """A session in use. Each call is the next incremental fetch."""
 
     def __init__(self, script: Script, *wants: Want, of: "Session | int" = 0, **options: Any) -> None:
         self.script = script
@@ -175,10 +175,10 @@ class Session:
         return self.script.fetch(*wants, session=(self, self.epoch), **(self.options | options))
 
     def names(self, *wants: Want, **options: Any) -> list[tuple[str, int]]:
-        """Which partitions the next response lists."""
+        """Return the partitions in the next response."""
         return self.script.names(self.fetch(*wants, **options))
 
 
 def summary(response: FetchResponse) -> tuple[int, int, int]:
-    """(error, session, entries)."""
+    """Return (error, session, entries)."""
     return response.error_code, response.session_id, sum(len(topic.partitions) for topic in response.topics)

@@ -1,4 +1,4 @@
-"""Our session server as a broker: request frames in, response frames out, another broker behind it."""
+"""The session server as a broker: request frames in, response frames out, with another broker behind it."""
 
 import random
 from collections.abc import Callable
@@ -13,29 +13,29 @@ from proxy.protocol.fetch_request import FetchRequest, parse_fetch_request
 from tests.model.gate import cut, framed, unframed
 
 Finish: TypeAlias = Callable[[], bytes]
-"""Waits for the response to a request that has gone."""
+"""Waits for the response to a sent request."""
 
 
 def parsed(message: bytes) -> FetchRequest:
-    """A request without its length, as the core parses it."""
+    """Return a request without its length, parsed like in the core."""
     frame = framed(message)
     _, version, _, _, body = request_header(frame, LENGTH_BYTES)
     return parse_fetch_request(frame, version, body)
 
 
 def seconds(now: float) -> int:
-    """Seconds in milliseconds."""
+    """Convert seconds to milliseconds."""
     return round(now * 1000)
 
 
 @dataclass
 class Serving:
-    """The session server. No frame has its length.
+    """The session server. Frames have no length field.
 
     Args:
         begin: sends a full fetch to the broker.
-        slots: of its cache.
-        seed: of its ids.
+        slots: the slots of its cache.
+        seed: the seed for ids.
         broker_max: the broker's highest version of Fetch.
         chance: cuts responses into pieces.
     """
@@ -47,18 +47,18 @@ class Serving:
     chance: random.Random | None = None
     now: float = 0.0
     asked: list[bytes] = field(default_factory=list)
-    """What went to the broker."""
+    """The requests to the broker."""
 
     def __post_init__(self) -> None:
         self.cache = FetchSessionCache(random.Random(self.seed).randint, slots=self.slots)
         self.manager = FetchManager(self.cache)
 
     def exchange(self, message: bytes) -> bytes:
-        """One request and its response."""
+        """Exchange one request and its response."""
         return self.arrive(message)()
 
     def arrive(self, message: bytes) -> Finish:
-        """A request that arrives; its response comes when it is waited for."""
+        """Process a request. Its response is made when it is waited for."""
         fetch = parsed(message)
         version = min(fetch.layout.version, self.broker_max)
         context = self.manager.context(fetch, seconds(self.now), version=version)

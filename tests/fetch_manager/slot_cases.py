@@ -1,7 +1,9 @@
-"""Conformance cases 1 to 12 as scripts: who gets a slot, and who gives way. One server at a time.
+"""Conformance cases 1 to 12 as scripts: which session gets a slot, and which is evicted.
 
-They run against our cache and the model of a broker with a clock that is passed in, and against live brokers
-in real minutes (`tests/integration/test_slots_live.py`).
+One server at a time.
+
+They run against our cache and the model of a broker with a given clock, and against live brokers in real time
+(`tests/integration/test_slots_live.py`).
 """
 
 from abc import ABC, abstractmethod
@@ -16,14 +18,14 @@ from tests.model.wire import FetchRequest, FetchResponse
 TOPIC: Final = "wide"
 PARTITIONS: Final = 100
 FOLLOWER: Final = 5
-"""The replica id of a client that makes privileged sessions."""
+"""The replica id of a client that creates privileged sessions."""
 WRONG_EPOCH: Final = 2**31 - 1
 NOT_FOUND: Final = 70
 VERSION: Final = 12
 
 
 class Held:
-    """A session in each shard, which all have the same history. A cache without shards is one shard."""
+    """A session in each shard, all with the same history. A cache without shards counts as one shard."""
 
     def __init__(self, ids: list[int], size: int, *, privileged: bool) -> None:
         self.ids = ids
@@ -33,11 +35,11 @@ class Held:
 
 
 class Slots(ABC):
-    """The slots of a server, so many in each shard. What is done is done in each shard.
+    """The slots of a server. Every action is done in each shard.
 
     Args:
-        shards: how many the server has.
-        margin_ms: how exact its clock is for who waits.
+        shards: the number of the server's shards.
+        margin_ms: the accuracy of its clock when waiting.
     """
 
     def __init__(self, shards: int, margin_ms: int = 0) -> None:
@@ -46,15 +48,15 @@ class Slots(ABC):
 
     @abstractmethod
     def create(self, size: int, *, privileged: bool) -> int:
-        """Ask for a session of so many partitions; return its id, or 0."""
+        """Request a session with this many partitions. Return its id, or 0."""
 
     @abstractmethod
     def touch(self, session_id: int, held: Held, forget: int) -> None:
-        """Use a session, and forget so many of its partitions."""
+        """Use a session, and forget this many of its partitions."""
 
     @abstractmethod
     def has(self, session_id: int) -> bool:
-        """Whether there is such a session; it is not used by that."""
+        """Return whether the session exists, without using it."""
 
     @abstractmethod
     def close(self, session_id: int) -> None:
@@ -66,10 +68,10 @@ class Slots(ABC):
 
     @abstractmethod
     def counted(self) -> int | None:
-        """Return NumIncrementalFetchPartitionsCached; None if it is not known."""
+        """Return NumIncrementalFetchPartitionsCached, or None if unknown."""
 
     def make(self, size: int, *, privileged: bool = False) -> Held:
-        """Make a session, one in each shard."""
+        """Create a session in each shard."""
         ids = [self.create(size, privileged=privileged) for _ in range(self.shards)]
         assert all(ids), ids
         if self.shards > 1:
@@ -77,7 +79,7 @@ class Slots(ABC):
         return Held(ids, size, privileged=privileged)
 
     def refuses(self, size: int, *, privileged: bool = False) -> bool:
-        """Whether a session of that size gets no slot, in any shard."""
+        """Return whether a session of that size gets no slot in any shard."""
         ids = [self.create(size, privileged=privileged) for _ in range(self.shards)]
         return not any(ids)
 
@@ -89,11 +91,11 @@ class Slots(ABC):
         held.size -= forget
 
     def alive(self, *sessions: Held) -> bool:
-        """Whether these are there."""
+        """Return whether these sessions exist."""
         return all(self.has(session_id) for held in sessions for session_id in held.ids)
 
     def gone(self, *sessions: Held) -> bool:
-        """Whether these are not there."""
+        """Return whether none of these sessions exists."""
         return not any(self.has(session_id) for held in sessions for session_id in held.ids)
 
     def end(self, *sessions: Held) -> None:
@@ -103,26 +105,26 @@ class Slots(ABC):
                 self.close(session_id)
 
     def almost_stale(self) -> None:
-        """Let as much time pass as a session is safe, as far as the clock is exact."""
+        """Let time pass until just before sessions can be evicted, as far as the clock is exact."""
         self.wait(EVICTION_MS - self.margin_ms)
 
     def just_stale(self) -> None:
-        """Let pass what is missing then."""
+        """Let the missing time pass."""
         self.wait(2 * self.margin_ms + 1)
 
     def grow_stale(self) -> None:
-        """Let so much time pass that all sessions are stale and not safe any more."""
+        """Let time pass until all sessions are stale and can be evicted."""
         self.wait(EVICTION_MS + self.margin_ms + 1)
 
 
 class FetchSlots(Slots):
-    """The slots of a server that is asked with fetches.
+    """The slots of a server, used by fetches.
 
     Args:
-        shards: as `Slots`.
+        shards: see `Slots`.
         exchange: sends a fetch and returns the response.
-        wait: lets milliseconds pass.
-        margin_ms: as `Slots`.
+        wait: waits for some milliseconds.
+        margin_ms: see `Slots`.
     """
 
     def __init__(
@@ -167,7 +169,7 @@ Case: TypeAlias = Callable[[Slots], None]
 
 
 def ids_are_positive_unique_and_their_shards_own(slots: Slots) -> None:
-    """Cases 1 and 13: 10,000 of them, shard after shard."""
+    """Cases 1 and 13: 10,000 ids, shard after shard."""
     ids = [slots.create(1, privileged=False) for _ in range(10_000)]
 
     assert len(set(ids)) == len(ids)
@@ -278,7 +280,7 @@ def a_session_in_use_is_not_the_victim(slots: Slots) -> None:
 
 
 def partitions_are_counted_as_last_touched(slots: Slots) -> None:
-    """Case 11: two slots. Where nobody tells the count, it shows in who gives way."""
+    """Case 11: two slots. If the count is not reported, it shows in the evicted session."""
     two, four = slots.make(2), slots.make(4)
     assert slots.counted() in (None, 6 * slots.shards)
     slots.grow_stale()

@@ -1,4 +1,7 @@
-"""The slots for sessions toward clients, beside the scripts of `slot_cases`. Ages are milliseconds."""
+"""The slots for sessions toward clients, in addition to the scripts of `slot_cases`.
+
+Ages are in milliseconds.
+"""
 
 import itertools
 import random
@@ -25,7 +28,7 @@ LAYOUT = LAYOUTS[12]
 
 
 def parts(count: int) -> SessionPartitions:
-    """So many partitions of one topic."""
+    """Return this many partitions of one topic."""
     partitions = SessionPartitions(LAYOUT)
     entries = np.zeros(count, LAYOUT.request_item)
     entries.view(LAYOUT.request_fields)["partition"] = np.arange(count)
@@ -76,7 +79,7 @@ def alive(cache: Slots, *sessions: FetchSession) -> bool:
 
 
 def test_an_id_in_use_is_not_given_again() -> None:
-    """Case 1: none is repeated among those alive."""
+    """Case 1: no id is repeated among living sessions."""
     ids = iter([5, 5, 5, 6])
     shard = FetchSessionCacheShard(
         lambda _first, _last: next(ids),
@@ -132,7 +135,7 @@ def test_shards_and_their_turns() -> None:
 
 
 def test_what_is_removed_or_evicted_is_not_touched() -> None:
-    """Section 2.5: a session may go while its fetch is parked."""
+    """Section 2.5: a session may be removed while its fetch is parked."""
     cache = one_shard(1)
     gone = make(cache, 1, 0)
     cache.remove(gone)
@@ -166,7 +169,7 @@ def test_evictions_are_counted_by_privilege() -> None:
 
 
 def test_for_partitions_only_stale_sessions_give_way() -> None:
-    """Memory is bounded: more partitions than there is room for need stale sessions, not a slot."""
+    """Memory is limited. If partitions exceed the limit, stale sessions are needed, not just a slot."""
     cache = one_shard(10, max_partitions=10)
     first, second = make(cache, 4, 0), make(cache, 4, 10)
 
@@ -192,7 +195,7 @@ def test_a_session_may_grow_while_there_is_room() -> None:
 
 
 def test_long_names_of_topics_take_the_room_of_partitions() -> None:
-    """Memory is bounded too if each partition has a topic of its own, with the longest name there is."""
+    """Memory is also limited if each partition has its own topic, with the longest possible name."""
     cache = one_shard(10, max_partitions=1000)
     first, *_, last = sessions = [FetchSession(_named(50), uses_ids=False) for _ in range(4)]
 
@@ -204,7 +207,7 @@ def test_long_names_of_topics_take_the_room_of_partitions() -> None:
 
 
 def _named(count: int) -> SessionPartitions:
-    """A partition of each of so many topics with long names."""
+    """Return a partition of each of this many topics with long names."""
     partitions = SessionPartitions(LAYOUT)
     keys = [f"{number}-".encode().ljust(MAX_NAME, b"x") for number in range(count)]
     partitions.update(Listing(LAYOUT, keys, [1] * count, np.zeros(count, LAYOUT.request_item)))
@@ -260,7 +263,7 @@ STEPS = st.lists(
 def test_any_history_ends_as_the_models(
     slots: int, seed: int, steps: list[tuple[str, int, bool, int]]
 ) -> None:
-    """Cases 2 to 13 in any order: the model is held against live brokers."""
+    """Cases 2 to 13 in any order. The model was checked against live brokers."""
     pair = both(slots, seed)
     now = 0
     for kind, number, flag, passes in steps:

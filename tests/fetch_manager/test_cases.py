@@ -1,7 +1,7 @@
-"""Conformance cases 14 to 49: our session server against the model of a broker that has one.
+"""Conformance cases 14 to 49: our session server, compared with the model of a broker with sessions.
 
-Behind ours is a broker without slots. Both brokers have the same topics. The same scripts go to a live broker
-in `tests/integration/test_fetch_manager_live.py`.
+Behind our server is a broker without slots. Both brokers have the same topics.
+`tests/integration/test_fetch_manager_live.py` runs the same scripts with a live broker.
 """
 
 import random
@@ -48,7 +48,7 @@ class Modelled:
         self.native.partition(name, partition).delete_records(before)
 
     def parked(self) -> None:
-        """Nothing to wait for."""
+        """Do nothing, because there is nothing to wait for."""
 
     @contextmanager
     def throttled(self, name: str, partition: int) -> Iterator[None]:
@@ -59,13 +59,13 @@ class Modelled:
 
 
 def parked(broker: ModelBroker, message: bytes) -> Finish:
-    """A request that has arrived at a model broker: it reads when it is waited for."""
+    """A request that a model broker has received. It reads when the response is waited for."""
     pending = broker.arrive(decode_request(message), 0.0)
     return lambda: encode_response(broker.response(pending, 0.0))
 
 
 def script(version: int, *, broker_max: int = 18, chance: random.Random | None = None) -> Script:
-    """Two topics, as the cases expect them."""
+    """Make two topics, as the cases expect them."""
     world = Modelled()
     ours = Serving(lambda message: parked(world.bare, message), broker_max=broker_max, chance=chance)
     return Script(

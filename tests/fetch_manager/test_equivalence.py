@@ -1,7 +1,7 @@
-"""Any history of clients with sessions: our session server responds as a broker that has its own.
+"""For any history of clients with sessions, our session server responds like a broker with its own.
 
-Ids are random numbers of the same seed, so that also they are the same. Clocks, slots and evictions are as
-well. What differs on purpose is left out of the histories; `test_manager` has it.
+Ids are random numbers of the same seed, so they are equal, like clocks, slots and evictions. Intended
+differences are left out of the histories; `test_manager` has them.
 """
 
 import random
@@ -24,7 +24,7 @@ SLOTS = 16
 
 @dataclass
 class Client:
-    """One session of a client, as both servers know it."""
+    """A client's session, as both servers know it."""
 
     version: int
     id: int = 0
@@ -37,7 +37,7 @@ class History(Requests):
 
     chance: random.Random = field(kw_only=True)
     counts: dict[str, int] = field(default_factory=dict)
-    """What was seen, to show that something was."""
+    """Counts of observed events, to prove that the test did something."""
 
     def __post_init__(self) -> None:
         seed = self.chance.randrange(1000)
@@ -132,7 +132,7 @@ class History(Requests):
         return request, decode_response(told, self.version)
 
     def _is_known(self, session_id: int, epoch: int) -> bool:
-        """Whether no session error can hide behind a throttle (case 49)."""
+        """Return whether no session error can be hidden by a throttle (case 49)."""
         session = self.native.cache.sessions.get(session_id)
         fits = session is not None and session.epoch == epoch and session.uses_ids == (self.version >= 13)
         return epoch in (0, -1) or fits
@@ -141,7 +141,7 @@ class History(Requests):
         return self.chance.choice(list(TOPICS)), self.chance.randint(0, 3)
 
     def check(self) -> None:
-        """The two caches hold the same."""
+        """Check that the two caches have the same contents."""
         ours = {session.session_id: session for session in self.ours.cache}
         assert set(ours) == set(self.native.cache.sessions)
         assert self.ours.cache.partitions == self.native.cache.total_partitions

@@ -1,7 +1,7 @@
-"""The session server: what scripts against another server do not show.
+"""The session server: behaviour that scripts against another server can't show.
 
-That is what a live broker can't be brought to, what differs from a broker on purpose, brokers that do what
-none should, and hostile clients.
+These are states that a live broker can't reach, intended differences from a broker, faulty brokers, and
+hostile clients.
 """
 
 import random
@@ -61,7 +61,7 @@ class Client(Requests):
         for name, count in TOPICS.items():
             self.ids[name] = self.broker.create_topic(name, count).topic_id
         self.altered: Callable[[FetchResponse], FetchResponse] = lambda response: response
-        """What becomes of the broker's responses."""
+        """Changes the broker's responses."""
         self.server = Serving(lambda message: lambda: self._asked(message), **options)
 
     def _asked(self, message: bytes) -> bytes:
@@ -72,7 +72,7 @@ class Client(Requests):
         return decode_response(self.server.exchange(encode_request(request)), request.version)
 
     def session(self, *wants: Want, **options: Any) -> int:
-        """Make a session and return its id."""
+        """Create a session and return its id."""
         made = self.fetch(*wants, session=(0, 0), **options).session_id
         assert made > 0
         return made
@@ -83,7 +83,7 @@ class Client(Requests):
         return session
 
     def asked(self) -> FetchRequest:
-        """What went to the broker last."""
+        """Return the last request to the broker."""
         return decode_request(self.server.asked[-1])
 
 
@@ -114,7 +114,7 @@ def test_a_high_watermark_that_goes_back_is_told() -> None:
 
 
 def test_divergence_is_told_each_time() -> None:
-    """Case 29, and of case 22 divergence."""
+    """Case 29, and divergence in case 22."""
     client = Client()
     client.broker.partition("foo").append(b"xyz")
     client.broker.partition("foo").move_leader(1, 4)
@@ -150,7 +150,7 @@ def test_evicted_while_parked() -> None:
 
 
 def test_emptied_while_parked() -> None:
-    """Case 38 by another connection, while a fetch waits."""
+    """Case 38: another connection empties it while a fetch waits."""
     client = Client()
     made = client.session(*FOO)
     finish = client.server.arrive(encode_request(client.request(session=(made, 1))))
@@ -172,7 +172,7 @@ def test_emptied_while_parked() -> None:
 
 
 def test_an_id_that_no_shard_has_is_unknown() -> None:
-    """Trap 38. A broker throws for it (case 96), so that a client with an old id gets -1 for ever."""
+    """Trap 38. A broker throws for such an id (case 96), so a client with an old id would get -1 forever."""
     client = Client()
     for outside in (2**31 - 1, 2_147_483_640, -5):
         assert summary(client.fetch(session=(outside, 1))) == (70, 0, 0)
@@ -181,9 +181,10 @@ def test_an_id_that_no_shard_has_is_unknown() -> None:
 
 
 def test_a_deleted_topic_is_unknown_again() -> None:
-    """Case 44 differs: each full fetch has the broker look the id up, and it says 100, not 3 or 103.
+    """Case 44 differs: for each full fetch the broker looks up the id, and responds with 100 instead of 3 or
+    103.
 
-    Clients take 100 better (trap 8).
+    Clients handle 100 better (trap 8).
     """
     client = Client(13)
     made = client.session(("bar", 0))
@@ -194,7 +195,7 @@ def test_a_deleted_topic_is_unknown_again() -> None:
 
 
 def test_a_session_error_does_not_go_to_the_broker() -> None:
-    """Case 49 differs: nobody throttles what is not forwarded. Nor a close (trap 42)."""
+    """Case 49 differs: fetches that are not forwarded are not throttled. A close is not either (trap 42)."""
     client = Client()
     made = client.session(("foo", 0))
     client.broker.throttle_ms = 30
@@ -207,7 +208,7 @@ def test_a_session_error_does_not_go_to_the_broker() -> None:
 
 
 def test_an_error_that_a_brokers_cache_does_not_see_is_told_each_time() -> None:
-    """Trap 7 differs: a broker below 4.0 leaves 76 out of a session once its high watermark was told."""
+    """Trap 7 differs: a broker below 4.0 leaves 76 out of a session after the high watermark was sent."""
     client = Client(9, "3.9.1")
     client.broker.topics["foo"].zstd = True
     made = client.session(("foo", 0), ("bar", 0))
@@ -220,7 +221,7 @@ def test_an_error_that_a_brokers_cache_does_not_see_is_told_each_time() -> None:
 
 
 def test_a_full_fetch_toward_the_broker_has_the_sessions_order() -> None:
-    """Trap 39: or partitions would starve."""
+    """Trap 39: otherwise partitions would starve."""
     client = Client()
     for index in range(3):
         client.broker.partition("foo", index).append(b"data")
@@ -238,7 +239,7 @@ def test_a_full_fetch_toward_the_broker_has_the_sessions_order() -> None:
 
 
 def test_limits_rack_and_client_are_those_of_each_request() -> None:
-    """Section 2.1: a session holds none of them."""
+    """Section 2.1: a session stores none of them."""
     client = Client(12)
     made = client.session(*FOO)
     client.fetch(
@@ -260,7 +261,7 @@ def test_limits_rack_and_client_are_those_of_each_request() -> None:
 
 @pytest.mark.parametrize("broker_max", [5, 6])
 def test_v7_goes_on_as_what_the_broker_knows(broker_max: int) -> None:
-    """Trap 4: session fields go, and come back with the response."""
+    """Trap 4: session fields are removed, and added again to the response."""
     client = Client(7, "1.0.2", broker_max=broker_max)
     client.broker.partition("foo").append(b"data")
     made = client.session(("foo", 0), ("foo", 1))
@@ -306,7 +307,7 @@ def test_the_contexts() -> None:
 
 
 def test_a_session_is_with_one_broker() -> None:
-    """Trap 20: any connection to that broker may go on with it."""
+    """Trap 20: any connection to that broker may continue it."""
     client = Client()
     made = client.session(("foo", 0))
     client.held(made).broker = "one"
@@ -335,7 +336,7 @@ def test_a_follower_is_left_alone() -> None:
 
 
 def test_a_fetch_with_tags_has_no_session() -> None:
-    """Law 2: nobody knows what they mean."""
+    """Law 2: their meaning is unknown."""
     client = Client(12)
     tags = ((0, b"\x02c"),)
     full = context_of(client, client.request(("foo", 0), session=(0, 0), tags=tags))
@@ -354,7 +355,7 @@ def test_a_fetch_with_tags_has_no_session() -> None:
 
 
 def test_an_unexpected_failure_has_the_clients_id() -> None:
-    """Section 2.9, traps 12, 40 and 41: no session is made, and an epoch that went on does not go back."""
+    """Section 2.9, traps 12, 40 and 41: no session is created, and an advanced epoch does not go back."""
     client = Client(12)
     client.broker.failure = -1
     assert summary(client.fetch(("foo", 0), session=(5, 0))) == (-1, 5, 1)
@@ -369,7 +370,7 @@ def test_an_unexpected_failure_has_the_clients_id() -> None:
 
 @pytest.mark.parametrize("version", [7, 12])
 def test_who_answers_less_than_was_asked_gives_no_session(version: int) -> None:
-    """The id that has gone is of no use: the client begins again."""
+    """The sent id is unusable, so the client starts again."""
     client = Client(version)
     client.altered = lambda told: replace(told, topics=told.topics[:1])
     made = client.fetch(("foo", 0), ("bar", 0), session=(0, 0)).session_id
@@ -496,7 +497,7 @@ def test_tags_that_nobody_knows_go_on_with_all_entries() -> None:
 
 
 def test_endpoints_of_leaders_stay() -> None:
-    """Trap 44: with the entry that names the leader, and without any."""
+    """Trap 44: with and without the entry that names the leader."""
     client = Client(16)
     made = client.session(("foo", 0), ("foo", 1))
     tags = ((0, b"\x01"),)
@@ -514,7 +515,7 @@ def test_endpoints_of_leaders_stay() -> None:
 
 
 def test_the_same_response_again_has_nothing_to_tell_either() -> None:
-    """Case 21, by a comparison of bytes."""
+    """Case 21, by comparing bytes."""
     client = Client()
     made = client.session(*FOO)
     for epoch in range(1, 4):
@@ -542,7 +543,9 @@ def test_a_response_that_begins_like_one_that_had_nothing_to_tell(size: int) -> 
 
 
 def test_what_was_told_before_an_added_partition_is_not_repeated() -> None:
-    """Section 2.3: forgotten and added again, and told again, also if the response in between is empty."""
+    """Section 2.3: a partition that was forgotten and added again is sent again, even if the response in
+    between is empty.
+    """
     client = Client()
     made = client.session(*FOO)
     client.fetch(session=(made, 1))
@@ -566,7 +569,7 @@ def test_an_overtaken_fetch_with_nothing_to_tell() -> None:
 
 
 def test_a_throttle_time_with_entries_is_not_a_response_with_nothing_to_tell() -> None:
-    """Section 6.3: 1.1 sends all, and late."""
+    """Section 6.3: 1.1 sends everything, but late."""
     client = Client(7, "1.1.1")
     made = client.session(*FOO)
     client.broker.throttle_ms = 30
@@ -582,7 +585,7 @@ def test_a_throttle_time_with_entries_is_not_a_response_with_nothing_to_tell() -
 @pytest.mark.parametrize(("version", "broker_max"), [(7, 18), (7, 6), (12, 18), (16, 18)])
 @pytest.mark.parametrize("seed", [None, 1])
 def test_many_records_are_forwarded_as_they_come(version: int, broker_max: int, seed: int | None) -> None:
-    """Beside 1 MiB of records the entries without changes cost little."""
+    """Next to 1 MiB of records, unchanged entries cost little."""
     chance = random.Random(seed) if seed else None
     client = Client(version, broker_max=broker_max, chance=chance)
     made = client.session(*FOO)
@@ -646,7 +649,7 @@ def wide(start: int, count: int) -> tuple[FetchTopic, ...]:
 
 
 def test_a_session_that_grows_for_ever_ends() -> None:
-    """A client adds 10,000 partitions a time: bounded, and told as an eviction."""
+    """A client adds 10,000 partitions each time. The size is limited, and the end looks like an eviction."""
     client = Client()
     made = client.session(("foo", 0))
     base = client.request(session=(made, 1))
@@ -706,7 +709,7 @@ def test_mixed_topics_that_are_listed_one_after_the_other_are_served(
 
 
 def test_a_session_has_no_more_topics_than_a_fetch_that_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is lost as if it were evicted, and its client begins again."""
+    """It is lost as if it were evicted, and its client starts again."""
     client = Client()
     monkeypatch.setattr("proxy.fetch_manager.requests.MAX_TOPICS", 1)
     made = client.session(("foo", 0))
@@ -718,7 +721,9 @@ def test_a_session_has_no_more_topics_than_a_fetch_that_is_read(monkeypatch: pyt
 
 
 def test_a_short_fetch_of_a_session_makes_no_request_of_megabytes() -> None:
-    """It was 9.15 MB for one of 49 bytes: the session's topics were mixed, and had the longest names."""
+    """Before the fix, a fetch of 49 bytes became one of 9.15 MB, because the session's topics were mixed and
+    had the longest names.
+    """
     names = [letter * 249 for letter in "ab"]
     partitions = SessionPartitions(LAYOUTS[12])
     for start in range(0, MAX_PARTITIONS // 2, 1000):

@@ -19,7 +19,7 @@ Wanted = tuple[str, int, int]
 
 
 def listing(wanted: Sequence[Wanted], version: int = 12, epoch: int = -1) -> Listing:
-    """What a request lists, an element for each partition."""
+    """Return a request's listing, with an element for each partition."""
     topics = tuple(
         FetchTopic(
             topic=topic,
@@ -41,7 +41,7 @@ def keys(version: int, topic: str) -> bytes:
 
 
 def content(partitions: SessionPartitions, layout: FetchLayout) -> list[Wanted]:
-    """Topic, partition, fetch offset of all rows, read off the elements of a full fetch."""
+    """Return topic, partition and fetch offset of all rows, from the elements of a full fetch."""
     elements, entries = partitions.listed(layout)
     data = np.frombuffer(entries, layout.request_item).view(layout.request_fields)
     return [
@@ -81,7 +81,7 @@ def test_nothing_is_held_of_an_empty_request() -> None:
 
 
 def test_topics_that_are_mixed_much_are_listed_one_after_the_other() -> None:
-    """Each change of the topic would cost its name again: 253 bytes for an entry of 32."""
+    """Each change of topic would need its name again: 253 bytes for an entry of 32."""
     count = MAX_TOPICS // 2 + 1
     mixed = [(topic, number, 0) for number in range(count) for topic in ("b", "a", "c")]
     held = holding(*mixed[:MAX_TOPICS])
@@ -100,7 +100,7 @@ def test_topics_that_are_mixed_much_are_listed_one_after_the_other() -> None:
 
 
 def test_topics_that_are_mixed_a_little_stay_in_the_order_of_the_session() -> None:
-    """Under a limit of the response it decides who gets records (KIP-227)."""
+    """Under a response limit, the order decides which partition gets records (KIP-227)."""
     mixed = [(topic, number, 0) for number in range(MAX_TOPICS // 2) for topic in ("b", "a")]
 
     assert content(holding(*mixed), LAYOUTS[12]) == mixed
@@ -126,7 +126,7 @@ def test_a_delta_changes_known_ones_in_place_and_appends_new_ones() -> None:
 
 
 def test_what_is_forgotten_leaves_the_others_in_their_order() -> None:
-    """Section 2.3: what is not held is forgotten silently."""
+    """Section 2.3: unknown partitions are ignored."""
     held = holding(("a", 0, 0), ("b", 1, 1), ("a", 2, 2))
 
     held.forget([(b"a", np.array([0, 5, 0], ">u4").tobytes()), (b"c", np.array([1], ">u4").tobytes())])
@@ -179,7 +179,7 @@ def test_partition_numbers_may_be_any() -> None:
 
 @pytest.mark.parametrize(("narrow", "wide"), [(7, 9), (7, 12), (11, 12), (9, 12)])
 def test_versions_with_more_fields_and_with_fewer(narrow: int, wide: int) -> None:
-    """Case 20: versions may change within a session; what a version lacks stays as it was."""
+    """Case 20: versions may change within a session. Fields that a version lacks keep their values."""
     held = SessionPartitions(LAYOUTS[narrow])
     held.update(listing([("a", 0, 4), ("a", 1, 5)], narrow))
     held.update(listing([("a", 1, 6)], wide, epoch=3))
@@ -194,7 +194,7 @@ def test_versions_with_more_fields_and_with_fewer(narrow: int, wide: int) -> Non
 
 
 def test_topics_that_were_forgotten_are_not_kept_for_ever() -> None:
-    """A hostile client adds and forgets topics without end."""
+    """A hostile client adds and forgets topics endlessly."""
     held = holding(("stays", 0, 0), ("stays too", 1, 1))
     for number in range(500):
         held.update(listing([(f"t{number}", 1, 1)]))

@@ -1,4 +1,4 @@
-"""Cases 1 to 12 with a clock that is passed in: our cache, and the model of a broker beside it."""
+"""Cases 1 to 12 with a given clock: our cache, and the model of a broker."""
 
 import random
 
@@ -48,7 +48,7 @@ class OurSlots(Slots):
 
 
 def modelled(release: str, slots: int) -> FetchSlots:
-    """The model of a broker: 2.8 has one cache, 4.3 has shards."""
+    """The model of a broker. 2.8 has one cache, 4.3 has shards."""
     shards = SHARDS if release == "4.3" else 1
     broker = ModelBroker(release=release, slots=shards * slots)
     broker.create_topic(TOPIC, PARTITIONS)
@@ -77,5 +77,5 @@ def test_our_slots(case: Case, slots: int) -> None:
 @EVERY_CASE
 @pytest.mark.parametrize("release", ["2.8", "4.3"])
 def test_a_models_slots(case: Case, slots: int, release: str) -> None:
-    """Cases 1 to 13: a broker is asked by fetches, here as in the live test."""
+    """Cases 1 to 13: a broker is tested by fetches, as in the live test."""
     case(modelled(release, slots))

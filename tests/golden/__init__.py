@@ -1,4 +1,4 @@
-"""What others script against, as files: a change of one of them is a change of the contract.
+"""Golden files of outputs that scripts depend on. A change of one is a change of the contract.
 
-`python -m tests.golden` writes them anew.
+`python -m tests.golden` writes them again.
 """

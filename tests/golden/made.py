@@ -1,4 +1,6 @@
-"""Makes what the files of this folder hold: `/metrics`, `/state`, `/cooperative`, and `measure --json`."""
+"""Makes the contents of the files in this folder: `/metrics`, `/state`, `/cooperative`, and `measure
+--json`.
+"""
 
 import io
 import itertools
@@ -27,7 +29,7 @@ _OF_THE_PROCESS: Final = ("python_", "process_")
 
 
 def measured(capture: Path) -> str:
-    """The report of `replay measure --json`."""
+    """Return the report of `replay measure --json`."""
     said = io.StringIO()
     with redirect_stdout(said), redirect_stderr(io.StringIO()):
         assert cli.main(["measure", str(capture), "--json"]) in {0, 3}
@@ -35,7 +37,7 @@ def measured(capture: Path) -> str:
 
 
 def metrics() -> str:
-    """`/metrics` without what it tells of Python and of the process."""
+    """Return `/metrics` without the figures of Python and of the process."""
     lines = exposition(account()).decode().splitlines(keepends=True)
     return "".join(
         line
@@ -45,12 +47,12 @@ def metrics() -> str:
 
 
 def state() -> str:
-    """`/state` without its connections, and without the time."""
+    """Return `/state` without its connections, and without the time."""
     return _json(overview(account()) | {"time": 0})
 
 
 def groups() -> str:
-    """`/cooperative`."""
+    """Return `/cooperative`."""
     found = account().counts.cooperative
     assert found is not None
     return _json(cooperative(found))
@@ -61,7 +63,7 @@ def _json(document: dict[str, Any]) -> str:
 
 
 def account() -> Account:
-    """An account in which no two figures are the same."""
+    """Return an account in which no two figures are equal."""
     number = itertools.count(11)
 
     def side() -> SideTally:

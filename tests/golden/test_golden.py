@@ -1,4 +1,7 @@
-"""Nothing that others script against changes unseen. What changed on purpose: `python -m tests.golden`."""
+"""Outputs that scripts depend on do not change unnoticed.
+
+After an intended change, run `python -m tests.golden`.
+"""
 
 import json
 from collections.abc import Callable

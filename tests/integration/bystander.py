@@ -1,4 +1,4 @@
-"""Someone else's client on the gateway while a test does harm, and what the gateway must be afterwards."""
+"""Another client of the gateway while a test does harm, and checks of the gateway afterwards."""
 
 import threading
 import time
@@ -16,16 +16,16 @@ from tools.kafka.admin import Admin
 PARTITIONS = 20
 RECORDS_PER_SECOND = 20
 PATIENCE = 60.0
-"""Seconds within which things must be as they were: machines can be busy."""
+"""The time limit until everything is normal again, in seconds. Machines can be busy."""
 MAX_GROWTH = 96 << 20
-"""Bytes that a gateway may grow by while someone misbehaves."""
+"""The limit of growth of a gateway while a client misbehaves, in bytes."""
 
 
 def until(true: Callable[[], object], what: str, *, patience: float = PATIENCE) -> None:
-    """Wait until something is so.
+    """Wait until a condition is true.
 
     Raises:
-        AssertionError: it was not in time.
+        AssertionError: it did not become true in time.
     """
     deadline = time.monotonic() + patience
     while not true():
@@ -34,7 +34,7 @@ def until(true: Callable[[], object], what: str, *, patience: float = PATIENCE) 
 
 
 def fill(address: str, topic: str, records: int, partitions: int, size: int) -> None:
-    """Write large records in turn to the first partitions of a topic, a batch each."""
+    """Write large records in turn to the first partitions of a topic, one batch each."""
     producer = Producer(
         {"bootstrap.servers": address, "message.max.bytes": 2 * size, "batch.num.messages": 1}
     )
@@ -49,9 +49,9 @@ class Bystander:
     Args:
         produce_at: where the producer connects.
         consume_at: where the consumer connects.
-        topic: its name; it has `PARTITIONS` and nobody else writes into it.
+        topic: the name of a topic with `PARTITIONS`. Nobody else writes to it.
         rate: records a second.
-        settings: more of librdkafka's, for both.
+        settings: more settings of librdkafka, for both.
     """
 
     def __init__(
@@ -66,9 +66,9 @@ class Bystander:
         self.topic = topic
         self.offsets: dict[int, list[int]] = {}
         self.values: list[bytes] = []
-        """What was read, in the order in which it came."""
+        """The received records, in order of arrival."""
         self.produced = 0
-        """Records that the broker has acknowledged."""
+        """The number of acknowledged records."""
         self.errors: list[str] = []
         self._rate = rate
         self._sent = 0
@@ -104,18 +104,18 @@ class Bystander:
 
     @property
     def read(self) -> int:
-        """Records that it got."""
+        """The number of received records."""
         return sum(map(len, self.offsets.values()))
 
     def check(self) -> None:
-        """Wait until what was written so far, and then something new, was read: all of it, once, in order."""
+        """Wait until all written records, and then a new one, were read exactly once and in order."""
         written = self.produced
         until(lambda: self.read > written, f"{self.read} read of {written} written; {self.errors[-3:]}")
         for partition, offsets in self.offsets.items():
             assert offsets == list(range(len(offsets))), f"partition {partition}"
 
     def finish(self) -> None:
-        """Write no more, wait for the rest, and check that each record was written once and read once."""
+        """Stop writing, wait for the rest, and check that each record was written once and read once."""
         self._enough.set()
         self._threads[0].join()
         assert self.produced == self._sent, self.errors[-3:]
@@ -164,18 +164,18 @@ class Scene:
         self.process = psutil.Process(gateway.pid)
 
     def rss(self) -> int:
-        """Resident memory of the gateway."""
+        """Return the resident memory of the gateway."""
         size: int = self.process.memory_info().rss
         return size
 
     def descriptors(self) -> int:
-        """Open file descriptors of the gateway without those of the bystander, which may connect again."""
+        """Return the open file descriptors of the gateway without the bystander's, which may reconnect."""
         links = [link for link in self.gateway.state()["connections"] if link["client_id"] == "bystander"]
         return int(self.process.num_fds()) - 2 * len(links)
 
     @contextmanager
     def suspended(self) -> Iterator[None]:
-        """Have the gateway stand still for the body: all that was sent meanwhile is there when it goes on."""
+        """Stop the gateway's process during the body. It then receives everything at once."""
         self.process.suspend()
         try:
             until(lambda: self.process.status() == psutil.STATUS_STOPPED, "it goes on")
@@ -185,10 +185,10 @@ class Scene:
 
     @contextmanager
     def unharmed(self, *, growth: int = MAX_GROWTH) -> Iterator[Callable[[], str]]:
-        """Check after the body that the gateway and its other clients are as they were before it.
+        """Check after the body that the gateway and its other clients are unchanged.
 
         Yields:
-            A function that gives what the gateway logged since.
+            A function that returns the gateway's log lines since then.
         """
         self.bystander.check()
         descriptors, memory, logged = self.descriptors(), self.rss(), len(self.gateway.log())
@@ -204,13 +204,13 @@ class Scene:
 
 @contextmanager
 def scene(broker: Broker, topic: str, *options: str, bootstrap: str = "") -> Iterator[Scene]:
-    """Set one up.
+    """Set up a scene.
 
     Args:
-        broker: who has the topic, which is made.
-        topic: the bystander's.
-        options: of the gateway.
-        bootstrap: what the gateway is told; by default the broker's address.
+        broker: the broker, on which the topic is created.
+        topic: the bystander's topic.
+        options: options of the gateway.
+        bootstrap: the gateway's bootstrap, by default the broker's address.
     """
     with Admin(broker.address) as admin:
         admin.create_topic(topic, partitions=PARTITIONS)

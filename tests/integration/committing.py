@@ -1,4 +1,4 @@
-"""A member of a group, of kafka-python, that commits each offset that it is told, and says how that ended.
+"""A kafka-python member of a group. It commits offsets on command, and prints the results.
 
 python -m tests.integration.committing BOOTSTRAP TOPIC GROUP
 """
@@ -10,11 +10,11 @@ from typing import Final
 import kafka  # type: ignore[import-untyped]  # it has no types
 
 GIVES_UP_MS: Final = 10_000
-"""Where a commit does not end by itself."""
+"""The time limit for a commit that does not end by itself."""
 
 
 def main() -> None:
-    """Print a line when it has joined, and one for each line of standard input."""
+    """Print a line after joining, and one for each line of standard input."""
     bootstrap, topic, group = sys.argv[1:]
     consumer = kafka.KafkaConsumer(
         topic, bootstrap_servers=bootstrap, group_id=group, enable_auto_commit=False

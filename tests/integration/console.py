@@ -1,4 +1,4 @@
-"""Kafka's console consumer: the Java client as it comes with a broker's jars, without a compiler."""
+"""Kafka's console consumer: the Java client from a broker's jars, without a compiler."""
 
 import re
 import subprocess
@@ -17,18 +17,18 @@ from tools.kafka.process import JVM
 
 SESSIONS: Final = "-Dorg.slf4j.simpleLogger.log.org.apache.kafka.clients.FetchSessionHandler=debug"
 SHOWN: Final = ("partition", "offset", "timestamp", "key", "headers")
-"""Of each record, besides its value."""
+"""The printed fields of a record, in addition to its value."""
 PLACE: Final = re.compile(r"\bPartition:(\d+)\tOffset:(\d+)\t")
 
 
 class Console:
-    """A console consumer that reads a topic from its beginning until the `with` is left.
+    """A console consumer that reads a topic from its beginning until the `with` ends.
 
     Args:
-        release: of the Java client.
+        release: the release of the Java client.
         bootstrap: "host:port".
-        topic: what it reads, as the only member of a group.
-        folder: for its log.
+        topic: the topic. The consumer is the only member of a group.
+        folder: the folder for its log.
         isolation: `read_uncommitted` or `read_committed`.
     """
 
@@ -84,14 +84,14 @@ class Console:
             self._lines.append(line)
 
     def log(self) -> str:
-        """What it has logged: warnings, errors, and all that its sessions do."""
+        """Return its log: warnings, errors, and all actions of its sessions."""
         return self._log.read_text(errors="replace")
 
     def wait_records(self, count: int, *, seconds: float = 60) -> None:
-        """Wait until so many records were read.
+        """Wait until this many records were read.
 
         Raises:
-            AssertionError: they were not in time, or it ended.
+            AssertionError: it took too long, or the consumer ended.
         """
         deadline = time.monotonic() + seconds
         while len(self._lines) < count:
@@ -100,7 +100,7 @@ class Console:
             time.sleep(0.05)
 
     def records(self) -> dict[Place, list[Line]]:
-        """The records of each partition as it printed them, in the order in which they were delivered."""
+        """Return the printed records of each partition, in the order of delivery."""
         found: dict[Place, list[Line]] = {}
         for line in self._lines:
             place = PLACE.search(line)

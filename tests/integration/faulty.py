@@ -1,8 +1,8 @@
-"""A relay between the gateway and a broker that does to chosen connections what networks and peers do.
+"""A relay between the gateway and a broker. It disturbs chosen connections like networks and peers do.
 
-It stands behind a listener of the broker (`Broker(listeners={"VIA": ("127.0.0.1", relay.port)})`), so that
-everything that comes through the gateway passes it. Only connections whose first bytes carry the client id
-`victim` meet the fault that is set at that time; all others are forwarded as they are.
+A listener of the broker advertises its address (`Broker(listeners={"VIA": ("127.0.0.1", relay.port)})`), so
+that all traffic of the gateway uses it. If the first bytes of a connection have the client id `victim`, the
+current fault applies to it. All others are forwarded unchanged.
 """
 
 import contextlib
@@ -21,18 +21,18 @@ CHUNK = 65_536
 CONNECT_SECONDS = 10.0
 
 Forward = Callable[[bytes, int], tuple[bytes, bool]]
-"""Takes the next bytes of one direction and how many went before; gives what is forwarded, and whether the
-connection is cut then."""
+"""Takes the next bytes of one direction, and the number of bytes before them. Returns the bytes to
+forward, and whether to cut the connection."""
 
 
 def unchanged(data: bytes, _before: int) -> tuple[bytes, bool]:
-    """Forward what came."""
+    """Forward the bytes unchanged."""
     return data, False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CutAfter:
-    """Forwards so many bytes and then ends both connections."""
+    """Forwards this many bytes and then ends both connections."""
 
     count: int
 
@@ -42,7 +42,7 @@ class CutAfter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stall:
-    """Waits before it forwards what holds this byte, and goes on."""
+    """Waits before it forwards the read with this byte, then continues."""
 
     at: int
     seconds: float
@@ -69,28 +69,28 @@ class Corrupt:
 
 @dataclass(slots=True)
 class Fault:
-    """What happens to a victim, in either direction."""
+    """The fault of a victim, in either direction."""
 
     to_broker: Forward = unchanged
     to_client: Forward = unchanged
 
 
 class Relay:
-    """Listens on `port` and forwards to `target`; `with` starts and ends it."""
+    """Listens on `port` and forwards to `target`. `with` starts and ends it."""
 
     def __init__(self) -> None:
         self.port = free_ports()
         self.target: tuple[str, int] = ("", 0)
         self.fault = Fault()
         self.seen = 0
-        """Bytes from the broker for the victim seen last, counted before they go to it."""
+        """Bytes from the broker for the last victim, counted before they are forwarded."""
         self._server = socket.create_server(("127.0.0.1", self.port), backlog=64)
         self._open: set[socket.socket] = set()
         self._lock = threading.Lock()
 
     @property
     def address(self) -> str:
-        """Where it listens."""
+        """Its address."""
         return f"127.0.0.1:{self.port}"
 
     def __enter__(self) -> Self:
@@ -112,7 +112,7 @@ class Relay:
                 threading.Thread(target=self._serve, args=(near,), daemon=True).start()
 
     def _serve(self, near: socket.socket) -> None:
-        """Connect to the broker, look at the first bytes, and forward both ways from then on."""
+        """Connect to the broker, read the first bytes, and forward both ways from then on."""
         try:
             far = socket.create_connection(self.target, CONNECT_SECONDS)
         except OSError:
@@ -143,7 +143,7 @@ class Relay:
     def _pump(
         self, source: socket.socket, sink: socket.socket, forward: Forward, data: bytes, count: bool
     ) -> None:
-        """Forward one direction byte counts and all, until either side ends it or the fault does."""
+        """Forward one direction until either side or the fault ends it."""
         before = 0
         try:
             while data := data or source.recv(CHUNK):
@@ -163,7 +163,7 @@ class Relay:
 
 
 def reset(peer: socket.socket) -> None:
-    """Close at once: the other side reads a reset, not an end."""
+    """Close at once, so that the other side gets a reset instead of an end."""
     with contextlib.suppress(OSError):
         peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     peer.close()

@@ -1,4 +1,4 @@
-"""Fetches of a client without sessions, byte by byte: to a broker, or to the gateway before it."""
+"""Fetches of a client without sessions, byte by byte, to a broker or to the gateway."""
 
 import socket
 from collections.abc import Sequence
@@ -16,18 +16,18 @@ from tests.model.wire import (
 from tools.kafka.raw import API_VERSIONS, RawConnection, frame
 
 FETCHES_TO_SESSION = 4
-"""So many alike fetches and a session stands: one is learned, two must be worth it, one is in it."""
+"""After this many equal fetches a session exists: one is learned, two must pay for it, one uses it."""
 
 
 class Fetcher:
-    """Fetches all partitions of one topic again and again, from offset 0 where nothing else is told.
+    """Fetches all partitions of one topic repeatedly, by default from offset 0.
 
     Args:
         address: "host:port".
-        topic: its name.
-        partitions: how many are fetched.
-        client_id: in every request.
-        version: of Fetch, up to 12 (topics go by name).
+        topic: the name of the topic.
+        partitions: the number of fetched partitions.
+        client_id: the client id in every request.
+        version: the version of Fetch, up to 12 (with topic names).
     """
 
     def __init__(
@@ -60,34 +60,34 @@ class Fetcher:
         self.connection.close()
 
     def hello(self) -> Self:
-        """Ask ApiVersions, as every client does first."""
+        """Request ApiVersions, like every client at first."""
         self.connection.call(API_VERSIONS, 0, b"", self.template.client_id)
         return self
 
     def request(self, **changes: object) -> FetchRequest:
-        """Give the next request."""
+        """Return the next request."""
         self._correlation_id += 1
         return replace(self.template, correlation_id=self._correlation_id, **changes)  # type: ignore[arg-type]  # the fields of FetchRequest
 
     def bytes_of(self, request: FetchRequest) -> bytes:
-        """Give the whole frame of a request."""
+        """Return the complete frame of a request."""
         return frame(encode_request(request))
 
     def send(self, **changes: object) -> FetchRequest:
-        """Send a fetch and do not wait for its response."""
+        """Send a fetch without waiting for its response."""
         request = self.request(**changes)
         self.socket.sendall(self.bytes_of(request))
         return request
 
     def receive(self) -> FetchResponse:
-        """Take the next response."""
+        """Receive the next response."""
         return decode_response(self.connection.receive(), self.template.version)
 
     def fetch(self, **changes: object) -> FetchResponse:
-        """Send a fetch and take its response.
+        """Send a fetch and receive its response.
 
         Raises:
-            ValueError: the response carries another correlation id.
+            ValueError: the response has another correlation id.
         """
         request = self.send(**changes)
         response = self.receive()
@@ -109,12 +109,12 @@ def _topics(topic: str, offsets: Sequence[int]) -> tuple[FetchTopic, ...]:
 
 
 def same_content(response: FetchResponse) -> dict[tuple[str, int], object]:
-    """Give a response's entries by partition: their order is not promised."""
+    """Return a response's entries by partition, because their order is not guaranteed."""
     return {
         (topic.topic, data.partition_index): data for topic in response.topics for data in topic.partitions
     }
 
 
 def contents(responses: Sequence[FetchResponse]) -> list[dict[tuple[str, int], object]]:
-    """Give the entries of several responses."""
+    """Return the entries of several responses."""
     return [same_content(response) for response in responses]

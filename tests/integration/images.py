@@ -1,6 +1,6 @@
-"""The images, built by podman of the lines of the page.
+"""The images, built by podman with the commands of the page.
 
-The base images are made here under their own names, of Debian's packages: no registry is asked.
+The base images are made here from Debian's packages, under their own names, without a registry.
 """
 
 import os
@@ -22,7 +22,7 @@ ABSENT: Final = [program for program in ("podman", "runc", "debootstrap") if shu
 SUITE: Final = "bookworm"
 BASES: Final = ("docker.io/library/debian:bookworm-slim", "docker.io/library/python:3.13-slim-bookworm")
 SETTINGS: Final = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pip.conf", "/etc/apt/apt.conf.d")
-"""How this machine reaches packages; so must what is built on it."""
+"""This machine's settings for package downloads. Builds need the same."""
 STORAGE: Final = """
 [storage]
 driver = "overlay"
@@ -40,7 +40,7 @@ events_logger = "none"
 
 
 class Podman:
-    """Images and containers in a folder of their own."""
+    """Images and containers in a separate folder."""
 
     def __init__(self, folder: Path) -> None:
         (folder / "storage.conf").write_text(STORAGE.format(folder=folder))
@@ -53,10 +53,10 @@ class Podman:
         }
 
     def run(self, *command: str) -> str:
-        """Run a program with them, and give what it printed.
+        """Run podman with these arguments, and return its output.
 
         Raises:
-            RuntimeError: it failed; with what it wrote.
+            RuntimeError: it failed. The message has its output.
         """
         done = subprocess.run(
             command, cwd=ROOT, env=self.environment, capture_output=True, text=True, check=False, timeout=600
@@ -67,7 +67,7 @@ class Podman:
 
 
 def mirror() -> str:
-    """Give where this machine has Debian's packages from."""
+    """Return this machine's source of Debian's packages."""
     files = [Path("/etc/apt/sources.list"), *Path("/etc/apt/sources.list.d").glob("debian.*")]
     text = "".join(file.read_text() for file in files if file.exists())
     found: list[str] = re.findall(r"^[^#\n]*?(https?://\S+/debian)/?\s", text, re.MULTILINE)
@@ -92,7 +92,7 @@ def podman(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Podman]:
 
 
 def make_bases(podman: Podman, folder: Path) -> None:
-    """Make the images that the Containerfile begins with, of Debian's packages."""
+    """Make the base images of the Containerfile from Debian's packages."""
     base = folder / "base"
     packages = "--include=ca-certificates,python3,python3-venv"
     podman.run("debootstrap", "--variant=minbase", packages, SUITE, str(base), mirror())

@@ -1,7 +1,7 @@
 """Random lock-step equivalence on a live broker: a fetch direct, through the gateway, and direct again.
 
-Between the steps the world moves: records, transactions, deleted records, new partitions, topics deleted and
-made anew. The client has no sessions; its lists rotate, split, grow and shrink as real ones do.
+Between the steps, things change: records, transactions, deleted records, new partitions, topics deleted and
+created again. The client has no sessions. Its lists rotate, split, grow and shrink like real ones.
 """
 
 import random
@@ -28,18 +28,18 @@ from tools.kafka.raw import frame
 
 RECEIVE = 1 << 16
 TRIES = 5
-"""How often a step is repeated when the two direct responses differ: something moved in between."""
+"""How often a step is repeated if the two direct responses differ, because something changed in between."""
 
 
 class Through(Protocol):
     """A way through the gateway."""
 
     def exchange(self, request: bytes) -> bytes:
-        """Send one request and give its response, neither with its length."""
+        """Send one request and return its response, both without length."""
 
 
 class SansIO:
-    """The gateway's connection core over a plain blocking socket to the broker."""
+    """The gateway's connection core with a plain blocking socket to the broker."""
 
     def __init__(self, host: str, port: int, *, max_sessions: int = 10) -> None:
         self._socket = socket.create_connection((host, port), timeout=30)
@@ -49,7 +49,7 @@ class SansIO:
         self._now = 0.0
 
     def exchange(self, request: bytes) -> bytes:
-        """Send one request and give its response, neither with its length.
+        """Send one request and return its response, both without length.
 
         Raises:
             ConnectionError: the broker closed, or the connection ends with a fault.
@@ -63,7 +63,7 @@ class SansIO:
         return out[4:]
 
     def close(self) -> None:
-        """Close as the shell does when a client has gone: the session is closed at the broker."""
+        """Close like the shell when a client has left: the session is closed at the broker."""
         self.connection.close_session(self._now)
         self._flush()
         while not self.connection.done:
@@ -91,7 +91,7 @@ class SansIO:
 
 @dataclass
 class Counts:
-    """What a walk has done, to show that it did something."""
+    """Counts of a walk, to prove that it did something."""
 
     steps: int = 0
     entries: int = 0
@@ -104,10 +104,10 @@ class Lockstep:
     """A random walk at one Fetch version.
 
     Args:
-        live: the broker, asked directly.
-        through: the same broker through the gateway.
+        live: the direct way to the broker.
+        through: the way through the gateway.
         version: the client's Fetch version.
-        seed: of everything that is random.
+        seed: the seed of all random choices.
     """
 
     live: Live
@@ -116,7 +116,7 @@ class Lockstep:
     seed: int
     counts: Counts = field(default_factory=Counts)
     topics: dict[str, int] = field(default_factory=dict)
-    """Partitions by topic; 0 while it is deleted."""
+    """Partitions by topic, or 0 while it is deleted."""
     ids: dict[str, bytes] = field(default_factory=dict)
     ends: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
     """Log start and high watermark as last seen."""
@@ -135,10 +135,10 @@ class Lockstep:
         self.wanted = [(name, i) for name, count in self.topics.items() for i in range(count)]
 
     def run(self, steps: int) -> Counts:
-        """Take so many steps; each ends with a comparison.
+        """Take this many steps. Each ends with a comparison.
 
         Raises:
-            DifferenceError: the client would have seen another response than a direct one.
+            DifferenceError: the client's response would have differed from a direct one.
         """
         for _ in range(steps):
             if self.random.random() < 0.3:
@@ -158,7 +158,7 @@ class Lockstep:
         self.ids[name] = self.live.topic_id(name) if self.version >= 13 else ZERO_ID
 
     def change(self) -> None:
-        """One of the things that happen to topics."""
+        """Apply a random change to topics."""
         name = self.random.choice(list(self.topics))
         if not self.topics[name]:
             self.create(name)
@@ -181,7 +181,7 @@ class Lockstep:
             self.remove(name)
 
     def transact(self, where: tuple[str, int]) -> None:
-        """Begin a transaction in a partition, or end the one that is open there."""
+        """Begin a transaction in a partition, or end its open one."""
         transaction = self.open.pop(where, None)
         if transaction is not None:
             self.live.end_transaction(transaction, *where, commit=self.random.random() < 0.5)
@@ -199,14 +199,14 @@ class Lockstep:
         self.ends = {where: ends for where, ends in self.ends.items() if where[0] != name}
 
     def settle(self) -> None:
-        """End what is open and take the topics away."""
+        """End open transactions and delete the topics."""
         for name in [name for name, count in self.topics.items() if count]:
             self.remove(name)
 
     # The client
 
     def turn(self) -> None:
-        """One of the things that clients do to their lists and settings."""
+        """Apply a random change to the client's list or settings."""
         roll = self.random.random()
         if roll < 0.3:
             at = self.random.randrange(len(self.wanted) + 1)
@@ -253,7 +253,7 @@ class Lockstep:
     # The law
 
     def step(self) -> None:
-        """One fetch three times, compared."""
+        """Do one fetch three times, and compare."""
         request = self.request()
         for _ in range(TRIES):
             before = self.live.fetch(request)
@@ -270,7 +270,7 @@ class Lockstep:
         self.follow(request, got)
 
     def follow(self, request: FetchRequest, response: FetchResponse) -> None:
-        """Go on from what was read, as a consumer does, most of the time."""
+        """Mostly continue after the records that were read, like a consumer."""
         names = {self.ids[name]: name for name in self.topics} if self.version >= 13 else {}
         asked = {(name, index) for name, index in self.wanted}
         for topic in response.topics:

@@ -1,4 +1,4 @@
-"""A live broker and the model of it, side by side: what is done to one is done to the other."""
+"""A live broker and its model side by side. Both get the same changes."""
 
 import struct
 import time
@@ -24,16 +24,16 @@ from tools.kafka.admin import Admin
 from tools.kafka.raw import RawConnection, frame
 
 PATIENCE = 20.0
-"""Seconds that a broker may take until a change shows."""
+"""The time limit until a broker shows a change, in seconds."""
 
 LIVE_PROPERTIES: Final = {"transaction.state.log.num.partitions": 1}
 
 
 def until(ready: Callable[[], bool], what: str) -> None:
-    """Wait for a change to show.
+    """Wait until a change is visible.
 
     Raises:
-        TimeoutError: it did not within `PATIENCE`.
+        TimeoutError: it was not within `PATIENCE`.
     """
     deadline = time.monotonic() + PATIENCE
     while not ready():
@@ -43,7 +43,7 @@ def until(ready: Callable[[], bool], what: str) -> None:
 
 
 class Live:
-    """A live broker, asked with the model's codec."""
+    """A live broker, used with the model's codec."""
 
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
@@ -68,7 +68,7 @@ class Live:
         return decode_response(self.connection.receive(), request.version)
 
     def peek(self, topic: str, partition: int, offset: int = 0, *, isolation_level: int = 0) -> PartitionData:
-        """One partition by name, without a session: everything up to 64 MiB from `offset`."""
+        """Fetch one partition by name, without a session: up to 64 MiB from `offset`."""
         entry = FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=1 << 26)
         request = FetchRequest(
             version=5,
@@ -78,7 +78,7 @@ class Live:
         return self.fetch(request).topics[0].partitions[0]
 
     def create_topic(self, name: str, partitions: int) -> None:
-        """Create a topic and wait until its partitions are led."""
+        """Create a topic and wait until its partitions have leaders."""
         self.admin.create_topic(name, partitions=partitions)
         self.settle(name, partitions)
 
@@ -87,7 +87,7 @@ class Live:
         until(lambda: all(self.peek(name, index).error_code in (0, 1) for index in range(partitions)), name)
 
     def delete_topic(self, name: str) -> None:
-        """Delete a topic and wait until the broker knows of it no more."""
+        """Delete a topic and wait until the broker does not know it any more."""
         self.admin.delete_topic(name)
         until(lambda: self.peek(name, 0).error_code == 3, f"{name} gone")
 
@@ -98,12 +98,12 @@ class Live:
         until(lambda: self.admin.offsets(topic)[partition] > before, "transaction marker")
 
     def topic_id(self, name: str) -> bytes:
-        """A topic's id, zeros where the broker has none."""
+        """Return a topic's id, or zeros if the broker has no ids."""
         return self.admin.topic_id(name).bytes if self.fetch_versions[1] >= 13 else ZERO_ID
 
 
 def absorb(partition: Partition, records: bytes) -> None:
-    """Append to a model's partition the batches that a live broker told of."""
+    """Append a live broker's batches to a model's partition."""
     at = 0
     while at < len(records):
         base, length = struct.unpack_from(">qi", records, at)
@@ -122,7 +122,7 @@ def absorb(partition: Partition, records: bytes) -> None:
 
 
 class Mirror:
-    """Does to the model what it does to the live broker, with the live broker's own batches."""
+    """Applies the same changes to the live broker and to the model, with the live broker's batches."""
 
     def __init__(self, live: Live, model: ModelBroker) -> None:
         self.live = live
@@ -153,6 +153,6 @@ class Mirror:
         self.catch_up(name, index)
 
     def catch_up(self, name: str, index: int) -> None:
-        """Give the model what the live partition has got since."""
+        """Give the model the new batches of the live partition."""
         partition = self.model.partition(name, index)
         absorb(partition, self.live.peek(name, index, partition.log_end).records or b"")

@@ -1,8 +1,8 @@
-"""Clients that produce and consume while leaders move: each notes what it sent, and what it received.
+"""Clients that produce and consume while leaders move. Each notes its sent or received records.
 
-A record says who sent it and its number among those of that producer in its partition. So it is seen what was
-lost, doubled or out of order. Numbers of aborted transactions are not expected. Consumers read committed
-records. Java runs from Kafka's jars, Sarama where there is Go.
+A record contains its producer and its number among that producer's records in its partition. So lost, doubled
+and disordered records are detected. Numbers of aborted transactions are not expected. Consumers read
+committed records. Java runs from Kafka's jars, Sarama where there is Go.
 """
 
 import asyncio
@@ -37,23 +37,23 @@ with warnings.catch_warnings():
 TOPIC: Final = "moving"
 PATIENCE: Final = 60.0
 EACH: Final = 5
-"""Records that a producer sends at a time, to as many partitions."""
+"""How many records a producer sends at a time, to as many partitions."""
 PAUSE: Final = 0.05
 ONE_IN_FLIGHT: Final = 1
-"""With more, clients double records by themselves, also directly: after a batch that fails, later ones fail
-as out of order. The client takes a new producer epoch for that, and sends again what may have been written
-(librdkafka issue 4953; Java does so too). Within a transaction that can't be."""
+"""With more, clients double records by themselves, also directly. After a failed batch, later ones fail as
+out of order. The client then uses a new producer epoch, and sends batches again that may have been written
+(librdkafka issue 4953, and Java). In a transaction this is impossible."""
 MOST_NUMBERS: Final = 20_000
-"""No producer sends so many records to a partition."""
+"""A producer sends fewer records than this to a partition."""
 QUICK_JAVA: Final = ("-XX:TieredStopAtLevel=1",)
 
 Value: TypeAlias = tuple[str, int]
-"""Who sent a record, and its number in its partition."""
+"""The producer of a record, and the record's number in its partition."""
 
 
 @dataclass(slots=True)
 class Sent:
-    """What one producer sent, by partition: the numbers that are to be received."""
+    """The expected numbers of one producer's records, by partition."""
 
     name: str
     partitions: int
@@ -67,7 +67,7 @@ class Sent:
         self._last = [0] * self.partitions
 
     def next(self) -> tuple[int, bytes]:
-        """Return a partition, in turn, and the next value for it."""
+        """Return the next partition in turn, and the next value for it."""
         self.turn += 1
         partition = self.turn % self.partitions
         self._last[partition] += 1
@@ -75,19 +75,19 @@ class Sent:
         return partition, json.dumps([self.name, self._last[partition]]).encode()
 
     def aborted(self, values: Iterable[tuple[int, bytes]]) -> None:
-        """Note that some are not to be received."""
+        """Note records that are not expected, because they were aborted."""
         for partition, value in values:
             self.numbers[partition].remove(json.loads(value)[1])
 
     @property
     def count(self) -> int:
-        """Records that are to be received."""
+        """The number of expected records."""
         return sum(map(len, self.numbers))
 
 
 @dataclass(slots=True)
 class Received:
-    """What one consumer received, by partition and in its order: offset and value."""
+    """One consumer's records by partition, in order: offset and value."""
 
     name: str
     partitions: int
@@ -101,20 +101,20 @@ class Received:
         self.records[partition].append((offset, (name, number)))
 
     def has_of(self, names: Iterable[str], count: int) -> bool:
-        """Whether it has so many records of each of these producers."""
+        """Return whether it has this many records of each of these producers."""
         counts = Counter(name for records in self.records for _, (name, _) in records)
         return all(counts[name] >= count for name in names)
 
     @property
     def count(self) -> int:
-        """Different records that were received."""
+        """The number of different received records."""
         return sum(len({value for _, value in records}) for records in self.records)
 
     def once(self, partition: int) -> list[tuple[int, Value]]:
-        """Return what it received from one partition, without what librdkafka's consumer read again.
+        """Return the received records of one partition, without those that librdkafka's consumer read again.
 
-        While leaders move, librdkafka 2.16 sometimes goes back some records, directly before brokers as well.
-        What it reads again has to be the same.
+        While leaders move, librdkafka 2.16 sometimes goes back some records, also without a gateway. The
+        records read again must be equal.
         """
         records = self.records[partition]
         if self.name != "librdkafka":
@@ -127,10 +127,11 @@ class Received:
 def doubled_by_the_client(brokers: Iterable[Broker], partitions: int) -> list[set[int]]:
     """Return, by partition, the offsets of records that a client wrote again under a newer producer epoch.
 
-    An idempotent producer does so by itself. librdkafka 2.16, even with one request in flight, may send to
-    the new leader before it sends again what the old one has refused. That is out of order. So it takes a new
-    epoch, and sends again what may have been written (as its log tells, and its issue 4953). Nobody between
-    client and broker can do that: within one epoch, the broker takes a sequence number once (KIP-98).
+    An idempotent producer does this by itself. librdkafka 2.16, even with one request in flight, may send to
+    the new leader before it repeats the batch that the old one refused. That is out of order. So it uses a
+    new epoch, and sends batches again that may have been written (see its log, and its issue 4953). Nothing
+    between client and broker can cause this, because the broker accepts a sequence number only once in an
+    epoch (KIP-98).
     """
     doubled: list[set[int]] = [set() for _ in range(partitions)]
     for broker in brokers:
@@ -147,7 +148,7 @@ def doubled_by_the_client(brokers: Iterable[Broker], partitions: int) -> list[se
 
 
 Produce: TypeAlias = Callable[[str, Sent, threading.Event], None]
-"""Produces through a bootstrap address until the event is set; all is acknowledged then."""
+"""Produces through a bootstrap address until the event is set. Then all records are acknowledged."""
 Consume: TypeAlias = Callable[[str, Received, threading.Event], None]
 """Consumes from the beginning until the event is set."""
 
@@ -183,7 +184,10 @@ def librdkafka_in_transactions(bootstrap: str, sent: Sent, ended: threading.Even
 
 
 def _taken(step: Callable[[float], object]) -> bool:
-    """Take a step of a transaction, as often as the client says; return False if it has to be aborted."""
+    """Take a step of a transaction, repeated as often as the client demands.
+
+    Return False if it has to be aborted.
+    """
     while True:
         try:
             step(PATIENCE)
@@ -251,7 +255,7 @@ def kafka_python(bootstrap: str, sent: Sent, ended: threading.Event) -> None:
 
 
 def java(bootstrap: str, sent: Sent, ended: threading.Event) -> None:
-    """Kafka's own test program: it chooses partitions by key, and tells each record that it has sent."""
+    """Run Kafka's own test program. It chooses partitions by key, and prints each sent record."""
     log = _log("produce-java")
     config = log.with_suffix(".properties")
     settings = f"max.in.flight.requests.per.connection={ONE_IN_FLIGHT}"
@@ -333,7 +337,7 @@ def consume_kafka_python(bootstrap: str, received: Received, ended: threading.Ev
 
 
 def consume_java(bootstrap: str, received: Received, ended: threading.Event) -> None:
-    """Kafka's console consumer."""
+    """Run Kafka's console consumer."""
     log = _log("consume-java")
     arguments = ["org.apache.kafka.tools.consumer.ConsoleConsumer", "--bootstrap-server", bootstrap]
     arguments += ["--topic", TOPIC, "--from-beginning", "--isolation-level", "read_committed"]
@@ -354,7 +358,7 @@ def consume_java(bootstrap: str, received: Received, ended: threading.Event) -> 
 
 
 def consume_sarama(bootstrap: str, received: Received, ended: threading.Event) -> None:
-    """The program tells digests of values."""
+    """Run the Sarama program, which prints digests of values."""
     values: list[Value] = [("sarama", number) for number in range(1, MOST_NUMBERS)]
     by_digest = {_digest(json.dumps(value).encode()): value for value in values}
     with Run(sarama(), bootstrap, assign={TOPIC: received.partitions}, isolation="read_committed") as run:
@@ -365,12 +369,12 @@ def consume_sarama(bootstrap: str, received: Received, ended: threading.Event) -
 
 
 def _digest(value: bytes) -> str:
-    """As the programs of tests/clients tell it."""
+    """Return a digest in the form of the programs in tests/clients."""
     return f"{len(value)}:{hashlib.sha256(value).hexdigest()}"
 
 
 def _log(name: str) -> Path:
-    """An empty file for what a program says."""
+    """Make an empty file for a program's output."""
     BUILT.mkdir(parents=True, exist_ok=True)
     log = BUILT / f"{name}.log"
     log.write_text("")

@@ -1,6 +1,6 @@
-"""Transparent mode's place: client and gateway share a network namespace, brokers are in another.
+"""Namespaces for transparent mode: client and gateway share one, brokers are in another.
 
-What crosses the wire between the two is counted by nftables, apart from the gateway's own count.
+nftables counts the bytes between the two, independently of the gateway's counts.
 """
 
 from collections.abc import Iterator
@@ -22,52 +22,52 @@ from tools.netns.counters import Counters, Crossed
 from tools.netns.rules import rules
 
 LACKING: Final = missing("nft", "setpriv")
-"""What this machine has not that these tests need; nothing when all is there."""
+"""The missing requirements of these tests on this machine, or ""."""
 MODES: Final = ("redirect", "tproxy")
 PORT, LAST_PORT = 9092, 9094
-"""Connections to these are brought to the gateway."""
+"""Connections to these ports are redirected to the gateway."""
 LISTEN_PORT: Final = 19092
 HOSTS: Final = {"IPv4": "10.79.0.2", "IPv6": "fd79::2"}
 SLOW_HOST, SLOW_PORT = "10.80.0.2", 9093
-"""Of the same broker on another link, which tests make."""
+"""The same broker's address on another link, which tests make."""
 BROKER_PORT, CONTROLLER_PORT = 19192, 19193
-"""On the broker's own loopback."""
+"""Ports on the broker's own loopback."""
 TOPIC, PARTITIONS, BUSY = "transparent", 60, 3
 FETCHES: Final = 15
 ONE_ANSWER: Final = 50 * PARTITIONS
-"""More bytes than a full response of idle partitions has."""
+"""More bytes than a full response of idle partitions."""
 ROUNDS: Final = 5
-"""Tries to have one in which no segment is sent again."""
+"""The number of tries for a round without retransmission."""
 
 
 @dataclass(slots=True)
 class Round:
-    """What a test saw of one round: bytes toward the broker, and from there."""
+    """The bytes of one round, to and from the broker."""
 
     crossed: tuple[int, int] = (0, 0)
-    """By the counters of packets, without headers."""
+    """By the packet counters, without headers."""
     counted: tuple[int, int] = (0, 0)
     """By the gateway."""
     last: int = 0
-    """Bytes that may come to connections that have ended."""
+    """The limit of bytes that may arrive on connections that have ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where the tests happen."""
+    """The namespaces and counters of the tests."""
 
     near: Namespace
-    """Of client and gateway."""
+    """The namespace of client and gateway."""
     far: Namespace
-    """Of the brokers."""
+    """The namespace of the brokers."""
     wire: Counters
-    """What crosses between the two."""
+    """Counts the traffic between the two."""
     inner: Counters
-    """What the client and the gateway say to each other."""
+    """Counts the traffic between client and gateway."""
 
     @classmethod
     def joined(cls, near: Namespace, far: Namespace) -> "Place":
-        """Count what crosses between two namespaces that a device named wire joins."""
+        """Count the traffic between two namespaces that are joined by a device named wire."""
         ports = range(PORT, LAST_PORT + 1)
         return cls(near, far, Counters(near, "wire", ports), Counters(near, "lo", [*ports, LISTEN_PORT]))
 
@@ -86,12 +86,12 @@ class Place:
             yield sidecar
 
     def consumer(self, address: str, program: Program = CONFLUENT, *, at: Namespace | None = None) -> Run:
-        """Read the whole topic from where the gateway is, or from elsewhere."""
+        """Read the complete topic, from the gateway's namespace or from another one."""
         with (at or self.near).inside():
             return Run(program, address, assign={TOPIC: PARTITIONS})
 
     def retransmitted(self) -> int:
-        """Segments that were sent again on either end, by the kernel's own count."""
+        """Return the retransmitted segments on both ends, as counted by the kernel."""
         total = 0
         for namespace in (self.near, self.far):
             told = namespace.run("cat", "/proc/net/snmp").stdout
@@ -100,10 +100,10 @@ class Place:
         return total
 
     def rounds(self) -> Iterator[Round]:
-        """Begin rounds, with counters at zero, until in one what crossed is just what was counted.
+        """Run rounds, with counters at zero, until both counts of one are equal.
 
-        More may cross where a segment is sent again, or where a response comes to a connection that has ended
-        with its client; what a test compares besides is of the last round.
+        The packet count is higher if a segment is retransmitted, or if a response arrives after its client
+        has left. Other comparisons of a test use the last round.
         """
         for _ in range(ROUNDS):
             again = self.retransmitted()
@@ -120,7 +120,7 @@ class Place:
 
     @contextmanager
     def plain_tcp(self) -> Iterator[None]:
-        """Have headers of one size, and nothing sent twice for impatience (SACK, tail loss probes)."""
+        """Make all headers equally long, and avoid early retransmissions (SACK, tail loss probes)."""
         for namespace in (self.near, self.far):
             namespace.run("sysctl", "-qw", "net.ipv4.tcp_sack=0", "net.ipv4.tcp_early_retrans=0")
         yield
@@ -129,7 +129,7 @@ class Place:
 
 
 def counted(sidecar: Sidecar, side: str) -> tuple[int, int]:
-    """Bytes toward the broker and back, on a side of the gateway."""
+    """Return the bytes to and from the broker, on a side of the gateway."""
     towards = {"client": ("in", "out"), "broker": ("out", "in")}[side]
     out, back = (
         int(sidecar.metric("fetchgate_bytes_total", side=side, direction=direction)) for direction in towards
@@ -153,7 +153,7 @@ def quiet(sidecar: Sidecar) -> None:
 
 
 def far_broker() -> Broker:
-    """Listeners that are reached from afar, beside the one on loopback that it and the tests use."""
+    """Return listeners that can be reached from the other namespace, in addition to the one on loopback."""
     names = {
         "PLAINTEXT": f"127.0.0.1:{BROKER_PORT}",
         "V4": f"{HOSTS['IPv4']}:{PORT}",
@@ -177,7 +177,7 @@ def far_broker() -> Broker:
 
 @pytest.fixture(scope="module")
 def place() -> Iterator[Place]:
-    """One broker at the far end, with a topic of which few partitions have records."""
+    """One broker in the far namespace, with a topic of which few partitions have records."""
     with ExitStack() as stack:
         near, far = stack.enter_context(Namespace()), stack.enter_context(Namespace())
         veth(near, far, "wire", [("10.79.0.1/24", "10.79.0.2/24"), ("fd79::1/64", "fd79::2/64")])

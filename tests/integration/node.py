@@ -1,4 +1,4 @@
-"""Kubernetes with one node, in a network namespace: the real programs, each started as its own process."""
+"""Kubernetes with one node in a network namespace: the real programs, each in its own process."""
 
 import json
 import os
@@ -17,7 +17,7 @@ from tools.netns import Namespace
 
 ETCD, API, SCHEDULER, CONTROLLERS, KUBELET = 23790, 23800, 23801, 23802, 23803
 HOST: Final = "10.88.0.1"
-"""Of the node, as pods see it; it answers for `KAFKA`, the name that the manifests give the brokers."""
+"""The node's address for pods. It answers for `KAFKA`, the name of the brokers in the manifests."""
 KAFKA: Final = "kafka"
 PLUGINS: Final = next(filter(os.path.isdir, ("/opt/cni/bin", "/usr/lib/cni")), "")
 NEEDED: Final = (
@@ -54,12 +54,12 @@ ADDRESSES: Final = {
 
 
 class Node:
-    """A node and what rules it; `with` starts it and takes it all away again.
+    """A node and its control plane. `with` starts them, and removes everything at the end.
 
     Args:
-        network: where it lives.
-        folder: for its files.
-        archives: of the images that pods have, with `PAUSE`.
+        network: its network namespace.
+        folder: the folder for its files.
+        archives: the archives of the images for pods, and of `PAUSE`.
     """
 
     def __init__(self, network: Namespace, folder: Path, archives: Sequence[Path]) -> None:
@@ -82,21 +82,21 @@ class Node:
         self.close()
 
     def kubectl(self, *command: str) -> str:
-        """Run kubectl and give what it printed."""
+        """Run kubectl and return its output."""
         return self._network.run(*self._kubectl, *command).stdout
 
     def pods(self) -> list[dict[str, Any]]:
-        """Give all pods of the default namespace."""
+        """Return all pods of the default namespace."""
         found: list[dict[str, Any]] = json.loads(self.kubectl("get", "pods", "--output=json"))["items"]
         return found
 
     def follow(self, pod: str, container: str, file: Path) -> None:
-        """Have a container's log written to a file, until it ends."""
+        """Write a container's log to a file, until the container ends."""
         with file.open("wb") as output:
             self._run([*self._kubectl, "logs", "--follow", pod, f"-c={container}"], output.fileno())
 
     def close(self) -> None:
-        """End it; pods must be gone before."""
+        """End it. Pods must have ended before."""
         for process in reversed(self._processes):
             process.kill()
             process.wait()
@@ -160,7 +160,7 @@ class Node:
         subprocess.run(key, check=True, capture_output=True)
 
     def _commands(self) -> Iterator[list[str]]:
-        """Give what is started, in order."""
+        """Return the programs to start, in order."""
         folder = self._folder
         etcd = f"http://127.0.0.1:{ETCD}"
         keys = [f"--service-account-{use}=key.pem" for use in ("key-file", "signing-key-file")]
@@ -192,7 +192,7 @@ class Node:
 
 
 def _response_names(server: socket.socket) -> None:
-    """Answer as a name server that knows one name, until it is closed."""
+    """Answer like a name server that knows one name, until closed."""
     with suppress(OSError):
         while True:
             question, who = server.recvfrom(512)
@@ -202,7 +202,7 @@ def _response_names(server: socket.socket) -> None:
 
 
 def response(question: bytes) -> bytes:
-    """Answer a question of DNS (RFC 1035, section 4) for `KAFKA`; other names are none."""
+    """Answer a DNS question (RFC 1035, section 4) for `KAFKA`. Other names do not exist."""
     end = question.find(b"\0", 12) + 5
     name, kind = question[12 : end - 5], question[end - 4 : end - 2]
     known = name == bytes((len(KAFKA),)) + KAFKA.encode()

@@ -1,4 +1,6 @@
-"""Records written to a live broker, transactions included, at versions that every one from 1.0 to 4.3 has."""
+"""Writes records to a live broker, including transactions, with versions that all releases from 1.0 to 4.3
+support.
+"""
 
 import struct
 import time
@@ -17,7 +19,7 @@ not coordinator, concurrent transactions."""
 TRANSACTIONAL = 0x10
 CONTROL = 0x20
 PATIENCE = 20.0
-"""Seconds that a broker may take to become ready for a request."""
+"""The time limit until a broker is ready for a request, in seconds."""
 
 
 def _table() -> list[int]:
@@ -55,7 +57,7 @@ def record_batch(
     transactional: bool = False,
     timestamp: int | None = None,
 ) -> bytes:
-    """Encode a batch of magic 2 without compression; all records carry the same timestamp, in ms."""
+    """Encode a batch of magic 2 without compression. All records have the same timestamp, in ms."""
     records = b""
     for index, value in enumerate(values):
         body = b"\0" + _varint(0) + _varint(index) + _varint(-1) + _varint(len(value)) + value + _varint(0)
@@ -81,12 +83,12 @@ def record_batch(
 
 
 class ProduceError(Exception):
-    """A broker refused; the message has Kafka's code."""
+    """The broker refused. The message has Kafka's error code."""
 
 
 @dataclass
 class Transaction:
-    """A transactional producer of its own."""
+    """A separate transactional producer."""
 
     name: str
     producer_id: int
@@ -98,7 +100,7 @@ class Transaction:
 
 
 class Producer:
-    """Writes over one plain connection; each call returns when the broker has acknowledged it."""
+    """Writes over one plain connection. Each call returns when the broker has acknowledged it."""
 
     def __init__(self, host: str, port: int) -> None:
         self._connection = RawConnection(host, port)
@@ -114,10 +116,10 @@ class Producer:
         transaction: Transaction | None = None,
         timestamp: int | None = None,
     ) -> int:
-        """Append one batch; returns its base offset.
+        """Append one batch. Return its base offset.
 
         Raises:
-            ProduceError: the broker answered another error than that it is not ready.
+            ProduceError: the broker responded with an error other than not being ready.
         """
         batch = record_batch(values, timestamp=timestamp)
         if transaction is not None:
@@ -138,22 +140,25 @@ class Producer:
         return reader.int64()
 
     def begin(self, name: str) -> Transaction:
-        """Get a producer id for a transactional id; whatever it had open is aborted."""
+        """Get a producer id for a transactional id. This aborts its open transaction."""
         self._until_ready(FIND_COORDINATOR, 1, string(name) + b"\1")
         reader = self._until_ready(INIT_PRODUCER_ID, 0, string(name) + struct.pack(">i", 60_000))
         return Transaction(name, reader.int64(), reader.int16())
 
     def join(self, transaction: Transaction, topic: str, partition: int) -> None:
-        """Make a partition part of the transaction under way."""
+        """Add a partition to the current transaction."""
         body = transaction.header() + array([string(topic) + array([struct.pack(">i", partition)])])
         self._until_ready(ADD_PARTITIONS_TO_TXN, 0, body, skip=4 + 4 + 2 + len(topic.encode()) + 4 + 4)
 
     def end(self, transaction: Transaction, *, commit: bool) -> None:
-        """Commit or abort; the markers are written soon after."""
+        """Commit or abort. The markers are written soon after."""
         self._until_ready(END_TXN, 0, transaction.header() + bytes([commit]))
 
     def _until_ready(self, key: int, version: int, body: bytes, *, skip: int = 4) -> BodyReader:
-        """Ask until the broker is ready; `skip` bytes of the response stand before its error code."""
+        """Repeat a request until the broker is ready.
+
+        The error code comes after `skip` bytes of the response.
+        """
         deadline = time.monotonic() + PATIENCE
         while True:
             reader = BodyReader(self._connection.call(key, version, body), skip)

@@ -1,4 +1,4 @@
-"""The gateway as a sidecar: an unprivileged process that shares a network namespace with the client."""
+"""The gateway as a sidecar: an unprivileged process in the client's network namespace."""
 
 import os
 import shlex
@@ -12,17 +12,17 @@ from tools.gateway import GatewayProcess
 from tools.netns import Namespace
 
 USER: Final = 61092
-"""The gateway's own, whose connections the rules leave alone."""
+"""The gateway's user, whose connections are not redirected."""
 
 
 class Sidecar(GatewayProcess):
-    """`fetchgate proxy` in a namespace, as `USER` and with no right but those named.
+    """`fetchgate proxy` in a namespace, as `USER` and only with the given rights.
 
     Args:
         place: the namespace.
         options: the command line.
-        rights: capabilities that it needs, as setpriv names them.
-        user: who runs it.
+        rights: the capabilities that it needs, with setpriv's names.
+        user: the user who runs it.
     """
 
     def __init__(self, place: Namespace, *options: str, rights: Sequence[str] = (), user: int = USER) -> None:
@@ -45,13 +45,14 @@ class Sidecar(GatewayProcess):
 
 
 class Shipped(Sidecar):
-    """The gateway as a container of it is started: command line and environment, and nothing to write to.
+    """The gateway as in a container: with its command line and environment, and without a writable file
+    system.
 
     Args:
         place: the namespace.
-        command: as the manifest has it.
-        environment: as well.
-        user: whom the container starts as; 0 is root.
+        command: the command in the manifest.
+        environment: the environment in the manifest.
+        user: the container's user. 0 is root.
         rights: capabilities that the container adds.
     """
 
@@ -71,11 +72,11 @@ class Shipped(Sidecar):
 
 
 class Written(Sidecar):
-    """The gateway as a line of a page starts it.
+    """The gateway, started by a command line from a page.
 
     Args:
         place: the namespace.
-        line: the command; `fetchgate` in it is this repository's.
+        line: the command. It uses this repository's `fetchgate`.
     """
 
     def __init__(self, place: Namespace, line: str) -> None:
@@ -89,12 +90,12 @@ READ_ONLY: Final = (
     *("unshare", "--mount", "--propagation", "private"),
     *("sh", "-c", 'mount -o remount,bind,ro / && exec "$@"', "sh"),
 )
-"""In front of a program that gets a root file system that can't be written."""
+"""The command line before a program, to give it a read-only root file system."""
 _ROOT: Final = Path(__file__).parents[2]
 
 
 def confined(user: int, rights: Iterable[str]) -> list[str]:
-    """Give the command line in front of a program that runs as in a container: without rights but these."""
+    """Return the command line before a program that gives it only these rights, like in a container."""
     if user:
         return as_user(user, [*rights])
     kept = [*rights] if _reaches(USER) else [*rights, "dac_read_search"]
@@ -103,10 +104,9 @@ def confined(user: int, rights: Iterable[str]) -> list[str]:
 
 
 def _opened() -> list[str]:
-    """Give the command line in front of a program that may reach the interpreter as whoever it becomes.
+    """Return the command line before a program, so that any user can reach the interpreter.
 
-    Folders on the way that are closed to others (somebody's home) are opened in a layer of memory above them,
-    which nobody else sees.
+    Folders on the path that are closed to others (somebody's home) are opened in a private layer in memory.
     """
     needed = (os.path.realpath(sys.executable), sys.executable, __file__)
     parents = {folder for path in needed for folder in Path(path).parents}
@@ -121,15 +121,15 @@ def _opened() -> list[str]:
 
 
 def _reading(word: str) -> str:
-    """Let a word of a setpriv command keep what the interpreter's place asks for."""
+    """Add the rights to a setpriv argument that are needed to read the interpreter."""
     is_set = word.startswith(("--inh-caps=", "--ambient-caps=", "--bounding-set="))
     return f"{word},+dac_read_search" if is_set and not _reaches(USER) else word
 
 
 def as_user(user: int, rights: Sequence[str] = ()) -> list[str]:
-    """Give the command line in front of a program that runs it as somebody without rights.
+    """Return the command line before a program, to run it as a user without rights.
 
-    Where that one could not reach the interpreter (it lies in somebody's home), reading goes without asking.
+    If that user could not reach the interpreter (in somebody's home), the program may read all files.
     """
     needed = [*rights] if _reaches(user) else [*rights, "dac_read_search"]
     command = ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups", "--no-new-privs"]

@@ -1,4 +1,4 @@
-"""Packets of loopback as the kernel shows them to programs such as tcpdump, written as a capture."""
+"""Packets of loopback, captured like by tcpdump."""
 
 import contextlib
 import socket
@@ -22,7 +22,7 @@ _ETHERNET = 14
 
 @contextmanager
 def sniffed(file: Path, *ports: int) -> Iterator[None]:
-    """Capture the TCP packets of some ports (IPv4). Skip the test where this user may not."""
+    """Capture the TCP packets of some ports (IPv4). Skip the test if this user may not."""
     try:
         found = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(_ALL))
     except PermissionError:
@@ -52,7 +52,7 @@ def sniffed(file: Path, *ports: int) -> Iterator[None]:
 
 
 def _ports(packet: bytes) -> tuple[int, ...]:
-    """The ports of a TCP packet over IPv4."""
+    """Return the ports of a TCP packet over IPv4."""
     if packet[12:14] != b"\x08\x00" or packet[_ETHERNET + 9] != socket.IPPROTO_TCP:
         return ()
     return struct.unpack_from(">HH", packet, _ETHERNET + (packet[_ETHERNET] & 15) * 4)

@@ -1,8 +1,8 @@
-"""Random steps of clients with sessions, at two servers with the same records: their responses must be equal.
+"""Random steps of clients with sessions at two servers with the same records. Their responses must be equal.
 
-Here the expected server is a live broker with sessions, and ours a gateway before a broker with 0 slots. What
-differs by its nature is left out of the comparison: session ids, topic ids, throttle times, and the time and
-the checksum of transaction markers. What differs on purpose (docs/kip-227.md) is left out of the steps.
+The expected server is a live broker with sessions. Ours is a gateway before a broker with 0 slots. The
+comparison ignores session ids, topic ids, throttle times, and the time and the checksum of transaction
+markers. The steps avoid intended differences (docs/kip-227.md).
 """
 
 import random
@@ -28,16 +28,17 @@ from tools.kafka.raw import RawConnection, frame
 
 TOPICS: Final = {"a": 3, "b": 3, "c": 2}
 GOES: Final = "goes"
-"""A topic that is deleted and made again. Only fetches by name ask for it: by id its sessions differ."""
+"""A topic that is deleted and created again. Only fetches by name list it, because its sessions by id
+differ."""
 UNKNOWN: Final = "unknown"
-"""A topic that nobody makes."""
+"""A topic that is never created."""
 CLIENTS: Final = 20
 MARGIN_MS: Final = 1500
-"""Who is so near to an age that counts (2.7) waits: two servers do not have the same clock."""
+"""A client near an age that matters (2.7) waits, because two servers do not have the same clock."""
 MOST_BYTES: Final = 400_000
-"""Of records in a response. From 1 MiB on the gateway forwards all entries."""
+"""The limit of record bytes in a response. From 1 MiB on, the gateway forwards all entries."""
 OUTSIDE: Final = (8 * IDS_PER_SHARD, 2**31 - 1, -IDS_PER_SHARD)
-"""Ids of no shard: a broker throws, and tells -1 (case 96)."""
+"""Ids of no shard. A broker throws, and responds with -1 (case 96)."""
 
 
 @dataclass
@@ -45,9 +46,9 @@ class Side:
     """One of the two servers.
 
     Args:
-        live: the broker itself.
-        host: where its clients connect.
-        port: where its clients connect.
+        live: the broker of the server.
+        host: the host for clients.
+        port: the port for clients.
     """
 
     live: Live
@@ -65,7 +66,7 @@ Where: TypeAlias = tuple[str | bytes, int]
 
 
 def listed(request: FetchRequest) -> set[Where]:
-    """The partitions that a fetch lists."""
+    """Return the partitions of a fetch."""
     return {
         (topic.topic or topic.topic_id, part.partition)
         for topic in request.topics
@@ -82,10 +83,10 @@ class Held:
     used: float
     partitions: set[Where]
     version: int
-    """Of the fetch that made it."""
+    """The version of the fetch that created it."""
     epoch: int = 1
     aged: bool = False
-    """At its last use it was not safe from others any more."""
+    """Whether it could be evicted at its last use."""
 
     @property
     def shard(self) -> int:
@@ -106,9 +107,9 @@ class Client:
 
     Args:
         sides: the servers.
-        lowest: its lowest version. From v12 on it names epochs: the fetches of one session that go on toward
-            the broker can't name those that their own version has no field for.
-        steady: it keeps its session, which grows old then; others that have more partitions may get its slot.
+        lowest: its lowest version. From v12 on it sends epochs. A fetch of an older version in the same
+            session can't, because it has no field for them.
+        steady: whether it keeps its session. An old session may lose its slot to a larger one.
     """
 
     def __init__(self, sides: tuple[Side, Side], lowest: int, *, steady: bool) -> None:
@@ -130,19 +131,19 @@ class Client:
 
 @dataclass
 class Steps(Requests):
-    """A random history; each request goes to both.
+    """A random history. Each request goes to both servers.
 
     Args:
-        expected: the server that is right.
-        ours: the other one.
-        chance: all that is random.
+        expected: the reference server.
+        ours: the tested server.
+        chance: the source of randomness.
     """
 
     expected: Side = field(kw_only=True)
     ours: Side = field(kw_only=True)
     chance: random.Random = field(kw_only=True)
     counts: Counter[str] = field(default_factory=Counter)
-    """What was seen, to show that something was."""
+    """Counts of observed events, to prove that the test did something."""
 
     def __post_init__(self) -> None:
         self.sides = (self.expected, self.ours)
@@ -161,10 +162,10 @@ class Steps(Requests):
         ]
 
     def run(self, steps: int) -> None:
-        """Take so many steps.
+        """Take this many steps.
 
         Raises:
-            DifferenceError: the two did not respond alike.
+            DifferenceError: the two responded differently.
         """
         while self.counts["steps"] < steps:
             if self.chance.random() < 0.15:
@@ -178,7 +179,7 @@ class Steps(Requests):
     # The world
 
     def change(self) -> None:
-        """One of the things that happen to topics, at both brokers."""
+        """Apply a random change to topics at both brokers."""
         where = self._partition(known=True)
         roll = self.chance.random()
         if roll < 0.7:
@@ -207,7 +208,7 @@ class Steps(Requests):
         self.ends[name, index] = bases[0] + len(values)
 
     def _transact(self, name: str, index: int) -> None:
-        """Begin a transaction, or end the one that is open."""
+        """Begin a transaction, or end the open one."""
         where = (name, index)
         if where in self.expected.open:
             commit = self.chance.random() < 0.5
@@ -231,7 +232,7 @@ class Steps(Requests):
     # The clients
 
     def step(self) -> None:
-        """One client's next fetch."""
+        """Send one client's next fetch."""
         client = self.chance.choice(self.clients)
         if client.idle_until > time.monotonic():
             return
@@ -258,7 +259,7 @@ class Steps(Requests):
         return [client.held for client in self.clients if client.held is not None]
 
     def _part_ties(self) -> None:
-        """End one of two sessions of a shard that are worth the same: ids decide (2.7), and these differ."""
+        """End one of two equally ranked sessions of a shard. Ids would decide (2.7), and these differ."""
         seen = set()
         for client in self.clients:
             held = client.held
@@ -307,7 +308,10 @@ class Steps(Requests):
         return self.request(*wants, session=session, values=values, **settings, **options)
 
     def _epoch(self, wrong: int) -> int:
-        """None, the leader's, or seldom one that is wrong: its error stays until the client lists it anew."""
+        """Return no epoch, the leader's, or rarely a wrong one.
+
+        The wrong one's error stays until the client lists the partition again.
+        """
         return self.chance.choices([-1, 0, wrong], [12, 6, 1])[0]
 
     def _wants(self, client: Client) -> tuple[Want, ...]:
@@ -340,7 +344,7 @@ class Steps(Requests):
     # The law
 
     def _exchange(self, client: Client, request: FetchRequest, ids: tuple[int, int]) -> FetchResponse:
-        """Send a request to both, each with its own ids; return what both said, with the ids of the first."""
+        """Send a request to both, each with its own ids. Return both responses, with the ids of the first."""
         told = []
         for side, connection, session_id in zip(self.sides, client.connections, ids, strict=True):
             message = encode_request(replace(request, session_id=session_id))
@@ -371,14 +375,14 @@ class Steps(Requests):
         *,
         own: bool,
     ) -> None:
-        """Note what became of the client's session.
+        """Update the client's session.
 
         Args:
             client: the client.
             request: its fetch.
             told: the response.
             now: when the fetch was sent, in milliseconds.
-            own: the fetch named the client's session.
+            own: whether the fetch named the client's session.
         """
         held, epoch = client.held, request.session_epoch
         self.counts[f"error {told.error_code}"] += 1
@@ -400,7 +404,7 @@ class Steps(Requests):
 
 
 def _plain(response: FetchResponse) -> FetchResponse:
-    """A response without what differs by its nature."""
+    """Return a response without the fields that are not compared."""
     topics = tuple(
         replace(topic, partitions=tuple(_unstamped(data) for data in topic.partitions))
         for topic in response.topics
@@ -409,7 +413,7 @@ def _plain(response: FetchResponse) -> FetchResponse:
 
 
 def _unstamped(data: PartitionData) -> PartitionData:
-    """An entry whose batches have no checksum, and whose transaction markers have no time either."""
+    """Return an entry whose batches have no checksum, and whose transaction markers have no time."""
     records, at = bytearray(data.records or b""), 0
     while at < len(records):
         batch = memoryview(records)[at:]

@@ -1,4 +1,6 @@
-"""What real brokers answer, at every version they speak: read to its end, rewritten, and rewritten back."""
+"""Responses of real brokers, at every version they support: read to the end, rewritten, and rewritten
+back.
+"""
 
 import struct
 import time
@@ -32,10 +34,10 @@ RELEASES = {
     "4.3.0": Features(fetch_max=18, offset_fetch_max=10, find_coordinator_max=6),
 }
 BEYOND = {"4.4.0": {ApiKey.API_VERSIONS: (0, 4)}}
-"""By release: the ranges that are cut because versions above them are not understood."""
+"""By release: the ranges that are cut because later versions are not supported."""
 NO_TAGS = b"\0"
 COORDINATOR_SECONDS = 30
-"""A new cluster makes its topic of offsets first, and says error 15 until then."""
+"""A new cluster first creates its topic of offsets, and responds with error 15 until then."""
 
 
 @pytest.fixture(scope="module", params=RELEASES)
@@ -53,7 +55,7 @@ def connection(broker: Broker) -> Iterator[RawConnection]:
 
 
 def metadata(version: int) -> bytes:
-    """Of all topics: an empty array in v0, null from v1 on."""
+    """Request all topics: an empty array in v0, null from v1 on."""
     topics = array([]) if version == 0 else b"\0" if version >= 9 else b"\xff\xff\xff\xff"
     auto_creation = b"\0" if version >= 4 else b""
     operations = b"\1\1" if 8 <= version <= 10 else b"\1" if version > 10 else b""
@@ -61,7 +63,7 @@ def metadata(version: int) -> bytes:
 
 
 def find_coordinator(version: int) -> bytes:
-    """Of a consumer group, key type 0; from v4 on of two."""
+    """Request the coordinator of a consumer group (key type 0), from v4 on of two groups."""
     if version >= 4:
         return b"\0" + compact_array([compact_string("group-a"), compact_string("group-b")]) + NO_TAGS
     key = compact_string("group-a") if version == 3 else string("group-a")
@@ -87,7 +89,7 @@ REQUESTS = {
 
 
 def response(connection: RawConnection, key: ApiKey, version: int) -> bytes:
-    """Ask until the coordinator, where one is asked for, has come up: any other response is taken at once."""
+    """Repeat the request until the coordinator is available. Other responses are returned at once."""
     give_up = time.monotonic() + COORDINATOR_SECONDS
     while True:
         body = connection.call(key, version, REQUESTS[key](version))
@@ -98,7 +100,7 @@ def response(connection: RawConnection, key: ApiKey, version: int) -> bytes:
 
 
 def told(key: ApiKey, version: int, body: bytes) -> list[tuple[int, str, int]]:
-    """Give the addresses of a response, which comes back as it was."""
+    """Return the addresses of a response. The response does not change."""
     seen: list[tuple[int, str, int]] = []
 
     def note(node_id: int, host: str, port: int) -> tuple[str, int]:
@@ -110,13 +112,16 @@ def told(key: ApiKey, version: int, body: bytes) -> list[tuple[int, str, int]]:
 
 
 def moved_back(key: ApiKey, version: int, body: bytes, addresses: list[tuple[int, str, int]]) -> bytes:
-    """Give a response its addresses, one after the other."""
+    """Replace the addresses of a response, one after the other."""
     back = iter(addresses)
     return rewrite(key, version, body, lambda *_: next(back)[1:])
 
 
 def spoken(connection: RawConnection, key: ApiKey) -> range:
-    """Versions of an API that the broker speaks, all of which must be known; none where it lacks the API."""
+    """Return the versions of an API that the broker supports. All must be known.
+
+    Return none if it lacks the API.
+    """
     low, high = connection.versions().get(key, (0, -1))
     assert high <= REWRITTEN[key]
     return range(low, high + 1)
@@ -151,7 +156,7 @@ def test_a_broker_does_not_tell_controllers(connection: RawConnection) -> None:
 
 
 def ranges_of(body: bytes) -> dict[int, tuple[int, int]]:
-    """The version ranges of a response to ApiVersions v0."""
+    """Return the version ranges in a response to ApiVersions v0."""
     reader = BodyReader(body, 2)
     return {reader.int16(): (reader.int16(), reader.int16()) for _ in range(reader.int32())}
 
@@ -172,7 +177,7 @@ def test_what_is_promised(broker: Broker, connection: RawConnection) -> None:
 
 
 def test_nothing_that_a_gateway_offers_or_passes_names_a_brokers_own_address(broker: Broker) -> None:
-    """Explicit mode. Trap 5: what is not offered is refused as a broker refuses it, by closing."""
+    """Explicit mode. Trap 5: other versions are refused as by a broker, by closing the connection."""
     with GatewayProcess(broker.address) as gateway:
         with RawConnection(gateway.host, gateway.port) as through:
             offered = through.versions()
@@ -207,7 +212,7 @@ def test_the_gateways_own_request_is_answered(broker: Broker, connection: RawCon
 
 
 def share_fetch(version: int, topic_id: bytes, partition: int) -> bytes:
-    """Open a share session for one partition, by a new member of group "share"."""
+    """Open a share session for one partition, as a new member of group "share"."""
     limits = struct.pack(">iiiii", 100, 1, 1 << 20, 10, 10)  # wait, least and most bytes, records, batch size
     acquire = b"\0\0" if version >= 2 else b""
     topic = topic_id + compact_array([struct.pack(">i", partition) + compact_array([]) + NO_TAGS]) + NO_TAGS

@@ -1,4 +1,4 @@
-"""What a running gateway asks a live broker for its versions: as little as it can, and all of it counted."""
+"""A running gateway asks a live broker for its versions as rarely as possible, and counts all of it."""
 
 from contextlib import ExitStack
 
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.integration
 
 
 def moved(gateway: GatewayProcess, side: str) -> int:
-    """All bytes on one side."""
+    """Return all bytes on one side."""
     directions = ("in", "out")
     return sum(int(gateway.metric("fetchgate_bytes_total", side=side, direction=each)) for each in directions)
 

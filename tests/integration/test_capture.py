@@ -1,4 +1,4 @@
-"""``--capture`` before a real broker: what it wrote is what tcpdump saw, and what the gateway counted."""
+"""``--capture`` before a real broker: the files equal tcpdump's, and the gateway's counts."""
 
 import shutil
 import signal
@@ -46,7 +46,7 @@ class Run:
 
 @contextmanager
 def tcpdump(file: Path, *ports: int) -> Iterator[Path | None]:
-    """Let tcpdump see the same, where it is installed and this user may."""
+    """Let tcpdump capture the same, if it is installed and permitted."""
     if shutil.which("tcpdump") is None:
         yield None
         return
@@ -70,9 +70,9 @@ def tcpdump(file: Path, *ports: int) -> Iterator[Path | None]:
 
 
 def _wait_written(file: Path, port: int) -> None:
-    """Wait until tcpdump has written what has passed so far: the kernel gives it blocks of a second.
+    """Wait until tcpdump has written all packets so far. The kernel delivers them in blocks of a second.
 
-    A connection of our own to a port that it watches comes behind all of it.
+    A new connection to a watched port comes after all of them.
     """
     with socket.create_connection(("127.0.0.1", port)) as last:
         ports = struct.pack(">HH", last.getsockname()[1], port)
@@ -80,7 +80,7 @@ def _wait_written(file: Path, port: int) -> None:
 
 
 def _consume(bootstrap: str, topic: str) -> None:
-    """Read everything, one partition paused for a while, in a group."""
+    """Read everything in a group, with one partition paused for a while."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -114,7 +114,7 @@ def _produce(bootstrap: str, topic: str) -> None:
 
 @pytest.fixture(scope="module", params=["yes", "no"])
 def taken(request: pytest.FixtureRequest, broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """Take a capture with records, and one without."""
+    """Take one capture with records, and one without."""
     folder = tmp_path_factory.mktemp("captured")
     topic = f"captured-{request.param}"
     with Admin(broker.address) as admin:
@@ -141,7 +141,7 @@ def _exchanges(*inputs: Path) -> dict[str, list[Exchange]]:
 
 
 def _told(exchange: Exchange, *, records: bool) -> Told:
-    """What is to be the same; without records, what they hold is not told."""
+    """Return the parts that must be equal. Without records, their contents are excluded."""
     response = b"".join(exchange.response)
     return (
         exchange.number,
@@ -161,7 +161,7 @@ def _kept_records(run: Run) -> bool:
 def _assert_left_out_in_doubt(exchange: Exchange, exchanges: list[Exchange]) -> None:
     """A body is left out only while a request is unanswered whose response may have records.
 
-    Its response would follow, if this one ended before its length says so (`proxy/capture/redact.py`).
+    If this response ended earlier than its length says, that one would follow (`proxy/capture/redact.py`).
     """
     assert exchange.api_key != ApiKey.FETCH
     assert any(

@@ -1,8 +1,8 @@
 """Conformance cases of fetch sessions on a live broker, through the connection core.
 
-The client has sessions of its own, so the core passes them 1:1: what is shown is that it hides and changes
-nothing, and that the broker is what the model of it says. Cases that a single broker can't be brought to (a
-high watermark that goes back, divergence) are in test_model.py.
+The client has its own sessions, so the core forwards them unchanged. The tests show that it hides and changes
+nothing, and that the broker behaves like its model. Cases that a single broker can't reach (a high watermark
+that goes back, divergence) are in test_model.py.
 """
 
 import uuid
@@ -21,12 +21,13 @@ from tools.kafka import Broker
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 
 RATE = 50_000
-"""Bytes a second. A broker looks at ten seconds: a batch of 520 kB is just too much and waits for 0.4 s."""
+"""Bytes a second. A broker averages over ten seconds, so a batch of 520 kB slightly exceeds the quota and
+waits for 0.4 s."""
 
 
 @dataclass
 class LiveAsker(Requests):
-    """Asks a live broker through the core. Topics are told by short names."""
+    """Fetches from a live broker through the core. Topics have short names."""
 
     live: Live = field(kw_only=True)
     through: SansIO = field(kw_only=True)
@@ -58,7 +59,7 @@ class LiveAsker(Requests):
 
 
 class Session:
-    """A session under way: each call is the next incremental fetch."""
+    """A session in use. Each call is the next incremental fetch."""
 
     def __init__(self, asker: LiveAsker, *wants: Want, **options: Any) -> None:
         self.asker = asker

@@ -1,4 +1,4 @@
-"""Clients with sessions through a gateway, over brokers that give them none, and over one that does."""
+"""Clients with sessions through a gateway, before brokers without and with sessions."""
 
 import subprocess
 import sys
@@ -61,11 +61,12 @@ while count > 0:
             count -= 1
 consumer.close()
 """
-"""Reads so many records and ends. In a process of its own, as its import warns of deprecated functions."""
+"""Reads this many records and ends. It runs in its own process, because its import warns of deprecated
+functions."""
 
 
 def consume(bootstrap: str, topic: str, producer: Producer) -> list[tuple[int, int, bytes]]:
-    """Read with kafka-python, which has sessions; each record is produced when the last one was read."""
+    """Read with kafka-python, which has sessions. Each record is produced after the last one was read."""
     command = [sys.executable, "-c", KAFKA_PYTHON, bootstrap, topic, str(PARTITIONS), str(ROUNDS)]
     seen = []
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
@@ -122,7 +123,7 @@ def test_kafka_python_has_a_session_where_the_broker_gives_none(
 def test_two_gateways_in_a_row_have_sessions_between_them(
     start_gateway: Callable[..., GatewayProcess],
 ) -> None:
-    """A client without sessions, a gateway, a gateway, Kafka 1.0: neither end knows of the session."""
+    """A client without sessions, two gateways, and Kafka 1.0: neither end knows of the session."""
     options = [[word for word in line.split() if word.startswith("--")] for line in IN_A_ROW]
     assert options == [["--bootstrap", "--listen"], ["--bootstrap"]], "as docs/deploy.md says, and as here"
     with Broker("1.0.2") as broker, Admin(broker.address) as admin:

@@ -1,7 +1,7 @@
 """Conformance cases on live brokers, by their numbers: a client without sessions through the connection core.
 
-Each response out of the session is held against a direct one, byte for byte. What sessions of the client's
-own do is in test_cases_live.py.
+Each response from the session is compared with a direct one, byte for byte. test_cases_live.py has the
+client's own sessions.
 """
 
 import uuid
@@ -23,19 +23,19 @@ from tools.kafka import Broker, Cluster
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 
 UNTIL_A_SESSION = 4
-"""Fetches; the first comes before the broker's versions are known."""
+"""Fetches until a session. The first one comes before the broker's versions are known."""
 VERSIONS = [4, 7, 11, 12, 16, 18]
 
 
 @dataclass
 class Client(Requests):
-    """A client without sessions: through the core, and directly beside it. Topics are told by short names."""
+    """A client without sessions, through the core, and compared directly. Topics have short names."""
 
     live: Live = field(kw_only=True)
     through: SansIO = field(kw_only=True)
     suffix: str = field(default_factory=lambda: uuid.uuid4().hex[:8])
     unlimited: bool = False
-    """It asks for 50 MiB each time; --max-fetch-bytes lowers that to what it asks for directly."""
+    """It requests 50 MiB each time. --max-fetch-bytes lowers that to the direct limit."""
 
     def full(self, name: str) -> str:
         return f"{name}-{self.suffix}"
@@ -44,7 +44,7 @@ class Client(Requests):
         self.ids[name] = self.live.topic_id(self.full(name)) if self.version >= 13 else ZERO_ID
 
     def create(self, name: str, batches: list[list[int]]) -> None:
-        """A topic with a partition for each list of batch sizes (bytes of the one record's value)."""
+        """Create a topic with a partition for each list of batch sizes (bytes of the only record's value)."""
         self.live.create_topic(self.full(name), len(batches))
         self.learn(name)
         for index, values in enumerate(batches):
@@ -61,7 +61,7 @@ class Client(Requests):
         return decode_response(self.through.exchange(encode_request(request)), request.version)
 
     def same(self, *wants: Want, **options: Any) -> FetchResponse:
-        """Fetch through the core; the broker answers the same directly."""
+        """Fetch through the core. The broker must answer the same directly."""
         request = self.request(*wants, **options)
         got = self.send(request)
         assert lines(got) == lines(self.live.fetch(request))
@@ -80,7 +80,7 @@ class Client(Requests):
 
 
 def batch(size: int) -> int:
-    """Bytes of a batch with one record whose value has so many."""
+    """Return the size of a batch with one record whose value has this many bytes."""
     return len(record_batch([bytes(size)]))
 
 
@@ -91,7 +91,7 @@ BROKER_LIMIT = 1024
 
 @pytest.fixture(scope="module")
 def small() -> Iterator[Live]:
-    """A broker that answers 1024 bytes at most, or a first batch."""
+    """A broker that sends at most 1024 bytes, or a first batch."""
     with Broker(properties={"fetch.max.bytes": BROKER_LIMIT}) as broker, Live(broker) as live:
         yield live
 
@@ -108,7 +108,7 @@ IDLE: list[Want] = [("idle", index) for index in range(5)]
 
 
 def seek(client: Client, batches: list[list[int]], *wants: Want, **options: Any) -> FetchResponse:
-    """A session that has caught up goes back to `wants`: what it gets at once."""
+    """Let a session that has caught up go back to `wants`. Return the next response."""
     client.create("t", batches)
     client.create("idle", [[]] * len(IDLE))
     client.established(*(("t", index, len(values)) for index, values in enumerate(batches)), *IDLE)
@@ -174,8 +174,10 @@ def test_errors_cost_nothing(client: Client) -> None:
 
 
 def test_changes_through_a_session(client: Client) -> None:
-    """Cases 22 to 27: records, log start, offsets, an error and its end, a partition more: each alone, at all
-    versions."""
+    """Cases 22 to 27: records, log start, offsets, an error and its end, one more partition.
+
+    Each alone, at all versions.
+    """
     client.create("t", [[10]] * 3)
     client.create("idle", [[]] * len(IDLE))
     wants: list[Want] = [("t", 0, 1), ("t", 1, 1), *IDLE]
@@ -206,7 +208,7 @@ def first(cluster: Cluster) -> Iterator[Live]:
 
 @pytest.fixture
 def by_leader(first: Live, request: pytest.FixtureRequest) -> Iterator[Client]:
-    """A topic whose partition N is led by broker N + 1 and is nowhere else, asked at broker 1."""
+    """A topic whose partition N is only on broker N + 1, fetched from broker 1."""
     version = getattr(request, "param", 16)
     through = SansIO(first.broker.host, first.broker.port)
     client = Client(version=version, live=first, through=through)
@@ -255,7 +257,7 @@ def test_endpoints_lead_through_the_gateway(by_leader: Client, cluster: Cluster)
 
 
 def told_leader(client: Client, index: int) -> tuple[int, int, bool]:
-    """(leader id, epoch, whether there is an endpoint), read directly beside the core."""
+    """Return (leader id, epoch, whether there is an endpoint), read directly without the core."""
     response = client.fetch(*ALL)
     hint = find_tag(entries(response)[index].tags, 1)
     assert hint is not None
@@ -287,7 +289,10 @@ def test_a_dead_leader_is_named_until_it_is_missed(by_leader: Client, cluster: C
 
 @pytest.fixture
 def moved(first: Live, cluster: Cluster) -> Iterator[tuple[Client, int]]:
-    """A partition that broker 1 led, broker 2, and broker 1 again, two records each time; its first epoch."""
+    """A partition led by broker 1, then 2, then 1 again, with two records each time.
+
+    Return its first epoch.
+    """
     through = SansIO(first.broker.host, first.broker.port)
     client = Client(version=16, live=first, through=through)
     name = client.full("t")
@@ -307,7 +312,7 @@ def moved(first: Live, cluster: Cluster) -> Iterator[tuple[Client, int]]:
 
 
 def epochs_of(client: Client) -> list[int]:
-    """Leader epochs of partition 0, as its batches tell them."""
+    """Return the leader epochs in the batches of partition 0."""
     records = client.live.peek(client.full("t"), 0).records or b""
     found, at = [], 0
     while at < len(records):
@@ -324,7 +329,7 @@ def test_fencing_in_one_session(moved: tuple[Client, int]) -> None:
     rest: list[Want] = [("t", index) for index in (1, 2, 3)]
 
     def asked(epoch: int) -> list[int]:
-        """Partition 0 with that leader epoch, the others without."""
+        """Fetch partition 0 with that leader epoch, the others without."""
         request = client.request(("t", 0, 6), *rest)
         (topic,) = request.topics
         part, *others = topic.partitions

@@ -1,4 +1,4 @@
-"""Cases of members that come, go, stop, and stand beside others, through a real broker."""
+"""Members that join, leave, stop, or share a group with plain ones, with a real broker."""
 
 import time
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from tools.kafka.admin import Admin
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
 
 DOUBLINGS: Final = 10
-"""So often librdkafka doubles what it asks for, from its default, before it gives up."""
+"""How often librdkafka doubles its limit, from its default, before it gives up."""
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +25,7 @@ def broker() -> Iterator[Broker]:
 
 
 def test_an_idle_lane_is_no_error(broker: Broker) -> None:
-    """librdkafka takes responses without a record for cut ones, asks for more, and complains at last."""
+    """librdkafka treats responses without a record as incomplete, requests more, and finally complains."""
     with Admin(broker.address) as admin:
         admin.create_topic("idle", partitions=1)
     low = murmur2(b"busy")
@@ -58,7 +58,7 @@ def test_an_idle_lane_is_no_error(broker: Broker) -> None:
 
 
 def test_a_static_member_that_comes_back_has_its_lane(broker: Broker) -> None:
-    """Case 40: and the other one notices nothing (KIP-345)."""
+    """Case 40: the other member notices nothing (KIP-345)."""
     with Admin(broker.address) as admin:
         admin.create_topic("static", partitions=1)
     producer = Producer({"bootstrap.servers": broker.address})
@@ -80,7 +80,7 @@ def test_a_static_member_that_comes_back_has_its_lane(broker: Broker) -> None:
         return consumer
 
     def read(members: list[Consumer], end: int) -> list[set[bytes]]:
-        """Read all that is to come up to an offset; return the keys of each member."""
+        """Read all expected records up to an offset. Return the keys of each member."""
         keys: list[set[bytes]] = [set() for _ in members]
         got = 0
         deadline = time.monotonic() + 40

@@ -1,4 +1,4 @@
-"""The drill of docs/cooperative.md, with the programs as they stand there."""
+"""The drill of docs/cooperative.md, with the programs from the page."""
 
 import re
 import subprocess
@@ -23,14 +23,14 @@ Seen = list[tuple[str, int]]
 
 
 def programs() -> dict[str, str]:
-    """The programs of the page by name: what follows `cat > NAME <<'END'`."""
+    """Return the programs of the page by name: the text after `cat > NAME <<'END'`."""
     text = PAGE.read_text().partition("### A drill")[2].partition("\n## ")[0]
     found = re.findall(r"    cat > (\w+\.py) <<'END'\n(.*?)    END\n", text, re.DOTALL)
     return {name: re.sub(r"^    ", "", body, flags=re.MULTILINE) for name, body in found}
 
 
 class Drill:
-    """The shell of who does the drill."""
+    """The shell of the person who does the drill."""
 
     def __init__(self, folder: Path, stack: ExitStack) -> None:
         self.folder, self._stack = folder, stack

@@ -1,4 +1,4 @@
-"""The filter of cooperative consuming on batches that librdkafka wrote and a real broker stored."""
+"""The filter of cooperative consuming, on batches that librdkafka wrote and a real broker stored."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -34,7 +34,7 @@ def live() -> Iterator[Live]:
 
 
 def produce(address: str, topic: str, codec: str, *, transactions: bool) -> list[Record]:
-    """Write records, and return them with the offsets that they got. Every third transaction is aborted."""
+    """Write records, and return them with their offsets. Every third transaction is aborted."""
     config: dict[str, str | int | bool] = {
         "bootstrap.servers": address,
         "compression.type": codec,

@@ -1,4 +1,4 @@
-"""Members of a cooperative group share a partition without declaring anything, through a real broker."""
+"""Members of a cooperative group share a partition without declaring anything, with a real broker."""
 
 import time
 from collections import Counter
@@ -34,7 +34,10 @@ def program() -> Program:
 
 @pytest.fixture
 def place(program: Program) -> str:
-    """The end of a group's name; it begins as the programs call their client, so these are its members."""
+    """Return the end of a group's name.
+
+    It begins like the programs' client id, so that they are its members.
+    """
     return f".{next(_numbers)}"
 
 
@@ -103,7 +106,7 @@ class Members:
         time.sleep(4)  # until all are in one generation
 
     def wait(self, number: int) -> None:
-        """Wait until so many offsets were delivered."""
+        """Wait until this many offsets were delivered."""
         deadline = time.monotonic() + 60
         while len(self.seen()) < number:
             assert time.monotonic() < deadline, [len(run.of("record")) for run in self.runs]
@@ -113,7 +116,7 @@ class Members:
         return Counter(line["offset"] for run in self.runs for line in run.of("record"))
 
     def assert_ordered(self) -> None:
-        """Each member got the records of each key in order."""
+        """Check that each member got the records of each key in order."""
         for run in self.runs:
             last: dict[str, int] = {}
             for line in run.of("record"):
@@ -147,7 +150,7 @@ def test_two_members_share_a_partition(
 def test_members_come_and_leave(
     program: Program, broker: Broker, gateway: GatewayProcess, topic: str, group: str, place: str
 ) -> None:
-    """Case 38, the short form: nothing is lost, and nothing comes twice where members leave in good order.
+    """Case 38, the short form: nothing is lost, and nothing comes twice if members leave gracefully.
 
     kafka-python keeps its position in a partition that it gets again.
     """
@@ -188,7 +191,7 @@ def test_a_member_that_is_killed_loses_nothing(
 def test_a_gateway_that_is_killed_loses_nothing(
     broker: Broker, gateway: GatewayProcess, topic: str, group: str, place: str, program: Program
 ) -> None:
-    """Case 43: the next one knows nothing of the members, and has them join again."""
+    """Case 43: the next gateway knows no members, and makes them join again."""
     with Members(program, topic, group, place) as members:
         one, two = members.join(gateway.address), members.join(gateway.address)
         members.settle(one, two)

@@ -1,4 +1,4 @@
-"""What a consumer with a lane gets of a real broker: cases 16 to 21, 33, 44, 46 and 53 with librdkafka."""
+"""A consumer with a lane at a real broker: cases 16 to 21, 33, 44, 46 and 53 with librdkafka."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -87,7 +87,7 @@ def consuming(
 
 
 def to_the_end(consumer: Consumer, seconds: float = 30.0) -> tuple[list[Message], int]:
-    """Read until the end is told; return the records, and the offset of the end."""
+    """Read until the end is reported. Return the records, and the offset of the end."""
     records: list[Message] = []
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
@@ -111,7 +111,7 @@ def of_quarter(keys: list[bytes]) -> list[int]:
 
 KEYS: Final = [b"key-%d" % number for number in range(2_000)]
 MINE: Final = KEYS[of_quarter(KEYS)[0]]
-"""A key of the quarter."""
+"""A key in the quarter."""
 OTHER: Final = next(key for at, key in enumerate(KEYS) if at not in of_quarter(KEYS))
 
 
@@ -127,7 +127,7 @@ def test_a_quarter_of_the_keys(broker: Broker, gateway: GatewayProcess, topic: s
 
 
 def test_one_match_in_many_small_batches(broker: Broker, gateway: GatewayProcess, topic: str) -> None:
-    """Case 17: it is found, for at most three times the bytes of a plain consumer."""
+    """Case 17: it is found, with at most three times the bytes of a plain consumer."""
     keys = [OTHER] * (SINGLE - 1) + [MINE]
     produce(broker, topic, keys, {"batch.num.messages": 1, "linger.ms": 0})
     fetched = []
@@ -142,7 +142,7 @@ def test_one_match_in_many_small_batches(broker: Broker, gateway: GatewayProcess
 
 
 def test_a_lane_without_a_record_is_no_busy_loop(broker: Broker, gateway: GatewayProcess, topic: str) -> None:
-    """Cases 18 and 19: the end is told once, at the real end, and then two fetches a second are sent."""
+    """Cases 18 and 19: the end is reported once, at the real end. Then two fetches a second are sent."""
     produce(broker, topic, [OTHER] * 500)
     with consuming(gateway.address, topic) as consumer:
         records, end = to_the_end(consumer)
@@ -158,7 +158,7 @@ def test_a_lane_without_a_record_is_no_busy_loop(broker: Broker, gateway: Gatewa
 
 
 def test_reading_again(broker: Broker, gateway: GatewayProcess, topic: str) -> None:
-    """Case 20: from below the first offset that was read as well."""
+    """Case 20: also from below the first offset that was read."""
     produce(broker, topic, KEYS)
     with consuming(gateway.address, topic, 1_000) as consumer:
         later, _ = to_the_end(consumer)
@@ -171,7 +171,7 @@ def test_reading_again(broker: Broker, gateway: GatewayProcess, topic: str) -> N
 def test_the_log_begins_later_than_the_client_stands(
     broker: Broker, gateway: GatewayProcess, topic: str
 ) -> None:
-    """Case 21: it is not sent back to the beginning, since nothing of its own was there."""
+    """Case 21: it is not sent back to the beginning, because no record of its lane was there."""
     produce(broker, topic, [OTHER] * 300)
     with consuming(gateway.address, topic, options={"auto.offset.reset": "error"}) as consumer:
         assert to_the_end(consumer) == ([], 300)
@@ -183,7 +183,7 @@ def test_the_log_begins_later_than_the_client_stands(
 
 
 def test_behind_two_gateways_nothing_is_shared(broker: Broker, topic: str) -> None:
-    """Case 44: and each gateway tells why."""
+    """Case 44: each gateway reports the reason."""
     with (
         GatewayProcess(broker.address, "--cooperative", "billing") as one,
         GatewayProcess(broker.address, "--cooperative", "billing") as two,
@@ -231,7 +231,7 @@ def is_shared_by_nobody(members: list[Consumer]) -> bool:
 
 
 def until(done: Callable[[], bool], members: list[Consumer], seconds: float = 40.0) -> None:
-    """Wait until something holds for two seconds on end, and have members poll."""
+    """Wait until a condition holds for two consecutive seconds, while members poll."""
     deadline, since = time.monotonic() + seconds, 0.0
     while time.monotonic() < deadline:
         if not done():
@@ -253,7 +253,7 @@ def until(done: Callable[[], bool], members: list[Consumer], seconds: float = 40
 def test_what_is_refused_is_told_and_asked_for_seldom(
     broker: Broker, gateway: GatewayProcess, topic: str, client_id: str, code: int
 ) -> None:
-    """Case 53: the error is the client's own, at fewer than five fetches a second."""
+    """Case 53: the client gets the error, at fewer than five fetches a second."""
     produce(broker, topic, KEYS[:10])
     with consuming(gateway.address, topic, client_id="billing.a" + suffix(QUARTER)) as first:
         to_the_end(first)

@@ -1,4 +1,4 @@
-"""One fetch upstream for all members of a partition (cases 47 to 52), through a real broker."""
+"""One fetch to the broker for all members of a partition (cases 47 to 52), with a real broker."""
 
 import random
 import threading
@@ -26,7 +26,8 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 
 KEYS: Final = [b"key-%d" % number for number in range(1000)]
 BATCH_BYTES: Final = 16_384
-"""Brokers cut the last batch of a response, which is fetched again. Small ones hide nothing else."""
+"""Brokers cut the last batch of a response, which is then fetched again. With small ones, this does not
+affect the comparison."""
 USERS: Final = ("alice", "bob")
 PASSWORD: Final = "p"
 MEMBERS: Final = 4
@@ -84,7 +85,7 @@ def produce(broker: Broker, topic: str, number: int, value_bytes: int = 100) -> 
 
 
 def upstream(gateway: GatewayProcess) -> float:
-    """Bytes of records that brokers have sent."""
+    """Return the record bytes that brokers have sent."""
     return gateway.metric("fetchgate_fetch_record_bytes_total", side="broker")
 
 
@@ -93,16 +94,16 @@ def log_bytes(broker: Broker, topic: str) -> int:
 
 
 class Consumers:
-    """librdkafka consumers of one partition, which run until they are closed."""
+    """librdkafka consumers of one partition, which run until closed."""
 
     def __init__(self, address: str, topic: str, names: Sequence[str], users: Sequence[str] = ()) -> None:
         self._ended = threading.Event()
         self._place = TopicPartition(topic, 0, 0)
         self.consumers: list[Consumer] = []
         self.seen: list[list[tuple[int, bytes]]] = [[] for _ in names]
-        """Offset and key of what each got."""
+        """Offset and key of each consumer's records."""
         self.stopped: set[int] = set()
-        """Those that take nothing. They fetch no more when their queue is full."""
+        """Consumers that take no records. When their queue is full, they fetch no more."""
         for number, name in enumerate(names):
             settings: dict[str, str | int | bool] = {
                 "bootstrap.servers": address,
@@ -137,7 +138,7 @@ class Consumers:
             consumer.close()
 
     def wait(self, number: int, *, by: Sequence[int] = ()) -> None:
-        """Wait until so many records have come to all, or to some."""
+        """Wait until all or some consumers have this many records."""
         which = by or range(len(self.seen))
         deadline = time.monotonic() + 40
         while sum(len(self.seen[each]) for each in which) < number:
@@ -145,7 +146,7 @@ class Consumers:
             time.sleep(0.02)
 
     def assert_exact(self, number: int) -> None:
-        """Each has the records of its lane, once and in order; together they have all."""
+        """Check that each has the records of its lane, once and in order, and that together they have all."""
         assert Counter(offset for seen in self.seen for offset, _ in seen) == Counter(range(number))
         for (low, high), seen in zip(lanes(len(self.seen)), self.seen, strict=True):
             assert [offset for offset, _ in seen] == sorted(offset for offset, _ in seen)
@@ -162,14 +163,14 @@ class Consumers:
 
 
 def share_of(lane: KeyRange, number: int) -> int:
-    """How many of so many records a lane has."""
+    """Return how many of this many records a lane has."""
     low, high = lane
     return sum(low <= murmur2(KEYS[each % len(KEYS)]) <= high for each in range(number))
 
 
 @contextmanager
 def members_that_wait(gateway: GatewayProcess, topic: str) -> Iterator[tuple[Fetcher, Fetcher]]:
-    """Two members that wait at the end of an empty partition: the first one's fetch is the one upstream."""
+    """Two members that wait at the end of an empty partition. The first one's fetch is at the broker."""
     one_id, two_id = client_ids(2)
     with (
         Fetcher(gateway.address, topic, 1, client_id=one_id) as one,
@@ -216,7 +217,7 @@ def test_four_members_fetch_as_much_as_one_plain_consumer(
 def test_one_that_stops_holds_up_nobody_and_catches_up_alone(
     broker: Broker, gateway: GatewayProcess, topic: str
 ) -> None:
-    """Case 48: what is put aside for it is more than there is room for."""
+    """Case 48: the bytes stored for it exceed the limit."""
     first, more, others = len(KEYS), 45_000, range(1, MEMBERS)
     with Consumers(gateway.address, topic, client_ids(MEMBERS)) as members:
         produce(broker, topic, first)

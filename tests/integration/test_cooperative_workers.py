@@ -1,4 +1,4 @@
-"""Members of a cooperative group before a gateway of several processes, through a real broker."""
+"""Members of a cooperative group and a gateway with several processes, with a real broker."""
 
 import os
 import signal
@@ -64,7 +64,7 @@ def kill(gateway: GatewayProcess, worker: int) -> None:
 
 
 def assert_first_in_order(run: Run) -> None:
-    """What the program got for the first time came in the order of each key."""
+    """Check that new records of the program came in the order of each key."""
     last: dict[str, int] = {}
     seen: set[int] = set()
     for line in run.of("record"):
@@ -78,7 +78,7 @@ def assert_first_in_order(run: Run) -> None:
 def test_members_come_and_leave(
     program: Program, broker: Broker, gateway: GatewayProcess, topic: str, group: str, place: str
 ) -> None:
-    """Case 38, the short form, with workers; and a reload in the middle."""
+    """Case 38, the short form, with workers and a reload in the middle."""
     with Members(program, topic, group, place) as members:
         one = members.join(gateway.address)
         members.settle(one)
@@ -116,7 +116,7 @@ def test_a_worker_that_is_killed_loses_nothing(
     place: str,
     owner: bool,
 ) -> None:
-    """Only what was not committed comes twice, and only if it was the group's own worker."""
+    """Only uncommitted records come twice, and only if it was the group's own worker."""
     with Members(program, topic, group, place) as members:
         runs = [members.join(gateway.address) for _ in range(3)]
         members.settle(*runs)
@@ -161,7 +161,7 @@ def test_a_gateway_that_is_restarted_in_good_order_delivers_each_record_once(
 def test_a_client_of_another_name_makes_it_a_plain_group(
     program: Program, broker: Broker, gateway: GatewayProcess, topic: str, group: str, place: str
 ) -> None:
-    """Case 36, within one gateway: such a client stays at the worker that has accepted it."""
+    """Case 36, within one gateway: such a client stays at the worker that accepted it."""
     with Members(program, topic, group, place) as members:
         one = members.join(gateway.address)
         members.settle(one)

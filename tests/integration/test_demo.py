@@ -1,4 +1,4 @@
-"""`make demo`, `make demo-link` and `make demo-cooperative` as a stranger runs them, only shorter."""
+"""`make demo`, `make demo-link` and `make demo-cooperative` as a new user runs them, but shorter."""
 
 import os
 import re
@@ -28,7 +28,7 @@ def run(*options: str, module: str = DEMO, **environment: str) -> subprocess.Com
 
 
 def test_a_short_demo_reads_the_same_and_shows_what_was_saved() -> None:
-    """A busy machine fetches less often and saves less: the exit code must follow the figure."""
+    """A busy machine fetches less often and saves less. The exit code must match the figure."""
     done = run("--seconds", "6", NO_COLOR="1", COLUMNS="120")
     assert "Records: 300 of 300 are the same, compared one by one" in done.stdout, done.stdout + done.stderr
     assert "\x1b" not in done.stdout
@@ -71,7 +71,7 @@ def test_a_short_demo_of_the_link_reads_the_same_and_takes_what_a_native_session
 
 
 def test_a_short_demo_of_a_cooperative_group_keeps_what_it_promises() -> None:
-    """A busy machine may be slower: the exit code must follow the figure."""
+    """A busy machine may be slower. The exit code must match the figure."""
     done = run("--records", "1500", module=COOPERATIVE, NO_COLOR="1", COLUMNS="120")
     assert done.stderr == "", done.stdout + done.stderr
     assert "\x1b" not in done.stdout
@@ -129,14 +129,14 @@ def test_a_broker_that_does_not_start_is_told_with_its_remedy(tmp_path: Path, mo
 
 
 def _broken_cache(folder: Path) -> Path:
-    """Make a cache in which a release is, but without its jars."""
+    """Make a cache with a release's folder, but without its jars."""
     cache = folder / "cache"
     (cache / "kafka" / "4.3.0").mkdir(parents=True)
     return cache
 
 
 def heed_ctrl_c() -> None:
-    """Undo what a shell does to what it runs in the background: to have it ignore Ctrl-C."""
+    """Restore Ctrl-C, which a shell disables for background processes."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 

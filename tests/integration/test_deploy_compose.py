@@ -1,4 +1,4 @@
-"""The compose examples, run as the page says; what Docker has to fetch for them is fetched by Docker."""
+"""The compose examples, run as on the page. Docker downloads what they need."""
 
 import subprocess
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.soak, pytest.mark.integration, pytest.mark.timeout(900
 
 @pytest.fixture
 def example(request: pytest.FixtureRequest) -> Iterator[list[str]]:
-    """Give the beginning of each command of the example of a section, which runs."""
+    """Return the first commands of a section's example, which run."""
     section: str = request.param
     if not _works("docker", "compose", "version") or not _works("docker", "info"):
         pytest.skip("no docker compose here, or no daemon that answers it")

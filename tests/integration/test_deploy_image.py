@@ -1,4 +1,4 @@
-"""The images, built by the lines of the page and run as the manifests say, in all modes."""
+"""The images, built as on the page and run as in the manifests, in all modes."""
 
 import os
 from collections.abc import Sequence
@@ -35,7 +35,7 @@ pytestmark = [
 
 
 def confined(container: dict[str, Any]) -> list[str]:
-    """Give the options of `podman run` that are a container's security context."""
+    """Return `podman run`'s options for a container's security context."""
     context = container["securityContext"]
     assert context["readOnlyRootFilesystem"]
     assert context["allowPrivilegeEscalation"] is False

@@ -1,4 +1,4 @@
-"""The overlays and the Helm chart on Kubernetes with one node: what a pod saves, how it leaves."""
+"""The overlays and the Helm chart on Kubernetes with one node: a pod's savings, and its end."""
 
 import json
 import os
@@ -36,11 +36,11 @@ pytestmark = [
 ]
 
 PORT, CONTROLLER_PORT = 29192, 29193
-"""On the broker's own loopback."""
+"""Ports on the broker's own loopback."""
 TOPIC, PARTITIONS = "example", 100
-"""What the client of the base reads."""
+"""The topic that the client of the base reads."""
 CLIENT: Final = "docker.io/edenhill/kcat:1.7.1"
-"""It is made here of Debian's package."""
+"""The image is made here from Debian's package."""
 GATEWAY: Final = f"docker.io/library/fetchgate:{VERSION}"
 RULES: Final = f"docker.io/library/fetchgate-rules:{VERSION}"
 CLIENT_FILE: Final = f"""
@@ -56,7 +56,7 @@ ASK: Final = "import urllib.request as r; print(r.urlopen('http://127.0.0.1:9464
 
 
 def broker() -> Broker:
-    """A broker that pods reach by the name that the manifests have."""
+    """A broker with the name that the manifests use."""
     return Broker(
         port=PORT,
         voters={1: CONTROLLER_PORT},
@@ -70,7 +70,7 @@ def broker() -> Broker:
 
 @pytest.fixture(scope="module")
 def node(podman: Podman, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
-    """A node that has all images, and a broker on it."""
+    """A node with all images, and a broker."""
     folder = tmp_path_factory.mktemp("node")
     archives = [_archive(podman, folder, name) for name in (GATEWAY, RULES, CLIENT, PAUSE)]
     with ExitStack() as stack:
@@ -84,7 +84,7 @@ def node(podman: Podman, tmp_path_factory: pytest.TempPathFactory) -> Iterator[N
 
 
 def _archive(podman: Podman, folder: Path, name: str) -> Path:
-    """Write an image to a file; those that are not built by the page are built here."""
+    """Write an image to a file. Images that the page does not build are built here."""
     short = name.rpartition("/")[2]
     file = folder / short.partition(":")[0]
     if text := {CLIENT: CLIENT_FILE, PAUSE: PAUSE_FILE}.get(name):
@@ -102,7 +102,7 @@ def _ready(pod: dict[str, Any]) -> bool:
 
 
 def overlay(mode: str) -> tuple[str, Path]:
-    """Give the arguments of kubectl for the overlay of a mode, as the page has them."""
+    """Return kubectl's arguments for the overlay of a mode, as on the page."""
     (line,) = (line for line in commands("Kubernetes") if line.startswith("kubectl apply"))
     _, _, option, folder = line.replace("overlays/redirect", f"overlays/{mode}").split()
     return option, ROOT / folder

@@ -1,4 +1,4 @@
-"""The systemd units at work: sockets that outlive the gateway, in every mode."""
+"""The systemd units in use: sockets that outlive the gateway, in every mode."""
 
 import fcntl
 import json
@@ -45,7 +45,7 @@ TRANSPARENT: Final = {
     socket.AF_INET: (socket.SOL_IP, 19),
     socket.AF_INET6: (socket.IPPROTO_IPV6, 75),
 }
-"""IP_TRANSPARENT and IPV6_TRANSPARENT: what `Transparent=yes` of a socket unit sets."""
+"""IP_TRANSPARENT and IPV6_TRANSPARENT, as set by `Transparent=yes` of a socket unit."""
 
 HAND_OVER: Final = """
 import os, sys
@@ -55,11 +55,11 @@ for place, number in enumerate(map(int, numbers), 3):
 os.environ |= {"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": str(len(numbers))}
 os.execvp(sys.argv[2], sys.argv[2:])
 """
-"""Starts a program as systemd does when it listens for it."""
+"""Starts a program like systemd with socket activation."""
 
 
 class Activated(Sidecar):
-    """The gateway, unprivileged, with listening sockets that somebody else keeps open."""
+    """The unprivileged gateway with listening sockets that another process keeps open."""
 
     def __init__(self, place: Namespace, listeners: Sequence[socket.socket], *options: str) -> None:
         super().__init__(place, *options)
@@ -78,7 +78,7 @@ class Activated(Sidecar):
 def listening(
     place: Namespace, streams: Sequence[str], *, transparent: bool
 ) -> Iterator[list[socket.socket]]:
-    """Listen as a socket unit with these `ListenStream=` does."""
+    """Listen like a socket unit with these `ListenStream=`."""
     with ExitStack() as stack, place.inside():
         found = []
         for stream in streams:
@@ -125,11 +125,11 @@ def test_a_socket_of_systemd_s_that_netfilter_can_t_lead_to_is_told_at_once(plac
 
 
 ON, OFF = 'sessions = "on"', 'sessions = "off"'
-"""What a reload is to change in `fetchgate.toml`."""
+"""The lines of `fetchgate.toml` that a reload changes."""
 
 
 class Started(Sidecar):
-    """The gateway as `fetchgate.socket` and `fetchgate.service` start it, by systemd's own activation."""
+    """The gateway as started by `fetchgate.socket` and `fetchgate.service`, with systemd's own activation."""
 
     def __init__(self, place: Namespace, bootstrap: str) -> None:
         super().__init__(place)
@@ -221,7 +221,7 @@ def has_session(client: Fetcher) -> bool:
 
 INSTALL, START, TRANSPARENTLY, LEAVE = blocks("systemd")
 UNPACK: Final = 2
-"""So many lines of the page come before the machine boots: they want a package index."""
+"""This many commands of the page run before the machine boots, because they need a package index."""
 ENVIRONMENT: Final = "/etc/fetchgate/fetchgate.env"
 SWITCHES: Final = environment_file()["FETCHGATE_CONFIG"]
 JOURNAL: Final = "journalctl --unit fetchgate.service --output cat"
