@@ -154,11 +154,38 @@ def read(
     fields = fields_at(schema, version, only)
     if not whole:
         fields = fields[: max((number for number, field in enumerate(fields, 1) if field.name), default=0)]
-    reader = _Reader(frame, fixed, flexible=bool(is_flexible(api_key, version)))
-    found = reader.struct(fields, at, tagged=whole)
+    found = read_fields(fields, api_key, version, frame, at, tagged=whole, fixed=fixed)
     if whole and found.span[1] != len(frame):
         raise Malformed(f"{len(frame) - found.span[1]} bytes are left over")
     return found
+
+
+def read_fields(
+    fields: tuple[Field, ...],
+    api_key: int,
+    version: int,
+    frame: bytes,
+    at: int,
+    *,
+    tagged: bool = False,
+    fixed: list[Span] | None = None,
+) -> Struct:
+    """Read some adjacent fields of a message.
+
+    Args:
+        fields: from `fields_at`.
+        api_key: the request's, also for a response.
+        version: the request's, also for a response.
+        frame: the message, with or without its header.
+        at: the offset of the first field.
+        tagged: the message's own tags follow.
+        fixed: as for `read`.
+
+    Raises:
+        ProtocolError: the bytes are not such fields.
+    """
+    reader = _Reader(frame, fixed, flexible=bool(is_flexible(api_key, version)))
+    return reader.struct(fields, at, tagged=tagged)
 
 
 def structs(found: Struct, depth: int = 0) -> Iterator[tuple[Struct, int]]:

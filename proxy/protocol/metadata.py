@@ -1,29 +1,32 @@
 """Metadata responses v10 to v13: the listed brokers, and the leaders of partitions.
 
-Below v10 topics have no ids (KIP-516), so a topic can't be told from an earlier one of the same name. From
-v10 to v13 topics have one form.
+Below v10 topics have no ids (KIP-516), so a topic can't be told from an earlier one of the same name.
+`messages` reads what surrounds the topics. The topics have a walk of their own, since there may be thousands,
+each with thousands of partitions: it is laid out by the same schema, in which topics are alike from v10 to
+v13.
 """
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from proxy.protocol.api import ApiKey
 from proxy.protocol.fetch_layout import Rows
+from proxy.protocol.messages import Field, fields_at, read_fields
 from proxy.protocol.primitives import (
     UUID_BYTES,
-    Buffer,
     Malformed,
     Span,
     Truncated,
     read_compact_count,
-    read_compact_string,
     read_int16,
-    read_int32,
     read_uvarint,
     skip_tags,
 )
+from proxy.protocol.schemas import METADATA
 
 FIRST_VERSION: Final = 10
 LAST_VERSION: Final = 13
@@ -32,17 +35,24 @@ LEADER_BYTES: Final = 8
 NO_TOPIC_ID: Final = bytes(UUID_BYTES)
 """The id of a topic without one: the broker is older than 2.8, or upgraded only in part (KIP-516)."""
 
-_AUTHORIZED_UNTIL: Final = 10
-"""The last version with cluster_authorized_operations (v8 to v10)."""
-_ERROR_SINCE: Final = 13
-_INTERNAL_BYTES: Final = 1
-_FIELDS: Final = np.dtype(
-    [("error_code", ">i2"), ("partition_index", ">i4"), ("leader_id", ">i4"), ("leader_epoch", ">i4")]
-)
-"""The start of a partition's entry."""
+_KEY: Final = ApiKey.METADATA
+
+
+def _named(fields: tuple[Field, ...]) -> dict[str, Field]:
+    return {field.name: field for field in fields}
+
+
+_TOPIC: Final = _named(_named(fields_at(METADATA, LAST_VERSION))["topics"].fields)
+_ENTRY: Final = _TOPIC["partitions"].fields
+_INTERNAL_BYTES: Final = _TOPIC["is_internal"].size
+_OPERATIONS_BYTES: Final = _TOPIC["topic_authorized_operations"].size
+_FIELDS: Final = np.dtype([(field.name, f">i{field.size}") for field in _ENTRY if field.size])
+"""The start of a partition's entry: error_code, partition_index, leader_id, leader_epoch."""
+_ARRAYS: Final = sum(not field.size for field in _ENTRY)
+"""The number of arrays of node ids behind that: replica_nodes, isr_nodes, offline_replicas."""
 _ENTRY_BYTES: Final = _FIELDS.itemsize
 _FIELD_BYTES: Final = np.arange(_ENTRY_BYTES)
-_LEADER_AT: Final = 6
+_LEADER_AT: Final = _FIELDS.fields["leader_id"][1] if _FIELDS.fields else 0
 """Offset of leader_id in an entry."""
 _STRIDE_WORTH: Final = 4
 """With this many partitions, check whether all entries have one size."""
@@ -99,9 +109,10 @@ def read_topics(
     Raises:
         ProtocolError: the body is not of that version.
     """
-    brokers, at = _read_brokers(body, 4)  # throttle_time_ms
-    _, at = read_compact_string(body, at)  # cluster_id
-    count, at = read_compact_count(body, at + 4)  # controller_id
+    before, after = _around_topics(version)
+    head = read_fields(before, _KEY, version, body, 0)
+    brokers = {broker["node_id"] for broker in head["brokers"] or ()}
+    count, at = read_compact_count(body, head.span[1])
     topics: list[TopicElement] = []
     steps = MAX_STEPS
     for _ in range(count or 0):
@@ -121,12 +132,19 @@ def read_topics(
             steps -= _TOPIC_STEPS if isinstance(where, _Alike) else _TOPIC_STEPS + len(where)
         if not error_code and topic_id != NO_TOPIC_ID:
             topics.append(TopicElement(topic_id, (start, end)))
-        _, at = skip_tags(body, end + 4)  # topic_authorized_operations
-    at += 4 * (version <= _AUTHORIZED_UNTIL) + 2 * (version >= _ERROR_SINCE)
-    _, at = skip_tags(body, at)
+        _, at = skip_tags(body, end + _OPERATIONS_BYTES)
+    at = read_fields(after, _KEY, version, body, at, tagged=True).span[1]
     if at != len(body):
         raise Malformed(f"{len(body) - at} bytes are left over")
     return brokers, topics
+
+
+@cache
+def _around_topics(version: int) -> tuple[tuple[Field, ...], tuple[Field, ...]]:
+    """Return the fields before and after the topics. Of the former only the ids of brokers are read."""
+    fields = fields_at(METADATA, version, frozenset({"brokers.node_id", "topics"}))
+    at = [field.name for field in fields].index("topics")
+    return fields[:at], fields[at + 1 :]
 
 
 def partition_count(image: bytes) -> int:
@@ -136,23 +154,14 @@ def partition_count(image: bytes) -> int:
 
 def topic_partitions(image: bytes) -> Partitions:
     """Return the partitions in a topic's bytes (see `TopicElement.span`)."""
-    return read_partitions(image, UUID_BYTES + _INTERNAL_BYTES)[0]
-
-
-def read_partitions(buffer: bytes, at: int) -> tuple[Partitions, int]:
-    """Read the partitions of a topic. Return them and the offset after them.
-
-    Raises:
-        ProtocolError: the bytes are no partitions.
-    """
-    where, end = _find_partitions(buffer, at)
+    where, _ = _find_partitions(image, UUID_BYTES + _INTERNAL_BYTES)
     if isinstance(where, _Alike):
-        entries = np.ndarray((where.number,), _FIELDS, buffer, where.at, (where.size,))
+        entries = np.ndarray((where.number,), _FIELDS, image, where.at, (where.size,))
         starts = where.at + where.size * np.arange(where.number)
     else:
         starts = np.array(where, np.intp)
-        entries = np.frombuffer(buffer, np.uint8)[starts[:, None] + _FIELD_BYTES].view(_FIELDS)[:, 0]
-    return Partitions(entries, starts + _LEADER_AT), end
+        entries = np.frombuffer(image, np.uint8)[starts[:, None] + _FIELD_BYTES].view(_FIELDS)[:, 0]
+    return Partitions(entries, starts + _LEADER_AT)
 
 
 class _Alike(NamedTuple):
@@ -174,7 +183,7 @@ def _find_partitions(buffer: bytes, at: int) -> tuple[_Alike | list[int], int]:
         for _ in range(count):
             starts.append(at)
             at += _ENTRY_BYTES
-            for _ in range(3):  # replica_nodes, isr_nodes, offline_replicas
+            for _ in range(_ARRAYS):
                 size = buffer[at]
                 if size >= 0x80:
                     size, at = read_uvarint(buffer, at)
@@ -193,7 +202,7 @@ def _find_partitions(buffer: bytes, at: int) -> tuple[_Alike | list[int], int]:
 def _size_of_all(buffer: bytes, start: int, count: int) -> int:
     """Return the size of an entry, or 0 if entries differ from the first in replica counts, or have tags."""
     at, lengths = start + _ENTRY_BYTES, list[int]()
-    for _ in range(3):  # replica_nodes, isr_nodes, offline_replicas
+    for _ in range(_ARRAYS):
         length = buffer[at] if at < len(buffer) else 0x80
         if length >= 0x80:
             return 0
@@ -206,15 +215,3 @@ def _size_of_all(buffer: bytes, start: int, count: int) -> int:
     ):
         return 0
     return size if buffer[at:end:size].count(0) == count else 0
-
-
-def _read_brokers(body: Buffer, at: int) -> tuple[set[int], int]:
-    count, at = read_compact_count(body, at)
-    brokers: set[int] = set()
-    for _ in range(count or 0):
-        node_id, at = read_int32(body, at)
-        brokers.add(node_id)
-        _, at = read_compact_string(body, at)  # host
-        _, at = read_compact_string(body, at + 4)  # port, rack
-        _, at = skip_tags(body, at)
-    return brokers, at
