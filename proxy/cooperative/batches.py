@@ -1,7 +1,7 @@
 """A record batch (magic 2, KIP-98) without the records of others, as Kafka's log cleaner would write it.
 
-Base offset, last offset delta, timestamps, attributes, producer and leader epoch stay. The records that are
-kept stay byte for byte, as their deltas refer to the header. Count, length and CRC change.
+Base offset, last offset delta, timestamps, attributes, producer and leader epoch do not change. Kept records
+do not change either, because their deltas refer to the header. Count, length and CRC change.
 """
 
 from bisect import bisect_right
@@ -18,9 +18,9 @@ from proxy.protocol.primitives import Buffer, encode_uvarint
 
 HEADER_BYTES: Final = 61
 LENGTH_END: Final = 12
-"""base_offset and batch_length come first; the length counts what follows."""
+"""The end of base_offset and batch_length, the first fields. The length counts the bytes after it."""
 MAGIC_AT: Final = 16
-"""Also in messages of magic 0 and 1."""
+"""Offset of the magic. It is the same in messages of magic 0 and 1."""
 _HEADER: Final = Struct(">qiibIhiqqqhii")
 """base_offset, batch_length, partition_leader_epoch, magic, crc, attributes, last_offset_delta,
 base_timestamp, max_timestamp, producer_id, producer_epoch, base_sequence, number of records."""
@@ -37,7 +37,7 @@ with its length as a varint."""
 
 
 class BatchError(ValueError):
-    """A batch that can't be split. The text is one line."""
+    """A batch can't be split. The text is one line."""
 
 
 class Header(NamedTuple):
@@ -45,7 +45,7 @@ class Header(NamedTuple):
 
     base_offset: int
     size: int
-    """The bytes of the whole batch."""
+    """The bytes of the complete batch."""
     leader_epoch: int
     crc: int
     attributes: int
@@ -56,7 +56,7 @@ class Header(NamedTuple):
 
     @property
     def has_keys(self) -> bool:
-        """Whether it has records of producers: it is neither empty nor a control batch."""
+        """Whether it has records of producers, so it is neither empty nor a control batch."""
         return self.records > 0 and not self.attributes & _CONTROL
 
     @property
@@ -81,7 +81,7 @@ def read_header(records: Buffer, at: int) -> Header:
 
 
 def records_of(batch: bytes) -> int:
-    """Return how many records a batch has."""
+    """Return the number of records in a batch."""
     return int.from_bytes(batch[_COUNT_AT:HEADER_BYTES])
 
 
@@ -89,7 +89,7 @@ def check_magic(magic: int) -> None:
     """Check the format of a batch, or of a message of older Kafka, by the byte at `MAGIC_AT`.
 
     Raises:
-        BatchError: it is not 2.
+        BatchError: the magic is not 2.
     """
     if magic != _MAGIC:
         raise BatchError(f"magic {magic} is older than Kafka 0.11" if magic < _MAGIC else f"magic {magic}")
@@ -98,17 +98,17 @@ def check_magic(magic: int) -> None:
 def split_batch(
     batch: Buffer, header: Header, split: Split, least: Sequence[int], *, recompress: bool = True
 ) -> list[tuple[bytes | None, int]]:
-    """Return for each lane its part of a batch, and the offset of its last record, -1 without one.
+    """Return for each lane its part of a batch, and the offset of its last record (-1 without a record).
 
-    The part is None if no record passes. It is the batch as it came if all records pass, or if it is empty or
-    a control batch.
+    The part is None if it has no record. It is the unchanged batch if it has all records, or if the batch is
+    empty or a control batch.
 
     Args:
-        batch: the whole batch.
+        batch: the complete batch.
         header: its header.
         split: the lanes.
-        least: for each step of the split, the lowest offset that passes.
-        recompress: compress with the batch's codec, or not at all.
+        least: for each step of the split, the lowest offset to keep.
+        recompress: whether to compress with the batch's codec. If not, the result is not compressed.
 
     Raises:
         BatchError: the bytes are damaged, or expand to too much.
@@ -138,12 +138,12 @@ def split_batch(
 
 
 def read_keys(batch: Buffer, header: Header, split: Split) -> tuple[bytes, int, list[bytes | int], list[int]]:
-    """Return the decompressed records, where the first begins, the keys, and where each record ends.
+    """Return the decompressed records, the offset of the first one, the keys, and the end of each record.
 
-    A record that is hashed by its offset has the step of that in place of a key.
+    If a record is hashed by its offset, the result has the step of that hash instead of a key.
 
     Args:
-        batch: the whole batch.
+        batch: the complete batch.
         header: its header.
         split: the steps.
 
@@ -169,14 +169,14 @@ def read_keys(batch: Buffer, header: Header, split: Split) -> tuple[bytes, int, 
 def placeholder(first: int, last: int, like: Header) -> bytes:
     """Return a batch that moves a client past offset `last`.
 
-    It has one record, at that offset: the end of a committed transaction, which clients skip. A batch without
-    any record would not do: librdkafka takes such a response for a cut one, doubles its limit each time, and
-    at last reports that a message may be too large.
+    It has one record at that offset: the end of a committed transaction, which clients skip. A batch without
+    records does not work, because librdkafka treats such a response as incomplete. It doubles its limit each
+    time, and finally reports that a message may be too large.
 
     Args:
         first: the first offset without a record for this client.
-        last: the last such offset.
-        like: a batch there, whose timestamps and leader epoch are used.
+        last: the last offset without a record for this client.
+        like: a batch in this range, for its timestamps and leader epoch.
     """
     first = max(first, last - 0x7FFF_FFFF)
     # Its attributes, the time since the first record, its offset, and its key and value with their lengths.
@@ -201,13 +201,13 @@ def _with_records(batch: Buffer, header: Header, records: list[bytes], codec: in
 
 
 def _walk(body: bytes, at: int, header: Header, split: Split) -> tuple[list[bytes | int], list[int]]:
-    """Return the key of each record, or the step of one that is hashed by its offset, and where each ends.
+    """Return the key of each record (or its step, if it is hashed by its offset), and the end of each record.
 
     This runs for every record, so varints of one and two bytes are read in place, by comparisons, sums and
     products: CPython has faster instructions for these than for operations on bits.
 
     Raises:
-        BatchError, IndexError: the records are not whole.
+        BatchError, IndexError: the records are incomplete.
     """
     base, by_offset, starts = header.base_offset, split.by_offset, split.starts
     keys: list[bytes | int] = []
@@ -263,7 +263,7 @@ def _offset(body: bytes, at: int, header: Header) -> int:
 
 
 def _varint(body: bytes, at: int) -> tuple[int, int]:
-    """Read a varint of up to 5 bytes, still in zigzag. Return it, and where it ends."""
+    """Read a varint of up to 5 bytes, still in zigzag. Return it and the offset after it."""
     value = body[at]
     if value < 0x80:
         return value, at + 1

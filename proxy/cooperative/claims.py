@@ -1,8 +1,8 @@
-"""Which clients have which declared key ranges of a group, so that no two of them get the same records.
+"""The declared key ranges of connected clients. No two clients of a group may get the same records.
 
 A client claims its ranges of a partition with its first fetch, and keeps them until its last connection is
-closed: it may still work on what it got while it fetches nothing. The first client wins. A client is
-identified by host and client.id, on all its connections: it may connect again.
+closed, because it may still work on records while it fetches nothing. The first client wins. A client is
+identified by host and client.id on all its connections, so it may reconnect.
 """
 
 from collections import Counter
@@ -13,14 +13,14 @@ from proxy.cooperative.positions import TopicPartition
 from proxy.cooperative.ranges import KeyRanges, overlap
 
 Client: TypeAlias = tuple[str, bytes]
-"""Its host, and its client.id with the suffix."""
+"""The client's host, and its client.id with the suffix."""
 
 
 class Overlap(NamedTuple):
-    """Why a client can't have its ranges."""
+    """The reason why a client can't have its ranges."""
 
     holder: Client
-    """The client that has some of them."""
+    """The client that has some of the ranges."""
     place: TopicPartition
 
 
@@ -38,15 +38,15 @@ class Claims:
         return f"<Claims clients={len(self._by_client)} partitions={len(self._by_place)}>"
 
     def connected(self, client: Client) -> bool:
-        """Whether a client has a connection."""
+        """Return whether a client has a connection."""
         return client in self._connections
 
     def opened(self, client: Client) -> None:
-        """Note one more connection of a client."""
+        """Count one more connection of a client."""
         self._connections[client] += 1
 
     def closed(self, client: Client) -> None:
-        """Note one connection less. After the last one a client has no claims."""
+        """Count one connection less. After the last one, a client has no claims."""
         self._connections[client] -= 1
         if self._connections[client] > 0:
             return
@@ -59,7 +59,7 @@ class Claims:
     def overlap(
         self, client: Client, group: bytes, lanes: Iterable[tuple[TopicPartition, KeyRanges]]
     ) -> Overlap | None:
-        """Return which other client has some of a client's ranges. None if there is none."""
+        """Return the other client that has some of a client's ranges, or None."""
         mine = self._by_client.get(client, ())
         for place, ranges in lanes:
             if (group, place) in mine:
@@ -70,7 +70,7 @@ class Claims:
         return None
 
     def claim(self, client: Client, group: bytes, lanes: Iterable[tuple[TopicPartition, KeyRanges]]) -> None:
-        """Give a client its ranges. `overlap` must have found none."""
+        """Give a client its ranges. `overlap` must have returned None."""
         mine = self._by_client.setdefault(client, set())
         for place, ranges in lanes:
             if (key := (group, place)) not in mine:

@@ -7,7 +7,7 @@
     consumer.assign([...])
 
 The gateway must run with ``--cooperative billing``. For a broker, or a gateway without that option, the id is
-only a name: then each consumer gets all records.
+only a name, and each consumer gets all records.
 
 This module needs only the standard library.
 """
@@ -24,7 +24,7 @@ def client_id(own_id: str, member: int, members: int) -> str:
     """Return the client.id with which one of several consumers gets an equal part of all keys.
 
     Args:
-        own_id: must begin with the name of the group and a dot.
+        own_id: the application's id. It must begin with the name of the group and a dot.
         member: its number, from 0.
         members: how many consumers there are.
 

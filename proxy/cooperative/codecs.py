@@ -1,6 +1,6 @@
 """Compression of record batches (KIP-98, attributes bits 0 to 2), within bounds.
 
-The bytes come from producers, so the size of the result is bounded before it is in memory.
+The bytes come from producers, so the size of the result is limited before it is in memory.
 """
 
 import zlib
@@ -17,16 +17,17 @@ MOST_BYTES: Final = 64 << 20
 """The largest size to which a batch may expand."""
 _MOST_TIMES: Final = 200
 _ALWAYS: Final = 1 << 20
-"""The size that is always allowed: a small batch of equal records compresses well."""
+"""This size is always allowed, because a small batch of equal records compresses well."""
 GZIP, SNAPPY, LZ4, ZSTD = range(1, 5)
 _XERIAL: Final = b"\x82SNAPPY\x00"
 _XERIAL_HEADER: Final = _XERIAL + (1).to_bytes(4) + (1).to_bytes(4)
-"""The framing of Kafka's Java client: magic, version, lowest version that can read it; then chunks."""
+"""The framing of Kafka's Java client: magic, version, and the lowest version that can read it. Chunks
+follow."""
 _XERIAL_CHUNK: Final = 1 << 15
 
 
 class CodecError(ValueError):
-    """Bytes that can't be decompressed, or expand to too much."""
+    """Bytes can't be decompressed, or expand to too much."""
 
 
 def decompress(codec: int, payload: Buffer) -> bytes:

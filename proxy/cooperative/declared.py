@@ -1,10 +1,10 @@
-"""Key ranges that a client declares in its client.id, the one field that every library sends in each request.
+"""Key ranges in a client.id, the only field that every library sends in each request.
 
     billing.kr-00000000-3fffffff                      the first quarter, on every partition that it fetches
     billing.kr-0-3fffffff-80000000-bfffffff           two ranges
     billing.lane-blue                                 a lane of the gateway's options file
 
-The broker gets the client's own id, without the suffix: quotas and logs go by it.
+The broker gets the client's own id, without the suffix, because quotas and logs use it.
 """
 
 import re
@@ -14,7 +14,8 @@ from proxy.cooperative.named import NAME
 from proxy.cooperative.ranges import KeyRanges, RangeError, check_ranges
 
 MAX_RANGES: Final = 64
-"""How many ranges a client may declare. Each is compared with those of others, and may be a step of a map."""
+"""How many ranges a client may declare. Each is compared with the ranges of others, and may be a step of a
+map."""
 MAX_SHOWN: Final = 256
 _SUFFIX: Final = re.compile(rb"\.(kr|lane)-([A-Za-z0-9._-]*)$")
 _RANGES: Final = re.compile(rb"[0-9a-f]{1,8}-[0-9a-f]{1,8}(-[0-9a-f]{1,8}-[0-9a-f]{1,8})*")
@@ -22,20 +23,20 @@ _NAME: Final = re.compile(NAME.encode())
 
 
 class Declared(NamedTuple):
-    """What a client.id declares."""
+    """The declaration in a client.id."""
 
     own_id: bytes
-    """Without the suffix."""
+    """The client.id without the suffix."""
     ranges: KeyRanges = ()
     lane: str = ""
-    """The name of the lane. Empty if ranges are declared."""
+    """The name of the lane, or "" if ranges are declared."""
 
 
 def declared(client_id: bytes) -> Declared | None:
-    """Read what a client.id declares. None if it declares nothing.
+    """Read the declaration in a client.id. Return None if there is none.
 
     Raises:
-        RangeError: it has such a suffix, but no valid ranges or name. The client must not get all records.
+        RangeError: it has such a suffix, but no valid ranges or name. Such a client must not get all records.
     """
     found = _SUFFIX.search(client_id)
     if found is None:
@@ -64,6 +65,9 @@ def suffix(ranges: KeyRanges) -> str:
 
 
 def shown(client_id: bytes) -> str:
-    """Name a client in a message, by at most `MAX_SHOWN` characters: its client.id may have 32 KiB."""
+    """Return a client's name for a message, with at most `MAX_SHOWN` characters.
+
+    Its client.id may have 32 KiB.
+    """
     text = client_id.decode(errors="replace")
     return f"client.id {text if len(text) <= MAX_SHOWN else text[:MAX_SHOWN] + '...'}"

@@ -19,21 +19,21 @@ from proxy.protocol.primitives import Buffer
 
 @dataclass(slots=True)
 class LaneRecords:
-    """What one lane gets."""
+    """The records of one lane."""
 
     batches: list[bytes] = field(default_factory=list)
-    """Whole batches, in order."""
+    """Complete batches, in order."""
     last_kept: int = -1
-    """The offset of its last record, -1 without one."""
+    """The offset of its last record, or -1 without a record."""
     end: int = -1
-    """The offset after its last batch, -1 without one."""
+    """The offset after its last batch, or -1 without a batch."""
     last_marker: int = -1
-    """The offset of the last end of a transaction, -1 without one. All lanes get these."""
+    """The offset of the last end of a transaction, or -1 without one. All lanes get these."""
     records: int = 0
     untouched: int = 0
-    """How many of `batches` are as they came."""
+    """How many of `batches` are unchanged."""
     dropped: Header | None = None
-    """The last batch without a record for it, if that comes after all batches that it gets."""
+    """The last batch without a record for this lane, if it comes after all batches of the lane."""
 
 
 @dataclass(slots=True)
@@ -42,17 +42,18 @@ class Filtered:
 
     lanes: list[LaneRecords]
     end: int = -1
-    """The offset after the last whole batch, -1 without one. All lanes are served up to it."""
+    """The offset after the last complete batch, or -1 without one. All lanes are served up to it."""
     leader_epoch: int = -1
     """The epoch of that batch."""
     batches: int = 0
     records: int = 0
-    """How many whole batches there were, and how many records in them."""
+    """The number of complete batches, and of records in them."""
     alone: bytes = b""
-    """The header of a batch, if it was cut and is alone. It shows the client that its limit is too small."""
+    """The header of an incomplete batch, if it is the only one. It shows the client that its limit is too
+    small."""
 
     def of(self, lane: LaneRecords) -> "Filtered":
-        """Return the same for one lane alone."""
+        """Return the shares with only one lane."""
         return replace(self, lanes=[lane])
 
 
@@ -61,23 +62,23 @@ def split_records(
 ) -> Filtered:
     """Split the records of a partition.
 
-    A batch that is cut at the end (KIP-74) goes to no lane: some clients read the records before the cut, and
-    it is not known whose these are. The next fetch brings the batch whole. If it is alone, its header is
-    kept.
+    An incomplete batch at the end (KIP-74) goes to no lane, because some clients would read the records
+    before the cut, and their owners are unknown. The next fetch returns the batch completely. If it is the
+    only batch, its header is kept.
 
-    No lane gets a batch that ends before its fetch offset. A broker sends none, and some clients then skip an
-    offset: Sarama for each batch that it already has, KafkaJS for each such response.
+    No lane gets a batch that ends before its fetch offset. A broker never sends one, and some clients then
+    skip an offset: Sarama for each batch that it already has, KafkaJS for each such response.
 
     Args:
-        records: as in the response.
+        records: the records of the response.
         split: the lanes.
-        least: for each step of the split, the lowest offset that passes: the fetch offset of its lane, or
-            what was committed for its hashes.
+        least: for each step of the split, the lowest offset to keep. It is the fetch offset of its lane, or
+            the committed offset of its hashes.
         offsets: the fetch offset of each lane.
-        recompress: compress thinned batches with the codec that they had, or not at all.
+        recompress: whether to compress changed batches with their codec. If not, they are not compressed.
 
     Raises:
-        BatchError: a batch can't be split, so none of it may pass. The text has its offset.
+        BatchError: a batch can't be split, so no lane may get it. The text has its offset.
     """
     found = Filtered([LaneRecords() for _ in split.lanes])
     records = memoryview(records)
@@ -115,7 +116,7 @@ def split_records(
 
 
 def end_of(records: Buffer) -> int:
-    """Return the offset after the last whole batch, -1 without one. It reads only headers."""
+    """Return the offset after the last complete batch, or -1 without one. Only headers are read."""
     at, size, end = 0, len(records), -1
     while at + HEADER_BYTES <= size:
         try:

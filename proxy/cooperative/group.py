@@ -1,7 +1,7 @@
-"""What the process knows of a cooperative group: how far each hash of its partitions is done.
+"""The process's knowledge of a cooperative group: the progress of each hash of its partitions.
 
-Kafka keeps this (`proxy.cooperative.positions`). The copy here saves a request before each commit. It changes
-only when the broker has taken a commit. Each commit writes all that is known, so one member commits at a
+Kafka stores it (`proxy.cooperative.positions`). The copy here saves a request before each commit. It changes
+only when the broker has accepted a commit. Each commit writes the whole map, so only one member commits at a
 time.
 """
 
@@ -22,7 +22,7 @@ from proxy.cooperative.positions import (
 from proxy.protocol.fetch_request import MAX_PARTITIONS
 
 Goes: TypeAlias = Callable[[float], None]
-"""Takes the time in seconds, and lets a member go on that has waited for its turn."""
+"""Takes the time in seconds, and lets a member continue that has waited for its turn."""
 _TEXT: Final = "utf-8"
 
 
@@ -30,7 +30,7 @@ class Group:
     """A cooperative group.
 
     Args:
-        name: its group.id.
+        name: the group.id.
     """
 
     __slots__ = (
@@ -48,19 +48,21 @@ class Group:
     def __init__(self, name: str) -> None:
         self.name = name
         self.positions: dict[TopicPartition, Positions] = {}
-        """What Kafka has of each partition that is known here."""
+        """The committed positions of each known partition."""
         self.members = WeakSet[Member]()
-        """The members that have asked for the group's offsets, or have committed."""
+        """The members that have requested the group's offsets, or have committed."""
         self._synced = WeakSet[Member]()
-        """The members that have joined the group and got their lanes."""
+        """The members that have joined the group and received their lanes."""
         self._generation = -1
-        """The generation of the last member that got its lanes."""
+        """The generation of the last member that received its lanes."""
         self.exclusive = ""
-        """Why it shares nothing in its generation (`proxy.cooperative.tally.GroupSeen.exclusive`)."""
+        """The reason why it shares nothing in its generation
+        (`proxy.cooperative.tally.GroupSeen.exclusive`)."""
         self.changes = 0
-        """Rises when a commit begins, and when it ends. While it stays, so does what Kafka has."""
+        """Increases when a commit begins, and when it ends. While it does not change, the committed
+        positions do not change either."""
         self._holder: object = None
-        """Who has the turn to commit."""
+        """The commit that has the turn."""
         self._waiting: deque[tuple[object, Goes]] = deque()
 
     def __repr__(self) -> str:
@@ -74,7 +76,7 @@ class Group:
         return self._holder is not None
 
     def takes(self, who: object, go: Goes) -> bool:
-        """Give a commit its turn and return True. If another has it, call `go` later and return False."""
+        """Give a commit its turn and return True. If another one has it, call `go` later and return False."""
         if self._holder in {None, who}:
             self._holder = who
             self.changes += 1
@@ -83,7 +85,7 @@ class Group:
         return False
 
     def release(self, who: object, now: float) -> None:
-        """End the turn of a commit, or its waiting. The next commit goes on."""
+        """End the turn of a commit, or its waiting. Then it is the next commit's turn."""
         self._waiting = deque(each for each in self._waiting if each[0] is not who)
         if self._holder is not who:
             return
@@ -96,13 +98,16 @@ class Group:
     # Who has which lanes
 
     def enters(self, member: Member, generation: int, instance: bytes | None, now: float) -> bool:
-        """Note that a member gets its lanes of a generation. Return False if the group is in a later one.
+        """Note that a member receives its lanes of a generation.
 
-        Members that did not rejoin are frozen, because their lanes may now belong to others: a client that
-        was stopped or cut off does not know. So is a member that this one replaces within the generation.
+        Return False if the group is in a later generation.
+
+        Members that did not rejoin are frozen, because their lanes may now belong to others. A client that
+        was stopped or disconnected would not know this. A member that this one replaces within the generation
+        is frozen, too.
 
         Args:
-            member: who has synced.
+            member: the member that has synced.
             generation: the generation into which it has synced.
             instance: its group_instance_id (KIP-345), if it has one.
             now: in seconds.
@@ -124,23 +129,26 @@ class Group:
     # What is known
 
     def joined(self, member: Member) -> None:
-        """Note that a member asks for the group's offsets, or commits."""
+        """Note that a member requests the group's offsets, or commits."""
         self.members.add(member)
 
     def unknown(self, commit: Commit) -> bool:
-        """Whether Kafka must be asked before a commit what it has of the partitions."""
+        """Return whether Kafka must be asked for committed offsets of the partitions before a commit."""
         return any(place not in self.positions for place in commit.places)
 
     def shares(self, member: Member, commit: Commit) -> bool:
-        """Whether a member commits for key ranges of some partition."""
+        """Return whether a member commits for key ranges of any of the partitions."""
         return any(member.commits(place) is not None for place in commit.places)
 
     def strange(self, member: Member, commit: Commit) -> bool:
-        """Whether a member commits for a partition that it does not have: that would be for all keys."""
+        """Return whether a member commits for a partition that it does not have.
+
+        Such a commit would be for all keys.
+        """
         return any(not member.has(place) and member.commits(place) is None for place in commit.places)
 
     def learn(self, entries: Iterable[Entry]) -> int:
-        """Note what Kafka has of partitions. Return the first error among them, or 0."""
+        """Store the committed offsets of partitions. Return the first error among them, or 0."""
         if len(self.positions) > MAX_PARTITIONS:
             self.positions.clear()  # Kafka has them all
         for entry in entries:
@@ -154,9 +162,11 @@ class Group:
         return 0
 
     def _lowest(self, place: TopicPartition) -> int:
-        """Return the lowest offset that any member has fetched, for a partition without a committed offset.
+        """Return the lowest offset that any member has fetched.
 
-        The committing member's own offset would lose records of members that have not committed yet.
+        It is for a partition without a committed offset.
+
+        Using the committing member's own offset would lose records of members that have not committed yet.
         """
         first = [member.first[place] for member in self.members if place in member.first]
         return min(first, default=0)
@@ -164,7 +174,7 @@ class Group:
     # Commits
 
     def moved(self, member: Member, commit: Commit) -> dict[TopicPartition, Positions]:
-        """Return what Kafka will have once it has taken a member's commit."""
+        """Return the committed positions after Kafka has accepted a member's commit."""
         found: dict[TopicPartition, Positions] = {}
         for entry in commit.entries:
             place = entry.topic, entry.partition
@@ -183,7 +193,7 @@ class Group:
         return found
 
     def forget(self, places: Iterable[TopicPartition]) -> None:
-        """Ask Kafka before the next commit: it may have something else than is known here."""
+        """Ask Kafka before the next commit, because its offsets may differ from the copy here."""
         for place in places:
             self.positions.pop(place, None)
 
@@ -192,9 +202,9 @@ def with_positions(commit: Commit, moved: dict[TopicPartition, Positions], *, ma
     """Return the commit for the broker: the lowest offset of each partition, and the map beside it.
 
     Args:
-        commit: the member's.
+        commit: the member's commit.
         moved: the maps.
-        maps: False if the broker has no room for one (error 12). Then records are read again, and none is
+        maps: False if the broker has no room for a map (error 12). Then records are read again, but none is
             lost.
     """
     entries = []
@@ -214,7 +224,8 @@ def with_positions(commit: Commit, moved: dict[TopicPartition, Positions], *, ma
 def own_offset(member: Member, entry: Entry) -> Entry:
     """Return the member's own committed offset, with the application's own metadata.
 
-    What others have done beyond it is noted: the member does not get these records (`Member.started`).
+    The progress of others beyond it is noted, so that the member does not get these records
+    (`Member.started`).
     """
     place = entry.topic, entry.partition
     if entry.error_code or entry.offset < 0:
@@ -230,9 +241,9 @@ def own_offset(member: Member, entry: Entry) -> Entry:
 
 
 def _idle(member: Member, place: TopicPartition, positions: Positions) -> Positions:
-    """Move an idle member past records that are not for it, or it would hold the base.
+    """Move an idle member past records of others. Otherwise it would keep the lowest offset back.
 
-    It is idle if it has committed all that it was sent.
+    It is idle if it has committed all its records.
     """
     ranges = member.ranges(place)
     if ranges is None or member.frozen:

@@ -1,4 +1,4 @@
-"""Who the client of a connection is, by its client.id, and which lane it has. Sans-IO."""
+"""The identity of a connection's client, by its client.id, and its lane. Sans-IO."""
 
 from collections.abc import Iterable
 
@@ -21,16 +21,16 @@ class Identity:
         self._members = members
         self.host = host
         self.client_id = b""
-        """As the client sends it."""
+        """The client.id in the client's requests."""
         self.own_id = b""
         """The client.id for the broker: without the suffix that declares a lane."""
         self._declared: Member | None = None
         self._denied = False
-        """Whether the log says why the client does not get the lane that it declares."""
+        """Whether the refusal of the declared lane has been logged."""
         self.bound = False
-        """Whether it is a member of a group, as its client.id says."""
+        """Whether its client.id shows that it is a member of a group."""
         self.refused = ""
-        """Why it can't have what it declares, in words."""
+        """The reason why it can't have its declared lane, in words."""
 
     def __repr__(self) -> str:
         return f"<Identity {self.client_id!r} bound={self.bound} declares={self.declares}>"
@@ -42,16 +42,16 @@ class Identity:
 
     @property
     def has_lane(self) -> bool:
-        """Whether it has a lane, or wants one that it can't have."""
+        """Whether it has a lane, or requests one that it can't have."""
         return self.bound or self.declares
 
     @property
     def member(self) -> Member | None:
-        """The member that it is; None if it has no lane."""
+        """The member, or None if it has no lane."""
         return self._members.bound(self.host, self.client_id) if self.bound else self._declared
 
     def named(self, client_id: bytes) -> None:
-        """Note what the client calls itself, and what that declares."""
+        """Note the client.id and its declaration."""
         self.client_id = self.own_id = client_id
         try:
             found = self._members.declared(self.host, client_id)
@@ -66,11 +66,11 @@ class Identity:
         self.bound = found is None and self._members.is_bound(client_id)
 
     def denied(self, places: Iterable[TopicPartition], *, claims: bool) -> int:
-        """Return the error for a client that can't have the lane that it declares; 0 if it can.
+        """Return the error for a client that can't have its declared lane, or 0 if it can.
 
         Args:
-            places: the partitions for which it asks.
-            claims: keep the lane for the client, until its last connection is closed.
+            places: the requested partitions.
+            claims: whether to reserve the lane for the client until its last connection is closed.
         """
         if self._declared is None:
             return 0
@@ -81,11 +81,14 @@ class Identity:
         return 0 if found is None else found.code
 
     def may_commit(self, group: bytes) -> bool:
-        """Whether a group's commits with declared ranges are taken by this process."""
+        """Return whether this process accepts a group's commits with declared ranges."""
         return self._declared is None or self._members.owns(group)
 
     def is_of(self, group: bytes) -> bool:
-        """Whether the declared lane is of a cooperative group. The first group makes it its own."""
+        """Return whether the declared lane belongs to a cooperative group.
+
+        The first group that uses it becomes its owner.
+        """
         member = self._declared
         if member is None or self._members.group(group) is None:
             return True

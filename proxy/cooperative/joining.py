@@ -1,6 +1,6 @@
-"""A member joins its group, gets its lanes, and leaves: what the broker and the client are told of it.
+"""A member joins its group, receives its lanes, and leaves: requests to the broker, responses to the client.
 
-The coordinator stays the only truth: if the gateway forgets, members join again.
+The coordinator is the only authority. If the gateway forgets its state, members join again.
 """
 
 from collections import Counter
@@ -32,10 +32,10 @@ from proxy.cooperative.ranges import FULL
 from proxy.protocol.primitives import ProtocolError
 
 _GONE: Final = frozenset({22, 25, 82})
-"""ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID and FENCED_INSTANCE_ID: the group goes on without the member."""
+"""ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID and FENCED_INSTANCE_ID: the group continues without the member."""
 _BETWEEN: Final = b"\0"
 _NOWHERE: Final[TopicPartition] = b"", 0
-"""A partition that is planned for a member to have it join again."""
+"""A partition that is planned for a member to make it join again."""
 
 
 class Joining:
@@ -63,27 +63,28 @@ class Joining:
         self._host = host
         self.client_id = b""
         self.member_id = b""
-        """Its member id. Empty if it is in no group."""
+        """Its member id, or "" if it is in no group."""
         self._join: Join | None = None
         self.saw_join = False
-        """Whether a JoinGroup request has come on this connection."""
+        """Whether a JoinGroup request was received on this connection."""
         self._owned: frozenset[TopicPartition] = frozenset()
-        """What the client said it had when it joined (`plan.Joined.owned`)."""
+        """The partitions that the client listed as its own when it joined (`plan.Joined.owned`)."""
         self._offers: dict[bytes, Offer] = {}
-        """If the client leads its group: what each member offers, by member id."""
+        """If the client leads its group: each member's offer, by member id."""
         self._given = b""
-        """The member id that the coordinator gave to a client that had none, until it has its lanes."""
+        """The member id that the coordinator gave to a client without one, until the client receives its
+        lanes."""
         self._syncs = 0
         """`Member.syncs` after the last SyncGroup on this connection."""
         self._had_nothing = False
-        """Whether the client had nothing before that. If it drops the response, it still has nothing."""
+        """Whether the client had no partitions before that. If it drops the response, it still has none."""
         self._unknown = False
-        """`Joined.unknown` of the client when it joined."""
+        """`Joined.unknown` of the client at the time when it joined."""
         self._sharing = False
-        """Whether the coordinator has picked `PROTOCOL`."""
+        """Whether the coordinator has chosen `PROTOCOL`."""
 
     def takes(self, join: Join) -> bool:
-        """Whether the client joins a cooperative group, as a consumer."""
+        """Return whether the client joins a cooperative group, as a consumer."""
         named = self._members.group(join.group) is not None
         return named and join.protocol_type == CONSUMER and bool(join.protocols)
 
@@ -112,11 +113,11 @@ class Joining:
         return join.with_offer(offer.encoded())
 
     def _knows(self, member: Member, join: Join) -> bool:
-        """Whether this process knows what a client that joins has.
+        """Return whether this process knows the partitions of a joining client.
 
-        A SyncGroup response may be lost with its connection, or the client drops it. Then it has what it had
-        before. kafka-python 3 drops one that comes between two polls, and keeps its positions; it has sent no
-        heartbeat then, as other clients have.
+        A SyncGroup response may be lost with its connection, or dropped by the client. The client then has
+        its earlier partitions. kafka-python 3 drops a response that arrives between two polls, and keeps its
+        positions. In that case it has sent no heartbeat, unlike other clients.
         """
         if member.keeps_position:
             return False
@@ -129,7 +130,7 @@ class Joining:
         """Return the JoinGroup response for the client.
 
         Raises:
-            ProtocolError: the frame is none.
+            ProtocolError: the frame is no such response.
         """
         join = self._join
         if join is None:
@@ -155,11 +156,12 @@ class Joining:
         return said.renamed(join.protocols[0][0], members)
 
     def sync(self, sync: Sync) -> bytes | None:
-        """Return the SyncGroup request for the broker. None if the client must join again.
+        """Return the SyncGroup request for the broker, or None if the client must join again.
 
-        The plan needs the members' offers, which are in the JoinGroup response. If that came on another
-        connection, or through a gateway that has ended since, the leader's own assignment would pass: whole
-        partitions, from the lowest committed offset on. What members had done beyond it would come again.
+        The plan needs the members' offers, which are in the JoinGroup response. If that response came on
+        another connection, or through a gateway that has ended since, the leader's own assignment would be
+        forwarded: whole partitions, from the lowest committed offset on. Members would get records again that
+        were done beyond it.
         """
         if not self.saw_join:
             return None
@@ -186,7 +188,7 @@ class Joining:
         )
 
     def _exclusive(self) -> str:
-        """Return why no partition is shared in this generation. Empty if some may be."""
+        """Return why no partition is shared in this generation, or "" if some may be."""
         offers = self._offers.values()
         if len({offer.gateway for offer in offers}) > 1:
             return "instances"
@@ -199,7 +201,7 @@ class Joining:
         """Return the SyncGroup response for the client, and give the member its lanes.
 
         Raises:
-            ProtocolError: the frame is none.
+            ProtocolError: the frame is no such response.
         """
         said = read_synced(frame, sync.version)
         if said.error_code:
@@ -231,8 +233,8 @@ class Joining:
     def _plain(self, member: Member, given: bytes) -> tuple[Lanes, Lanes, bytes]:
         """Return the lanes, the planned lanes and the assignment of a member of a group that shares nothing.
 
-        It may keep its position in a partition of which it had a part (`plan.at_once`). So it gets that one
-        only after it has joined again.
+        It may keep its position in a partition of which it had a part (`plan.at_once`). So it gets that
+        partition only after it has joined again.
 
         Raises:
             ProtocolError: the assignment is not a consumer's.
@@ -250,16 +252,17 @@ class Joining:
             member.heartbeat()
 
     def beat(self, member_id: bytes, version: int, sent: float, frame: bytes, _now: float) -> bytes:
-        """Note what the coordinator says to a heartbeat; return its response.
+        """Note the coordinator's response to a heartbeat, and return it.
 
         Args:
-            member_id: whose heartbeat it was: another client with the same client.id may have joined since.
-            version: that of the request.
-            sent: when the heartbeat was sent, in seconds.
+            member_id: the member id of the heartbeat. Another client with the same client.id may have joined
+                since.
+            version: the version of the request.
+            sent: the time of the heartbeat, in seconds.
             frame: the response.
 
         Raises:
-            ProtocolError: it is none.
+            ProtocolError: the frame is no such response.
         """
         error_code, member = heartbeat_error(frame, version), self._member
         if member is not None and member_id == member.member_id:
@@ -283,6 +286,6 @@ class Joining:
 
     @property
     def _member(self) -> Member | None:
-        """The member. None if its client.id is not bound to a group: then it has whole partitions."""
+        """The member. None if its client.id is not bound to a group, so that it has whole partitions."""
         bound = self._members.is_bound(self.client_id)
         return self._members.bound(self._host, self.client_id) if bound else None

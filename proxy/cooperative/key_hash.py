@@ -1,4 +1,4 @@
-"""The hash that decides which lane a record belongs to: murmur2 of its key, as Kafka's partitioner has it."""
+"""The hash that decides the lane of a record: murmur2 of its key, as in Kafka's partitioner."""
 
 from collections.abc import Collection
 from typing import Final
@@ -10,15 +10,16 @@ from proxy.cooperative.murmur2 import MASK, SEED, SPACE, M, murmur2
 __all__ = ["SPACE", "murmur2", "murmur2_of", "offset_hash"]
 
 _SPREAD: Final = 0x9E3779B1
-"""2^32 divided by the golden ratio: multiples of it spread any run of offsets evenly."""
+"""2^32 divided by the golden ratio. Its multiples spread any series of offsets evenly."""
 _MANY: Final = 64
-"""The number of keys from which arrays pay off."""
+"""With this many keys or more, arrays are faster."""
 _SHORT: Final = 64
-"""The longest key, in bytes, that goes into an array, in which all rows have the length of the longest."""
+"""The longest key, in bytes, that goes into an array. All rows of an array have the length of the longest
+key."""
 
 
 def murmur2_of(keys: Collection[bytes]) -> dict[bytes, int]:
-    """Return murmur2 of each key, in a tenth of the time if there are many."""
+    """Return murmur2 of each key. For many keys this takes a tenth of the time."""
     short = [key for key in keys if len(key) <= _SHORT]
     if len(short) < _MANY:
         return {key: murmur2(key) for key in keys}
@@ -39,5 +40,5 @@ def murmur2_of(keys: Collection[bytes]) -> dict[bytes, int]:
 
 
 def offset_hash(offset: int) -> int:
-    """Return the hash of a record without a key: it has no order to keep, but always the same lane."""
+    """Return the hash of a record without a key. The record needs no order, but always the same lane."""
     return offset * _SPREAD & MASK

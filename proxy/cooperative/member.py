@@ -1,4 +1,4 @@
-"""What the gateway knows of a member of a cooperative group: its lanes, and what it was sent."""
+"""The gateway's knowledge of a member of a cooperative group: its lanes, and the records that it was sent."""
 
 from collections.abc import Collection, Iterable, Mapping
 from enum import Enum
@@ -13,31 +13,31 @@ from proxy.protocol.fetch_request import MAX_PARTITIONS
 from proxy.protocol.primitives import TooMany
 
 _HEARTBEATS: Final = 2
-"""After so many heartbeats a client has read the assignment that came before them: no two of its heartbeats
-are in flight at once, so with the second it has read the response to the first, and all that came before on
-this connection. A client that sends them on another connection (franz-go) does so after it has read its
-assignment."""
+"""After this many heartbeats, a client has read the assignment that came before them. It never has two
+heartbeats in flight. So with the second one it has read the response to the first one, and everything
+before that on this connection. A client that sends heartbeats on another connection (franz-go) does so
+after it has read its assignment."""
 
 
 class State(Enum):
-    """How a member stands with its group, as far as this process knows."""
+    """A member's relation to its group, as far as this process knows."""
 
     DECLARED = "declared"
-    """It has the lane that its client.id declares. No group gives it anything."""
+    """It has the lane that its client.id declares. No group gives it lanes."""
     UNKNOWN = "unknown"
     """It joined its group before this process knew it. It has to join again, and gets nothing until then."""
     FROZEN = "frozen"
     """It is joining, or its group may have gone on without it. It gets nothing until it has synced."""
     ASSIGNED = "assigned"
-    """It has synced, and gets what its group gave it."""
+    """It has synced, and gets the records of its lanes."""
 
 
 class Member:
     """A client with a lane: one that it declares, for every partition, or lanes that its group gives it.
 
     Args:
-        tally: that of the process.
-        declared: its key ranges on every partition that it fetches. Empty if it declares a lane by name, None
+        tally: the tally of the process.
+        declared: its key ranges on every partition that it fetches. Empty if it declares a lane by name. None
             if it is a member of a group.
     """
 
@@ -78,13 +78,13 @@ class Member:
         self.tally = tally
         self.state = State.UNKNOWN if declared is None else State.DECLARED
         self.group = b""
-        """The group that it has joined, or whose lane it declares: by its client.id, or the first group for
-        which it commits or asks for offsets. Empty until that is known."""
+        """The group that it has joined, or that owns its declared lane. The latter follows from its
+        client.id, or is the first group for which it commits or requests offsets. Empty until it is known."""
         self.member_id = b""
         self.generation = -1
-        """The generation into which it has synced last."""
+        """The generation of its last sync."""
         self.instance: bytes | None = None
-        """Its group_instance_id then."""
+        """Its group_instance_id at that time."""
         self.keeps = False
         """See `plan.Joined.keeps`."""
         self.session_seconds = 0.0
@@ -92,36 +92,40 @@ class Member:
         """When its session timeout is over, in seconds."""
         # What its group gave it
         self.lanes: Lanes = {}
-        """The lanes that its group gave it, or those of the lane that it names."""
+        """The lanes that its group gave it, or the lanes of its declared name."""
         self.plain = False
-        """Whether its group shared nothing when it synced last: it has whole partitions, and no lanes."""
+        """Whether its group shared nothing at its last sync, so that it has whole partitions and no lanes."""
         self.planned: Lanes = {}
-        """The lanes that its group has for it. If these are others, it has to join again (`plan.at_once`)."""
+        """The lanes that its group plans for it. If they differ from its lanes, it has to join again
+        (`plan.at_once`)."""
         self.released: Lanes = {}
-        """What it had before and may still commit, as its client gives it up only after the rebalance."""
+        """Its earlier lanes, for which it may still commit, because its client releases them only after
+        the rebalance."""
         self.epoch = 0
-        """Changes with the lanes: what was asked for in an earlier epoch is for nobody."""
+        """Changes with the lanes. Responses to requests of an earlier epoch are dropped."""
         self.syncs = 0
-        """How many times its group gave it something, through this process."""
+        """How often its group gave it partitions through this process."""
         self.heartbeats = 0
         """How many heartbeats it has sent since then, on any connection."""
         # Whether it begins where the group has committed
         self.unasked: set[TopicPartition] = set()
-        """Partitions of which it gets nothing until it has asked for their committed offsets. A client that
-        does not ask keeps the position that it had earlier. Nobody would read what lies before that of ranges
-        that are new to it. (kafka-python forgets an assignment that comes just as a poll ends.)"""
+        """Partitions of which it gets nothing until it has requested their committed offsets. A client
+        that does not request them keeps its earlier position. Then nobody would read the records before
+        that position in its new ranges. (kafka-python forgets an assignment that arrives just as a poll
+        ends.)"""
         self._given: Lanes = {}
-        """What it was given last, whole partitions as well."""
+        """Its last assignment, including whole partitions."""
         self._has_shared = False
         """Whether its group ever gave it lanes. Until then all hashes are at one offset."""
         self._kept_position = False
-        """Whether it keeps a position from before, or may. It has to give up all, and to join again."""
+        """Whether it keeps an earlier position, or may. It then has to release everything, and to join
+        again."""
         self._gave_up_all = False
-        """Whether it was given nothing because of that. It joins again once it has heard of it. If it still
-        does not ask for offsets after that, its application sets the positions."""
+        """Whether it was given nothing for that reason. It joins again once it knows this. If it still
+        does not request offsets after that, its application sets the positions."""
         # What it was sent
         self.scans: dict[bytes, dict[int, Scan]] = {}
-        """By topic, named as in the fetch, and partition."""
+        """Scans by topic (named as in the fetch) and partition."""
         self.first: dict[TopicPartition, int] = {}
         """The lowest offset that it has fetched of each partition."""
         self.delivered: dict[TopicPartition, int] = {}
@@ -129,10 +133,10 @@ class Member:
         self.ends: dict[TopicPartition, int] = {}
         """The high watermarks in the responses that had records."""
         self.started: dict[TopicPartition, Positions] = {}
-        """How far each hash was done when the member was told its offset. For some hashes another member may
-        have got further: records before that are not for this one."""
+        """The progress of each hash when the member received its offset. For some hashes, another member
+        may have got further. This member does not get those records."""
         self._splits: dict[TopicPartition | None, Split] = {}
-        """By partition. Under None there is the split of all partitions for declared ranges."""
+        """Splits by partition. None is the key of the split of all partitions for declared ranges."""
 
     def __repr__(self) -> str:
         return f"<Member {self.state.name} declared={self.declared} lanes={len(self.lanes)}>"
@@ -146,15 +150,15 @@ class Member:
         self.freeze()
 
     def moves(self) -> None:
-        """Note that it joins on another connection than before: it may not have heard of what it was given.
+        """Note that it joins on another connection than before, so it may not know its last assignment.
 
-        A client that takes a new connection for each generation (kafka-go) must not be told to join again by
-        its first heartbeat, or it would do so for ever. By its second heartbeat it has heard.
+        A client that uses a new connection for each generation (kafka-go) must not be told at its first
+        heartbeat to join again, or it would do so forever. At its second heartbeat it knows its assignment.
         """
         self._kept_position = self.syncs > 0
 
     def freeze(self) -> None:
-        """Give it nothing until it has synced."""
+        """Give it no records until it has synced."""
         self.state = State.FROZEN
         self.epoch += 1
 
@@ -164,22 +168,22 @@ class Member:
 
     @property
     def has_heard(self) -> bool:
-        """Whether its client has heard of what it was given last."""
+        """Return whether its client knows its last assignment."""
         return self.syncs > 0 and self.heartbeats >= _HEARTBEATS
 
     @property
     def frozen(self) -> bool:
-        """Whether it gets nothing until it has synced."""
+        """Whether it gets no records until it has synced."""
         return self.state in _GET_NOTHING
 
     @property
     def keeps_position(self) -> bool:
-        """Whether it may be anywhere in what it was given: it has to give up all, and to join again."""
+        """Whether its position is unknown, so that it has to release everything and to join again."""
         return self._kept_position
 
     @property
     def joins_again(self) -> bool:
-        """Whether it is to join its group again."""
+        """Return whether it has to join its group again."""
         if self.frozen:
             return self.state is State.UNKNOWN
         if self._gave_up_all and not self.has_heard:
@@ -197,11 +201,11 @@ class Member:
         """Give it lanes.
 
         Args:
-            lanes: the lanes that it has now. None if its group shares nothing.
-            planned: the lanes that it is to have.
+            lanes: its lanes from now on. None if its group shares nothing.
+            planned: the lanes that it will have.
             now: in seconds.
-            owned: the partitions in which its client goes on where it is, or has more to commit.
-            whole: the partitions that it has if its group shares nothing.
+            owned: the partitions in which its client keeps its position, or has more to commit.
+            whole: its whole partitions if its group shares nothing.
         """
         self._has_shared = self._has_shared or lanes is not None
         self._begin(dict.fromkeys(whole, FULL) if lanes is None else lanes)
@@ -218,7 +222,7 @@ class Member:
         self.confirm(now)
 
     def _begin(self, given: Lanes) -> None:
-        """Note in which partitions it has to begin from the committed offsets; see `unasked`."""
+        """Note the partitions in which it has to begin from the committed offsets, see `unasked`."""
         self.unasked = {
             place
             for place, ranges in given.items()
@@ -231,7 +235,7 @@ class Member:
         self._kept_position, self._gave_up_all = False, self._kept_position
 
     def _forget_but(self, kept: Collection[TopicPartition]) -> None:
-        """Forget what it was sent of all partitions but those in which it goes on."""
+        """Forget the records that it was sent, except in partitions in which it continues."""
         self.first = {place: each for place, each in self.first.items() if place in kept}
         self.delivered = {place: each for place, each in self.delivered.items() if place in kept}
         self.ends = {place: each for place, each in self.ends.items() if place in kept}
@@ -243,7 +247,7 @@ class Member:
             self.scans[topic] = {each: scan for each, scan in scans.items() if (topic, each) in kept}
 
     def goes_on(self, places: Iterable[TopicPartition]) -> bool:
-        """Whether it may get records of partitions: its client has asked for the committed offsets."""
+        """Return whether it may get records of partitions: its client has requested the committed offsets."""
         if self.unasked.isdisjoint(places):
             return True
         self._kept_position = self._kept_position or self.has_heard
@@ -255,7 +259,7 @@ class Member:
             self.synced(None, {}, now)
 
     def confirm(self, now: float) -> None:
-        """Note that the group knew it at a time: its session timeout counts from then."""
+        """Note a time when the group knew the member. Its session timeout starts then."""
         self.expires_at = max(self.expires_at, now + self.session_seconds)
 
     def lives(self, now: float) -> bool:
@@ -263,7 +267,7 @@ class Member:
         return not self.frozen and now <= self.expires_at
 
     def gets(self, epoch: int, now: float) -> bool:
-        """Whether it gets what it asked for in an epoch."""
+        """Return whether it still gets records that it requested in this epoch."""
         if self.declared is None and not self.plain and now > self.expires_at:
             return False  # others may have its lanes already
         return not self.frozen and epoch == self.epoch
@@ -274,8 +278,8 @@ class Member:
         """Return its state (`MemberSeen.state`) and its lanes.
 
         Args:
-            positions: what is known of its group's.
-            ends: the high watermarks that are known.
+            positions: the known positions of its group.
+            ends: the known high watermarks.
         """
         places = self.lanes or dict.fromkeys(self.first, self.declared or ())
         lanes: list[LaneSeen] = []
@@ -297,26 +301,29 @@ class Member:
     # Its lanes
 
     def has(self, place: TopicPartition) -> bool:
-        """Whether it has a partition, in whole or in part, or its group gives it none."""
+        """Return whether it has a partition, in whole or in part.
+
+        True if its group gives it no partitions.
+        """
         return self.declared is not None or self.plain or place in self.lanes
 
     def commits(self, place: TopicPartition) -> KeyRanges | None:
-        """Return the key ranges for which it commits. None for the whole partition."""
+        """Return the key ranges for which it commits, or None for the whole partition."""
         return self.released.get(place) or self.ranges(place)
 
     def ranges(self, place: TopicPartition) -> KeyRanges | None:
-        """Return its key ranges of a partition. None if no lane is known."""
+        """Return its key ranges of a partition, or None if no lane is known."""
         return self.declared or self.lanes.get(place)
 
     def scan(self, topic: bytes, partition: int) -> Scan:
-        """Return what was scanned of a partition, and keep it from now on."""
+        """Return the scan of a partition, and keep it from now on."""
         return self.scans.setdefault(topic, {}).setdefault(partition, Scan())
 
     def fetches(self, place: TopicPartition, offset: int) -> None:
-        """Note from which offset the member fetches a partition.
+        """Note the offset from which the member fetches a partition.
 
         Raises:
-            TooMany: it has fetched more partitions than are tracked of a member.
+            TooMany: it has fetched more partitions than are tracked for a member.
         """
         if 0 <= offset < self.first.get(place, offset + 1):
             self.first[place] = offset
@@ -327,7 +334,10 @@ class Member:
             self.start(place, None)  # the application reads again what was done
 
     def start(self, place: TopicPartition, positions: Positions | None) -> None:
-        """Note how far each hash of a partition is done. None if it may get all from its offset on."""
+        """Note the progress of each hash of a partition.
+
+        None if it may get all records from its offset on.
+        """
         self._splits.pop(place, None)
         before, ranges = self.started.pop(place, None), self.ranges(place)
         if positions is None or ranges is None or positions.lowest(ranges) == positions.highest(ranges):
@@ -338,9 +348,9 @@ class Member:
             self.forget(*place)  # what others had done was scanned as nothing for it
 
     def lane(self, place: TopicPartition, offset: int) -> tuple[Split, list[int]] | None:
-        """Return how a partition is split for it, and for each step the lowest offset that passes.
+        """Return how a partition is split for it, and for each step the lowest offset to keep.
 
-        None if all records pass, as they came.
+        Return None if it gets all records unchanged.
         """
         ranges, started = self.ranges(place), self.started.get(place)
         if ranges is None or (ranges == FULL and started is None):
@@ -354,12 +364,12 @@ class Member:
         return split, [max(offset, started.at(start)) for start in split.starts]
 
     def skips(self, place: TopicPartition, offset: int) -> int:
-        """Return the next offset, from an offset on, that may have something for it."""
+        """Return the next offset that may have a record for it, from a given offset on."""
         scan = self.scans.get(place[0], {}).get(place[1])
         return offset if scan is None else scan.after(offset)
 
     def forget(self, topic: bytes, partition: int) -> None:
-        """Forget what was scanned of a partition: its log may have changed."""
+        """Forget the scan of a partition, because its log may have changed."""
         if (scans := self.scans.get(topic)) is not None:
             scans.pop(partition, None)
 

@@ -1,7 +1,7 @@
 """The members of cooperative groups, and the groups, of one process.
 
-A member is identified by its host and client.id, on any connection. With ``--workers`` each group has one
-worker that serves its members.
+A member is identified by its host and client.id, on any connection. With ``--workers``, one worker serves all
+members of a group.
 """
 
 from collections import Counter, OrderedDict
@@ -22,11 +22,11 @@ from proxy.cooperative.shared_fetch import SharedFetches
 from proxy.cooperative.tally import EXCLUSIVE, Cooperative, FilterTally, GroupSeen, MemberSeen, Tell, Told
 
 MAX_MEMBERS: Final = 4096
-"""How many members are tracked. The least recently seen one is dropped first: it has to join its group again,
-and what it has declared is scanned again."""
+"""How many members are tracked. The least recently seen one is dropped first. It has to join its group
+again, and its declared ranges are scanned again."""
 MAX_PLACES: Final = 1 << 20
-"""How many partitions are tracked that members have fetched, of all members: 130 MB. Those of the member that
-has most of them are dropped first (`Member.first`)."""
+"""The limit of tracked partitions that members have fetched: 130 MB. The partitions of the member with the
+most are dropped first (`Member.first`)."""
 MAX_NAMED: Final = 10
 """How many lanes an error lists if a client asks for a lane that does not exist."""
 INVALID_RANGES: Final = 42
@@ -40,14 +40,14 @@ class Joins(Protocol):
 
     client_id: bytes
     member_id: bytes
-    """Its member id. Empty if it is in no group."""
+    """Its member id, or "" if it is in no group."""
 
     def __hash__(self) -> int:
-        """Return a hash: two connections are never equal."""
+        """Return a hash. Two connections are never equal."""
 
 
 class Denial(NamedTuple):
-    """Why a client does not get the lane that it declares."""
+    """The reason why a client does not get its declared lane."""
 
     code: int
     """Kafka's error code for the client."""
@@ -61,7 +61,7 @@ class Members:
     Args:
         groups: the names of the cooperative groups.
         gateway: identifies this process among all others.
-        tell: takes what happens to groups and their clients, for the log.
+        tell: called with the events of groups and their clients, for the log.
         number: the number of this process among those of the gateway, from 1.
         processes: how many processes the gateway has.
     """
@@ -97,15 +97,15 @@ class Members:
         self._joining: dict[Client, WeakSet[Joins]] = {}
         """By client: its open connections on which it has joined a group."""
         self.places = 0
-        """At most how many partitions are tracked that members have fetched: the last count, and those
-        since."""
+        """An upper limit of the tracked partitions that members have fetched: the last count, plus the
+        additions since."""
         self.tally = FilterTally()
         self.shared_fetches = SharedFetches()
         self.gateway = gateway
         self.tell = tell
         self.lanes: Mapping[str, NamedLane] = {}
-        """Lanes by name. If they change, a client keeps the lane that it has until its last connection is
-        closed. So nobody gets records on which another client may still work."""
+        """Lanes by name. If they change, a client keeps its lane until its last connection is closed. So
+        nobody gets records on which another client may still work."""
         self.claims = Claims()
 
     def __repr__(self) -> str:
@@ -118,7 +118,7 @@ class Members:
         """Return the figures of the groups that this process owns.
 
         Args:
-            now: in seconds. Members whose session timeout is over are left out.
+            now: the time in seconds. Members whose session timeout is over are left out.
         """
         ends: dict[TopicPartition, int] = {}
         for member in self._members.values():
@@ -152,7 +152,7 @@ class Members:
         )
 
     def noted(self, name: bytes, exclusive: str) -> None:
-        """Note why a group shares nothing in its generation. Empty if it may: see `GroupSeen.exclusive`."""
+        """Note why a group shares nothing in its generation; "" if it may (see `GroupSeen.exclusive`)."""
         group = self._groups.get(name)
         if group is None:
             return
@@ -170,14 +170,14 @@ class Members:
         self.tell(Told.REBALANCED, name.decode(errors="replace"), text)
 
     def group(self, name: bytes) -> Group | None:
-        """Return a cooperative group. None if it is not one."""
+        """Return a cooperative group, or None if the group is not cooperative."""
         return self._groups.get(name)
 
     def owner(self, client_id: bytes) -> int:
         """Return the number of the process that serves a client: the owner of its group.
 
         If a client declares ranges, and its client.id begins with no group's name, the owner of the first
-        group serves it. Clients without a group, and those that are refused, stay where they are.
+        group serves it. Clients without a group, and refused clients, stay where they are.
         """
         try:
             found = declared(client_id)
@@ -197,10 +197,10 @@ class Members:
         return self._owners.get(group) == self.number
 
     def declared(self, host: str, client_id: bytes) -> tuple[Declared, Member] | None:
-        """Return what a client.id declares, and its member. None if it declares nothing.
+        """Return the declaration in a client.id, and its member. Return None if it declares nothing.
 
         Raises:
-            RangeError: it can't be read, or there is no such lane.
+            RangeError: the declaration is invalid, or there is no such lane.
         """
         found = declared(client_id)
         if found is None:
@@ -215,7 +215,7 @@ class Members:
         return found, member
 
     def _lane(self, client_id: bytes, found: Declared) -> Member:
-        """Return a new member with the lane that it declares.
+        """Return a new member with the declared lane.
 
         Raises:
             RangeError: there is no such lane.
@@ -240,15 +240,15 @@ class Members:
     def denied(
         self, client: Client, member: Member, places: Iterable[TopicPartition], *, claims: bool
     ) -> Denial | None:
-        """Return why a client can't have its lane of some partitions. None if it can.
+        """Return why a client can't have its lane of some partitions, or None if it can.
 
-        It can if its group is not known yet: there is nothing to compare.
+        It can if its group is not known yet, because there is nothing to compare.
 
         Args:
-            client: whose lane it is.
+            client: the client.
             member: its member.
             places: the partitions.
-            claims: keep the lane for the client, until its last connection is closed.
+            claims: whether to reserve the lane for the client until its last connection is closed.
         """
         if not member.group:
             return None
@@ -279,14 +279,14 @@ class Members:
                 max(self._members.values(), key=lambda member: len(member.first)).first.clear()
 
     def _named_by(self, own_id: bytes) -> bytes:
-        """Return the group whose name a client's own id is, or begins with. Empty if there is none."""
+        """Return the group whose name a client's own id is, or begins with. Return "" if there is none."""
         names = (name for name in self._groups if own_id == name or own_id.startswith(name + b"."))
         return max(names, key=len, default=b"")
 
     def is_bound(self, client_id: bytes) -> bool:
-        """Whether a client.id is bound to a cooperative group: it begins with the group's name and a dot.
+        """Return whether a client.id begins with a cooperative group's name and a dot, and so is bound to it.
 
-        So a process that has just started knows whose each fetch is.
+        So a process that has just started knows the group of each fetch.
         """
         return any(client_id.startswith(name + b".") for name in self._groups)
 

@@ -1,7 +1,7 @@
-"""How members join a group, on the wire: JoinGroup v0 to v9, SyncGroup v0 to v5, and what is in them.
+"""Messages for joining a group: JoinGroup v0 to v9, SyncGroup v0 to v5, and their contents.
 
-One protocol, `PROTOCOL`, is put in front of those that a member offers. A coordinator picks a protocol that
-all members have. So a group shares partitions only if all its members are behind the gateway.
+One protocol, `PROTOCOL`, is put in front of a member's own ones. A coordinator chooses a protocol that all
+members have. So a group shares partitions only if all its members connect through the gateway.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -24,9 +24,9 @@ from proxy.protocol.primitives import Malformed
 PROTOCOL: Final = b"fetchgate.keyrange.1"
 CONSUMER: Final = b"consumer"
 _REJOIN: Final = {"throttle_time_ms": 0, "error_code": 27}
-"""REBALANCE_IN_PROGRESS."""
+"""A response with REBALANCE_IN_PROGRESS."""
 _OWNED_SINCE: Final = 1
-"""From this version on, subscriptions list the partitions that the client has."""
+"""From this version on, subscriptions list the client's partitions."""
 _OFFER: Final = b"fgj1"
 _LANES: Final = b"fgk1"
 _LANES_SCHEMA: Final = "lanes:[topic:string partition:int32 ranges:[first:uint32 last:uint32]]"
@@ -36,7 +36,7 @@ _OFFER_SCHEMA: Final = (
 )
 _GIVEN_SCHEMA: Final = f"{_LANES_SCHEMA} {_LANES_SCHEMA.replace('lanes', 'planned')}"
 _OLD: Final = (int(ApiKey.JOIN_GROUP), 0)
-"""A key and a version without compact strings: the data within messages of groups is written so."""
+"""A key and a version without compact strings. The data inside group messages has this form."""
 
 
 # JoinGroup
@@ -54,7 +54,7 @@ class Join:
     member_id: bytes
     protocol_type: bytes
     protocols: tuple[tuple[bytes, bytes], ...]
-    """Name and metadata of each, by preference."""
+    """Name and metadata of each protocol, by preference."""
 
     def with_offer(self, offer: bytes) -> bytes:
         """Return the request with `PROTOCOL` in front of the others."""
@@ -66,7 +66,7 @@ def read_join(frame: bytes) -> Join:
     """Read a JoinGroup request.
 
     Raises:
-        ProtocolError: it is none.
+        ProtocolError: the frame is no such request.
     """
     request = read_request(frame)
     found = request.message
@@ -111,7 +111,7 @@ def read_joined(frame: bytes, version: int) -> JoinedGroup:
     """Read a JoinGroup response.
 
     Raises:
-        ProtocolError: it is none.
+        ProtocolError: the frame is no such response.
     """
     found = read_response(schemas.JOIN_GROUP, frame, ApiKey.JOIN_GROUP, version)
     return JoinedGroup(
@@ -146,11 +146,11 @@ class Sync:
     instance: bytes | None
     """group_instance_id (KIP-345)."""
     protocol: bytes
-    """The client's own. Empty below v5."""
+    """The client's own protocol. Empty below v5."""
     assignments: tuple[tuple[bytes, bytes], ...]
 
     def with_assignments(self, assignments: Sequence[tuple[bytes, bytes]]) -> bytes:
-        """Return the request of `PROTOCOL`, with other assignments."""
+        """Return the request for `PROTOCOL`, with other assignments."""
         listed = [{"member_id": member_id, "assignment": data} for member_id, data in assignments]
         return with_fields(self.frame, self.message, protocol_name=PROTOCOL, assignments=listed)
 
@@ -159,7 +159,7 @@ def read_sync(frame: bytes) -> Sync:
     """Read a SyncGroup request.
 
     Raises:
-        ProtocolError: it is none.
+        ProtocolError: the frame is no such request.
     """
     request = read_request(frame)
     found = request.message
@@ -197,7 +197,7 @@ def read_synced(frame: bytes, version: int) -> Synced:
     """Read a SyncGroup response.
 
     Raises:
-        ProtocolError: it is none.
+        ProtocolError: the frame is no such response.
     """
     found = read_response(schemas.SYNC_GROUP, frame, ApiKey.SYNC_GROUP, version)
     protocol, given = found.get("protocol_name") or b"", found["assignment"] or b""
@@ -211,7 +211,7 @@ def heartbeat_member(frame: bytes) -> bytes:
     """Return the member id in a Heartbeat request.
 
     Raises:
-        ProtocolError: it is none.
+        ProtocolError: the frame is no such request.
     """
     return string(read_request(frame).message, "member_id")
 
@@ -220,7 +220,7 @@ def heartbeat_error(frame: bytes, version: int) -> int:
     """Return the error code of a Heartbeat response.
 
     Raises:
-        ProtocolError: it is none.
+        ProtocolError: the frame is no such response.
     """
     error: int = read_response(schemas.HEARTBEAT, frame, ApiKey.HEARTBEAT, version)["error_code"]
     return error
@@ -244,24 +244,25 @@ class Offer:
     """The metadata of `PROTOCOL` in a JoinGroup request."""
 
     gateway: bytes
-    """The process that serves the member."""
+    """The gateway process that serves the member."""
     binding: bytes
-    """By what its fetches are recognized: host and client.id."""
+    """The identification of its fetches: host and client.id."""
     planned: Mapping[TopicPartition, int]
     held: Lanes
     unknown: bool
     keeps: bool
-    """See `Joined` for these four."""
+    """See `Joined` for these four fields."""
     own: bytes
-    """The metadata of the first protocol that its client offers."""
+    """The metadata of its client's first protocol."""
 
     def encoded(self) -> bytes:
         """Return the offer as user data of a consumer's subscription to the same topics.
 
-        A broker of 4.0 or later reads the subscriptions of all members. If it can't, no rebalance completes.
+        A broker of 4.0 or later reads the subscriptions of all members. If one is unreadable, no rebalance
+        completes.
 
         Raises:
-            ProtocolError: what the client offers is no subscription.
+            ProtocolError: the client's metadata is no subscription.
         """
         topics = fields_at(schemas.SUBSCRIPTION, 0)[1]
         user_data = body(
@@ -297,7 +298,7 @@ def read_offer(data: bytes) -> Offer:
     """Read the metadata of `PROTOCOL`.
 
     Raises:
-        ProtocolError: it is another protocol's.
+        ProtocolError: the metadata belongs to another protocol.
     """
     data = _subscription(data)["user_data"] or b""
     if not data.startswith(_OFFER):
@@ -329,13 +330,13 @@ def joined(member_id: bytes, offer: Offer) -> Joined:
 
 
 def read_owned(own: bytes) -> tuple[frozenset[TopicPartition], int, int]:
-    """Return the partitions that a client says it has, and where they begin and end in what it offers.
+    """Return the partitions that a client lists as its own, and their span in its metadata.
 
-    Clients list them with incremental rebalancing (KIP-429, v1 of a subscription). Other clients have given
-    up all. kafka-go sends v1, but leaves them out.
+    Clients list them with incremental rebalancing (KIP-429, v1 of a subscription). Other clients have
+    released all partitions. kafka-go sends v1 without them.
 
     Raises:
-        ProtocolError: what it offers is no subscription of a consumer.
+        ProtocolError: the metadata is no subscription of a consumer.
     """
     if int.from_bytes(own[:2]) < _OWNED_SINCE:
         return frozenset(), len(own), len(own)
@@ -347,10 +348,10 @@ def read_owned(own: bytes) -> tuple[frozenset[TopicPartition], int, int]:
 
 
 def without_owned(own: bytes, places: Collection[TopicPartition]) -> bytes:
-    """Return what a client offers, without some of the partitions that it has.
+    """Return a client's metadata without some of its own partitions.
 
     Raises:
-        ProtocolError: what it offers is no subscription of a consumer.
+        ProtocolError: the metadata is no subscription of a consumer.
     """
     owned, begin, end = read_owned(own)
     if owned.isdisjoint(places):
@@ -373,10 +374,10 @@ def _topics(places: Sequence[TopicPartition]) -> list[dict[str, Any]]:
 
 
 def read_assignment(data: bytes) -> tuple[list[TopicPartition], bytes]:
-    """Read an assignment of a consumer (ConsumerProtocolAssignment.json): partitions, and the user data.
+    """Read a consumer's assignment (ConsumerProtocolAssignment.json): the partitions and the user data.
 
     Raises:
-        ProtocolError: it is none.
+        ProtocolError: the bytes are no assignment.
     """
     if not data:
         return [], b""
@@ -399,7 +400,7 @@ def with_lanes(lanes: Lanes, planned: Lanes) -> bytes:
 
 
 def read_lanes(data: bytes) -> tuple[Lanes, Lanes]:
-    """Read what `with_lanes` made.
+    """Read the assignment that `with_lanes` made.
 
     Raises:
         ProtocolError: it is another assignment.

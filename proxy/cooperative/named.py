@@ -1,4 +1,4 @@
-"""Lanes with names, which the operator declares: key ranges of partitions, for one group."""
+"""Named lanes, declared by the operator: key ranges of partitions, for one group."""
 
 import json
 import re
@@ -17,7 +17,7 @@ class NamedLane(NamedTuple):
 
     group: bytes
     ranges: Mapping[TopicPartition, KeyRanges]
-    """By topic and partition. The lane has no other partitions."""
+    """Ranges by topic and partition. The lane has no other partitions."""
 
 
 def named_lanes(text: str) -> dict[str, NamedLane]:
@@ -26,7 +26,7 @@ def named_lanes(text: str) -> dict[str, NamedLane]:
     Without a range, a lane has the whole partition.
 
     Raises:
-        RangeError: they can't be, or two lanes of a group overlap.
+        RangeError: the JSON is invalid, or two lanes of a group overlap.
     """
     try:
         document = json.loads(text)
@@ -70,7 +70,7 @@ def _check(lanes: Mapping[str, NamedLane]) -> None:
     """Check that no hash of a partition has two lanes.
 
     Raises:
-        RangeError: one has.
+        RangeError: a hash has two lanes.
     """
     by_place: dict[tuple[bytes, TopicPartition], dict[str, KeyRanges]] = {}
     for name, lane in lanes.items():

@@ -1,7 +1,7 @@
 """Committed offsets on the wire: OffsetCommit v2 to v9, TxnOffsetCommit v0 to v5 and OffsetFetch v1 to v9.
 
-Later versions name topics by id, and are not offered to a member. Frames are whole, with their 4-byte length.
-Commits are rare, so they are read into `Entry` objects, and written again.
+Later versions name topics by id, and are not offered to a member. Frames are complete, with their 4-byte
+length. Commits are rare, so they are read into `Entry` objects and encoded again.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -52,7 +52,7 @@ class Commit:
 
     @property
     def places(self) -> list[TopicPartition]:
-        """The partitions for which it commits."""
+        """The partitions of the commit."""
         return [(entry.topic, entry.partition) for entry in self.entries]
 
     @property
@@ -80,14 +80,14 @@ _COMMITS: Final = {
     int(ApiKey.OFFSET_COMMIT): schemas.OFFSET_COMMIT,
     int(ApiKey.TXN_OFFSET_COMMIT): schemas.TXN_OFFSET_COMMIT,
 }
-"""API key -> response."""
+"""API key -> the schema of the response."""
 
 
 def read_commit(frame: bytes) -> Commit:
     """Read an OffsetCommit request of v2 to v9, or a TxnOffsetCommit request of v0 to v5.
 
     Raises:
-        ProtocolError: it is none.
+        ProtocolError: the frame is no such request.
     """
     request = read_request(frame)
     found = request.message
@@ -109,7 +109,7 @@ def read_answered(frame: bytes, commit: Commit) -> list[Entry]:
     """Read the response to an OffsetCommit: the error code of each partition.
 
     Raises:
-        ProtocolError: it is none.
+        ProtocolError: the frame is no such response.
     """
     schema = _COMMITS[commit.api_key]
     return list(_entries(read_response(schema, frame, commit.api_key, commit.version)))
@@ -154,7 +154,7 @@ class FetchedGroup:
     entries: tuple[Entry, ...] = ()
     error_code: int = 0
     everything: bool = False
-    """Whether a request asks for all partitions of the group."""
+    """Whether a request is for all partitions of the group."""
 
 
 @dataclass(slots=True)
@@ -174,7 +174,7 @@ def read_offset_fetch(frame: bytes) -> OffsetFetch:
     """Read an OffsetFetch request of v1 to v9.
 
     Raises:
-        ProtocolError: it is none.
+        ProtocolError: the frame is no such request.
     """
     request = read_request(frame)
     version, message = request.version, request.message
@@ -198,7 +198,7 @@ class FetchedOffsets:
     version: int
     message: Struct
     groups: tuple[FetchedGroup, ...]
-    """Up to v7 one group, without a name."""
+    """The groups. Up to v7, one group without a name."""
 
     def with_groups(self, groups: Iterable[FetchedGroup]) -> bytes:
         """Return the response with other entries."""
@@ -220,7 +220,7 @@ def read_fetched_offsets(frame: bytes, version: int) -> FetchedOffsets:
     """Read the response to an OffsetFetch of v1 to v9.
 
     Raises:
-        ProtocolError: it is none.
+        ProtocolError: the frame is no such response.
     """
     message = read_response(schemas.OFFSET_FETCH, frame, ApiKey.OFFSET_FETCH, version)
     groups = [
@@ -240,8 +240,8 @@ def _fetched(entry: Entry) -> dict[str, Any]:
 
 ASKS: Final = 2
 FLEXIBLE_ASKS: Final = 6
-"""The versions of `offset_fetch`. A broker that takes a flexible commit, or another, takes that one as
-well."""
+"""The versions of `offset_fetch`, for flexible commits and for others. A broker that supports the commit
+also supports this version."""
 
 
 def offset_fetch(commit: Commit) -> bytes:

@@ -1,8 +1,8 @@
-"""Who has which lane: a pure function of a group's members, what they held, and the partitions.
+"""Assigns lanes: a pure function of a group's members, their earlier lanes, and the partitions.
 
 A topic with at most as many subscribers as partitions keeps the assignment of the leading client. In a topic
-with more subscribers each of them gets one partition. All partitions have equally many members, or one more.
-The hashes of a partition are cut into equal parts, in the order in which the members held them.
+with more subscribers, each gets one partition. The numbers of members of two partitions differ by at most
+one. The hashes of a partition are cut into equal parts, in the order in which the members held them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ from proxy.cooperative.positions import TopicPartition
 from proxy.cooperative.ranges import FULL, KeyRange, KeyRanges, overlap, within
 
 Lanes: TypeAlias = dict[TopicPartition, KeyRanges]
-"""What one member has."""
+"""The lanes of one member."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,15 +26,15 @@ class Joined:
     topics: frozenset[bytes]
     """The topics to which it subscribes."""
     planned: Mapping[TopicPartition, int] = field(default_factory=dict)
-    """The first hash of each partition that it had in the last plan."""
+    """The first hash of each partition in its last planned lanes."""
     held: Mapping[TopicPartition, KeyRanges] = field(default_factory=dict)
-    """The lanes that it has. Its client may keep its position in them."""
+    """Its present lanes. Its client may keep its position in them."""
     owned: frozenset[TopicPartition] = frozenset()
-    """The partitions that its client goes on processing during a rebalance (incremental rebalancing)."""
+    """The partitions that its client continues to process during a rebalance (incremental rebalancing)."""
     unknown: bool = False
-    """Whether this process does not know what it has."""
+    """Whether this process does not know its lanes."""
     keeps: bool = False
-    """Whether its client keeps its position, and the records in hand, in a partition that it had and gets
+    """Whether its client keeps its position and unprocessed records in a partition that it had and gets
     again."""
 
 
@@ -44,10 +44,11 @@ def plan(
     """Return the lanes of each member, by member id.
 
     Args:
-        members: all that have joined.
-        assigned: the leading client's assignment, by member id: no partition to two members. With incremental
-            rebalancing it leaves out a partition that moves to another member but is not yet given up.
-        shares: whether partitions may be shared. If not, the assignment stays.
+        members: all joined members.
+        assigned: the leading client's assignment, by member id. No partition has two members. With
+            incremental rebalancing it leaves out a partition that moves to another member but is not released
+            yet.
+        shares: whether partitions may be shared. If not, the assignment does not change.
     """
     lanes: dict[bytes, Lanes] = {member.member_id: {} for member in members}
     partitions: dict[bytes, set[int]] = {}
@@ -72,16 +73,16 @@ def plan(
 
 
 def at_once(member: Joined, lanes: Lanes, members: Sequence[Joined]) -> Lanes:
-    """Return the lanes that a member gets at once. It joins again for the others.
+    """Return the lanes that a member gets at once. It has to join again for its other lanes.
 
-    A client may keep its position in a partition that it had and gets again: with incremental rebalancing,
-    and some clients always do. Of ranges that are new to it, it would never read what lies before that
-    position. So it first gets nothing of such a partition, and then begins from the committed offset.
+    A client may keep its position in a partition that it had and gets again. With incremental rebalancing it
+    does, and some clients always do. In its new ranges, it would never read the records before that position.
+    So it first gets nothing of such a partition, and then begins from the committed offset.
 
-    With incremental rebalancing a client also goes on with records of ranges that it has lost, and commits
-    them later. So it keeps a partition only with the same ranges, and nobody gets what another member still
-    has. The same is true of a client that `keeps` its records in hand; but it processes nothing while it
-    joins.
+    With incremental rebalancing, a client also continues to process records of ranges that it has lost, and
+    commits them later. So it keeps a partition only with the same ranges, and nobody gets ranges that another
+    member still has. The same applies to a client that `keeps` unprocessed records, except that it processes
+    nothing while it joins.
     """
     if member.unknown:
         return {}
@@ -97,7 +98,7 @@ def at_once(member: Joined, lanes: Lanes, members: Sequence[Joined]) -> Lanes:
 
 
 def _goes_on(member: Joined, place: TopicPartition, ranges: KeyRanges) -> bool:
-    """Whether a client may have these ranges, wherever it is in the partition."""
+    """Return whether a client may have these ranges at any position in the partition."""
     if place in member.owned or (member.keeps and place in member.held):
         return ranges == member.held.get(place)
     return place not in member.held or within(ranges, member.held[place])
@@ -110,7 +111,7 @@ def cut(parts: int) -> list[KeyRange]:
 
 
 def _spread(topic: bytes, numbers: Sequence[int], members: Sequence[Joined]) -> dict[int, list[Joined]]:
-    """Give each member one partition: the one that it held, if all get equally many members."""
+    """Give each member one partition. It is the one that it held, if the numbers of members stay equal."""
     least, more = divmod(len(members), len(numbers))
     found: dict[int, list[Joined]] = {number: [] for number in numbers}
     left: list[Joined] = []
@@ -132,9 +133,9 @@ def _spread(topic: bytes, numbers: Sequence[int], members: Sequence[Joined]) -> 
 
 
 def _order(topic: bytes, member: Joined, number: int | None = None) -> tuple[int, bytes]:
-    """Return a key that sorts members by the hashes that they held, of one partition or of any.
+    """Return a sort key: the hashes that a member held, of one partition or of any.
 
-    Members that held nothing come last.
+    Members without hashes come last.
     """
     starts = [
         start

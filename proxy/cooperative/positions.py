@@ -1,7 +1,7 @@
-"""How far each hash of a partition is done: what a cooperative group commits in place of one offset.
+"""The progress of each hash of a partition. A cooperative group commits it instead of one offset.
 
-Kafka has the lowest offset as the committed one, and the map in the metadata beside it
-(`committed_metadata`). A consumer that reads only the committed offset reads some records again, and misses
+Kafka stores the lowest offset as the committed one, and the map in the metadata beside it
+(`committed_metadata`). A consumer that only uses the committed offset reads some records again, but misses
 none.
 """
 
@@ -15,9 +15,9 @@ from proxy.cooperative.key_hash import SPACE
 from proxy.cooperative.ranges import KeyRanges
 
 MURMUR2, BY_OFFSET = 1, 2
-"""The hashes of a map."""
+"""The hash functions of a map."""
 MOST_CHARACTERS: Final = 4095
-"""The default of offset.metadata.max.bytes, which counts UTF-16 units, less one for the NUL that
+"""The default of offset.metadata.max.bytes, which counts UTF-16 units, minus one for the NUL that
 confluent-kafka appends."""
 _STEP_CHARACTERS: Final = 18
 """The longest step in base64: its start, and up to 9 bytes of its offset."""
@@ -39,7 +39,7 @@ class Positions:
 
     Args:
         starts: the first hash of each step.
-        offsets: its next offset.
+        offsets: the next offset of each step.
         kind: `MURMUR2` or `BY_OFFSET`.
     """
 
@@ -69,7 +69,7 @@ class Positions:
 
     @property
     def base(self) -> int:
-        """The lowest offset. All records before it are done."""
+        """The lowest offset. All records before it are processed."""
         return min(self.offsets)
 
     def at(self, hashed: int) -> int:
@@ -77,7 +77,7 @@ class Positions:
         return self.offsets[bisect_right(self.starts, hashed) - 1]
 
     def lowest(self, ranges: KeyRanges) -> int:
-        """Return the lowest offset within ranges, where their owner begins to fetch."""
+        """Return the lowest offset within ranges. Their owner begins to fetch there."""
         return min(offset for low, high in ranges for offset in self._within(low, high))
 
     def highest(self, ranges: KeyRanges) -> int:
@@ -85,7 +85,7 @@ class Positions:
         return max(offset for low, high in ranges for offset in self._within(low, high))
 
     def at_least(self, other: "Positions", ranges: KeyRanges) -> "Positions":
-        """Return the map raised to another one within ranges, where that is higher."""
+        """Return the map, raised to another map within ranges where that one is higher."""
         bounds = {0, *self.starts, *other.starts}
         for low, high in ranges:
             bounds |= {low, high + 1} - {SPACE}
@@ -115,7 +115,8 @@ class Positions:
     def fitted(self, most: int) -> "Positions":
         """Return a coarser map of at most `most` characters.
 
-        It merges the neighbours that lose least, to their lower offset: records are read again, never lost.
+        It merges the neighbours with the smallest difference, to their lower offset. So records may be read
+        again, but are never lost.
         """
         found = self
         while len(found.starts) > 1 and (over := len(found.encoded()) - most) > 0:
@@ -123,7 +124,10 @@ class Positions:
         return found
 
     def _merged(self, number: int) -> "Positions":
-        """Return the map with up to a number of pairs of neighbours merged, each step in one pair at most."""
+        """Return the map after merging up to a number of pairs of neighbours.
+
+        A step is in one pair at most.
+        """
         sizes = [high - low for low, high in pairwise([*self.starts, SPACE])]
         losses = [
             (one - two) * sizes[place] if one > two else (two - one) * sizes[place + 1]
@@ -153,11 +157,11 @@ class Positions:
 
 
 class Committed(NamedTuple):
-    """What Kafka has of a partition: the map, and the application's metadata."""
+    """Kafka's committed data of a partition: the map, and the application's metadata."""
 
     positions: Positions
     metadata: str
-    """The application's own."""
+    """The application's own metadata."""
 
 
 def committed_metadata(positions: Positions, own: str, most: int = MOST_CHARACTERS) -> str:
@@ -177,15 +181,15 @@ def committed_metadata(positions: Positions, own: str, most: int = MOST_CHARACTE
 
 
 def without_map(own: str) -> str:
-    """Return the metadata to commit without a map, so that the application's is never taken for one."""
+    """Return the metadata to commit without a map, in a form that can't be mistaken for a map."""
     return _PREFIX + _OWN + own if own.startswith(_PREFIX) else own
 
 
 def read_committed(offset: int, metadata: str, kind: int = MURMUR2) -> Committed:
-    """Read what Kafka has of a partition.
+    """Read Kafka's committed data of a partition.
 
-    A map is ignored if its base is not the committed offset: a tool has reset the offset, a mirror has
-    translated it, or a plain client has committed. Then all hashes are at that offset.
+    A map is ignored if its base is not the committed offset. Then a tool has reset the offset, a mirror has
+    translated it, or a plain client has committed, and all hashes are at that offset.
 
     Args:
         offset: the committed offset.

@@ -1,6 +1,6 @@
 """Key ranges, and how a partition is split into lanes.
 
-A *key range* is an inclusive pair of hashes. A *lane* is what one member gets of a partition: a set of key
+A *key range* is an inclusive pair of hashes. A *lane* is one member's part of a partition: a set of key
 ranges.
 """
 
@@ -18,7 +18,7 @@ NOBODY: Final = -1
 _CACHED_BYTES: Final = 1 << 20
 """How many bytes of keys each split remembers. A member may have a thousand splits."""
 _KEY_BYTES: Final = 128
-"""The memory that a remembered key takes beside its bytes."""
+"""The memory for a remembered key, in addition to its bytes."""
 
 
 class RangeError(ValueError):
@@ -32,11 +32,11 @@ class Split:
 
     Args:
         lanes: the key ranges of each lane.
-        by_offset: hash the offset of every record, also of those with keys (round robin).
+        by_offset: whether to hash the offset of every record, even with a key (round robin).
         cuts: hashes at which a step begins in any case.
 
     Raises:
-        RangeError: a range is not within the space, or two overlap.
+        RangeError: a range is outside of the space, or two ranges overlap.
     """
 
     __slots__ = ("_room", "_steps", "by_offset", "lanes", "owners", "starts")
@@ -55,16 +55,16 @@ class Split:
             self.starts.append(start)
             self.owners.append(owned[start] if start in owned else self.owners[-1])
         self._steps: dict[bytes | int, int]
-        """The steps of recent keys, as hashing is slow. Each step number is in it, too."""
+        """The steps of recent keys, because hashing is slow. Each step number is a key, too."""
         self._room: int
-        """How many more bytes may be remembered. Below 0 all keys are forgotten before the next new one."""
+        """How many more bytes may be remembered. Below 0, all keys are forgotten before the next new one."""
         self._forget()
 
     def __repr__(self) -> str:
         return f"<Split lanes={len(self.lanes)} steps={len(self.starts)}>"
 
     def steps_of(self, keys: Sequence[bytes | int]) -> list[int]:
-        """Return the step of each key. A key that is already a step number stays."""
+        """Return the step of each key. A key that is already a step number does not change."""
         try:
             return [*map(self._steps.__getitem__, keys)]
         except KeyError:
@@ -75,7 +75,7 @@ class Split:
         return bisect_right(self.starts, hashed) - 1
 
     def _with(self, keys: set[bytes]) -> dict[bytes | int, int]:
-        """Return the remembered steps, with those of some keys."""
+        """Return the remembered steps, including those of some new keys."""
         if self._room < 0:
             self._forget()
         steps = self._steps  # another thread may forget them meanwhile
@@ -94,19 +94,19 @@ def check_ranges(ranges: KeyRanges) -> None:
     """Check the key ranges of one lane.
 
     Raises:
-        RangeError: one is not within the space, or two overlap.
+        RangeError: a range is outside of the space, or two ranges overlap.
     """
     for _ in _steps([ranges]):
         pass
 
 
 def within(ranges: KeyRanges, others: KeyRanges) -> bool:
-    """Whether each range lies in one of the others."""
+    """Return whether each range lies within one of the other ranges."""
     return all(any(low <= start and end <= high for low, high in others) for start, end in ranges)
 
 
 def overlap(one: KeyRanges, other: KeyRanges) -> bool:
-    """Whether any hash is in both."""
+    """Return whether any hash is in both."""
     return any(low <= end and start <= high for low, high in one for start, end in other)
 
 

@@ -1,7 +1,7 @@
-"""Offsets of a partition that hold nothing for a lane, so that they are not fetched again.
+"""Offsets of a partition without records for a lane, so that they are not fetched again.
 
-A client that gets no record asks for the same offset again. Instead of inventing a record, the gateway asks
-the broker for what comes after.
+A client that gets no record requests the same offset again. Instead of inventing a record, the gateway
+requests the next offsets from the broker.
 """
 
 from dataclasses import dataclass
@@ -14,27 +14,27 @@ from proxy.cooperative.filtered import Filtered, LaneRecords
 class Scan:
     """Offsets from `low` to `high` - 1, without a record for the lane and without an end of a transaction.
 
-    A client that has lost a response asks for such an end again.
+    A client that has lost a response requests such an end again.
     """
 
     low: int = -1
     high: int = -1
     leader_epoch: int = -1
-    """The epoch of the last batch there. A fetch from `high` has it as last_fetched_epoch (KIP-595): with the
-    client's own, which is older, the broker would see a divergence."""
+    """The epoch of the last batch in this range. A fetch from `high` sends it as last_fetched_epoch
+    (KIP-595). With the client's own, older epoch, the broker would report a divergence."""
     dropped: Header | None = None
-    """The last batch there that has no record for the lane."""
+    """The last batch in this range without a record for the lane."""
 
     def after(self, offset: int) -> int:
         """Return the fetch offset for the broker, for a client's fetch offset."""
         return self.high if self.low <= offset < self.high else offset
 
     def learn(self, offset: int, found: Filtered, lane: LaneRecords) -> None:
-        """Note a response.
+        """Update the scan from a response.
 
         Args:
             offset: the client's fetch offset.
-            found: the response.
+            found: the split response.
             lane: the lane's share of it.
         """
         low = max(offset, lane.last_kept + 1, lane.last_marker + 1)
@@ -47,12 +47,12 @@ class Scan:
             self.high, self.leader_epoch = found.end, found.leader_epoch
 
     def forget(self) -> None:
-        """Forget it: the log or the lane has changed (errors 1, 3, 6, 74, 75, 100, 103 ...)."""
+        """Forget the scan, because the log or the lane has changed (errors 1, 3, 6, 74, 75, 100, 103 ...)."""
         self.low = self.high = self.leader_epoch = -1
         self.dropped = None
 
     def placeholder(self, offset: int) -> bytes:
-        """Return a batch without data that moves a client from an offset to `high`. Empty if none is needed.
+        """Return a batch without data that moves a client from an offset to `high`, or b"" if none is needed.
 
         Clients of Fetch v12 and later accept it. So they see their lag and the end of the partition.
 

@@ -1,13 +1,13 @@
 """One fetch to the broker serves all members that share a partition (docs/cooperative.md). Sans-IO.
 
-Only members fetch. The response to one member's fetch is split once, and the shares of other members that are
-at the same offset are put aside. A member that asks for what was put aside gets it without the broker. If
+Only members fetch. The response to one member's fetch is split once, and the shares of other members at the
+same offset are stored. A member that requests these records gets its share without asking the broker. If
 another member's fetch is already bringing these records, the member waits for it (is *parked*), at most for
 its own max_wait_ms. In all other cases its fetch goes to the broker, as if it were alone. So no member
-depends on another one: if one leaves, is slow or gets an error, the others fetch for themselves.
+depends on another one. If one leaves, is slow or gets an error, the others fetch for themselves.
 
-A share stands for the response to a fetch of the broker at a certain offset. It is given only to a member
-that would have sent the same fetch, to the same broker, as the same user (`Key`).
+A share is a part of the broker's response to a fetch at a certain offset. A member gets it only if its own
+fetch would have been the same, to the same broker, as the same user (`Key`).
 """
 
 from collections import Counter, deque
@@ -22,13 +22,13 @@ from proxy.cooperative.ranges import FULL, KeyRanges, Split
 from proxy.protocol.primitives import Buffer
 
 PARTITION_BYTES: Final = 8 << 20
-"""How much may be put aside for the members of one partition."""
+"""The limit of stored bytes for the members of one partition."""
 ALL_BYTES: Final = 64 << 20
-"""How much may be put aside in all."""
+"""The limit of all stored bytes."""
 WAIT_SECONDS: Final = 45.0
 """How long a share is kept for a member without a session timeout (fetched.data.max.wait.ms)."""
 UPSTREAM_SECONDS: Final = 60.0
-"""After this time a member fetches from the broker itself. Brokers close connections that are idle for
+"""After this time, a member fetches from the broker itself. Brokers close connections that are idle for
 connections.max.idle.ms (10 minutes)."""
 _NOT_YET: Final = 2**63 - 1
 
@@ -37,7 +37,7 @@ State: TypeAlias = bytes
 
 
 class Want(NamedTuple):
-    """What a fetch asks of one partition."""
+    """The request of a fetch for one partition."""
 
     offset: int
     """The fetch offset for the broker."""
@@ -46,27 +46,30 @@ class Want(NamedTuple):
 
 
 class Wants(NamedTuple):
-    """What a fetch asks for."""
+    """The request of a fetch."""
 
     partitions: Mapping[TopicPartition, Want]
     limits: tuple[int, int, int]
     """min_bytes, max_bytes and isolation_level."""
     wait_until: float
-    """In seconds."""
+    """The time in seconds."""
 
 
 class Key(NamedTuple):
-    """What fetches of a partition must have in common, or the broker would respond differently."""
+    """The common properties that fetches of a partition need.
+
+    If they differ, the broker would respond differently.
+    """
 
     place: TopicPartition
     group: bytes
-    """Empty if its members declare their lanes."""
+    """The group. Empty if its members declare their lanes."""
     broker: str
     limits: tuple[int, int, int]
     max_bytes: int
     leader_epoch: int
-    """The epoch that the client knows. Within one, a leader's log only grows: no record changes its
-    offset."""
+    """The epoch that the client knows. Within one epoch, a leader's log only grows, and no record changes
+    its offset."""
 
 
 @dataclass(slots=True)
@@ -74,22 +77,22 @@ class Share:
     """A member's share of the response to a fetch."""
 
     start: int
-    """The fetch offset, or an offset within the response from which the member went on."""
+    """The fetch offset, or an offset within the response at which the member continued."""
     end: int
     """The offset after the response."""
     found: Filtered
     """The records of this member alone."""
     aborted: Sequence[bytes]
-    """aborted_transactions of the response, as on the wire. They are wrong for a fetch offset above `start`:
-    the client would not learn that a transaction has ended before it."""
+    """aborted_transactions of the response, as on the wire. They are wrong for a fetch offset above
+    `start`, because the client would miss the end of a transaction before it."""
     size: int
-    """How many bytes are kept for the share."""
+    """The memory of the share in bytes."""
     fetched: int
     """How many bytes of records the response had, for all members."""
 
 
 class _Subscription:
-    """A subscriber's lane, and what is put aside for it."""
+    """A subscriber's lane, and its stored shares."""
 
     __slots__ = ("asked_at", "epoch", "member", "ranges", "shares", "started", "upto")
 
@@ -99,11 +102,11 @@ class _Subscription:
         self.started = member.started.get(place)
         self.shares = deque[Share]()
         self.upto = _NOT_YET
-        """The offset that the member will ask for after all of its shares."""
+        """The offset that the member will request after all of its shares."""
         self.asked_at = 0.0
 
     def is_of(self, member: Member, place: TopicPartition) -> bool:
-        """Whether this is still the member's lane: shares for another lane are not its own."""
+        """Return whether this is still the member's lane. Shares for another lane do not belong to it."""
         return (
             self.member is member
             and self.epoch == member.epoch
@@ -113,7 +116,7 @@ class _Subscription:
 
     @property
     def patience(self) -> float:
-        """How long shares are kept for a member that does not ask for them, in seconds."""
+        """How long shares are kept if the member does not request them, in seconds."""
         return self.member.session_seconds or WAIT_SECONDS
 
     def least(self, offset: int, split: Split, step: int) -> int:
@@ -129,12 +132,12 @@ class SharedFetches:
     def __init__(self) -> None:
         self._registry: dict[Key, SharedFetch] = {}
         self.fetches = 0
-        """How many partitions were asked of the broker in fetches that may serve several members."""
+        """How many partitions were requested from the broker in fetches that may serve several members."""
         self.buffered = 0
-        """How many bytes are put aside."""
+        """How many bytes are stored."""
         self.detached: Counter[str] = Counter()
-        """How often the shares of a member were dropped, so that it fetches for itself: ``full`` if there was
-        no room, ``wait`` if it did not ask for them in time."""
+        """How often the shares of a member were dropped, so that it fetches for itself: ``full`` if there
+        was no room, ``wait`` if it did not request them in time."""
 
     def __repr__(self) -> str:
         return f"<SharedFetches {len(self._registry)} buffered={self.buffered}>"
@@ -154,13 +157,13 @@ class SharedFetches:
         self._registry.pop(shared.key, None)
 
     def fit(self) -> None:
-        """Drop shares until the rest fits, each time of the partition that has most of them."""
+        """Drop shares until the rest fits, each time from the partition with the most bytes."""
         while self.buffered > ALL_BYTES:
             max(self._registry.values(), key=lambda shared: shared.buffered).detach_last()
 
 
 class SharedFetch:
-    """Fetches of one partition that serve several members: who has which lane, who fetches, and who waits."""
+    """Fetches of one partition for several members: lanes, fetches at the broker, and waiting members."""
 
     __slots__ = (
         "_registry",
@@ -179,13 +182,13 @@ class SharedFetch:
         self.key = key
         self._subscriptions: dict[Subscriber, _Subscription] = {}
         self.fetching: dict[Subscriber, tuple[int, float]] = {}
-        """Whose fetch is at the broker, by fetch offset, and until when the broker is to respond, in
-        seconds."""
+        """The members with a fetch at the broker, by fetch offset, each with the time in seconds by which
+        the broker must respond."""
         self.parked: dict[Subscriber, None] = {}
-        """Who waits for these fetches. The values mean nothing: a dict keeps the order."""
+        """The members that wait for these fetches, in order. The values have no meaning."""
         self.buffered = 0
         self.state: State | None = None
-        """What the last response said. None if there was none, or if the log may have changed since."""
+        """The state from the last response. None if there was none, or if the log may have changed since."""
         self._split_key: tuple[tuple[KeyRanges, tuple[int, ...]], ...] = ()
         self._split = Split([FULL])
         """The last split. It remembers the hashes of keys."""
@@ -216,11 +219,11 @@ class SharedFetch:
         return None
 
     def has(self, subscriber: "Subscriber") -> bool:
-        """Whether there is a share for a subscriber."""
+        """Return whether there is a share for a subscriber."""
         return subscriber in self._subscriptions and bool(self._subscriptions[subscriber].shares)
 
     def comes(self, subscriber: "Subscriber", offset: int, now: float) -> bool:
-        """Whether another subscriber's fetch is already bringing the records from an offset on."""
+        """Return whether another subscriber's fetch is already bringing the records from an offset on."""
         return subscriber in self._subscriptions and any(
             who is not subscriber and at == offset and until > now
             for who, (at, until) in self.fetching.items()
@@ -235,15 +238,17 @@ class SharedFetch:
         aborted: Sequence[bytes],
         now: float,
     ) -> Filtered | None:
-        """Split the records of a member's response, and put the shares of others aside; return its own.
+        """Split the records of a member's response, and store the shares of others.
 
-        None: the member's lane has changed since it asked.
+        Return the member's own share.
+
+        Return None if the member's lane has changed since its request.
 
         Args:
             subscriber: the member's connection.
-            member: whose response it is.
-            records: as in the response.
-            own: the member's fetch offset. The broker was asked for the same or a higher one.
+            member: the member that gets the response.
+            records: the records of the response.
+            own: the member's fetch offset. The offset in the request to the broker is the same or higher.
             aborted: the response's aborted_transactions.
             now: in seconds.
 
@@ -280,12 +285,12 @@ class SharedFetch:
         return found.of(found.lanes[0])
 
     def note(self, state: State) -> None:
-        """Note what a response says of the partition."""
+        """Note the state of the partition from a response."""
         if self.state is None or _watermark(state) >= _watermark(self.state):  # they may overtake each other
             self.state = state
 
     def forget(self) -> None:
-        """Drop all shares: the log may not be the same any more."""
+        """Drop all shares, because the log may have changed."""
         self.state = None
         for lane in self._subscriptions.values():
             self._clear(lane)
@@ -302,7 +307,7 @@ class SharedFetch:
         """Drop a subscriber's lane and shares, until it asks again.
 
         Args:
-            subscriber: whose they are.
+            subscriber: the subscriber.
             reason: the label in `SharedFetches.detached`. Empty if the subscriber has another lane now.
         """
         if (lane := self._subscriptions.pop(subscriber, None)) is not None:
@@ -311,7 +316,7 @@ class SharedFetch:
                 self._registry.detached[reason] += 1
 
     def leave(self, subscriber: "Subscriber") -> None:
-        """Note that a subscriber does not ask here any more."""
+        """Note that a subscriber does not fetch here any more."""
         self.detach(subscriber)
         self.fetching.pop(subscriber, None)
         self.parked.pop(subscriber, None)
@@ -319,7 +324,7 @@ class SharedFetch:
             self._registry.drop(self)
 
     def _attach(self, subscriber: "Subscriber", member: Member, now: float) -> _Subscription | None:
-        """Note a member's lane. Return None if it overlaps with another member's."""
+        """Note a member's lane. Return None if it overlaps with another member's lane."""
         self.detach(subscriber)
         place = self.key.place
         ranges = member.ranges(place)
@@ -375,9 +380,9 @@ class Subscriber:
     """A member's connection, which takes part in shared fetches.
 
     Args:
-        shared_fetches: those of the process.
-        broker: identifies the broker. Empty, or with a comma, if it is not known which one it is.
-        wake: takes the time in seconds, and lets the member's parked fetch go on.
+        shared_fetches: the shared fetches of the process.
+        broker: identifies the broker. Empty, or with a comma, if the broker is not known for certain.
+        wake: takes the time in seconds, and lets the member's parked fetch continue.
     """
 
     __slots__ = ("_at", "_broker", "_fetching", "_parked", "_registry", "_wake", "_went_at")
@@ -387,21 +392,21 @@ class Subscriber:
         self._broker = "" if "," in broker else broker
         self._at: dict[TopicPartition, SharedFetch] = {}
         self._fetching: list[SharedFetch] = []
-        """To which the member's fetch at the broker belongs."""
+        """The shared fetches to which the member's fetch at the broker belongs."""
         self._parked: dict[SharedFetch, int] = {}
-        """What the member waits for: its fetch offset in each."""
+        """The shared fetches that the member waits for, with its fetch offset in each."""
         self._went_at: float | None = None
         """When the member last sent a fetch to the broker, in seconds."""
 
     def find(self, member: Member, wants: Wants | None, now: float) -> dict[TopicPartition, Share] | None:
-        """Return the shares that are there for a member's fetch.
+        """Return the stored shares for a member's fetch.
 
-        An empty dict means that another member's fetch is bringing them: the member is parked until `wake`.
-        None means that the member's fetch must go to the broker. From then on others may wait for it.
+        An empty dict means that another member's fetch is bringing them, and the member is parked until
+        `wake`. None means that the member's fetch must go to the broker. From then on others may wait for it.
 
         Args:
-            member: who asks.
-            wants: what it asks for. None if the broker must be asked in any case.
+            member: the member.
+            wants: its request. None if the broker must be asked in any case.
             now: in seconds.
         """
         self.unpark()
@@ -441,18 +446,18 @@ class Subscriber:
         return None
 
     def state(self, place: TopicPartition) -> State:
-        """Return what the last response said of a partition, which was in the fetch given to `find`."""
+        """Return the state from the last response for a partition of the fetch that was given to `find`."""
         return self._at[place].state or b""
 
     # The response to a fetch that has gone to the broker
 
     @property
     def places(self) -> list[TopicPartition]:
-        """The shared partitions of the fetch that is at the broker."""
+        """The shared partitions of the fetch at the broker."""
         return [shared.key.place for shared in self._fetching]
 
     def note(self, place: TopicPartition, state: State) -> None:
-        """Note what the response says of a partition, if it has no error for it."""
+        """Note the state of a partition without an error from the response."""
         if (shared := self._under_way(place)) is not None:
             shared.note(state)
 
@@ -470,12 +475,15 @@ class Subscriber:
         aborted: Sequence[bytes],
         now: float,
     ) -> Filtered | None:
-        """See `SharedFetch.split`. None if the partition is not shared."""
+        """See `SharedFetch.split`. Return None if the partition is not shared."""
         shared = self._under_way(place)
         return None if shared is None else shared.split(self, member, records, offset, aborted, now)
 
     def arrived(self) -> list["Subscriber"]:
-        """Note that the response has come; return who has waited for it: call `wake` for each."""
+        """Note that the response has arrived.
+
+        Return the subscribers that waited for it, so that the caller can `wake` them.
+        """
         waiting: dict[Subscriber, None] = {}
         for shared in self._fetching:
             shared.fetching.pop(self, None)
@@ -486,7 +494,7 @@ class Subscriber:
     # Waiting
 
     def wake(self, now: float) -> None:
-        """Let the parked fetch go on, unless all that it waits for is still to come."""
+        """Let the parked fetch continue, unless everything that it waits for is still missing."""
         if any(shared.has(self) or not shared.comes(self, at, now) for shared, at in self._parked.items()):
             self._wake(now)
 
@@ -497,16 +505,16 @@ class Subscriber:
         self._parked = {}
 
     def goes(self, now: float) -> None:
-        """Note that the fetch goes to the broker, whatever other members do."""
+        """Note that the fetch goes to the broker in any case."""
         self.unpark()
         self._went_at = now
 
     def alone(self) -> None:
-        """Share nothing on this connection from now on: the broker may see it as another user."""
+        """Share nothing on this connection from now on, because the broker may see it as another user."""
         self._broker = ""
 
     def end(self, now: float) -> None:
-        """Note that the connection has ended: nobody waits for it, and nothing is kept for it."""
+        """Note that the connection has ended. Nobody waits for it any more, and no shares are kept for it."""
         waiting = self.arrived()
         self.unpark()
         for place in list(self._at):
@@ -515,7 +523,7 @@ class Subscriber:
             each.wake(now)
 
     def _join(self, key: Key) -> SharedFetch:
-        """Return the shared fetch of a key, and leave the one that the partition had before."""
+        """Return the shared fetch of a key. Leave the earlier one of this partition."""
         shared = self._at.get(key.place)
         if shared is None or shared.key != key:
             self._leave(key.place)
@@ -532,7 +540,7 @@ class Subscriber:
 
 
 def _is_current(lane: _Subscription, place: TopicPartition, now: float) -> bool:
-    """Whether a lane is still its member's, and the member gets records."""
+    """Return whether a lane still belongs to its member, and the member gets records."""
     return lane.is_of(lane.member, place) and lane.member.gets(lane.epoch, now)
 
 
@@ -553,7 +561,7 @@ def _from(share: Share, member: Member, place: TopicPartition, offset: int) -> S
 
 
 def _within(shares: dict[TopicPartition, Share], limit: int) -> dict[TopicPartition, Share]:
-    """Return the first shares that fit into a number of bytes, at least one."""
+    """Return the first shares that fit into a number of bytes, but at least one."""
     found: dict[TopicPartition, Share] = {}
     for place, share in shares.items():
         limit -= sum(map(len, share.found.lanes[0].batches))

@@ -1,6 +1,6 @@
-"""Figures of cooperative groups, and who their members are. Sans-IO; needs none of the libraries.
+"""Figures of cooperative groups and their members. Sans-IO, without the libraries of the extra.
 
-Each process has those of the groups that it serves. With ``--workers`` they are pickled and added up.
+Each process has the figures of the groups that it serves. With ``--workers`` they are pickled and added up.
 """
 
 from collections import Counter
@@ -29,16 +29,16 @@ EXCLUSIVE: Final = {
 
 
 class Told(StrEnum):
-    """What the log says of a group or of one of its clients."""
+    """The log lines about a group or one of its clients."""
 
     REFUSED = "client refused"
-    """The client does not get the lane that it declares."""
+    """The client does not get its declared lane."""
     EXCLUSIVE = "group shares no partition"
     REBALANCED = "group rebalanced"
 
 
 Tell: TypeAlias = Callable[[Told, str, str], None]
-"""Takes what happened, the host of the client or the name of the group, and why or how."""
+"""Called with the event, the client's host or the group's name, and a reason or description."""
 
 
 @dataclass(slots=True)
@@ -46,35 +46,34 @@ class FilterTally(Figures):
     """Counts of all members."""
 
     records: Counter[str] = field(default_factory=Counter)
-    """By what became of them, see `RECORDS`."""
+    """Records by their handling, see `RECORDS`."""
     batches: Counter[str] = field(default_factory=Counter)
-    """By what became of them, see `BATCHES`."""
+    """Batches by their handling, see `BATCHES`."""
     upstream_bytes: int = 0
     """Bytes of records from brokers."""
     client_bytes: int = 0
     """Bytes of records for members."""
     skipped_offsets: int = 0
-    """Offsets that were not fetched again, as they had nothing for the lane."""
+    """Offsets that were not fetched again, because they had no record for the lane."""
     commits: Counter[str] = field(default_factory=Counter)
     """Commits for key ranges: ``ok``, or ``error`` from the broker."""
     refused: Counter[int] = field(default_factory=Counter)
-    """Partitions for which the gateway responded with an error of its own, by error code."""
+    """Partitions for which the gateway itself responded with an error, by error code."""
     exclusive: Counter[str] = field(default_factory=Counter)
     """How often a group has begun to share nothing, by reason (`GroupSeen.exclusive`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaneSeen:
-    """What a member has of a partition."""
+    """A member's part of a partition."""
 
     topic: str
     partition: int
     ranges: KeyRanges
     position: int | None
-    """The offset up to which all its records are committed. None if this process does not know."""
+    """The offset up to which all its records are committed. None if this process does not know it."""
     lag: int | None
-    """How many offsets there are up to the end of the partition, without those known to have nothing for
-    it."""
+    """The number of offsets up to the end of the partition, without those known to have no record for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +94,7 @@ class GroupSeen:
 
     name: str
     exclusive: str
-    """Why it shares nothing, a key of `EXCLUSIVE`. Empty if it may share."""
+    """The reason why it shares nothing, a key of `EXCLUSIVE`. Empty if it may share."""
     members: list[MemberSeen]
 
     def lags(self) -> list[int]:
@@ -103,7 +102,7 @@ class GroupSeen:
         return [lane.lag for member in self.members for lane in member.lanes if lane.lag is not None]
 
     def unowned(self) -> int:
-        """Return how many gaps the lanes leave in shared partitions. Nobody reads the records there."""
+        """Return how many gaps the lanes leave in shared partitions. Nobody reads the records in them."""
         by_place: dict[tuple[str, int], list[tuple[int, int]]] = {}
         for member in self.members:
             for lane in member.lanes:
@@ -130,8 +129,8 @@ class Cooperative(Figures):
     reader_fetches: int = 0
     """See `SharedFetches.fetches`."""
     buffered_bytes: int = 0
-    """How many bytes are put aside for members."""
+    """How many bytes are stored for members."""
     detached: Counter[str] = field(default_factory=Counter)
     """See `SharedFetches.detached`."""
     groups: list[GroupSeen] = field(default_factory=list, metadata={ADDS: _by_name})
-    """By name. One process serves each group."""
+    """The groups by name. One process serves each group."""

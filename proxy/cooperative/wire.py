@@ -31,7 +31,7 @@ def read_request(frame: bytes) -> Request:
     """Read a request of a group.
 
     Raises:
-        ProtocolError: it does not fit the schema, or has tags that would be lost.
+        ProtocolError: the frame does not match the schema, or has tags that would be lost.
     """
     api_key, version, correlation_id, client_id, at = request_header(frame, LENGTH_BYTES)
     message = _checked(read(_REQUESTS[api_key], api_key, version, frame, at))
@@ -48,7 +48,7 @@ def string(fields: Struct, name: str) -> bytes:
     """Return a string that must not be null.
 
     Raises:
-        Malformed: it is.
+        Malformed: the string is null.
     """
     value: bytes | None = fields[name]
     if value is None:
@@ -57,7 +57,7 @@ def string(fields: Struct, name: str) -> bytes:
 
 
 def _checked(message: Struct) -> Struct:
-    """Refuse tags within arrays: elements are written anew, and no version here has tags there."""
+    """Refuse tags within arrays. Elements are encoded again, and no version here has tags there."""
     if any(struct.tags != NO_TAGS for struct, depth in structs(message) if depth):
         raise Malformed("an element with tags")
     return message

@@ -1,27 +1,27 @@
-"""Limits the bytes that the process buffers, and decides which brokers wait at the limit. Sans-IO.
+"""Limits the buffered bytes of the process, and decides which brokers wait at the limit. Sans-IO.
 
-An expanded response can't be streamed: its length and its counts stand first, and they depend on the entries
-that the broker left out. So it is buffered until it is whole. What a client does not read is buffered too: in
-the process, and by the system for its two sockets. `Budget` is for all of these. Requests that are buffered
-until they are whole have a limit of their own: see `RequestBudget`.
+An expanded response can't be streamed. Its length and its counts come first, and they depend on the entries
+that the broker left out. So the response is buffered until it is complete. Bytes that a client does not read
+are buffered too: in the process, and by the system for its two sockets. `Budget` limits all of these.
+Incomplete requests have their own limit, see `RequestBudget`.
 
-KIP-74 saves memory by requesting less from brokers (``max_bytes``). That would not help here: over the limit,
-fetches go without a session, and their responses are forwarded in pieces, whatever their size. A client's
-``max_bytes`` never changes.
+KIP-74 saves memory by requesting less from brokers (``max_bytes``). That would not help here: above the
+limit, fetches do not use a session, and their responses are forwarded in pieces, whatever their size. A
+client's ``max_bytes`` never changes.
 """
 
 from typing import Final, Protocol
 
 STALL_SECONDS: Final = 30.0
-"""The longest time without progress of a connection for which others wait, or while memory is short."""
+"""The longest time without progress for a connection that makes others wait, or while memory is short."""
 SILENT_SECONDS: Final = 4.0
-"""After so long without progress a client is taken for one that does not read."""
+"""After this time without progress, a client counts as one that does not read."""
 REQUESTS_PART: Final = 4
-"""Incomplete requests may take this part of what responses may: a quarter."""
+"""Incomplete requests may use this fraction of the limit for responses: a quarter."""
 
 
 class Holder(Protocol):
-    """A connection, for the budget."""
+    """A connection, as the budget sees it."""
 
     buffered_changed_at: float
     """When it last made progress: its response grew, or its client read something."""
@@ -40,13 +40,13 @@ class Holder(Protocol):
 class Budget:
     """The buffered bytes of all connections, with one limit.
 
-    Over the limit, brokers of connections with a large incomplete response are not read. The exception is the
-    connection that has buffered longest and whose client reads its responses. So one always goes on, and all
-    do in turn. If what clients do not read reaches the limit alone, all wait until those clients read or are
-    closed. Slow clients that do read let one go on all the same.
+    Over the limit, brokers of connections with a large incomplete response are not read. One connection is
+    excepted: the one that has buffered longest, if its client reads its responses. So one always continues,
+    and all do in turn. If unread bytes of clients alone reach the limit, all wait until those clients read or
+    are closed. If these clients read slowly, one still continues.
 
-    A connection that makes no progress for `STALL_SECONDS` is closed, if it is the reason that others wait or
-    that memory is short; the one that holds most goes first. The time of one that has waited starts again.
+    A connection without progress for `STALL_SECONDS` is closed if others wait because of it, or memory is
+    short. The one that holds most is closed first. For a connection that has waited, the time starts again.
     """
 
     __slots__ = ("_holders", "_reads_on", "_released", "_waiting", "limit", "total")
@@ -55,19 +55,19 @@ class Budget:
         self.limit = limit
         self.total = 0
         self._holders: dict[Holder, tuple[int, bool]] = {}  # in the order in which they began to buffer
-        """Bytes, and whether it may be made to wait."""
+        """For each connection its buffered bytes, and whether it may be made to wait."""
         self._waiting: set[Holder] = set()
         self._released: set[Holder] = set()
-        """Those that waited and go on since `stalled` was last called."""
+        """The connections that waited, and have continued since the last call of `stalled`."""
         self._reads_on = False
-        """What lies at the limit is read by its clients, if slowly."""
+        """Clients read the bytes that fill the limit, but slowly."""
 
     def __repr__(self) -> str:
         return f"<Budget {self.total} of {self.limit}, {len(self._holders)} hold, {len(self._waiting)} wait>"
 
     @property
     def over(self) -> bool:
-        """Whether more is buffered than the limit."""
+        """Whether more bytes are buffered than the limit."""
         return self.total > self.limit
 
     @property
@@ -80,8 +80,9 @@ class Budget:
 
         Args:
             holder: the connection.
-            buffered: all its bytes.
-            may_wait: a response is incomplete and large. A small one costs less than it delays.
+            buffered: all its buffered bytes.
+            may_wait: whether a response is incomplete and large. Buffering a small one costs less than its
+                delay.
         """
         self.total += buffered - self._holders.get(holder, (0, False))[0]
         if buffered:
@@ -92,7 +93,7 @@ class Budget:
         self.settle()
 
     def stalled(self, now: float) -> Holder | None:
-        """Return the connection to close: it made no progress for `STALL_SECONDS` at the cost of others.
+        """Return the connection to close, which made no progress for `STALL_SECONDS` at the cost of others.
 
         Its broker stopped in the middle of a response, or its client does not read. Call this every few
         seconds.
@@ -119,7 +120,7 @@ class Budget:
         return max(silent, key=lambda holder: self._holders[holder][0], default=None)
 
     def settle(self) -> None:
-        """Decide which connections wait. Call it too when a connection's `can_go_on` changes."""
+        """Decide which connections wait. Also call this when a connection's `can_go_on` changes."""
         if not self.over and not self._waiting:
             return
         able: list[Holder] = []
@@ -144,9 +145,9 @@ class Budget:
 class RequestBudget:
     """The bytes that all connections reserve for fetch requests.
 
-    These are requests that are buffered until they are whole, and what is remembered of the partitions that
-    fetches list. They are apart from responses: clients that stop in the middle of a request must not make
-    brokers wait. A fetch that gets no room is forwarded as it comes, without a session.
+    They are for incomplete requests, and for the partitions that fetches list. Responses have a separate
+    limit, because clients that stop in the middle of a request must not make brokers wait. If there is no
+    room, a fetch is forwarded as it arrives, without a session.
     """
 
     __slots__ = ("limit", "total")
@@ -159,12 +160,12 @@ class RequestBudget:
         return f"<RequestBudget {self.total} of {self.limit}>"
 
     def reserve(self, size: int) -> bool:
-        """Reserve bytes; return False if there is no room for them."""
+        """Reserve bytes. Return False if there is no room for them."""
         if self.total + size > self.limit:
             return False
         self.total += size
         return True
 
     def release(self, size: int) -> None:
-        """Release bytes that were reserved."""
+        """Release reserved bytes."""
         self.total -= size

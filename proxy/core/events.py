@@ -1,7 +1,7 @@
-"""What happened on a client connection: *events* for what is rare, a *tally* for what every fetch does.
+"""Reports of a client connection: *events* for rare things, a *tally* for each fetch.
 
-Log lines, metrics and the state of the dashboard are all made from these two. An object for each fetch would
-cost more than the fetch, so fetches are only counted.
+Log lines, metrics and the state for the dashboard are all made from these two. An object for each fetch would
+cost more than the fetch itself, so fetches are only counted.
 """
 
 from collections import Counter
@@ -13,20 +13,20 @@ from proxy.adding import Figures
 
 
 class FetchKind(IntEnum):
-    """What a fetch is on the wire (KIP-227: the pair of session id and epoch)."""
+    """The kind of a fetch on the wire (KIP-227), from session id and epoch."""
 
     FULL = 0
-    """Epoch 0: asks for a new session."""
+    """Epoch 0: requests a new session."""
     INCREMENTAL = 1
     """Epoch above 0: continues a session."""
     SESSIONLESS = 2
-    """Epoch -1 without an id, and everything below Fetch v7."""
+    """Epoch -1 without an id, and all fetches below v7."""
     CLOSE = 3
     """Epoch -1 with an id: ends that session."""
 
 
 def fetch_kind(session_id: int, epoch: int) -> FetchKind:
-    """Return the kind of a fetch of v7 or later. All earlier ones are sessionless."""
+    """Return the kind of a fetch of v7 or later. Earlier fetches are all sessionless."""
     if epoch > 0:
         return FetchKind.INCREMENTAL
     if epoch == 0:
@@ -35,39 +35,39 @@ def fetch_kind(session_id: int, epoch: int) -> FetchKind:
 
 
 class Refusal(StrEnum):
-    """Why a connection ends that could lead its client past the gateway.
+    """Why a connection was ended that could have led its client past the gateway.
 
-    The label of `fetchgate_refused_total`. Only where addresses are rewritten: in explicit mode.
+    The label of `fetchgate_refused_total`. Only in explicit mode, where addresses are rewritten.
     """
 
     VERSION = "version not offered"
     """A request whose response could have addresses that the gateway can't find."""
     NOT_UNDERSTOOD = "response not understood"
-    """A response that may have addresses is not as its version says."""
+    """A response that may have addresses does not match its version."""
     TOO_LARGE = "response too large"
-    """A response with addresses is longer than the gateway can keep."""
+    """A response with addresses is longer than the gateway can buffer."""
 
 
 class NotFollowed(StrEnum):
-    """Why the client got the error of a partition whose leader has moved, in spite of ``--follow-leader``.
+    """Why a client got the error of a partition with a moved leader, in spite of ``--follow-leader``.
 
     The label of `fetchgate_leaders_not_followed_total`.
     """
 
     NO_CONNECTION = "no connection"
-    """The client has none to the new leader, or it can't be told whose connections these are."""
+    """The client has no connection to the new leader, or it is unknown whose connections these are."""
     NO_LEADER = "no leader"
     """The broker did not name a new leader in time."""
     NOT_PROVEN = "position not proven"
-    """The new leader's log does not show that nothing before the client's offset was lost (KIP-320)."""
+    """The new leader's log does not prove that no records before the client's offset were lost (KIP-320)."""
     REFUSED = "refused"
-    """The new leader gave an error, too, or sent the client elsewhere."""
+    """The new leader responded with an error, too, or named another leader."""
     BUSY = "connection busy"
-    """On the client's connection to the new leader a request may wait too long, or a repeat does already."""
+    """On the client's connection to the new leader, a request may wait too long, or a retry already waits."""
     CLOSED = "connection closed"
     """That connection ended first."""
     LATE = "too late"
-    """The new leader did not answer while the response was held."""
+    """The new leader did not answer while the response was held back."""
     SESSION = "session"
     """The client has a session with the gateway."""
     NOT_LISTED = "not listed"
@@ -75,11 +75,11 @@ class NotFollowed(StrEnum):
     NO_ROOM = "no room"
     """The response would have more records than max_bytes."""
     NOT_NEXT = "not next in sequence"
-    """Of a produce: an earlier batch was not acknowledged, or a later one was sent elsewhere."""
+    """Produce only: an earlier batch was not acknowledged, or a later one was sent elsewhere."""
     TOO_LARGE = "response too large"
-    """It was not kept."""
+    """The response was too large to be kept."""
     VERSION = "version"
-    """The fetch is so old that the broker may not take what would have to be asked."""
+    """The fetch is so old that the broker may not support the required requests."""
     NOT_UNDERSTOOD = "not understood"
 
 
@@ -112,36 +112,36 @@ class Tally(Figures):
     sessions_lost: Counter[str] = field(default_factory=Counter)
     """Sessions that the broker lost without an error, by `Loss`."""
     session_checks: int = 0
-    """How often a session was checked; see `Fetches`."""
+    """How often a session was checked, see `Fetches`."""
     refusals: int = 0
-    """Requests for a session to which the broker responded without one, since it had no free slot."""
+    """Requests for a session that the broker answered without one, because it had no free slot."""
     probe_bytes: int = 0
-    """Bytes of what the gateway itself asked, but fetches, and of the responses."""
+    """Bytes of the gateway's own requests, except fetches, and of their responses."""
     passthrough: Counter[str] = field(default_factory=Counter)
-    """Fetches and connections that were forwarded as they came, by reason."""
+    """Fetches and connections that were forwarded unchanged, by reason."""
     refused: Counter[str] = field(default_factory=Counter)
-    """Connections that ended since a client could have been led past the gateway, by `Refusal`."""
+    """Connections that were ended because a client could have been led past the gateway, by `Refusal`."""
     leaders_followed: Counter[str] = field(default_factory=Counter)
-    """Partitions whose request was repeated to their new leader, which answered, by request (``fetch``)."""
+    """Partitions whose request was retried at their new leader with success, by request (``fetch``)."""
     leaders_not_followed: Counter[str] = field(default_factory=Counter)
-    """Those whose error the client got, by `NotFollowed`."""
+    """Partitions whose error the client got, by `NotFollowed`."""
 
 
 def saved_bytes(tally: Tally) -> int:
-    """Return what sessions saved: bytes on the client's side less those on the broker's, as counted.
+    """Return the saved bytes: the counted bytes on the client's side minus those on the broker's side.
 
-    The client's side has fetches, the broker's has fetches and what the gateway itself asked.
+    The client's side has fetches. The broker's side has fetches and the gateway's own requests.
     """
     return fetch_bytes(tally.client) - broker_bytes(tally)
 
 
 def broker_bytes(tally: Tally) -> int:
-    """Add up the bytes of fetches on the broker's side, and those of the gateway's own ApiVersions."""
+    """Return the bytes of fetches on the broker's side, plus those of the gateway's own ApiVersions."""
     return fetch_bytes(tally.broker) + tally.probe_bytes
 
 
 def fetch_bytes(side: SideTally) -> int:
-    """Add up the bytes of fetch requests and responses on one side."""
+    """Return the bytes of fetch requests and responses on one side."""
     return side.fetch_request_bytes + side.fetch_response_bytes
 
 
@@ -169,9 +169,9 @@ class SessionRefused:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionLost:
-    """A session can't go on, or could not be made.
+    """A session can't continue, or could not be created.
 
-    The fetch is sent again, in full or without a session, and the client gets the response to that.
+    The fetch is sent again, in full or without a session. The client gets that response.
     """
 
     session_id: int
@@ -190,9 +190,9 @@ class SessionClosed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Passthrough:
-    """Something is forwarded as it came.
+    """Something is forwarded unchanged.
 
-    That is one response that was not understood; or, from now on, all fetches of the connection (while it
+    It is one response that was not understood. Or, from now on, it is all fetches of the connection (while it
     rests, or for good), or all its bytes.
     """
 
@@ -201,17 +201,17 @@ class Passthrough:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokersAwaited:
-    """A response waits for the listeners of these brokers; see `Connection.brokers_opened`."""
+    """A response waits for the listeners of these brokers, see `Connection.brokers_opened`."""
 
     node_ids: frozenset[int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberElsewhere:
-    """The client belongs to a cooperative group that another worker owns; see `Connection.hand_over`."""
+    """The client belongs to a cooperative group that another worker owns, see `Connection.hand_over`."""
 
     worker: int
-    """Its number, from 1."""
+    """The worker's number, from 1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,7 +219,7 @@ class LoginRefused:
     """The broker refused the client's SASL mechanism or credentials (KIP-152)."""
 
     error_code: int
-    """Kafka's: 58 for the credentials, 33 for the mechanism."""
+    """Kafka's error code: 58 for the credentials, 33 for the mechanism."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

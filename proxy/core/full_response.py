@@ -1,6 +1,7 @@
-"""The full response to a fetch that went through the session, from the session's response to it. Sans-IO.
+"""Builds the full response to a fetch from the session's response. Sans-IO.
 
-Its entries are those of the session's response, and the table's for the partitions that this leaves out.
+It has the entries of the session's response. For the partitions that are left out there, it has the table's
+entries.
 """
 
 from typing import Final
@@ -28,15 +29,15 @@ def full_response(
     handler: FetchSessionHandler,
     resolve: Resolve | None,
 ) -> tuple[list[Buffer], int, int]:
-    """Return the client's response in pieces, its size, and how many partitions it names.
+    """Return the client's response in pieces, its size, and its number of partitions.
 
     Args:
         fetching: the fetch.
         response: the session's response to it.
-        walk: over that response.
-        result: what the session makes of it.
+        walk: the walk over that response.
+        result: the meaning of that response for the session.
         handler: the session.
-        resolve: where brokers are told to be; None leaves addresses as they are.
+        resolve: returns the address of a broker for clients. None keeps addresses unchanged.
     """
     layout, fetch = LAYOUTS[fetching.version], fetching.asked
     correlation_id = fetch.frame[REQUEST_CORRELATION_ID]
@@ -84,7 +85,7 @@ def full_response(
 
 
 def located(fetching: FetchHandler, table: PartitionTable) -> tuple[Listing, Rows]:
-    """Return what a fetch lists and the row of each entry, and have the table know their places."""
+    """Return the partitions of a fetch and the row of each entry. Store their positions in the table."""
     listing, rows = fetching.listing, fetching.rows
     if listing is None:
         raise RuntimeError("only what a plain consumer lists is expanded")
@@ -95,7 +96,7 @@ def located(fetching: FetchHandler, table: PartitionTable) -> tuple[Listing, Row
 
 
 def _tags(version: int, response: Kept, walk: FetchResponseWalk, resolve: Resolve | None) -> bytes:
-    """Return the body's tags as the client is to have them, nothing below v12."""
+    """Return the body's tags for the client. Return nothing below v12."""
     if walk.tags_at < 0:
         return b""
     if response.received - walk.tags_at == len(NO_TAGS):
@@ -108,10 +109,10 @@ def _tags(version: int, response: Kept, walk: FetchResponseWalk, resolve: Resolv
 def _starved(
     fetch: FetchRequest, table: PartitionTable, walk: FetchResponseWalk, result: SessionResult
 ) -> list[int]:
-    """Return the rows of which a read_committed fetch read nothing because its first batch did not fit.
+    """Return the rows whose first batch did not fit a read_committed fetch.
 
-    The broker left them out, although they have more below their last stable offset. With nothing left of
-    max_bytes a broker reads nothing at all, and that is not the same (fetch-semantics 1.4).
+    The broker left them out, although they have records below their last stable offset. This differs from
+    partitions that the broker did not read at all, because max_bytes was used up (fetch-semantics 1.4).
     """
     if not 0 < walk.record_bytes < fetch.max_bytes:
         return []

@@ -1,4 +1,4 @@
-"""Distributions of durations and sizes, to which every fetch adds. Sans-IO.
+"""Distributions of durations and sizes. Each fetch adds values. Sans-IO.
 
 A distribution is a list of counters, one for each bucket. The values of a fetch are appended to one list of
 numbers, and a thousand fetches are counted at once. Looking up five buckets for each fetch alone costs five
@@ -23,7 +23,8 @@ BROKER_SECONDS: Final = (
     *(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5),
     *(0.6, 1.0, 2.5, 5.0, 10.0, 30.0),
 )
-"""0.6: a fetch waits for fetch.max.wait.ms, 500 by default, and its response comes a little later."""
+"""It includes 0.6, because a fetch waits for fetch.max.wait.ms (500 by default), and its response comes a
+little later."""
 RESPONSE_BYTES: Final = (
     *(64, 128, 256, 512, 1024, 4096, 16_384, 65_536, 262_144),
     *(1_048_576, 4_194_304, 16_777_216, 67_108_864),
@@ -56,14 +57,14 @@ class Distribution:
         return f"<Distribution of {self.count}, mean {self.mean:.6g}, 99 % up to {self.below(0.99):.6g}>"
 
     def note(self, values: npt.ArrayLike) -> None:
-        """Add values. Those below 0 are left out."""
+        """Add values. Values below 0 are ignored."""
         given = np.asarray(values, np.float64)
         given = given[given >= 0]
         found = np.bincount(np.searchsorted(self.bounds, given), minlength=len(self.counts))
         self._add(found.tolist(), float(given.sum()))
 
     def add(self, other: "Distribution") -> None:
-        """Add all values of another with the same bounds."""
+        """Add all values of another distribution with the same bounds."""
         self._add(other.counts, other.total)
 
     def _add(self, counts: list[int], total: float) -> None:
@@ -77,11 +78,11 @@ class Distribution:
 
     @property
     def mean(self) -> float:
-        """The mean of all values, 0 without any."""
+        """The mean of all values, or 0 without values."""
         return self.total / (self.count or 1)
 
     def below(self, share: float) -> float:
-        """Return the bound of the bucket in which this share of all values is reached; 0 without values."""
+        """Return the bound of the bucket that contains this quantile. Return 0 without values."""
         wanted = share * self.count
         if not wanted:
             return 0
@@ -119,19 +120,19 @@ class Measured:
         self.partitions_client = Distribution(PARTITIONS)
         """Partitions that a fetch of a client listed."""
         self.broker_other = Distribution(BROKER_SECONDS)
-        """As `broker_fetch`, for all other requests."""
+        """Like `broker_fetch`, for all other requests."""
         self.added_repeat = Distribution(BROKER_SECONDS)
-        """Seconds that a client waited longer because its fetch was sent again (70, 71, 106)."""
+        """The additional seconds that a client waited because its fetch was sent again (70, 71, 106)."""
         self.added_request = Distribution(ADDED_SECONDS)
-        """Seconds from reading bytes of a client to writing all that follows from them, for each read."""
+        """Seconds from reading a client's bytes to writing all resulting bytes, for each read."""
         self.added_response = Distribution(ADDED_SECONDS)
         """The same for bytes of a broker. A buffered response is written with its last read."""
         self.fetches: list[float] = []
-        """Five values for each fetch that is not counted yet."""
+        """Five values for each fetch that was not counted yet."""
         self.others: list[float] = []
         self.requests: list[float] = []
         self.responses: list[float] = []
-        """Values that are not counted yet, as those of `others` and `requests`."""
+        """Values that were not counted yet. The same for `others` and `requests`."""
 
     def note_fetch(
         self, seconds: float, received: int, sent: int, partitions_sent: int, partitions_asked: int
@@ -139,11 +140,11 @@ class Measured:
         """Note a fetch, by the first five of `DISTRIBUTIONS`.
 
         Args:
-            seconds: from its last byte to its response's first.
+            seconds: the time from its last byte to its response's first byte.
             received: size of the response as the broker sent it.
-            sent: size of the response as the client got it; below 0: it got none.
-            partitions_sent: how many the fetch to the broker listed.
-            partitions_asked: how many the client's listed.
+            sent: size of the client's response, or below 0 if the client got none.
+            partitions_sent: how many partitions the fetch to the broker listed.
+            partitions_asked: how many partitions the client's fetch listed.
         """
         waiting = self.fetches
         waiting += (seconds, received, sent, partitions_sent, partitions_asked)
@@ -173,7 +174,7 @@ class Measured:
                 waiting.clear()
 
     def add(self, other: "Measured") -> None:
-        """Add the distributions of another."""
+        """Add the distributions of another object."""
         for name in self.DISTRIBUTIONS:
             mine: Distribution = getattr(self, name)
             mine.add(getattr(other, name))
@@ -187,8 +188,9 @@ class Meter:
     """Measures one connection.
 
     Args:
-        measured: gets the values.
-        tally: that of the connection. Its growth from one response to the next is the size of the response.
+        measured: receives the values.
+        tally: the tally of the connection. Its growth from one response to the next is the size of the
+            response.
     """
 
     __slots__ = ("_measured", "_received", "_sent", "_tally", "began")
@@ -199,18 +201,18 @@ class Meter:
         self._received = 0
         self._sent = 0
         self.began = 0.0
-        """When the first byte of the current response came, in seconds."""
+        """When the first byte of the current response arrived, in seconds."""
 
     def note_fetch(
         self, sent_at: float, *, sent: int = NOT_COUNTED, asked: int = NOT_COUNTED, unseen: bool = False
     ) -> None:
-        """Note a fetch whose response is whole.
+        """Note a fetch whose response is complete.
 
         Args:
             sent_at: when it was sent to the broker, in seconds.
-            sent: how many partitions it listed then.
+            sent: how many partitions it listed there.
             asked: how many partitions the client's fetch listed.
-            unseen: the client gets nothing of the response.
+            unseen: whether the client gets nothing of the response.
         """
         tally = self._tally
         received, to_client = tally.broker.fetch_response_bytes, tally.client.fetch_response_bytes
@@ -224,15 +226,15 @@ class Meter:
         self._received, self._sent = received, to_client
 
     def note_repeat(self, seconds: float) -> None:
-        """Note that a client waits so much longer because its fetch is sent again."""
+        """Note how much longer a client waits because its fetch is sent again."""
         self._measured.added_repeat.note(seconds)
 
     def skip(self, received: int, sent: int) -> None:
-        """Leave out responses of fetches that were noted elsewhere: so many bytes of either side."""
+        """Skip bytes of either side, because the responses of these fetches were noted elsewhere."""
         self._received += received
         self._sent += sent
 
     def note_other(self, api_key: int, sent_at: float) -> None:
-        """Note any other request whose response is whole."""
+        """Note any other request whose response is complete."""
         if api_key not in NO_RESPONSE_TIME:
             self._measured.note_other(self.began - sent_at)

@@ -1,9 +1,10 @@
 """The order of idempotent batches, over all connections of their producer. Sans-IO.
 
-A broker takes batches of a producer id and partition in their sequence only (KIP-98). While the gateway
-repeats one at the new leader, the producer may have found that one by itself, and send the next batch there.
-It would come first. So a request waits while batches of the same lane are in flight on another connection of
-the same client. It waits for nobody else: anybody may send batches with the producer id of another one.
+A broker accepts batches of a producer id and partition only in their sequence (KIP-98). While the gateway
+retries a batch at the new leader, the producer may have found that leader itself, and send the next batch
+there. The next batch would arrive first. So a request waits while batches of the same lane are in flight on
+another connection of the same client. It does not wait for other clients, because anybody may use the
+producer id of another client.
 """
 
 from typing import Final, Protocol, TypeAlias
@@ -27,10 +28,10 @@ class Owner(Protocol):
 
     @property
     def client(self) -> tuple[str, str, bytes | None]:
-        """Whose connection it is: host, client id, and as whom it has authenticated."""
+        """The client of the connection: host, client id, and authenticated identity."""
 
     def go_on(self) -> None:
-        """Send the request that waits."""
+        """Send the waiting request."""
 
 
 class Lanes:
@@ -39,20 +40,22 @@ class Lanes:
     def __init__(self, most: int = MAX_LANES) -> None:
         self._most = most
         self._in_flight: dict[Lane, dict[Owner, int]] = {}
-        """By lane and owner, how many requests are not answered."""
+        """The number of unanswered requests, by lane and owner."""
         self._next: dict[Lane, int] = {}
-        """The sequence after the last batch that was acknowledged."""
+        """The sequence after the last acknowledged batch."""
         self._overtaken: set[Lane] = set()
-        """A request was sent although others of the lane were in flight elsewhere: these are not repeated."""
+        """Lanes in which a request was sent although others were in flight elsewhere. These are not
+        retried."""
         self._hung: set[Owner] = set()
-        """Others have waited for these as long as anybody may. Nobody does again until they get an answer."""
+        """Owners for which others have waited the longest allowed time. Nobody waits for them again before
+        they get an answer."""
         self._waiting: list[Owner] = []
 
     def __repr__(self) -> str:
         return f"<Lanes known={len(self._next)} in_flight={len(self._in_flight)}>"
 
     def enter(self, produced: Produced, owner: Owner, *, forced: bool) -> bool:
-        """Note that a request is sent; return False if it has to wait, until its owner is called."""
+        """Note that a request is sent. Return False if it has to wait until its owner is called."""
         lanes = [lane_of(batch) for batch in produced.batches]
         busy = {lane: others for lane in lanes if (others := self._others(lane, owner))}
         in_the_way = {other for others in busy.values() for other in others} - self._hung
@@ -68,12 +71,12 @@ class Lanes:
         return True
 
     def leave(self, produced: Produced, owner: Owner, *, answered: bool = True) -> None:
-        """Note that nothing of a request will be repeated.
+        """Note that no part of a request will be retried.
 
         Args:
             produced: the request.
-            owner: whose it is.
-            answered: the broker has responded, so it does not hang.
+            owner: the connection that sent it.
+            answered: whether the broker has responded, so that it does not hang.
         """
         if answered:
             self._hung.discard(owner)
@@ -96,7 +99,7 @@ class Lanes:
         self._call()
 
     def acknowledged(self, batch: ProducedBatch) -> None:
-        """Note that a leader has a batch."""
+        """Note that a leader has stored a batch."""
         lane = lane_of(batch)
         self._next.pop(lane, None)
         self._next[lane] = batch.next_sequence
@@ -104,10 +107,10 @@ class Lanes:
             del self._next[next(iter(self._next))]
 
     def is_next(self, batch: ProducedBatch) -> bool:
-        """Whether a batch is the one after the last acknowledged one, so that it may be repeated.
+        """Return whether a batch follows the last acknowledged one, so that it may be retried.
 
-        The first one of a producer has nothing before it. Without this a leader that knows nothing of the
-        producer would take a later batch for the first.
+        A producer's first batch has no predecessor. Without this rule, a leader that does not know the
+        producer would accept a later batch as the first.
         """
         lane = lane_of(batch)
         return self._next.get(lane, 0) == batch.sequence and lane not in self._overtaken
@@ -125,7 +128,7 @@ class Lanes:
             self._overtaken.discard(lane)
 
     def _call(self) -> None:
-        """Have those try again that wait."""
+        """Let waiting owners try again."""
         waiting, self._waiting = self._waiting, []
         for owner in waiting:
             owner.go_on()

@@ -1,7 +1,7 @@
-"""Who leads which partition, as far as brokers have told the clients of one process. Sans-IO.
+"""The leaders of partitions, learned from responses to all clients of a process. Sans-IO.
 
-A leader is newer if its epoch is greater, as KIP-951 says. What is known brings older Metadata responses up
-to date (docs/kip-951.md). All is known by topic id, so a topic that was made again begins anew.
+A leader is newer if its epoch is greater (KIP-951). Older Metadata responses are updated with the known
+leaders (docs/kip-951.md). Topics are identified by id, so a deleted and recreated topic is a new one.
 """
 
 from collections.abc import Iterable
@@ -24,16 +24,17 @@ from proxy.protocol.metadata import (
 from proxy.protocol.primitives import ProtocolError
 
 MAX_BYTES: Final = 1 << 23
-"""What is kept of topics, at most: 200,000 partitions of three replicas. Those that were named longest ago
-are forgotten first."""
+"""The memory limit for topics: 200,000 partitions of three replicas. The topics named longest ago are
+forgotten first."""
 KEEP_SECONDS: Final = 300.0
-"""What no response has confirmed for so long is not used any more. Clients themselves take Metadata of this
-age to be old (metadata.max.age.ms). A cluster that is restored from a backup goes back to older epochs, and
-clients must not be led to its former leaders for ever."""
+"""A leader that no response has confirmed for this long is not used any more. Clients themselves refresh
+Metadata of this age (metadata.max.age.ms). A cluster that is restored from a backup returns to older
+epochs, and clients must not be sent to its former leaders forever."""
 
 
 MAX_HINTS: Final = 10_000
-"""Leaders that other responses than Metadata have named, until Metadata of their topics comes: some 3 MB."""
+"""The limit of leaders from responses other than Metadata. They are kept until Metadata of their topics
+arrives: some 3 MB."""
 
 _Indexes: TypeAlias = npt.NDArray[np.int32]
 _LeaderBytes: TypeAlias = npt.NDArray[np.uint8]
@@ -41,19 +42,19 @@ _BYTES: Final = np.arange(LEADER_BYTES)
 
 
 class _Edits(NamedTuple):
-    """Leaders that are to be replaced."""
+    """Leaders to replace."""
 
     at: Rows
     """Offsets of the leader ids."""
     leaders: _LeaderBytes
-    """Leader id and epoch of each, as bytes: a row of eight."""
+    """Leader id and epoch of each, as bytes. A row has eight bytes."""
 
 
 class Leaders:
-    """What all connections of a process share.
+    """The newest leaders, shared by all connections of a process.
 
     Args:
-        max_bytes: what is kept of topics, at most.
+        max_bytes: the memory limit for topics.
     """
 
     __slots__ = ("_hinted", "_hints", "_images", "_max_bytes", "_seen", "buffered", "updated")
@@ -63,32 +64,34 @@ class Leaders:
         self._images: dict[bytes, bytes] = {}
         """By topic id: the topic as in `TopicElement.span`, with the newest leader of each partition."""
         self._seen: dict[bytes, float] = {}
-        """By topic id: when a response was last found not to be older, in seconds; the oldest one first."""
+        """By topic id: when a response last had no older leaders, in seconds. The oldest comes first."""
         self._hints: dict[bytes, dict[int, LeaderHint]] = {}
-        """By topic id and partition: what was learned since its last Metadata, at most once a partition."""
+        """By topic id and partition: leaders learned since the last Metadata, at most one for each
+        partition."""
         self._hinted = 0
-        """How many these are."""
+        """The number of these leaders."""
         self.buffered = 0
         """Bytes of all images."""
         self.updated = 0
-        """Partitions in Metadata responses that were brought up to date."""
+        """The number of updated partitions in Metadata responses."""
 
     def __repr__(self) -> str:
         return f"<Leaders topics={len(self._images)} buffered={self.buffered} updated={self.updated}>"
 
     def bring_up_to_date(self, body: bytes, version: int, now: float) -> bytes:
-        """Return a Metadata response with the newest leaders, and learn what it says.
+        """Return a Metadata response with the newest leaders, and learn its leaders.
 
         A partition's leader id and leader epoch are replaced if a greater epoch is known, its leader is among
-        the brokers that the response lists, and the partition has no error. The size stays as it is.
+        the brokers that the response lists, and the partition has no error. The size does not change.
 
         Args:
-            body: the response without its header, whole.
-            version: that of the request.
+            body: the complete response without its header.
+            version: the version of the request.
             now: in seconds.
 
         Returns:
-            `body` itself if nothing in it is older, or if it is not understood: then it teaches nothing.
+            `body` itself if no leader in it is older, or if it is not understood. In the latter case nothing
+            is learned.
         """
         if not FIRST_VERSION <= version <= LAST_VERSION:
             return body
@@ -103,10 +106,11 @@ class Leaders:
         return _edited(body, edits) if edits else body
 
     def learn(self, hints: Iterable[LeaderHint]) -> None:
-        """Learn leaders that responses other than Metadata have named.
+        """Learn leaders from responses other than Metadata.
 
-        They are kept for topics that Metadata has named: a client learns the id of a topic there. They are
-        compared when Metadata comes: an error of one partition must not cost a step for each other one.
+        Only topics that Metadata has named are kept, because a client learns the id of a topic there. Leaders
+        are compared when the next Metadata arrives, because an error of one partition must not cost a step
+        for every other partition.
         """
         for hint in hints:
             image = self._images.get(hint.topic_id)
@@ -123,7 +127,7 @@ class Leaders:
                 of_topic[hint.partition] = hint
 
     def _apply_hints(self, topic_id: bytes) -> None:
-        """Put newer leaders into an image. Only Metadata confirms it, so its time stays."""
+        """Put newer leaders into an image. Only Metadata confirms an image, so its time does not change."""
         hints, image = self._hints.pop(topic_id), self._images[topic_id]
         self._hinted -= len(hints)
         entries, at = topic_partitions(image)
@@ -140,7 +144,7 @@ class Leaders:
             self._images[topic_id] = _edited(image, [_Edits(at[[place for place, _ in newer]], leaders)])
 
     def _compare(self, topic: TopicElement, body: bytes, brokers: set[int], now: float) -> _Edits | None:
-        """Learn what a response says of a topic; return what has to change in it."""
+        """Learn a response's leaders of a topic. Return the leaders to replace in it."""
         topic_id, (start, end) = topic
         if topic_id in self._hints:
             self._apply_hints(topic_id)
@@ -177,10 +181,12 @@ class Leaders:
         return _Edits(start + says.at[of_says[replaced]], leaders)
 
     def _keep(self, topic_id: bytes, image: bytes, seen: float) -> None:
-        """Keep a topic if there is room; if it was not seen now, its place in the order of time stays.
+        """Keep a topic if there is room.
 
-        Topics of the same response make no room for each other. A response with more topics than there is
-        room for would push out what the next one like it begins with.
+        If it was not seen now, its position in the order of time does not change.
+
+        Topics of the same response do not replace each other. Otherwise a response with too many topics would
+        push out the first topics of the next such response.
         """
         more = len(image) - len(self._images.get(topic_id, b""))
         while self.buffered + more > self._max_bytes:
@@ -213,7 +219,7 @@ def _leader_of(hint: LeaderHint) -> bytes:
 
 
 def _common(known: _Indexes, says: _Indexes) -> tuple[Rows, Rows]:
-    """Return where the partitions stand that two topics both have."""
+    """Return the offsets of the partitions that two topics have in common."""
     if len(known) == len(says) and (known == says).all():
         straight = np.arange(len(known))
         return straight, straight
@@ -222,7 +228,7 @@ def _common(known: _Indexes, says: _Indexes) -> tuple[Rows, Rows]:
 
 
 def _leaders(data: bytes, at: Rows) -> _LeaderBytes:
-    """Return leader ids and epochs that stand at some offsets."""
+    """Return the leader ids and epochs at some offsets."""
     leaders: _LeaderBytes = np.frombuffer(data, np.uint8)[at[:, None] + _BYTES]
     return leaders
 

@@ -1,4 +1,4 @@
-"""Requests of the gateway's own: the client gets nothing of the responses to them. Sans-IO."""
+"""The gateway's own requests. The client gets nothing of their responses. Sans-IO."""
 
 from collections.abc import Callable
 from typing import TypeAlias
@@ -16,11 +16,11 @@ from proxy.session.handler import FetchSessionHandler
 _MAX_PROBE_RESPONSE = 1 << 16
 
 TakeReply: TypeAlias = Callable[[bytes | None, float], None]
-"""Takes a whole response, and the time in seconds; None: the response will not come."""
+"""Takes a complete response, or None if it will not arrive, and the time in seconds."""
 
 
 class Probe(Handler):
-    """Learns from an ApiVersions response what the broker can do."""
+    """Learns the broker's features from an ApiVersions response."""
 
     __slots__ = ("_chunks", "_eligibility", "_received", "_state")
 
@@ -31,7 +31,7 @@ class Probe(Handler):
         self._received = 0
 
     def feed(self, chunk: bytes, *, last: bool) -> list[Buffer]:
-        """Keep the bytes until the response is whole."""
+        """Buffer the bytes until the response is complete."""
         self._state.tally.probe_bytes += len(chunk)
         self._received += len(chunk)
         if self._received <= _MAX_PROBE_RESPONSE:
@@ -41,16 +41,16 @@ class Probe(Handler):
         return []
 
     def end(self, _request: InFlight) -> bool:
-        """Return that it was not for the client."""
+        """Return False, because the response was not for the client."""
         return False
 
 
 class OwnFetch(Handler):
-    """Counts the response to a fetch of the gateway's own.
+    """Counts the response to one of the gateway's own fetches.
 
     Args:
-        state: that of the connection.
-        partitions: how many the fetch lists.
+        state: the state of the connection.
+        partitions: how many partitions the fetch lists.
     """
 
     __slots__ = ("_partitions", "_state")
@@ -65,20 +65,20 @@ class OwnFetch(Handler):
         return []
 
     def end(self, request: InFlight) -> bool:
-        """Measure the response; return that it was not for the client."""
+        """Measure the response. Return False, because it was not for the client."""
         self._state.meter.note_fetch(request.sent_at, sent=self._partitions, unseen=True)
         return False
 
 
 class Check(OwnFetch):
-    """Has the session note which partitions its next response must name.
+    """Tells the session which partitions its next response must name.
 
     Args:
-        state: that of the connection.
-        partitions: how many the fetch lists.
-        version: of the fetch.
-        eligibility: is told what the check costs.
-        session: the session that is checked.
+        state: the state of the connection.
+        partitions: how many partitions the fetch lists.
+        version: the version of the fetch.
+        eligibility: learns the cost of the check.
+        session: the session to check.
     """
 
     __slots__ = ("_eligibility", "_received", "_session", "_understood", "_walk")
@@ -116,13 +116,13 @@ class Check(OwnFetch):
 
 
 class Reply(Handler):
-    """Hands the response over to whoever has asked.
+    """Gives the response to the caller that sent the request.
 
     Args:
-        state: that of the connection on which the request is sent.
+        state: the state of the connection on which the request is sent.
         api_key: the kind of the request.
-        take: takes the response.
-        partitions: how many the request lists, if it is a fetch.
+        take: called with the response.
+        partitions: how many partitions the request lists, if it is a fetch.
     """
 
     __slots__ = ("_api_key", "_chunks", "_partitions", "_state", "_take", "buffered")
@@ -137,11 +137,11 @@ class Reply(Handler):
 
     @property
     def is_due(self) -> bool:
-        """Whether the response is still waited for."""
+        """Whether the response is still missing."""
         return self._take is not None
 
     def feed(self, chunk: bytes, *, last: bool) -> list[Buffer]:  # noqa: ARG002 - as every handler
-        """Keep the bytes."""
+        """Buffer the bytes."""
         if self._api_key == ApiKey.FETCH:
             self._state.tally.broker.fetch_response_bytes += len(chunk)
         else:
@@ -151,7 +151,7 @@ class Reply(Handler):
         return []
 
     def end(self, request: InFlight) -> bool:
-        """Hand the response over; return that it was not for the client."""
+        """Give the response to the caller. Return False, because it was not for the client."""
         state, frame = self._state, b"".join(self._chunks)
         if self._api_key == ApiKey.FETCH:
             state.meter.note_fetch(request.sent_at, sent=self._partitions, unseen=True)
@@ -162,13 +162,13 @@ class Reply(Handler):
         return False
 
     def lose(self, now: float) -> None:
-        """Tell that the response will not come."""
+        """Report that the response will not arrive."""
         take, self._take = self._take, None
         if take is not None:
             take(None, now)
 
 
 def own(frame: bytes, handler: Handler) -> InFlight:
-    """Return a request of the gateway's own as it is kept in flight."""
+    """Return the entry in flight of one of the gateway's own requests."""
     api_key, version = int.from_bytes(frame[4:6]), int.from_bytes(frame[6:8])
     return InFlight(api_key, version, frame[REQUEST_CORRELATION_ID], handler)

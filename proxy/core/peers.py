@@ -1,8 +1,8 @@
-"""The connections of one client to several brokers: which of them belong together. Sans-IO.
+"""Finds the connections of one client to several brokers. Sans-IO.
 
-A gateway that sends a request for a client (`proxy.core.follow`) may only use a connection of that client.
-For a broker a client is who has authenticated, and its client id, which quotas are by. Connections belong
-together if they agree in both, and come from one host. When in doubt they don't.
+To send a request for a client (`proxy.core.follow`), the gateway may only use a connection of that client. A
+broker identifies a client by its authentication, and by its client id (for quotas). Connections belong
+together if both are equal, and they come from one host. In case of doubt they do not.
 """
 
 from collections import deque
@@ -16,63 +16,63 @@ from proxy.protocol.primitives import ProtocolError, read_int32, read_string, re
 
 SASL: Final = (ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE)
 _BEFORE: Final = (*SASL, ApiKey.API_VERSIONS)
-"""What brokers answer before a client has authenticated."""
+"""Requests that brokers answer before a client has authenticated."""
 _LOOKED_AT: Final = 8
-"""Of more connections of one client none is asked whether it is free. Each is asked in its turn."""
+"""If one client has more connections, only this many are asked whether they are free. They take turns."""
 _WHOLE: Final = frozenset({b"PLAIN", b"OAUTHBEARER"})
-"""Mechanisms whose first token says who the client is, with the proof: the same each time."""
+"""Mechanisms whose first token identifies the client, with the proof. The token is the same each time."""
 _SCRAM: Final = b"SCRAM-"
 _SCRAM_NONCE: Final = b",r="
-"""What stands before it in SCRAM's first token is the same each time (RFC 5802)."""
+"""The part before it in SCRAM's first token is the same each time (RFC 5802)."""
 
 
 class Identity(NamedTuple):
-    """Who a client is, as far as the gateway can tell."""
+    """The identity of a client, as far as the gateway knows."""
 
     host: str
     client_id: str
     authenticated_as: bytes
-    """A digest of what SASL's first token says; b"" without SASL."""
+    """A digest of the identity in SASL's first token, or b"" without SASL."""
 
 
 class Peer(Protocol):
-    """A connection, for another one of the same client."""
+    """A connection, as another connection of the same client sees it."""
 
     def identity(self) -> Identity | None:
-        """Return whose connection it is; None if that is not known, or not proven."""
+        """Return the client's identity. None if it is unknown or not proven."""
 
     def wait_left(self, now: float) -> float:
         """Return how long a request sent now could be blocked behind earlier ones, in seconds.
 
-        It is `inf` if the request must not be sent.
+        Return `inf` if the request must not be sent.
 
-        A repeat that is not answered yet forbids another one.
+        While a retry is unanswered, no other one may be sent.
         """
 
     def quiet(self, now: float) -> bool:
-        """Whether the client has sent nothing there for a while: a repeat that waits delays nobody."""
+        """Whether the client has sent nothing there for a while, so that a waiting retry delays nobody."""
 
     def ask(
         self, frame: bytes, take: Callable[[bytes | None, float], None], now: float, *, partitions: int = -1
     ) -> None:
-        """Send a request of the gateway's own.
+        """Send one of the gateway's own requests.
 
         Args:
             frame: the whole frame.
-            take: takes the response, and the time; None: the response will not come.
-            now: in seconds.
-            partitions: how many the request lists, if it is a fetch.
+            take: called with the response (None if it will not arrive) and the time.
+            now: the time in seconds.
+            partitions: how many partitions the request lists, if it is a fetch.
         """
 
     def count(self, partitions: int, record_bytes: int) -> None:
-        """Count what came for a fetch of the gateway's own."""
+        """Count the response to the gateway's own fetch."""
 
 
 class Peers:
-    """The connections of a process, by whose they are and the broker.
+    """The connections of a process, by client and broker.
 
     Args:
-        produces: idempotent produce requests are repeated, too.
+        produces: whether idempotent produce requests are retried, too.
     """
 
     def __init__(self, *, produces: bool = False) -> None:
@@ -85,21 +85,23 @@ class Peers:
         return f"<Peers {sum(map(len, self._own.values()))}>"
 
     def add(self, peer: Peer, who: Identity, node_id: int) -> None:
-        """Note a client's connection to a broker."""
+        """Add a client's connection to a broker."""
         self._own.setdefault((who, node_id), deque()).appendleft(peer)
 
     def remove(self, peer: Peer, who: Identity, node_id: int) -> None:
-        """Forget a connection."""
+        """Remove a connection."""
         own = self._own[who, node_id]
         own.remove(peer)
         if not own:
             del self._own[who, node_id]
 
     def find(self, who: Identity | None, node_id: int, now: float) -> tuple[Peer, float] | None:
-        """Return a connection of the client to a broker, and the seconds to wait there; None: there is none.
+        """Return a connection of the client to a broker, and the seconds to wait there.
 
-        The first quiet one that has nothing to wait for is taken, or the best of the first few. They take
-        turns: there may be hundreds, as clients on one host may have one client id.
+        Return None if there is none.
+
+        The first quiet one without a wait is taken, or the best of the first few. Connections take turns,
+        because there may be hundreds: clients on one host may share a client id.
         """
         own = self._own.get((who, node_id), deque[Peer]()) if who is not None else deque[Peer]()
         best: tuple[Peer, float] | None = None
@@ -120,38 +122,40 @@ class Peers:
 
 
 class Authentication:
-    """How far the authentication of one connection has come, and as whom, seen by its requests."""
+    """The authentication of one connection, observed by its requests: its progress, and the identity."""
 
     __slots__ = ("_asked", "_mechanism", "_wanted", "as_whom")
 
     def __init__(self) -> None:
         self.as_whom: bytes | None = b""
-        """None: it can't be told."""
+        """The identity. None if it is unknown."""
         self._mechanism = b""
         self._wanted = True
-        """The broker has not answered yet what it answers only to those who have authenticated."""
+        """The broker has not yet answered a request that requires authentication."""
         self._asked = False
-        """The client has sent such a request since."""
+        """The client has since sent such a request."""
 
     @property
     def done(self) -> bool:
-        """Whether the broker takes requests of all kinds."""
+        """Whether the broker accepts requests of all kinds."""
         return not self._wanted
 
     def asked(self, api_key: int) -> None:
-        """Note a request of the client that is not of SASL."""
+        """Note a request of the client other than SASL."""
         self._asked |= api_key not in _BEFORE
 
     def answered(self, api_key: int) -> None:
-        """Note that a response has come."""
+        """Note that a response has arrived."""
         if self._asked and api_key not in _BEFORE:
             self._wanted = False
 
     def authenticates(self, frame: bytes) -> None:
-        """Note a request of SASL; with KIP-368 it may come again, and what follows must be SASL as well.
+        """Note a SASL request.
+
+        With KIP-368 it may come again, and then the next requests must be SASL as well.
 
         Args:
-            frame: the request; b"" if it was not kept.
+            frame: the request, or b"" if it was not kept.
         """
         self._wanted, self._asked = True, False
         try:

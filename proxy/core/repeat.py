@@ -1,4 +1,4 @@
-"""A request of which a part is repeated to new leaders: what fetch and produce have in common. Sans-IO."""
+"""A request that is partly retried at new leaders: the common part of fetch and produce. Sans-IO."""
 
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
@@ -9,11 +9,12 @@ from proxy.protocol.api import LENGTH_BYTES
 from proxy.protocol.leader_requests import Leader, Place
 
 CORRELATION_ID: Final = 0x6667_666C
-"""Of the gateway's own requests."""
+"""The correlation id of the gateway's own requests."""
 MAX_SECONDS: Final = 1.0
-"""No response is held longer."""
+"""The longest time for which a response is held back."""
 MAX_BYTES: Final = 1 << 20
-"""A larger fetch response or produce request is not kept, and no more records are asked for than this."""
+"""The limit of bytes: for a fetch response or produce request that is kept, and for the records of a
+retried fetch."""
 
 
 @dataclass(slots=True, eq=False)
@@ -23,88 +24,88 @@ class Failed:
     place: Place
     start: int
     end: int
-    """Where its entry stands in the response."""
+    """Offset after its entry in the response."""
     fields: bytes
     """Its entry in the client's request."""
     epoch: int = -1
-    """The leader epoch that the client sent; -1: none."""
+    """The leader epoch that the client sent, or -1 if none."""
     offset: int = -1
     leader: Leader | None = None
     proven: bool = False
-    """The client's position is one in the log of that leader."""
+    """Whether the client's position was proven to be in that leader's log."""
     why: NotFollowed = NotFollowed.NO_LEADER
-    """What stands in the way, until it is followed."""
+    """The reason why it is not followed, as long as it is not."""
     entry: bytes = b""
-    """What the new leader says."""
+    """The new leader's entry."""
     record_bytes: int = 0
 
     @property
     def sure(self) -> bool:
-        """Whether the new leader may be asked: there is no epoch that fences the client, or it was proven."""
+        """Whether the new leader may be asked: no epoch fences the client, or its position was proven."""
         return self.proven or self.epoch < 0
 
 
 class Repeat(Protocol):
-    """What is to be repeated of one request."""
+    """The parts of one request to retry."""
 
     name: str
     """``fetch`` or ``produce``."""
     frame: bytes
-    """The response, with errors."""
+    """The response with the errors."""
     failed: dict[Place, Failed]
-    """By place."""
+    """Failed partitions by topic and partition."""
     client_id: bytes
     by_id: bool
-    """Topics are named by their ids."""
+    """Whether topics are named by ids."""
     seconds: float
-    """How long the response may be held."""
+    """How long the response may be held back, in seconds."""
     beyond: float
-    """The new leader is asked even if other requests there may take so much longer than that."""
+    """The new leader is asked even if other requests there may take this much longer than that."""
 
     def choose(self, followed: Container[Place]) -> int:
-        """Leave out what may not be repeated; return how many partitions without a leader that are.
+        """Remove the partitions that may not be retried. Return how many of them had no leader.
 
         Args:
-            followed: the partitions of which requests were repeated before.
+            followed: the partitions that were retried before.
         """
 
     def may(self, each: Failed) -> bool:
-        """Whether a partition may be repeated now."""
+        """Return whether a partition may be retried now."""
 
     def wait(self, seconds: float) -> float:
-        """Return how many seconds may pass until the client is told that there is nothing.
+        """Return how long the client may wait for an empty answer, in seconds.
 
         Args:
-            seconds: no more may pass than this.
+            seconds: the upper limit.
         """
 
     def ask(self, failed: Sequence[Failed], wait: float) -> bytes:
         """Return a request for some of the partitions.
 
         Args:
-            failed: these.
-            wait: how many seconds the new leader may wait, if it has nothing to say.
+            failed: these partitions.
+            wait: how long the new leader may wait for records, in seconds.
         """
 
     def read(self, frame: bytes) -> "Told":
         """Read the response to it."""
 
     def settle(self) -> None:
-        """Note that no more comes: what can't be used is left out."""
+        """Note that no more answers are expected. Unusable ones are left out."""
 
 
 @dataclass(slots=True)
 class Told:
-    """What a new leader says."""
+    """The answer of a new leader."""
 
     entries: dict[Place, tuple[bytes, int]]
-    """Of partitions without an error: the entry, and how many bytes of it are records."""
+    """For each partition without an error: its entry, and the size of its records in bytes."""
     partitions: int = 0
     record_bytes: int = 0
 
 
 def spliced(repeat: Repeat) -> bytes:
-    """Return a response with what new leaders have said in the place of errors."""
+    """Return a response in which the answers of new leaders replace the errors."""
     # A broker may name a partition twice.
     followed = sorted((each for each in repeat.failed.values() if each.entry), key=lambda each: each.start)
     if not followed:

@@ -1,4 +1,4 @@
-"""A fetch that is repeated to new leaders. Sans-IO."""
+"""A fetch that is retried at new leaders. Sans-IO."""
 
 from collections.abc import Container, Sequence
 from contextlib import suppress
@@ -16,33 +16,36 @@ from proxy.protocol.leader_requests import Place
 from proxy.protocol.primitives import ProtocolError, read_string
 
 FIRST_VERSION: Final = 9
-"""A broker that takes it takes what the gateway asks, too: see `proxy.protocol.leader_requests`."""
+"""A broker that supports it also supports the gateway's own requests, see
+`proxy.protocol.leader_requests`."""
 HOLD_SECONDS: Final = 0.1
-"""A response is held so long at most: a client that is not followed hears so much later of the move."""
+"""The longest time for which a response is held back. If the client is not followed, it learns of the move
+this much later."""
 WAIT_MS: Final = 75
-"""max_wait_ms of a repeated fetch, at most. It paces a client that asks a former leader again and again."""
+"""The limit of max_wait_ms of a retried fetch. It slows down a client that asks a former leader again and
+again."""
 _MARGIN_SECONDS: Final = 0.025
-"""So long before the hold ends the new leader should answer."""
+"""The new leader should answer this long before the hold ends."""
 _LIMITS = Struct(">iii")  # max_wait_ms, min_bytes, max_bytes
 _EPOCH: Final = slice(4, 8)
 """current_leader_epoch in an entry of a request."""
 
 
 class FetchRepeat:
-    """What is to be repeated of a fetch.
+    """The partitions of a fetch to retry.
 
     Args:
-        fetch: the client's.
-        frame: the response as the client is to get it.
+        fetch: the client's fetch.
+        frame: the response in the form for the client.
 
     Raises:
-        ProtocolError: it is not understood.
+        ProtocolError: the response is not understood.
     """
 
     name = "fetch"
     seconds = HOLD_SECONDS
     beyond = MAX_SECONDS - HOLD_SECONDS
-    """The client's own fetch at the new leader may wait so long, but it seldom does while records come."""
+    """The client's own fetch at the new leader may wait this long, but seldom does while records arrive."""
 
     def __init__(self, fetch: FetchRequest, frame: bytes) -> None:
         self.frame = frame
@@ -56,15 +59,15 @@ class FetchRepeat:
         self.by_id = fetch.layout.topic_ids
 
     def choose(self, _followed: Container[Place]) -> int:
-        """Leave nothing out."""
+        """Remove nothing."""
         return 0
 
     def may(self, _each: Failed) -> bool:
-        """Whether a partition may be repeated now: reading twice does no harm."""
+        """Return whether a partition may be retried now. Reading twice does no harm."""
         return True
 
     def wait(self, seconds: float) -> float:
-        """Return how many seconds may pass until the client is told that there are no records."""
+        """Return how long the client may wait for an answer without records, in seconds."""
         if self._record_bytes:  # what the client has got must not wait
             return 0.0
         # Nor must what it sends behind a repeat that comes too late.
@@ -91,7 +94,7 @@ class FetchRepeat:
         return bytes(frame)
 
     def read(self, frame: bytes) -> Told:
-        """Read what a new leader says of the partitions that have no error."""
+        """Read a new leader's answer for the partitions without an error."""
         walk = FetchResponseWalk(self._fetch.layout, self._fetch.isolation_level, keep=True)
         with suppress(ProtocolError):
             walk.feed(frame)
@@ -109,7 +112,7 @@ class FetchRepeat:
         return told
 
     def settle(self) -> None:
-        """Leave out what would make the response too large (KIP-74: only its first batch may)."""
+        """Leave out partitions that would make the response too large (KIP-74 allows only a first batch)."""
         most = self._fetch.max_bytes
         got = self._record_bytes
         for each in self.failed.values():
@@ -119,7 +122,7 @@ class FetchRepeat:
 
 
 def against(fetching: FetchHandler) -> NotFollowed | None:
-    """Say why a fetch whose response has errors is not followed."""
+    """Return why a fetch whose response has errors is not followed."""
     response = fetching.response
     if not fetching.direct:
         return NotFollowed.SESSION
@@ -131,7 +134,7 @@ def against(fetching: FetchHandler) -> NotFollowed | None:
 
 
 def _failed(walk: FetchResponseWalk, listing: Listing) -> dict[Place, Failed]:
-    """Return the partitions that new leaders may have, as far as the fetch lists them."""
+    """Return the failed partitions that new leaders may have, if the fetch lists them."""
     errors = {
         (entry.key, entry.partition): entry
         for entry in walk.entries

@@ -1,4 +1,4 @@
-"""An idempotent produce that is repeated to new leaders. Sans-IO."""
+"""An idempotent produce that is retried at new leaders. Sans-IO."""
 
 from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import suppress
@@ -12,19 +12,19 @@ from proxy.protocol.primitives import ProtocolError, read_string
 from proxy.protocol.produce import Produced, ProducedEntry, read_response, some_of
 
 MOVED: Final = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
-"""Errors of batches that may be repeated. The second one is what a broker that leads again for a moment says
-of those behind a batch that it has refused. They are repeated only if that one was."""
+"""Errors of batches that may be retried. A broker that leads again for a moment gives the second error to
+batches after a refused one. They are retried only if the refused batch was."""
 
 
 class ProduceRepeat:
-    """What is to be repeated of a produce.
+    """The batches of a produce to retry.
 
     Args:
         produced: the client's request.
         frame: the response.
-        told: what it says.
+        told: the parsed response.
         lanes: the order of batches.
-        left: is called when nothing of the request is in flight any more.
+        left: called when no part of the request is in flight any more.
     """
 
     name = "produce"
@@ -54,10 +54,12 @@ class ProduceRepeat:
         self._refused = {place for place in self.failed if told[place].error_code == MOVED[0]}
 
     def choose(self, followed: Container[Place]) -> int:
-        """Leave out what is not next in its sequence; return how many partitions without a leader that are.
+        """Remove batches that are not next in their sequence.
+
+        Return how many of the partitions had no leader.
 
         Args:
-            followed: the partitions of which batches were repeated before.
+            followed: the partitions whose batches were retried before.
         """
         self.failed = {
             place: each
@@ -67,19 +69,19 @@ class ProduceRepeat:
         return len(self._refused - self.failed.keys())
 
     def may(self, each: Failed) -> bool:
-        """Whether a batch is still the next one of its producer."""
+        """Return whether a batch is still the next one of its producer."""
         return self._lanes.is_next(self._batches[each.place])
 
     def wait(self, _seconds: float) -> float:
-        """Return 0: a broker acknowledges as soon as it can."""
+        """Return 0, because a broker acknowledges as soon as it can."""
         return 0.0
 
     def ask(self, failed: Sequence[Failed], _wait: float) -> bytes:
-        """Return a request with some of the batches, byte for byte."""
+        """Return a request with some of the batches, unchanged."""
         return some_of(self._produced, (self._batches[each.place] for each in failed), CORRELATION_ID)
 
     def read(self, frame: bytes) -> Told:
-        """Read what a new leader says of the partitions that have no error."""
+        """Read a new leader's answer for the partitions without an error."""
         told = Told({})
         with suppress(ProtocolError):
             for place, entry in read_response(frame, self._produced.version).items():
@@ -88,7 +90,7 @@ class ProduceRepeat:
         return told
 
     def settle(self) -> None:
-        """Note which batches the new leaders have."""
+        """Note which batches the new leaders have stored."""
         for each in self.failed.values():
             if each.entry:
                 self._lanes.acknowledged(self._batches[each.place])

@@ -1,4 +1,4 @@
-"""What requests other than fetches say of their client. Sans-IO."""
+"""Reads requests other than fetches, for information about their client. Sans-IO."""
 
 from typing import Final
 
@@ -9,14 +9,14 @@ from proxy.protocol.primitives import read_compact_string, read_int32, read_stri
 
 TLS_HANDSHAKE: Final = b"\x16\x03"
 _HTTP: Final = (b"GET ", b"HEAD", b"POST", b"PUT ", b"DELE", b"OPTI", b"PATC", b"CONN", b"TRAC", b"PRI ")
-"""How requests of HTTP begin: their methods (RFC 9110), and the preface of HTTP/2 (RFC 9113)."""
+"""The first bytes of HTTP requests: their methods (RFC 9110), and the preface of HTTP/2 (RFC 9113)."""
 _HTTP_BYTES: Final = 8
-"""So much of it is shown: what follows may be a secret."""
+"""How many bytes of it are shown. Later bytes may be a secret."""
 _MAX_NAME: Final = 256
-"""Bytes that are kept of a client's name."""
+"""The limit of bytes that are kept of a client's name."""
 GROUP_SECONDS: Final = 300.0
-"""How long a group is taken to wait for its members, unless a client said it: Kafka's default for
-max.poll.interval.ms, which clients send as the rebalance timeout."""
+"""How long a group is assumed to wait for its members if the client's own value is unknown: Kafka's
+default of max.poll.interval.ms, which clients send as the rebalance timeout."""
 MAX_FETCH_REQUEST: Final = 1 << 20
 """A fetch request beyond this is forwarded unread: some 31,000 partitions."""
 _EPOCH_BYTES: Final = 4
@@ -25,10 +25,10 @@ _SESSION_TIMEOUT_BYTES: Final = 4
 
 
 def decisive(frame: bytes) -> bytes:
-    """Return what decides whether a broker responds to a request, behind the correlation id.
+    """Return the bytes after the correlation id that decide whether a broker responds to a request.
 
     Raises:
-        ProtocolError: it can't be read.
+        ProtocolError: the request can't be read.
     """
     api_key, version, _, _, at = request_header(frame, LENGTH_BYTES)
     if api_key == ApiKey.PRODUCE:
@@ -40,13 +40,13 @@ def read_wait(frame: bytes) -> float:
     """Return how many seconds a JoinGroup or ShareFetch request lets the broker wait before it responds.
 
     A JoinGroup is answered when all members have joined, or after the rebalance timeout (KIP-62). In v0 that
-    is the session timeout. A ShareFetch has max_wait_ms as a fetch has (KIP-932).
+    is the session timeout. A ShareFetch has max_wait_ms, like a fetch (KIP-932).
 
     Args:
         frame: the request, or its first bytes.
 
     Raises:
-        ProtocolError: it can't be read.
+        ProtocolError: the request can't be read.
     """
     api_key, version, _, _, at = request_header(frame, LENGTH_BYTES)
     read_name = read_compact_string if is_flexible(api_key, version) else read_string
@@ -61,7 +61,7 @@ def read_wait(frame: bytes) -> float:
 
 
 def describe_length(data: bytes, length: int, most: int) -> str:
-    """Describe what is wrong with the length of a request."""
+    """Return a description of an invalid request length."""
     if data[:2] == TLS_HANDSHAKE:
         return "TLS on a plaintext listener"
     if data.startswith(_HTTP):
@@ -87,6 +87,6 @@ def read_client_names(frame: bytes, version: int) -> tuple[str, ClientSoftware |
 
 
 def readable(name: bytes | None) -> str:
-    """Return a client's name without control characters, which a terminal may obey."""
+    """Return a client's name without control characters, because a terminal could execute them."""
     text = (name or b"")[:_MAX_NAME].decode(errors="replace")
     return text if text.isprintable() else "".join(c if c.isprintable() else "\ufffd" for c in text)

@@ -1,12 +1,12 @@
-"""Whether a session pays for one connection: law 6 of docs/design.md, in bytes. Sans-IO.
+"""Decides whether a session pays for one connection: law 6 of docs/design.md, in bytes. Sans-IO.
 
-A fetch can go on as it came, go as a delta, or be sent in full for a session with just its list. Their
-requests can be compared before they are sent. What a response would be is estimated from those that came.
-`Savings` sends what is cheapest, and looks ahead in one way: what fetches have lost for want of a session
-with their list (the *regret*) may be spent on one.
+A fetch can be forwarded unchanged, sent as a delta, or sent in full to create a session with its exact list.
+The sizes of these requests can be compared before they are sent. The sizes of responses are estimated from
+earlier ones. `Savings` chooses the cheapest form. It looks ahead in one way: the bytes that fetches have lost
+without a session with their list (the *regret*) may be spent on a new session.
 
-Estimates can be wrong. So what sessions really cost is added up, and a connection that lost bytes *rests*: it
-goes without until many times as many bytes have passed. Nothing here looks at a clock.
+Estimates can be wrong. So the real cost of sessions is added up, and a connection that lost bytes *rests*: it
+uses no session until many times the lost bytes have passed. Nothing here depends on a clock.
 """
 
 from enum import Enum
@@ -17,43 +17,44 @@ from proxy.protocol.fetch_request import FetchRequest, Listing
 from proxy.session.decision import Delta
 
 PLAIN_PER_LOST: Final = 256
-"""A connection that lost a byte goes without a session for this many bytes: less than 0.4 % is lost."""
+"""For each lost byte, a connection uses no session for this many bytes. So it loses less than 0.4 %."""
 CREDIT_EXCHANGES: Final = 4
-"""What sessions saved before may be lost again without a rest, up to this many full exchanges."""
+"""Earlier savings may be lost again without a rest, up to this many full exchanges."""
 FIRST_WAIT: Final = 8
 LONGEST_WAIT: Final = 1024
-"""So many fetches pass before the next session, or the next change of a session's list, is paid for: after
-the first one that did not pay, and at most."""
+"""The first and the longest wait, in fetches, after an expense (a new session, or a new list for it) that
+did not pay."""
 _CLOSES: Final = 8
-"""A session is asked for when fetches, the present one included, have cost so many times what its close
-will."""
+"""A session is requested once fetches, including the present one, have cost this many times the cost of
+its close."""
 _ALIKE: Final = 2
-"""A client with a shorter list gets a session when it would have saved bytes so many times in a row."""
+"""A client with a shorter list gets a session if it would have saved bytes this many consecutive times."""
 _CLOSE_RESPONSE: Final = 40
-"""Bytes of the response to a close, about."""
+"""Approximate bytes of the response to a close."""
 _VERSIONS: Final = 500
-"""Bytes of ApiVersions and its response, about."""
+"""Approximate bytes of ApiVersions and its response."""
 _WEIGHT: Final = 0.5
-"""Of the latest response, in averages."""
+"""The weight of the latest response in averages."""
 _RETURN: Final = 0.25
-"""How likely partitions that a fetch no longer lists come back soon, before a client has shown it."""
+"""The probability that a partition which was removed from the list returns soon, before the client has
+shown its own."""
 _MOST_RETURN: Final = 0.6
-"""And at most. Those of a client whose list changes all the time come back with other offsets, and then it
-would cost little to have dropped them."""
+"""The maximum of that probability. If a client's list changes all the time, partitions return with other
+offsets, and dropping them costs little."""
 
 
 class Form(Enum):
-    """How a fetch of a session goes."""
+    """The form in which a fetch of a session is sent."""
 
     DELTA = "delta"
     RENEW = "renew"
-    """In full, for a new session with just its list. The broker drops the old one."""
+    """In full, for a new session with its exact list. The broker drops the old session."""
     WIRE = "wire"
-    """As it came. The session stays as it is."""
+    """Unchanged. The session is not affected."""
 
 
 class Savings:
-    """What sessions saved one connection, and what they are expected to save."""
+    """The savings of sessions for one connection, so far and expected."""
 
     __slots__ = (
         "_added",
@@ -78,35 +79,35 @@ class Savings:
         """Bytes that may be lost before the connection rests."""
         self._limit = 0
         self._rest = 0
-        """Bytes that still have to pass before a fetch goes through a session again."""
+        """Bytes that still have to pass before a fetch uses a session again."""
         self._spent = 0
-        """Bytes of fetches that went without a session."""
+        """Bytes of fetches without a session."""
         self._news = 0.0
-        """How many entries of a response say something new, on average."""
+        """The average number of changed entries in a response."""
         self._excess = 0.0
         """Bytes by which such an entry is larger in a session: topics whose entries are torn apart."""
         self._added = 0
         self._alike = 0
-        """Fetches in a row for which a session would have saved bytes, before there was one."""
+        """The number of consecutive fetches, before a session, for which one would have saved bytes."""
         self._regret = 0.0
-        """Bytes that fetches without a session would have saved, had the session had their list."""
+        """Bytes that fetches without a session would have saved with a session of exactly their list."""
         self._owed = 0.0
-        """Bytes that must be saved before what was last paid for has paid: a new session, or its list."""
+        """Bytes that must still be saved before the last expense (a new session, or its list) has paid."""
         self._patience = 0
-        """How many fetches passed after the last session that did not pay; 0 if the last one did."""
+        """How many fetches had to pass after the last session that did not pay. 0 if the last one paid."""
         self._wait = 0
         self._waited = False
-        """The wait for the last thing that did not pay has begun: the next one is paid for after it."""
+        """Whether the wait after the last failed expense has begun. After it, the next one is paid for."""
         self._returns = _RETURN
         self._away = 0.0
-        """Bytes that it would take to list partitions again that were dropped lately."""
+        """The bytes needed to list recently dropped partitions again."""
 
     def __repr__(self) -> str:
         return f"<Savings credit={self._credit} rest={self._rest} regret={self._regret:.0f}>"
 
     @property
     def rests(self) -> bool:
-        """Whether sessions lost bytes recently, so that fetches go without for now."""
+        """Whether sessions lost bytes recently, so that fetches use no session for now."""
         return self._rest > 0
 
     # Before a fetch is sent
@@ -114,13 +115,13 @@ class Savings:
     def promises(
         self, fetch: FetchRequest, listing: Listing, delta: Delta | None, *, asks: bool = False
     ) -> bool:
-        """Say whether a session is to be asked for.
+        """Return whether to request a session.
 
         Args:
-            fetch: the fetch; the connection has no session.
-            listing: what it lists, in the session's version.
-            delta: what it changes against the fetch before; None if that can't be compared.
-            asks: the broker has to be asked for its versions first.
+            fetch: the fetch. The connection has no session.
+            listing: its partitions, in the session's version.
+            delta: its changes against the previous fetch, or None if they can't be compared.
+            asks: whether the broker has to be asked for its versions first.
         """
         count, narrow, wide = len(listing), fetch.layout, listing.layout
         size = len(fetch.frame)
@@ -139,13 +140,13 @@ class Savings:
         return True
 
     def weigh(self, fetch: FetchRequest, listing: Listing, delta: Delta, size: int) -> Form:
-        """Say how a fetch goes that differs from the session's list.
+        """Return the form for a fetch that differs from the session's list.
 
         Args:
             fetch: the fetch.
-            listing: what it lists, in the session's version.
-            delta: what it changes in the session.
-            size: that of the delta's frame.
+            listing: its partitions, in the session's version.
+            delta: its changes against the session.
+            size: the size of the delta's frame.
         """
         count, narrow, wide = len(listing), fetch.layout, listing.layout
         added, forgotten = len(delta.added), len(delta.forgotten)
@@ -186,7 +187,7 @@ class Savings:
 
         Args:
             size: bytes of request and response.
-            news: entries of the response that have records.
+            news: how many entries of the response have records.
         """
         self._spent += size
         self._news += _WEIGHT * (news - self._news)
@@ -198,7 +199,7 @@ class Savings:
 
         Args:
             saved: bytes that it saved, negative if it cost more.
-            entries: how many entries the session's response has.
+            entries: the number of entries in the session's response.
 
         Returns:
             See `settle`.
@@ -218,14 +219,14 @@ class Savings:
         return self.settle(saved)
 
     def tore(self, count: int, entries: int, saved: int, narrow: FetchLayout, wide: FetchLayout) -> None:
-        """Note how much larger entries are in the session's responses, where topics are torn apart.
+        """Note how much larger entries are in the session's responses, because topics are split up.
 
         Args:
-            count: partitions of the fetch.
-            entries: entries of the session's response.
-            saved: bytes by which it was smaller than the full one.
+            count: the number of partitions in the fetch.
+            entries: the number of entries in the session's response.
+            saved: how many bytes smaller it was than the full one.
             narrow: the client's layout.
-            wide: the session's.
+            wide: the session's layout.
         """
         if entries:
             expected = count * narrow.response_entry - entries * wide.response_entry - _head(narrow, wide)
@@ -235,7 +236,7 @@ class Savings:
         """Add bytes that were saved, negative if they were lost.
 
         Returns:
-            True if more was lost than may be: from now on the connection rests.
+            True if more was lost than allowed, so that the connection rests from now on.
         """
         credit = self._credit + saved
         if credit >= 0:
@@ -247,7 +248,7 @@ class Savings:
         return not rested
 
     def failed(self) -> None:
-        """Note that nothing uses what was paid for. If it has not paid: wait, each time twice as long."""
+        """Note that nothing uses the last expense. If it has not paid, wait, each time twice as long."""
         if self._owed > 0:
             self._patience = self._wait = min(2 * self._patience or FIRST_WAIT, LONGEST_WAIT)
             self._waited = True
@@ -261,7 +262,7 @@ class Savings:
     # Within
 
     def _spared(self, count: int, added: int, narrow: FetchLayout, wide: FetchLayout) -> float:
-        """Return by how much the session's response is expected to be smaller than the full one."""
+        """Return the expected difference in size between the full response and the session's response."""
         entries = added + min(1.0, self._news / count) * (count - added) if count else 0.0
         most = entries * (wide.response_entry + self._excess) + _head(narrow, wide)
         return count * narrow.response_entry - most
@@ -276,7 +277,7 @@ class Savings:
         return full
 
     def _note_added(self, size: int) -> None:
-        """Note the bytes of partitions that are listed anew: those that were dropped may be among them."""
+        """Note the bytes of newly listed partitions, which may include dropped ones."""
         if self._away and 2 * size >= self._away:
             self._returns += (_MOST_RETURN - self._returns) / 2
             self._away = 0.0
@@ -298,7 +299,7 @@ def _head(narrow: FetchLayout, wide: FetchLayout) -> int:
 
 
 def _raised(count: int, narrow: FetchLayout, wide: FetchLayout) -> int:
-    """Return by how much a full exchange is larger in the session's version."""
+    """Return how many more bytes a full exchange has in the session's version."""
     if narrow is wide:
         return 0
     entry = wide.request_entry - narrow.request_entry + wide.response_entry - narrow.response_entry
