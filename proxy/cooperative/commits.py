@@ -6,7 +6,7 @@ from math import inf
 from typing import Final
 
 from proxy.cooperative.group import Group, own_offset, with_positions
-from proxy.cooperative.identity import Identity
+from proxy.cooperative.identity import MemberIdentity
 from proxy.cooperative.member import Member, State
 from proxy.cooperative.members import INVALID_RANGES, OVERLAPS, Members
 from proxy.cooperative.offsets import (
@@ -64,7 +64,7 @@ class CommitRequest:
     def __init__(
         self,
         commit: Commit,
-        identity: Identity,
+        identity: MemberIdentity,
         members: Members,
         send: Send,
         wake: Callable[[float], None],
@@ -212,7 +212,7 @@ class OffsetFetchRequest:
 
     __slots__ = ("_asked", "_changes", "_identity", "_members")
 
-    def __init__(self, asked: OffsetFetch, identity: Identity, members: Members) -> None:
+    def __init__(self, asked: OffsetFetch, identity: MemberIdentity, members: Members) -> None:
         self._asked, self._identity, self._members = asked, identity, members
         self._changes = {
             each.group: group.changes for each in asked.groups if (group := members.group(each.group))

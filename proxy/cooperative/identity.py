@@ -6,10 +6,10 @@ from proxy.cooperative.member import Member
 from proxy.cooperative.members import Members
 from proxy.cooperative.positions import TopicPartition
 from proxy.cooperative.ranges import RangeError
-from proxy.cooperative.tally import Told
+from proxy.cooperative.tally import GroupNotice
 
 
-class Identity:
+class MemberIdentity:
     """The client of one connection.
 
     It has a lane if it declares one in its client.id, or if its client.id is that of a group's member.
@@ -57,7 +57,7 @@ class Identity:
             found = self._members.declared(self.host, client_id)
         except RangeError as error:
             self.refused = str(error)
-            self._members.tell(Told.REFUSED, self.host, self.refused)
+            self._members.tell(GroupNotice.REFUSED, self.host, self.refused)
             return
         if found is not None:
             what, self._declared = found
@@ -76,7 +76,7 @@ class Identity:
             return 0
         found = self._members.denied((self.host, self.client_id), self._declared, places, claims=claims)
         if found is not None and not self._denied:
-            self._members.tell(Told.REFUSED, self.host, found.reason)
+            self._members.tell(GroupNotice.REFUSED, self.host, found.reason)
         self._denied = found is not None
         return 0 if found is None else found.code
 

@@ -15,7 +15,7 @@ from math import inf
 from typing import Final, NamedTuple
 
 from proxy.cooperative.commits import CommitRequest, OffsetFetchRequest
-from proxy.cooperative.identity import Identity
+from proxy.cooperative.identity import MemberIdentity
 from proxy.cooperative.joining import Joining
 from proxy.cooperative.lane_fetch import HELD_SECONDS, LaneFetch, refusal
 from proxy.cooperative.members import INVALID_RANGES, Members
@@ -125,7 +125,7 @@ class MemberStage(Stage):
         """Whether the stage is needed. None until the first request has come."""
         self._elsewhere = False
         """Whether another process is to serve the client."""
-        self._identity = Identity(members, state.host)
+        self._identity = MemberIdentity(members, state.host)
         self._joining = Joining(members, state.host)
         self._subscriber = Subscriber(members.shared_fetches, state.broker, self._go_on)
         self._current: LaneFetch | CommitRequest | None = None

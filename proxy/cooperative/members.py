@@ -19,7 +19,15 @@ from proxy.cooperative.plan import Lanes
 from proxy.cooperative.positions import TopicPartition
 from proxy.cooperative.ranges import KeyRanges, RangeError
 from proxy.cooperative.shared_fetch import SharedFetches
-from proxy.cooperative.tally import EXCLUSIVE, Cooperative, FilterTally, GroupSeen, MemberSeen, Tell, Told
+from proxy.cooperative.tally import (
+    EXCLUSIVE,
+    Cooperative,
+    FilterTally,
+    GroupNotice,
+    GroupSeen,
+    MemberSeen,
+    Tell,
+)
 
 MAX_MEMBERS: Final = 4096
 """How many members are tracked. The least recently seen one is dropped first. It has to join its group
@@ -158,7 +166,7 @@ class Members:
             return
         if exclusive and group.exclusive != exclusive:
             self.tally.exclusive[exclusive] += 1
-            self.tell(Told.EXCLUSIVE, group.name, EXCLUSIVE[exclusive])
+            self.tell(GroupNotice.EXCLUSIVE, group.name, EXCLUSIVE[exclusive])
         group.exclusive = exclusive
 
     def planned(self, name: bytes, generation: int, lanes: Mapping[bytes, Lanes]) -> None:
@@ -167,7 +175,7 @@ class Members:
         shared = sum(number > 1 for number in owners.values())
         counted = f"{shared} of {len(owners)} partitions shared"
         text = f"{len(lanes)} members, {counted}, generation {generation}"
-        self.tell(Told.REBALANCED, name.decode(errors="replace"), text)
+        self.tell(GroupNotice.REBALANCED, name.decode(errors="replace"), text)
 
     def group(self, name: bytes) -> Group | None:
         """Return a cooperative group, or None if the group is not cooperative."""

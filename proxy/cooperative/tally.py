@@ -28,7 +28,7 @@ EXCLUSIVE: Final = {
 """The values of `GroupSeen.exclusive`, in words."""
 
 
-class Told(StrEnum):
+class GroupNotice(StrEnum):
     """The log lines about a group or one of its clients."""
 
     REFUSED = "client refused"
@@ -37,7 +37,7 @@ class Told(StrEnum):
     REBALANCED = "group rebalanced"
 
 
-Tell: TypeAlias = Callable[[Told, str, str], None]
+Tell: TypeAlias = Callable[[GroupNotice, str, str], None]
 """Called with the event, the client's host or the group's name, and a reason or description."""
 
 

@@ -16,7 +16,7 @@ from proxy.core.events import FetchKind, SessionClosed, fetch_kind, saved_bytes
 from proxy.core.fetch_in_flight import FetchHandler, Kept, Walked
 from proxy.core.in_flight import InFlight
 from proxy.core.own import Check, OwnFetch, Probe, own
-from proxy.core.savings import Form
+from proxy.core.savings import SessionForm
 from proxy.protocol import api_versions
 from proxy.protocol.api import REQUEST_START_BYTES, ApiKey
 from proxy.protocol.fetch_layout import SESSION_VERSION
@@ -225,9 +225,9 @@ class Fetches:
             if len(incremental.delta.added) and not self._has_room(listing):
                 return Reason.MEMORY
             form = savings.weigh(fetch, listing, incremental.delta, len(incremental.frame))
-            if form is Form.DELTA:
+            if form is SessionForm.DELTA:
                 return incremental
-            if form is Form.WIRE:
+            if form is SessionForm.WIRE:
                 return Reason.NOT_SMALLER
             return Full() if handler.learn_listing(listing, fetch.isolation_level) else Reason.TOO_SPARSE
         if not self._has_room(listing):

@@ -22,8 +22,8 @@ from proxy.core.events import FetchKind, NotFollowed
 from proxy.core.fetch_in_flight import Around, FetchHandler
 from proxy.core.histograms import NOT_COUNTED
 from proxy.core.in_flight import Handler, InFlight
-from proxy.core.own import Reply, TakeReply, own
-from proxy.core.peers import SASL, Authentication, Identity, Peer, Peers
+from proxy.core.own import OwnResponse, TakeReply, own
+from proxy.core.peers import SASL, Authentication, ClientIdentity, Peer, Peers
 from proxy.core.repeat import CORRELATION_ID, MAX_BYTES, MAX_SECONDS, Failed, Repeat, spliced
 from proxy.core.repeat_fetch import FetchRepeat, against
 from proxy.core.repeat_produce import MOVED, ProduceRepeat
@@ -274,7 +274,7 @@ class Following(Stage):
         that epoch, it is asked at once: what was proven once stays so, for a leader truncates nothing."""
         self._wake: Callable[[], None] = _nothing
         self._alarm: Callable[[float], None] = _nothing
-        self._listed: Identity | None = None
+        self._listed: ClientIdentity | None = None
         """Whose connection others find this one as."""
         self._sent, self._sent_at = 0, 0.0
         """How many bytes the client had sent when that was last looked at, and since when it is known."""
@@ -288,7 +288,7 @@ class Following(Stage):
 
     # As a peer
 
-    def identity(self) -> Identity | None:
+    def identity(self) -> ClientIdentity | None:
         """Return whose connection it is; None if that is not known, or requests can't be sent now."""
         state = self._state
         usable = (
@@ -300,12 +300,12 @@ class Following(Stage):
         return self._who if usable else None
 
     @property
-    def _who(self) -> Identity | None:
+    def _who(self) -> ClientIdentity | None:
         """Whose connection it is."""
         host, client_id, as_whom = self.client
         if not (self._authentication.done and client_id) or as_whom is None:
             return None
-        return Identity(host, client_id, as_whom)
+        return ClientIdentity(host, client_id, as_whom)
 
     @property
     def client(self) -> tuple[str, str, bytes | None]:
@@ -327,7 +327,7 @@ class Following(Stage):
         free_at = 0.0
         for request in expected:
             handler, asked = request.handler, request.api_key in _ASKED_OF_PEERS
-            if request.api_key in _PARKED or (asked and isinstance(handler, Reply) and handler.is_due):
+            if request.api_key in _PARKED or (asked and isinstance(handler, OwnResponse) and handler.is_due):
                 return float("inf")
             if handler.fetch is not None:  # it begins to wait when those before it are answered
                 free_at = max(free_at, request.sent_at) + handler.fetch.max_wait_ms / 1e3
@@ -352,7 +352,7 @@ class Following(Stage):
             broker.partitions_requested += partitions
         else:
             self._state.tally.probe_bytes += len(frame)
-        self._state.send(own(frame, Reply(self._state, api_key, take, partitions)), frame)
+        self._state.send(own(frame, OwnResponse(self._state, api_key, take, partitions)), frame)
         self._settle()
         self._wake()
 
@@ -425,7 +425,7 @@ class Following(Stage):
         self._authentication.authenticates(frame)
         self._list(None)
 
-    def _list(self, who: Identity | None) -> None:
+    def _list(self, who: ClientIdentity | None) -> None:
         """Have others find this connection as somebody's; None: as nobody's."""
         if self._node_id is None:
             return

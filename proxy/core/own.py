@@ -115,7 +115,7 @@ class Check(OwnFetch):
         return super().feed(chunk, last=last)
 
 
-class Reply(Handler):
+class OwnResponse(Handler):
     """Gives the response to the caller that sent the request.
 
     Args:

@@ -26,7 +26,7 @@ _SCRAM_NONCE: Final = b",r="
 """The part before it in SCRAM's first token is the same each time (RFC 5802)."""
 
 
-class Identity(NamedTuple):
+class ClientIdentity(NamedTuple):
     """The identity of a client, as far as the gateway knows."""
 
     host: str
@@ -38,7 +38,7 @@ class Identity(NamedTuple):
 class Peer(Protocol):
     """A connection, as another connection of the same client sees it."""
 
-    def identity(self) -> Identity | None:
+    def identity(self) -> ClientIdentity | None:
         """Return the client's identity. None if it is unknown or not proven."""
 
     def wait_left(self, now: float) -> float:
@@ -79,23 +79,23 @@ class Peers:
         self.produces = produces
         self.lanes = Lanes()
         """The order of idempotent batches."""
-        self._own: dict[tuple[Identity, int], deque[Peer]] = {}
+        self._own: dict[tuple[ClientIdentity, int], deque[Peer]] = {}
 
     def __repr__(self) -> str:
         return f"<Peers {sum(map(len, self._own.values()))}>"
 
-    def add(self, peer: Peer, who: Identity, node_id: int) -> None:
+    def add(self, peer: Peer, who: ClientIdentity, node_id: int) -> None:
         """Add a client's connection to a broker."""
         self._own.setdefault((who, node_id), deque()).appendleft(peer)
 
-    def remove(self, peer: Peer, who: Identity, node_id: int) -> None:
+    def remove(self, peer: Peer, who: ClientIdentity, node_id: int) -> None:
         """Remove a connection."""
         own = self._own[who, node_id]
         own.remove(peer)
         if not own:
             del self._own[who, node_id]
 
-    def find(self, who: Identity | None, node_id: int, now: float) -> tuple[Peer, float] | None:
+    def find(self, who: ClientIdentity | None, node_id: int, now: float) -> tuple[Peer, float] | None:
         """Return a connection of the client to a broker, and the seconds to wait there.
 
         Return None if there is none.

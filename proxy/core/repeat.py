@@ -87,7 +87,7 @@ class Repeat(Protocol):
             wait: how long the new leader may wait for records, in seconds.
         """
 
-    def read(self, frame: bytes) -> "Told":
+    def read(self, frame: bytes) -> "LeaderAnswer":
         """Read the response to it."""
 
     def settle(self) -> None:
@@ -95,7 +95,7 @@ class Repeat(Protocol):
 
 
 @dataclass(slots=True)
-class Told:
+class LeaderAnswer:
     """The answer of a new leader."""
 
     entries: dict[Place, tuple[bytes, int]]

@@ -7,7 +7,7 @@ from typing import Final
 
 from proxy.core.events import NotFollowed
 from proxy.core.fetch_in_flight import FetchHandler
-from proxy.core.repeat import CORRELATION_ID, MAX_BYTES, MAX_SECONDS, Failed, Told
+from proxy.core.repeat import CORRELATION_ID, MAX_BYTES, MAX_SECONDS, Failed, LeaderAnswer
 from proxy.protocol.api import REQUEST_CORRELATION_ID, REQUEST_START_BYTES, ErrorCode
 from proxy.protocol.fetch_layout import LAYOUTS
 from proxy.protocol.fetch_request import SESSIONLESS_EPOCH, FetchRequest, Listing, build_fetch_request
@@ -93,12 +93,12 @@ class FetchRepeat:
         _LIMITS.pack_into(frame, at, int(wait * 1e3 + 0.5), min(min_bytes, 1), room)
         return bytes(frame)
 
-    def read(self, frame: bytes) -> Told:
+    def read(self, frame: bytes) -> LeaderAnswer:
         """Read a new leader's answer for the partitions without an error."""
         walk = FetchResponseWalk(self._fetch.layout, self._fetch.isolation_level, keep=True)
         with suppress(ProtocolError):
             walk.feed(frame)
-        told = Told({}, walk.partitions, walk.record_bytes)
+        told = LeaderAnswer({}, walk.partitions, walk.record_bytes)
         if not walk.done or walk.error_code:
             return told
         for entry in walk.entries:

@@ -5,7 +5,7 @@ from contextlib import suppress
 from typing import Final
 
 from proxy.core.lanes import Lanes
-from proxy.core.repeat import CORRELATION_ID, MAX_SECONDS, Failed, Told
+from proxy.core.repeat import CORRELATION_ID, MAX_SECONDS, Failed, LeaderAnswer
 from proxy.protocol.api import REQUEST_START_BYTES, ErrorCode
 from proxy.protocol.leader_requests import Place
 from proxy.protocol.primitives import ProtocolError, read_string
@@ -80,9 +80,9 @@ class ProduceRepeat:
         """Return a request with some of the batches, unchanged."""
         return some_of(self._produced, (self._batches[each.place] for each in failed), CORRELATION_ID)
 
-    def read(self, frame: bytes) -> Told:
+    def read(self, frame: bytes) -> LeaderAnswer:
         """Read a new leader's answer for the partitions without an error."""
-        told = Told({})
+        told = LeaderAnswer({})
         with suppress(ProtocolError):
             for place, entry in read_response(frame, self._produced.version).items():
                 if not entry.error_code:

@@ -43,7 +43,7 @@ _MOST_RETURN: Final = 0.6
 offsets, and dropping them costs little."""
 
 
-class Form(Enum):
+class SessionForm(Enum):
     """The form in which a fetch of a session is sent."""
 
     DELTA = "delta"
@@ -139,7 +139,7 @@ class Savings:
         self._invest(full + _raised(count, narrow, wide))
         return True
 
-    def weigh(self, fetch: FetchRequest, listing: Listing, delta: Delta, size: int) -> Form:
+    def weigh(self, fetch: FetchRequest, listing: Listing, delta: Delta, size: int) -> SessionForm:
         """Return the form for a fetch that differs from the session's list.
 
         Args:
@@ -161,24 +161,24 @@ class Savings:
         if gain + ahead >= back:
             self._away += forgotten * entry
             self._added = added
-            return Form.DELTA
+            return SessionForm.DELTA
         renewing = _raised(count, narrow, wide)
         price = min(-gain, renewing) + back
         changed = min(count, self._news) * wide.request_entry
         lost = count * narrow.request_entry - changed + self._spared(count, 0, narrow, wide)
         regret, self._regret = self._regret, self._regret + max(0.0, lost)
         if self._waits() or (regret if forgotten else self._regret) < price:
-            return Form.WIRE
+            return SessionForm.WIRE
         if self._owed > 0 and not self._waited:
             self.failed()
-            return Form.WIRE
+            return SessionForm.WIRE
         self._away += forgotten * entry
         if -gain > renewing:
             self._invest(full + renewing)
-            return Form.RENEW
+            return SessionForm.RENEW
         self._invest(-gain)
         self._added = added
-        return Form.DELTA
+        return SessionForm.DELTA
 
     # After its response
 

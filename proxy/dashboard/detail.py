@@ -7,7 +7,7 @@ from rich.text import Text
 
 from proxy.dashboard.figures import NOTHING, moment, scaled, share, span, volume
 from proxy.dashboard.rates import Rates
-from proxy.dashboard.rows import ClientRow
+from proxy.dashboard.rows import ClientFigures
 from proxy.dashboard.snapshot import BrokerFigures, ClientConnection, PastEvent
 from proxy.dashboard.tables import per_second, problem_of
 
@@ -16,7 +16,7 @@ _BAD: Final = "red"
 _NAMES: Final = 16
 
 
-def client(row: ClientRow, rates: Rates, events: Iterable[PastEvent]) -> list[Text]:
+def client(row: ClientFigures, rates: Rates, events: Iterable[PastEvent]) -> list[Text]:
     """Draw a client, or one of its connections, with the recent events that name it."""
     rate = row.rate
     lines = [

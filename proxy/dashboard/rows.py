@@ -27,7 +27,7 @@ IDLE: Final = "idle"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClientRow:
+class ClientFigures:
     """The figures of one client: of all its connections, or of a single one."""
 
     key: str
@@ -79,7 +79,7 @@ class ClientRow:
         return next((client.last_error for client in self.connections if client.last_error), "")
 
 
-SORTS: Final[dict[str, Callable[[ClientRow], str | float]]] = {
+SORTS: Final[dict[str, Callable[[ClientFigures], str | float]]] = {
     "client": lambda row: row.name,
     "software": lambda row: row.software,
     "conns": lambda row: len(row.connections),
@@ -102,7 +102,7 @@ def rows(
     sort: str,
     descending: bool,
     expanded: frozenset[str],
-) -> list[ClientRow]:
+) -> list[ClientFigures]:
     """Return the rows of matching clients, by the sort column and then by name.
 
     A client matches if its id, software, address or broker contains `wanted`. Connections get a row each if
@@ -113,7 +113,7 @@ def rows(
         if wanted.casefold() in _searched(client):
             by_name[client.client_id].append(client)
     found = [_row(name, members, rates, single=False) for name, members in by_name.items()]
-    listed: list[ClientRow] = []
+    listed: list[ClientFigures] = []
     for row in _sorted(found, sort, descending=descending):
         listed.append(row)
         if row.key in expanded:
@@ -126,13 +126,13 @@ def _searched(client: ClientConnection) -> str:
     return f"{client.client_id}\n{client.software}\n{client.address}\n{client.broker}".casefold()
 
 
-def _sorted(found: list[ClientRow], sort: str, *, descending: bool) -> list[ClientRow]:
+def _sorted(found: list[ClientFigures], sort: str, *, descending: bool) -> list[ClientFigures]:
     found.sort(key=lambda row: row.key)
     found.sort(key=SORTS[sort], reverse=descending)
     return found
 
 
-def _row(name: str, members: Sequence[ClientConnection], rates: Rates, *, single: bool) -> ClientRow:
+def _row(name: str, members: Sequence[ClientConnection], rates: Rates, *, single: bool) -> ClientFigures:
     of_each = {client.key: rates.of(client) for client in members}
     reasons: Counter[str] = Counter()
     for one in of_each.values():
@@ -145,7 +145,7 @@ def _row(name: str, members: Sequence[ClientConnection], rates: Rates, *, single
     )
     ordered = sorted(members, key=lambda client: (-of_each[client.key].client, client.key))
     key = ordered[0].key if single else f"{OF_CLIENT}{name}"
-    return ClientRow(
+    return ClientFigures(
         key=key, name=name, connections=tuple(ordered), single=single, rate=rate, why=_why(ordered, rate)
     )
 

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from proxy.dashboard.figures import NOTHING, fitting, moment, scaled, span, sparkline, volume
 from proxy.dashboard.rates import Rates
-from proxy.dashboard.rows import ClientRow
+from proxy.dashboard.rows import ClientFigures
 from proxy.dashboard.snapshot import BOOTSTRAP, BrokerFigures
 
 WIDE: Final = 160
@@ -100,7 +100,13 @@ def clients_head(columns: dict[str, int], width: int, sort: str) -> Text:
 
 
 def clients(
-    rows: Sequence[ClientRow], columns: dict[str, int], marked: str, rates: Rates, width: int, *, plain: bool
+    rows: Sequence[ClientFigures],
+    columns: dict[str, int],
+    marked: str,
+    rates: Rates,
+    width: int,
+    *,
+    plain: bool,
 ) -> Iterator[Text]:
     """Draw rows of clients. `marked` is the key of the marked row, "" if there is none."""
     room = _rest(width, columns)
@@ -116,7 +122,7 @@ def clients(
         yield line
 
 
-def _name(row: ClientRow) -> str:
+def _name(row: ClientFigures) -> str:
     if not row.single:
         return row.name or NOTHING
     client = row.connections[0]
@@ -124,7 +130,7 @@ def _name(row: ClientRow) -> str:
     return f"  {client.address}{at}"
 
 
-def _client_cell(row: ClientRow, name: str, width: int, rates: Rates, *, plain: bool) -> tuple[str, str]:
+def _client_cell(row: ClientFigures, name: str, width: int, rates: Rates, *, plain: bool) -> tuple[str, str]:
     rate = row.rate
     if name == "lately":
         return sparkline(rates.saved(row.connections), width, plain=plain), "green"

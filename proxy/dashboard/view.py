@@ -17,7 +17,7 @@ from proxy.dashboard import detail, groups, tables
 from proxy.dashboard.choice import Listed, Selection, place_of
 from proxy.dashboard.figures import moment, scaled, share, span, sparkline, volume
 from proxy.dashboard.rates import Rates
-from proxy.dashboard.rows import OF_CLIENT, ClientRow, rows
+from proxy.dashboard.rows import OF_CLIENT, ClientFigures, rows
 from proxy.dashboard.snapshot import PastEvent, Recent, Snapshot
 from proxy.dashboard.tables import WIDE, broker_key, per_second
 
@@ -110,7 +110,7 @@ def _page(snapshot: Snapshot | GatewayUnreachable, choice: Selection, size: Size
     return [*title, _line("It has left.")]
 
 
-def _rows(snapshot: Snapshot, choice: Selection, rates: Rates) -> list[ClientRow]:
+def _rows(snapshot: Snapshot, choice: Selection, rates: Rates) -> list[ClientFigures]:
     return rows(
         snapshot.clients,
         rates,
@@ -194,7 +194,7 @@ def _screen(
 
 
 def _details(
-    snapshot: Snapshot, mark: str, found: Sequence[ClientRow], rates: Rates, room: int
+    snapshot: Snapshot, mark: str, found: Sequence[ClientFigures], rates: Rates, room: int
 ) -> list[Text]:
     """Draw as much of the marked row's page as fits, below everything else."""
     if room < _MIN_DETAILS:
@@ -394,7 +394,7 @@ def _section(name: str, *parts: str | tuple[str, str]) -> Text:
 
 
 def _clients_title(
-    snapshot: Snapshot, choice: Selection, found: Sequence[ClientRow], shown: int, size: Size
+    snapshot: Snapshot, choice: Selection, found: Sequence[ClientFigures], shown: int, size: Size
 ) -> Text:
     arrow = ("v" if choice.descending else "^") if size.plain else ("▼" if choice.descending else "▲")
     clients = sum(not row.single for row in found)

@@ -19,7 +19,7 @@ from proxy.addresses import Address
 from proxy.capture.pcap import BROKER
 from proxy.capture.tap import Capture, Tap, no_tap
 from proxy.config import Config
-from proxy.cooperative.tally import Tell, Told
+from proxy.cooperative.tally import GroupNotice, Tell
 from proxy.core.broker_versions import BrokerVersions
 from proxy.core.budget import REQUESTS_PART, Budget, RequestBudget
 from proxy.core.connection import BrokerInfo, Common, Connection, MakeStage
@@ -215,12 +215,12 @@ class Server:
         self.turned_away[DRAINING] += self.monitor.draining
         return not self.monitor.draining
 
-    def _tell(self, what: Told, who: str, text: str) -> None:
+    def _tell(self, what: GroupNotice, who: str, text: str) -> None:
         """Report an event of a cooperative group, or of one of its clients."""
-        if what is Told.REFUSED:
+        if what is GroupNotice.REFUSED:
             if self._refused_clients.happens(who, text, monotonic()):
                 self.process.note("refused", f"a client is refused: {text}", warning=True)
-        elif what is Told.EXCLUSIVE:
+        elif what is GroupNotice.EXCLUSIVE:
             self.log.warning(what, group=who, reason=text)
             self.process.note("exclusive", f"group {who} shares no partition: {text}", warning=True)
         else:

@@ -26,7 +26,7 @@ from replay.measure.spread import Delivered
 from replay.measure.sums import FetchSums
 from replay.measure.table import CODECS, DETAILS, FETCH_COLUMNS, Detail
 from replay.report.model import FetchReport, NotEligible
-from replay.simulate.session_cache import SessionEvent, SlotsUse, simulate
+from replay.simulate.session_cache import CacheEvent, SlotsUse, simulate
 
 GROUPED: Final = (
     "row",
@@ -158,7 +158,7 @@ class Collected:
     """The largest difference between the clocks of the two directions of a connection, in ns."""
     sides: dict[str, GatewaySide] = field(default_factory=dict)
     """The connections with the most exchanges, by name."""
-    sessions: list[tuple[str, SessionEvent]] = field(default_factory=list)
+    sessions: list[tuple[str, CacheEvent]] = field(default_factory=list)
     """Sessions by broker. They grow with the number of connections, so Spark removes them."""
     delivered: dict[tuple[str, str], Delivered] = field(default_factory=partial(defaultdict, Delivered))
     """Records by the client's host and client id. Empty unless records are counted by key."""
@@ -416,7 +416,7 @@ def collect(groups: Iterable[Group]) -> Collected:
         found.add(group)
     found.finish()
     found.fit()
-    events: dict[str, list[SessionEvent]] = defaultdict(list)
+    events: dict[str, list[CacheEvent]] = defaultdict(list)
     for broker, event in found.sessions:
         events[broker].append(event)
     found.sessions.clear()
@@ -424,7 +424,7 @@ def collect(groups: Iterable[Group]) -> Collected:
     return found
 
 
-def collect_part(groups: Iterable[Group], most: int) -> Iterator[list[tuple[str, SessionEvent]] | Collected]:
+def collect_part(groups: Iterable[Group], most: int) -> Iterator[list[tuple[str, CacheEvent]] | Collected]:
     """Collect some of a table's groups.
 
     Yields:

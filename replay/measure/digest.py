@@ -14,7 +14,7 @@ from replay.capture.kafka.exchange import ConnectionEnd
 from replay.measure.both_sides import SampledExchange
 from replay.measure.limits import LimitLog, Starved, VersionFigures
 from replay.simulate.outcome import Outcome, TopicKey, TopicShare
-from replay.simulate.session_cache import SessionEvent, SessionLog
+from replay.simulate.session_cache import CacheEvent, SessionLog
 
 _SECOND: Final = 1_000_000_000
 WIDTHS: Final = tuple(
@@ -111,7 +111,7 @@ class Summary:
     bucket_ns: int = WIDTHS[0]
     """The width of the buckets in `over_time`, in ns."""
     over_time: list[BytesOfPeriod] = field(default_factory=list)
-    sessions: list[SessionEvent] = field(default_factory=list)
+    sessions: list[CacheEvent] = field(default_factory=list)
     """The events of sessions. A predicted session is named after the connection. A session of the client
     has the broker's session id as its name."""
     limits: dict[int, VersionFigures] = field(default_factory=dict)

@@ -18,7 +18,7 @@ from replay.measure.collected import Collected, collect_part, groups_in
 from replay.measure.strip_records import STRIPPED, strip_records
 from replay.measure.table import EXCHANGES_RAW, KEYS
 from replay.measure.work import Work
-from replay.simulate.session_cache import SessionEvent, simulate
+from replay.simulate.session_cache import CacheEvent, simulate
 
 MOST: Final = 64 << 20
 """Above this many bytes, Spark is faster and takes less memory."""
@@ -76,7 +76,7 @@ def _sorted(batches: list[pa.RecordBatch], schema: pa.Schema, within: str) -> It
 def _collected(table: pa.Table) -> Collected:
     """Collect the figures of the report."""
     whole = Collected()
-    sessions: defaultdict[str, list[SessionEvent]] = defaultdict(list)
+    sessions: defaultdict[str, list[CacheEvent]] = defaultdict(list)
     for part in collect_part(groups_in(table), _EVENTS):
         if isinstance(part, Collected):
             whole.merge(part)

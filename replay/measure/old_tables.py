@@ -15,7 +15,7 @@ from replay.measure.both_sides import SampledExchange
 from replay.measure.digest import BytesOfPeriod, Summary, TopicTotals
 from replay.measure.limits import Starved, VersionFigures
 from replay.measure.table import CODECS, DETAILS, EXCHANGES_RAW
-from replay.simulate.session_cache import SessionEvent
+from replay.simulate.session_cache import CacheEvent
 
 DETAIL: Final = "detail"
 OLD: Final = pa.schema([*(one for one in EXCHANGES_RAW if one.name not in CODECS), (DETAIL, pa.string())])
@@ -50,7 +50,7 @@ def _summary(detail: str) -> Summary:
         topics=[TopicTotals(**_named(totals)) for totals in found["topics"]],
         bucket_ns=found["width"],
         over_time=[BytesOfPeriod(number * found["width"], *sizes) for number, *sizes in found["over_time"]],
-        sessions=[SessionEvent(*event) for event in found["sessions"]],
+        sessions=[CacheEvent(*event) for event in found["sessions"]],
         limits={one.pop("fetch_version"): VersionFigures(**one) for one in limits["by_version"]},
         starved=[Starved(**_named(starved)) for starved in limits["starved"]],
         differing=found["differing"],

@@ -19,7 +19,7 @@ EVICTION_MS: Final = 120_000
 Act: TypeAlias = Literal["make", "touch", "close"]
 
 
-class SessionEvent(NamedTuple):
+class CacheEvent(NamedTuple):
     """Something that happened to a session."""
 
     time: int
@@ -172,7 +172,7 @@ class SlotsUse:
 
 
 def simulate(
-    events: Iterable[SessionEvent], *, slots: int = SLOTS, shards: int = SHARDS, in_order: bool = False
+    events: Iterable[CacheEvent], *, slots: int = SLOTS, shards: int = SHARDS, in_order: bool = False
 ) -> SlotsUse:
     """Run the events of one broker's sessions through a cache. They are sorted first, unless `in_order`.
 
@@ -249,17 +249,17 @@ class SessionLog:
     """
 
     def __init__(self) -> None:
-        self._events: list[SessionEvent] = []
-        self._kept: dict[str, SessionEvent] = {}
-        self._skipped: dict[str, SessionEvent] = {}
+        self._events: list[CacheEvent] = []
+        self._kept: dict[str, CacheEvent] = {}
+        self._skipped: dict[str, CacheEvent] = {}
 
     def make(self, time: int, name: str, size: int) -> None:
         """Note that a session was requested."""
-        self._keep(SessionEvent(time, "make", name, size))
+        self._keep(CacheEvent(time, "make", name, size))
 
     def touch(self, time: int, name: str, size: int) -> None:
         """Note that a session was used."""
-        event = SessionEvent(time, "touch", name, size)
+        event = CacheEvent(time, "touch", name, size)
         before = self._skipped.get(name)
         if before is not None and time - before.time >= TOUCH_NS:
             self._keep(before)
@@ -272,9 +272,9 @@ class SessionLog:
     def close(self, time: int, name: str) -> None:
         """Note that a session was closed."""
         self._flush(name)
-        self._keep(SessionEvent(time, "close", name, 0))
+        self._keep(CacheEvent(time, "close", name, 0))
 
-    def drain(self) -> list[SessionEvent]:
+    def drain(self) -> list[CacheEvent]:
         """Return the kept events, and forget them."""
         for name in list(self._skipped):
             self._flush(name)
@@ -282,7 +282,7 @@ class SessionLog:
         self._kept.clear()
         return events
 
-    def _keep(self, event: SessionEvent) -> None:
+    def _keep(self, event: CacheEvent) -> None:
         self._events.append(event)
         self._kept[event.name] = event
         self._skipped.pop(event.name, None)

@@ -10,7 +10,7 @@ from proxy.cooperative.membership import assignment, read_owned, read_synced, wi
 from proxy.cooperative.offsets import read_answered, read_commit
 from proxy.cooperative.positions import Positions, TopicPartition, committed_metadata, read_committed
 from proxy.cooperative.ranges import FULL, KeyRanges
-from proxy.cooperative.tally import Told
+from proxy.cooperative.tally import GroupNotice
 from tests.cooperative.batch import Record, batch, read
 from tests.cooperative.coordinator import (
     GROUP,
@@ -693,13 +693,13 @@ def test_why_a_group_shares_nothing_is_told_once(shared: Shared, coordinator: Co
     assert group.exclusive == "client_id"
     assert shared.members.tally.exclusive == {"client_id": 1}
     told = [(what, group) for what, group, _ in shared.groups]
-    assert told.count((Told.EXCLUSIVE, "billing")) == 1
+    assert told.count((GroupNotice.EXCLUSIVE, "billing")) == 1
 
 
 def test_how_a_group_shares_its_partitions_is_told(shared: Shared, coordinator: Coordinator) -> None:
     coordinator.rebalance([client(shared), client(shared, "b")])
     (what, group, text) = shared.groups[-1]
-    assert (what, group) == (Told.REBALANCED, "billing")
+    assert (what, group) == (GroupNotice.REBALANCED, "billing")
     assert text.startswith("2 members, 1 of 1 partitions shared, generation ")
 
 

@@ -18,7 +18,7 @@ from proxy.cooperative.offsets import (
 )
 from proxy.cooperative.positions import Positions, committed_metadata, read_committed
 from proxy.cooperative.ranges import FULL
-from proxy.cooperative.tally import Told
+from proxy.cooperative.tally import GroupNotice
 from proxy.core.connection import Connection
 from proxy.core.eligibility import SessionLimits
 from proxy.core.events import MemberElsewhere
@@ -49,13 +49,13 @@ class Shared:
     def __init__(self) -> None:
         self.told: list[str] = []
         """The reasons of refused clients."""
-        self.groups: list[tuple[Told, str, str]] = []
+        self.groups: list[tuple[GroupNotice, str, str]] = []
         """The reported events of groups."""
         self.members = Members(["billing", "audit"], tell=self._tell)
         self.woken: list[float] = []
 
-    def _tell(self, what: Told, who: str, text: str) -> None:
-        if what is Told.REFUSED:
+    def _tell(self, what: GroupNotice, who: str, text: str) -> None:
+        if what is GroupNotice.REFUSED:
             self.told.append(text)
         else:
             self.groups.append((what, who, text))

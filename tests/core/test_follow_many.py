@@ -6,7 +6,7 @@ from typing import Final
 import pytest
 
 from proxy.core.events import NotFollowed
-from proxy.core.peers import Identity, Peers
+from proxy.core.peers import ClientIdentity, Peers
 from proxy.core.repeat import MAX_SECONDS
 from proxy.core.repeat_fetch import WAIT_MS
 from proxy.protocol.api import ApiKey
@@ -109,10 +109,10 @@ class Stub:
 
     asked = 0
 
-    def __init__(self, who: Identity, left: float, *, quiet: bool = True) -> None:
+    def __init__(self, who: ClientIdentity, left: float, *, quiet: bool = True) -> None:
         self._who, self._left, self._quiet = who, left, quiet
 
-    def identity(self) -> Identity:
+    def identity(self) -> ClientIdentity:
         return self._who
 
     def wait_left(self, _now: float) -> float:
@@ -129,7 +129,7 @@ class Stub:
 @pytest.mark.parametrize(("left", "most"), [(0.0, 1), (0.5, 8), (float("inf"), 8)])
 def test_few_of_many_connections_are_looked_at(left: float, most: int) -> None:
     """Asking a connection takes its requests off the fast path: 9 ms for each error with 400 clients."""
-    peers, who = Peers(), Identity("10.0.0.7", "c", b"")
+    peers, who = Peers(), ClientIdentity("10.0.0.7", "c", b"")
     for _ in range(400):
         peers.add(Stub(who, left), who, NEW)
         peers.add(Stub(who._replace(client_id="d"), left), who._replace(client_id="d"), NEW)
@@ -140,7 +140,7 @@ def test_few_of_many_connections_are_looked_at(left: float, most: int) -> None:
 
 @pytest.mark.parametrize(("used", "found"), [(7, True), (8, False)])
 def test_a_quiet_connection_is_preferred(used: int, found: bool) -> None:
-    peers, who = Peers(), Identity("10.0.0.7", "c", b"")
+    peers, who = Peers(), ClientIdentity("10.0.0.7", "c", b"")
     quiet = Stub(who, 0.0)
     peers.add(quiet, who, NEW)
     for _ in range(used):

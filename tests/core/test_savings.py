@@ -5,7 +5,14 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.core.savings import CREDIT_EXCHANGES, FIRST_WAIT, LONGEST_WAIT, PLAIN_PER_LOST, Form, Savings
+from proxy.core.savings import (
+    CREDIT_EXCHANGES,
+    FIRST_WAIT,
+    LONGEST_WAIT,
+    PLAIN_PER_LOST,
+    Savings,
+    SessionForm,
+)
 from proxy.protocol.fetch_request import FetchRequest, Listing
 from proxy.session.decision import Delta
 from proxy.session.handler import FetchSessionHandler
@@ -40,7 +47,7 @@ def changed(before: list[Want], now: list[Want], version: int = 16) -> tuple[Lis
     return second, delta
 
 
-def weighed(savings: Savings, before: list[Want], now: list[Want], size: int) -> Form:
+def weighed(savings: Savings, before: list[Want], now: list[Want], size: int) -> SessionForm:
     listing, delta = changed(before, now)
     return savings.weigh(parsed(fetch(16, *now)), listing, delta, size)
 
@@ -152,7 +159,7 @@ def test_a_delta_that_gains_nothing_but_keeps_the_session_goes() -> None:
     savings = Savings()
     assert asked(savings, MANY)
     moved: list[Want] = [("t", index, 7) for index in range(100)]
-    assert weighed(savings, MANY, moved, len(fetch(16, *moved))) is Form.DELTA
+    assert weighed(savings, MANY, moved, len(fetch(16, *moved))) is SessionForm.DELTA
 
 
 def test_a_list_of_two_is_sent_as_it_came_until_it_seems_to_stay() -> None:
@@ -160,11 +167,11 @@ def test_a_list_of_two_is_sent_as_it_came_until_it_seems_to_stay() -> None:
     assert asked(savings, MANY)
     size = len(fetch(16, *MANY[:2], forget=[("t", index) for index in range(2, 100)]))
     forms = [weighed(savings, MANY, MANY[:2], size)]
-    while forms[-1] is Form.WIRE:
+    while forms[-1] is SessionForm.WIRE:
         savings.passed(full_exchange(MANY[:2]), 0)
         forms.append(weighed(savings, MANY, MANY[:2], size))
     assert 3 < len(forms) < 30
-    assert forms[-1] is Form.RENEW
+    assert forms[-1] is SessionForm.RENEW
 
 
 def test_it_says_what_it_is() -> None:

@@ -7,7 +7,7 @@ import pytest
 from proxy.dashboard import tables
 from proxy.dashboard.figures import sparkline
 from proxy.dashboard.rates import Rates
-from proxy.dashboard.rows import ASCENDING, IDLE, NO_FETCHES, SORTS, ClientRow, rows
+from proxy.dashboard.rows import ASCENDING, IDLE, NO_FETCHES, SORTS, ClientFigures, rows
 from proxy.dashboard.snapshot import ClientConnection, Snapshot
 from tests.dashboard.scenes import seen
 
@@ -48,7 +48,7 @@ def at(time: float, *clients: ClientConnection, cpu: float = 0.0) -> Snapshot:
     return replace(busy(), time=time, clients=clients, cpu_seconds=cpu)
 
 
-def shown(*clients: ClientConnection, rates: Rates | None = None, **more: object) -> list[ClientRow]:
+def shown(*clients: ClientConnection, rates: Rates | None = None, **more: object) -> list[ClientFigures]:
     given: dict[str, object] = {"wanted": "", "sort": "client", "descending": False, "expanded": frozenset()}
     return rows(clients, rates or Rates(), **given | more)  # type: ignore[arg-type] # a test's shorthand
 

@@ -16,7 +16,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from proxy.addresses import Address
-from proxy.cooperative.tally import Told
+from proxy.cooperative.tally import GroupNotice
 from proxy.net import link
 from proxy.net.listen import Binding
 from proxy.server import main, server
@@ -524,8 +524,8 @@ def test_a_group_that_shares_nothing_stays_in_the_recent_events_beside_its_rebal
             stub_cluster() as cluster,
             gateway(cluster.address, Gateway, cooperative="billing") as gate,
         ):
-            gate.server._tell(Told.EXCLUSIVE, "billing", "members differ")
-            gate.server._tell(Told.REBALANCED, "billing", "2 members")
+            gate.server._tell(GroupNotice.EXCLUSIVE, "billing", "members differ")
+            gate.server._tell(GroupNotice.REBALANCED, "billing", "2 members")
             told = [(event.text, event.warning) for event in gate.process.events]
             assert told[-2:] == [
                 ("group billing shares no partition: members differ", True),

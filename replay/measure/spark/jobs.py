@@ -27,7 +27,7 @@ from replay.measure.steps import BEFORE, Batches, table_schema
 from replay.measure.strip_records import STRIPPED, strip_records
 from replay.measure.table import DETAILS, EXCHANGES_RAW
 from replay.measure.typed import codec
-from replay.simulate.session_cache import SessionEvent, SlotsUse, simulate
+from replay.simulate.session_cache import CacheEvent, SlotsUse, simulate
 
 _EVENTS: Final = ("broker", "time", "act", "name", "size")
 _SHARE, _PART, _USE = codec(TaskInput), codec(Collected | None), codec(SlotsUse)
@@ -211,7 +211,7 @@ def _merged(batches: Iterable[pa.RecordBatch]) -> Batches:
 def _simulated(key: Key, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Run one broker's sessions through a cache."""
     events = (
-        SessionEvent(*event)
+        CacheEvent(*event)
         for batch in batches
         for event in zip(*(batch.column(name).to_pylist() for name in _EVENTS[1:]), strict=True)
     )

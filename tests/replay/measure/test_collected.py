@@ -12,7 +12,7 @@ from replay.measure.limits import WORST
 from replay.measure.report import About, report
 from replay.measure.rows import RowFilter
 from replay.measure.typed import codec
-from replay.simulate.session_cache import SessionEvent, simulate
+from replay.simulate.session_cache import CacheEvent, simulate
 from tests.replay.measure.synthetic import complete, connection_rows
 from tests.replay.tables import CAPTURES, NO_FILTERS, rows_of, single, table
 
@@ -91,6 +91,6 @@ def test_a_connection_counts_once_for_each_client_that_it_had() -> None:
 
 
 def test_events_keep_their_order_of_time() -> None:
-    events = [SessionEvent(2, "close", "s", 0), SessionEvent(1, "make", "s", 5)]
+    events = [CacheEvent(2, "close", "s", 0), CacheEvent(1, "make", "s", 5)]
 
     assert simulate(events) == simulate(sorted(events), in_order=True)

@@ -12,7 +12,7 @@ from replay.simulate.session_cache import (
     PERIODS,
     TOUCH_NS,
     BrokerSessionCache,
-    SessionEvent,
+    CacheEvent,
     SessionLog,
     simulate,
 )
@@ -154,12 +154,12 @@ def _partitions(size: int) -> list[CachedPartition]:
 
 
 def test_sessions_are_counted_at_their_most() -> None:
-    events: list[SessionEvent] = [
-        SessionEvent(3 * SECOND, "make", "b", 1),
-        SessionEvent(1 * SECOND, "make", "a", 1),
-        SessionEvent(2 * SECOND, "touch", "a", 1),
-        SessionEvent(4 * SECOND, "close", "a", 0),
-        SessionEvent(5 * SECOND, "make", "c", 1),
+    events: list[CacheEvent] = [
+        CacheEvent(3 * SECOND, "make", "b", 1),
+        CacheEvent(1 * SECOND, "make", "a", 1),
+        CacheEvent(2 * SECOND, "touch", "a", 1),
+        CacheEvent(4 * SECOND, "close", "a", 0),
+        CacheEvent(5 * SECOND, "make", "c", 1),
     ]
     use = simulate(events)
 
@@ -167,10 +167,10 @@ def test_sessions_are_counted_at_their_most() -> None:
 
 
 def test_a_refused_session_asks_again_with_every_use_and_is_counted_once() -> None:
-    events: list[SessionEvent] = [SessionEvent(0, "make", "a", 1), SessionEvent(1, "make", "b", 1)]
-    events += [SessionEvent(at * SECOND, "touch", "b", 1) for at in range(1, 5)]
+    events: list[CacheEvent] = [CacheEvent(0, "make", "a", 1), CacheEvent(1, "make", "b", 1)]
+    events += [CacheEvent(at * SECOND, "touch", "b", 1) for at in range(1, 5)]
     use = simulate(
-        [*events, SessionEvent(5 * SECOND, "close", "a", 0), SessionEvent(6 * SECOND, "touch", "b", 1)],
+        [*events, CacheEvent(5 * SECOND, "close", "a", 0), CacheEvent(6 * SECOND, "touch", "b", 1)],
         slots=1,
         shards=1,
     )
@@ -180,10 +180,10 @@ def test_a_refused_session_asks_again_with_every_use_and_is_counted_once() -> No
 
 def test_an_evicted_session_comes_back_with_its_next_use() -> None:
     idle = (AGED + 1) * 1_000_000
-    events: list[SessionEvent] = [
-        SessionEvent(0, "make", "a", 1),
-        SessionEvent(idle, "make", "b", 1),
-        SessionEvent(3 * idle, "touch", "a", 1),
+    events: list[CacheEvent] = [
+        CacheEvent(0, "make", "a", 1),
+        CacheEvent(idle, "make", "b", 1),
+        CacheEvent(3 * idle, "touch", "a", 1),
     ]
     use = simulate(events, slots=1, shards=1)
 
@@ -215,13 +215,13 @@ def test_the_log_keeps_what_makes_a_difference() -> None:
 
 
 def test_sessions_needed_are_told_by_period() -> None:
-    events: list[SessionEvent] = [
-        SessionEvent(1 * SECOND, "make", "a", 10),
-        SessionEvent(2 * SECOND, "make", "b", 10),
-        SessionEvent(3 * SECOND, "close", "a", 0),
-        SessionEvent(25 * SECOND, "make", "c", 10),
-        SessionEvent(41 * SECOND, "close", "b", 0),
-        SessionEvent(59 * SECOND, "close", "c", 0),
+    events: list[CacheEvent] = [
+        CacheEvent(1 * SECOND, "make", "a", 10),
+        CacheEvent(2 * SECOND, "make", "b", 10),
+        CacheEvent(3 * SECOND, "close", "a", 0),
+        CacheEvent(25 * SECOND, "make", "c", 10),
+        CacheEvent(41 * SECOND, "close", "b", 0),
+        CacheEvent(59 * SECOND, "close", "c", 0),
     ]
     use = simulate(events, slots=1, shards=1)
 
@@ -239,11 +239,11 @@ def test_sessions_needed_are_told_by_period() -> None:
 
 def test_sessions_needed_over_a_long_time_are_told_by_longer_periods() -> None:
     """The most is told, however the periods are joined: sessions come one by one, and go."""
-    events: list[SessionEvent] = []
+    events: list[CacheEvent] = []
     for number in range(1_000):
-        events.append(SessionEvent(number * 10 * SECOND, "make", f"{number}", 10))
+        events.append(CacheEvent(number * 10 * SECOND, "make", f"{number}", 10))
         if number >= 7:
-            events.append(SessionEvent(number * 10 * SECOND + SECOND, "close", f"{number - 7}", 0))
+            events.append(CacheEvent(number * 10 * SECOND + SECOND, "close", f"{number - 7}", 0))
     periods = simulate(events).over_time
 
     assert len(periods) <= PERIODS
