@@ -9,6 +9,7 @@ none does the gateway. So a client is not told of a refusal: franz-go would neve
 6.7).
 """
 
+from contextlib import suppress
 from struct import Struct
 from typing import Final
 
@@ -16,7 +17,8 @@ from proxy.core.connection_state import ConnectionState
 from proxy.core.eligibility import Eligibility
 from proxy.core.events import fetch_kind
 from proxy.core.fetch_in_flight import Around, FetchHandler
-from proxy.core.in_flight import FORWARD, InFlight
+from proxy.core.in_flight import FORWARD, Handler, InFlight
+from proxy.core.stage import Stage
 from proxy.fetch_manager.contexts import (
     FetchContext,
     FullFetchContext,
@@ -25,8 +27,8 @@ from proxy.fetch_manager.contexts import (
 )
 from proxy.fetch_manager.manager import FetchManager
 from proxy.fetch_manager.session import FetchSession
-from proxy.protocol.api import REQUEST_CORRELATION_ID, ApiKey
-from proxy.protocol.fetch_layout import LAYOUTS, SESSION, SESSION_VERSION
+from proxy.protocol.api import LENGTH_BYTES, REQUEST_CORRELATION_ID, ApiKey, request_header
+from proxy.protocol.fetch_layout import LAYOUTS, MAX_VERSION, SESSION, SESSION_VERSION
 from proxy.protocol.fetch_request import (
     FIRST_EPOCH,
     INITIAL_EPOCH,
@@ -39,6 +41,8 @@ from proxy.protocol.primitives import Buffer, ProtocolError, Truncated
 _FLOODS: Final = 3
 """After so many sessions in a row that it did not use, a client gets no more of them."""
 _FETCH: Final = int(ApiKey.FETCH)
+_MAX_FETCH_HEAD: Final = 1 << 16
+"""So much of a fetch is kept until what it says of its session has come. No client has a longer header."""
 _REPLICA_ID: Final = Struct(">i")
 _CONSUMER: Final = -1
 
@@ -59,7 +63,7 @@ class Serve(Around):
         self._context = context
         self._sessions = sessions
         if not isinstance(context, SessionlessFetchContext):
-            sessions.waits = True
+            sessions.holds = True
 
     @property
     def _kept(self) -> int:
@@ -76,64 +80,107 @@ class Serve(Around):
         """Let the client's next fetch come, unless this one is sent again."""
         ended = self._fetching.end(request)
         if ended and not isinstance(self._context, SessionlessFetchContext):
-            self._sessions.waits = False
+            self._sessions.holds = False
         return ended
 
 
-class ClientSessions:
+class ClientSessions(Stage):
     """Serves the sessions of one client.
 
     Args:
         state: that of the connection.
-        manager: that of the process; None: clients get no sessions from the gateway.
+        manager: that of the process.
         eligibility: what is known of the broker.
         broker: identifies the broker among those of all connections.
     """
 
-    __slots__ = ("_broker", "_eligibility", "_made", "_manager", "_state", "_unused", "waits")
+    __slots__ = ("_broker", "_context", "_eligibility", "_made", "_manager", "_state", "_unused", "holds")
 
     def __init__(
-        self, state: ConnectionState, manager: FetchManager | None, eligibility: Eligibility, broker: str
+        self, state: ConnectionState, manager: FetchManager, eligibility: Eligibility, broker: str
     ) -> None:
         self._state = state
         self._manager = manager
         self._eligibility = eligibility
         self._broker = broker
+        self._context: FetchContext | None = None
+        """Makes the response of the client's session to the fetch that is sent now."""
         self._made: FetchSession | None = None
         """The session that the client got last, if it was one of the gateway's."""
         self._unused = 0
         """Sessions in a row that the client did not use."""
-        self.waits = False
+        self.holds = False
         """A served fetch has no response yet. Another one waits for it.
 
         A broker handles one request of a connection at a time (fetch-semantics, trap 16). The next fetch may
         name the epoch after this one.
         """
 
-    @property
-    def on(self) -> bool:
-        """Whether clients may get sessions from the gateway."""
-        return self._manager is not None
-
-    def offered(self) -> None:
-        """Note what the client was offered: v7 also for a broker that stops before it."""
+    def on_versions(self) -> None:
+        """Note what the client is offered: v7 also for a broker that stops before it."""
         features = self._eligibility.features
-        if self._manager is not None and features is not None and features.is_raised:
+        if features is not None and features.is_raised:
             self._manager.raised = True
 
-    def lacks_sessions(self, version: int) -> bool:
+    def before_fetch(self, frame: bytes, version: int, body: int) -> tuple[bytes, int] | None:
+        """Turn a fetch of a session with the gateway into a full one."""
+        if version < SESSION_VERSION:
+            return frame, version
+        if self.holds:
+            self._state.from_client.held = True
+            return None
+        if (served := self._serve(frame, version, body)) is not None:
+            sent_version, self._context = served
+            return None if self._context is None else (self._context.request, sent_version)
+        if self._lacks_sessions(version):
+            self._state.fail("client", "a fetch that can't be read, for a broker without sessions")
+            return None
+        with suppress(ProtocolError):  # it is so short that it is none
+            frame = self._unserved(frame, version, body)
+        return frame, version
+
+    def on_request(self, data: bytes, size: int, api_key: int, version: int) -> bytes | None:
+        """Take a fetch that is not read out of its session with the gateway."""
+        if api_key != _FETCH or not SESSION_VERSION <= version <= MAX_VERSION:
+            return data
+        if self._lacks_sessions(version):
+            self._state.fail("client", "a fetch that is too large to be read, for a broker without sessions")
+            return None
+        try:
+            return self._unserved(data, version, request_header(data, LENGTH_BYTES)[4])
+        except ProtocolError:
+            if len(data) >= min(size, _MAX_FETCH_HEAD):
+                return data
+            self._state.from_client.need = min(size, 2 * len(data))
+            return None
+
+    def around_fetch(self, request: InFlight, fetching: FetchHandler) -> Handler:
+        """Return the handler of a full fetch that `before_fetch` has made."""
+        context, self._context = self._context, None
+        if context is None:
+            return request.handler
+        fetching.direct = False
+        fetching.listed = not isinstance(context, IncrementalFetchContext)
+        return Serve(fetching, context, self)
+
+    def on_fetched(self, fetching: FetchHandler) -> None:
+        """Note that the client gets a session of the broker's own."""
+        walk = fetching.response.walk
+        if walk is not None and walk.session_id > 0 and not fetching.through_session:
+            self._manager.cache.leave(walk.session_id)
+
+    def _lacks_sessions(self, version: int) -> bool:
         """Return whether a fetch of that version can't go to the broker as it is, since it has no sessions.
 
         A client need not ask each broker for its versions. One that has heard from another one that there is
         v7 may send it at once; every broker since 1.0 takes v6 as well.
         """
-        manager = self._manager
-        if manager is None or version != SESSION_VERSION:
+        if version != SESSION_VERSION:
             return False
         features = self._eligibility.known
-        return manager.raised if features is None else features.is_raised
+        return self._manager.raised if features is None else features.is_raised
 
-    def request(self, frame: bytes, version: int, body: int) -> tuple[int, FetchContext | None] | None:
+    def _serve(self, frame: bytes, version: int, body: int) -> tuple[int, FetchContext | None] | None:
         """Take a whole fetch of v7 or later.
 
         Returns:
@@ -142,10 +189,10 @@ class ClientSessions:
             response.
         """
         manager, layout = self._manager, LAYOUTS[version]
-        if manager is None or len(frame) < body + layout.request_head:
+        if len(frame) < body + layout.request_head:
             return None
         session_id, epoch = SESSION.unpack_from(frame, body + layout.request_session)
-        lacking = self.lacks_sessions(version)
+        lacking = self._lacks_sessions(version)
         if not lacking and not manager.serves(session_id, epoch, self._broker):
             return None
         try:
@@ -170,7 +217,7 @@ class ClientSessions:
         self._respond(frame[REQUEST_CORRELATION_ID], context.response)
         return sent_version, None
 
-    def unread(self, data: bytes, version: int, body: int) -> bytes:
+    def _unserved(self, data: bytes, version: int, body: int) -> bytes:
         """Return a fetch that is not read, or its beginning, as the broker is to see it.
 
         The gateway can't serve it. So the broker gets it without a session if it asks for one that only the
@@ -189,17 +236,12 @@ class ClientSessions:
         at = body + layout.request_session
         if len(data) < body + layout.request_head:
             raise Truncated("fetch request", body)
-        if manager is None or (layout.request_limits and _REPLICA_ID.unpack_from(data, body)[0] != _CONSUMER):
+        if layout.request_limits and _REPLICA_ID.unpack_from(data, body)[0] != _CONSUMER:
             return data
         session_id, epoch = SESSION.unpack_from(data, at)
         if not manager.takes_over(session_id, epoch, self._broker):
             return data
         return b"".join((data[:at], SESSION.pack(0, SESSIONLESS_EPOCH), data[at + SESSION.size :]))
-
-    def passed(self, session_id: int) -> None:
-        """Note that the client gets a session of the broker's own."""
-        if self._manager is not None and session_id > 0:
-            self._manager.cache.leave(session_id)
 
     def receive(self, context: FetchContext, pieces: list[Buffer], *, last: bool) -> list[Buffer]:
         """Return what the client gets of the next bytes of a full response."""
@@ -217,7 +259,7 @@ class ClientSessions:
 
     def end(self) -> None:
         """Forget what was in flight: the connection has ended. The client's session goes on."""
-        self.waits, self._made = False, None
+        self.holds, self._made = False, None
 
     @property
     def _now_ms(self) -> int:
@@ -231,7 +273,7 @@ class ClientSessions:
         if fetch.session_id or fetch.session_epoch != INITIAL_EPOCH:
             return False
         made, self._made = self._made, None
-        if made is not None and self._manager is not None:
+        if made is not None:
             cache = self._manager.cache
             unused = made.epoch == FIRST_EPOCH and cache.get(made.session_id) is made
             self._unused = self._unused + 1 if unused else 0

@@ -10,7 +10,6 @@ waits, as bytes, until the shell calls again or the broker has responded.
 from contextlib import suppress
 from typing import Final
 
-from proxy.core.client_sessions import ClientSessions
 from proxy.core.connection_state import ConnectionState, Phase, Stream
 from proxy.core.events import ClientNamed, Refusal
 from proxy.core.fetch_responses import FetchResponses
@@ -38,14 +37,12 @@ from proxy.protocol.api import (
     ApiKey,
     request_header,
 )
-from proxy.protocol.fetch_layout import MAX_VERSION, MIN_VERSION, SESSION_VERSION
+from proxy.protocol.fetch_layout import MAX_VERSION, MIN_VERSION
 from proxy.protocol.framing import is_frame
 from proxy.protocol.primitives import ProtocolError
 from proxy.protocol.produce import READ_WITHIN, wants_response
 from proxy.session.decision import Reason
 
-_MAX_FETCH_HEAD: Final = 1 << 16
-"""So much of one is kept until what it says of its session has come. No client has a longer header."""
 _MIN_LENGTH: Final = 10
 """No request is shorter, without its 4 bytes of length. A header has 10 bytes or more. Only the one of
 ControlledShutdown v0 has 8, and 4 bytes of body follow it. PostgreSQL asks for encryption with a length of 8.
@@ -66,7 +63,6 @@ class ClientSide:
         fetches: decides the fetches.
         responses: makes the responses to them.
         rewriting: says which responses have to be rewritten.
-        sessions: serves the sessions that the client has with the gateway.
         max_request_bytes: the longest frame taken from the client.
     """
 
@@ -78,7 +74,6 @@ class ClientSide:
         "_max_request_bytes",
         "_responses",
         "_rewriting",
-        "_sessions",
         "_state",
         "software_name",
         "software_version",
@@ -90,7 +85,6 @@ class ClientSide:
         fetches: Fetches,
         responses: FetchResponses,
         rewriting: Rewriting,
-        sessions: ClientSessions,
         *,
         max_request_bytes: int,
     ) -> None:
@@ -98,7 +92,6 @@ class ClientSide:
         self._fetches = fetches
         self._responses = responses
         self._rewriting = rewriting
-        self._sessions = sessions
         self._max_request_bytes = max_request_bytes
         self._group_wait = GROUP_SECONDS
         """How long the client's group waits for its members: the rebalance timeout, in seconds."""
@@ -142,7 +135,8 @@ class ClientSide:
     def go_on(self) -> None:
         """Process what has come, as far as it need not wait."""
         requests = self._state.from_client
-        if requests.held and not self._sessions.waits and self._state.phase is not _CLOSING:
+        held = requests.held and not any(stage.holds for stage in self._state.stages)
+        if held and self._state.phase is not _CLOSING:
             self._next()
         left = AT_ONCE
         while left and self.goes_on:
@@ -230,24 +224,11 @@ class ClientSide:
             state.client_id = state.client_id or readable(client_id)
         else:
             body = REQUEST_START_BYTES + len(self._header)
-        if version >= SESSION_VERSION and self._sessions.on:
-            if self._sessions.waits:
-                state.from_client.held = True
-                return 0
-            if (served := self._sessions.request(frame, version, body)) is not None:
-                sent_version, context = served
-                if context is not None:
-                    request, fetching = self._responses.in_flight(
-                        sent_version, frame[REQUEST_CORRELATION_ID], context
-                    )
-                    state.responses.owed.append(request)
-                    self._fetches.request(request, fetching, context.request, body)
-                return size
-            if self._sessions.lacks_sessions(version):
-                state.fail("client", "a fetch that can't be read, for a broker without sessions")
-                return size
-            with suppress(ProtocolError):  # it is so short that it is none
-                frame = self._sessions.unread(frame, version, body)
+        for stage in state.stages:
+            seen = stage.before_fetch(frame, version, body)
+            if seen is None:
+                return 0 if state.from_client.held else size
+            frame, version = seen
         request, fetching = self._responses.in_flight(version, frame[REQUEST_CORRELATION_ID])
         state.responses.owed.append(request)
         self._fetches.request(request, fetching, frame, body)
@@ -292,7 +273,7 @@ class ClientSide:
         for stage in state.stages:
             seen = stage.on_request(data, size, api_key, version)
             if seen is None:
-                return 0
+                return 0 if state.fault is None else len(data)
             data = seen
         answered = True
         # With acks=0 no response comes, and nothing may wait for one (fetch-semantics, trap 32; case 86).
@@ -312,17 +293,7 @@ class ClientSide:
             if version > api_versions.UNDERSTOOD[ApiKey.API_VERSIONS][1]:
                 self._refuse(data[REQUEST_CORRELATION_ID])
                 return size
-        elif api_key == ApiKey.FETCH and self._sessions.lacks_sessions(version):
-            state.fail("client", "a fetch that is too large to be read, for a broker without sessions")
-            return len(data)
         elif api_key == ApiKey.FETCH:
-            if SESSION_VERSION <= version <= MAX_VERSION and self._sessions.on:
-                try:
-                    data = self._sessions.unread(data, version, request_header(data, LENGTH_BYTES)[4])
-                except ProtocolError:
-                    if len(data) < min(size, _MAX_FETCH_HEAD):
-                        state.from_client.need = min(size, 2 * len(data))
-                        return 0
             self._fetches.count_unread(size, version, Reason.NOT_READ)
         responses = state.responses
         if api_key == _FETCH:

@@ -105,7 +105,6 @@ class Connection:
     __slots__ = (
         "_broker_side",
         "_client_ended",
-        "_client_sessions",
         "_client_side",
         "_closes",
         "_fetches",
@@ -148,12 +147,13 @@ class Connection:
         """Bytes that are due and were not taken yet."""
         self._versions = broker.versions or BrokerVersions()
         self._fetches = fetches = Fetches(state, sessions, self._versions)
-        self._client_sessions = served = ClientSessions(
-            state, common.manager, fetches.eligibility, broker.name
-        )
         leaders = common.leaders or Leaders()
-        self._rewriting = Rewriting(state, resolve, broker.opening, fetches.eligibility, served, leaders)
-        responses = FetchResponses(state, fetches, sessions, resolve, leaders, served)
+        self._rewriting = Rewriting(
+            state, resolve, broker.opening, fetches.eligibility, leaders, serves=common.manager is not None
+        )
+        responses = FetchResponses(state, fetches, sessions, resolve, leaders)
+        if common.manager is not None:
+            state.stages.append(ClientSessions(state, common.manager, fetches.eligibility, broker.name))
         state.stages.append(MaxFetchBytes(state, fetches, sessions))
         self.following: Following | None = None
         """Follows leaders; the shell attaches itself to it."""
@@ -174,7 +174,6 @@ class Connection:
             fetches,
             responses,
             self._rewriting,
-            served,
             max_request_bytes=max_request_bytes,
         )
         for stage in state.stages:
@@ -540,7 +539,6 @@ class Connection:
         for stage in self._state.stages:
             stage.end()
         self._fetches.end()
-        self._client_sessions.end()
         self._versions.ended(self._fetches.eligibility)
         self._state.end()  # now: a link is part of a cycle, which may wait long for its collection
 

@@ -104,9 +104,6 @@ class FetchHandler(Handler):
     Args:
         responses: judges the responses of the connection, and makes the client's.
         version: of the fetch.
-        direct: the client gets the response that is made here; False: a session of the client's makes
-            another one of it.
-        listed: the client gets all its partitions.
     """
 
     __slots__ = (
@@ -128,14 +125,14 @@ class FetchHandler(Handler):
         "wait",
     )
 
-    def __init__(
-        self, responses: Responses, version: int, *, direct: bool = True, listed: bool = True
-    ) -> None:
+    def __init__(self, responses: Responses, version: int) -> None:
         self.wait = UNREAD_SECONDS
         self.responses = responses
         self.version = version
-        self.direct = direct
-        self.listed = listed
+        self.direct = True
+        """The client gets the response that is made here. False: another handler makes another one of it."""
+        self.listed = True
+        """The client gets all partitions of the response."""
         self.fetch: FetchRequest | None = None
         """The parsed request; None if it was not understood."""
         self._listing: Listing | None = None

@@ -7,7 +7,6 @@ the fetch is sent again, and the client gets nothing of it.
 
 from typing import Final
 
-from proxy.core.client_sessions import ClientSessions, Serve
 from proxy.core.connection_state import ConnectionState
 from proxy.core.eligibility import SessionLimits
 from proxy.core.entry_form import ENTRY_HEAD, entry_form
@@ -20,7 +19,6 @@ from proxy.core.in_flight import InFlight
 from proxy.core.leaders import Leaders
 from proxy.core.responses import ENDPOINTS_VERSION, hidden_endpoints, rewritten_tags
 from proxy.core.steady_session import SteadySession
-from proxy.fetch_manager.contexts import FetchContext, IncrementalFetchContext
 from proxy.protocol.addresses import Resolve
 from proxy.protocol.api import LENGTH_BYTES, ApiKey, ErrorCode
 from proxy.protocol.fetch_layout import LAYOUTS
@@ -53,11 +51,9 @@ class FetchResponses:
         sessions: the switch of the process.
         resolve: where brokers are told to be; None leaves addresses as they are.
         leaders: learns the newer leaders that responses name.
-        client_sessions: the sessions that the client has with the gateway.
     """
 
     __slots__ = (
-        "_client_sessions",
         "_eligibility",
         "_events",
         "_fetches",
@@ -78,9 +74,7 @@ class FetchResponses:
         sessions: SessionLimits,
         resolve: Resolve | None,
         leaders: Leaders,
-        client_sessions: ClientSessions,
     ) -> None:
-        self._client_sessions = client_sessions
         self._state, self._tally, self._events = state, state.tally, state.events
         self._steady = state.steady
         self._fetches = fetches
@@ -91,24 +85,15 @@ class FetchResponses:
         self._refused = False
         """True once "no free session slot" has been reported."""
 
-    def in_flight(
-        self, version: int, correlation_id: bytes, context: FetchContext | None = None
-    ) -> tuple[InFlight, FetchHandler]:
+    def in_flight(self, version: int, correlation_id: bytes) -> tuple[InFlight, FetchHandler]:
         """Return a client's fetch in flight, and its handler without what is around it.
 
         Args:
             version: of the fetch as it is sent.
             correlation_id: as on the wire.
-            context: makes the response of the client's session; None: it has none with the gateway.
         """
-        if context is None:
-            fetching = FetchHandler(self, version)
-            request = InFlight(_FETCH, version, correlation_id, fetching)
-        else:
-            listed = not isinstance(context, IncrementalFetchContext)
-            fetching = FetchHandler(self, version, direct=False, listed=listed)
-            serve = Serve(fetching, context, self._client_sessions)
-            request = InFlight(_FETCH, version, correlation_id, serve)
+        fetching = FetchHandler(self, version)
+        request = InFlight(_FETCH, version, correlation_id, fetching)
         for stage in self._state.stages:
             request.handler = stage.around_fetch(request, fetching)
         return request, fetching
@@ -155,9 +140,9 @@ class FetchResponses:
         Returns:
             whether the client has the response.
         """
-        state, walk, fetch = self._state, fetching.response.walk, fetching.fetch
-        if walk is not None and not fetching.through_session:
-            self._client_sessions.passed(walk.session_id)
+        state, fetch = self._state, fetching.fetch
+        for stage in state.stages:
+            stage.on_fetched(fetching)
         resend, fetching.resend = fetching.resend, None
         asked = NOT_COUNTED if fetch is None or resend is not None else fetch.partitions
         unseen = resend is not None

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final, Self
 
-from proxy.core.client_sessions import ClientSessions
 from proxy.core.connection_state import ConnectionState
 from proxy.core.eligibility import Eligibility
 from proxy.core.events import BrokersAwaited, LoginRefused, Refusal
@@ -41,11 +40,11 @@ class Rewriting:
         resolve: where brokers are told to be; None leaves addresses as they are.
         opening: tells whether it is not known yet if a broker will have a listener.
         eligibility: is given what the broker can do.
-        sessions: says whether clients may have sessions with the gateway.
         leaders: brings Metadata up to date, if addresses are rewritten.
+        serves: clients may have sessions with the gateway.
     """
 
-    __slots__ = ("eligibility", "leaders", "opening", "resolve", "sessions", "state")
+    __slots__ = ("eligibility", "leaders", "opening", "resolve", "serves", "state")
 
     def __init__(
         self,
@@ -53,14 +52,15 @@ class Rewriting:
         resolve: Resolve | None,
         opening: Callable[[int], bool],
         eligibility: Eligibility,
-        sessions: ClientSessions,
         leaders: Leaders,
+        *,
+        serves: bool,
     ) -> None:
         self.state = state
         self.resolve = resolve
         self.opening = opening
         self.eligibility = eligibility
-        self.sessions = sessions
+        self.serves = serves
         self.leaders = leaders
 
     def refuses(self, api_key: int, version: int) -> bool:
@@ -210,12 +210,13 @@ class CutVersions(_Rewrite):
             frame,
             self.version,
             rewrites=rewriting.resolve is not None,
-            serves=rewriting.sessions.on,
+            serves=rewriting.serves,
             grouped=rewriting.state.grouped,
             member=rewriting.state.has_lane,
         )
         rewriting.eligibility.know(features)
-        rewriting.sessions.offered()
+        for stage in rewriting.state.stages:
+            stage.on_versions()
         return pieces
 
 

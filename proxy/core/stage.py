@@ -16,6 +16,9 @@ class Stage:
 
     __slots__ = ()
 
+    holds: bool = False
+    """The client's next request waits for this stage."""
+
     # Requests
 
     @property
@@ -61,6 +64,20 @@ class Stage:
         """
         return data
 
+    def before_fetch(self, frame: bytes, version: int, _body: int) -> tuple[bytes, int] | None:
+        """See a whole fetch before it is parsed.
+
+        Args:
+            frame: the fetch.
+            version: of the request.
+            _body: offset of the body, which stays where it is.
+
+        Returns:
+            the fetch to go on with, and its version. None: it goes no further. It has to wait, the client has
+            its response, or the connection ends.
+        """
+        return frame, version
+
     def on_fetch(self, fetch: FetchRequest) -> FetchRequest:
         """Return a plain consumer's fetch as it is to be sent, or to go through the session.
 
@@ -75,6 +92,12 @@ class Stage:
 
     def on_answered(self, _api_key: int) -> None:
         """Note that a response is whole."""
+
+    def on_fetched(self, _fetching: FetchHandler) -> None:
+        """Note that the response to a fetch is whole. The fetch may be sent again."""
+
+    def on_versions(self) -> None:
+        """Note that the client is told what the broker can do: `Eligibility.features`."""
 
     def around(self, request: InFlight) -> Handler:
         """Return the handler of a request that is no fetch and was given to `on_request` just now."""

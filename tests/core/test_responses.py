@@ -2,7 +2,6 @@
 
 import pytest
 
-from proxy.core.client_sessions import ClientSessions
 from proxy.core.connection_state import ConnectionState
 from proxy.core.eligibility import Eligibility, SessionLimits
 from proxy.core.events import Refusal
@@ -71,9 +70,8 @@ class Scene:
         self.eligibility = Eligibility(SessionLimits(max_sessions=1))
         steady = Steady(SessionLimits(max_sessions=1), Measured(), max_request_bytes=1 << 20, on=True)
         self.state = ConnectionState(steady, Measured(), foreign=False, request_budget=None)
-        sessions = ClientSessions(self.state, None, self.eligibility, "")
         self.rewriting = Rewriting(
-            self.state, resolve, lambda _: False, self.eligibility, sessions, Leaders()
+            self.state, resolve, lambda _: False, self.eligibility, Leaders(), serves=False
         )
 
     @property
