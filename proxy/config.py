@@ -18,7 +18,7 @@ from proxy.options import ConfigError, Given, Option, find, misspelt, option, pa
 from proxy.units import milliseconds, seconds, size, switch, word
 
 if TYPE_CHECKING:
-    from proxy.cooperative.named import NamedLane
+    from proxy.cooperative.declared import NamedLane
 
 LOOPBACK = "127.0.0.1"
 """The default host of an address to listen at."""
@@ -105,7 +105,7 @@ def _lanes(text: str) -> "Mapping[str, NamedLane]":
     if not text:
         return {}
     # It imports numpy, which takes long to load.
-    from proxy.cooperative.named import named_lanes  # noqa: PLC0415
+    from proxy.cooperative.declared import named_lanes  # noqa: PLC0415
 
     return named_lanes(text)
 

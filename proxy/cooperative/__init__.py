@@ -13,15 +13,14 @@ What is known:
 
 - `member`, `members`, `group`: of a member, of all of them, and of a group.
 - `positions`: how far each hash is done, and how that is committed.
-- `scan`: offsets that hold nothing for a lane.
 - `plan`: who has which lane.
-- `claims`, `named`, `declared`: key ranges that clients have, and how they and the operator declare them.
+- `claims`, `declared`: key ranges that clients have, and how they and the operator declare them.
 - `tally`: figures.
 
 Records and the wire:
 
 - `key_hash`, `murmur2`, `ranges`: hashes, key ranges, and the split of a partition into lanes.
-- `batches`, `codecs`, `filtered`: a batch, or a response, without the records of others.
+- `batches`, `codecs`, `filtered`: a batch, or a response, without the records of others; what was scanned.
 - `membership`, `offsets`, `wire`: messages of groups, and committed offsets.
 
 `client_ids` is for applications.

@@ -12,13 +12,12 @@ import numpy as np
 import numpy.typing as npt
 
 from proxy.cooperative.batches import BatchError
-from proxy.cooperative.filtered import Filtered, LaneRecords, split_records
+from proxy.cooperative.filtered import Filtered, LaneRecords, Scan, split_records
 from proxy.cooperative.member import Member
 from proxy.cooperative.members import Members
 from proxy.cooperative.positions import TopicPartition
 from proxy.cooperative.ranges import Split
 from proxy.cooperative.responses import Reply, Send
-from proxy.cooperative.scan import Scan
 from proxy.cooperative.shared_fetch import Share, Subscriber, Want, Wants
 from proxy.cooperative.tally import FilterTally
 from proxy.protocol.api import LENGTH_BYTES, REQUEST_CORRELATION_ID, ErrorCode

@@ -4,10 +4,10 @@ from collections.abc import Collection, Iterable, Mapping
 from enum import Enum
 from typing import Final
 
+from proxy.cooperative.filtered import Scan
 from proxy.cooperative.plan import Lanes
 from proxy.cooperative.positions import Positions, TopicPartition
 from proxy.cooperative.ranges import FULL, KeyRanges, Split, within
-from proxy.cooperative.scan import Scan
 from proxy.cooperative.tally import FilterTally, LaneSeen
 from proxy.protocol.fetch_request import MAX_PARTITIONS
 from proxy.protocol.primitives import TooMany

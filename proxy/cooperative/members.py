@@ -11,10 +11,9 @@ from weakref import WeakSet
 from zlib import crc32
 
 from proxy.cooperative.claims import Claims, Client
-from proxy.cooperative.declared import Declared, declared, shown
+from proxy.cooperative.declared import Declared, NamedLane, declared, shown
 from proxy.cooperative.group import Group
 from proxy.cooperative.member import Member
-from proxy.cooperative.named import NamedLane
 from proxy.cooperative.plan import Lanes
 from proxy.cooperative.positions import TopicPartition
 from proxy.cooperative.ranges import KeyRanges, RangeError

@@ -19,7 +19,7 @@ from proxy.cooperative.positions import read_committed
 from proxy.cooperative.ranges import FULL, KeyRanges
 from tests.cooperative.coordinator import SYNC_GROUP, Client, Coordinator, got, sent
 from tests.cooperative.fields import Writer
-from tests.cooperative.test_member_side import Shared, asks, commit, committed, offsets
+from tests.cooperative.test_member_stage import Shared, asks, commit, committed, offsets
 from tests.model.gate import framed
 
 PLACE: Final = (b"orders", 0)

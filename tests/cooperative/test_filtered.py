@@ -8,10 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.cooperative.batches import HEADER_BYTES, BatchError, read_header
-from proxy.cooperative.filtered import Filtered, LaneRecords, split_records
+from proxy.cooperative.filtered import Filtered, LaneRecords, Scan, split_records
 from proxy.cooperative.key_hash import SPACE, murmur2
 from proxy.cooperative.ranges import Split
-from proxy.cooperative.scan import Scan
 from tests.cooperative.batch import Record, batch, crc, read
 
 TOP = SPACE - 1

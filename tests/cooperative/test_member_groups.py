@@ -28,7 +28,7 @@ from tests.cooperative.coordinator import (
     subscription,
 )
 from tests.cooperative.fields import Writer
-from tests.cooperative.test_member_side import Shared, asks, commit, committed, fetch, offsets
+from tests.cooperative.test_member_stage import Shared, asks, commit, committed, fetch, offsets
 from tests.model.broker import ModelBroker
 from tests.model.gate import Gate, framed
 from tests.model.wire import decode_response

@@ -2,8 +2,8 @@
 
 import pytest
 
+from proxy.cooperative.declared import NamedLane
 from proxy.cooperative.members import Members
-from proxy.cooperative.named import NamedLane
 
 GROUPS = ("audit", "billing", "billing.eu", "b")
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from proxy.cooperative.named import NamedLane, named_lanes
+from proxy.cooperative.declared import NamedLane, named_lanes
 from proxy.cooperative.ranges import FULL, RangeError
 
 

@@ -1,7 +1,7 @@
 """The little that a request in flight does by itself, and the handlers that keep a response."""
 
 from proxy.core.fetch_in_flight import Kept, Walked
-from proxy.core.in_flight import FORWARD, InFlight
+from proxy.core.in_flight import FORWARD, InFlight, ResponseQueue
 
 
 def test_a_new_request_holds_nothing() -> None:
@@ -32,3 +32,40 @@ def test_letting_go_of_a_frame_to_be_expanded() -> None:
     assert (response.buffered, response.frame is None) == (5, False)
     response.drop()
     assert (response.buffered, response.frame) == (0, None)
+
+
+def owed(number: int) -> tuple[ResponseQueue, list[InFlight]]:
+    queue = ResponseQueue()
+    queue.owed += [InFlight(3, 1, bytes(4), FORWARD) for _ in range(number)]
+    return queue, list(queue.owed)
+
+
+def test_a_stage_makes_another_response_of_one_that_it_has_claimed() -> None:
+    queue, (request,) = owed(1)
+    claim = queue.claim(request)
+    assert queue.in_turn(request, [b"12", b"345"]) == []
+    assert (claim.whole, queue.buffered) == (False, 5)
+    assert queue.ended(request) == []
+    assert (claim.whole, claim.pieces, list(queue.owed)) == (True, [b"12", b"345"], [request])
+    queue.keep(claim, [b"6"])
+    assert queue.buffered == 1
+    assert queue.respond(claim) == [b"6"]
+    assert (queue.buffered, list(queue.owed)) == (0, [])
+
+
+def test_what_follows_a_claimed_response_leaves_behind_it() -> None:
+    queue, (first, second) = owed(2)
+    claim = queue.claim(first)
+    assert queue.in_turn(second, [b"2"]) + queue.ended(second) == []
+    queue.keep(claim, [b"1"])
+    assert queue.respond(claim) == [b"1", b"2"]
+    assert (queue.buffered, list(queue.owed)) == (0, [])
+
+
+def test_a_claimed_response_waits_for_its_turn() -> None:
+    queue, (first, second) = owed(2)
+    claim = queue.claim(second)
+    queue.keep(claim, [b"2"])
+    assert queue.respond(claim) == []
+    assert queue.in_turn(first, [b"1"]) + queue.ended(first) == [b"1", b"2"]
+    assert (queue.buffered, list(queue.owed)) == (0, [])

@@ -5,10 +5,10 @@ from functools import partial
 
 import pytest
 
+from proxy.cooperative.declared import NamedLane
 from proxy.cooperative.key_hash import murmur2
 from proxy.cooperative.member_stage import MAX_HELD, MAX_READ, MemberStage
 from proxy.cooperative.members import Members
-from proxy.cooperative.named import NamedLane
 from proxy.cooperative.offsets import (
     Entry,
     read_answered,
