@@ -1,4 +1,4 @@
-"""What tests use in place of name servers: some know names, some are silent."""
+"""Replaces name servers in tests. Some know names, some do not respond."""
 
 import socket
 from collections import Counter
@@ -8,38 +8,38 @@ from typing import Any, Final
 SILENT: Final = "silent.example"
 """The domain of a name server that does not respond."""
 DEAD: Final = "dead.example"
-"""The domain of one that says at once that it does not know the name."""
+"""The domain of a name server that answers at once that it does not know the name."""
 WAIT_SECONDS: Final = 20.0
-"""The longest time that the silent one is silent; it is reached only where a test fails."""
+"""The longest time that a silent one waits. It is reached only if a test fails."""
 
 
 class Names:
-    """Stands in for ``getaddrinfo``."""
+    """Replaces ``getaddrinfo``."""
 
     def __init__(self) -> None:
         self.ips = {"broker.example": "127.0.0.1"}
         self.lookups: Counter[str] = Counter()
-        """How often each name was looked up, whatever became of it."""
+        """How often each name was looked up, with any result."""
         self._silent = SILENT
         self._spoken = Event()
         self._real = socket.getaddrinfo
 
     @property
     def ended(self) -> bool:
-        """Whether a look-up of a silent name has ended."""
+        """Return whether a look-up of a silent name has ended."""
         return self._spoken.is_set()
 
     def be_silent(self, domain: str) -> None:
-        """Have these names hang, and no others, until `end` or `speak`."""
+        """Make only these names hang, until `end` or `speak`."""
         self._silent = domain
 
     def speak(self, ips: dict[str, str]) -> None:
-        """Answer the look-ups that hang."""
+        """Answer the hanging look-ups."""
         self.ips |= ips
         self.end()
 
     def end(self) -> None:
-        """Let the look-ups that hang go on; names without an IP fail."""
+        """Let the hanging look-ups continue. Names without an IP fail."""
         self._spoken.set()
 
     def getaddrinfo(self, host: Any, *more: Any, **named: Any) -> Any:

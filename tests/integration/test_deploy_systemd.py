@@ -158,7 +158,7 @@ class Started(Sidecar):
 
 @pytest.mark.skipif(shutil.which("systemd-socket-activate") is None, reason="no systemd-socket-activate here")
 def test_the_sockets_and_the_environment_of_the_units_make_a_gateway(place: Place) -> None:
-    """Each address is listened at by systemd's program: what the gateway bound itself would be in use."""
+    """systemd's program listens at each address. If the gateway bound one itself, it would be in use."""
     with Started(place.near, address_of("IPv4")) as gate:
         with place.near.inside(), Fetcher("127.0.0.1:19094", TOPIC, PARTITIONS) as client:
             client.hello().fetches()
@@ -177,7 +177,7 @@ def test_the_sockets_and_the_environment_of_the_units_make_a_gateway(place: Plac
 
 
 class Caller(threading.Thread):
-    """A client that asks again and again, each time over a new connection."""
+    """A client that sends requests repeatedly, each time on a new connection."""
 
     def __init__(self, place: Namespace, port: int) -> None:
         super().__init__(daemon=True)
@@ -206,13 +206,13 @@ class Caller(threading.Thread):
         until(lambda: self.answered >= before + 20, "no more responses")
 
     def end(self) -> None:
-        """Stop, and wait until it has."""
+        """Stop, and wait until it has ended."""
         self._ends.set()
         self.join()
 
 
 def has_session(client: Fetcher) -> bool:
-    """Tell whether the responses come out of a session of the gateway's."""
+    """Return whether the responses come from a session of the gateway."""
     with client:
         client.hello().fetches()
         with urllib.request.urlopen("http://127.0.0.1:9464/state", timeout=5) as response:

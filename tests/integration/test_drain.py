@@ -1,6 +1,6 @@
-"""The gateway leaves under load, or another takes its place: on a real broker, and clients lose nothing.
+"""The gateway stops under load, or another one replaces it: clients of a real broker lose nothing.
 
-`CONNECTIONS_SECONDS` has connections come and go for longer (`make soak`).
+`CONNECTIONS_SECONDS` sets for how long connections come and go (`make soak`).
 """
 
 import os
@@ -28,21 +28,23 @@ from tools.kafka.raw import API_VERSIONS, frame, request
 TOPIC = "drained"
 PARTITIONS = 12
 SLOTS = 64
-"""Eight shards of eight each, as 3.8 and later have them."""
+"""Eight shards of eight slots each, as in 3.8 and later."""
 CLIENTS = 1000
 IN_SESSION = 64
 DRAIN_SECONDS = 20
 CONNECTIONS, SESSIONS = 2000, 16
 ROUNDS = 7
-"""Of connections that come and go; in the second half of so many the gateway must not grow any more."""
+"""Rounds of connections that come and go. In the second half of this many, the gateway must not grow any
+more."""
 MOST_ROUNDS = 28
-"""It must have found its level by then; one that grows by 150 bytes a connection never does."""
+"""The limit of rounds until memory is constant. A gateway that grows by 150 bytes a connection never gets
+there."""
 ROUNDS_SECONDS = float(os.environ.get("CONNECTIONS_SECONDS", "0"))
-"""Rounds go on at least for so long."""
+"""Rounds continue for at least this time."""
 LOADS, LOAD_RATE, SUCCESSORS = 3, 100, 3
-"""Producers with a consumer each, records a second of each, and gateways that follow the first."""
+"""Producers with a consumer each, records a second of each, and gateways after the first one."""
 EARLY, LATE = 3, 2
-"""Records written while all fetches are parked, and once all have been answered."""
+"""Records written while all fetches are parked, and after all have been answered."""
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +57,7 @@ def broker() -> Iterator[Broker]:
 
 
 def free_slots(broker: Broker) -> int:
-    """Count the slots that nobody holds by taking them all: within 120 s none that is held is given away."""
+    """Count the free slots by taking all of them. Within 120 s no slot in use is given away."""
     with ExitStack() as stack:
         taken = []
         for number in range(4 * SLOTS):  # shards are asked in turn; some are full before others
@@ -70,7 +72,7 @@ def free_slots(broker: Broker) -> int:
 
 
 def values(response: FetchResponse) -> list[tuple[int, int]]:
-    """Give partition and base offset of each batch in a response."""
+    """Return partition and base offset of each batch in a response."""
     found = []
     for data in response.topics[0].partitions if response.topics else ():
         rest = data.records or b""
@@ -87,7 +89,7 @@ def offsets(broker: Broker) -> list[int]:
 
 
 def test_a_thousand_fetches_in_flight_are_answered_once_and_all_sessions_end(broker: Broker) -> None:
-    """Each client's parked fetch and then a direct one from where it came to give every record once."""
+    """Each client's parked fetch and a later direct one return every record once."""
     assert free_slots(broker) == SLOTS
     starts = offsets(broker)
     gateway = GatewayProcess(broker.address, "--drain-timeout", str(DRAIN_SECONDS))
@@ -136,7 +138,7 @@ def _asked(gateway: GatewayProcess) -> float:
 
 
 class Successor(GatewayProcess):
-    """The same command line once more: the same ports, while the first one still runs."""
+    """The same command line again: the same ports, while the first one is still running."""
 
     def __init__(self, before: GatewayProcess) -> None:
         super().__init__("")
@@ -145,7 +147,7 @@ class Successor(GatewayProcess):
 
 
 def _take_over(old: GatewayProcess, new: GatewayProcess) -> None:
-    """Wait until the new one is ready, end the old one, and wait for the admin endpoint of the new one."""
+    """Wait until the new one is ready, end the old one, and wait for the new one's admin endpoint."""
     until(lambda: " ready " in new.log(), "the new one is not ready")
     assert old.stop() == 0
 
@@ -158,7 +160,7 @@ def _take_over(old: GatewayProcess, new: GatewayProcess) -> None:
 
 
 def test_a_restart_under_load_is_an_ordinary_reconnect(broker: Broker, tmp_path: Path) -> None:
-    """Produce and consume through gateways that follow each other: no error, no record lost or doubled."""
+    """Produce and consume through consecutive gateways: no error, no record lost or doubled."""
     topics = [f"taken-over-{number}" for number in range(LOADS)]
     with Admin(broker.address) as admin:
         for topic in topics:
@@ -182,7 +184,7 @@ def test_a_restart_under_load_is_an_ordinary_reconnect(broker: Broker, tmp_path:
 
 
 def test_connections_leave_nothing_behind(broker: Broker) -> None:
-    """2,000 at a time, with a connection to the broker each: memory finds its level and stays there."""
+    """2,000 at a time, each with a connection to the broker: memory becomes constant."""
     with GatewayProcess(broker.address) as gateway:
         process = psutil.Process(gateway.pid)
 
@@ -204,14 +206,14 @@ def test_connections_leave_nothing_behind(broker: Broker) -> None:
 
 
 def _level(resident: list[int]) -> bool:
-    """Whether the last rounds took no more memory than those before them."""
+    """Return whether the last rounds took no more memory than earlier ones."""
     last = resident if ROUNDS_SECONDS else resident[-ROUNDS:]
     half = len(last) // 2  # medians: one round may be seen before all of it is given back
     return len(last) >= ROUNDS and median(last[half:]) - median(last[:half]) < 1 << 20
 
 
 def _come_and_go(gateway: GatewayProcess) -> None:
-    """Connect all of them, have each ask and some be in a session, and leave, some in disorder."""
+    """Connect all, let each send a request and some use a session, and disconnect, some without closing."""
     hello = frame(request(API_VERSIONS, 0, b"", "comes and goes", 1))
     with ExitStack() as stack:
         for number in range(SESSIONS):
@@ -232,5 +234,5 @@ def _come_and_go(gateway: GatewayProcess) -> None:
 
 
 def _standing(gateway: GatewayProcess) -> float:
-    """Count the connections to the broker."""
+    """Return the number of connections to the broker."""
     return gateway.metric("fetchgate_connections", side="broker")

@@ -1,6 +1,8 @@
-"""The same topics read at once straight from three brokers and through the gateway, while things happen.
+"""The same topics are read directly from three brokers and through the gateway at the same time, while things
+change.
 
-What stands still (headers, timestamps, transactions, compaction, 5 MB records) is in test_clients_python.py.
+test_clients_python.py has topics that do not change (headers, timestamps, transactions, compaction, 5 MB
+records).
 """
 
 import time
@@ -19,10 +21,10 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 pytest_plugins = ["tests.clients.fixtures"]
 
 SETTLE_SECONDS = 0.5
-"""Several fetches of a client that has nothing new to read."""
+"""Enough time for several fetches of a client without new records."""
 
 QUOTA = 35_000
-"""Bytes a second. A broker looks at ten seconds at least: one reader of 400 kB alone is slowed already."""
+"""Bytes a second. A broker averages over at least ten seconds, so even one reader of 400 kB is slowed."""
 
 
 @pytest.fixture
@@ -36,7 +38,7 @@ def topic(admin: Admin, program: Program) -> Iterator[str]:
 
 @pytest.fixture
 def quota_topic(admin: Admin) -> Iterator[str]:
-    """A new topic of four partitions on one broker: quotas count by broker."""
+    """A new topic of four partitions on one broker, because quotas count by broker."""
     name = f"quota-{uuid.uuid4().hex[:8]}"
     admin.create_topic(name, assignment={partition: [1] for partition in range(4)})
     yield name
@@ -47,7 +49,7 @@ def quota_topic(admin: Admin) -> Iterator[str]:
 def side_by_side(
     program: Program, ways: Ways, topic: str, *, partitions: int = 4
 ) -> Iterator[tuple[Run, Run]]:
-    """One client reading all partitions of a topic twice: direct, and through the gateway."""
+    """One client reading all partitions of a topic twice: directly, and through the gateway."""
     assign = {topic: partitions}
     with (
         Run(program, ways.direct, assign=assign) as direct,
@@ -57,7 +59,7 @@ def side_by_side(
 
 
 def put(ways: Ways, topic: str, partitions: int, count: int, *, first: int = 0) -> None:
-    """Produce ``count`` records into each partition, straight at the brokers."""
+    """Produce ``count`` records to each partition, directly at the brokers."""
     with producing(ways.direct) as producer:
         for partition in range(partitions):
             produce(producer, topic, partition, count, first=first)
@@ -198,7 +200,7 @@ def test_partitions_added_are_read_as_well(program: Program, ways: Ways, topic: 
 
 @contextmanager
 def subscribed(program: Program, ways: Ways, topic: str) -> Iterator[tuple[Run, Run]]:
-    """One client as the only member of a group of its own, direct and through the gateway."""
+    """One client as the only member of its own group, directly and through the gateway."""
     with (
         Run(program, ways.direct, subscribe=[topic], group=f"direct-{topic}") as direct,
         Run(program, ways.gateway, subscribe=[topic], group=f"gateway-{topic}") as gateway,
@@ -258,13 +260,13 @@ def test_members_share_a_group_and_one_takes_over(program: Program, ways: Ways, 
 
 
 def held(run: Run) -> int:
-    """How many partitions a member was last given."""
+    """Return how many partitions a member was last assigned."""
     given = run.of("assigned")
     return len(given[-1]["partitions"]) if given else 0
 
 
 def wait_in_all(members: tuple[Run, Run], count: int) -> None:
-    """Wait until two members of a group were given ``count`` records together."""
+    """Wait until two members of a group have got ``count`` records together."""
     members[1].wait(
         lambda _: sum(len(run.of("record")) for run in members) >= count, f"{count} records between two"
     )

@@ -1,4 +1,4 @@
-"""Clients that break the protocol, vanish, or do not read: only they are harmed, and it is said once."""
+"""Clients that break the protocol, vanish, or do not read. Only they are affected, and it is logged once."""
 
 import socket
 import struct
@@ -40,7 +40,7 @@ def connect(address: str) -> socket.socket:
 
 
 def read_to_end(peer: socket.socket) -> bytes:
-    """Read until the other side closes, by an end or a reset."""
+    """Read until the other side closes, gracefully or by a reset."""
     received = b""
     try:
         while data := peer.recv(65_536):
@@ -185,7 +185,7 @@ def test_who_stopped_reading_may_go_on(stage: Scene) -> None:
 
 
 def test_half_requests_wait_without_harm(stage: Scene) -> None:
-    """Many peers that begin a request and say no more."""
+    """Many peers begin a request and send nothing more."""
     with stage.unharmed():
         peers = [connect(stage.gateway.address) for _ in range(100)]
         for peer in peers:
@@ -196,7 +196,7 @@ def test_half_requests_wait_without_harm(stage: Scene) -> None:
 
 
 def test_half_requests_are_let_go_when_their_clients_leave(stage: Scene) -> None:
-    """Four rounds of 60 MB: what one round holds may stay with the allocator, what four hold may not."""
+    """Four rounds of 60 MB. The allocator may keep the memory of one round, but not of four."""
     with stage.unharmed():
         for _ in range(4):
             peers = [connect(stage.gateway.address) for _ in range(10)]
@@ -227,7 +227,7 @@ def test_a_long_fetch_that_comes_byte_by_byte_costs_no_more_than_its_size(stage:
 
 
 def test_a_large_produce_streams(stage: Scene) -> None:
-    """A frame of 60 MB that is not looked into must not be kept."""
+    """A frame of 60 MB that is not read must not be buffered."""
     with stage.unharmed(growth=32 << 20):
         before = peak = stage.rss()
         with RawConnection("127.0.0.1", int(stage.gateway.address.rsplit(":")[1])) as client:
@@ -243,7 +243,7 @@ def test_a_large_produce_streams(stage: Scene) -> None:
 
 
 def test_requests_of_a_client_that_never_reads_are_not_taken_without_end(stage: Scene) -> None:
-    """Trap 14: a throttled client is not read without limit, and quotas go by its client id."""
+    """Trap 14: a throttled client is not read without limit, and quotas use its client id."""
     with stage.unharmed():
         peer = connect(stage.gateway.address)
         peer.settimeout(2)

@@ -1,4 +1,4 @@
-"""Brokers that are cut off, stall, response nonsense, die and come back."""
+"""Brokers that are disconnected, stall, send nonsense, die and return."""
 
 import time
 from collections.abc import Iterator
@@ -40,7 +40,7 @@ def stage(relay: Relay) -> Iterator[Scene]:
 
 @pytest.fixture
 def expected(stage: Scene) -> Responses:
-    """What every fetch responses: nothing changes meanwhile."""
+    """The response to every fetch, because nothing changes meanwhile."""
     with Fetcher(stage.broker.address, TOPIC, PARTITIONS) as direct:
         return contents([direct.fetch()])
 
@@ -50,7 +50,7 @@ def victim(stage: Scene) -> Fetcher:
 
 
 def fetch_until_cut(stage: Scene, *, timeout: float = 30.0) -> Responses:
-    """Fetch some times, or until the gateway closes; give the responses that came whole."""
+    """Fetch some times, or until the gateway closes. Return the complete responses."""
     responses: Responses = []
     with victim(stage) as client:
         client.socket.settimeout(timeout)
@@ -64,7 +64,7 @@ def fetch_until_cut(stage: Scene, *, timeout: float = 30.0) -> Responses:
 
 
 def bytes_of_responses(stage: Scene, relay: Relay) -> int:
-    """What the broker sends for so many fetches, not for the session's end when the client leaves."""
+    """Return the broker's bytes for this many fetches, without the close of the session at the end."""
     relay.fault = Fault()
     with victim(stage) as client:
         client.hello().fetches(FETCHES)
@@ -78,7 +78,7 @@ def gone(stage: Scene) -> bool:
 def test_the_broker_connection_may_be_cut_at_any_byte_of_its_responses(
     stage: Scene, relay: Relay, expected: Responses
 ) -> None:
-    """Case 72: what came whole is right, what did not is not made up, and the client is closed."""
+    """Case 72: complete responses are right, incomplete ones are not made up, and the client is closed."""
     relay.fault = Fault()
     assert fetch_until_cut(stage) == expected * FETCHES
     size = bytes_of_responses(stage, relay)
@@ -142,7 +142,7 @@ def test_a_negative_length_from_the_broker_ends_the_connection_and_is_said_once(
 
 
 def test_any_byte_of_what_a_session_answers_may_be_wrong(stage: Scene, relay: Relay) -> None:
-    """The client may be told what the broker is made to say, or be closed; the gateway stays whole."""
+    """The client may get the changed bytes, or be closed. The gateway is not affected."""
     size = bytes_of_responses(stage, relay)
     with stage.unharmed():
         for at in range(size - 200, size, 4):
@@ -161,15 +161,16 @@ def test_any_byte_of_what_a_session_answers_may_be_wrong(stage: Scene, relay: Re
 
 
 def again(log: str, what: str) -> int:
-    """Count the lines that say that something is back."""
+    """Count the log lines about a recovery."""
     return sum("reachable again" in line and what in line for line in log.splitlines())
 
 
 def test_a_broker_killed_and_started_again_costs_no_record_and_is_said_once(
     stage: Scene, relay: Relay
 ) -> None:
-    """Case 92: twice: behind the relay, where connections stand and are reset, and where nobody listens
-    meanwhile."""
+    """Case 92, twice: behind the relay, where open connections are reset, and with nobody listening
+    meanwhile.
+    """
     relay.fault = Fault()
     with Admin(stage.broker.address) as admin:
         admin.create_topic("away", partitions=20)

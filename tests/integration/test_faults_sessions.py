@@ -1,4 +1,4 @@
-"""Slots that are all taken, sessions that vanish, memory that is short: clients see nothing of it."""
+"""All slots are taken, sessions vanish, memory is short. Clients see nothing of it."""
 
 import threading
 from collections.abc import Iterator
@@ -23,14 +23,14 @@ LARGE_RECORD = 900_000
 LARGE_RECORDS = 20
 LARGE_PARTITIONS = 40
 FILLED = 10
-"""Partitions with records; were all read anew, a delta would be no smaller than the full form."""
+"""Partitions with records. If all were read again, a delta would be no smaller than the full form."""
 FOLLOWER = 77
 Responses = list[dict[tuple[str, int], object]]
 
 
 @pytest.fixture(scope="module")
 def stage() -> Iterator[Scene]:
-    """A broker with so few slots: eight shards of one each, as 3.8 and later have them."""
+    """A broker with few slots: eight shards of one each, as in 3.8 and later."""
     with Broker(properties={"max.incremental.fetch.session.cache.slots": SLOTS}) as broker:
         with Admin(broker.address) as admin, closing(Producer(broker.host, broker.port)) as producer:
             admin.create_topic(TOPIC, partitions=PARTITIONS)
@@ -43,7 +43,7 @@ def stage() -> Iterator[Scene]:
 
 @pytest.fixture
 def expected(stage: Scene) -> Responses:
-    """What every fetch responses: nothing changes meanwhile."""
+    """The response to every fetch, because nothing changes meanwhile."""
     with Fetcher(stage.broker.address, TOPIC, PARTITIONS) as direct:
         return contents([direct.fetch()])
 
@@ -58,7 +58,7 @@ def session_of(stage: Scene, client_id: str) -> int:
 
 
 def close_at_broker(stage: Scene, session_id: int) -> None:
-    """KIP-227: (id, -1) from any connection drops a session."""
+    """KIP-227: (id, -1) on any connection drops a session."""
     with Fetcher(stage.broker.address, TOPIC, 1) as other:
         other.fetch(session_id=session_id, session_epoch=-1)
 
@@ -116,7 +116,7 @@ def test_more_clients_than_slots_all_get_what_they_ask_for(stage: Scene, expecte
 
 
 def test_sessions_evicted_by_followers_are_given_up_and_had_again(stage: Scene, expected: Responses) -> None:
-    """A follower's session is privileged: it takes the slot of any consumer at any age (KIP-227)."""
+    """A follower's session is privileged. It takes the slot of any consumer of any age (KIP-227)."""
     with stage.unharmed() as said, through(stage, "evicted") as client:
         client.fetches()
         assert session_of(stage, "evicted") > 0
@@ -142,14 +142,14 @@ def test_sessions_evicted_by_followers_are_given_up_and_had_again(stage: Scene, 
 
 @pytest.fixture(scope="module")
 def narrow(stage: Scene) -> Iterator[Scene]:
-    """A gateway that may hold one large response, hardly more."""
+    """A gateway that may buffer little more than one large response."""
     options = ("--max-inflight-bytes", "1000000")
     with scene(stage.broker, "slots-narrow", *options) as narrow:
         yield narrow
 
 
 def test_large_responses_of_sessions_wait_for_each_other_under_the_budget(narrow: Scene) -> None:
-    """Case 91: they are held until they are whole; six of 18 MB each, with one MB to hold them in."""
+    """Case 91: they are buffered until they are complete: six of 18 MB each, with a budget of one MB."""
     starts = [0] * LARGE_PARTITIONS
     ends = [LARGE_RECORDS // FILLED] * FILLED + starts[FILLED:]
     with Fetcher(narrow.broker.address, LARGE, LARGE_PARTITIONS) as direct:
@@ -185,7 +185,7 @@ def _incremental(narrow: Scene) -> int:
 
 
 def _at_the_end(narrow: Scene, number: int, ends: list[int]) -> Fetcher:
-    """Give a client whose session stands, with all partitions read."""
+    """Return a client with a session that has read all partitions."""
     client = Fetcher(narrow.gateway.address, LARGE, LARGE_PARTITIONS, client_id=f"large-{number}").hello()
     client.seek(ends)
     client.fetches()
@@ -193,7 +193,7 @@ def _at_the_end(narrow: Scene, number: int, ends: list[int]) -> Fetcher:
 
 
 def test_large_responses_under_a_small_budget_reach_all_clients(narrow: Scene) -> None:
-    """Case 91: clients that catch up go without a session, and their responses stream."""
+    """Case 91: clients that are catching up use no session, and their responses stream."""
     got: dict[int, list[tuple[int, int]]] = {}
     with narrow.unharmed():
         before = peak = narrow.rss()
@@ -213,7 +213,7 @@ def test_large_responses_under_a_small_budget_reach_all_clients(narrow: Scene) -
 
 
 def _read_large(narrow: Scene, got: list[tuple[int, int]]) -> None:
-    """Read both large partitions beside a dozen small ones."""
+    """Read both large partitions together with a dozen small ones."""
     consumer = Consumer(
         {
             "bootstrap.servers": narrow.gateway.address,

@@ -1,7 +1,8 @@
-"""Conformance cases 14 to 48: our session server over a live broker against that broker's own sessions.
+"""Conformance cases 14 to 48: our session server before a live broker, compared with the broker's own
+sessions.
 
-Our server asks the broker for full fetches without a session. The same script goes to both, and the responses
-are equal to the byte but for session ids and throttle times. So the broker keeps our server honest.
+Our server sends the broker full fetches without a session. The same script goes to both, and the responses
+are equal to the byte, except session ids and throttle times.
 """
 
 import time
@@ -22,14 +23,15 @@ from tools.kafka.raw import RawConnection, frame
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 
 RATE = 50_000
-"""Bytes a second. A broker looks at ten seconds: a batch of 520 kB is just too much and waits for 0.4 s."""
+"""Bytes a second. A broker averages over ten seconds, so a batch of 520 kB slightly exceeds the quota and
+waits for 0.4 s."""
 _ARRIVES = 0.2
-"""Seconds within which a broker has taken what was sent on another connection."""
+"""The time in which a broker receives a request on another connection, in seconds."""
 
 
 @dataclass
 class Connections:
-    """Connections to one address. A request goes on one that waits for nothing."""
+    """Connections to one address. A request uses an idle one."""
 
     host: str
     port: int
@@ -53,7 +55,7 @@ class Connections:
 
 @dataclass
 class LiveWorld:
-    """A live broker's topics, new ones for each script."""
+    """A live broker's topics. Each script gets new ones."""
 
     live: Live
     clients: tuple[str, ...]
@@ -105,7 +107,7 @@ def live() -> Iterator[Live]:
 
 @contextmanager
 def live_script(live: Live, version: int, ours: Callable[[bytes], Finish]) -> Iterator[Script]:
-    """A script for the broker directly, and for another server, with new topics and connections."""
+    """A script for the broker and another server, with new topics and connections."""
     connections = Connections(live.broker.host, live.broker.port)
     marks = [f"{side}-{uuid.uuid4().hex[:8]}" for side in ("native", "ours")]
     yield Script(

@@ -1,4 +1,4 @@
-"""Leaders move, and a client that KIP-951 does not tell goes on: ``--follow-leader`` before three brokers."""
+"""Leaders move, and a client without KIP-951 continues: ``--follow-leader`` before three brokers."""
 
 import struct
 import threading
@@ -23,10 +23,10 @@ from tools.kafka.metadata import request_metadata
 from tools.kafka.raw import FETCH, METADATA, BodyReader, RawConnection, array, string
 
 pytestmark = pytest.mark.timeout(300)
-"""Three brokers start."""
+"""Starting three brokers takes long."""
 
 FETCH_VERSION: Final = 11
-"""The last one that is not flexible: librdkafka's before KIP-951, and Sarama's."""
+"""The last version that is not flexible: librdkafka's before KIP-951, and Sarama's."""
 WAIT_MS: Final = 200
 MOVES: Final = 4
 EACH: Final = 20
@@ -36,7 +36,7 @@ PATIENCE: Final = 60.0
 MOVED: Final = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
 """The errors that are followed."""
 LAST_OFFSET_DELTA: Final = 23
-"""Where it stands in a batch, behind offset, length, epoch, magic, CRC and attributes."""
+"""Its offset in a batch, after offset, length, epoch, magic, CRC and attributes."""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -51,9 +51,9 @@ def topic(cluster: Cluster) -> Iterator[dict[int, list[int]]]:
 
 
 class OldConsumer:
-    """Asks the brokers that it knows as leaders, each with the leader's epoch, and is told of no other.
+    """Fetches from the leaders that it knows, each with the leader's epoch. Responses name no other leaders.
 
-    It asks for Metadata only after an error.
+    It requests Metadata only after an error.
     """
 
     def __init__(self, gateway: GatewayProcess, nodes: list[int]) -> None:
@@ -106,7 +106,7 @@ class OldConsumer:
                 self._take(at, reader.read(max(size, 0)))
 
     def _take(self, at: int, records: bytes) -> None:
-        """Read batches: where each begins, and the offset of its last record counted from there."""
+        """Read batches: the base offset of each, and the offset delta of its last record."""
         while len(records) >= LAST_OFFSET_DELTA + 4:
             offset, length = struct.unpack_from(">qi", records)
             (last,) = struct.unpack_from(">i", records, LAST_OFFSET_DELTA)
@@ -132,7 +132,7 @@ def produce(bootstrap: str, ended: threading.Event) -> None:
 def test_a_consumer_reads_on_while_leaders_move(
     cluster: Cluster, topic: dict[int, list[int]], start_gateway: Callable[..., GatewayProcess]
 ) -> None:
-    """Each error of the brokers is either repaired or counted, and no record is missed."""
+    """Each error of the brokers is either hidden or counted, and no record is missed."""
     gateway = start_gateway(cluster.bootstrap, "--follow-leader", "fetch")
     with closing(OldConsumer(gateway, [broker.node_id for broker in cluster.brokers])) as consumer:
         follow_moves(cluster, topic, consumer)
@@ -148,7 +148,7 @@ def test_a_consumer_reads_on_while_leaders_move(
 
 
 def follow_moves(cluster: Cluster, on: dict[int, list[int]], consumer: OldConsumer) -> None:
-    """Have a consumer read while records are written and leaders move."""
+    """Let a consumer read while records are written and leaders move."""
     ended = threading.Event()
     producer = threading.Thread(target=produce, args=(cluster.bootstrap, ended))
     producer.start()
@@ -173,7 +173,7 @@ def follow_moves(cluster: Cluster, on: dict[int, list[int]], consumer: OldConsum
 def test_an_idempotent_producer_writes_on_while_leaders_move(
     cluster: Cluster, topic: dict[int, list[int]], start_gateway: Callable[..., GatewayProcess]
 ) -> None:
-    """aiokafka's produce v7 names no new leader; nothing is lost, doubled or out of order."""
+    """aiokafka's produce v7 names no new leader. Nothing is lost, doubled or out of order."""
     gateway = start_gateway(cluster.bootstrap, "--follow-leader", "idempotent")
     sent, received = Sent("aiokafka", PARTITIONS), Received("librdkafka", PARTITIONS)
     ending, over = threading.Event(), threading.Event()

@@ -1,6 +1,6 @@
-"""Hostile clients with sessions, at a gateway before a broker with 0 slots: what they take is bounded.
+"""Hostile clients with sessions, at a gateway before a broker with 0 slots. Their resources are limited.
 
-Beside them a kafka-python consumer reads on. Work is counted in fetches and bytes toward the broker.
+A kafka-python consumer continues beside them. Work is counted in fetches and bytes toward the broker.
 """
 
 import random
@@ -32,11 +32,11 @@ SLOTS = 80
 PARTITIONS = 20
 VERSION = 12
 ENTRY_BYTES = 37
-"""Of an entry without records in a response v12."""
+"""Bytes of an entry without records in a response v12."""
 LAST_ID = 8 * 268_435_455 - 1
-"""Ids above it are in no shard: a broker throws (case 96)."""
+"""Ids above it are in no shard, and a broker throws (case 96)."""
 ROUNDS = 10
-"""Records that the reader gets, one after the other, to show that it reads on."""
+"""How many records the reader gets, one after the other, to show that it continues."""
 
 READER = """
 import sys
@@ -52,11 +52,11 @@ while True:
         for record in records:
             print(record.value.decode(), flush=True)
 """
-"""In a process of its own, as its import warns of deprecated functions."""
+"""Runs in its own process, because its import warns of deprecated functions."""
 
 
 class Reader:
-    """A consumer with a session through the gateway, and a producer that writes for it."""
+    """A consumer with a session through the gateway, and a producer for its records."""
 
     def __init__(self, gateway: GatewayProcess, broker: Broker, topic: str) -> None:
         self._gateway = gateway
@@ -74,7 +74,7 @@ class Reader:
         self._process.communicate()
 
     def reads_on(self) -> None:
-        """Write records and have each of them read, in order."""
+        """Write records, and check that each of them is read, in order."""
         assert self._process.stdout is not None
         for _ in range(ROUNDS):
             self._producer.produce(self._topic, str(self._written), partition=self._written % 3)
@@ -83,7 +83,7 @@ class Reader:
             self._written += 1
 
     def fetches(self) -> dict[str, int]:
-        """Its fetches by kind."""
+        """Return its fetches by kind."""
         links = [link for link in self._gateway.state()["connections"] if link["client_id"] == "reader"]
         return {
             kind: sum(link["client"]["fetches"][kind] for link in links) for kind in ("full", "incremental")
@@ -92,7 +92,7 @@ class Reader:
 
 @dataclass
 class Client(Requests):
-    """A client on a connection of its own."""
+    """A client on its own connection."""
 
     gateway: GatewayProcess = field(kw_only=True)
 
@@ -113,13 +113,13 @@ class Client(Requests):
         return decode_response(self.exchange(encode_request(request)), self.version)
 
     def told(self, message: bytes) -> tuple[int, int, int]:
-        """Error, session id, and how many entries there is room for. To decode them takes long."""
+        """Return error, session id, and an upper limit of the number of entries. Decoding them takes long."""
         response = self.exchange(message)
         error, session_id = struct.unpack_from(">hi", response, 9)
         return error, session_id, len(response) // ENTRY_BYTES
 
     def session(self, *wants: Want) -> int:
-        """Make a session and use it once; return its id, 0 if there was no slot."""
+        """Create a session and use it once. Return its id, or 0 if there was no slot."""
         made = self.fetch(*wants, session=(0, 0)).session_id
         if made:
             assert summary(self.fetch(session=(made, 1))) == (0, made, 0)
@@ -127,7 +127,10 @@ class Client(Requests):
 
 
 def listing(session: tuple[int, int], topics: list[str], partitions: int, *, forgotten: int = 0) -> bytes:
-    """A fetch v12 of so many partitions of each topic. What tests have otherwise takes long for a million."""
+    """Build a fetch v12 of this many partitions of each topic.
+
+    The usual functions take long for a million.
+    """
     out = Writer()
     for number in (-1, 0, 1, 1 << 20):
         out.number("i", number)
@@ -165,12 +168,12 @@ class Stage:
         return Client(VERSION, gateway=self.gateway)
 
     def held(self) -> tuple[int, int]:
-        """Sessions of clients, and their partitions."""
+        """Return the clients' sessions, and their partitions."""
         sessions = self.gateway.state()["client_sessions"]
         return sessions["held"], sessions["partitions"]
 
     def traffic(self, side: str) -> dict[str, Any]:
-        """What went on one side, of all clients but the reader."""
+        """Return the traffic on one side of all clients except the reader."""
         state = self.gateway.state()
         total = dict(state["totals"][side])
         for link in state["connections"]:
@@ -183,7 +186,9 @@ class Stage:
         return sum(self.traffic(side)["fetches"].values())
 
     def unharmed(self, attack: Callable[[], object], *, growth: int = MAX_GROWTH) -> None:
-        """The reader keeps its session and reads on; the process does not grow by more."""
+        """Check that the reader keeps its session and continues, and that the process does not grow more than
+        allowed.
+        """
         self.reader.reads_on()
         before, memory = self.reader.fetches(), self.process.memory_info().rss
         attack()
@@ -198,7 +203,7 @@ class Stage:
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[Broker]:
-    """A broker without slots. A list of a million partitions takes it half a gigabyte."""
+    """A broker without slots. A list of a million partitions takes half a gigabyte of its memory."""
     properties = {"max.incremental.fetch.session.cache.slots": 0}
     with Broker(properties=properties, heap="2g") as started, Admin(started.address) as admin:
         admin.create_topic("foo", partitions=3)
@@ -222,7 +227,7 @@ FOO: tuple[Want, ...] = (("foo", 0), ("foo", 1), ("foo", 2))
 
 
 def test_sessions_made_in_a_loop(stage: Stage) -> None:
-    """Section 2.7: who is younger than two minutes is not evicted; the reader's session has its slot."""
+    """Section 2.7: a session younger than two minutes is not evicted. The reader keeps its slot."""
     made: set[int] = set()
 
     def attack() -> None:
@@ -243,7 +248,7 @@ def test_sessions_made_in_a_loop(stage: Stage) -> None:
 
 
 def test_ten_thousand_ids_and_wrong_epochs(stage: Stage) -> None:
-    """Case 16: nothing is made, and the session in the middle goes on."""
+    """Case 16: nothing is created, and the session in the middle continues."""
     chance = random.Random(1)
     with stage.connect() as victim, stage.connect() as client:
         made = victim.fetch(*FOO, session=(0, 0)).session_id
@@ -270,7 +275,7 @@ def test_ten_thousand_ids_and_wrong_epochs(stage: Stage) -> None:
 
 
 def test_a_session_that_somebody_else_ends(stage: Stage) -> None:
-    """Section 2.1: as at a broker, who knows id and epoch may go on with a session, or end it."""
+    """Section 2.1: as at a broker, anybody who knows id and epoch may continue a session, or end it."""
     with stage.connect() as victim, stage.connect() as client:
         made = victim.session(*FOO)
         stage.unharmed(lambda: client.fetch(session=(made, 2)))
@@ -283,7 +288,10 @@ def test_a_session_that_somebody_else_ends(stage: Stage) -> None:
 
 @pytest.mark.parametrize("count", [300_000, pytest.param(1_000_000, marks=pytest.mark.soak)])
 def test_lists_of_very_many_partitions(count: int, stage: Stage) -> None:
-    """They are not read and make no session here. One that names a session ends it: its change is unknown."""
+    """They are not read, and create no session here.
+
+    If one names a session, it ends it, because its changes are unknown.
+    """
     with stage.connect() as client:
         made = client.session(*FOO)
 
@@ -300,7 +308,7 @@ def test_lists_of_very_many_partitions(count: int, stage: Stage) -> None:
 
 
 def test_sessions_as_large_as_they_get(stage: Stage) -> None:
-    """Memory is bounded: sessions of a quarter of a shard, and of 2,048 topics with the longest names."""
+    """Memory is limited: sessions of a quarter of a shard, and of 2,048 topics with the longest names."""
     partitions = MAX_PARTITIONS // SHARDS // 4
 
     def attack() -> None:

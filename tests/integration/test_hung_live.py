@@ -1,4 +1,4 @@
-"""A broker that stands still: everything tells it within 13 seconds, and it is well at its next response."""
+"""A broker that hangs: everything reports it within 13 seconds, and its recovery at its next response."""
 
 import json
 import os
@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 
 TOPIC: Final = "hung"
 WITHIN: Final = 13.0
-"""Ten seconds until a response is too late, and a look every two."""
+"""Ten seconds until a response is too late, and a check every two seconds."""
 OLDEST: Final = "fetchgate_broker_oldest_request_seconds"
 OUTSTANDING: Final = "fetchgate_broker_outstanding_requests"
 

@@ -1,4 +1,4 @@
-"""The operator's drill of docs/incidents.md: what is told within ten seconds of each incident."""
+"""The operator's drill of docs/incidents.md: each incident is reported within ten seconds."""
 
 import json
 import os
@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.soak, pytest.mark.timeout(180
 TOPIC: Final = "incidents"
 WITHIN: Final = 10.0
 STEP: Final = 1.0
-"""What is told rests on looks every two seconds; so much more may pass."""
+"""The tolerance in seconds, because reports are based on checks every two seconds."""
 PARTITIONS: Final = 4
 
 Start = Callable[..., GatewayProcess]
@@ -37,7 +37,7 @@ Start = Callable[..., GatewayProcess]
 
 @pytest.fixture(scope="module")
 def own() -> Iterator[Broker]:
-    """A broker that this module may harm."""
+    """A broker that this module may disturb."""
     with Broker(LATEST) as broker:
         with Admin(broker.address) as admin:
             admin.create_topic(TOPIC, partitions=PARTITIONS)
@@ -45,7 +45,7 @@ def own() -> Iterator[Broker]:
 
 
 def ready(gateway: GatewayProcess) -> str:
-    """What /readyz says, as text."""
+    """Return the text of /readyz."""
     try:
         with urllib.request.urlopen(f"http://{gateway.admin}/readyz", timeout=10) as response:
             return str(json.loads(response.read()))
@@ -54,7 +54,7 @@ def ready(gateway: GatewayProcess) -> str:
 
 
 def top(gateway: GatewayProcess) -> str:
-    """What `fetchgate top --once` shows on a terminal of 120 columns."""
+    """Return the output of `fetchgate top --once` on a terminal of 120 columns."""
     command = [sys.executable, "-m", "proxy", "top", "--once", "--admin", gateway.admin]
     environment = {**os.environ, "COLUMNS": "120"}
     shown = subprocess.run(command, check=True, capture_output=True, text=True, env=environment).stdout
@@ -62,7 +62,7 @@ def top(gateway: GatewayProcess) -> str:
 
 
 def tells(gateway: GatewayProcess, within: float = WITHIN + STEP, **said: str | Callable[[], object]) -> None:
-    """Look that each says it in time: `readyz`, `log` and `top` by a text; `metrics` is asked."""
+    """Check that each reports it in time: `readyz`, `log` and `top` by a text, `metrics` by a query."""
     shows: dict[str, Callable[[GatewayProcess], str]] = {
         "readyz": ready,
         "log": GatewayProcess.log,
@@ -132,7 +132,7 @@ def test_2_a_dead_broker(start_gateway: Start) -> None:
 
 
 def test_3_a_slow_disk_at_the_broker(own: Broker, start_gateway: Start) -> None:
-    """The broker stands still for most of the time: so it looks from here."""
+    """The broker is stopped most of the time, which looks the same from the gateway."""
     gateway = start_gateway(own.address)
     producer = confluent_kafka.Producer({"bootstrap.servers": gateway.address, "linger.ms": 0})
     ended = threading.Event()

@@ -1,4 +1,4 @@
-"""Members of a cooperative group commit for their own key ranges, through a real broker."""
+"""Members of a cooperative group commit for their own key ranges, with a real broker."""
 
 import asyncio
 from collections.abc import Callable, Iterator
@@ -86,7 +86,7 @@ class Librdkafka:
         return found.offset, found.metadata or ""
 
     def read(self, topic: str, wanted: int, offset: int | None = None) -> list[int]:
-        """Read so many records from the committed offset on, or from another one."""
+        """Read this many records from the committed offset on, or from another one."""
         start = self.committed(topic)[0] if offset is None else offset
         self.consumer.assign([TopicPartition(topic, 0, start)])
         got: list[int] = []
@@ -169,7 +169,7 @@ def owned(lane: int) -> list[int]:
 
 
 def test_an_idle_lane_does_not_hold_the_offset(broker: Broker, gateway: GatewayProcess, topic: str) -> None:
-    """Case 24: the one lane has one record at the beginning, all that comes later is the other's."""
+    """Case 24: one lane has one record at the beginning, and all later ones belong to the other lane."""
     mine = owned(0)
     with (
         closing(Librdkafka(gateway.address, LANES[0])) as low,
@@ -214,7 +214,7 @@ def test_the_first_commit_loses_no_record_of_an_idle_member(
 
 
 def test_a_gateway_that_begins_anew_knows_all_from_kafka(broker: Broker, topic: str) -> None:
-    """Cases 31 and 32: after it, a plain consumer reads from the lowest offset."""
+    """Cases 31 and 32: afterwards, a plain consumer reads from the lowest offset."""
     for turn in range(3):
         with GatewayProcess(broker.address, "--cooperative", "billing") as gateway:
             for lane, client_id in enumerate(LANES):
@@ -228,7 +228,7 @@ def test_a_gateway_that_begins_anew_knows_all_from_kafka(broker: Broker, topic: 
 
 
 def test_lanes_that_are_cut_anew_read_nothing_twice(gateway: GatewayProcess, topic: str) -> None:
-    """What another member has done beyond this one's offset does not come again."""
+    """Records that another member has processed beyond this one's offset are not sent again."""
     with closing(Librdkafka(gateway.address, LANES[0])) as low:
         low.commit(topic, 500)
     with closing(Librdkafka(gateway.address, LANES[1])) as high:
@@ -260,7 +260,7 @@ def test_who_may_not_commit_is_told_why(gateway: GatewayProcess, topic: str) -> 
 
 
 def test_members_at_one_time_lose_no_commit(gateway: GatewayProcess, topic: str) -> None:
-    """Many lanes commit side by side; each commit writes what all have done."""
+    """Many lanes commit at the same time. Each commit writes the progress of all."""
     part = SPACE // 8
     ids = [f"m{lane}" + suffix(((lane * part, (lane + 1) * part - 1),)) for lane in range(8)]
     members = [Librdkafka(gateway.address, client_id) for client_id in ids]

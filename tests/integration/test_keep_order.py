@@ -1,4 +1,5 @@
-"""Who gets records under a response limit, on a live broker: directly and through, with --keep-order or not.
+"""The partitions that get records under a response limit, on a live broker: directly and through the gateway,
+with and without --keep-order.
 
 Trap 25a.
 """
@@ -26,7 +27,7 @@ RESTED: Final = 20.0
 
 class Through(Protocol):
     def exchange(self, request: bytes) -> bytes:
-        """Send one request and give its response."""
+        """Send one request and return its response."""
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +37,7 @@ def live() -> Iterator[Live]:
 
 
 def differing(live: Live, through: Through, topic: str, version: int, seed: int) -> int:
-    """In how many of `FETCHES` fetches others got records through it than directly."""
+    """Return in how many of `FETCHES` fetches other partitions got records than directly."""
     chance = random.Random(seed)
     live.create_topic(topic, PARTITIONS)
     key = {"topic": topic} if version < 13 else {"topic_id": live.topic_id(topic)}
@@ -70,7 +71,7 @@ def differing(live: Live, through: Through, topic: str, version: int, seed: int)
 
 
 def whole_batches(records: bytes) -> int:
-    """How many batches, each of one record, are in there to their end."""
+    """Return the number of complete batches, each of one record."""
     count = 0
     while len(records) >= 12 and len(records) >= 12 + int.from_bytes(records[8:12]):
         records = records[12 + int.from_bytes(records[8:12]) :]
@@ -80,7 +81,10 @@ def whole_batches(records: bytes) -> int:
 
 @pytest.mark.parametrize("version", [7, 11, 16, 18])
 def test_who_is_served_first(live: Live, version: int) -> None:
-    """Without the option a session serves others than a fetch without one; with it nobody can tell."""
+    """Without the option, a session serves other partitions than a fetch without one.
+
+    With it there is no difference.
+    """
     incremental = {}
     for keep_order in (False, True):
         through = SansIO(live.broker.host, live.broker.port)

@@ -1,4 +1,4 @@
-"""TLS between real ends, captured as tcpdump would, is read with the key log of the client."""
+"""TLS between real ends, captured like by tcpdump, is read with the client's key log."""
 
 import asyncio
 import ssl
@@ -100,7 +100,7 @@ def read(path: Path, *keylogs: Path) -> tuple[dict[str, list[Exchange]], list[Co
 
 
 def told(exchange: Exchange) -> tuple[object, ...]:
-    """What does not depend on where it was captured."""
+    """Return the parts that do not depend on the place of the capture."""
     return (
         exchange.number,
         exchange.client_id,

@@ -24,7 +24,7 @@ def cluster_gateway(cluster: Cluster) -> Iterator[GatewayProcess]:
 def test_each_lane_gets_its_records_in_their_order(
     program: Program, ways: Ways, expected: Expected, isolation: str
 ) -> None:
-    """Cases 16 and 22: four quarters, and nothing that was not written."""
+    """Cases 16 and 22: four quarters, and no record that was not written."""
     if isolation == "read_committed" and not program.transactions:
         pytest.skip(f"{program.name} knows no read_committed")
     assert_lanes(program, ways, expected, isolation)

@@ -1,6 +1,6 @@
-"""Leaders move all the time under produce and fetch, before three brokers: KIP-951 through the gateway.
+"""Leaders move all the time while clients produce and fetch, with three brokers: KIP-951 through the gateway.
 
-`LEADERS_SECONDS` has them move for longer (`make soak`).
+`LEADERS_SECONDS` sets for how long they move (`make soak`).
 """
 
 import os
@@ -28,26 +28,26 @@ from tools.kafka.raw import METADATA, BodyReader, RawConnection, array, compact_
 
 SECONDS: Final = float(os.environ.get("LEADERS_SECONDS", "0"))
 pytestmark = pytest.mark.timeout(300 + SECONDS)
-"""Three brokers start."""
+"""Starting three brokers takes long."""
 
 PARTITIONS: Final = 100 if SECONDS else 12
 ROTATIONS: Final = 12
-"""At least."""
+"""The minimum of moves."""
 REST: Final = 3.0
-"""Seconds between further moves. Sarama's consumer asks for a new leader after two (Consumer.Retry.Backoff):
-it gets nothing for as long as leaders move faster."""
+"""Seconds between further moves. Sarama's consumer asks for a new leader after two seconds
+(Consumer.Retry.Backoff). If leaders moved faster, it would get no records."""
 ENOUGH: Final = 10
-"""Records of each producer that each consumer has got before the moves end: two transactions."""
+"""How many records of each producer each consumer must have got before the moves end: two transactions."""
 VERSION: Final = 12
 ASKS: Final = compact_array([bytes(16) + compact_string(TOPIC) + b"\0"]) + b"\0\0\0"
-"""Metadata v12 of the topic by its name; no topic is made."""
+"""Metadata v12 for the topic by name. No topic is created."""
 HEADER: Final = 5
-"""Bytes of a response's header v1 without tags."""
+"""The size of a response's header v1 without tags."""
 DESCRIBE_QUORUM: Final = 55
 ROUNDS: Final = 10
 
 Epochs = dict[int, tuple[int, int]]
-"""By partition: leader epoch and leader."""
+"""Leader epoch and leader by partition."""
 
 
 @pytest.fixture
@@ -70,7 +70,9 @@ def epochs_of(body: bytes) -> Epochs:
 
 
 class Watch:
-    """Asks for Metadata at each listener of the gateway, and notes what is older than seen before."""
+    """Requests Metadata at each listener of the gateway, and notes epochs that are older than earlier
+    ones.
+    """
 
     def __init__(self, gateway: GatewayProcess, nodes: list[int]) -> None:
         self._lock = threading.Lock()
@@ -108,13 +110,13 @@ class Watch:
 
 
 def elect(connection: RawConnection, partitions: list[int]) -> None:
-    """Have the first replica of each lead."""
+    """Make the first replica of each partition its leader."""
     indexes = [struct.pack(">i", at) for at in partitions]
     connection.call(ELECT_LEADERS, 0, array([string(TOPIC) + array(indexes)]) + struct.pack(">i", 1000))
 
 
 def reorder(connection: RawConnection, on: Mapping[int, list[int]]) -> None:
-    """Give each partition's replicas an order."""
+    """Set the order of each partition's replicas."""
     places = [
         struct.pack(">i", at) + compact_array([struct.pack(">i", node) for node in replicas]) + b"\0"
         for at, replicas in on.items()
@@ -126,7 +128,7 @@ def reorder(connection: RawConnection, on: Mapping[int, list[int]]) -> None:
 
 
 def rotate(connection: RawConnection, watch: Watch, enough: Callable[[], bool]) -> None:
-    """Move all leaders, until there was enough; all of the moves have been seen before the next ones."""
+    """Move all leaders until enough was read. Each move waits until the previous ones are visible."""
     end = time.monotonic() + SECONDS
     done = 0
     on = request_metadata(connection, TOPIC).topics[TOPIC].replicas
@@ -142,7 +144,7 @@ def rotate(connection: RawConnection, watch: Watch, enough: Callable[[], bool]) 
 
 
 def _moved(connection: RawConnection, watch: Watch, before: Epochs) -> bool:
-    """Elect, and say whether all have moved. If not, the controller does not know the new order yet."""
+    """Elect, and return whether all have moved. If not, the controller does not know the new order yet."""
     elect(connection, list(before))
     return all(watch.newest[at] > before[at] for at in before)
 
@@ -151,7 +153,7 @@ def _moved(connection: RawConnection, watch: Watch, before: Epochs) -> bool:
 def test_nothing_is_lost_doubled_or_out_of_order_while_leaders_move(
     group: str, cluster: Cluster, topic: None, start_gateway: Callable[..., GatewayProcess]
 ) -> None:
-    """Case 66; and Metadata is never older than what was seen before."""
+    """Case 66. Metadata is never older than earlier ones."""
     if group == "sarama":
         tool("go")
     gateway = start_gateway(cluster.bootstrap)
@@ -198,7 +200,7 @@ def test_nothing_is_lost_doubled_or_out_of_order_while_leaders_move(
 
 
 def active_controller(connection: RawConnection) -> int:
-    """Return the node that leads the metadata quorum: it must not stand still."""
+    """Return the node that leads the metadata quorum, which must not be stopped."""
     partition = compact_array([struct.pack(">i", 0) + b"\0"])
     topic = compact_string("__cluster_metadata") + partition + b"\0"
     reader = BodyReader(connection.call(DESCRIBE_QUORUM, 0, compact_array([topic]) + b"\0"))
@@ -209,7 +211,7 @@ def active_controller(connection: RawConnection) -> int:
 
 
 def _newer(through: RawConnection, electing: RawConnection, before: Epochs, newest: Epochs) -> bool:
-    """Elect, and say whether all have moved; the newest leaders are noted."""
+    """Elect, note the newest leaders, and return whether all have moved."""
     elect(electing, list(before))
     told = epochs_of(through.call(METADATA, VERSION, ASKS))
     newest.update((at, told[at]) for at in before)
@@ -219,10 +221,10 @@ def _newer(through: RawConnection, electing: RawConnection, before: Epochs, newe
 def test_a_broker_that_has_missed_moves_leads_nobody_back(
     cluster: Cluster, topic: None, start_gateway: Callable[..., GatewayProcess]
 ) -> None:
-    """A broker stands still while leaders move, with a request in its socket.
+    """A broker is stopped while leaders move, with a request in its socket.
 
-    When it goes on, it says what it knew before: nearly always, so this is tried until it has. Through the
-    gateway nobody hears that.
+    When it continues, it nearly always responds with its old knowledge, so this is repeated until it does.
+    Through the gateway no client gets that.
     """
     gateway = start_gateway(cluster.bootstrap)
     with RawConnection(cluster.brokers[0].host, cluster.brokers[0].port) as connection:

@@ -1,4 +1,4 @@
-"""Response limits (KIP-74) on live brokers: nobody starves, and an operator's ceiling holds."""
+"""Response limits (KIP-74) on live brokers: no partition starves, and an operator's limit holds."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 PARTITIONS: Final = 200
 AT_ONCE: Final = 5
-"""So many partitions fit into a response."""
+"""This many partitions fit into a response."""
 ROUNDS: Final = 4
 VALUE: Final = 300
 BATCH: Final = len(record_batch([bytes(VALUE)]))
@@ -40,7 +40,7 @@ def live() -> Iterator[Live]:
 
 @pytest.fixture(scope="module")
 def sessionless() -> Iterator[Live]:
-    """The same with 0 slots for sessions."""
+    """The same broker with 0 slots for sessions."""
     properties = {**LIVE_PROPERTIES, "max.incremental.fetch.session.cache.slots": 0}
     with Broker("4.3.0", properties=properties) as broker, Live(broker) as live:
         fill(live)
@@ -58,10 +58,10 @@ class Consumer:
     """Reads a batch of each partition at a time.
 
     Args:
-        address: of the broker or of a gateway.
-        max_bytes: what it asks for.
-        turned: each list begins one partition later, as in librdkafka.
-        version: of Fetch.
+        address: the address of the broker or of a gateway.
+        max_bytes: its max_bytes.
+        turned: whether each list begins one partition later, as in librdkafka.
+        version: the version of Fetch.
     """
 
     def __init__(self, address: str, max_bytes: int, *, turned: bool, version: int = 11) -> None:
@@ -72,7 +72,7 @@ class Consumer:
         self.offsets = [0] * PARTITIONS
 
     def poll(self) -> int:
-        """Fetch once; return how many bytes of records came."""
+        """Fetch once. Return the received bytes of records."""
         parts = tuple(
             FetchPartition(partition=index, fetch_offset=self.offsets[index], partition_max_bytes=BATCH)
             for index in self.order
@@ -84,7 +84,7 @@ class Consumer:
         return BATCH * len(self.apply(response))
 
     def apply(self, response: FetchResponse) -> list[int]:
-        """Go on where batches came; return these partitions."""
+        """Continue after the received batches. Return their partitions."""
         came = [data for topic in response.topics for data in topic.partitions if data.records]
         assert {len(data.records or b"") for data in came} <= {BATCH}
         for data in came:
@@ -92,7 +92,7 @@ class Consumer:
         return [data.partition_index for data in came]
 
     def read(self, fetches: int) -> list[int]:
-        """Fetch so often; return how many batches of each partition came."""
+        """Fetch this often. Return how many batches of each partition were received."""
         with self.fetcher:
             for _ in range(fetches):
                 assert self.poll() == LIMIT
@@ -100,14 +100,17 @@ class Consumer:
 
 
 class SessionConsumer(Consumer):
-    """One with a session of its own, as Java has it: after a full fetch it lists what has another offset."""
+    """A consumer with its own session, like Java's.
+
+    After a full fetch it lists partitions with another offset.
+    """
 
     def __init__(self, address: str) -> None:
         super().__init__(address, LIMIT, turned=False)
         self.session_id = self.epoch = 0
 
     def poll(self) -> int:
-        """Fetch once in the session; return how many bytes of records came."""
+        """Fetch once in the session. Return the received bytes of records."""
         parts = tuple(
             FetchPartition(partition=index, fetch_offset=self.offsets[index], partition_max_bytes=BATCH)
             for index in self.order
@@ -128,12 +131,12 @@ class SessionConsumer(Consumer):
 
 
 IN_A_ROUND: Final = PARTITIONS // AT_ONCE
-"""After so many fetches each partition had its turn."""
+"""After this many fetches, each partition was served once."""
 FETCHES: Final = ROUNDS * IN_A_ROUND
 
 
 def test_directly_a_list_that_turns_starves_nobody_and_one_that_does_not_starves_many(live: Live) -> None:
-    """The baseline, section 4: a client without sessions has to turn its list (KIP-74)."""
+    """The baseline, section 4: a client without sessions has to rotate its list (KIP-74)."""
     turned = Consumer(live.broker.address, LIMIT, turned=True).read(PARTITIONS)
     straight = Consumer(live.broker.address, LIMIT, turned=False).read(ROUNDS)
 
@@ -146,7 +149,9 @@ def test_directly_a_list_that_turns_starves_nobody_and_one_that_does_not_starves
 def test_through_the_gateway_every_partition_gets_on_at_the_same_rate(
     live: Live, start_gateway: Callable[..., GatewayProcess], turned: bool, ceiling: bool
 ) -> None:
-    """Also where the list does not turn: in a session who got records goes to the end (KIP-227)."""
+    """Also if the list does not rotate: in a session, a partition that got records moves to the end
+    (KIP-227).
+    """
     options = ("--max-fetch-bytes", str(LIMIT)) if ceiling else ()
     gateway = start_gateway(live.broker.address, *options)
     consumer = Consumer(gateway.address, 50 << 20 if ceiling else LIMIT, turned=turned)
@@ -160,7 +165,10 @@ def test_through_the_gateway_every_partition_gets_on_at_the_same_rate(
 
 
 def in_a_row(broker: Broker, gateways: int, start_gateway: Callable[..., GatewayProcess]) -> str:
-    """Start gateways, the first before the broker, each further one before the last; return its address."""
+    """Start gateways in a row: the first before the broker, each other before the previous one.
+
+    Return the last address.
+    """
     address = broker.address
     for _ in range(gateways):
         address = start_gateway(address).address
@@ -168,10 +176,10 @@ def in_a_row(broker: Broker, gateways: int, start_gateway: Callable[..., Gateway
 
 
 def rounds(consumer: Consumer) -> list[list[int]]:
-    """Read; return how many batches of each partition had come after each round: all about the same number.
+    """Read. Return how many batches of each partition were received after each round. They are nearly equal.
 
-    The response that makes a session moves nobody to its end, so the next one brings the same five again. So
-    two batches are between the first and the last, and never more.
+    The response that creates a session moves no partition to the end, so the next one has the same five
+    again. So partitions differ by at most two batches.
     """
     found = []
     with consumer.fetcher:
@@ -189,7 +197,10 @@ def rounds(consumer: Consumer) -> list[list[int]]:
 def test_through_two_gateways_in_a_row_every_partition_gets_on_at_the_same_rate(
     live: Live, sessionless: Live, start_gateway: Callable[..., GatewayProcess], slots: bool, turned: bool
 ) -> None:
-    """The session between them is the far gateway's or the broker's: who got records goes to its end."""
+    """The session between them belongs to the far gateway or the broker.
+
+    A partition that got records moves to its end.
+    """
     broker = (live if slots else sessionless).broker
     near = in_a_row(broker, 2, start_gateway)
 
@@ -200,7 +211,9 @@ def test_through_two_gateways_in_a_row_every_partition_gets_on_at_the_same_rate(
 def test_with_a_session_of_its_own_a_client_gets_on_everywhere_at_the_same_rate(
     live: Live, sessionless: Live, start_gateway: Callable[..., GatewayProcess], gateways: int
 ) -> None:
-    """In a gateway's session before a broker that gives none: batch for batch as directly in a broker's."""
+    """With a gateway's session before a broker without sessions, each batch is the same as directly in a
+    broker's session.
+    """
     near = in_a_row(sessionless.broker, gateways, start_gateway)
 
     assert rounds(SessionConsumer(near)) == rounds(SessionConsumer(live.broker.address))
@@ -209,7 +222,7 @@ def test_with_a_session_of_its_own_a_client_gets_on_everywhere_at_the_same_rate(
 def test_before_a_broker_without_sessions_a_list_that_turns_starves_nobody(
     sessionless: Live, start_gateway: Callable[..., GatewayProcess]
 ) -> None:
-    """One gateway and a client without sessions: each fetch is forwarded, and is served as directly."""
+    """One gateway and a client without sessions: each fetch is forwarded, and served as directly."""
     gateway = start_gateway(sessionless.broker.address)
 
     turned = Consumer(gateway.address, LIMIT, turned=True).read(PARTITIONS)
@@ -218,7 +231,7 @@ def test_before_a_broker_without_sessions_a_list_that_turns_starves_nobody(
 
 
 def read_all(address: str) -> list[tuple[int, int, bytes]]:
-    """Read the topic with librdkafka; return partition, offset and value of each record."""
+    """Read the topic with librdkafka. Return partition, offset and value of each record."""
     consumer = confluent_kafka.Consumer({"bootstrap.servers": address, "group.id": "all"})
     consumer.assign([confluent_kafka.TopicPartition(TOPIC, index, 0) for index in range(PARTITIONS)])
     seen: list[tuple[int, int, bytes]] = []
@@ -237,7 +250,7 @@ def read_all(address: str) -> list[tuple[int, int, bytes]]:
 def test_librdkafka_reads_the_same_behind_a_ceiling(
     live: Live, start_gateway: Callable[..., GatewayProcess]
 ) -> None:
-    """Even of one byte: each response has a batch (case 59)."""
+    """Even with one byte: each response has a batch (case 59)."""
     for ceiling in (LIMIT, 1):
         gateway = start_gateway(live.broker.address, "--max-fetch-bytes", str(ceiling))
         assert read_all(gateway.address) == read_all(live.broker.address)
@@ -252,7 +265,7 @@ Records = dict[int, list[bytes]]
 
 
 def old_offsets(topics: dict[str, list[int]], offsets: Sequence[int]) -> bytes:
-    """A fetch of v2 of partitions from these offsets, up to 4,096 bytes of each."""
+    """Build a fetch of v2 of partitions from these offsets, up to 4,096 bytes of each."""
     asked = bytearray(old_fetch(2, topics))
     at = len(asked) - 16 * sum(map(len, topics.values()))
     for index in next(iter(topics.values())):
@@ -262,7 +275,7 @@ def old_offsets(topics: dict[str, list[int]], offsets: Sequence[int]) -> bytes:
 
 
 def old_records(response: bytes) -> Records:
-    """What a response of v2 or v3 to a fetch of one topic brings: whole messages by partition."""
+    """Return the complete messages by partition in a response of v2 or v3 to a fetch of one topic."""
     name = int.from_bytes(response[12:14])
     at = 14 + name
     found: Records = {}
@@ -281,7 +294,10 @@ def old_records(response: bytes) -> Records:
 
 
 def old_read(exchange: Callable[[bytes], bytes], partitions: int, batches: int) -> tuple[Records, int]:
-    """Read all partitions with fetches of v2; return what came, and the records in the largest response."""
+    """Read all partitions with fetches of v2.
+
+    Return the records, and the record bytes of the largest response.
+    """
     offsets, largest = [0] * partitions, 0
     read: Records = {index: [] for index in range(partitions)}
     for _ in range(4 * partitions * batches):
@@ -299,7 +315,7 @@ def old_read(exchange: Callable[[bytes], bytes], partitions: int, batches: int) 
 def test_a_client_of_v2_gets_a_limit_and_the_same_records(
     broker_of: Callable[[str], Broker], release: str
 ) -> None:
-    """Its list never turns; the gateway turns it, so that each partition gets on."""
+    """Its list never rotates. The gateway rotates it, so that each partition is served."""
     partitions, batches, ceiling = 6, 5, 400
     broker = broker_of(release)
     with Live(broker) as live:

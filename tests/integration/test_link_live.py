@@ -1,8 +1,8 @@
-"""Real clients before brokers that give no sessions: what they read, and what the link takes.
+"""Real clients of brokers without sessions: their records, and the bytes on the link.
 
-Clients with sessions of their own use one gateway, or two in a row, those without use two. Their records are
-compared with a run without a gateway, and the bytes of an idle fetch with those of a native session: the same
-client, and a broker that gives sessions.
+Clients with sessions use one gateway, or two in a row. Clients without sessions use two. Their records are
+compared with a run without a gateway. The bytes of an idle fetch are compared with a native session: the same
+client, and a broker with sessions.
 """
 
 import logging
@@ -33,13 +33,13 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 PARTITIONS: Final = 20
 RECORDS: Final = 30
-"""So many come before the clients start, and so many when they have a session."""
+"""How many records arrive before the clients start, and again when they have a session."""
 IDLE: Final = 30
-"""So many fetches are counted."""
+"""How many fetches are counted."""
 PARKED: Final = 0.8 * FETCH_MAX_WAIT_MS / 1000
-"""Seconds that each fetch surely waits at the broker."""
+"""The shortest wait of each fetch at the broker, in seconds."""
 JAVA: Final = {LATEST: LATEST, "1.0.2": "2.8.2"}
-"""By release of the broker. Java 4.x takes no brokers before 2.1 (KIP-896)."""
+"""Java releases by the broker's release. Java 4.x supports no brokers before 2.1 (KIP-896)."""
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ PYTHON: Final = {"kafka-python": KAFKA_PYTHON, "librdkafka": CONFLUENT}
 
 
 class Client(Protocol):
-    """A consumer at work."""
+    """A running consumer."""
 
     def wait_records(self, count: int) -> None: ...
 
@@ -60,7 +60,7 @@ Start = Callable[[str, str], AbstractContextManager[Client]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Brokers:
-    """Two brokers: of a release that gives no sessions, and one whose sessions are native."""
+    """Two brokers: one of a release without sessions, and one with native sessions."""
 
     release: str
     sessionless: Broker
@@ -96,7 +96,7 @@ def brokers(request: pytest.FixtureRequest) -> Iterator[Brokers]:
 
 @pytest.fixture
 def start(request: pytest.FixtureRequest, brokers: Brokers, tmp_path: Path) -> Start:
-    """Starts the client that the test names."""
+    """Start the client of the test."""
     name: str = request.param
     if name == "Java":
         return lambda bootstrap, topic: Console(JAVA[brokers.release], bootstrap, topic, tmp_path)
@@ -105,7 +105,7 @@ def start(request: pytest.FixtureRequest, brokers: Brokers, tmp_path: Path) -> S
 
 
 def idle(places: Sequence[tuple[GatewayProcess, str]]) -> list[SideCounts]:
-    """Count idle fetches at sides of gateways, all at once."""
+    """Count idle fetches at several sides of gateways at the same time."""
     points = [Point(gateway=gateway, side=side, parked_seconds=PARKED) for gateway, side in places]
     earlier = [point.counted_at_a_fetch() for point in points]
     ends = [before.fetches + IDLE for before in earlier]

@@ -1,4 +1,4 @@
-"""Where a gateway listens that is told nothing of it: in a network of its own, as the kernel tells it."""
+"""The default listen address of a gateway, in a separate network, read from the kernel."""
 
 import subprocess
 import sys
@@ -17,14 +17,14 @@ pytestmark = pytest.mark.skipif(bool(LACKING), reason=LACKING)
 
 LISTENS = "0A"
 LOOPBACK = "0100007F"
-"""127.0.0.1, as /proc/net/tcp writes it."""
+"""127.0.0.1 in the form of /proc/net/tcp."""
 EVERYWHERE = "00000000"
 Start = Callable[..., set[tuple[str, int]]]
 
 
 @pytest.fixture
 def start() -> Iterator[Start]:
-    """Starts a gateway with these options; gives the addresses at which it listens, once there are two."""
+    """Start a gateway with these options. Return its listening addresses, once there are two."""
     with ExitStack() as stack:
         place = stack.enter_context(Namespace())
 
@@ -44,7 +44,7 @@ def start() -> Iterator[Start]:
 
 
 def listening(pid: int) -> set[tuple[str, int]]:
-    """The addresses at which anybody listens in the network of a process."""
+    """Return all listening addresses in the network of a process."""
     found = set()
     for table in ("tcp", "tcp6"):
         for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:

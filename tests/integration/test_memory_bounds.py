@@ -1,4 +1,4 @@
-"""What a gateway's process holds stays within what docs/deploy.md adds up, each part driven to its bound."""
+"""A gateway's memory stays within the limits in docs/deploy.md, with each part at its limit."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 CLIENTS: Final = 40
 SPARE: Final = 12_000_000
-"""What the allocator keeps of what has passed."""
+"""The freed memory that the allocator keeps."""
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +35,7 @@ def split(data: bytes) -> Iterator[bytes]:
 
 
 def grown(broker: Broker, requests: list[bytes], *options: str) -> int:
-    """By how many bytes the process grows for clients that have their responses, and are idle."""
+    """Return by how many bytes the process grows for idle clients that have their responses."""
     with BenchGateway(broker.address, *options) as gateway, ExitStack() as stack:
         gateway.ready()
         before = 0
@@ -55,7 +55,7 @@ def test_idle_clients_whose_requests_had_large_headers(broker: Broker) -> None:
 
 
 def test_partitions_of_fetches(broker: Broker) -> None:
-    """Those of one client took 3 MB, with or without a session."""
+    """The partitions of one client took 3 MB, with or without a session."""
     wants: list[Want] = [("t", number) for number in range(30_000)]
     asked = [fetch(12, *wants, correlation=number, max_wait_ms=1) for number in (1, 2)]
     most = (32 << 20) // REQUESTS_PART

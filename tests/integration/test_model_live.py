@@ -1,4 +1,6 @@
-"""The model broker against live ones: random worlds, random sessions, the same requests, equal responses."""
+"""The model broker compared with live ones: random states, random sessions, the same requests, equal
+responses.
+"""
 
 import random
 from collections.abc import Iterator
@@ -31,14 +33,14 @@ RELEASES = {
     "2.4.1": (7, 10, 11),
     "1.1.1": (4, 6, 7),
 }
-"""The Fetch versions that each is asked with."""
+"""The Fetch versions to test with each release."""
 STEPS = 50
-"""Requests at each version."""
+"""The number of requests at each version."""
 
 
 @dataclass
 class Pair:
-    """One session on both brokers; the ids differ."""
+    """One session on both brokers. The ids differ."""
 
     version: int
     live_id: int
@@ -74,7 +76,7 @@ class Walk:
         self.ids[name] = self.mirror.model.topics[name].topic_id
 
     def change(self) -> None:
-        """One change, of those that happen to topics."""
+        """Apply a random change to topics."""
         name = self.random.choice(self.names)
         topic = self.mirror.model.topics.get(name)
         if topic is None:
@@ -136,7 +138,7 @@ class Walk:
         return {"topic": name} if self.version <= 12 else {"topic_id": self.ids[name]}
 
     def ask(self) -> None:
-        """One request to both; their responses must agree."""
+        """Send one request to both. Their responses must agree."""
         self.correlation += 1
         base = FetchRequest(
             version=self.version,
@@ -178,7 +180,7 @@ class Walk:
             self.pairs.remove(pair)
 
     def both(self, request: FetchRequest, pair: Pair | None) -> tuple[FetchResponse, FetchResponse]:
-        """Ask both with their own session id; responses are compared but for which id it is."""
+        """Send a request to both with their own session ids. Compare the responses, except the ids."""
         asked = [replace(request, session_id=i) for i in ((pair.live_id, pair.model_id) if pair else (0, 0))]
         live = self.mirror.live.fetch(asked[0])
         model = decode_response(self.mirror.model.handle(encode_request(asked[1]), 0.0), self.version)

@@ -1,4 +1,4 @@
-"""mTLS with clients, TLS and a token at the admin endpoint, with two workers before a real broker."""
+"""mTLS with clients, TLS and a token at the admin endpoint, with two workers and a real broker."""
 
 import http.client
 import json
@@ -89,7 +89,7 @@ def test_clients_show_certificates_and_who_watches_a_token(
 
 
 def _shown(port: int, ca: Authority) -> str:
-    """The common name of the certificate of a listener, as a client without a server name gets it."""
+    """Return the common name of a listener's certificate, for a client without a server name."""
     context = ssl.create_default_context(cafile=ca.file)
     context.check_hostname = False
     with socket.create_connection(("127.0.0.1", port), timeout=10) as sock, context.wrap_socket(sock) as tls:

@@ -1,6 +1,6 @@
-"""Names as the C library looks them up, at a name server that is silent about some of them.
+"""Look-ups by the C library, with a name server that does not respond for some names.
 
-The gateway is a process with a network and an /etc/resolv.conf of its own.
+The gateway is a process with its own network and /etc/resolv.conf.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.skipif(bool(LACKING), reason=LACKING)
 LISTEN: Final = 19092
 ADMIN: Final = 9464
 BEHIND: Final = 9192
-"""The port of the listeners that have names."""
+"""The port of the listeners with names."""
 CLIENTS: Final = 12
 METADATA: Final = request(ApiKey.METADATA, 1, 5, struct.pack(">i", 0))
 LIST_GROUPS: Final = request(ApiKey.LIST_GROUPS, 0, 9)
@@ -39,7 +39,7 @@ _TYPE_A: Final = 1
 
 
 class NameServer(asyncio.DatagramProtocol):
-    """Answers queries for the names that it has, and no others."""
+    """Answers queries for its own names, and no others."""
 
     def __init__(self) -> None:
         self.ips: dict[str, str] = {}
@@ -50,7 +50,7 @@ class NameServer(asyncio.DatagramProtocol):
         self._transport = transport
 
     def datagram_received(self, data: bytes, addr: Any) -> None:
-        """Answer one question (RFC 1035, 4.1); an IPv6 address there is none."""
+        """Answer one question (RFC 1035, 4.1). There are no IPv6 addresses."""
         labels, at = [], 12
         while size := data[at]:
             labels.append(data[at + 1 : at + 1 + size].decode())
@@ -75,7 +75,7 @@ def place() -> Iterator[Namespace]:
 
 @asynccontextmanager
 async def _gateway(folder: Path, cluster: StubCluster, *options: str) -> AsyncIterator[NameServer]:
-    """Run a gateway, and the name server that it asks."""
+    """Run a gateway, and its name server."""
     server = NameServer()
     transport, _ = await asyncio.get_running_loop().create_datagram_endpoint(
         lambda: server, ("127.0.0.1", 53)
@@ -108,7 +108,7 @@ async def _reasons() -> list[str]:
 
 
 async def _serves() -> None:
-    """Wait until the gateway has asked the cluster."""
+    """Wait until the gateway has asked the cluster for its brokers."""
     async with asyncio.timeout(60):
         while True:
             try:

@@ -1,4 +1,4 @@
-"""An unmodified librdkafka consumer reads through the gateway from brokers of every age."""
+"""An unmodified librdkafka consumer reads through the gateway from brokers of all releases."""
 
 import threading
 import time
@@ -54,7 +54,7 @@ def test_records_are_the_same_direct_and_through(
 
 @contextmanager
 def producing(bootstrap: str) -> Iterator[None]:
-    """Produce into three of the partitions while the block runs, slowly enough for many fetches."""
+    """Produce to three of the partitions while the block runs, slowly enough for many fetches."""
     producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0})
 
     def work() -> None:
@@ -73,7 +73,7 @@ def producing(bootstrap: str) -> Iterator[None]:
 
 
 def read(bootstrap: str) -> Seen:
-    """Read all partitions from the beginning until every record has come."""
+    """Read all partitions from the beginning until every record was received."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "old", "auto.offset.reset": "earliest"})
     seen: Seen = []
     try:

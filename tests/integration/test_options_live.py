@@ -1,4 +1,4 @@
-"""Options as people type them, given in each of the three ways to a gateway before a real broker."""
+"""Options as people type them, in each of the three ways, for a gateway and a real broker."""
 
 from pathlib import Path
 

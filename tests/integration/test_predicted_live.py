@@ -1,10 +1,12 @@
-"""Predicted equals measured, live: what the engine makes of a capture of the client's side is, to the byte,
-what the gateway counted on the broker's, and what the capture of the broker's side holds.
+"""Predicted equals measured, live.
 
-A client pauses before it leaves. A response that comes to the gateway when its client has gone is counted
-there and is in no capture of the client's side: nobody could predict it.
+The engine's prediction from a capture of the client's side equals, to the byte, the gateway's counts on the
+broker's side, and the capture of the broker's side.
 
-`PREDICTED_SECONDS` makes each client read for longer (`make soak`).
+A client pauses before it leaves. A response that arrives after its client has left is counted, but is not in
+the capture of the client's side, so it can't be predicted.
+
+`PREDICTED_SECONDS` sets for how long each client reads (`make soak`).
 """
 
 import asyncio
@@ -33,7 +35,7 @@ from tools.kafka.admin import Admin
 
 SECONDS = float(os.environ.get("PREDICTED_SECONDS", "6"))
 PARKED_SECONDS = 1.0
-"""For a fetch under way to be answered: both clients ask brokers to wait half a second at most."""
+"""The time for an outstanding fetch to be answered. Both clients let brokers wait half a second at most."""
 TOPICS = ("predicted-a", "predicted-b")
 PARTITIONS = 24
 FETCH = ApiKey.FETCH
@@ -43,7 +45,7 @@ Counts: TypeAlias = dict[str, int]
 
 @dataclass
 class Told:
-    """What a capture of one gateway tells."""
+    """The figures from a capture of one gateway."""
 
     client: list[Exchange]
     broker: list[Exchange]
@@ -52,7 +54,7 @@ class Told:
 
 
 def read(directory: Path, listeners: frozenset[int]) -> Told:
-    """Read both sides of a capture, the client's through the engine."""
+    """Read both sides of a capture, the client's side through the engine."""
     told = Told([], [], [], 0)
     engines: dict[str, Engine] = {}
 
@@ -76,7 +78,7 @@ def read(directory: Path, listeners: frozenset[int]) -> Told:
 
 
 def predicted(outcomes: list[Outcome]) -> Counts:
-    """What the broker's side comes to: sessions + (actual - eligible)."""
+    """Return the predicted figures of the broker's side: sessions + (actual - eligible)."""
     left = [outcome for outcome in outcomes if not outcome.eligible and outcome.kind is not None]
     sums = {
         "request_bytes": (sum(o.exchange.request_bytes for o in left), "session_request_bytes"),
@@ -95,7 +97,7 @@ def predicted(outcomes: list[Outcome]) -> Counts:
 
 
 def measured(gateway: GatewayProcess) -> Counts:
-    """What the gateway counted on the broker's side."""
+    """Return the gateway's counts on the broker's side."""
     side = gateway.state()["totals"]["broker"]
     return {
         **{name: side[f"fetch_{name}"] for name in ("request_bytes", "response_bytes", "record_bytes")},
@@ -113,7 +115,7 @@ class Traffic(threading.Thread):
         self._stop_writing = threading.Event()
 
     def run(self) -> None:
-        """Write at an even pace."""
+        """Write at a constant rate."""
         number = 0
         while not self._stop_writing.wait(0.02):
             number += 1
@@ -122,14 +124,14 @@ class Traffic(threading.Thread):
             self._producer.poll(0)
 
     def stop(self) -> None:
-        """Write no more."""
+        """Stop writing."""
         self._stop_writing.set()
         self.join()
         assert self._producer.flush(30) == 0
 
 
 def librdkafka(bootstrap: str, group: str) -> None:
-    """Two members of a group: one joins, pauses, resumes; the other comes and goes."""
+    """Two members of a group: one joins, pauses and resumes, the other comes and goes."""
 
     def member() -> Consumer:
         consumer = Consumer(

@@ -1,6 +1,6 @@
-"""What a client that gives up early sees of a restart: with a gap, with two gateways, with systemd's sockets.
+"""A restart for a client that gives up early: with a gap, with two gateways, with systemd's sockets.
 
-kafka-python 3.0.12 ends a commit with an error when every address refuses. Other clients wait and try again.
+kafka-python 3.0.12 ends a commit with an error if every address refuses. Other clients wait and retry.
 """
 
 import fcntl
@@ -34,7 +34,7 @@ def broker() -> Iterator[Broker]:
 
 
 class Member:
-    """A member of a group that commits when it is told to."""
+    """A member of a group that commits on command."""
 
     def __init__(self, gateway: GatewayProcess, group: str) -> None:
         command = [sys.executable, "-m", "tests.integration.committing", gateway.address, TOPIC, group]
@@ -54,7 +54,7 @@ class Member:
             stream and stream.close()
 
     def commits(self) -> str:
-        """Commit the next offset; empty if it is there, else the error."""
+        """Commit the next offset. Return "" on success, otherwise the error."""
         self._offset += 1
         assert self._process.stdin is not None
         self._process.stdin.write(f"{self._offset}\n")
@@ -69,7 +69,7 @@ class Member:
 
 
 class Activated(GatewayProcess):
-    """A gateway whose listening sockets somebody else keeps open, as systemd does."""
+    """A gateway whose listening sockets another process keeps open, like systemd."""
 
     def __init__(self, bootstrap: str, stack: ExitStack) -> None:
         super().__init__(bootstrap)

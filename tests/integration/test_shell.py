@@ -1,4 +1,4 @@
-"""What an operator does to a running gateway, before a real broker: the switch, SIGTERM, a restart, SASL."""
+"""An operator's actions on a running gateway with a real broker: the switch, SIGTERM, a restart, SASL."""
 
 from collections.abc import Iterator
 from pathlib import Path

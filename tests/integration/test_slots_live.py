@@ -1,6 +1,6 @@
 """Cases 1 to 13 on live brokers, in real minutes: Kafka 2.8 has one cache, 4.3 has shards.
 
-The same scripts run against our cache with a clock that is passed in (`tests/fetch_manager/test_slots.py`).
+The same scripts run against our cache with a given clock (`tests/fetch_manager/test_slots.py`).
 """
 
 import time
@@ -27,9 +27,9 @@ from tools.kafka.jars import fetch
 pytestmark = [pytest.mark.integration, pytest.mark.soak, pytest.mark.timeout(1200)]
 
 MARGIN_MS: Final = 3000
-"""A busy broker may take so long for a step, and the clocks differ by that."""
+"""A busy broker may take this long for a step, and the clocks may differ by it."""
 LAST: Final = (a_consumer_never_evicts_a_follower_in_use, anyone_evicts_a_stale_follower)
-"""They take three times two minutes; the other cases with one slot take four."""
+"""They take three times two minutes. The other cases with one slot take four."""
 ROWS: Final[list[list[Case]]] = [
     *(
         [case for case in CASES if CASES[case] == slots and case not in LAST]

@@ -1,7 +1,7 @@
-"""A link with delay and loss between gateway and broker, on any machine: nothing that the kernel must have.
+"""A link with delay and loss between gateway and broker, on any machine, without kernel features.
 
-What TCP makes of 20 ms and 1 % is played by a relay: every segment comes later, and one in a hundred waits as
-long as its retransmission takes, and all behind it. `test_transparent_live` loses real packets where it may.
+A relay simulates TCP with 20 ms and 1 % loss. Every segment is delayed, and one in a hundred waits for a
+retransmission, with all segments after it. `test_transparent_live` loses real packets where possible.
 """
 
 import random
@@ -27,29 +27,32 @@ from tools.kafka.raw import RawConnection
 TOPIC, PARTITIONS, BUSY = "slow-link", 60, 3
 BATCHES, RECORDS = 30, 10
 VALUE: Final = 2000
-"""Bytes of a record: with all of them some 1200 segments pass, of which a dozen is held."""
+"""Bytes of a record. All of them need some 1200 segments, of which a dozen is held back."""
 FETCHES: Final = 4
 SEGMENT: Final = 1448
-"""Bytes that a TCP segment carries over Ethernet."""
+"""Payload bytes of a TCP segment over Ethernet."""
 DELAY_SECONDS: Final = 0.02
 LOSS: Final = 0.01
 HELD_SECONDS: Final = 0.22
-"""Linux sends again after 200 ms at the least, a delay that counts from when it was sent."""
+"""Linux retransmits after at least 200 ms, counted from the time of sending."""
 
 
 class SlowRelay(Relay):
-    """A relay that delays both directions alike, and holds some segments; nothing is overtaken or lost."""
+    """A relay that delays both directions equally, and holds back some segments.
+
+    It keeps the order and loses nothing.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.carried = self.held = 0
-        """Segments, of all connections."""
+        """Segments of all connections: forwarded, and held back."""
         self._random = random.Random(1)
 
     def _pump(
         self, source: socket.socket, sink: socket.socket, _forward: Forward, data: bytes, _count: bool
     ) -> None:
-        """Take segments of one direction and say when each is due, until either side ends it."""
+        """Read segments of one direction and set the due time of each, until either side ends it."""
         due: SimpleQueue[tuple[float, bytes]] = SimpleQueue()
         deliver = threading.Thread(target=_deliver, args=(due, sink), daemon=True)
         deliver.start()
@@ -69,7 +72,7 @@ class SlowRelay(Relay):
 
 
 def _deliver(due: "SimpleQueue[tuple[float, bytes]]", sink: socket.socket) -> None:
-    """Give each segment to the other side when it is due; an empty one is the end."""
+    """Give each segment to the other side when it is due. An empty one is the end."""
     with suppress(OSError):
         while True:
             at, data = due.get()
@@ -89,7 +92,7 @@ def relay() -> Iterator[SlowRelay]:
 
 @pytest.fixture(scope="module")
 def slow_broker(relay: SlowRelay) -> Iterator[Broker]:
-    """A broker that tells who comes over the relay to come over the relay."""
+    """A broker that advertises the relay to clients that come through the relay."""
     with Broker(listeners={"VIA": ("127.0.0.1", relay.port)}) as broker:
         relay.target = (broker.host, broker.port_of("VIA"))
         with Admin(broker.address) as admin:

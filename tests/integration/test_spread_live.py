@@ -1,4 +1,4 @@
-"""What `measure --cooperative` tells of real traffic is what the keys themselves say."""
+"""The result of `measure --cooperative` for real traffic equals a count of the keys themselves."""
 
 from collections import Counter
 from pathlib import Path
@@ -18,7 +18,7 @@ CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 
 def consumed(bootstrap: str) -> list[tuple[int, bytes]]:
-    """Read everything as the only member of a group; return each record's partition and key."""
+    """Read everything as the only member of a group. Return each record's partition and key."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,

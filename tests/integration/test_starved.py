@@ -1,4 +1,6 @@
-"""A partition that the byte limits starve, on a live broker: its entry direct, in a session, and through."""
+"""The entry of a partition starved by byte limits, on a live broker: direct, in a session, and through the
+gateway.
+"""
 
 import uuid
 from collections.abc import Iterator
@@ -62,7 +64,7 @@ def request(name: str, topic: Live, version: int, offset: int, isolation: int, *
     ],
 )
 def test_a_starved_entry(live: Live, version: int, isolation: int, limits: dict[str, int]) -> None:
-    """Section 1.4: its aborted transactions are null where its first batch did not fit."""
+    """Section 1.4: its aborted transactions are null if its first batch did not fit."""
     name = f"starved-{uuid.uuid4().hex[:8]}"
     live.create_topic(name, PARTITIONS)
     for index in range(BUSY):

@@ -1,4 +1,6 @@
-"""Any steps of clients with sessions: a gateway before a broker with 0 slots, beside a broker with slots."""
+"""Random steps of clients with sessions: a gateway before a broker with 0 slots, compared with a broker with
+slots.
+"""
 
 import logging
 import os
@@ -21,7 +23,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(120 + STEPS // 5)]
 
 
 def test_any_steps_are_those_of_a_broker_with_sessions() -> None:
-    """Cases 2 to 48 in any order, in more than two minutes also those of section 2.7 with real ages."""
+    """Cases 2 to 48 in any order. With more than two minutes, also section 2.7 with real ages."""
     slots = "max.incremental.fetch.session.cache.slots"
     with (
         Broker(properties=LIVE_PROPERTIES | {slots: SLOTS}) as native,

@@ -1,4 +1,4 @@
-"""The gateway leaves, or its sessions are switched: on real brokers, where sessions can be counted."""
+"""The gateway stops, or its sessions are switched off, with real brokers, where sessions can be counted."""
 
 import socket
 import struct
@@ -50,7 +50,7 @@ def session_of(gateway: GatewayProcess, client_id: str = "client") -> int:
 
 
 def code_of(broker: Broker, session_id: int) -> int:
-    """Ask a broker for a session with an epoch that is wrong: 71 if it has it, 70 if not."""
+    """Fetch in a session with a wrong epoch. The error is 71 if the broker has the session, 70 if not."""
     with Fetcher(broker.address, TOPIC, 1) as other:
         return other.fetch(session_id=session_id, session_epoch=1_000_000).error_code
 
@@ -79,7 +79,7 @@ def test_sigterm_finishes_a_parked_fetch_and_closes_sessions_at_the_broker(
 def test_a_client_that_shuts_down_writing_gets_what_is_parked_as_from_the_broker(
     broker: Broker, gateway: GatewayProcess
 ) -> None:
-    """A fetch that waits for longer than the gateway gives the close of a session."""
+    """A fetch that waits for longer than the gateway allows for closing a session."""
     seconds = CLOSE_SECONDS + 3
     with Fetcher(broker.address, TOPIC, PARTITIONS).hello() as direct, through(gateway) as client:
         assert contents(client.fetches()) == contents(direct.fetches())

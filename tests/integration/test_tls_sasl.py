@@ -1,4 +1,4 @@
-"""TLS toward a real broker and toward clients, SASL through it: every mechanism, with sessions at work."""
+"""TLS toward a real broker and toward clients, SASL through the gateway: every mechanism, with sessions."""
 
 import asyncio
 import base64
@@ -49,10 +49,10 @@ PLAIN_PASSWORD: Final = "plain-Wm8Qv3zK1xTn"
 SCRAM_PASSWORD: Final = "scram-Jd5Rb7yH2cFp"
 OAUTH_USER: Final = "oauth-Zq4Ls9uG6eVk"
 REAUTH_MS: Final = 3000
-"""A client that a busy machine keeps from authenticating again for so long is cut off."""
+"""If a busy machine delays a client's re-authentication for longer than this, the client is disconnected."""
 SASL_HANDSHAKE, SASL_AUTHENTICATE = 17, 36
 EXPIRED, ELSEWHERE = "EXPIRED-SSL", "ELSEWHERE-SSL"
-"""Listeners whose certificates are not in order."""
+"""Listeners with invalid certificates."""
 MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 
 
@@ -61,7 +61,7 @@ def _base64(data: dict[str, object]) -> str:
 
 
 def _token() -> str:
-    """An unsecured token (RFC 7515, A.5), which the broker's own handler takes."""
+    """Return an unsecured token (RFC 7515, A.5), which the broker's own handler accepts."""
     now = int(time.time())
     return f"{_base64({'alg': 'none'})}.{_base64({'sub': OAUTH_USER, 'iat': now, 'exp': now + 3600})}."
 
@@ -75,12 +75,12 @@ SECRETS: Final = (
     TOKEN.split(".")[1],
     base64.b64encode(_PLAIN_BYTES).decode(),
 )
-"""What must be nowhere."""
+"""Secrets that must not appear anywhere."""
 
 
 @dataclass(frozen=True)
 class Secured:
-    """A broker that wants TLS and SASL, and the files that lead to it."""
+    """A broker that requires TLS and SASL, and the files for connecting to it."""
 
     broker: Broker
     ca: Authority
@@ -150,7 +150,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
 
 @pytest.fixture(scope="module", params=["plain clients", "TLS clients"])
 def gate(secured: Secured, request: pytest.FixtureRequest) -> Iterator[tuple[GatewayProcess, dict[str, Any]]]:
-    """A gateway to the listener with TLS and SASL, and what a librdkafka needs to reach it."""
+    """A gateway to the listener with TLS and SASL, and librdkafka's settings to reach it."""
     options, reach = list(secured.tls_options), {"security.protocol": "SASL_PLAINTEXT"}
     if request.param == "TLS clients":
         options += ["--tls-cert", str(secured.own.cert), "--tls-key", str(secured.own.key)]
@@ -161,7 +161,7 @@ def gate(secured: Secured, request: pytest.FixtureRequest) -> Iterator[tuple[Gat
 
 
 def _assert_quiet(gateway: GatewayProcess) -> None:
-    """Nothing secret is in what the gateway writes and tells of all that it did."""
+    """Check that nothing secret is in the gateway's output and reports."""
     assert "session made" in gateway.log()
     _assert_no_secret(gateway)
 
@@ -200,7 +200,7 @@ def _consumer(config: dict[str, Any], **more: Any) -> Consumer:
 
 
 def _read_until(consumer: Consumer, wanted: set[str], *, seconds: float = 40) -> list[str]:
-    """Consume until all of these values have come."""
+    """Consume until all of these values were received."""
     seen: list[str] = []
     deadline = time.monotonic() + seconds
     while not wanted <= set(seen) and time.monotonic() < deadline:
@@ -283,7 +283,7 @@ def test_aiokafka_reads_while_its_credentials_run_out(secured: Secured, mechanis
 
 
 class _Tokens(AbstractTokenProvider):  # type: ignore[misc] # it has no types
-    """What aiokafka asks for a token."""
+    """Provides tokens to aiokafka."""
 
     async def token(self) -> str:
         return TOKEN
@@ -325,11 +325,11 @@ async def _aiokafka(
 
 
 async def _stop(consumer: AIOKafkaConsumer) -> None:
-    """Stop a consumer of aiokafka, and close the connections that it would leave open.
+    """Stop an aiokafka consumer, and close the connections that it would leave open.
 
-    It knows no KIP-368, so the broker cuts it off again and again. Where that has just happened, its fetcher
-    raises its own cancellation, and it closes nothing. A connection that is being made would be left as well:
-    the lock waits for that one, and lets no other begin.
+    It does not support KIP-368, so the broker disconnects it repeatedly. If that has just happened, its
+    fetcher raises its own cancellation, and it closes nothing. A connection that is being opened would stay
+    as well. The lock waits for it, and prevents new ones.
     """
     async with consumer._client._get_conn_lock:
         with suppress(asyncio.CancelledError):
@@ -338,7 +338,7 @@ async def _stop(consumer: AIOKafkaConsumer) -> None:
 
 
 def _run_aiokafka(story: Coroutine[Any, Any, T]) -> T:
-    """Run a story of aiokafka: what it leaves unclosed fails this test, and not one that comes later."""
+    """Run a test of aiokafka. Unclosed objects fail this test, not a later one."""
     try:
         return asyncio.run(story)
     finally:
@@ -381,7 +381,10 @@ def _wrap(connection: RawConnection, reach: dict[str, Any], secured: Secured) ->
 
 
 def _authenticate(connection: RawConnection) -> int:
-    """Shake hands at v1 and authenticate at v2; give for how many milliseconds that holds (KIP-368)."""
+    """Send a handshake at v1 and authenticate at v2.
+
+    Return the session lifetime in milliseconds (KIP-368).
+    """
     assert BodyReader(connection.call(SASL_HANDSHAKE, 1, string("PLAIN"), "raw")).int16() == 0
     body = bytes([len(_PLAIN_BYTES) + 1]) + _PLAIN_BYTES + b"\0"
     response = connection.call(SASL_AUTHENTICATE, 2, body, "raw")
@@ -416,7 +419,7 @@ def _handshakes_v0(gateway: GatewayProcess) -> float:
 
 
 def _authenticate_bare(connection: RawConnection, mechanism: str) -> None:
-    """Authenticate after handshake v0: tokens come bare, with a length and no header (KIP-43)."""
+    """Authenticate after handshake v0. Tokens have a length but no header (KIP-43)."""
 
     def say(token: bytes) -> bytes:
         connection.socket.sendall(frame(token))
@@ -431,7 +434,7 @@ def _authenticate_bare(connection: RawConnection, mechanism: str) -> None:
 
 
 def _scram(say: Callable[[bytes], bytes], digest: str) -> None:
-    """Prove that the password is known, and see that the broker knows it, too (RFC 5802, 3)."""
+    """Prove knowledge of the password, and check that the broker proves it, too (RFC 5802, 3)."""
     asked = f"n={USER},r={secrets.token_hex(8)}"
     told = say(b"n,," + asked.encode()).decode()
     nonce, salt, rounds = (field[2:] for field in told.split(","))
@@ -531,7 +534,7 @@ def test_a_client_certificate_opens_a_listener_that_wants_one(secured: Secured) 
 
 
 def _reason(gateway: GatewayProcess) -> str:
-    """Wait for the one reason why a gateway is not ready."""
+    """Wait for the only reason why a gateway is not ready."""
     deadline = time.monotonic() + 20
     reasons = ["the bootstrap has not been asked yet"]
     while reasons == ["the bootstrap has not been asked yet"] and time.monotonic() < deadline:
@@ -578,7 +581,7 @@ def test_tls_at_a_plaintext_port_is_one_clear_line(secured: Secured) -> None:
 
 
 def test_a_new_certificate_comes_into_use_under_traffic(secured: Secured, tmp_path: Path) -> None:
-    """Records go both ways all the while, over connections that stand and authenticate again."""
+    """Records flow both ways all the time, on connections that stay open and re-authenticate."""
     cert, key = tmp_path / "own.pem", tmp_path / "own.key"
     cert.write_text(secured.own.chain)
     key.write_text(secured.own.private)
@@ -615,7 +618,7 @@ def test_a_new_certificate_comes_into_use_under_traffic(secured: Secured, tmp_pa
 
 
 def _bystanders(gateway: GatewayProcess) -> set[str]:
-    """The addresses of a bystander's connections that fetch."""
+    """Return the addresses of a bystander's fetching connections."""
     links = gateway.state()["connections"]
     found = {
         link["client_address"]

@@ -1,6 +1,6 @@
 """Transparent mode before three brokers: librdkafka and Java unchanged, TLS, and a broker that restarts.
 
-Clients are told the brokers' own addresses and go there; netfilter brings every connection to the gateway.
+Clients get the brokers' own addresses, and netfilter redirects every connection to the gateway.
 """
 
 from collections.abc import Iterator
@@ -44,25 +44,25 @@ NODES: Final = (1, 2, 3)
 HOSTS: Final = {"IPv4": "10.79.0.{}", "IPv6": "fd79::{}"}
 TLS_PORT: Final = 9093
 BUSY: Final = range(6)
-"""Partitions that have records: two of each leader."""
+"""Partitions with records: two of each leader."""
 RECORDS: Final = 50
-"""In each of them, to begin with."""
+"""The number of initial records in each of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Far:
-    """The brokers and the way to them."""
+    """The brokers and the network to them."""
 
     place: Place
     cluster: Cluster
     ca: Authority
 
     def admin(self) -> Admin:
-        """For use inside their namespace."""
+        """Return an admin client for use inside their namespace."""
         return Admin(self.cluster.bootstrap)
 
     def produce(self, *values: bytes) -> None:
-        """Append records to every partition that has any."""
+        """Append records to every busy partition."""
         with self.place.far.inside(), self.admin() as admin:
             for partition, leader in admin.leaders(TOPIC).items():
                 if partition in BUSY:
@@ -89,7 +89,7 @@ def address_of(node_id: int, family: str = "IPv4", port: int = PORT) -> str:
 
 
 def reached_from_afar(broker: Broker, keystore: str) -> dict[str, object]:
-    """Listeners with addresses of their own, beside the one on loopback that brokers and tests use."""
+    """Return listeners with separate addresses, in addition to the one on loopback for brokers and tests."""
     told = {
         "PLAINTEXT": broker.address,
         "V4": address_of(broker.node_id),
@@ -133,7 +133,7 @@ def far(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Far]:
 
 
 def turned(by: int) -> list[int]:
-    """All three brokers, each in its turn the leader."""
+    """All three brokers, each as the leader in turn."""
     at = by % len(NODES)
     return [*NODES[at:], *NODES[:at]]
 
@@ -144,7 +144,7 @@ def java_program() -> Program:
 
 
 def told(place: Namespace, node_id: int, family: str) -> ClusterState:
-    """What a broker tells of the cluster on the listener of an IP version."""
+    """Return a broker's metadata of the cluster on the listener of an IP version."""
     with place.inside(), RawConnection(host_of(node_id, family), PORT) as connection:
         connection.versions()
         return request_metadata(connection, TOPIC)
@@ -155,7 +155,7 @@ def brokers_of(sidecar: Sidecar) -> dict[str, dict[str, Any]]:
 
 
 def in_session(sidecar: Sidecar, family: str = "IPv4") -> bool:
-    """Whether every broker has a session and has answered some fetches."""
+    """Return whether every broker has a session and has answered some fetches."""
     known = brokers_of(sidecar)
     return known.keys() == {address_of(node, family) for node in NODES} and all(
         broker["sessions"] and broker["fetches"] >= FETCHES for broker in known.values()
@@ -242,7 +242,7 @@ def test_kafka_inside_tls_passes_and_is_counted(far: Far, mode: str) -> None:
 
 
 def read_in_tls(far: Far, count: int) -> dict[tuple[int, int], bytes]:
-    """Records by partition and offset, as librdkafka gets them when it speaks TLS itself."""
+    """Return records by partition and offset, as librdkafka gets them with its own TLS."""
     settings: dict[str, Any] = {
         "bootstrap.servers": address_of(1, port=TLS_PORT),
         "security.protocol": "SSL",

@@ -1,7 +1,7 @@
-"""Transparent mode on netfilter: clients know nothing of the gateway, and nothing that passes is rewritten.
+"""Transparent mode with netfilter: clients do not know the gateway, and no bytes are rewritten.
 
-The sidecar's place: client and gateway share a network namespace, brokers are in another. The rules are those
-of tools/deploy/transparent.sh. All of it lives in namespaces that the tests make.
+As with a sidecar, client and gateway share a network namespace, and brokers are in another. The rules come
+from tools/deploy/transparent.sh. The tests make all namespaces.
 """
 
 import os
@@ -58,11 +58,11 @@ pytestmark = pytest.mark.skipif(bool(LACKING), reason=LACKING)
 
 DEPLOY: Final = Path(__file__).parents[2] / "tools" / "deploy"
 SSL_REQUEST: Final = bytes.fromhex("0000000804d2162f")
-"""How PostgreSQL's clients begin: a length too small for any request of Kafka's."""
+"""The first bytes of PostgreSQL clients: a length too small for any Kafka request."""
 CAP_NET_RAW: Final = 1 << 13
 """Its bit in /proc/PID/status."""
 LINK_RECORDS: Final = int(os.environ.get("TRANSPARENT_LINK_RECORDS", "300"))
-"""Over the link that loses packets; `make soak` has more of them."""
+"""The number of records over the lossy link. `make soak` uses more."""
 
 
 @pytest.mark.parametrize("family", HOSTS)
@@ -94,7 +94,7 @@ def test_a_client_is_given_sessions_without_knowing_it_and_the_wire_shows_it(
 
 
 def read_to_the_end(place: Place, sidecar: Sidecar, through: Run, family: str) -> None:
-    """Have a client read all there is, and what comes later, in a session that it knows nothing of."""
+    """Let a client read all present and later records, in a session that it does not know of."""
     until(lambda: fetches(sidecar) >= FETCHES, "no fetches")
     produce(place, [b"later"])
     until(lambda: fetches(sidecar) >= 2 * FETCHES, "no more fetches")
@@ -121,7 +121,7 @@ def test_a_client_with_sessions_of_its_own_passes(place: Place) -> None:
 def echo(
     place: Namespace, host: str, wrap: ssl.SSLContext | None = None, greeting: bytes = b""
 ) -> Iterator[None]:
-    """Serve one connection: say a greeting, then everything back."""
+    """Serve one connection: send a greeting, then echo everything."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with place.inside():
         server = socket.create_server((host, LAST_PORT), family=family)
@@ -250,7 +250,7 @@ def test_clients_are_refused_at_once_while_no_gateway_listens(place: Place, mode
 @pytest.mark.parametrize("family", HOSTS)
 @pytest.mark.parametrize("mode", MODES)
 def test_watched_rules_are_there_while_a_gateway_listens(place: Place, mode: str, family: str) -> None:
-    """A gateway that is killed leaves its clients to the broker; the next one has them again."""
+    """After a gateway is killed, its clients reach the broker directly. The next gateway gets them again."""
     ports = ("--ports", f"{PORT}-{LAST_PORT}", "--to", "19092", "--user", str(USER))
     with place.near.inside():
         watch = subprocess.Popen([SCRIPT, "watch", "--mode", mode, *ports], stdout=subprocess.PIPE, text=True)
@@ -404,7 +404,7 @@ def test_a_slow_link_that_loses_packets(place: Place, mode: str) -> None:
 
 
 def status_of(pid: int) -> dict[str, str]:
-    """Give what the kernel tells of a process."""
+    """Return the kernel's status of a process."""
     status = Path(f"/proc/{pid}/status").read_text()
     return dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
 

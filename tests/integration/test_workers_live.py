@@ -1,4 +1,4 @@
-"""--workers before a real broker: one gateway to clients and to the broker, however many processes serve."""
+"""--workers with a real broker: one gateway for clients and broker, with any number of processes."""
 
 import os
 import signal

@@ -1,7 +1,7 @@
-"""A Kafka client of a few lines that speaks bytes: to a broker, or to the gateway before it.
+"""A Kafka client of a few lines that sends bytes to a broker, or to the gateway.
 
-`Wire` is `tools.kafka.raw.RawConnection` (send, receive, call, versions) with the few requests that tests
-want without caring how they look. Transactions are in `tests.integration.producing`; `Admin` makes topics.
+`Wire` is `tools.kafka.raw.RawConnection` (send, receive, call, versions) with a few frequent requests.
+Transactions are in `tests.integration.producing`; `Admin` makes topics.
 """
 
 import struct
@@ -16,7 +16,7 @@ from tools.kafka.raw import PRODUCE, BodyReader, RawConnection, array, blob, str
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """One record, as a producer gives it; the timestamp is in ms."""
+    """A record as a producer sends it. The timestamp is in ms."""
 
     value: bytes | None
     key: bytes | None = None
@@ -25,7 +25,7 @@ class Record:
 
 
 class ProduceError(Exception):
-    """A broker refused a batch; `code` is Kafka's."""
+    """A broker refused a batch. `code` is Kafka's error code."""
 
     def __init__(self, code: int) -> None:
         super().__init__(f"produce: error {code}")
@@ -36,11 +36,11 @@ class Wire(RawConnection):
     """A connection with the requests that tests need."""
 
     def metadata(self, *topics: str) -> ClusterState:
-        """Ask for brokers, controller and these topics."""
+        """Request brokers, controller and these topics."""
         return request_metadata(self, *topics)
 
     def produce(self, topic: str, partition: int, records: bytes, *, version: int = 3) -> int:
-        """Append a record batch (version 3 or more) or a message set (2 or less); gives its first offset.
+        """Append a record batch (version 3 or more) or a message set (2 or less). Return its first offset.
 
         Raises:
             ProduceError: the broker refused.
@@ -58,7 +58,7 @@ class Wire(RawConnection):
         return reader.int64()
 
     def produce_unacknowledged(self, topic: str, partition: int, records: bytes) -> None:
-        """Append a record batch with acks=0: nothing comes back."""
+        """Append a record batch with acks=0, without a response."""
         entry = struct.pack(">i", partition) + blob(records)
         body = string(None) + struct.pack(">hi", 0, 30_000) + array([string(topic) + array([entry])])
         self.send(PRODUCE, 3, body)
@@ -88,7 +88,7 @@ def record_batch(
 
 
 def message_set(records: Sequence[Record], *, magic: int = 1) -> bytes:
-    """Encode a message set of magic 0 (no timestamps) or 1, not compressed: what came before batches."""
+    """Encode an uncompressed message set of magic 0 (no timestamps) or 1, the format before batches."""
     out = b""
     for offset, record in enumerate(records):
         head = struct.pack(">bb", magic, 0) + (struct.pack(">q", record.timestamp) if magic else b"")

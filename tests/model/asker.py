@@ -1,5 +1,6 @@
-"""A client's half for tests of the model: short words in, whole frames to the broker, decoded
-responses out."""
+"""A client's half for tests of the model: short arguments in, complete frames to the broker, decoded
+responses out.
+"""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -18,12 +19,12 @@ from tests.model.wire import (
 )
 
 Want = tuple[str, int] | tuple[str, int, int] | tuple[str, int, int, int]
-"""Topic, partition, fetch offset (0), partition_max_bytes (1 MiB)."""
+"""Topic, partition, fetch offset (default 0), partition_max_bytes (default 1 MiB)."""
 
 
 @dataclass
 class Requests:
-    """What asks a broker at one Fetch version; a subclass says which broker, in `send`."""
+    """Requests to a broker at one Fetch version. A subclass defines the broker, in `send`."""
 
     version: int = 11
     ids: dict[str, bytes] = field(default_factory=dict)
@@ -33,7 +34,7 @@ class Requests:
         return {"topic": name} if self.version <= 12 else {"topic_id": self.ids[name]}
 
     def topics(self, wants: Iterable[Want], **values: Any) -> tuple[FetchTopic, ...]:
-        """One topic element a run of neighbours of one topic."""
+        """Return the topic elements. Consecutive partitions of a topic share one."""
         elements: list[FetchTopic] = []
         for name, index, *rest in wants:
             offset, size = [*rest, 0, 1 << 20][0], [*rest[1:], 1 << 20][0]
@@ -67,11 +68,11 @@ class Requests:
         raise NotImplementedError
 
     def fetch(self, *wants: Want, **options: Any) -> FetchResponse:
-        """Ask for `wants`; `options` are those of `request`."""
+        """Fetch `wants`. `options` are those of `request`."""
         return self.send(self.request(*wants, **options))
 
     def names(self, response: FetchResponse) -> list[tuple[str, int]]:
-        """The partitions of a response, in its order."""
+        """Return the partitions of a response, in its order."""
         by_id = {topic_id: name for name, topic_id in self.ids.items()}
         return [
             (topic.topic or by_id.get(topic.topic_id, "?"), data.partition_index)
@@ -82,13 +83,13 @@ class Requests:
 
 @dataclass
 class Asker(Requests):
-    """Asks a model broker; remembers topic ids, so that it can ask for what is deleted."""
+    """Sends requests to a model broker. It remembers topic ids, so that it can request deleted topics."""
 
     broker: ModelBroker = field(default_factory=ModelBroker)
     now: float = 0.0
 
     def learn(self) -> "Asker":
-        """Take the topic ids that the broker has now."""
+        """Learn the broker's present topic ids."""
         self.ids |= {name: topic.topic_id for name, topic in self.broker.topics.items()}
         return self
 
@@ -99,7 +100,7 @@ class Asker(Requests):
 
 
 class Session:
-    """An asker with a session under way: each call is the next incremental fetch."""
+    """An asker with a session. Each call is the next incremental fetch."""
 
     def __init__(self, asker: Asker, *wants: Any, **options: Any) -> None:
         self.asker = asker
@@ -113,7 +114,7 @@ class Session:
         return self.asker.fetch(*wants, session=(self.id, self.epoch), **(self.options | options))
 
     def names(self, *wants: Any, **options: Any) -> list[tuple[str, int]]:
-        """Which partitions the next response lists."""
+        """Return the partitions in the next response."""
         return self.asker.names(self.fetch(*wants, **options))
 
     @property
@@ -135,7 +136,7 @@ def sizes(response: FetchResponse) -> list[int]:
 
 
 def lines(response: FetchResponse) -> list[str]:
-    """A response as text, an entry a line, for diffs that a reader can take in.
+    """Format a response as text, with an entry a line, for readable diffs.
 
     The session id is left out.
     """
@@ -151,5 +152,5 @@ def lines(response: FetchResponse) -> list[str]:
 
 
 def summary(response: FetchResponse) -> tuple[int, int, int]:
-    """(error, session id, entries)."""
+    """Return (error, session id, entries)."""
     return response.error_code, response.session_id, len(entries(response))

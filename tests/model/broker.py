@@ -1,4 +1,4 @@
-"""The model broker: Fetch as KIP-227's server answers it, ApiVersions, and an echo for all else."""
+"""The model broker: Fetch like KIP-227's server, ApiVersions, and an echo for everything else."""
 
 import random
 from collections.abc import Iterable, Iterator
@@ -45,7 +45,7 @@ class ConnectionClosedError(Exception):
 
 @dataclass(slots=True)
 class Pending:
-    """A fetch that has arrived: its session is dealt with, nothing is read yet."""
+    """A received fetch. Its session has been updated, but nothing is read yet."""
 
     request: FetchRequest
     partitions: list[CachedPartition]
@@ -56,7 +56,7 @@ class Pending:
 
 @dataclass(slots=True)
 class Result:
-    """One partition as read, and for whom."""
+    """A partition as read, and its request."""
 
     partition: CachedPartition
     data: PartitionData
@@ -74,7 +74,7 @@ def same_topic(partition: CachedPartition) -> object:
 
 @dataclass
 class ModelBroker:
-    """One broker of `release`. Its state is open to tests: change it between two requests at will."""
+    """One broker of `release`. Tests may change its state between two requests."""
 
     release: str = "4.3"
     node_id: int = 1
@@ -83,19 +83,19 @@ class ModelBroker:
     seed: int = 0
     topics: dict[str, Topic] = field(default_factory=dict)
     nodes: dict[int, NodeEndpoint] = field(default_factory=dict)
-    """Brokers alive, by node id."""
+    """Living brokers by node id."""
     denied: set[str] = field(default_factory=set)
     """Topics that may not be read."""
     throttle_ms: int = 0
-    """Injected: while above 0, every consumer's fetch is over its quota."""
+    """Injected: while above 0, every consumer's fetch exceeds its quota."""
     failure: int = 0
-    """Injected: while not 0, every fetch fails unexpectedly with this code, after its delta was applied."""
+    """Injected: if not 0, every fetch fails unexpectedly with this code, after its delta was applied."""
 
     dialect: str = ""
-    """How a broker that is not Kafka writes error-free entries: "null" has null where no transaction was
-    aborted, "list" a list also for read_uncommitted, "null records" null where there are none."""
+    """How a broker other than Kafka writes error-free entries: "null" has null if no transaction was
+    aborted, "list" a list also for read_uncommitted, "null records" null if there are none."""
     empties: bool = True
-    """A throttled response has no entries, where the release has it so."""
+    """A throttled response has no entries, if the release does so."""
 
     def __post_init__(self) -> None:
         self.quirks = Release.parse(self.release)
@@ -118,7 +118,7 @@ class ModelBroker:
     # Frames
 
     def handle(self, frame: bytes, now: float) -> bytes:
-        """Answer one request frame; neither has its length prefix. `now` is seconds.
+        """Answer one request frame. Both frames have no length prefix. `now` is in seconds.
 
         Raises:
             ConnectionClosedError: the broker does not know that Fetch version.
@@ -165,7 +165,7 @@ class ModelBroker:
     # Fetch
 
     def fetch(self, request: FetchRequest, now: float) -> FetchResponse:
-        """Answer a fetch at once, whatever its max_wait."""
+        """Answer a fetch at once, whatever its max_wait_ms."""
         try:
             pending = self.arrive(request, now)
         except ShardError:
@@ -173,7 +173,7 @@ class ModelBroker:
         return self.response(pending, now)
 
     def arrive(self, request: FetchRequest, now: float) -> Pending:
-        """What happens when a fetch comes in: session looked up, delta applied, epoch advanced.
+        """Process a received fetch: look up the session, apply the delta, advance the epoch.
 
         Raises:
             ShardError: the session id belongs to no shard.
@@ -197,7 +197,7 @@ class ModelBroker:
         return Pending(request, list(session.partitions.values()), session=session)
 
     def response(self, pending: Pending, now: float) -> FetchResponse:
-        """Read, and answer a fetch that has arrived."""
+        """Read, and answer a received fetch."""
         request, session = pending.request, pending.session
         if self.failure:
             return self._failed(request, self.failure)
@@ -244,7 +244,10 @@ class ModelBroker:
                 yield CachedPartition(name, topic.topic_id, entry)
 
     def _listed(self, request: FetchRequest) -> list[CachedPartition]:
-        """What a full fetch lists; of a partition listed twice, the first place and the last values."""
+        """Return the partitions of a full fetch.
+
+        If one is listed twice, its first position and last values count.
+        """
         return list({partition.key: partition for partition in self._cached(request)}.values())
 
     def _apply_delta(self, session: FetchSession, request: FetchRequest) -> None:
@@ -289,7 +292,7 @@ class ModelBroker:
         return read + sorted(unread, key=lambda result: result.data.error_code != UNKNOWN_TOPIC_ID)
 
     def _missing(self, partition: CachedPartition) -> tuple[int, bool]:
-        """Why a partition can't be read at all, and whether the broker knows before it reads."""
+        """Return why a partition can't be read at all, and whether the broker finds this before it reads."""
         if partition.topic is None:
             return UNKNOWN_TOPIC_ID, True
         if partition.topic in self.denied:
@@ -304,7 +307,10 @@ class ModelBroker:
         return 0, False
 
     def _changed(self, session: FetchSession, results: list[Result]) -> list[Result]:
-        """KIP-227's incremental response: what differs from the last one; whoever got records goes last."""
+        """Return KIP-227's incremental response: the changes since the last one.
+
+        A partition with records moves to the end.
+        """
         included = [result for result in results if self._news(result.partition, result.data)]
         for result in included:
             if result.data.records or self.quirks.rotates_all_answered:
@@ -338,7 +344,7 @@ class ModelBroker:
         )
 
     def _convert(self, request: FetchRequest, result: Result) -> Result:
-        """What is changed for old clients on the way out; the session never hears of it."""
+        """Convert a response for old clients. The session never sees this."""
         topic = self.topics.get(result.partition.topic or "")
         if topic is not None and topic.zstd and self.quirks.refuses_zstd and request.version < 10:
             data = PartitionData(
@@ -390,7 +396,7 @@ class ModelBroker:
         )
 
     def _endpoints(self, results: Iterable[Result]) -> list[NodeEndpoint]:
-        """KIP-951: where the leaders named in these entries are, each once."""
+        """Return the endpoints of leaders in these entries, each once (KIP-951)."""
         leaders: dict[int, NodeEndpoint] = {}
         for result in results:
             hint = find_tag(result.data.tags, 1)
@@ -401,7 +407,9 @@ class ModelBroker:
         return list(leaders.values())
 
     def _failed(self, request: FetchRequest, code: int) -> FetchResponse:
-        """An unexpected failure: the request's own session id, and below v13 its own list with that code."""
+        """Return an unexpected failure: the request's own session id, and below v13 its own list with that
+        code.
+        """
 
         def entry(part: FetchPartition) -> PartitionData:
             return PartitionData(

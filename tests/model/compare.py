@@ -1,4 +1,6 @@
-"""What a client got through a gateway against what a fetch without a session gets at that moment."""
+"""Compares a client's response through a gateway with that of a fetch without a session at the same
+moment.
+"""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,19 +12,19 @@ from tests.model.wire import FetchRequest, FetchResponse, PartitionData, TopicDa
 
 FOUND_BEFORE_READING = (3, 29, 100)
 BIG = 1 << 20
-"""Limits from here on cut nothing that the tests write."""
+"""Limits of at least this size cut nothing that the tests write."""
 
 
 class DifferenceError(AssertionError):
-    """The two differ; the message has both, entry by entry."""
+    """The two differ. The message has both, entry by entry."""
 
 
 Entry: TypeAlias = tuple[TopicData, PartitionData]
-"""An entry and the element that it stands in, whose partitions do not matter."""
+"""An entry and its element, without the element's partitions."""
 
 
 def _regrouped(response: FetchResponse, told: Sequence[Entry]) -> FetchResponse:
-    """The same response with these entries, neighbours of one topic in one element."""
+    """Return the response with these entries. Consecutive entries of a topic share an element."""
     elements: list[TopicData] = []
     for topic, data in told:
         if elements and (elements[-1].topic, elements[-1].topic_id) == (topic.topic, topic.topic_id):
@@ -33,10 +35,12 @@ def _regrouped(response: FetchResponse, told: Sequence[Entry]) -> FetchResponse:
 
 
 def in_request_order(response: FetchResponse, request: FetchRequest, *, late: bool = False) -> FetchResponse:
-    """The same entries in the request's order; `late`: those with errors found before reading at the end.
+    """Return the entries in the request's order.
+
+    With `late`, entries with errors found before reading come last.
 
     Raises:
-        KeyError: an entry of a partition that the request does not list.
+        KeyError: a partition is not in the request.
     """
     places: dict[tuple[str, bytes, int], int] = {}
     for topic in request.topics:
@@ -57,16 +61,19 @@ def _without_records(data: PartitionData) -> PartitionData:
 
 
 def limited(request: FetchRequest) -> bool:
-    """Whether a byte limit decides who gets records: by the order then, which is the session's own."""
+    """Return whether a byte limit decides which partitions get records.
+
+    Then the session's own order matters.
+    """
     limits = [part.partition_max_bytes for topic in request.topics for part in topic.partitions]
     return min([request.max_bytes, *limits]) < BIG
 
 
 def check(request: FetchRequest, got: FetchResponse, direct: FetchResponse) -> None:
-    """Hold a response got through a gateway against a direct one.
+    """Compare a response through a gateway with a direct one.
 
-    Entries stand in request order, or as brokers order them. Under a byte limit only who gets
-    records may differ.
+    Entries are in request order, or in the order of brokers. Under a byte limit, other partitions may get
+    records.
 
     Raises:
         DifferenceError: anything else differs.

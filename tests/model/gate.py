@@ -1,4 +1,4 @@
-"""A gateway's connection between a client in a test and a model broker, no socket anywhere."""
+"""A gateway's connection between a client in a test and a model broker, without sockets."""
 
 import random
 from collections.abc import Callable, Iterable
@@ -12,7 +12,7 @@ from tests.twin import Twin
 
 
 class GateError(AssertionError):
-    """The connection did what no connection may."""
+    """The connection did something forbidden."""
 
 
 def framed(message: bytes) -> bytes:
@@ -20,7 +20,7 @@ def framed(message: bytes) -> bytes:
 
 
 def unframed(data: bytes) -> list[bytes]:
-    """Whole frames without their lengths.
+    """Return complete frames without their lengths.
 
     Raises:
         GateError: the bytes end within a frame.
@@ -36,7 +36,7 @@ def unframed(data: bytes) -> list[bytes]:
 
 
 def cut(data: bytes, chance: random.Random | None) -> Iterable[bytes]:
-    """The same bytes in pieces of any size; in one piece without `chance`."""
+    """Return the bytes in pieces of random size, or in one piece without `chance`."""
     while data and chance is not None:
         size = min(len(data), chance.choice([1, 2, 3, 5, 9, 30, 200, 5000]))
         yield data[:size]
@@ -70,7 +70,7 @@ def kind(session_id: int, epoch: int) -> FetchKind:
 
 
 class Gate:
-    """Pumps bytes until nothing moves any more; the broker answers at once."""
+    """Forwards bytes until nothing is left. The broker answers at once."""
 
     def __init__(
         self, connection: Connection | Twin, broker: ModelBroker, chance: random.Random | None = None
@@ -79,16 +79,16 @@ class Gate:
         self.broker = broker
         self.chance = chance
         self.counted = Tally()
-        """Whole fetch frames that crossed, counted here."""
+        """Complete fetch frames, counted here."""
         self.before: Callable[[bytes], None] = lambda _: None
         """Called with each frame before the broker answers it."""
         self._left = b""
 
     def exchange(self, requests: list[bytes], now: float) -> list[bytes]:
-        """Send requests together; gives the responses, neither with a length.
+        """Send requests together. Return the responses. Both have no length.
 
         Raises:
-            GateError: the connection failed, holds something back, or sent what is no frame.
+            GateError: the connection failed, holds something back, or sent an invalid frame.
         """
         for piece in cut(b"".join(map(framed, requests)), self.chance):
             self.connection.receive_client(piece, now)
@@ -109,7 +109,7 @@ class Gate:
         return out
 
     def close(self, now: float) -> None:
-        """End as the shell does when the client has gone."""
+        """Close like the shell when the client has left."""
         self.connection.close_session(now)
         self.settle(now)
         if not self.connection.done:
@@ -117,7 +117,7 @@ class Gate:
         self.connection.ended()
 
     def check_tally(self) -> None:
-        """Hold what the connection counted of fetches against what was counted here.
+        """Compare the connection's counts of fetches with those counted here.
 
         Raises:
             GateError: a number differs.

@@ -16,12 +16,12 @@ class Batch:
 
 @dataclass(slots=True)
 class Segment:
-    """A run of batches; no read goes past its end."""
+    """Consecutive batches. No read goes beyond its end."""
 
     base_offset: int
     batches: list[Batch] = field(default_factory=list)
     index: list[tuple[int, int]] = field(default_factory=list)
-    """(last offset of a batch, position of that batch), sparse."""
+    """(last offset of a batch, position of that batch), for some batches."""
     unindexed: int = 0
 
     @property
@@ -29,7 +29,7 @@ class Segment:
         return sum(len(batch.data) for batch in self.batches)
 
     def position(self, offset: int) -> int:
-        """Where the batch that holds `offset`, or the first one after it, begins."""
+        """Return the position of the batch with `offset`, or of the first one after it."""
         return sum(len(b.data) for b in takewhile(lambda b: b.last_offset < offset, self.batches))
 
     def append(self, batch: Batch) -> None:
@@ -42,7 +42,7 @@ class Segment:
 
 @dataclass(slots=True)
 class Partition:
-    """A replica on the modelled broker, or only what its metadata say of one elsewhere."""
+    """A replica on the modelled broker, or only the metadata of one elsewhere."""
 
     leader: int
     leader_epoch: int = 0
@@ -52,15 +52,15 @@ class Partition:
     log_end: int = 0
     high_watermark: int = 0
     open: dict[int, int] = field(default_factory=dict)
-    """Transactions under way: producer id -> first offset."""
+    """Open transactions: producer id -> first offset."""
     aborted: list[tuple[int, int, int]] = field(default_factory=list)
     """(producer id, first offset, offset of the abort marker)."""
     epochs: list[tuple[int, int]] = field(default_factory=lambda: [(0, 0)])
     """(leader epoch, its first offset), ascending."""
     preferred: dict[str, int] = field(default_factory=dict)
-    """Rack of a consumer -> the replica it is sent to."""
+    """Rack of a consumer -> its preferred replica."""
     error: int = 0
-    """Injected: every read fails with it."""
+    """Injected: every read fails with this error."""
 
     @property
     def last_stable_offset(self) -> int:
@@ -90,11 +90,11 @@ class Partition:
             self.aborted.append((producer, first, offset))
 
     def roll(self) -> None:
-        """Begin a new segment."""
+        """Start a new segment."""
         self.segments.append(Segment(self.log_end))
 
     def delete_records(self, before: int) -> None:
-        """Move the log start offset, as a DeleteRecords request does. -1: to the high watermark."""
+        """Move the log start offset, like a DeleteRecords request. -1 means to the high watermark."""
         self.log_start = max(self.log_start, self.high_watermark if before < 0 else before)
 
     def move_leader(self, leader: int, epoch: int) -> None:
@@ -102,7 +102,7 @@ class Partition:
         self.epochs.append((epoch, self.log_end))
 
     def end_of_epoch(self, wanted: int) -> tuple[int, int] | None:
-        """KIP-320: the largest epoch not above `wanted` and its end; None if all are below `wanted`."""
+        """KIP-320: return the largest epoch not above `wanted`, and its end. None if all are below."""
         later = [entry for entry in self.epochs if entry[0] > wanted]
         if wanted == self.epochs[-1][0]:
             return wanted, self.log_end

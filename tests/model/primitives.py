@@ -13,11 +13,11 @@ T = TypeVar("T")
 
 
 class WireError(Exception):
-    """Bytes that are not what the schema says."""
+    """Bytes that do not match the schema."""
 
 
 class Reader:
-    """Takes values off the front of a buffer; `flexible` chooses the compact forms (KIP-482)."""
+    """Reads values from the front of a buffer. `flexible` chooses the compact forms (KIP-482)."""
 
     def __init__(self, data: bytes, *, flexible: bool = False) -> None:
         self.data = data
@@ -81,7 +81,7 @@ class Reader:
 
 
 class Writer:
-    """The reverse of `Reader`; `data` grows."""
+    """The reverse of `Reader`. `data` grows."""
 
     def __init__(self, *, flexible: bool = False) -> None:
         self.data = bytearray()
@@ -91,7 +91,7 @@ class Writer:
         self.data += data
 
     def number(self, code: str, value: int, *, when: bool = True) -> None:
-        """Write an integer, `when` the version has that field."""
+        """Write an integer, if `when` says that the version has the field."""
         if when:
             self.data += struct.pack(">" + code, value)
 

@@ -1,4 +1,4 @@
-"""One fetch's partitions read in order, by the limits of KIP-74."""
+"""Reads a fetch's partitions in order, by the limits of KIP-74."""
 
 from dataclasses import dataclass
 
@@ -20,16 +20,17 @@ NOT_LEADER_OR_FOLLOWER = 6
 FENCED_LEADER_EPOCH = 74
 UNKNOWN_LEADER_EPOCH = 75
 HINTED = (NOT_LEADER_OR_FOLLOWER, FENCED_LEADER_EPOCH)
-"""Errors that tell where the leader is (KIP-951)."""
+"""Errors that name the leader (KIP-951)."""
 
 
 @dataclass(slots=True)
 class Allowance:
-    """What is left of a fetch's byte limit."""
+    """The rest of a fetch's byte limit."""
 
     limit: int
     first: bool
-    """Nothing was returned yet: the next batch comes whole, whatever its size (v3 and later)."""
+    """Nothing was returned yet, so the next batch is returned completely, whatever its size (v3 and
+    later)."""
 
     def spend(self, size: int) -> None:
         if size > 0:
@@ -39,16 +40,16 @@ class Allowance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """How one fetch reads: the request's own fields, the release, and who answers."""
+    """The settings of one fetch's reads: the request's fields, the release, and the broker."""
 
     request: FetchRequest
     release: Release
     node_id: int
     in_session: bool
-    """Incremental: an old broker has forgotten the leader epochs by then."""
+    """Incremental: an old broker has forgotten the leader epochs."""
 
     def read(self, partition: Partition, entry: FetchPartition, allowance: Allowance) -> PartitionData:
-        """Read one partition and charge what it returned."""
+        """Read one partition and subtract the result from the limits."""
         error = self._refusal(partition, entry, allowance)
         if error:
             tags = self.leader_hint(partition) if error in HINTED else ()
@@ -90,7 +91,7 @@ class Reading:
         )
 
     def _refusal(self, partition: Partition, entry: FetchPartition, allowance: Allowance) -> int:
-        """The error that this read meets, 0 if none."""
+        """Return the error of this read, or 0."""
         if partition.error:
             return partition.error
         fenced = self.release.fences_in_sessions or not self.in_session
@@ -114,7 +115,7 @@ class Reading:
         return partition.preferred.get(self.request.rack_id, -1)
 
     def _divergence(self, partition: Partition, entry: FetchPartition) -> tuple[int, int] | None:
-        """KIP-595: the epoch and end offset from which the reader's log is another one."""
+        """Return the epoch and end offset from which the reader's log differs (KIP-595)."""
         end = partition.end_of_epoch(entry.last_fetched_epoch) if entry.last_fetched_epoch >= 0 else None
         if end is None or entry.fetch_offset < partition.log_start:
             return None
@@ -146,7 +147,9 @@ class Reading:
     def _aborted(
         partition: Partition, entry: FetchPartition, segment: Segment, end_position: int
     ) -> tuple[AbortedTransaction, ...]:
-        """Aborted transactions that may touch what was read, as well as the sparse index knows its end."""
+        """Return aborted transactions that may overlap the read records, up to an end known from the sparse
+        index.
+        """
         later = [other.base_offset for other in partition.segments if other.base_offset > segment.base_offset]
         indexed = [offset for offset, position in segment.index if position >= end_position]
         upper = indexed[0] if indexed else min(later, default=partition.log_end)

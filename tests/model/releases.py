@@ -1,4 +1,4 @@
-"""What differs between broker releases on the fetch path, by name."""
+"""Differences between broker releases on the fetch path, by name."""
 
 from dataclasses import dataclass
 
@@ -16,7 +16,7 @@ FETCH_VERSIONS = {
     (4, 0): (4, 17),
     (4, 1): (4, 18),
 }
-"""From this release on: the Fetch versions accepted, first and last."""
+"""By the first release: the lowest and highest accepted Fetch version."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +36,12 @@ class Release:
 
     @property
     def sharded(self) -> bool:
-        """The session cache is eight caches, and ids outside them throw."""
+        """The session cache has eight shards, and ids outside of them throw."""
         return self.version >= (3, 8)
 
     @property
     def rotates_all_answered(self) -> bool:
-        """Every partition answered moves to the tail, not just those with records (KAFKA-12330)."""
+        """Every answered partition moves to the tail, not only those with records (KAFKA-12330)."""
         return self.version <= (2, 8)
 
     @property
@@ -51,27 +51,27 @@ class Release:
 
     @property
     def fences_in_sessions(self) -> bool:
-        """Older ones forget current_leader_epoch in a session (KAFKA-9338)."""
+        """Older releases forget current_leader_epoch in a session (KAFKA-9338)."""
         return self.version >= (2, 5)
 
     @property
     def tells_lso_always(self) -> bool:
-        """Older ones response -1 to read_uncommitted."""
+        """Older releases send -1 to read_uncommitted."""
         return self.version >= (2, 1)
 
     @property
     def throttles_empty(self) -> bool:
-        """A throttled fetch is answered at once and empty, where 1.1 sends the whole response late."""
+        """A throttled fetch is answered at once and empty. 1.1 sends the complete response late."""
         return self.version >= (2, 0)
 
     @property
     def refuses_zstd(self) -> bool:
-        """A topic configured with zstd is error 76 below Fetch v10."""
+        """A topic configured with zstd gives error 76 below Fetch v10."""
         return (2, 1) <= self.version < (4, 0)
 
     @property
     def knows_partitions_beforehand(self) -> bool:
-        """Up to 1.1 only an unknown topic is found before reading."""
+        """Up to 1.1, only an unknown topic is found before reading."""
         return self.version >= (2, 0)
 
     @property
@@ -91,5 +91,5 @@ class Release:
 
     @property
     def unread_aborted(self) -> tuple[()] | None:
-        """``aborted_transactions`` of error entries made without a read."""
+        """``aborted_transactions`` of error entries without a read."""
         return () if self.version >= (3, 0) else None

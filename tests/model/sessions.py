@@ -22,10 +22,10 @@ class ShardError(Exception):
 
 @dataclass(slots=True)
 class CachedPartition:
-    """What a session holds of one partition."""
+    """A session's state of one partition."""
 
     topic: str | None
-    """None while the id has not been resolved; once resolved, kept for good."""
+    """None until the id is resolved. Once resolved, it never changes."""
     topic_id: bytes
     entry: FetchPartition
     """The request half."""
@@ -85,7 +85,9 @@ class FetchSessionCacheShard:
         self.evictable_by_all.discard(session.session_id)
 
     def victim(self, now: int, *, privileged: bool, size: int) -> FetchSession | None:
-        """The session that gives way to a newcomer: the stalest, or one that is worth less."""
+        """Return the session to evict for a new one: the least recently used one if stale, or one of lower
+        value.
+        """
         if not self.sessions:
             return None
         oldest = min(self.sessions.values(), key=lambda s: (s.last_used, s.session_id))
@@ -111,7 +113,7 @@ class FetchSessionCacheShard:
 
 
 class FetchSessionCache:
-    """All shards of a broker; one shard stands for the unsharded cache up to 3.7."""
+    """All shards of a broker. One shard stands for the unsharded cache up to 3.7."""
 
     def __init__(self, *, slots: int, sharded: bool, seed: int) -> None:
         self._random = random.Random(seed)
@@ -152,10 +154,10 @@ class FetchSessionCache:
         privileged: bool = False,
         uses_ids: bool = False,
     ) -> int:
-        """Make a session in the next shard, evicting another if need be.
+        """Create a session in the next shard. Evict another one if needed.
 
         Returns:
-            Its id, or 0 if there was no slot to be had.
+            Its id, or 0 if there was no slot.
         """
         shard = self.shards[self._turn % len(self.shards)]
         self._turn += 1

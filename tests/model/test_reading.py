@@ -1,4 +1,4 @@
-"""The model reads by KIP-74's limits and tells of leaders by KIP-951: conformance cases 58-65."""
+"""The model reads by KIP-74's limits and names leaders by KIP-951: conformance cases 58-65."""
 
 from dataclasses import replace
 
@@ -12,7 +12,7 @@ B2 = NodeEndpoint(node_id=2, host="b2", port=9092)
 
 
 def filled(batches: list[int], partitions: int = 5, release: str = "4.3") -> tuple[ModelBroker, Asker]:
-    """A topic whose every partition holds batches of these sizes."""
+    """Return a topic whose partitions all have batches of these sizes."""
     broker = ModelBroker(release=release)
     broker.create_topic("t", partitions)
     for partition in broker.topics["t"].partitions.values():

@@ -1,4 +1,4 @@
-"""The model fails, throttles and converts as each release of the broker does."""
+"""The model fails, throttles and converts like each release of the broker."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The model answers as live brokers did: captured sessions played again, equal but for the session id."""
+"""The model answers like live brokers: captured sessions are replayed, and only the session id differs."""
 
 import json
 from dataclasses import replace
@@ -13,11 +13,11 @@ from tests.model.wire import FetchRequest, FetchResponse, decode_request, decode
 
 VECTORS = json.loads((Path(__file__).parents[1] / "data" / "fetch-live.json").read_text())
 STEPS = ("full-epoch0", "incr-empty", "error71", "error70", "bad-shard", "incr-one")
-"""Of one session, in this order; a broker's file may lack some."""
+"""The steps of one session, in order. A broker's file may lack some."""
 
 
 def captured(release: str, version: int) -> list[tuple[str, FetchRequest, bytes]]:
-    """The session that was captured of that release and version: step, request, response."""
+    """Return the captured session of that release and version: step, request, response."""
     found = {
         step: vector
         for vector in VECTORS
@@ -45,7 +45,7 @@ SESSIONS = sorted(
 
 
 def set_up(broker: ModelBroker, request: FetchRequest, response: FetchResponse) -> Topic:
-    """The topic as it was when the full fetch came: every partition caught up."""
+    """Make the topic as at the full fetch: every partition caught up."""
     (asked,), (told,) = request.topics, response.topics
     topic = broker.create_topic(asked.topic or "t", len(told.partitions))
     topic.topic_id = asked.topic_id
@@ -57,7 +57,7 @@ def set_up(broker: ModelBroker, request: FetchRequest, response: FetchResponse) 
 
 
 def feed(topic: Topic, response: FetchResponse) -> None:
-    """Append what the live broker had to tell."""
+    """Append the records that the live broker returned."""
     for told in response.topics:
         for entry in told.partitions:
             partition = topic.partitions[entry.partition_index]

@@ -1,4 +1,4 @@
-"""The model's codec against live frames, against the vectors of the schemas, and against kio."""
+"""The model's codec compared with live frames, the vectors of the schemas, and kio."""
 
 import io
 import json
@@ -66,7 +66,7 @@ def test_a_live_exchange_decodes_whole_and_encodes_back(version: int) -> None:
 
 
 def header_size(version: int) -> int:
-    """Of a request whose client id is null."""
+    """Return the size of the header of a request with a null client id."""
     return 10 + (version >= 12)
 
 
@@ -261,7 +261,9 @@ def responses(draw: st.DrawFn) -> FetchResponse:
 
 
 def through_kio(body: bytes, schema: type[Any]) -> bytes:
-    """`body` decoded to its last byte and encoded again by a library generated from Kafka's own schemas."""
+    """Decode `body` to its last byte and encode it again, with a library generated from Kafka's own
+    schemas.
+    """
     entity, size = entity_reader(schema)(body, 0)
     assert size == len(body)
     out = io.BytesIO()

@@ -1,7 +1,7 @@
 """Fetch requests and responses, v0 to v18: dataclasses <-> bytes, every field and every tag kept.
 
-Field order and versions are those of Kafka's ``FetchRequest.json`` and ``FetchResponse.json``. Frames are
-without their 4-byte length. Decoding fails on bytes left over, so that a test sees them.
+Field order and versions are those of Kafka's ``FetchRequest.json`` and ``FetchResponse.json``. Frames have no
+4-byte length. Decoding fails if bytes are left, so that a test notices.
 """
 
 import struct
@@ -20,7 +20,7 @@ def find_tag(tags: Tags, wanted: int) -> bytes | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchPartition:
-    """One entry of a request. Fields that its version lacks have their defaults."""
+    """An entry of a request. Fields that its version lacks have their defaults."""
 
     partition: int
     fetch_offset: int
@@ -33,7 +33,7 @@ class FetchPartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchTopic:
-    """A topic element: named up to v12, by id from v13."""
+    """A topic element: with a name up to v12, with an id from v13."""
 
     topic: str = ""
     topic_id: bytes = ZERO_ID
@@ -69,7 +69,7 @@ class FetchRequest:
 
     @property
     def replica(self) -> int:
-        """Who asks: -1 for a consumer, else a follower's broker id (in a tag from v15 on)."""
+        """The sender: -1 for a consumer, else a follower's broker id (in a tag from v15 on)."""
         state = find_tag(self.tags, 1) if self.version >= 15 else None
         return self.replica_id if state is None else int.from_bytes(state[:4], "big", signed=True)
 
@@ -218,7 +218,7 @@ def decode_request(frame: bytes) -> FetchRequest:
 
 
 def encode_request(request: FetchRequest) -> bytes:
-    """The frame of a request, header included; fields that its version lacks are left out."""
+    """Encode a request with its header. Fields that its version lacks are left out."""
     version = request.version
     w = Writer()
     w.number("h", FETCH)
@@ -309,7 +309,7 @@ def decode_response(frame: bytes, version: int) -> FetchResponse:
 
 
 def encode_response(response: FetchResponse) -> bytes:
-    """The frame of a response, header included; fields that its version lacks are left out."""
+    """Encode a response with its header. Fields that its version lacks are left out."""
     version = response.version
     w = Writer(flexible=version >= 12)
     w.number("i", response.correlation_id)

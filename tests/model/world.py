@@ -1,4 +1,4 @@
-"""A small world for tests of the model: three topics, one broker, one client."""
+"""A small setup for tests of the model: three topics, one broker, one client."""
 
 from typing import Any
 

@@ -71,7 +71,7 @@ def test_brokers_are_read_at_every_version() -> None:
 
 
 def _cluster(metadata: bytes) -> Callable[[bytes], bytes]:
-    """Answer as a broker that has Metadata v4 to v13."""
+    """Answer like a broker that has Metadata v4 to v13."""
 
     def responses(data: bytes) -> bytes:
         if data == API_VERSIONS_REQUEST:

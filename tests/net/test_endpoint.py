@@ -1,4 +1,4 @@
-"""One end of a link by itself: why it is not read, and until when."""
+"""One socket of a link alone: why it is not read, and until when."""
 
 import asyncio
 import socket
@@ -11,7 +11,7 @@ from tests.shell import BOTH_LOOPS, client, gateway, link_of, run, socket_of, st
 
 
 class Transport:
-    """As much of an event loop's as an end asks for; it keeps what it was told."""
+    """The parts of an event loop's transport that an endpoint uses. It keeps the calls."""
 
     def __init__(self, *, tls: bool = False) -> None:
         self.told: list[str] = []

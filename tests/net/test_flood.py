@@ -1,4 +1,4 @@
-"""A client that sends thousands of requests at once has its turn like others, and gets all its responses."""
+"""A client that sends thousands of requests at once gets its turn like others, and all its responses."""
 
 import asyncio
 import socket
@@ -38,7 +38,7 @@ from tests.shell import (
 from tools.certificates import Authority
 
 UNKNOWN: Final = 99
-"""A version of ApiVersions that no broker has: the gateway answers."""
+"""A version of ApiVersions that no broker has, so that the gateway answers."""
 MANY: Final = 5000
 ERROR: Final = b"\0\0"
 
@@ -67,7 +67,7 @@ def _requests(api_key: int, version: int) -> bytes:
 def test_what_the_gateway_answers_itself_leaves_turns_to_others(
     plain: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One client at 1.7 MB/s raised the heartbeats of another one from 0.3 to 220 ms."""
+    """Before the fix, one client at 1.7 MB/s raised another one's heartbeat latency from 0.3 to 220 ms."""
     monkeypatch.setattr(transports, "STEP_SECONDS", 0.0)
 
     async def scene() -> None:
@@ -180,7 +180,7 @@ def test_all_is_answered_that_came_with_the_clients_end_before_the_broker_was_co
 async def _held(
     monkeypatch: pytest.MonkeyPatch, *, reads: bool
 ) -> AsyncIterator[tuple[Gateway, StubCluster, asyncio.StreamWriter, Link]]:
-    """A client that is not read: it has too much in flight, or its broker does not read."""
+    """A client that is not read, because it has too much in flight or its broker does not read."""
     monkeypatch.setattr(transports, "CLOSE_SECONDS", 0.1)
     monkeypatch.setattr(Link.close_session, "__defaults__", (0.1,))
     monkeypatch.setattr(server, "TICK_SECONDS", 0.02)
@@ -201,7 +201,9 @@ async def _held(
 def test_one_that_is_not_read_and_resets_is_let_go(
     plain: bool, reads: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ten that had left kept 20 descriptors and 99 MB, for as long as the broker waited."""
+    """Before the fix, ten clients that had left kept 20 descriptors and 99 MB, as long as the broker
+    waited.
+    """
 
     async def scene() -> None:
         async with _held(monkeypatch, reads=reads) as (gate, cluster, writer, _link):
@@ -221,7 +223,7 @@ def test_one_that_is_not_read_and_resets_is_let_go(
 def test_one_with_too_much_in_flight_waits_as_long_as_one_that_sends_no_more(
     plain: bool, sends_no_more: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its end may be behind bytes for which the system has no room."""
+    """Its end may be behind bytes that the system could not buffer."""
 
     async def scene() -> None:
         async with _held(monkeypatch, reads=True) as (gate, _cluster, writer, link):
@@ -254,7 +256,7 @@ def test_one_with_a_long_wait_and_too_much_in_flight_waits_for_twice_as_long(
 def test_one_whose_broker_does_not_read_waits_until_it_sends_no_more(
     plain: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A broker does not read a client that is over its quota."""
+    """A broker does not read a client that exceeds its quota."""
 
     async def scene() -> None:
         async with _held(monkeypatch, reads=False) as (gate, cluster, _writer, link):

@@ -1,4 +1,4 @@
-"""Since when a response is late, as a link sees it: only what the broker itself delays."""
+"""Since when a response is late, as a link sees it. Only delays by the broker count."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -25,7 +25,7 @@ from tests.shell import (
 )
 
 LATER = 100.0
-"""Seconds from now on at which the tests ask."""
+"""The time of the test's queries, in seconds from now."""
 HEARTBEAT, PRODUCE = ApiKey.HEARTBEAT, ApiKey.PRODUCE
 
 
@@ -33,7 +33,7 @@ HEARTBEAT, PRODUCE = ApiKey.HEARTBEAT, ApiKey.PRODUCE
 async def _silent(
     sent: bytes,
 ) -> AsyncIterator[tuple[Gateway, StubCluster, asyncio.StreamReader, asyncio.StreamWriter]]:
-    """A client has sent something to a broker that answers nothing but ApiVersions and Metadata."""
+    """A client has sent something to a broker that only answers ApiVersions and Metadata."""
     async with (
         stub_cluster() as cluster,
         gateway(cluster.address, Gateway) as gate,

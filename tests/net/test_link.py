@@ -1,4 +1,4 @@
-"""The shell with a core that only passes bytes: sockets, back-pressure, ends."""
+"""The shell with a core that only forwards bytes: sockets, back-pressure, ends."""
 
 import asyncio
 import gc
@@ -101,7 +101,7 @@ def test_a_client_that_half_closes_still_gets_its_response(plain: bool) -> None:
 
 
 def test_a_session_is_closed_at_the_broker_when_its_client_resets() -> None:
-    """Trap 21: what the gateway opened it closes."""
+    """Trap 21: the gateway closes its own sessions."""
 
     async def scene() -> None:
         async with stub_broker() as broker, gateway(broker.address, ClosingGateway) as gate:
@@ -222,7 +222,7 @@ def test_a_client_that_does_not_read_holds_back_its_broker_alone(plain: bool) ->
 
 
 def test_a_broker_that_does_not_read_holds_back_its_client() -> None:
-    """Trap 14: a throttled client is not read without limit, and quotas go by its client id."""
+    """Trap 14: a throttled client is not read without limit, and quotas use its client id."""
 
     async def scene() -> None:
         async with (
@@ -365,7 +365,10 @@ def test_bootstrap_addresses_are_tried_in_turn_and_the_one_that_answers_is_kept(
 
 
 def test_a_broker_is_reachable_again_once_it_has_said_something() -> None:
-    """That a connection stands is no proof: its process may hang, or refuse us once TLS stands."""
+    """An open connection is no proof.
+
+    The process may hang, or refuse the gateway after TLS is established.
+    """
 
     async def scene() -> None:
         async with stub_broker() as broker, gateway(broker.address) as gate:
