@@ -146,7 +146,7 @@ class MemberStage(Stage):
         self._wake: Callable[[], None] = _nothing
 
     def __repr__(self) -> str:
-        return f"<MemberStage {self._identity.client_id!r} waits={self.waits}>"
+        return f"<MemberStage {self._identity.client_id!r} holds={self.holds}>"
 
     def begin(self, process: Callable[[bytes, int, int, int], int], resume: Callable[[], None]) -> None:
         """See `Stage.begin`."""
@@ -157,18 +157,23 @@ class MemberStage(Stage):
         self._wake, self._alarm = wake, alarm
 
     @property
-    def waits(self) -> bool:
+    def holds(self) -> bool:  # type: ignore[override]  # it depends on what is in flight
         """Whether the client's next request has to wait."""
         return self._claim is not None or (self._current is not None and self._current.waits)
 
     @property
+    def busy(self) -> bool:
+        """Whether a request is not answered, also one that waits for another member."""
+        return self.holds
+
+    @property
     def longest_wait(self) -> float:
         """How long a fetch may wait here for another member's or until it is refused, at most, in seconds."""
-        return self._fetch_wait if self.waits else 0.0
+        return self._fetch_wait if self.holds else 0.0
 
     def reads_on(self, waiting: int) -> bool:
         """Whether the client is read on: so it is seen when it leaves."""
-        return self.waits and waiting < MAX_HELD
+        return self.holds and waiting < MAX_HELD
 
     def close(self) -> None:
         """Take no more requests; finish what is in flight."""
@@ -207,7 +212,7 @@ class MemberStage(Stage):
         """Read a request of a member."""
         if self._is_member is False:
             return None
-        if self.waits or self._closing or self._elsewhere:
+        if self.holds or self._closing or self._elsewhere:
             return self._hold()
         name_end = REQUEST_START_BYTES + _NAME_BYTES
         if len(data) >= name_end:

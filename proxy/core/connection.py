@@ -293,7 +293,7 @@ class Connection:
             return self.tally.client.bytes_in > 0 and self.tally.broker.bytes_in > 0
         if self._state.from_client.left:
             return len(self._responses.expected) > (self._state.forwarding is not None)
-        return bool(self._responses.owed or self.steady.in_flight) or self._stage_waits
+        return bool(self._responses.owed or self.steady.in_flight) or self._stage_is_busy
 
     @property
     def longest_wait(self) -> float:
@@ -493,7 +493,7 @@ class Connection:
         state = self._state
         if not self._closes:
             return
-        waits = state.from_client.ready or state.from_client.held or self._stage_waits
+        waits = state.from_client.ready or state.from_client.held or self._stage_is_busy
         if state.fault is not None or not waits:
             self._closes = self._client_ended = False
             self.close_session(state.now)
@@ -582,9 +582,9 @@ class Connection:
         )
 
     @property
-    def _stage_waits(self) -> bool:
-        """Whether the client's next request waits for a stage."""
-        return any(stage.waits for stage in self._state.stages)
+    def _stage_is_busy(self) -> bool:
+        """Whether a stage has something to do for the client that may not be in flight."""
+        return any(stage.busy for stage in self._state.stages)
 
     def _resume(self) -> None:
         """Process what has waited for another connection."""

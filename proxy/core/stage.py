@@ -22,8 +22,8 @@ class Stage:
     # Requests
 
     @property
-    def waits(self) -> bool:
-        """Whether the client's next request waits for the stage."""
+    def busy(self) -> bool:
+        """Whether the stage has something to do for the client that may not be in flight."""
         return False
 
     @property
