@@ -10,10 +10,17 @@ _BROKER = {each.name for each in fields(BrokerInfo)}
 _OWN = {"host", "steady"}
 
 
-def connect(sessions: SessionLimits, resolve: Any = None, **given: Any) -> Connection:
+class Asked(Connection):
+    """A connection that is asked for what `Connection.status` says as for its own attributes."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.status(), name)
+
+
+def connect(sessions: SessionLimits, resolve: Any = None, **given: Any) -> Asked:
     """Make a connection from fields of `Common` and `BrokerInfo` and arguments of `Connection`."""
     broker = {name: given.pop(name) for name in _BROKER & given.keys()}
     own = {name: given.pop(name) for name in _OWN & given.keys()}
-    return Connection(
+    return Asked(
         sessions=sessions, resolve=resolve, common=Common(**given), broker=BrokerInfo(**broker), **own
     )

@@ -71,9 +71,9 @@ class Client:
         """Fetch until there is a session."""
         for _ in range(UNTIL_A_SESSION):
             self.same(*wants, **fields)
-            if self.connection.session_epoch:
+            if self.connection.status().session_epoch:
                 break
-        assert self.connection.session_epoch == 1
+        assert self.connection.status().session_epoch == 1
         return self
 
     @property

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from time import monotonic
-from typing import Any, cast
+from typing import Any, Self, cast
 
 import pytest
 import structlog
@@ -166,6 +166,10 @@ class Wire:
     to_client: list[bytes | memoryview] = field(default_factory=list)
     to_broker: list[bytes | memoryview] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
+
+    def status(self) -> Self:
+        """It says all by itself."""
+        return self
 
     def attach(self, _wake: object, _alarm: object) -> None:
         """Nothing is due but what comes."""

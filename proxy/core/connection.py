@@ -15,13 +15,14 @@ from proxy.core.budget import RequestBudget
 from proxy.core.client_sessions import ClientSessions
 from proxy.core.client_side import ClientSide
 from proxy.core.connection_state import ConnectionState, Phase, Stream
+from proxy.core.connection_status import ConnectionStatus
 from proxy.core.eligibility import SessionLimits
 from proxy.core.events import Event, Fault, Tally
 from proxy.core.fetch_responses import FetchResponses
 from proxy.core.fetches import Fetches
 from proxy.core.follow import Following
 from proxy.core.histograms import Measured
-from proxy.core.in_flight import MAX_IN_FLIGHT, REQUEST_BYTES
+from proxy.core.in_flight import MAX_IN_FLIGHT
 from proxy.core.leaders import Leaders
 from proxy.core.max_fetch_bytes import MaxFetchBytes
 from proxy.core.peers import Peers
@@ -31,14 +32,11 @@ from proxy.core.steady import Steady
 from proxy.fetch_manager.manager import FetchManager
 from proxy.protocol.addresses import Resolve
 from proxy.protocol.primitives import Buffer
-from proxy.protocol.produce import READ_WITHIN
 from proxy.session.decision import Reason
 from proxy.session.partitions import PartitionTable
 
 MAX_REQUEST_BYTES: Final = 104_857_600
 """Kafka's default for socket.request.max.bytes."""
-QUEUED_FREE: Final = 65_536
-"""Bytes of a connection's requests that are not worth to be counted."""
 
 
 def _none_opening(_node_id: int, /) -> bool:
@@ -92,6 +90,16 @@ _UNKNOWN: Final = BrokerInfo()
 
 class Connection:
     """A client and its broker.
+
+    | | |
+    |---|---|
+    | `steady` | asked first about the bytes of either side |
+    | `receive_client`, `receive_broker`, `go_on` | bytes in, and more of those that wait (`goes_on`) |
+    | `client_ended`, `broker_ended`, `brokers_opened`, `tick` | what else happens; `attach` before all |
+    | `close_session`, then `ended` | the end; `hand_over` to another worker |
+    | `drain_client`, `drain_broker`, `drain_events` | bytes and events out, after each of these |
+    | `fault`, `done`, `reads_client`, `goes_on`, `responses_wait`, `wire`, `buffered` | acted on then |
+    | `tally`, `status()` | read now and then |
 
     Args:
         sessions: the switch and the slots that all connections of the process share.
@@ -185,11 +193,10 @@ class Connection:
         self._broker_side = BrokerSide(state)
 
     def __repr__(self) -> str:
-        return (
-            f"<Connection {self.client_id!r} in_flight={len(self._responses.owed)} {self._fetches.handler!r}>"
-        )
+        client_id, in_flight = self._state.client_id, len(self._responses.owed)
+        return f"<Connection {client_id!r} in_flight={in_flight} {self._fetches.handler!r}>"
 
-    # What the shell asks
+    # What the shell acts on
 
     @property
     def tally(self) -> Tally:
@@ -201,21 +208,6 @@ class Connection:
     def fault(self) -> Fault | None:
         """Set when the connection has to end. The client must still be sent what `drain_client` returns."""
         return self._state.fault
-
-    @property
-    def client_id(self) -> str:
-        """What the client calls itself, "" before it has."""
-        return self._state.client_id
-
-    @property
-    def software_name(self) -> str:
-        """The client's software (KIP-511), "" if it did not tell."""
-        return self._client_side.software_name
-
-    @property
-    def software_version(self) -> str:
-        """The version of that software, "" if the client did not tell."""
-        return self._client_side.software_version
 
     @property
     def reads_client(self) -> bool:
@@ -241,22 +233,6 @@ class Connection:
         return self._broker_side.waiting > 0
 
     @property
-    def full(self) -> bool:
-        """Whether as many requests are in flight as may be."""
-        return len(self._responses.owed) + len(self.steady.in_flight) >= MAX_IN_FLIGHT
-
-    @property
-    def queued(self) -> int:
-        """Bytes that the client's requests keep, if they are many: those in flight, and what waits.
-
-        What has come of the responses to them and waits is counted, too.
-        """
-        state = self._state
-        kept = len(state.from_client) + self._broker_side.waiting
-        kept += (len(self._responses.owed) + len(self.steady.in_flight)) * REQUEST_BYTES
-        return kept if kept > QUEUED_FREE else 0
-
-    @property
     def done(self) -> bool:
         """Whether, after `close_session`, nothing is in flight any more."""
         state = self._state
@@ -269,87 +245,14 @@ class Connection:
         return not expected or (state.from_client.left > 0 and expected[0] is state.forwarding)
 
     @property
-    def begun(self) -> bool:
-        """Whether a whole request has come, or more than READ_WITHIN bytes of one that is forwarded.
-
-        It is also true when the connection is not Kafka.
-        """
-        large = self._state.from_client.left > 0 and self.tally.client.bytes_in > READ_WITHIN
-        return self._state.phase is not Phase.NEW or large or self.wire
-
-    @property
     def wire(self) -> bool:
         """Whether it is not Kafka: all is forwarded, and with it the end of what either side sends."""
         return self._state.stream is Stream.WIRE
 
     @property
-    def busy(self) -> bool:
-        """Whether the client waits for a response. A partial request has none to wait for.
-
-        If it is not Kafka, the client counts as waiting from the time when both sides have sent something:
-        nobody knows then which side is to send next.
-        """
-        if self.wire:
-            return self.tally.client.bytes_in > 0 and self.tally.broker.bytes_in > 0
-        if self._state.from_client.left:
-            return len(self._responses.expected) > (self._state.forwarding is not None)
-        return bool(self._responses.owed or self.steady.in_flight) or self._stage_is_busy
-
-    @property
-    def longest_wait(self) -> float:
-        """How many seconds the requests in flight let the broker wait, at most: see `Handler.wait`.
-
-        So may a request wait in a stage.
-        """
-        waits = [request.handler.wait for request in self._responses.expected]
-        waits += [form.wait for _, _, form in self.steady.in_flight]
-        return max([0.0, *waits, *(stage.longest_wait for stage in self._state.stages)])
-
-    @property
-    def outstanding(self) -> int:
-        """How many requests the broker has not answered, the gateway's own included."""
-        return len(self._responses.expected) + len(self.steady.in_flight)
-
-    @property
-    def due_at(self) -> float | None:
-        """When the broker is to respond at the latest, in seconds; None if it owes no response.
-
-        A broker answers one request after the other. So the first one counts, from the time when it was sent
-        or when the last bytes came, whichever is later. What its client lets the broker wait is added.
-        """
-        if self._responses.expected:
-            request = self._responses.expected[0]
-            sent_at, wait = request.sent_at, request.handler.wait
-        elif self.steady.in_flight:
-            _, sent_at, form = self.steady.in_flight[0]
-            wait = form.wait
-        else:
-            return None
-        return max(sent_at, self.steady.began) + wait
-
-    @property
-    def awaits_client(self) -> bool:
-        """Whether the request that the broker is to answer next has not come whole from the client."""
-        state, expected = self._state, self._responses.expected
-        return bool(state.from_client.left and expected) and expected[0] is state.forwarding
-
-    @property
     def buffered(self) -> int:
         """Bytes of responses kept until they are whole or their turn comes."""
         return self._responses.buffered
-
-    @property
-    def completes_soon(self) -> bool:
-        """Whether the incoming response is small enough to buffer even when memory is short."""
-        expected = self._responses.expected
-        if not self._state.from_broker.left or not expected:
-            return False
-        return self._state.response_size <= expected[0].handler.small
-
-    @property
-    def fetch_version(self) -> int:
-        """The version of the last fetch, -1 before."""
-        return self._fetches.version
 
     @property
     def decided(self) -> Reason | None:
@@ -363,22 +266,6 @@ class Connection:
         None before the first such fetch, and again after the table was dropped.
         """
         return self._fetches.handler.table
-
-    @property
-    def session_id(self) -> int:
-        """The session at the broker, 0 without one."""
-        return self._fetches.handler.session_id if self._fetches.handler.has_session else 0
-
-    @property
-    def session_epoch(self) -> int:
-        """The epoch of the next incremental fetch, 0 without a session."""
-        return self._fetches.handler.epoch
-
-    @property
-    def session_partitions(self) -> int:
-        """How many partitions the session has, 0 without one."""
-        handler = self._fetches.handler
-        return handler.table.size if handler.has_session and handler.table is not None else 0
 
     def drain_client(self) -> list[Buffer]:
         """Hand over the bytes that are due to the client."""
@@ -397,6 +284,15 @@ class Connection:
         self.to_broker.clear()
         self._state.tally.broker.bytes_out += len(due[0]) if len(due) == 1 else sum(map(len, due))
         return due
+
+    def status(self) -> ConnectionStatus:
+        """Return a view for whoever asks now and then: see there."""
+        return ConnectionStatus(
+            self._state, self._client_side, self._broker_side, self._fetches, self._counted
+        )
+
+    def _counted(self) -> Tally:
+        return self.tally
 
     def hand_over(self) -> bytes:
         """Hand over all that came from a client that another worker is to serve (`MemberElsewhere`)."""

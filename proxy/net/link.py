@@ -285,7 +285,7 @@ class Link:
                 return  # `broker_connected` calls this again
             # A broker sends a client that has closed its writing half what that still waits for
             # (fetch-semantics 1.7).
-            waits = self.half_closes and self.core.busy
+            waits = self.half_closes and self.core.status().busy
             self.close_session("client closed", within=None if waits else CLOSE_SECONDS)
         else:
             self.broker.end_writing()
@@ -509,13 +509,13 @@ class Link:
         client = self.client.transport
         if client is None:
             return
-        if client.get_write_buffer_size() or self.core.queued:
+        if client.get_write_buffer_size() or self.core.status().queued:
             self.report_buffered()
         unread = self.phase is LinkPhase.OPEN and self.client.holds & ~CONNECTING and not self.core.wire
         self._left = bool(unread) and has_ended(client)
         if (unread or self._half_closed) and is_gone(client):
             client.abort()
-        elif self._half_closed and not self.core.busy:
+        elif self._half_closed and not self.core.status().busy:
             self.close_session(self.last_event)
 
     @property
@@ -591,9 +591,9 @@ class Link:
             return ""
         self._note_progress(now)
         silent = idle > 0 and now - self.active_at >= idle
-        full = self.client.holds & CORE and self.core.full
+        full = self.client.holds & CORE and self.core.status().full
         if self._half_closed or self._left or full:
-            wait = self.core.longest_wait
+            wait = self.core.status().longest_wait
             if full:
                 wait = min(wait, HALF_CLOSED_SECONDS)
             waited = now - self.active_at >= wait + HALF_CLOSED_SECONDS
@@ -602,9 +602,9 @@ class Link:
             return NOT_READING if silent else ""
         if self.client.holds:
             return ""
-        if not self.core.begun:
+        if not self.core.status().begun:
             return NO_REQUEST if handshake and now - self.opened_at >= handshake else ""
-        return IDLE if silent and not self.core.busy else ""
+        return IDLE if silent and not self.core.status().busy else ""
 
     def _note_progress(self, now: float) -> None:
         client = self.client.transport
@@ -651,12 +651,12 @@ class Link:
         Args:
             now: in seconds.
         """
-        broker, due_at = self.broker, self.core.due_at
+        broker, due_at = self.broker, self.core.status().due_at
         if due_at is None or due_at >= now:
             return None
         if broker.transport is None or broker.holds or self.phase >= LinkPhase.FINISHED:
             return None
-        if self.core.awaits_client:
+        if self.core.status().awaits_client:
             if not broker.transport.get_write_buffer_size():
                 return None
             due_at = max(due_at, self.active_at)  # the broker does not read the rest
@@ -678,19 +678,19 @@ class Link:
         fields: dict[str, object] = {
             "client": self.client_address,
             "broker": str(self.broker_address or ""),
-            "client_id": self.core.client_id,
+            "client_id": self.core.status().client_id,
         }
         return fields | {"subject": self.client_subject} if self.client_subject else fields
 
     def report_buffered(self) -> None:
         """Report to the budget how many bytes this link buffers now."""
-        responses, now = self.core.buffered, monotonic()
-        kept = responses + self.core.queued
+        responses, status, now = self.core.buffered, self.core.status(), monotonic()
+        kept = responses + status.queued
         if kept != self._kept:
             self._kept = kept
             self.buffered_changed_at = now
         self._note_progress(now)
-        may_wait = responses > 0 and not self.core.completes_soon
+        may_wait = responses > 0 and not status.completes_soon
         buffered = kept + self._unread_bytes(now)
         if (buffered, may_wait) != self._buffered:
             if not self._buffered[0]:

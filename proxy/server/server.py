@@ -244,7 +244,7 @@ class Server:
         if isinstance(event, BrokersAwaited):
             self.spawn(self._open_brokers(link, event.node_ids))
         write_event(self.log, event, **link.log_fields)
-        client = link.core.client_id or link.client_address
+        client = link.core.status().client_id or link.client_address
         if (described := describe(event, client, self.monitor.called(link.node_id))) is not None:
             kind, text, warning = described
             self.process.note(kind, text, warning=warning)
@@ -357,11 +357,11 @@ class Server:
             with_broker = by_broker.setdefault(link.node_id, WithBroker())
             with_broker.connections += 1
             with_broker.reached += link.has_broker
-            if link.core.session_id:
+            if link.core.status().session_id:
                 with_broker.sessions += 1
-                with_broker.session_partitions += link.core.session_partitions
+                with_broker.session_partitions += link.core.status().session_partitions
             if link.has_broker:
-                with_broker.outstanding += link.core.outstanding
+                with_broker.outstanding += link.core.status().outstanding
                 late = now - (link.late_since(now) or now)
                 with_broker.oldest_seconds = max(with_broker.oldest_seconds, late)
             paused["client", "broker_full"] += link.client_holds & PEER_FULL != 0
@@ -490,7 +490,7 @@ class Server:
                 each = owed[link.node_id] = Owed()
             if (responded_at := link.responded_at) > each.responded_at:
                 each.responded_at = responded_at
-            if link.has_broker and (outstanding := link.core.outstanding):
+            if link.has_broker and (outstanding := link.core.status().outstanding):
                 each.outstanding += outstanding
                 late_since = link.late_since(now)
                 if late_since is not None and late_since < (each.late_since or now):

@@ -265,7 +265,7 @@ def _names(holds: int) -> Iterable[str]:
 
 
 def _connection(link: Link) -> dict[str, Any]:
-    core = link.core
+    core, status = link.core, link.core.status()
     return {
         "client_address": link.client_address,
         "client_subject": link.client_subject,
@@ -273,13 +273,13 @@ def _connection(link: Link) -> dict[str, Any]:
         "broker_id": link.node_id,
         "age_seconds": round(monotonic() - link.opened_at, 3),
         "phase": link.phase.name.lower(),
-        "client_id": core.client_id,
-        "software_name": core.software_name,
-        "software_version": core.software_version,
-        "fetch_version": core.fetch_version,
-        "session_id": core.session_id,
-        "session_epoch": core.session_epoch,
-        "session_partitions": core.session_partitions,
+        "client_id": status.client_id,
+        "software_name": status.software_name,
+        "software_version": status.software_version,
+        "fetch_version": status.fetch_version,
+        "session_id": status.session_id,
+        "session_epoch": status.session_epoch,
+        "session_partitions": status.session_partitions,
         "held_bytes": core.buffered,
         "not_read": {"client": list(_names(link.client_holds)), "broker": list(_names(link.broker_holds))},
         "last_event": link.last_event,

@@ -303,7 +303,7 @@ class GatewayPolicy:
         if self._is_in_flight(outcome):
             self._template = None
             return
-        outcome.session_size = connection.session_partitions
+        outcome.session_size = connection.status().session_partitions
         # The core buffers responses that are behind a fetch that it sent again.
         differs = came + connection.buffered - buffered != exchange.response_bytes
         if differs and outcome.eligible:

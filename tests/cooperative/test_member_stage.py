@@ -154,7 +154,7 @@ def test_a_client_without_ranges_is_none_of_its_business(shared: Shared) -> None
     for at in range(len(frame)):
         one.receive_client(frame[at : at + 1], 1.0)
     assert b"".join(one.drain_broker()) == frame
-    assert one.client_id == "plain"
+    assert one.status().client_id == "plain"
 
 
 @pytest.mark.parametrize("cut", [1, 7, 1 << 20])
@@ -202,7 +202,7 @@ def test_a_broker_may_wait_as_long_as_a_join_says_that_passes(shared: Shared, cl
     join = header(11, 2, client_id) + string(b"of others") + timeouts + string(b"") + string(b"connect")
     one.receive_client(framed(join + bytes(4)), 1.0)
     assert len(sent(one)) == 1
-    assert one.longest_wait == 7.0
+    assert one.status().longest_wait == 7.0
 
 
 def test_the_broker_gets_the_clients_own_id(shared: Shared) -> None:
@@ -210,7 +210,7 @@ def test_the_broker_gets_the_clients_own_id(shared: Shared) -> None:
     body = b"abc"
     one.receive_client(framed(header(3, 1, ALL) + body) + framed(header(3, 1, ALL, 8) + body), 1.0)
     assert sent(one) == [framed(header(3, 1, "x") + body), framed(header(3, 1, "x", 8) + body)]
-    assert one.client_id in {"", "x"}
+    assert one.status().client_id in {"", "x"}
 
 
 def test_another_client_id_on_the_same_connection_ends_it(shared: Shared) -> None:
@@ -274,14 +274,14 @@ def test_ranges_that_can_not_be_are_refused_when_the_client_has_waited(shared: S
     one = shared.connection()
     one.receive_client(fetch("x.kr-9-1"), 1.0)
     assert shared.alarms == [1.5]
-    assert (one.drain_client(), one.drain_broker(), one.busy) == ([], [], True)
+    assert (one.drain_client(), one.drain_broker(), one.status().busy) == ([], [], True)
     one.tick(1.4)
     assert one.drain_client() == []
     one.tick(1.5)
     (response,) = got(one)
     (data,) = decode_response(response[4:], 11).topics[0].partitions
     assert (data.error_code, data.records) == (42, b"")
-    assert not one.busy
+    assert not one.status().busy
     assert shared.members.tally.refused == {42: 1}
 
 
@@ -407,7 +407,7 @@ def test_what_was_sent_behind_a_fetch_before_the_end_is_answered(shared: Shared,
     one.receive_broker(framed(broker.handle(last[4:], 1.0)), 1.0)
     assert len(got(one)) == 1
     assert is_done(one)
-    assert not one.busy
+    assert not one.status().busy
 
 
 def test_a_response_of_the_gateways_own_that_is_due_later_does_not_end_a_connection(shared: Shared) -> None:

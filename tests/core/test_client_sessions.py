@@ -73,7 +73,7 @@ class Gateway:
         for gate in self.gates:
             gate.check_tally()
             gate.close(0.0)
-            assert not gate.connection.busy
+            assert not gate.connection.status().busy
 
 
 def script(world: Modelled, gateway: Gateway, version: int) -> Script:
@@ -250,7 +250,7 @@ def test_a_client_without_sessions_before_a_broker_without() -> None:
         gateway.broker.partition("foo", number % 3).append(b"data")
         told = client.fetch(*FOO, session=(0, -1))
         assert told.topics == gateway.broker.fetch(client.request(*FOO), 0.0).topics
-    assert (len(gateway.manager.cache), client.gate.connection.fetch_version) == (0, 6)
+    assert (len(gateway.manager.cache), client.gate.connection.status().fetch_version) == (0, 6)
     gateway.check()
 
 
@@ -316,7 +316,7 @@ def test_what_a_client_sent_before_it_closed_its_writing_half_is_answered(last: 
     told = [decode_response(response, 12) for response in responses[:2]]
     assert [summary(each) for each in told] == [(0, made, 1), (0, made, 0)]
     assert connection.done
-    assert not connection.busy
+    assert not connection.status().busy
 
 
 def test_what_waits_is_dropped_with_a_client_that_is_gone() -> None:

@@ -41,7 +41,7 @@ HALVES = {
 
 def seen(connection: Connection) -> tuple[bool, bool]:
     """Return whether a first request was received, and whether the client waits for a response."""
-    return connection.begun, connection.busy
+    return connection.status().begun, connection.status().busy
 
 
 @pytest.mark.parametrize("said", HALVES)

@@ -4,7 +4,8 @@ import struct
 
 import pytest
 
-from proxy.core.connection import QUEUED_FREE, Connection
+from proxy.core.connection import Connection
+from proxy.core.connection_status import QUEUED_FREE
 from proxy.core.eligibility import SessionLimits
 from proxy.core.in_flight import AT_ONCE, MAX_IN_FLIGHT, REQUEST_BYTES
 from proxy.net.endpoint import RECEIVE_BYTES
@@ -45,9 +46,9 @@ def test_of_one_read_no_more_are_in_flight_than_of_many(steady: bool) -> None:
     goes_on(connection)
     sent = b"".join(connection.drain_broker())
     assert sent == b"".join(asked[:MAX_IN_FLIGHT])
-    assert connection.outstanding == MAX_IN_FLIGHT
+    assert connection.status().outstanding == MAX_IN_FLIGHT
     assert not connection.reads_client
-    assert connection.queued == MAX_IN_FLIGHT * REQUEST_BYTES + (len(asked) - MAX_IN_FLIGHT) * SMALL
+    assert connection.status().queued == MAX_IN_FLIGHT * REQUEST_BYTES + (len(asked) - MAX_IN_FLIGHT) * SMALL
 
 
 @pytest.mark.parametrize("at_once", [1, 50, MAX_IN_FLIGHT])
@@ -59,7 +60,7 @@ def test_all_of_one_read_are_answered_in_order(steady: bool, at_once: int) -> No
     while answered < len(asked):
         goes_on(connection)
         sent += b"".join(connection.drain_broker())
-        assert connection.outstanding <= MAX_IN_FLIGHT
+        assert connection.status().outstanding <= MAX_IN_FLIGHT
         due = min(at_once, len(sent) // SMALL - answered)
         connection.receive_broker(b"".join(response(answered + each) for each in range(due)), 0.0)
         answered += due
@@ -68,7 +69,7 @@ def test_all_of_one_read_are_answered_in_order(steady: bool, at_once: int) -> No
     assert sent == b"".join(asked)
     assert received == b"".join(map(response, range(len(asked))))
     assert connection.reads_client
-    assert connection.queued == 0
+    assert connection.status().queued == 0
 
 
 def test_responses_are_processed_in_steps_too() -> None:
@@ -255,4 +256,4 @@ def test_what_waits_is_dropped_when_the_connection_closes() -> None:
     connection.receive_broker(response(0), 0.0)
     assert len(connection.drain_broker()) == MAX_IN_FLIGHT
     assert not connection.goes_on
-    assert connection.queued < QUEUED_FREE + MAX_IN_FLIGHT * REQUEST_BYTES
+    assert connection.status().queued < QUEUED_FREE + MAX_IN_FLIGHT * REQUEST_BYTES

@@ -36,7 +36,7 @@ class Line:
 
 def owes(twin: Twin) -> tuple[int, float | None]:
     """What the broker of a connection owes; the steady path changes nothing of it."""
-    one, other = ((core.outstanding, core.due_at) for core in twin.cores)
+    one, other = ((core.status().outstanding, core.status().due_at) for core in twin.cores)
     assert one == other
     return one
 
@@ -139,7 +139,7 @@ def test_a_client_that_sends_no_more_waits_as_long_as_any_of_its_requests_may() 
 
 def longest_waits(line: Line) -> set[float]:
     """How long the client lets the broker wait, with and without the steady path."""
-    return {core.longest_wait for core in line.twin.cores}
+    return {core.status().longest_wait for core in line.twin.cores}
 
 
 def test_a_produce_without_acks_is_never_outstanding() -> None:
@@ -155,11 +155,11 @@ def test_a_request_that_has_not_come_whole_waits_for_the_client() -> None:
     core = Connection(sessions=SessionLimits(max_sessions=0), resolve=None)
     frame = request(PRODUCE, 2, 1, b"\0\1" + bytes(1000))
     core.receive_client(frame[:100], 1.0)
-    assert core.outstanding == 1
-    assert core.awaits_client
+    assert core.status().outstanding == 1
+    assert core.status().awaits_client
     core.receive_client(frame[100:], 7.0)
-    assert core.due_at == 7.0
-    awaits: bool = core.awaits_client
+    assert core.status().due_at == 7.0
+    awaits: bool = core.status().awaits_client
     assert not awaits
 
 

@@ -13,7 +13,7 @@ from typing import Final
 import pytest
 
 from proxy.addresses import Address
-from proxy.core.connection import Connection
+from proxy.core.connection_status import ConnectionStatus
 from proxy.core.in_flight import AT_ONCE, MAX_IN_FLIGHT, REQUEST_BYTES
 from proxy.net import link as transports
 from proxy.net.link import CORE, IDLE, PEER_FULL, Link
@@ -245,7 +245,7 @@ def test_one_with_a_long_wait_and_too_much_in_flight_waits_for_twice_as_long(
     async def scene() -> None:
         async with _held(monkeypatch, reads=True) as (_gate, _cluster, _writer, link):
             at = link.active_at
-            monkeypatch.setattr(Connection, "longest_wait", 1e6)
+            monkeypatch.setattr(ConnectionStatus, "longest_wait", 1e6)
             assert link.overdue(at + 59, idle=0, handshake=0) == ""
             assert link.overdue(at + 61, idle=0, handshake=0) == IDLE
 

@@ -80,7 +80,7 @@ class TestStub:
             kept.written = b""
             response = b"".join(map(bytes, core.drain_client()))
             assert walked(response).partitions == PARTITIONS
-        assert core.session_id == SESSION_ID
+        assert core.status().session_id == SESSION_ID
 
 
 class TestClient:

@@ -338,7 +338,7 @@ class _ConnectionScript:
             "session_partitions",
         ):
             getattr(connection, name)
-        if connection.buffered and not connection.busy and not connection.outstanding:
+        if connection.buffered and not connection.status().busy and not connection.status().outstanding:
             raise AssertionError(f"{connection.buffered} bytes are buffered of no response")
 
     def _end(self) -> None:

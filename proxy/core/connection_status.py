@@ -1,0 +1,172 @@
+"""What a connection says of itself: for `/state`, for metrics, and for the shell's look around. Sans-IO.
+
+Nobody acts on these when bytes come. The shell asks every few seconds, or while memory is short. So they are
+read from the connection's parts when somebody asks, and no command tells of them.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from proxy.core.broker_side import BrokerSide
+from proxy.core.client_side import ClientSide
+from proxy.core.connection_state import ConnectionState, Phase, Stream
+from proxy.core.events import Tally
+from proxy.core.fetches import Fetches
+from proxy.core.in_flight import MAX_IN_FLIGHT, REQUEST_BYTES
+from proxy.protocol.produce import READ_WITHIN
+
+QUEUED_FREE: Final = 65_536
+"""Bytes of a connection's requests that are not worth to be counted."""
+
+
+class ConnectionStatus:
+    """A view of a connection as it is now. It is made anew each time, and not kept.
+
+    Args:
+        state: that of the connection; so are the others.
+        count: counts what has passed by the fast path, and returns the tally.
+    """
+
+    __slots__ = ("_broker_side", "_client_side", "_count", "_fetches", "_state")
+
+    def __init__(
+        self,
+        state: ConnectionState,
+        client_side: ClientSide,
+        broker_side: BrokerSide,
+        fetches: Fetches,
+        count: Callable[[], Tally],
+    ) -> None:
+        self._state = state
+        self._client_side = client_side
+        self._broker_side = broker_side
+        self._fetches = fetches
+        self._count = count
+
+    # The client and its session at the broker
+
+    @property
+    def client_id(self) -> str:
+        """What the client calls itself, "" before it has."""
+        return self._state.client_id
+
+    @property
+    def software_name(self) -> str:
+        """The client's software (KIP-511), "" if it did not tell."""
+        return self._client_side.software_name
+
+    @property
+    def software_version(self) -> str:
+        """The version of that software, "" if the client did not tell."""
+        return self._client_side.software_version
+
+    @property
+    def fetch_version(self) -> int:
+        """The version of the last fetch, -1 before."""
+        return self._fetches.version
+
+    @property
+    def session_id(self) -> int:
+        """The session at the broker, 0 without one."""
+        return self._fetches.handler.session_id if self._fetches.handler.has_session else 0
+
+    @property
+    def session_epoch(self) -> int:
+        """The epoch of the next incremental fetch, 0 without a session."""
+        return self._fetches.handler.epoch
+
+    @property
+    def session_partitions(self) -> int:
+        """How many partitions the session has, 0 without one."""
+        handler = self._fetches.handler
+        return handler.table.size if handler.has_session and handler.table is not None else 0
+
+    # What is in flight
+
+    @property
+    def begun(self) -> bool:
+        """Whether a whole request has come, or more than READ_WITHIN bytes of one that is forwarded.
+
+        It is also true when the connection is not Kafka.
+        """
+        large = self._state.from_client.left > 0 and self._count().client.bytes_in > READ_WITHIN
+        return self._state.phase is not Phase.NEW or large or self._state.stream is Stream.WIRE
+
+    @property
+    def busy(self) -> bool:
+        """Whether the client waits for a response. A partial request has none to wait for.
+
+        If it is not Kafka, the client counts as waiting from the time when both sides have sent something:
+        nobody knows then which side is to send next.
+        """
+        if self._state.stream is Stream.WIRE:
+            tally = self._count()
+            return tally.client.bytes_in > 0 and tally.broker.bytes_in > 0
+        if self._state.from_client.left:
+            return len(self._state.responses.expected) > (self._state.forwarding is not None)
+        state = self._state
+        return bool(state.responses.owed or state.steady.in_flight) or any(
+            stage.busy for stage in state.stages
+        )
+
+    @property
+    def full(self) -> bool:
+        """Whether as many requests are in flight as may be."""
+        return len(self._state.responses.owed) + len(self._state.steady.in_flight) >= MAX_IN_FLIGHT
+
+    @property
+    def outstanding(self) -> int:
+        """How many requests the broker has not answered, the gateway's own included."""
+        return len(self._state.responses.expected) + len(self._state.steady.in_flight)
+
+    @property
+    def longest_wait(self) -> float:
+        """How many seconds the requests in flight let the broker wait, at most: see `Handler.wait`.
+
+        So may a request wait in a stage.
+        """
+        waits = [request.handler.wait for request in self._state.responses.expected]
+        waits += [form.wait for _, _, form in self._state.steady.in_flight]
+        return max([0.0, *waits, *(stage.longest_wait for stage in self._state.stages)])
+
+    @property
+    def due_at(self) -> float | None:
+        """When the broker is to respond at the latest, in seconds; None if it owes no response.
+
+        A broker answers one request after the other. So the first one counts, from the time when it was sent
+        or when the last bytes came, whichever is later. What its client lets the broker wait is added.
+        """
+        if self._state.responses.expected:
+            request = self._state.responses.expected[0]
+            sent_at, wait = request.sent_at, request.handler.wait
+        elif self._state.steady.in_flight:
+            _, sent_at, form = self._state.steady.in_flight[0]
+            wait = form.wait
+        else:
+            return None
+        return max(sent_at, self._state.steady.began) + wait
+
+    @property
+    def awaits_client(self) -> bool:
+        """Whether the request that the broker is to answer next has not come whole from the client."""
+        state, expected = self._state, self._state.responses.expected
+        return bool(state.from_client.left and expected) and expected[0] is state.forwarding
+
+    @property
+    def completes_soon(self) -> bool:
+        """Whether the incoming response is small enough to buffer even when memory is short."""
+        expected = self._state.responses.expected
+        if not self._state.from_broker.left or not expected:
+            return False
+        return self._state.response_size <= expected[0].handler.small
+
+    @property
+    def queued(self) -> int:
+        """Bytes that the client's requests keep, if they are many: those in flight, and what waits.
+
+        What has come of the responses to them and waits is counted, too.
+        """
+        state = self._state
+        kept = len(state.from_client) + self._broker_side.waiting
+        kept += (len(state.responses.owed) + len(state.steady.in_flight)) * REQUEST_BYTES
+        return kept if kept > QUEUED_FREE else 0
