@@ -1,4 +1,4 @@
-"""A member commits offsets, and asks for committed ones: what the broker and the client are told. Sans-IO."""
+"""A member's commits, and its requests for committed offsets. Sans-IO."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -29,7 +29,7 @@ _NOT_ALLOWED: Final = 35
 _SHARED: Final = 44
 """POLICY_VIOLATION: transactions commit for all keys of a partition."""
 _REBALANCING: Final = 27
-"""REBALANCE_IN_PROGRESS: the gateway does not know what the member has until it joins again."""
+"""REBALANCE_IN_PROGRESS: the gateway does not know the member's ranges until the member joins again."""
 _TOO_LARGE: Final = 12
 """OFFSET_METADATA_TOO_LARGE."""
 
@@ -78,9 +78,9 @@ class CommitRequest:
         self.waits = False
         """Whether it waits for another member's commit."""
         self._asks = False
-        """The broker is asked what it has before it gets the commit."""
+        """Whether the broker is being asked for committed offsets before the commit."""
         self._moved: dict[TopicPartition, Positions] = {}
-        """What Kafka has once it has taken the commit."""
+        """The committed positions after Kafka has accepted the commit."""
         self._maps = True
         """Whether the commit is sent with maps."""
 
@@ -113,7 +113,7 @@ class CommitRequest:
         return None
 
     def response(self, frame: bytes, now: float) -> Reply | None:
-        """Take what the broker has, or what it says of the commit."""
+        """Process the broker's response: the committed offsets, or the response to the commit."""
         group, member = self._group, self._member
         assert group is not None  # noqa: S101 - `go` has sent something
         assert member is not None  # noqa: S101 - the same
@@ -124,19 +124,19 @@ class CommitRequest:
         return reply
 
     def close(self, now: float) -> None:
-        """Drop the commit if it waits for its turn: the client sends no more."""
+        """Drop the commit if it waits for its turn, because the client sends no more."""
         if self.waits:
             self.waits = False
             self._leave(now)
 
     def end(self, now: float) -> None:
-        """Note that the connection has ended: Kafka may have taken the commit, or not."""
+        """Note that the connection has ended. Kafka may have accepted the commit or not."""
         if self._group is not None and not self.waits:
             self._group.forget(self._commit.places)
         self._leave(now)
 
     def _refusal(self, member: Member, group: Group | None) -> int:
-        """Return the error for a commit that the broker must not get; 0 if it may."""
+        """Return the error for a commit that the broker must not get, or 0."""
         commit, identity = self._commit, self._identity
         if not identity.may_commit(commit.group):
             return _NOT_ALLOWED
@@ -176,7 +176,7 @@ class CommitRequest:
         self._send(with_positions(self._commit, self._moved, maps=self._maps), self.response)
 
     def _asked(self, group: Group, member: Member, frame: bytes) -> Reply | None:
-        """Learn what the broker has, and send the commit."""
+        """Learn the committed offsets from the broker, and send the commit."""
         commit, self._asks = self._commit, False
         said = read_fetched_offsets(frame, FLEXIBLE_ASKS if commit.flexible else ASKS)
         error = next((each.error_code for each in said.groups if each.error_code), 0)
@@ -187,7 +187,7 @@ class CommitRequest:
         return None
 
     def _committed(self, group: Group, member: Member, frame: bytes) -> Reply | None:
-        """Note what the broker has taken. If it has no room for maps, send the commit without any."""
+        """Note the accepted commits. If the broker has no room for maps, send the commit without maps."""
         commit = self._commit
         errors = {(entry.topic, entry.partition): entry.error_code for entry in read_answered(frame, commit)}
         self._members.tally.commits["error" if any(errors.values()) else "ok"] += 1
@@ -202,12 +202,12 @@ class CommitRequest:
 
 
 class OffsetFetchRequest:
-    """A member asks for committed offsets: it is told its own.
+    """A member's request for committed offsets. The response has the member's own offsets.
 
     Args:
-        asked: the request.
-        identity: whose it is.
-        members: those of the process.
+        asked: the parsed request.
+        identity: the client.
+        members: the members of the process.
     """
 
     __slots__ = ("_asked", "_changes", "_identity", "_members")
@@ -217,13 +217,13 @@ class OffsetFetchRequest:
         self._changes = {
             each.group: group.changes for each in asked.groups if (group := members.group(each.group))
         }
-        """See `Group.changes`: of the cooperative groups, when the request is sent."""
+        """`Group.changes` of the cooperative groups at the time of the request."""
 
     def edit(self, frame: bytes, _now: float) -> bytes:
-        """Return the response with the member's own offsets, and note these.
+        """Return the response with the member's own offsets, and note these offsets.
 
         Raises:
-            ProtocolError: it is no such response.
+            ProtocolError: the frame is no such response.
         """
         asked = self._asked
         said = read_fetched_offsets(frame, asked.version)
@@ -248,7 +248,7 @@ class OffsetFetchRequest:
 
     @staticmethod
     def _learn(group: Group, member: Member, said: FetchedGroup, changes: int | None) -> None:
-        """Note what Kafka has, unless a commit may have changed it since it was asked."""
+        """Note the committed offsets, unless a commit may have changed them since the request."""
         group.joined(member)
         if not group.busy and group.changes == changes:
             group.learn(entry for entry in said.entries if entry.offset >= 0)

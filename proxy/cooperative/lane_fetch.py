@@ -1,4 +1,4 @@
-"""A member's fetch: what the broker is asked, and what the member gets of the response. Sans-IO.
+"""A member's fetch: the request to the broker, and the member's part of the response. Sans-IO.
 
 Fetch v4 to v12. Later versions name topics by id, and are not offered to a client with a lane.
 """
@@ -33,7 +33,7 @@ from proxy.protocol.fetch_response import FetchResponseWalk, PartitionResponse, 
 from proxy.protocol.primitives import NO_TAGS, Buffer, Malformed, encode_uvarint, read_count, read_uvarint
 
 MAX_VERSION: Final = 12
-"""KIP-516: from v13 on topics are named by id."""
+"""KIP-516: from v13 on, topics are named by id."""
 _PLACEHOLDERS_SINCE: Final = 12
 """Clients of older versions do not accept a batch without records, or were not tested (cooperative.md)."""
 _SCANNED_LIMITS: Final = 8
@@ -43,26 +43,26 @@ _EPOCHS_SINCE: Final = 9
 _REPLICAS_SINCE: Final = 11
 _NOWHERE: Final = (-1).to_bytes(8, signed=True)
 HELD_SECONDS: Final = 0.25
-"""The shortest delay of an error of the gateway's own, in seconds. Some clients retry at once: this makes
-fewer than five fetches a second, also of clients with a shorter max_wait_ms."""
+"""The shortest delay of the gateway's own errors, in seconds. Some clients retry at once. The delay limits
+them to fewer than five fetches a second, even with a shorter max_wait_ms."""
 _UNSPLIT: Final = 44
-"""POLICY_VIOLATION: a batch can't be split, and must not pass."""
+"""POLICY_VIOLATION: a batch can't be split, and must not be forwarded."""
 
 
 _Edit: TypeAlias = tuple[int, int, list[Buffer]]
-"""The start and end of bytes of a frame, and what replaces them."""
+"""The start and end of a span in a frame, and its replacement."""
 
 
 class Verdict(Enum):
-    """What becomes of a response to a member's fetch."""
+    """The decision on a response to a member's fetch."""
 
     SEND = "send"
     """Send it to the client now."""
     GO_ON = "go on"
-    """It has nothing for the member: fetch what comes after."""
+    """It has nothing for the member, so fetch from the next offsets."""
     WAIT = "wait"
     """It has only an error of the gateway's own, or the next records can't be fetched. Send it when the
-    fetch's max_wait_ms is over: some clients retry at once, hundreds of times a second."""
+    fetch's max_wait_ms is over, because some clients retry at once, hundreds of times a second."""
 
 
 class LaneFetch:
@@ -115,9 +115,9 @@ class LaneFetch:
             raise Malformed(f"a fetch that is not a plain consumer's: {fetch.unsupported_reason}")
         self._fetch, self._members, self._send = fetch, members, send
         self.waits = False
-        """Whether it is parked: another member's fetch is bringing its records."""
+        """Whether it is parked, because another member's fetch is bringing its records."""
         self._closing = False
-        """Whether the member gets the next response in any case, as its connection ends."""
+        """Whether the member gets the next response in any case, because its connection ends."""
         self._member = member
         self._subscriber = subscriber
         self._began = now
@@ -127,7 +127,7 @@ class LaneFetch:
         self.refuse_at = max(self.wait_until, now + HELD_SECONDS)
         """When an error of the gateway's own may be sent."""
         self._scanned = 0
-        """How many bytes of records came for this fetch."""
+        """How many bytes of records were received for this fetch."""
         self._offsets: dict[bytes, dict[int, int]] = {}
         """The member's fetch offsets, by topic and partition."""
         for topic, entries in _elements(fetch.topics, fetch.frame):
@@ -137,36 +137,40 @@ class LaneFetch:
             ):
                 offsets[partition] = offset
         self._goes_on = member.goes_on(self.places)
-        """Whether the member has asked for the committed offsets of all partitions: see `Member.unasked`."""
+        """Whether the member has requested the committed offsets of all partitions, see `Member.unasked`."""
         for topic, partitions in self._offsets.items():
             for partition, offset in partitions.items():
                 if (topic, partition) not in member.unasked:
                     member.fetches((topic, partition), offset)
         self.failed: set[TopicPartition] = set()
-        """The partitions that had an error, or named another broker: their log may have changed."""
+        """The partitions with an error, or with another broker's name. Their log may have changed."""
         self._asked: set[tuple[bytes, int]] = set()
-        """The partitions for which the broker is asked for a later offset than the member's."""
+        """The partitions that are requested from a later offset than the member's."""
         self._own: set[tuple[bytes, int]] = set()
-        """The partitions for which it must be asked for the member's own: a later one got an error."""
+        """The partitions that must be requested from the member's own offset, because a later one got an
+        error."""
         self._kept = self._refused = False
-        """Whether the last response has something for the member, and whether something was withheld."""
+        """Whether the last response has something for the member, and whether records were withheld."""
 
     @property
     def in_session(self) -> bool:
-        """Whether the client names a session. The gateway gave it none."""
+        """Whether the client names a session. The gateway gave it no session."""
         return self._fetch.session_id != 0
 
     @property
     def places(self) -> Iterator[TopicPartition]:
-        """The partitions that it asks for."""
+        """The requested partitions."""
         return ((topic, partition) for topic, offsets in self._offsets.items() for partition in offsets)
 
     def refusal(self, code: int) -> bytes:
-        """Return the response that has an error for each partition."""
+        """Return a response with an error for each partition."""
         return refusal(self._fetch, code)
 
     def _wants(self) -> Wants | None:
-        """Return what the broker would be asked for. None if no other member could send the same fetch."""
+        """Return the request to the broker in a comparable form.
+
+        Return None if no other member could send the same fetch.
+        """
         fetch = self._fetch
         if self._own:
             return None
@@ -183,7 +187,7 @@ class LaneFetch:
         return Wants(found, (fetch.min_bytes, fetch.max_bytes, fetch.isolation_level), self.wait_until)
 
     def go(self, now: float) -> Reply | None:
-        """Return what other members' fetches have brought, or wait for such a fetch, or ask the broker."""
+        """Return records from other members' fetches, or wait for such a fetch, or ask the broker."""
         self.waits = False
         while (shares := self._find(now)) is not None:
             if not shares:
@@ -196,10 +200,12 @@ class LaneFetch:
         return None
 
     def response(self, frame: bytes, now: float) -> Reply | None:
-        """Take the broker's response; return what the client gets. None: more is asked for.
+        """Process the broker's response.
+
+        Return the client's response, or None if more is requested from the broker.
 
         Raises:
-            ProtocolError: it is no response of this version, or has what was not asked for.
+            ProtocolError: it is no response of this version, or has partitions that were not requested.
         """
         verdict, pieces = self._judged(frame, now)
         waiting = self._subscriber.arrived()
@@ -214,7 +220,7 @@ class LaneFetch:
         return reply
 
     def close(self, now: float) -> None:
-        """Have the client get what there is: it sends no more."""
+        """Give the client a response now, because it sends no more."""
         self._closing = True
         if self.waits:
             self.waits = False
@@ -225,7 +231,7 @@ class LaneFetch:
         """Note that the connection has ended."""
 
     def _find(self, now: float) -> dict[TopicPartition, Share] | None:
-        """Look for shares of other members' fetches: see `Subscriber.find`."""
+        """Look for shares of other members' fetches, see `Subscriber.find`."""
         gets = self._gets(now)  # else the broker is asked, and the response has nothing
         return self._subscriber.find(self._member, self._wants() if gets else None, now)
 
@@ -233,7 +239,8 @@ class LaneFetch:
         return self._goes_on and self._member.gets(self._epoch, now)
 
     def _request(self, now: float) -> bytes:
-        """Return the fetch for the broker: sessionless, from the next offsets that may have something."""
+        """Return the sessionless fetch for the broker, from the next offsets that may have records."""
+
         fetch = self._fetch
         frame = bytearray(fetch.frame)
         layout = fetch.layout
@@ -261,10 +268,10 @@ class LaneFetch:
         return bytes(frame)
 
     def _judged(self, frame: bytes, now: float) -> tuple[Verdict, list[Buffer]]:
-        """Return what becomes of a whole response, and what the member gets of it.
+        """Return the decision on a complete response, and the member's part of it.
 
         Raises:
-            ProtocolError: it is no response of this version, or has what was not asked for.
+            ProtocolError: it is no response of this version, or has partitions that were not requested.
         """
         fetch, tally = self._fetch, self._member.tally
         walk = FetchResponseWalk(fetch.layout, fetch.isolation_level, keep=True, spans=True)
@@ -340,7 +347,7 @@ class LaneFetch:
         return split_records(records, *split, [self._offset(entry)]) if found is None else found
 
     def _batches(self, place: TopicPartition, offset: int, found: Filtered) -> list[bytes]:
-        """Return the batches that the member gets of a partition, and note how far it is."""
+        """Return the member's batches of a partition, and note the member's progress."""
         member, lane = self._member, found.lanes[0]
         scan = member.scan(*place)
         scan.learn(offset, found, lane)
@@ -354,7 +361,7 @@ class LaneFetch:
         return batches
 
     def _note(self, walk: FetchResponseWalk) -> None:
-        """Note what a response says of shared partitions, for all members."""
+        """Note the state of shared partitions from a response, for all members."""
         shared = set(self._subscriber.places)
         if not shared:
             return
@@ -370,7 +377,7 @@ class LaneFetch:
                     self._subscriber.note((run.key, number), item[state])
 
     def _served(self, shares: Mapping[TopicPartition, Share], now: float) -> tuple[Verdict, list[Buffer]]:
-        """Return what becomes of a response that is made of shares, and its bytes.
+        """Return the decision on a response that consists of shares, and its bytes.
 
         Args:
             shares: by partition. A partition without a share has no records.
@@ -404,7 +411,7 @@ class LaneFetch:
         return verdict, [sum(map(len, content)).to_bytes(4), *content]
 
     def _state(self, place: TopicPartition) -> bytes:
-        """Return high watermark and, as the version has them, the other offsets of an entry."""
+        """Return the high watermark and the other offsets of an entry that the version has."""
         size = self._fetch.layout.aborted - HIGH_WATERMARK.start
         return (self._subscriber.state(place) + _NOWHERE)[:size]
 
@@ -418,7 +425,7 @@ class LaneFetch:
         return b"".join((layout.count(len(aborted)), *(each + tags for each in aborted), replica))
 
     def _placeholders(self, walk: FetchResponseWalk) -> Iterator[_Edit]:
-        """Yield the edits that put placeholders into entries without records, if the scan is ahead."""
+        """Yield edits that put placeholders into entries without records, if the scan is ahead."""
         if self._fetch.layout.version < _PLACEHOLDERS_SINCE or not self._asked:
             return
         layout = self._fetch.layout
@@ -463,10 +470,10 @@ class LaneFetch:
         return len(body).to_bytes(4) + body
 
     def _forget_failed(self, entries: list[PartitionResponse]) -> bool:
-        """Forget what was scanned of partitions that have an error or name another broker.
+        """Forget the scans of partitions that have an error or name another broker.
 
-        Return whether to fetch again with the member's own offsets: the error may be due to a later offset,
-        and the member would take it for its own.
+        Return whether to fetch again with the member's own offsets. The error may be due to a later offset,
+        and the member would relate it to its own.
         """
         due = False
         for entry in entries:
@@ -522,7 +529,7 @@ def _aborted(frame: bytes, entry: PartitionResponse, layout: FetchLayout) -> lis
 def _elements(topics: Topics, frame: Buffer) -> Iterator[tuple[bytes, npt.NDArray[Any]]]:
     """Yield topic and entries of each element of a fetch, as columns over the frame itself.
 
-    `Topics.keys` joins neighbouring elements of one topic; here they are apart.
+    `Topics.keys` joins neighbouring elements of one topic. Here they stay separate.
     """
     fields = topics.layout.request_fields
     if topics.element:
@@ -540,7 +547,7 @@ def _elements(topics: Topics, frame: Buffer) -> Iterator[tuple[bytes, npt.NDArra
 
 
 def _count(tally: FilterTally, found: Filtered, lane: LaneRecords) -> None:
-    """Count what a lane got of the records of a partition."""
+    """Count a lane's records of a partition."""
     tally.records["kept"] += lane.records
     tally.records["filtered"] += found.records - lane.records
     tally.batches["untouched"] += lane.untouched

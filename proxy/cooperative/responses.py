@@ -1,4 +1,4 @@
-"""What becomes of a response that a member waits for. Sans-IO."""
+"""Handlers of the responses that a member waits for. Sans-IO."""
 
 from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
@@ -15,7 +15,8 @@ class Reply(NamedTuple):
 
 
 Take: TypeAlias = Callable[[bytes, float], Reply | None]
-"""Takes a whole response and the time; returns what the client gets. None is nothing yet: another request was
-sent, or the member waits for another one. It raises ProtocolError if it can't read the response."""
+"""Takes a complete response and the time, and returns the client's response. It returns None if there is none
+yet, because another request was sent, or the member waits for another one. It raises ProtocolError if it
+can't read the response."""
 Send: TypeAlias = Callable[[bytes, Take | None], None]
-"""Sends a request to the broker, with what takes the response. None: the client gets it as it is."""
+"""Sends a request to the broker, with the handler of its response. None to forward the response unchanged."""

@@ -1,12 +1,12 @@
-"""The fetches of one connection whose client has, or asks for, a session with the gateway. Sans-IO.
+"""The fetches of a client that has, or requests, a session with the gateway. Sans-IO.
 
-Such a fetch becomes a full one, which then goes the way of every client's full fetch (`Fetches`): it may go
-through a session with the broker. The response that the client would have got to it becomes the response of
-the client's session. The rules are those of `proxy.fetch_manager`.
+Such a fetch becomes a full one, which is then handled like any client's full fetch (`Fetches`). So it may go
+through a session with the broker. The response to the full fetch becomes the response of the client's
+session. `proxy.fetch_manager` has the rules.
 
-With ``--client-sessions auto`` the broker is asked first. Its own session passes 1:1; only where it gives
-none does the gateway. So a client is not told of a refusal: franz-go would never ask again (fetch-semantics
-6.7).
+With ``--client-sessions auto`` the broker is asked first. Its own session is forwarded unchanged, and the
+gateway gives a session only if the broker gives none. So a client does not see a refusal, after which
+franz-go would never ask again (fetch-semantics 6.7).
 """
 
 from contextlib import suppress
@@ -39,7 +39,7 @@ from proxy.protocol.fetch_request import (
 from proxy.protocol.primitives import Buffer, ProtocolError, Truncated
 
 _FLOODS: Final = 3
-"""After so many sessions in a row that it did not use, a client gets no more of them."""
+"""After this many consecutive unused sessions, a client gets no more sessions."""
 _FETCH: Final = int(ApiKey.FETCH)
 _MAX_FETCH_HEAD: Final = 1 << 16
 """So much of a fetch is kept until what it says of its session has come. No client has a longer header."""
@@ -48,12 +48,12 @@ _CONSUMER: Final = -1
 
 
 class Serve(Around):
-    """Makes the response of the client's session of the full one.
+    """Makes the response of the client's session from the full response.
 
     Args:
         fetching: makes the full response.
         context: the fetch in the client's session.
-        sessions: of the client.
+        sessions: the sessions of the client.
     """
 
     __slots__ = ("_context", "_sessions")
@@ -70,14 +70,14 @@ class Serve(Around):
         return 0 if isinstance(self._context, SessionlessFetchContext) else self._context.buffered
 
     def feed(self, chunk: bytes, *, last: bool) -> list[Buffer]:
-        """Return what the client gets of the response of its session now."""
+        """Return the client's bytes that are ready now."""
         pieces = self._fetching.feed(chunk, last=last)
         if self._fetching.resend is not None:
             return pieces
         return self._sessions.receive(self._context, pieces, last=last)
 
     def end(self, request: InFlight) -> bool:
-        """Let the client's next fetch come, unless this one is sent again."""
+        """Allow the client's next fetch, unless this one is sent again."""
         ended = self._fetching.end(request)
         if ended and not isinstance(self._context, SessionlessFetchContext):
             self._sessions.holds = False
@@ -106,15 +106,14 @@ class ClientSessions(Stage):
         self._context: FetchContext | None = None
         """Makes the response of the client's session to the fetch that is sent now."""
         self._made: FetchSession | None = None
-        """The session that the client got last, if it was one of the gateway's."""
+        """The last session that the client got, if the gateway gave it."""
         self._unused = 0
-        """Sessions in a row that the client did not use."""
+        """The number of consecutive sessions that the client did not use."""
         self.holds = False
-        """A served fetch has no response yet. Another one waits for it.
+        """A fetch in a session with the gateway has no response yet, so the next one waits.
 
         A broker handles one request of a connection at a time (fetch-semantics, trap 16). The next fetch may
-        name the epoch after this one.
-        """
+        name the epoch after this one."""
 
     def on_versions(self) -> None:
         """Note what the client is offered: v7 also for a broker that stops before it."""
@@ -164,16 +163,16 @@ class ClientSessions(Stage):
         return Serve(fetching, context, self)
 
     def on_fetched(self, fetching: FetchHandler) -> None:
-        """Note that the client gets a session of the broker's own."""
+        """Note that the client gets a session from the broker."""
         walk = fetching.response.walk
         if walk is not None and walk.session_id > 0 and not fetching.through_session:
             self._manager.cache.leave(walk.session_id)
 
     def _lacks_sessions(self, version: int) -> bool:
-        """Return whether a fetch of that version can't go to the broker as it is, since it has no sessions.
+        """Return whether the broker lacks sessions, so that a fetch of this version must be lowered.
 
-        A client need not ask each broker for its versions. One that has heard from another one that there is
-        v7 may send it at once; every broker since 1.0 takes v6 as well.
+        A client need not ask each broker for its versions. If another broker offered v7, the client may send
+        v7 at once. Every broker since 1.0 supports v6.
         """
         if version != SESSION_VERSION:
             return False
@@ -181,12 +180,12 @@ class ClientSessions(Stage):
         return self._manager.raised if features is None else features.is_raised
 
     def _serve(self, frame: bytes, version: int, body: int) -> tuple[int, FetchContext | None] | None:
-        """Take a whole fetch of v7 or later.
+        """Process a complete fetch of v7 or later.
 
         Returns:
-            None if it is to be forwarded as it is. Otherwise the version of the full fetch that is sent, and
-            what makes the client's response to it; no context if nothing is sent: the client has its
-            response.
+            None if the fetch is forwarded unchanged. Otherwise the version of the full fetch to send, and the
+            context that makes the client's response. The context is None if the client already has its
+            response, and nothing is sent.
         """
         manager, layout = self._manager, LAYOUTS[version]
         if len(frame) < body + layout.request_head:
@@ -218,11 +217,11 @@ class ClientSessions(Stage):
         return sent_version, None
 
     def _unserved(self, data: bytes, version: int, body: int) -> bytes:
-        """Return a fetch that is not read, or its beginning, as the broker is to see it.
+        """Return the bytes for the broker of a fetch that is not read, or of its beginning.
 
-        The gateway can't serve it. So the broker gets it without a session if it asks for one that only the
-        gateway gives (``--client-sessions on``), or if it names one that the gateway has: nobody would serve
-        that session's next fetch. The response says to the client that it has none.
+        The gateway can't serve its session. So the session is removed if only the gateway gives sessions
+        (``--client-sessions on``), or if the fetch names a session of the gateway. Otherwise nobody would
+        serve that session's next fetch. The response then shows the client that it has no session.
 
         Args:
             data: the beginning, with the session's id and epoch at least.
@@ -230,7 +229,7 @@ class ClientSessions(Stage):
             body: offset of the body.
 
         Raises:
-            Truncated: `data` ends before that.
+            Truncated: `data` ends before the session's epoch.
         """
         manager, layout = self._manager, LAYOUTS[version]
         at = body + layout.request_session
@@ -244,7 +243,7 @@ class ClientSessions(Stage):
         return b"".join((data[:at], SESSION.pack(0, SESSIONLESS_EPOCH), data[at + SESSION.size :]))
 
     def receive(self, context: FetchContext, pieces: list[Buffer], *, last: bool) -> list[Buffer]:
-        """Return what the client gets of the next bytes of a full response."""
+        """Return the client's bytes for the next bytes of a full response."""
         sent: list[Buffer] = []
         for number, piece in enumerate(pieces, 1):
             sent += context.receive(piece, self._now_ms, last=last and number == len(pieces))
@@ -258,7 +257,7 @@ class ClientSessions(Stage):
         return sent
 
     def end(self) -> None:
-        """Forget what was in flight: the connection has ended. The client's session goes on."""
+        """Forget the fetch in flight, because the connection has ended. The client's session continues."""
         self.holds, self._made = False, None
 
     @property
@@ -266,9 +265,9 @@ class ClientSessions(Stage):
         return round(self._state.now * 1000)
 
     def _floods(self, fetch: FetchRequest) -> bool:
-        """Whether the client asks for a session with each fetch and uses none (fetch-semantics 6.7).
+        """Return whether the client requests a session with each fetch and uses none (fetch-semantics 6.7).
 
-        The session that it did not use is given up. One that it has ended takes no slot.
+        The unused session is given up. A session that the client has ended takes no slot.
         """
         if fetch.session_id or fetch.session_epoch != INITIAL_EPOCH:
             return False

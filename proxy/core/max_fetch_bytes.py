@@ -20,7 +20,7 @@ class MaxFetchBytes(Stage):
     """Lowers max_bytes in the fetches of one client.
 
     Args:
-        state: that of the connection.
+        state: the state of the connection.
         fetches: knows the broker.
         limits: has the limit by client id. A reload changes it.
     """
@@ -46,7 +46,7 @@ class MaxFetchBytes(Stage):
         return fetch.with_limits(min_bytes=min(fetch.min_bytes, limit), max_bytes=limit)
 
     def on_request(self, data: bytes, size: int, api_key: int, version: int) -> bytes | None:
-        """Give a fetch of v2 or v3 a limit: both are forwarded unread otherwise."""
+        """Give a fetch of v2 or v3 a limit. Without one, it is forwarded unread."""
         old = api_key == _FETCH and UNLIMITED <= version <= LIMITED
         if not old or not any(self._limits.max_fetch_bytes.values()):
             return data
