@@ -1,11 +1,11 @@
-"""Transcripts of one connection: what comes in from either side, and the exact bytes that have to come out.
+"""Transcripts of one connection: the bytes from either side, and the exact bytes that must result.
 
     play = Playbook()
     play.client(request).to_broker(request)
     play.broker(response).to_client(response)
 
-Every step is played at once. What comes out must be named before the next step: a byte too many is seen as
-well as one that is missing. A failure shows both sides frame by frame, fetches by what they say.
+Every step is played at once. Its output must be named before the next step, so additional and missing bytes
+are both detected. A failure shows both sides frame by frame, and the contents of fetches.
 """
 
 from collections.abc import Callable, Iterable
@@ -34,7 +34,7 @@ HOT: Final[list[Want]] = [("t", 0), ("t", 1, 9), ("u", 0)]
 
 
 def request(api_key: int, version: int, correlation: int, body: bytes = b"", client: bytes = b"c") -> bytes:
-    """A request with header v1: of an API that is not flexible, or of which nobody looks further."""
+    """Build a request with header v1, for an API that is not flexible, or is not read further."""
     head = api_key.to_bytes(2) + version.to_bytes(2) + correlation.to_bytes(4, signed=True)
     return framed(head + len(client).to_bytes(2) + client + body)
 
@@ -45,13 +45,13 @@ def response(correlation: int, body: bytes = b"") -> bytes:
 
 
 def api_versions(release: str, correlation: int = 0, version: int = 0) -> tuple[bytes, bytes]:
-    """ApiVersions and its response, as a broker of that release gives it."""
+    """Return ApiVersions and its response, as a broker of that release sends it."""
     asked = request(18, version, correlation)
     return asked, framed(ModelBroker(release).handle(asked[4:], 0.0))
 
 
 def split(data: bytes) -> list[bytes]:
-    """Frames as they follow each other; what is no whole frame comes last."""
+    """Split consecutive frames. An incomplete one comes last."""
     frames = []
     while data:
         size = 4 + int.from_bytes(data[:4])
@@ -64,15 +64,15 @@ class Playbook:
     """One connection, played step by step.
 
     Args:
-        sessions: the switch and the slots; by default ten, on.
-        resolve: where brokers are told to be.
-        opening: tells which listeners are being opened.
-        max_request_bytes: the longest frame taken from the client.
-        request_budget: bytes of fetches that may be kept until they are whole.
-        versions: what the broker said to other clients.
-        leaders: what all connections know of leaders.
-        core: what is played; by default it is compared with what it does without the steady path.
-        more: what else a `Connection` takes.
+        sessions: the switch and the slots. By default ten slots, switched on.
+        resolve: returns the address of a broker for clients.
+        opening: returns whether a listener is being opened.
+        max_request_bytes: the longest frame that the client may send.
+        request_budget: the limit of bytes of incomplete fetches.
+        versions: the features that other connections have learned.
+        leaders: the leaders that all connections share.
+        core: the core to play. By default it is compared with a core without the fast path.
+        more: other arguments of `Connection`.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class Playbook:
     # Steps
 
     def client(self, *frames: bytes, chunk: int = 1 << 30) -> Self:
-        """The client sends; in chunks of so many bytes."""
+        """The client sends, in chunks of this size."""
         data = self._settled(b"".join(frames))
         self._sent["client"] += len(data)
         for at in range(0, len(data), chunk):
@@ -125,13 +125,15 @@ class Playbook:
         return self
 
     def close(self) -> Self:
-        """The client has gone, or the gateway is about to."""
+        """The client has left, or the gateway is about to."""
         self._settled(b"")
         self.connection.close_session(self.now)
         return self
 
     def to_broker(self, *frames: bytes, more: bool = False) -> Self:
-        """The broker has been sent exactly this, and the client nothing unless there is `more` to come."""
+        """Check that the broker has been sent exactly this, and the client nothing, unless there is `more` to
+        come.
+        """
         got = self.takes_broker()
         for frame in split(got):
             if len(frame) >= 12:
@@ -142,7 +144,9 @@ class Playbook:
         return self if more else self._quiet("client")
 
     def to_client(self, *frames: bytes, more: bool = False) -> Self:
-        """The client has been sent exactly this, and the broker nothing unless there is `more` to come."""
+        """Check that the client has been sent exactly this, and the broker nothing, unless there is `more` to
+        come.
+        """
         got = self.takes_client()
         due = b"".join(frames)
         if got != due:
@@ -150,38 +154,38 @@ class Playbook:
         return self if more else self._quiet("broker")
 
     def nothing(self) -> Self:
-        """Nothing has gone to either side."""
+        """Check that nothing was sent to either side."""
         return self._quiet("client")._quiet("broker")
 
     def takes_broker(self) -> bytes:
-        """Give what is due to the broker, for tests that look into it."""
+        """Return the bytes for the broker, for tests that read them."""
         return b"".join(map(bytes, self.connection.drain_broker()))
 
     def takes_client(self) -> bytes:
-        """Give what is due to the client."""
+        """Return the bytes for the client."""
         return b"".join(map(bytes, self.connection.drain_client()))
 
     def events(self, *kinds: type[Any]) -> list[Event]:
-        """Give what was told since the last call, of some kinds."""
+        """Return the events since the last call, of some kinds."""
         return [event for event in self.connection.drain_events() if not kinds or isinstance(event, kinds)]
 
     # What begins most transcripts
 
     def knows(self, release: str = "4.3") -> Self:
-        """The client has asked for the broker's versions."""
+        """Let the client request the broker's versions."""
         asked, told = api_versions(release)
         self.client(asked).to_broker(asked)
         return self.broker(told).to_client(told)
 
     def exchange(self, asked: bytes, told: bytes) -> Self:
-        """A request and its response pass as they are."""
+        """Check that a request and its response are forwarded unchanged."""
         self.client(asked).to_broker(asked)
         return self.broker(told).to_client(told)
 
     def established(
         self, version: int, wants: Iterable[Want], *, release: str = "4.3", session_id: int = SESSION_ID
     ) -> Self:
-        """The client lists `wants` until there is a session; every high watermark is 5."""
+        """Let the client list `wants` until there is a session. Every high watermark is 5."""
         wants = list(wants)
         self.knows(release)
         asked = fetch(version, *wants, correlation=3)
@@ -223,12 +227,15 @@ def asks(
     forget: Iterable[tuple[str, int]] = (),
     **fields: Any,
 ) -> bytes:
-    """A fetch as the gateway sends it: v4 to v6 as v7."""
+    """Build a fetch as the gateway sends it: v4 to v6 as v7."""
     return fetch(max(version, 7), *wants, session=session, forget=forget, **fields)
 
 
 def full(version: int, wants: Iterable[Want], hw: int = 5, **fields: Any) -> bytes:
-    """A full response to `wants`, neighbours of one topic in one element, all high watermarks the same."""
+    """Build a full response to `wants` with equal high watermarks.
+
+    Consecutive partitions of a topic share an element.
+    """
     elements: list[tuple[str, list[wire.PartitionData]]] = []
     for name, index, *_ in wants:
         data = entry(index, hw) if version >= 5 else entry(index, hw, log_start_offset=-1)
@@ -248,23 +255,25 @@ def turn(
     given: bytes,
     **fields: Any,
 ) -> None:
-    """One fetch through the gateway: what the broker is sent, what it answers, what the client is given."""
+    """Play one fetch through the gateway: the request to the broker, its response, and the client's
+    response.
+    """
     play.client(fetch(version, *wants, **fields)).to_broker(sent)
     play.broker(told).to_client(given)
 
 
 def passes(play: Playbook, version: int, wants: list[Want], correlation: int = 50, **fields: Any) -> None:
-    """A fetch goes as it came, and so does its response."""
+    """Check that a fetch and its response are forwarded unchanged."""
     asked = fetch(version, *wants, correlation=correlation, **fields)
     play.exchange(asked, full(version, wants, correlation_id=correlation))
 
 
 correlations = count(1000).__next__
-"""Gives correlation ids that no transcript has used."""
+"""Returns correlation ids that no transcript has used."""
 
 
 def _difference(expected: list[str], got: list[str], due: bytes, data: bytes) -> str:
-    """Both sides frame by frame; where they say the same, their bytes."""
+    """Return both sides frame by frame. If their contents are equal, return the bytes."""
     lines = [line for line in ndiff(expected, got) if line[0] in "-+"]
     return "\n".join(["- due, + sent:", *(lines or [f"- {due.hex()}", f"+ {data.hex()}"])])
 

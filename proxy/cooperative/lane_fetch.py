@@ -240,7 +240,6 @@ class LaneFetch:
 
     def _request(self, now: float) -> bytes:
         """Return the sessionless fetch for the broker, from the next offsets that may have records."""
-
         fetch = self._fetch
         frame = bytearray(fetch.frame)
         layout = fetch.layout

@@ -1,4 +1,4 @@
-"""How the gateway comes to its listening sockets."""
+"""The ways in which the gateway gets its listening sockets."""
 
 import errno
 import os
@@ -19,13 +19,13 @@ from tools.kafka.ports import free_ports
 
 @pytest.fixture
 def base() -> int:
-    """A port that is free."""
+    """Return a free port."""
     return free_ports()
 
 
 @pytest.fixture
 def kept() -> Iterator[ExitStack]:
-    """Closes what a test bound."""
+    """Closes the sockets that a test bound."""
     with ExitStack() as stack:
         yield stack
 
@@ -35,7 +35,7 @@ def _bind(kept: ExitStack, binding: Binding, address: Address) -> list[socket.so
 
 
 def _listening(kept: ExitStack, port: int, host: str = "127.0.0.1") -> socket.socket:
-    """Listen as systemd does."""
+    """Listen like systemd."""
     sock = kept.enter_context(closing(socket.create_server((host, port))))
     assert sock.getblocking()
     return sock
@@ -93,7 +93,7 @@ def test_sockets_of_other_addresses_are_left_alone(base: int, kept: ExitStack) -
 
 @pytest.mark.parametrize("handed_over", [False, True])
 def test_one_gateway_listens_at_an_address_once(base: int, kept: ExitStack, handed_over: bool) -> None:
-    """Neither SO_REUSEPORT nor a copy of a socket keeps it from a second time."""
+    """Neither SO_REUSEPORT nor a copy of a socket allows a second bind."""
     at = Address("127.0.0.1", base)
     sockets = [_listening(kept, base)] if handed_over else []
     binding = Binding(shares=True, inherited=sockets)
@@ -138,7 +138,10 @@ def test_what_was_not_handed_over_to_us_is_not_touched(environ: dict[str, str]) 
 
 
 def test_what_systemd_hands_over_is_taken_and_what_is_no_listener_is_left(kept: ExitStack) -> None:
-    """In a process of its own, whose third to sixth files are a listener, a file, a datagram, nothing."""
+    """In a separate process.
+
+    Its third to sixth files are a listener, a file, a datagram socket, and nothing.
+    """
     listener = _listening(kept, 0)
     datagram = kept.enter_context(closing(socket.socket(type=socket.SOCK_DGRAM)))
     with Path(os.devnull).open("rb") as file:

@@ -1,4 +1,4 @@
-"""A connection toward a broker that would come back to the gateway's own listeners."""
+"""A connection to a broker that would return to the gateway's own listeners."""
 
 import asyncio
 import socket
@@ -110,7 +110,7 @@ def test_a_broker_whose_address_is_a_listener_of_the_gateway_is_not_connected_to
 
 
 def test_a_broker_at_a_port_that_the_gateway_could_not_have_is_no_loop() -> None:
-    """The broker has it: the gateway is on its machine."""
+    """The port belongs to the broker, because the gateway is on its machine."""
 
     async def scene() -> None:
         port = free_ports(3)

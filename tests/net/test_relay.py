@@ -1,4 +1,4 @@
-"""A relay: what comes from either side reaches the other one, and so does its end."""
+"""A relay: bytes and the end of either side reach the other one."""
 
 import asyncio
 import socket

@@ -1,4 +1,4 @@
-"""Names are resolved beside the event loop: no name waits for another, and nobody waits for ever."""
+"""Names are resolved outside the event loop. No name waits for another, and nobody waits forever."""
 
 import asyncio
 import socket
@@ -56,7 +56,7 @@ def test_names_that_hang_keep_no_other_waiting(fake_names: Names) -> None:
 def test_names_that_failed_before_leave_threads_to_the_others(
     fake_names: Names, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A name server that is silent for a whole cluster's names comes to have half of the threads."""
+    """A name server that is silent for all of a cluster's names gets half of the threads."""
     monkeypatch.setattr(resolve, "RETRY_SECONDS", (0.0, 0.0))
 
     async def scene() -> None:

@@ -1,4 +1,6 @@
-"""What clients do not read is bounded for each, counted for all, and costs those that read nothing."""
+"""Unread bytes of clients are limited for each, counted for all, and cost only the clients that do not
+read.
+"""
 
 import asyncio
 import socket
@@ -35,7 +37,7 @@ CLIENTS = 90
 
 
 def _kernel_bytes(transport: asyncio.Transport | None) -> tuple[int, int]:
-    """What the system keeps to be sent, and as received, with its own overhead (SO_MEMINFO)."""
+    """Return the system's bytes to send and received, with its overhead (SO_MEMINFO)."""
     assert transport is not None
     told = transport.get_extra_info("socket").getsockopt(socket.SOL_SOCKET, 55, 36)
     received, _, _, _, _, queued, *_ = struct.unpack("=9I", told)
@@ -49,7 +51,7 @@ def _kept(link: Link) -> int:
 
 @asynccontextmanager
 async def _not_reading(gate: Gateway, count: int) -> AsyncIterator[list[socket.socket]]:
-    """Clients that asked for much and read none of it."""
+    """Clients that requested much and read none of it."""
     socks = []
     for _ in range(count):
         sock = socket.socket()
@@ -66,7 +68,7 @@ async def _not_reading(gate: Gateway, count: int) -> AsyncIterator[list[socket.s
 
 
 def test_clients_that_never_read_take_little_each_and_are_counted() -> None:
-    """90 of them: 112 MB in the process and 350 MB in the system, and the account said 0."""
+    """Before the fix, 90 of them took 112 MB in the process and 350 MB in the system, and the count was 0."""
 
     async def scene() -> None:
         async with (
@@ -147,7 +149,7 @@ def test_metadata_does_not_wait_for_a_client_that_does_not_read() -> None:
             raise AssertionError(waits)
 
         def report_buffered(self) -> None:
-            """It holds what it holds."""
+            """Report nothing: the number does not change."""
 
     async def scene() -> None:
         async with (

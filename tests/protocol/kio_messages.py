@@ -1,8 +1,8 @@
-"""A second opinion on messages: kio's schemas, values for them, and an encoder that adds unknown tags.
+"""Independent messages for comparison: kio's schemas, values for them, and an encoder that adds unknown tags.
 
 kio (typed dataclasses generated from Kafka's definitions) refuses a tag that it does not know. The encoder
-here works from the same dataclasses, says the same bytes as kio where there are no such tags (tests show it),
-and can add some to every struct of a message.
+here uses the same dataclasses. Without unknown tags it writes the same bytes as kio (a test checks this), and
+it can add such tags to every struct of a message.
 """
 
 import dataclasses
@@ -93,7 +93,7 @@ _ADDRESSES: dict[str, st.SearchStrategy[Any]] = {
 
 
 def messages(cls: type[Any]) -> st.SearchStrategy[Any]:
-    """Messages of a class of kio, small ones."""
+    """Generate small messages of a kio class."""
     hints = get_type_hints(cls)
     return st.builds(cls, **{field.name: _values(field, hints[field.name]) for field in _fields(cls)})
 
@@ -147,7 +147,7 @@ _BYTES: dict[str, Callable[[Any], bytes]] = {
 
 
 def encode(entity: Any, unknown: tuple[tuple[int, bytes], ...] = ()) -> bytes:
-    """Write a message of kio; with `unknown`, every struct of a flexible one ends with those tags as well."""
+    """Encode a kio message. With `unknown`, every struct of a flexible one ends with those tags as well."""
     out, tagged = b"", []
     for field in _fields(type(entity)):
         value = getattr(entity, field.name)

@@ -1,4 +1,4 @@
-"""Host and port are rewritten, nothing else: against kio's messages, live responses, and byte for byte."""
+"""Only hosts and ports are rewritten: compared with kio's messages, live responses, and byte for byte."""
 
 import contextlib
 import dataclasses
@@ -45,14 +45,14 @@ def identity(node_id: int, host: str, port: int) -> tuple[str, int]:
 
 
 def gateway(node_id: int, host: str, port: int) -> tuple[str, int] | None:
-    """Node 2 can't be told; node 3 is told where it is; all others are at the gateway."""
+    """Node 2 has no address, node 3 keeps its own, and all others are at the gateway."""
     if node_id == 2:
         return None
     return (host, port) if node_id == 3 else ("gate", 19093 + node_id % 1000)
 
 
 def expected(entity: Any, resolve: Resolve, outer_id: int = -1) -> Any:
-    """The message that a client should see: the same work, on kio's objects. None: left out."""
+    """Return the client's expected message, computed on kio's objects. None if it is left out."""
     node_id = getattr(entity, "node_id", getattr(entity, "broker_id", outer_id))
     changes: dict[str, Any] = {}
     for field in dataclasses.fields(entity):
@@ -78,7 +78,7 @@ def expected(entity: Any, resolve: Resolve, outer_id: int = -1) -> Any:
 
 @pytest.mark.parametrize(("key", "version"), ANSWERS)
 def test_the_client_reads_the_message_it_should(key: int, version: int) -> None:
-    """Trap 35: share groups pass."""
+    """Trap 35: share groups are forwarded."""
     cls = response_class(key, version)
 
     @FEW

@@ -33,7 +33,7 @@ from proxy.protocol.primitives import Malformed, ProtocolError, Truncated
 
 
 def kio_flexibility() -> Iterator[tuple[str, int, int, bool, bool]]:
-    """(name, api key, version, flexible, tags in the response header) of all that kio knows."""
+    """Yield (name, api key, version, flexible, tags in the response header) for everything that kio knows."""
     for message in pkgutil.iter_modules(kio.schema.__path__):
         if not message.ispkg or message.name in {"data", "request_header", "response_header"}:
             continue

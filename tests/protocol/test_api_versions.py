@@ -1,4 +1,4 @@
-"""What a broker promises is cut to what is understood, and nothing else is touched."""
+"""A broker's versions are cut to the supported ones, and nothing else changes."""
 
 import contextlib
 import dataclasses
@@ -40,7 +40,7 @@ def hexed(text: str) -> bytes:
 
 
 def with_known_keys(message: Any) -> Any:
-    """Make some of the keys that are cut appear: hypothesis rarely comes upon them."""
+    """Add some of the keys that are cut, because hypothesis rarely generates them."""
     keys = (0, 1, 3, 18)
     api_keys = tuple(
         dataclasses.replace(one, api_key=key, min_version=key % 7, max_version=13 + place * 3)
@@ -109,7 +109,7 @@ def test_noise_raises_protocol_errors_only(body: bytes, version: int) -> None:
 
 
 def test_v0() -> None:
-    """Trap 5: no version is agreed on that the gateway cannot read."""
+    """Trap 5: client and broker agree on no version that the gateway can't read."""
     body = hexed("0000 00000004 0000 0000 000d 0001 0004 0014 0063 0000 7fff 0012 0000 0005")
     assert clamp(body, 0) == (
         hexed("0000 00000004 0000 0000 000d 0001 0004 0012 0063 0000 7fff 0012 0000 0004"),
@@ -126,7 +126,7 @@ def test_v3_keeps_tags_of_elements_and_of_the_body() -> None:
 
 
 def test_of_the_share_groups_of_4_0_nothing_is_offered() -> None:
-    """ShareFetch and ShareAcknowledge v0 were early access: where addresses are can't be told."""
+    """ShareFetch and ShareAcknowledge v0 were early access, so the places of addresses are unknown."""
     body = hexed("0000 00000003 004e 0000 0000 004f 0000 0001 0050 0000 0000 00000000")
     after, _ = clamp(body, 1)
     assert after == hexed("0000 00000002 004f 0001 0001 0050 0000 0000 00000000")
@@ -153,7 +153,7 @@ def test_a_range_without_a_version_passes_where_the_key_is_not_cut() -> None:
 
 
 def test_a_key_beyond_what_is_understood_is_left_out() -> None:
-    """Trap 5: no version is agreed on that the gateway cannot read."""
+    """Trap 5: client and broker agree on no version that the gateway can't read."""
     after, features = clamp(hexed("0000 00000002 0001 0013 0014 0003 0000 000d 00000000"), 1)
     assert after == hexed("0000 00000001 0003 0000 000d 00000000")
     assert features is not None

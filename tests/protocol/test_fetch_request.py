@@ -1,4 +1,4 @@
-"""Fetch requests: live frames and generated ones read, rebuilt to the byte, cut short and spoilt."""
+"""Fetch requests: live and generated frames are read, rebuilt to the byte, cut short and damaged."""
 
 import contextlib
 import json
@@ -42,7 +42,7 @@ OUT_OF_BOUNDS = 0x7FFF_FFFF
 
 
 def listed(listing: Listing) -> list[tuple[bytes, int, bytes]]:
-    """A listing as (topic, partition, entry)."""
+    """Return a listing as (topic, partition, entry)."""
     partitions = listing.entries.view(listing.layout.request_fields)["partition"].tolist()
     keys = [key for key, count in zip(listing.keys, listing.counts, strict=True) for _ in range(count)]
     entries = [item.tobytes() for item in listing.entries]
@@ -50,7 +50,7 @@ def listed(listing: Listing) -> list[tuple[bytes, int, bytes]]:
 
 
 def told(request: wire.FetchRequest) -> list[tuple[bytes, int]]:
-    """What the other codec says that a request lists."""
+    """Return a request's partitions, decoded by the other codec."""
     return [
         (topic.topic_id if request.version >= 13 else topic.topic.encode(), part.partition)
         for topic in request.topics
@@ -75,7 +75,7 @@ def rebuilt(view: FetchRequest, decoded: wire.FetchRequest) -> bytes:
 
 
 def header(version: int) -> bytes:
-    """A request header with a null client id."""
+    """Build a request header with a null client id."""
     return b"\0\1" + version.to_bytes(2) + b"\0\0\0\7\xff\xff" + (b"\0" if version >= 12 else b"")
 
 
@@ -149,7 +149,7 @@ TAGS = st.lists(st.tuples(st.integers(0, 300), st.binary(max_size=4)), max_size=
 
 @st.composite
 def requests(draw: st.DrawFn, version: int, *, tags: bool = False) -> wire.FetchRequest:
-    """Requests of a version; with `tags`, in every place that has some."""
+    """Generate requests of a version. With `tags`, some have tags in every possible place."""
 
     def extra() -> Any:
         return draw(TAGS) if tags and version >= 12 else ()
@@ -196,7 +196,7 @@ def requests(draw: st.DrawFn, version: int, *, tags: bool = False) -> wire.Fetch
 
 
 def merged(request: wire.FetchRequest) -> wire.FetchRequest:
-    """The same with neighbours of one topic in one element and none empty, as brokers answer them."""
+    """Return the request with consecutive elements of a topic merged and none empty, as brokers answer it."""
     topics: list[wire.FetchTopic] = []
     for topic in request.topics:
         if not topic.partitions:
@@ -275,7 +275,7 @@ def test_noise_raises_protocol_errors_only(version: int) -> None:
 @pytest.mark.parametrize("version", [4, 7, 11, 12, 13, 18])
 @pytest.mark.parametrize("count", [OUT_OF_BOUNDS, 0x0010_0000, -2])
 def test_hostile_counts(version: int, count: int) -> None:
-    """A count beyond what has come is refused before anything is made of it."""
+    """A count higher than the received bytes allow is refused before anything is allocated."""
     layout = LAYOUTS[version]
     frame = fetch(version, ("a", 0))
     at = len(header(version)) + 1 + 4 + layout.request_head
@@ -295,7 +295,7 @@ def test_hostile_counts(version: int, count: int) -> None:
 
 
 def walk_one_by_one(view: FetchRequest) -> Listing:
-    """The general walk, whatever the shape of the topics."""
+    """The general walk, for any shape of topics."""
     assert view.listing is not None
     walk = _TopicsWalk(view.frame, view.layout)
     topics = len(view.listing.keys)
@@ -323,7 +323,7 @@ def test_uniform_topics_give_what_the_general_walk_gives(version: int, each: int
 @pytest.mark.parametrize("odd_one", range(9))
 @pytest.mark.parametrize("names", [["t", "tt"], ["t", "u"]])
 def test_one_topic_of_another_shape(version: int, odd_one: int, names: list[str]) -> None:
-    """Another name length, or another number of partitions, at every place."""
+    """Another name length, or another number of partitions, at every position."""
     topics = [f"{names[number == odd_one]}{number}" for number in range(9)]
     more = names[1] == "u"
     wants = [
@@ -340,7 +340,10 @@ def test_one_topic_of_another_shape(version: int, odd_one: int, names: list[str]
 
 @pytest.mark.parametrize("version", [7, 12, 16])
 def test_topics_that_come_twice(version: int) -> None:
-    """Neighbours are one; a topic that comes back later is another element of the same key. Trap 48."""
+    """Consecutive elements are merged. A topic that comes later again is another element with the same key.
+
+    Trap 48.
+    """
     layout = LAYOUTS[version]
     frame = fetch(version, *((name, 0) for name in "abcdefghija"))
     view = parsed(frame)
@@ -357,7 +360,7 @@ def test_topics_that_come_twice(version: int) -> None:
 
 @pytest.mark.parametrize("version", [7, 11, 12])
 def test_topics_without_names(version: int) -> None:
-    """No broker has such topics; that they are listed must harm nothing."""
+    """No broker has such topics, but listing them must do no harm."""
     layout = LAYOUTS[version]
     frame = fetch(version, *(("", index) for index in range(9)))
     view = parsed(frame)
@@ -391,14 +394,14 @@ def test_one_tag_among_uniform_topics(version: int, tagged: int) -> None:
 @pytest.mark.parametrize("version", range(4, 15))
 @pytest.mark.parametrize("replica_id", [0, 1, -2])
 def test_replicas_are_not_taken(version: int, replica_id: int) -> None:
-    """Trap 2: fetches of followers and controllers pass as they are."""
+    """Trap 2: fetches of followers and controllers are forwarded unchanged."""
     view = parsed(fetch(version, ("a", 0), replica_id=replica_id))
     assert (view.listing, view.unsupported_reason) == (None, "not a consumer")
 
 
 @pytest.mark.parametrize("version", range(15, 19))
 def test_replica_state_is_a_tag(version: int) -> None:
-    """Trap 2: fetches of followers and controllers pass as they are."""
+    """Trap 2: fetches of followers and controllers are forwarded unchanged."""
     view = parsed(fetch(version, ("a", 0), tags=((1, bytes(13)),)))
     assert (view.listing, view.unsupported_reason) == (None, "tags")
 
@@ -457,7 +460,7 @@ def test_topic_ids_keep_their_zeros() -> None:
 
 @pytest.mark.parametrize("version", [7, 12, 16])
 def test_topics_without_partitions(version: int) -> None:
-    """Brokers response none of them; a client has no reason to name many."""
+    """Brokers leave them out of responses, and a client has no reason to list many."""
     layout = LAYOUTS[version]
     view = parsed(fetch(version))
     element = layout.prefix(wire_key(version, "t"), 0) + (b"\0" if layout.flexible else b"")

@@ -1,4 +1,4 @@
-"""Fetch responses: live frames and generated ones walked in chunks of any size, cut short and spoilt."""
+"""Fetch responses: live and generated frames are walked in chunks of any size, cut short and damaged."""
 
 import contextlib
 import json
@@ -22,7 +22,8 @@ from tests.model import wire
 SCHEMA = json.loads((DATA / "fetch-schema.json").read_text())["responses"]
 
 Found = list[tuple[bytes, int, int, bytes]]
-"""Topic, partition, error, the entry as it stands: sorted, for runs and single entries come apart."""
+"""Topic, partition, error, and the entry's bytes. They are sorted, because runs and single entries are
+separate."""
 
 
 def walk_chunks(chunks: list[bytes], version: int, isolation: int = 0) -> FetchResponseWalk:
@@ -33,7 +34,7 @@ def walk_chunks(chunks: list[bytes], version: int, isolation: int = 0) -> FetchR
 
 
 def found(walk: FetchResponseWalk, frame: bytes) -> Found:
-    """What a walk found of a frame."""
+    """Return the entries that a walk found in a frame."""
     layout = walk.layout
     end = b"\0" if layout.flexible else b""
     single = [(one.key, one.partition, one.error_code, frame[one.start : one.end]) for one in walk.entries]
@@ -47,7 +48,7 @@ def found(walk: FetchResponseWalk, frame: bytes) -> Found:
 
 
 def told(frame: bytes, version: int) -> Found:
-    """The same by the other codec."""
+    """Return the entries according to the other codec."""
     decoded = wire.decode_response(frame[4:], version)
     bare = len(fetch_response(version, correlation_id=1))
     entries = []
@@ -120,7 +121,7 @@ def found_at_every_cut(exchange: LiveExchange) -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_live_responses_at_every_cut(version: int) -> None:
-    """Whole, in two chunks cut at every byte, and byte by byte: the same is found. Trap 49."""
+    """Complete, in two chunks cut at every byte, and byte by byte: the results are equal. Trap 49."""
     for exchange in live(version):
         found_at_every_cut(exchange)
 
@@ -138,7 +139,7 @@ TAGS = st.lists(st.tuples(st.integers(0, 300), st.binary(max_size=4)), max_size=
 
 @st.composite
 def responses(draw: st.DrawFn, version: int) -> wire.FetchResponse:
-    """Responses of a version; about half of the entries carry no news, in a row as they come in life."""
+    """Generate responses of a version. About half of the entries are unchanged, in rows as in practice."""
     tags = TAGS if version >= 12 else st.just(())
 
     def some() -> wire.PartitionData:
@@ -238,7 +239,7 @@ def test_an_entry_without_news_is_told_from_one_with_some(version: int) -> None:
 def test_entries_without_news_are_runs_whatever_the_isolation_level_if_none_are_kept(
     version: int, aborted: tuple[()] | None, isolation_level: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The request may not have been read, and one by one they take ten times as long."""
+    """The request may not have been read. One by one, the entries take ten times as long."""
     singly: list[int] = []
     read = FetchResponseWalk._entry
 
@@ -276,7 +277,7 @@ def test_bytes_are_skipped_only_if_all_of_them_are_records(version: int, size: i
 
 @pytest.mark.parametrize("version", [4, 7, 12, 16])
 def test_records_are_skipped(version: int) -> None:
-    """Of 3 MB in chunks of 64 KB nothing is kept. Trap 49."""
+    """Of 3 MB in chunks of 64 KB, nothing is buffered. Trap 49."""
     frame = fetch_response(version, ("t", [entry(0, 9, records=bytes(3 << 20)), entry(1, 9)]))
     walk = FetchResponseWalk(LAYOUTS[version], 0, keep=True)
     for at in range(0, len(frame), 65_536):
@@ -338,7 +339,7 @@ def test_noise_raises_protocol_errors_only(version: int) -> None:
 
 @pytest.mark.parametrize("version", [4, 11, 12, 16])
 def test_hostile_counts_allocate_nothing(version: int) -> None:
-    """Two thousand million topics, entries, transactions: the walk waits for them, and keeps nothing."""
+    """Two billion topics, entries or transactions: the walk waits for them, and buffers nothing."""
     layout = LAYOUTS[version]
     most = layout.count(0x7FFF_FFFF)
     at = 4 + 4 + (1 if layout.flexible else 0) + layout.response_head
@@ -354,7 +355,7 @@ def test_hostile_counts_allocate_nothing(version: int) -> None:
 
 
 def test_an_entry_that_never_ends_is_refused() -> None:
-    """A hundred million aborted transactions: what is kept of an entry has a limit."""
+    """A hundred million aborted transactions: the buffered bytes of an entry are limited."""
     layout = LAYOUTS[11]
     frame = fetch_response(11)
     frame = (
@@ -384,7 +385,7 @@ TAG = ((9, LONG),)
 
 
 def long_units() -> list[tuple[str, bytes]]:
-    """Responses, v16, in which something other than records is long."""
+    """Generate v16 responses in which something other than records is long."""
     many = tuple(wire.AbortedTransaction(producer_id=9, first_offset=at) for at in range(25_000))
     topic = wire.TopicData(topic_id=b"t" * 16, partitions=(entry(0, 5), entry(1, 5)), tags=TAG)
     tagged = wire.FetchResponse(version=16, correlation_id=1, topics=(topic, replace(topic, tags=())))
@@ -398,7 +399,7 @@ def long_units() -> list[tuple[str, bytes]]:
 
 
 class Counting(FetchResponseWalk):
-    """Counts the bytes that are read again."""
+    """Counts bytes that are read again."""
 
     __slots__ = ("read",)
 
@@ -410,7 +411,7 @@ class Counting(FetchResponseWalk):
 @pytest.mark.parametrize("size", [16, 1_448])
 @pytest.mark.parametrize(("what", "frame"), long_units(), ids=[what for what, _ in long_units()])
 def test_a_long_unit_that_drips_in_is_read_a_few_times(what: str, frame: bytes, size: int) -> None:
-    """Not once for each chunk; and its end is found when it comes, although nothing follows."""
+    """It is not read once for each chunk, and its end is found at once, although nothing follows."""
     walk = Counting(LAYOUTS[16], 0, keep=True)
     for at in range(0, len(frame), size):
         walk.feed(frame[at : at + size])
@@ -421,7 +422,7 @@ def test_a_long_unit_that_drips_in_is_read_a_few_times(what: str, frame: bytes, 
 
 @pytest.mark.parametrize("size", [1 << 20, 1_448])
 def test_more_tags_than_any_schema_has_are_not_read(size: int) -> None:
-    """Each costs a step of the loop."""
+    """Each tag costs a step of the loop."""
     tags = tuple((number, b"") for number in range(MAX_TAGS + 1))
     frame = fetch_response(16, ("t", [entry(0, 5, tags=tags)]))
     with pytest.raises(Malformed, match="1025 tags"):
@@ -430,7 +431,7 @@ def test_more_tags_than_any_schema_has_are_not_read(size: int) -> None:
 
 @pytest.mark.parametrize("which", [0, 1, 2])
 def test_an_aborted_transaction_with_tags_is_not_understood(which: int) -> None:
-    """Law 2: its size is not known."""
+    """Law 2: its size is unknown."""
     aborted = [wire.AbortedTransaction(producer_id=9, first_offset=at) for at in range(3)]
     aborted[which] = replace(aborted[which], tags=((3, b"new"),))
     with pytest.raises(Malformed, match="aborted"):

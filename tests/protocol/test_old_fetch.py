@@ -1,4 +1,4 @@
-"""Fetches of v2 and v3 with a response limit, beside the frames that KIP-74 says."""
+"""Fetches of v2 and v3 with a response limit, compared with the frames of KIP-74."""
 
 import pytest
 
@@ -16,7 +16,7 @@ Topics = dict[str, list[int]]
 def asked(
     version: int, topics: Topics, *, min_bytes: int = 1, max_bytes: int = 0, replica: int = -1
 ) -> bytes:
-    """A fetch of v2 or v3; an entry's fetch offset is its partition + 7."""
+    """Build a fetch of v2 or v3. An entry's fetch offset is its partition + 7."""
     limits = replica.to_bytes(4, signed=True) + (500).to_bytes(4) + min_bytes.to_bytes(4)
     limits += max_bytes.to_bytes(4, signed=True) if version == 3 else b""
     elements = b"".join(
@@ -40,7 +40,7 @@ def test_v2_becomes_v3() -> None:
 
 
 def test_min_bytes_is_lowered_with_it() -> None:
-    """Up to 2.4 a broker waits for all of max_wait_ms where min_bytes is more than max_bytes (section 4)."""
+    """Up to 2.4, a broker waits for all of max_wait_ms if min_bytes is above max_bytes (section 4)."""
     topics = {"t": [0]}
     for version in (2, 3):
         given = asked(version, topics, min_bytes=1_000, max_bytes=5_000)

@@ -1,4 +1,4 @@
-"""acks is found in the first bytes of a Produce request, at every version, or more bytes are asked for."""
+"""acks is found in the first bytes of a Produce request at every version, or more bytes are requested."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A frame in the reads in which it came: any span of it, at a cost that does not depend on their sizes."""
+"""A frame in its received reads: any span of it, at a cost that does not depend on their sizes."""
 
 from itertools import pairwise
 
@@ -34,7 +34,7 @@ def test_more_may_come_between_two_spans(sizes: list[int], data: st.DataObject) 
 
 
 def test_small_reads_become_few_pieces() -> None:
-    """50 MB in reads of one TCP segment: 36,000 of them."""
+    """50 MB in reads of one TCP segment are 36,000 reads."""
     received = Received()
     for _ in range(36_000):
         received.append(bytes(1_448))

@@ -1,4 +1,4 @@
-"""Captures read in this process, as `fetchgate replay` reads them in Spark's tasks."""
+"""Captures read in this process, like in the Spark tasks of `fetchgate replay`."""
 
 from pathlib import Path
 

@@ -27,7 +27,7 @@ NO_FILTERS = Filters(ports=[], hosts=[], clients=[], topics=[])
 
 
 def _batches(captures: Iterable[Path]) -> dict[bytes, list[pa.RecordBatch]]:
-    """The segments of each pair of ports; b"": the counts of the files."""
+    """Return the segments of each pair of ports. The key b"" has the counts of the files."""
     found: dict[bytes, list[pa.RecordBatch]] = defaultdict(list)
     for share in plan(expand(map(str, captures)), 1 << 30):
         for batch in read(share):
@@ -37,14 +37,14 @@ def _batches(captures: Iterable[Path]) -> dict[bytes, list[pa.RecordBatch]]:
 
 
 def connections(*captures: Path) -> Iterator[list[Exchange | ConnectionEnd]]:
-    """The events of each pair of ports."""
+    """Return the events of each pair of ports."""
     for key, found in _batches(captures).items():
         if key:
             yield list(read_exchanges(iter(found)))
 
 
 def table(choice: RowFilter, *captures: Path) -> pa.Table:
-    """The table of captures."""
+    """Return the table of captures."""
     found = _batches(captures)
     lines = [line for batch in found.pop(b"", []) for line in batch.column("payload").to_pylist()]
     made = [batch for own in found.values() for batch in rows(read_exchanges(iter(own)), choice)]
@@ -52,7 +52,7 @@ def table(choice: RowFilter, *captures: Path) -> pa.Table:
 
 
 def rows_of(found: pa.Table) -> list[dict[str, Any]]:
-    """The rows of a table, with details as the objects that they are."""
+    """Return the rows of a table, with details as objects."""
     plain = found.select([name for name in found.column_names if name not in CODECS]).to_pylist()
     details = [codec.read(found.column(name).combine_chunks()) for name, codec in CODECS.items()]
     return [
@@ -61,7 +61,7 @@ def rows_of(found: pa.Table) -> list[dict[str, Any]]:
 
 
 def single(found: Iterable[dict[str, Any]]) -> Iterator[Group]:
-    """Each row as a group of its own."""
+    """Return each row as a separate group."""
     for row in found:
         sums = {name: row[name] or 0 for name in SUMMED}
         details = [row[name] for name in CODECS if row.get(name) is not None]
@@ -69,11 +69,11 @@ def single(found: Iterable[dict[str, Any]]) -> Iterator[Group]:
 
 
 def report_of(groups: Iterable[Group], about: About) -> Report:
-    """The report of a table's groups, made without Spark."""
+    """Return the report of a table's groups, made without Spark."""
     return report(collect(groups), about)
 
 
 def measured(policy: Policy, *captures: Path, price_per_gb: float | None = None) -> Report:
-    """What `measure` reports of captures, made without Spark."""
+    """Return `measure`'s report of captures, made without Spark."""
     about = About(version="0", policy=policy, filters=NO_FILTERS, price_per_gb=price_per_gb)
     return report_of(single(rows_of(table(RowFilter(policy=policy), *captures))), about)

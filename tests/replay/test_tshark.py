@@ -1,4 +1,6 @@
-"""tshark as the referee of framing: it finds the same frames, on the same connections, with the same ids."""
+"""tshark as the reference for framing: it finds the same frames, on the same connections, with the same
+ids.
+"""
 
 import json
 import shutil
@@ -13,7 +15,7 @@ from tests.replay.tables import CAPTURES, connections
 
 TSHARK = shutil.which("tshark")
 NAMES = sorted(path.stem for path in CAPTURES.glob("*.pcap") if "no-records" not in path.stem)
-"""tshark puts no frame together of which a part was not recorded."""
+"""tshark does not reassemble an incomplete frame."""
 _FIELDS = ("tcp.srcport", "tcp.dstport", "kafka.len", "kafka.correlation_id")
 
 pytestmark = [
@@ -25,7 +27,7 @@ pytestmark = [
 
 
 def ports(name: str) -> list[int]:
-    """Return where brokers and gateways listen."""
+    """Return the ports of brokers and gateways."""
     manifest = CAPTURES / f"{name}.manifest.json"
     if not manifest.exists():
         return [33192]
@@ -48,7 +50,7 @@ def framed_by_tshark(file: Path, kafka: list[int]) -> Counter[tuple[int, int, in
 
 
 def framed(file: Path) -> Counter[tuple[int, int, int, int]]:
-    """Count what is read here in the same way."""
+    """Count replay's frames in the same way."""
     found: Counter[tuple[int, int, int, int]] = Counter()
     exchanges = (event for events in connections(file) for event in events if isinstance(event, Exchange))
     for one in exchanges:

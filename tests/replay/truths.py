@@ -1,4 +1,4 @@
-"""What is known of the captures: their truths, counted by other programs (`captures/README.md`)."""
+"""The known facts of the captures: their truths, counted by other programs (`captures/README.md`)."""
 
 import json
 from pathlib import Path
@@ -11,17 +11,17 @@ from tests.replay.report.sample import assert_adds_up
 
 CAPTURES = Path(__file__).parents[2] / "captures"
 _INTERLEAVED = "many-clients-any"
-"""Its topics stand in turns in what clients list."""
+"""A capture whose clients list topics in turns."""
 
 
 def truth(name: str) -> dict[str, Any]:
-    """The truth of a capture."""
+    """Return the truth of a capture."""
     found: dict[str, Any] = json.loads((CAPTURES / f"{name}.truth.json").read_text())
     return found
 
 
 def assert_true(report: Report, name: str) -> None:
-    """Check a report, made with the policy `always`, against the truth of its capture."""
+    """Check a report with the policy `always` against the truth of its capture."""
     true, found = truth(name), report["input"]
     fetch, unpaired = true["fetch"], true["unpaired"]
     assert_adds_up(report)
@@ -44,10 +44,10 @@ def assert_true(report: Report, name: str) -> None:
 
 
 def _assert_sessions(fetch: FetchReport, if_: dict[str, Any] | None, *, interleaved: bool) -> None:
-    """Check what sessions would have cost; a capture of nothing but native sessions has no such truth.
+    """Check the cost of sessions. A capture with only native sessions has no such truth.
 
-    The truth keeps entries in the order seen, a broker in the session's order: where topics interleave, the
-    bytes of topic elements may differ, by 0.5 % at most.
+    The truth has entries in captured order, a broker in the session's order. If topics interleave, the bytes
+    of topic elements may differ by 0.5 % at most.
     """
     if if_ is None:
         assert fetch["eligible"]["exchanges"] == fetch["saved_bytes"] == 0

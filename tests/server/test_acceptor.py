@@ -1,4 +1,4 @@
-"""What becomes of clients that can't be accepted, or taken, at once."""
+"""Clients that can't be accepted, or served, at once."""
 
 import socket
 

@@ -1,4 +1,4 @@
-"""Clients of a cooperative group reach the worker that owns it, whichever has accepted them."""
+"""Clients of a cooperative group reach the worker that owns it, whichever worker has accepted them."""
 
 import asyncio
 import math
@@ -21,7 +21,7 @@ from tests.shell import StubCluster, client, frame, response, run, stub_cluster,
 from tools.certificates import Authority
 
 OWNER = 2
-"""Of two workers the second one owns the group "a"."""
+"""Of two workers, the second one owns the group "a"."""
 LIST_OFFSETS = 2
 
 
@@ -33,13 +33,13 @@ def request_of(client_id: str, correlation_id: int = 7) -> bytes:
 
 @pytest.fixture(autouse=True)
 def _equally_busy(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have workers get clients in turn: on a busy machine the CPU that they used would decide."""
+    """Let workers get clients in turn. On a busy machine, their CPU time would decide."""
     monkeypatch.setattr("proxy.server.worker_handle.INTERVAL_SECONDS", math.inf)
 
 
 @pytest.fixture(params=[False, True], ids=["plain", "TLS"])
 def authority(request: pytest.FixtureRequest, tmp_path: Path) -> Authority | None:
-    """What has signed the gateway's certificate; None: its clients come without TLS."""
+    """The CA of the gateway's certificate. None if clients connect without TLS."""
     return Authority(tmp_path) if request.param else None
 
 
@@ -63,7 +63,7 @@ class Scene:
         return ends
 
     async def connected(self, client_ids: Iterable[str]) -> list[Ends]:
-        """Connect clients, each of which has had a response."""
+        """Connect clients, each of which has received a response."""
         clients = [await self.connect(client_id) for client_id in client_ids]
         for reader, _ in clients:
             await frame(reader)

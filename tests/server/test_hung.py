@@ -1,4 +1,4 @@
-"""A broker that hangs: told once, in trouble until it responds, and out of service for nobody."""
+"""A hung broker: reported once, in trouble until it responds, and still in service."""
 
 from time import monotonic
 
@@ -59,7 +59,7 @@ def test_a_broker_that_nobody_asks_any_more_is_forgotten_and_not_said_to_respond
 
 
 def test_a_gateway_tells_of_it_everywhere() -> None:
-    """The clock of the looks is ahead; what they see is what a client and a silent broker do."""
+    """The clock of the checks is ahead. They observe a real client and a silent broker."""
 
     async def scene() -> None:
         async with (

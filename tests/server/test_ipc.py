@@ -1,4 +1,4 @@
-"""What processes of one gateway say to each other, whole however it is cut."""
+"""Messages between the processes of a gateway, complete for any split of the bytes."""
 
 import asyncio
 import pickle

@@ -1,4 +1,4 @@
-"""The life of a gateway: what it takes on while it runs, what it turns away, how another one follows it."""
+"""The life of a gateway: changes while it runs, refused clients, and its successor."""
 
 import asyncio
 import fcntl
@@ -55,7 +55,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def _closed(port: int) -> bool:
-    """Connect and tell whether that is closed at once."""
+    """Connect and return whether the connection is closed at once."""
     async with client(port) as (reader, writer):
         writer.write(b"?")
         try:
@@ -178,7 +178,7 @@ def test_a_client_that_waits_for_a_response_is_not_idle() -> None:
 
 
 LARGE = 40_000_000
-"""Of a response: more than the buffers of the system take."""
+"""Bytes of a response that does not fit into the system's buffers."""
 
 
 @pytest.mark.usefixtures("_quick")
@@ -205,7 +205,7 @@ def test_a_client_that_takes_nothing_of_its_response_is_closed(plain: bool) -> N
 def test_a_client_that_takes_its_response_slowly_is_not_closed(
     plain: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nearly two seconds go by between its reads, by the clock of the test."""
+    """Nearly two seconds pass between its reads, by the clock of the test."""
     now = monotonic()
     monkeypatch.setattr(link, "monotonic", lambda: now)
 
@@ -261,7 +261,7 @@ def test_0_is_no_limit_of_time() -> None:
 
 @pytest.mark.usefixtures("_quick")
 def test_clients_that_vanish_without_a_word_are_ended_and_leave_nothing() -> None:
-    """200 of them: TCP_REPAIR closes a socket without FIN or RST where there is the right; else they idle."""
+    """200 of them. With the right, TCP_REPAIR closes a socket without FIN or RST. Otherwise they idle."""
 
     async def scene() -> None:
         async with _served() as (gate, cluster):
@@ -288,7 +288,7 @@ TCP_REPAIR = 19
 
 
 def _vanish(sock: socket.socket) -> None:
-    """Have a socket gone without telling its peer; without CAP_NET_ADMIN it only says nothing any more."""
+    """Make a socket vanish without informing its peer. Without CAP_NET_ADMIN it only stays silent."""
     try:
         sock.setsockopt(socket.IPPROTO_TCP, TCP_REPAIR, 1)
     except PermissionError:
@@ -304,7 +304,7 @@ _silent: list[socket.socket] = []
 
 
 class Group:
-    """A client that asks again and again, and comes back whenever it is disconnected."""
+    """A client that sends requests repeatedly, and reconnects whenever it is disconnected."""
 
     def __init__(self, port: int) -> None:
         self.answered = 0
@@ -445,7 +445,7 @@ for place, number in enumerate(numbers, 3):
 os.environ |= {"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": str(len(numbers))}
 os.execv(sys.executable, [sys.executable, "-m", "proxy", "proxy", *sys.argv[2:]])
 """
-"""Starts a gateway as systemd does when it listens for it."""
+"""Starts a gateway like systemd with socket activation."""
 
 
 @asynccontextmanager

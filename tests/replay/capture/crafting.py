@@ -1,7 +1,7 @@
-"""Captures made for tests: real ones taken apart and written again otherwise, and conversations by scapy.
+"""Captures for tests: real ones taken apart and written in another form, and conversations by scapy.
 
-A capture is a list of `Frame`s. `take_apart` reads one by hand; what harms it (`lose`, `cut`, `repeat`,
-`swap`, `wrap`) and what dresses it anew (`relink`, `pcap`, `pcapng`) are plain functions.
+A capture is a list of `Frame`s. `take_apart` reads one by hand. Plain functions damage it (`lose`, `cut`,
+`repeat`, `swap`, `wrap`) or change its form (`relink`, `pcap`, `pcapng`).
 """
 
 import random
@@ -28,9 +28,9 @@ class Frame:
     time: int
     """Nanoseconds since 1970."""
     data: bytes
-    """An IP packet; with a link layer in front of it after `relink`."""
+    """An IP packet. After `relink`, with a link layer before it."""
     length: int
-    """Bytes it had on the wire."""
+    """Bytes on the wire."""
 
 
 def capture(name: str) -> bytes:
@@ -61,7 +61,7 @@ def pcap(
     snaplen: int = 262144,
     modified: bool = False,
 ) -> bytes:
-    """Write a classic pcap; `modified` is the old format with 24 bytes before each packet."""
+    """Write a classic pcap. `modified` is the old format with 24 bytes before each packet."""
     magic = 0xA1B2CD34 if modified else 0xA1B23C4D if nano else 0xA1B2C3D4
     parts = [struct.pack(f"{order}IHHiIII", magic, 2, 4, 0, 0, snaplen, link)]
     for frame in frames:
@@ -114,7 +114,7 @@ def pcapng(
     resolution: int | None = None,
     offset: int = 0,
 ) -> bytes:
-    """Write a pcapng of one section and one interface, statistics at its end."""
+    """Write a pcapng with one section and one interface, and statistics at its end."""
     units = 1_000_000
     if resolution is not None:
         units = 1 << (resolution & 0x7F) if resolution & 0x80 else 10**resolution
@@ -152,11 +152,11 @@ DRESSES: dict[str, tuple[int, Callable[[Frame], bytes]]] = {
     "loop": (LOOP, lambda frame: _null(frame, ">")),
     "raw": (RAW, lambda _frame: b""),
 }
-"""Link layers by name: link type, and what stands before an IP packet."""
+"""Link layers by name: the link type, and the bytes before an IP packet."""
 
 
 def relink(frames: Iterable[Frame], dress: str, padding: int = 0) -> tuple[list[Frame], int]:
-    """Put a link layer in front of IP packets, and padding behind short ones; tell its link type."""
+    """Put a link layer before IP packets, and padding after short ones. Return its link type."""
     link, head = DRESSES[dress]
     dressed = []
     for frame in frames:
@@ -167,12 +167,12 @@ def relink(frames: Iterable[Frame], dress: str, padding: int = 0) -> tuple[list[
 
 
 def as_ipv6(frames: Iterable[Frame], extensions: bytes = b"", protocol: int = 6) -> list[Frame]:
-    """Make IPv6 packets of IPv4 ones: addresses behind fd00::, `extensions` between IP and TCP.
+    """Convert IPv4 packets to IPv6: addresses in fd00::, and `extensions` between IP and TCP.
 
     Args:
-        frames: IPv4 packets without options, as long as IPv6 can tell.
-        extensions: Extension headers; the last one names TCP.
-        protocol: What the first of them is.
+        frames: IPv4 packets without options, of a length that IPv6 allows.
+        extensions: Extension headers. The last one names TCP.
+        protocol: The type of the first extension.
     """
     prefix = bytes.fromhex("fd00") + bytes(10)
     made = []
@@ -198,13 +198,13 @@ def lose(frames: Iterable[Frame], share: float, seed: int) -> list[Frame]:
 
 
 def repeat(frames: Iterable[Frame], share: float, seed: int) -> list[Frame]:
-    """Have a share of the packets twice, one right behind the other, as captures on `any` do."""
+    """Duplicate a share of the packets, like captures on `any`."""
     chance = random.Random(seed)
     return [again for frame in frames for again in [frame] * (1 + (chance.random() < share))]
 
 
 def swap(frames: Sequence[Frame], share: float, seed: int) -> list[Frame]:
-    """Let a share of the packets come after the next one; their times stay where they were."""
+    """Swap a share of the packets with the next ones. Their times do not move."""
     chance = random.Random(seed)
     made = list(frames)
     place = 0
@@ -219,7 +219,7 @@ def swap(frames: Sequence[Frame], share: float, seed: int) -> list[Frame]:
 
 
 def wrap(frames: Iterable[Frame], added: int) -> list[Frame]:
-    """Add to the sequence and acknowledgment numbers of every IPv4 TCP packet, modulo 2**32."""
+    """Add a number to the sequence and acknowledgment numbers of every IPv4 TCP packet, modulo 2**32."""
     made = []
     for frame in frames:
         data = bytearray(frame.data)
@@ -233,7 +233,7 @@ def wrap(frames: Iterable[Frame], added: int) -> list[Frame]:
 
 @dataclass(slots=True)
 class Talk:
-    """A TCP connection of scapy's packets; each call makes one segment and adds it to `frames`."""
+    """A TCP connection of scapy's packets. Each call makes one segment and adds it to `frames`."""
 
     client: tuple[str, int] = ("10.0.0.1", 40000)
     broker: tuple[str, int] = ("10.0.0.2", 9092)
@@ -257,7 +257,7 @@ class Talk:
     def segment(
         self, payload: bytes = b"", *, broker: bool = False, flags: str = "PA", skew: int = 0, **ip: Any
     ) -> "Talk":
-        """Send a segment; `skew` moves its sequence number, without changing what comes next."""
+        """Send a segment. `skew` changes its sequence number, but not those of later ones."""
         (source, port), (destination, other) = (
             (self.broker, self.client) if broker else (self.client, self.broker)
         )

@@ -1,4 +1,4 @@
-"""Conversations in plain text, sent again through TLS by OpenSSL in memory, as rows of captured packets."""
+"""Plain-text conversations, encrypted with TLS by OpenSSL in memory, as rows of captured packets."""
 
 import ssl
 import struct
@@ -21,7 +21,7 @@ TLS_1_2 = (
 
 @dataclass(frozen=True)
 class Ends:
-    """What both ends of connections are configured with, and where they log their secrets."""
+    """The configuration of both ends of connections, and their key log."""
 
     client: ssl.SSLContext
     server: ssl.SSLContext
@@ -34,7 +34,7 @@ class Ends:
 
 
 def ends(folder: Path, ciphers: str | None = None, *, most: ssl.TLSVersion | None = None) -> Ends:
-    """Configure both ends; `ciphers`: of TLS 1.2, instead of TLS 1.3."""
+    """Configure both ends. `ciphers` are for TLS 1.2, instead of TLS 1.3."""
     folder.mkdir(exist_ok=True)
     ca = Authority(folder)
     pair = ca.sign("kafka")
@@ -52,11 +52,11 @@ def ends(folder: Path, ciphers: str | None = None, *, most: ssl.TLSVersion | Non
 
 
 class Pipe:
-    """A TLS connection in memory. What each end sends is passed to the other one at once."""
+    """A TLS connection in memory. The bytes of each end are passed to the other one at once."""
 
     def __init__(self, both: Ends, session: ssl.SSLSession | None = None) -> None:
         self._in = {True: ssl.MemoryBIO(), False: ssl.MemoryBIO()}
-        """What the client (True) and the server read."""
+        """The input of the client (True) and of the server."""
         self._out = {True: ssl.MemoryBIO(), False: ssl.MemoryBIO()}
         self.client = both.client.wrap_bio(
             self._in[True], self._out[True], server_hostname="127.0.0.1", session=session
@@ -64,7 +64,7 @@ class Pipe:
         self.server = both.server.wrap_bio(self._in[False], self._out[False], server_side=True)
 
     def handshake(self) -> list[tuple[bool, bytes]]:
-        """Return what is sent, with who sent it: True is the client."""
+        """Return the sent bytes with their sender. True is the client."""
         sent, done = [], {True: False, False: False}
         while not all(done.values()):
             for client in (True, False):
@@ -78,7 +78,7 @@ class Pipe:
         return sent
 
     def send(self, data: bytes, *, client: bool) -> bytes:
-        """Send application data; return the records."""
+        """Send application data. Return the records."""
         end, other = self._end(client=client), self._end(client=not client)
         at = 0
         while at < len(data):
@@ -103,15 +103,15 @@ class Pipe:
 class _Connection:
     pipe: Pipe
     next: dict[bool, int]
-    """Sequence number of what the client (True) and the broker send next, within TLS."""
+    """The next sequence numbers of the client (True) and the broker, within TLS."""
     places: dict[tuple[bool, int], int]
-    """Sequence numbers of the plain stream, and those within TLS."""
+    """Sequence numbers of the plain stream, with those within TLS."""
     sent: dict[bool, int]
-    """Sequence number of what they send next, in plain text."""
+    """The next sequence numbers of both, in plain text."""
 
 
 def begun(rows: Iterable[Row]) -> list[Row]:
-    """The rows of connections that begin with a SYN, each byte once and in order."""
+    """Return the rows of connections that begin with a SYN, each byte once and in order."""
     found, sent = [], dict[tuple[bytes, bool], int]()
     for one in rows:
         side = one.connection, one.from_low
@@ -126,7 +126,7 @@ def begun(rows: Iterable[Row]) -> list[Row]:
 
 
 def from_higher_port(one: Row) -> bool:
-    """Whether a row (of IPv4) was sent from the higher port: that of a client."""
+    """Return whether a row (of IPv4) was sent from the higher port, which is the client's."""
     low, high = int.from_bytes(one.connection[5:7]), int.from_bytes(one.connection[11:13])
     return one.from_low == (low > high)
 
@@ -138,13 +138,13 @@ def encrypted(
     lost: Container[int] = (),
     session: ssl.SSLSession | None = None,
 ) -> list[Row]:
-    """The rows of `begun` as they would be with TLS, without those at the places in `lost`.
+    """Return the rows of `begun` as with TLS, without the rows in `lost`.
 
     Args:
         rows: one or several connections, clients at the higher ports.
         both: the ends.
-        lost: places in `rows`.
-        session: one that clients resume.
+        lost: indexes in `rows`.
+        session: a TLS session that clients resume.
     """
     made: list[Row] = []
     opened: dict[bytes, _Connection] = {}
@@ -180,7 +180,7 @@ def encrypted(
 
 
 def frames(rows: Iterable[Row]) -> list[Frame]:
-    """The IP packets of rows, for `crafting.pcap` and `crafting.pcapng`."""
+    """Return the IP packets of rows, for `crafting.pcap` and `crafting.pcapng`."""
     found = []
     for one in resized(rows, 60_000):
         ends = one.connection[1:7], one.connection[7:13]

@@ -1,6 +1,6 @@
-"""SEGMENTS as a slow, plain program makes them, from IP packets.
+"""SEGMENTS made from IP packets by a slow, simple program.
 
-The referee of `replay.capture.packets.segments`.
+The reference for `replay.capture.packets.segments`.
 """
 
 import ipaddress
@@ -18,7 +18,7 @@ from tests.replay.capture.crafting import Frame
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A row of SEGMENTS, with its ends in words and without its place in the input."""
+    """A row of SEGMENTS, with its ends as text and without its place in the input."""
 
     low: str
     high: str
@@ -39,7 +39,7 @@ def _text(address: bytes, port: int) -> str:
 
 
 def runs(frames: Iterable[Frame]) -> dict[tuple[str, str], list[Run]]:
-    """Read whole IP packets without extension headers by dpkt, into runs of each connection."""
+    """Read complete IP packets without extension headers by dpkt, into runs of each connection."""
     found: dict[tuple[str, str], list[Run]] = {}
     for frame in frames:
         six = frame.data[0] >> 4 == 6
@@ -74,7 +74,7 @@ def runs(frames: Iterable[Frame]) -> dict[tuple[str, str], list[Run]]:
 
 
 def join(rows: Iterable[Run]) -> list[Run]:
-    """Join adjacent rows of one connection that are contiguous and of one direction."""
+    """Join adjacent contiguous rows of one direction of a connection."""
     joined: list[Run] = []
     for row in rows:
         last = joined[-1] if joined else None
@@ -105,7 +105,7 @@ def join(rows: Iterable[Run]) -> list[Run]:
 def told(
     batches: Iterable[pa.RecordBatch],
 ) -> tuple[dict[tuple[str, str], list[Run]], list[counts.FileCounts]]:
-    """Put what `segments.read` gives into the same shape, with the counts of the files."""
+    """Convert the results of `segments.read` to the same form, with the counts of the files."""
     found: dict[bytes, list[tuple[int, Run]]] = {}
     files = []
     for batch in batches:

@@ -1,4 +1,4 @@
-"""Conversations as tests write them: frames in, rows of captured packets out."""
+"""Conversations in tests: frames in, rows of captured packets out."""
 
 import struct
 
@@ -23,7 +23,7 @@ def response(correlation_id: int, body: bytes = b"\0" * 6) -> bytes:
 
 
 class Talk:
-    """Rows of a connection, sequence and ACK numbers counted on."""
+    """Rows of a connection, with counted sequence and ACK numbers."""
 
     def __init__(self, *, syn: bool = True) -> None:
         self.rows: list[Row] = []

@@ -1,4 +1,4 @@
-"""Captured exchanges as tests write them: times in milliseconds, responses from the model of a broker."""
+"""Captured exchanges in tests: times in milliseconds, responses from the model of a broker."""
 
 from collections.abc import Iterator
 from itertools import count
@@ -20,7 +20,7 @@ def request(api_key: int, version: int, body: bytes = b"", correlation_id: int =
 
 
 class Capture:
-    """What one client said to the model of a broker, request by request."""
+    """One client's conversation with the model of a broker, request by request."""
 
     def __init__(self, broker: ModelBroker | None = None, connection: str = CONNECTION) -> None:
         self.broker = broker or ModelBroker()
@@ -75,7 +75,7 @@ def script(
 
 
 def one(*frames: bytes) -> Script:
-    """A script of these requests, on one connection."""
+    """Return a script of these requests, on one connection."""
     capture = Capture()
     for number, frame in enumerate(frames):
         capture.say(frame, number)

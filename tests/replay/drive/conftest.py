@@ -1,4 +1,4 @@
-"""Tests of this folder may be coroutines: each gets an event loop of its own."""
+"""Tests of this folder may be coroutines. Each gets its own event loop."""
 
 import asyncio
 import inspect
@@ -8,7 +8,7 @@ import pytest
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Run a coroutine to its end; None: the test is none."""
+    """Run a coroutine to its end. Return None if the test is no coroutine."""
     if not inspect.iscoroutinefunction(pyfuncitem.obj):
         return None
     names = pyfuncitem._fixtureinfo.argnames  # the arguments that the function itself takes

@@ -1,4 +1,4 @@
-"""The model of a broker behind a real socket, with the Metadata and ListOffsets that the model lacks."""
+"""The model of a broker behind a real socket, with Metadata and ListOffsets, which the model lacks."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -17,35 +17,35 @@ VERSIONS = {0: (0, 13), 1: (4, 18), 2: (1, 11), 3: (0, 13), 8: (2, 9), 9: (1, 10
 
 @dataclass
 class Served:
-    """A broker on a port; what it got can be looked at, and what it answers be changed."""
+    """A broker on a port. Its received requests can be read, and its responses changed."""
 
     broker: ModelBroker
     versions: dict[int, tuple[int, int]] = field(default_factory=lambda: dict(VERSIONS))
     received: list[bytes] = field(default_factory=list)
-    """Frames without their length, in the order in which they came."""
+    """Frames without their length, in order of arrival."""
     hang_up: Callable[[bytes], bool] = lambda _: False
-    """Which requests are answered by closing the connection."""
+    """Returns whether to close the connection instead of answering a request."""
     mute: Callable[[bytes], bool] = lambda _: False
-    """Which requests are never answered."""
+    """Returns whether a request is never answered."""
     held_until: int = 1
-    """So many fetches must be there before the first of them is answered."""
+    """The first fetch is answered only when this many have arrived."""
     canned: dict[int, bytes] = field(default_factory=dict)
-    """The body of every response to an API key, where the header has no tags."""
+    """The body of every response to an API key, if the header has no tags."""
     create_error: int = 0
-    """The error of every topic that is to be created."""
+    """The error for every topic to create."""
     closes_after: int = -1
-    """API key; having answered such a request it closes the connection."""
+    """API key. After the answer to such a request, the connection is closed."""
     address: Address = field(default_factory=lambda: Address("127.0.0.1", 0))
     connections: int = 0
     others: dict[int, Address] = field(default_factory=dict)
-    """More brokers that its Metadata names, by node id."""
+    """More brokers in its Metadata, by node id."""
 
     def of(self, api_key: int) -> list[bytes]:
-        """What came with one API key."""
+        """Return the received requests with one API key."""
         return [frame for frame in self.received if unpack_from(">h", frame)[0] == api_key]
 
     def response(self, frame: bytes) -> bytes | None:
-        """None: there is none."""
+        """Return None if there is no response."""
         key, version = unpack_from(">hh", frame)
         head = frame[4:8]
         if key == ApiKey.API_VERSIONS and version == 0:
@@ -65,7 +65,7 @@ class Served:
 
 
 def metadata(served: Served) -> bytes:
-    """All topics of the model at v12, whatever was asked for."""
+    """Build Metadata v12 with all topics of the model, for any request."""
     brokers = {served.broker.node_id: served.address} | served.others
     nodes = [
         node.to_bytes(4) + raw.compact_string(each.host) + each.port.to_bytes(4) + b"\0\0"
@@ -99,7 +99,7 @@ def _described(index: int, part: Partition) -> bytes:
 
 
 def offsets(broker: ModelBroker, frame: bytes) -> bytes:
-    """ListOffsets v1: each partition's end, or its start for timestamp -2."""
+    """Build ListOffsets v1: each partition's end, or its start for timestamp -2."""
     reader = raw.BodyReader(frame, 8)
     reader.string()
     reader.int32()
@@ -117,7 +117,7 @@ def offsets(broker: ModelBroker, frame: bytes) -> bytes:
 
 
 def created(broker: ModelBroker, frame: bytes, error: int) -> bytes:
-    """CreateTopics v2 to v4: the model makes the topics, unless there is an error."""
+    """Build CreateTopics v2 to v4. The model creates the topics, unless there is an error."""
     reader = raw.BodyReader(frame, 8)
     reader.string()
     topics = []
@@ -132,7 +132,7 @@ def created(broker: ModelBroker, frame: bytes, error: int) -> bytes:
 
 @asynccontextmanager
 async def serving(broker: ModelBroker) -> AsyncIterator[Served]:
-    """Serve a model until the block is left."""
+    """Serve a model until the block ends."""
     served = Served(broker)
 
     async def client(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -1,4 +1,6 @@
-"""What the fetches of a capture ask: of every version, by topic name, each partition from where to where."""
+"""The fetches of a capture: all versions, by topic name, with the lowest and highest offset of each
+partition.
+"""
 
 import pytest
 

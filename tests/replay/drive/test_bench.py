@@ -1,4 +1,4 @@
-"""The stub of the benchmark responses as a broker does, as far as `drive` asks."""
+"""The stub of the benchmark responds like a broker, as far as `drive` needs it."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""The command as its users meet it: this repository's captures, a model of a broker on a port, exit codes."""
+"""The command as users run it: this repository's captures, a model of a broker on a port, exit codes."""
 
 import argparse
 import asyncio
@@ -25,7 +25,7 @@ CAPTURES = Path(__file__).parents[3] / "captures"
 LIBRDKAFKA = str(CAPTURES / "librdkafka-100p.pcap")
 TRUTH = json.loads((CAPTURES / "librdkafka-100p.truth.json").read_text())
 FETCHES = 322
-"""In that capture."""
+"""The number of fetches in that capture."""
 
 
 def drive(*arguments: str) -> int:
@@ -36,7 +36,7 @@ def drive(*arguments: str) -> int:
 
 @contextmanager
 def served(partitions: int = 100) -> Iterator[Served]:
-    """A model of a broker with the capture's topic, served by a thread of its own."""
+    """A model of a broker with the capture's topic, in its own thread."""
     broker = ModelBroker(seed=9)
     broker.create_topic("events", partitions)
     up, done = threading.Event(), asyncio.Event()
@@ -60,7 +60,7 @@ def served(partitions: int = 100) -> Iterator[Served]:
 
 @contextmanager
 def admin_endpoint() -> Iterator[str]:
-    """The counters of a gateway that counts nothing; gives its address."""
+    """A gateway's admin endpoint whose counters stay 0. Return its address."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -151,7 +151,7 @@ def test_a_client_that_no_request_is_of_is_told_with_those_that_are_there(
 
 
 def test_no_escape_sequence_reaches_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    """Brokers choose the words of their SASL errors, and somebody else the name of a file."""
+    """Brokers choose the text of their SASL errors, and others may choose the name of a file."""
     assert drive(LIBRDKAFKA, "--dry-run", "--csv", "/no/such/\x1b[2J.csv") == 1
 
     told = capsys.readouterr().err
@@ -184,7 +184,7 @@ def test_a_capture_without_kafka_is_no_success(capsys: pytest.CaptureFixture[str
 def test_a_file_that_is_no_capture_is_named_and_nothing_leads_in_a_circle(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """`inspect` knows no more of it."""
+    """`inspect` would not help."""
     text = tmp_path / "notes.txt"
     text.write_text("no capture\n")
 
@@ -290,7 +290,7 @@ def test_a_topic_that_cannot_be_created_is_one_line(capsys: pytest.CaptureFixtur
 
 
 def test_what_leads_to_fetches_is_not_played_without_them(capsys: pytest.CaptureFixture[str]) -> None:
-    """Metadata and the like would pass; minutes of them, and a saving of nothing, would look like a run."""
+    """Metadata and similar requests would succeed. Minutes of them, with no saving, would look like a run."""
     with served() as target, served() as gate, admin_endpoint() as admin:
         gate.broker.delete_topic("events")
         addresses = ("--target", str(gate.address), "--against", str(target.address), "--admin", admin)

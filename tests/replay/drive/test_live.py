@@ -1,4 +1,4 @@
-"""Captures of this repository, played at a real broker and a real gateway."""
+"""Captures of this repository, played with a real broker and a real gateway."""
 
 import argparse
 import json
@@ -24,7 +24,7 @@ TRUTH = {
 
 @pytest.fixture(scope="module")
 def topics(broker: Broker) -> None:
-    """What the captures read, empty."""
+    """The topics of the captures, empty."""
     with Admin(broker.address) as admin:
         for name, partitions in (("events", 100), ("orders", 12)):
             admin.create_topic(name, partitions=partitions)
@@ -35,7 +35,7 @@ Drive = Callable[..., dict[str, Any]]
 
 @pytest.fixture
 def drive(topics: None, capsys: pytest.CaptureFixture[str]) -> Drive:
-    """Plays a capture as fast as responses come, with no fetch waiting; gives the report."""
+    """Play a capture as fast as responses arrive, without waiting fetches. Return the report."""
 
     def driving(name: str, *arguments: str) -> dict[str, Any]:
         parser = argparse.ArgumentParser()
@@ -108,7 +108,9 @@ def test_sessions_of_a_java_client_are_the_targets_own(
 
 
 def test_missing_topics_are_created(drive: Drive, broker: Broker, tmp_path: Path) -> None:
-    """A topic of the same length replaces the captured one, so that it is missing on every run."""
+    """A topic with a name of the same length replaces the captured one, so that it is missing on every
+    run.
+    """
     capture = tmp_path / "renamed.pcap"
     capture.write_bytes((CAPTURES / "librdkafka-100p.pcap").read_bytes().replace(b"events", b"stneve"))
     report = drive(str(capture.with_suffix("")), "--target", broker.address, "--create-topics")
@@ -120,7 +122,7 @@ def test_missing_topics_are_created(drive: Drive, broker: Broker, tmp_path: Path
 
 
 def test_errors_of_groups_are_told(drive: Drive, broker: Broker) -> None:
-    """The member of the capture is none of the target's groups."""
+    """The member in the capture is in none of the target's groups."""
     groups = "JoinGroup,SyncGroup,Heartbeat,LeaveGroup,OffsetCommit"
     report = drive("librdkafka-rebalance", "--target", broker.address, "--create-topics", "--include", groups)
 

@@ -1,4 +1,4 @@
-"""Captured fetches in the target's terms: ids, epochs, offsets, and what the target lacks."""
+"""Captured fetches translated for the target: ids, epochs, offsets, and missing partitions."""
 
 from collections.abc import Iterable
 
@@ -71,7 +71,7 @@ def mapped(
 
 
 def same_cluster(asked_for: wire.FetchRequest) -> tuple[dict[bytes, str], dict[str, Topic]]:
-    """Names of the ids in a fetch, and a target with what it lists and the leader epochs that it tells."""
+    """Return the names of the ids in a fetch, and a target with its partitions and leader epochs."""
     names: dict[bytes, str] = {}
     topics: dict[str, Topic] = {}
     keys = [(each.topic, each.topic_id) for each in asked_for.topics]
@@ -86,7 +86,7 @@ def same_cluster(asked_for: wire.FetchRequest) -> tuple[dict[bytes, str], dict[s
 
 
 def consumes(exchange: LiveExchange) -> bool:
-    """Whether it is no fetch of a replica, which alone says what epoch it fetched last."""
+    """Return whether it is no fetch of a replica. Only replicas send the last fetched epoch."""
     told = wire.decode_request(exchange.request[4:])
     return all(part.last_fetched_epoch == -1 for element in told.topics for part in element.partitions)
 

@@ -1,4 +1,4 @@
-"""Deadlines and the ceiling, on a clock that moves only when nobody has anything to do."""
+"""Deadlines and the rate limit, on a clock that moves only when all are idle."""
 
 import asyncio
 import selectors
@@ -13,7 +13,7 @@ from replay.drive.pacing import WINDOW, Ceiling, Pace, window
 
 
 class _NoWait(selectors.DefaultSelector):
-    """Waits for nothing: the loop's time goes on instead."""
+    """Does not wait: the loop's time advances instead."""
 
     passed = 0.0
 
@@ -37,7 +37,7 @@ Run = Callable[[Coroutine[Any, Any, Any]], Any]
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Runs a coroutine in a time of its own, from 0 on, which the throttler shares."""
+    """Run a coroutine in its own time, from 0 on, which the throttler shares."""
 
     def running(main: Coroutine[Any, Any, Any]) -> Any:
         with asyncio.Runner(loop_factory=_Loop) as runner:

@@ -1,4 +1,4 @@
-"""PLAIN and SCRAM by the examples of their RFCs, and what a wrong target may not do."""
+"""PLAIN and SCRAM with the examples of their RFCs, and with wrong targets."""
 
 import hashlib
 import hmac

@@ -1,4 +1,4 @@
-"""A gateway's counters, and what they say beside the same requests sent directly."""
+"""A gateway's counters, compared with the same requests sent directly."""
 
 import asyncio
 

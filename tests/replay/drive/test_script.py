@@ -1,4 +1,4 @@
-"""What of a capture is played, in what order, when, and after how many responses."""
+"""The requests of a capture that are played: their order, times, and number of responses before them."""
 
 from proxy.protocol.api import ApiKey
 from replay.drive.script import LeftOut, ScriptMaker, captured

@@ -1,4 +1,4 @@
-"""Captures played at a real broker that wants TLS, a login, or both."""
+"""Captures played with a real broker that requires TLS, a login, or both."""
 
 import argparse
 import json
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.integration
 CAPTURE = Path(__file__).parents[3] / "captures" / "librdkafka-100p.pcap"
 USER, PASSWORD = "alice", "geheim-Wm8Qv3zK1xTn"
 REAUTH_MS = 3000
-"""A client that a busy machine keeps from authenticating again for so long is cut off."""
+"""If a busy machine delays a client's re-authentication for longer than this, the client is disconnected."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ Drive = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def drive(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Drive:
-    """Plays the capture; gives the exit code and what was printed, which never has the password."""
+    """Play the capture. Return the exit code and the output, which never has the password."""
     monkeypatch.setenv(PASSWORD_VARIABLE, PASSWORD)
 
     def driving(*arguments: str) -> tuple[int, str, str]:
@@ -135,7 +135,7 @@ def test_a_client_certificate(drive: Drive, secured: Secured) -> None:
 
 
 def test_a_login_that_ends_is_made_again_in_time(drive: Drive, secured: Secured) -> None:
-    """The capture takes 10 s; a login counts for 3 s, then the broker closes the connection (KIP-368)."""
+    """The capture takes 10 s. A login is valid for 3 s, then the broker closes the connection (KIP-368)."""
     options = ["--security-protocol", "SASL_PLAINTEXT", "--sasl-mechanism", "PLAIN", "--sasl-username", USER]
     target = secured.to("SASL_PLAINTEXT")
     code, out, err = drive("--target", target, "--speed", "1.5", "--json", *options)

@@ -1,4 +1,4 @@
-"""Sessions of the capture's clients: ids as the target gives them, epochs anew, lost ones made again."""
+"""Sessions of the capture's clients: the target's ids, new epochs, and recreated lost ones."""
 
 from itertools import pairwise
 
@@ -22,7 +22,7 @@ def topic(partitions: int = 4) -> Topic:
 
 
 class Client:
-    """Plays captured fetches of topics t and u; the target is what a test says."""
+    """Plays captured fetches of topics t and u. The test defines the target."""
 
     def __init__(self) -> None:
         self.sessions = SideSessions()
@@ -50,7 +50,7 @@ class Client:
         return None if built is None else (wire.decode_request(built[0][4:]), built[1])
 
     def said(self, frame: bytes, given: int = 0, *, gives: int = 0, error: int = 0) -> wire.FetchRequest:
-        """As `say`; the target answers with session id `gives`."""
+        """Like `say`. The target answers with session id `gives`."""
         told = self.say(frame, given)
         assert told is not None
         if told[1] is not None:
@@ -173,7 +173,7 @@ CHANGES = st.lists(
     ),
     max_size=12,
 )
-"""What each fetch changes: offsets told, partitions forgotten; and whether the target loses the session."""
+"""The changes of each fetch: offsets, forgotten partitions, and whether the target loses the session."""
 
 
 @given(

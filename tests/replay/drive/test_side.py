@@ -1,4 +1,7 @@
-"""What a side can be sent: versions, topics, and that requests which only lead to fetches do not go alone."""
+"""The steps that a side can get, by versions and topics.
+
+Requests that only prepare fetches are not sent alone.
+"""
 
 from collections.abc import Mapping
 
@@ -32,7 +35,7 @@ def played(*frames: bytes, include: frozenset[int] = frozenset()) -> Script:
 def side(
     found: Script, topics: tuple[str, ...] = ("t",), versions: Mapping[int, tuple[int, int]] | None = None
 ) -> TargetSide:
-    """A target where each topic has two partitions without a leader that anybody told."""
+    """Make a target where each topic has two partitions without a known leader."""
     nobody, empty = np.full(2, -1, np.int32), np.zeros(2, np.int64)
     there = {
         name: Topic(leaders=nobody, leader_epochs=nobody, earliest=empty, latest=empty) for name in topics
@@ -50,7 +53,7 @@ def side(
 
 
 def left(found: Script, *sides: TargetSide) -> tuple[list[int], dict[LeftOut, int]]:
-    """Tell the API keys that are left to play, and what is left out."""
+    """Return the API keys that are played, and the steps that are left out."""
     places = [Destination(HERE, None)] * len(sides)
     kept, left_out = playable(found.connections, sides, {each.name: places for each in found.connections})
     return [step.api_key for each in kept for step in each.steps], dict(left_out)
@@ -75,7 +78,7 @@ def test_what_one_side_can_not_be_sent_is_left_out_at_both(wrong: int) -> None:
 
 
 def native(*sizes: int, topic: str = "t", version: int = 12) -> Script:
-    """A client with a session of its own: a full fetch, then incremental ones, each of so many partitions."""
+    """A client with its own session: a full fetch, then incremental ones, each of this many partitions."""
     broker = ModelBroker()
     broker.create_topic(topic, 4)
     capture = Capture(broker)
@@ -88,7 +91,7 @@ def native(*sizes: int, topic: str = "t", version: int = 12) -> Script:
 
 
 def test_fetches_of_a_session_that_cannot_be_made_have_the_reason_why_not() -> None:
-    """Before, these were said to be of a session that began before the capture."""
+    """Before the fix, the reason was that the session began before the capture."""
     found = native(0, 2, 0, topic="gone")
 
     assert left(found, side(found)) == ([], {LeftOut(1, ABSENT): 4})

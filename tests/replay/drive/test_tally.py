@@ -1,4 +1,4 @@
-"""What is counted of responses, and percentiles of what they took."""
+"""Counts of responses, and percentiles of response times."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""Values of options: what they mean, and what is said of those that mean nothing."""
+"""Values of options: their meaning, and the messages for invalid ones."""
 
 import argparse
 from collections.abc import Callable

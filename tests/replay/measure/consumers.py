@@ -1,4 +1,4 @@
-"""Captures of consumers as tests write them, and what `measure --cooperative` tells of them."""
+"""Captures of consumers in tests, and the result of `measure --cooperative` for them."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,7 +20,7 @@ HEADER_BYTES = 61
 
 
 class Consumer:
-    """A consumer's connection: its requests, and what the broker responds."""
+    """A consumer's connection: its requests, and the broker's responses."""
 
     def __init__(
         self, *, client_id: str = "me", port: int = 40_000, version: int = 11, group: str = ""
@@ -36,7 +36,7 @@ class Consumer:
         return self._talk.frames
 
     def ask(self, api_key: int, version: int, body: bytes) -> "Consumer":
-        """Send another request; the response is not read."""
+        """Send another request. The response is not read."""
         self._correlation += 1
         head = api_key.to_bytes(2) + version.to_bytes(2) + self._correlation.to_bytes(4)
         self._talk.segment(framed(head + string(self.client_id) + body))
@@ -46,7 +46,7 @@ class Consumer:
     def fetch(
         self, records: Mapping[int, bytes], topic: str = "orders", *, replica_id: int = -1
     ) -> "Consumer":
-        """Fetch partitions of a topic, and get these records of each."""
+        """Fetch partitions of a topic, with these records of each."""
         self._correlation += 1
         wants = [(topic, partition) for partition in records]
         named: dict[str, Any] = {"correlation": self._correlation, "client": self.client_id}
@@ -66,7 +66,7 @@ def string(text: str) -> bytes:
 
 
 def keyed(keys: Sequence[bytes | None], base: int = 0) -> list[Record]:
-    """A record for each key, at offsets that follow each other."""
+    """Make a record for each key, at consecutive offsets."""
     return [Record(base + at, key, b"v" * (at % 40)) for at, key in enumerate(keys)]
 
 
@@ -78,7 +78,7 @@ def captured(folder: Path, *consumers: Consumer) -> Path:
 
 
 def asked(capture: Path, members: int, parquet: str | None = None, **chosen: Any) -> tuple[Work, About]:
-    """What `measure` would be asked; `topics` and `clients` are chosen by their names."""
+    """Return the work for `measure`. `topics` and `clients` are chosen by their names."""
     filters = Filters(ports=[], hosts=[], **{"clients": [], "topics": []} | chosen)  # type: ignore[typeddict-item]  # only these
     work = Work(
         keep=Filter(),
@@ -91,7 +91,7 @@ def asked(capture: Path, members: int, parquet: str | None = None, **chosen: Any
 
 
 def measured(capture: Path, members: int, **chosen: Any) -> Report:
-    """The report of a capture, made in this process."""
+    """Return the report of a capture, made in this process."""
     work, about = asked(capture, members, **chosen)
     found = measure_here(work)
     assert found is not None
@@ -99,18 +99,18 @@ def measured(capture: Path, members: int, **chosen: Any) -> Report:
 
 
 def groups(folder: Path, *consumers: Consumer, members: int = 4, **chosen: Any) -> list[CooperativeRow]:
-    """What is told of some consumers, group by group."""
+    """Return the results for some consumers, group by group."""
     told = measured(captured(folder, *consumers), members, **chosen)["cooperative"]
     assert told["members"] == members
     return told["groups"]
 
 
 def group(folder: Path, *consumers: Consumer, members: int = 4, **chosen: Any) -> CooperativeRow:
-    """What is told of the only group."""
+    """Return the result for the only group."""
     (row,) = groups(folder, *consumers, members=members, **chosen)
     return row
 
 
 def counts(row: CooperativeRow) -> list[int]:
-    """How many records each member would get."""
+    """Return how many records each member would get."""
     return [round(share["records"] * row["records"]) for share in row["spread"]]

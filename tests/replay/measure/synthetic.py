@@ -1,4 +1,4 @@
-"""Rows of as many connections as wanted, as the table has them, without captures."""
+"""Rows of any number of connections, in the form of the table, without captures."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -15,7 +15,7 @@ _START = 1_800_000_000 * _SECOND
 
 
 def connection_rows(number: int) -> Iterator[dict[str, Any]]:
-    """The rows of one connection: its fetches, then the row of the connection."""
+    """Return the rows of one connection: its fetches, then the row of the connection."""
     broker = f"10.1.0.{number % 30}:9092"
     client = f"10.2.{number >> 16 & 255}.{number >> 8 & 255}:{20_000 + (number & 255)}"
     connection, client_id = f"{client} > {broker} #0", f"client-{number % 100}"
@@ -49,12 +49,12 @@ def connection_rows(number: int) -> Iterator[dict[str, Any]]:
 
 
 def complete(row: dict[str, Any]) -> dict[str, Any]:
-    """A row with a value, or none, in each column."""
+    """Return a row with a value, or None, in each column."""
     return {**dict.fromkeys(column.name for column in COLUMNS), **row}
 
 
 def batch_of(rows: list[dict[str, Any]]) -> pa.RecordBatch:
-    """Rows as a batch of the table."""
+    """Return rows as a batch of the table."""
     columns = {name: [row[name] for row in rows] for name in EXCHANGES.names}
     arrays = [
         CODECS[name].write(column) if name in CODECS else pa.array(column, EXCHANGES.field(name).type)

@@ -1,4 +1,4 @@
-"""Both sides of a gateway in one capture are found, and nothing else is taken for them."""
+"""Both sides of a gateway in one capture are found, and no other pairs."""
 
 import random
 from pathlib import Path
@@ -64,7 +64,7 @@ def test_few_exchanges_prove_nothing() -> None:
 
 @pytest.mark.parametrize("seed", range(50))
 def test_consumers_in_lockstep_are_two(seed: int) -> None:
-    """A process starts two consumers at once. The broker wakes both, in any order."""
+    """A process starts two consumers at once, and the broker answers both in any order."""
     chance = random.Random(seed)
     both = [
         [
@@ -115,7 +115,7 @@ GATEWAYS = {
     "librdkafka-gateway": ("127.0.0.1:20372", "127.0.0.1:21482"),
     "librdkafka-gateway-no-records": ("127.0.0.1:19990", "127.0.0.1:20083"),
 }
-"""Captures of both sides (captures/README.md), and the two sides' addresses."""
+"""Captures of both sides (captures/README.md), with the addresses of the two sides."""
 
 
 @pytest.mark.parametrize("path", sorted(CAPTURES.glob("*.pcap")), ids=lambda path: path.stem)

@@ -1,4 +1,4 @@
-"""What tasks collect adds up to what is collected at once, and does not grow with the connections."""
+"""The results of tasks add up to the result at once, and do not grow with the number of connections."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
@@ -21,7 +21,7 @@ ABOUT = About(version="1", policy="gateway", filters=NO_FILTERS, price_per_gb=2.
 
 
 def parts(groups: Iterable[Group], count: int) -> Iterator[list[Group]]:
-    """Groups spread over tasks, by connection."""
+    """Spread groups over tasks, by connection."""
     found: dict[int, list[Group]] = defaultdict(list)
     for number, (_, own) in enumerate(groupby(groups, key=lambda group: group["connection"])):
         found[number % count] += own
@@ -29,7 +29,7 @@ def parts(groups: Iterable[Group], count: int) -> Iterator[list[Group]]:
 
 
 def put_together(tasks: Iterable[Iterable[Group]]) -> Collected:
-    """What Spark does with tasks."""
+    """Merge the results of tasks like Spark."""
     whole, events = Collected(), defaultdict(list)
     for task in tasks:
         for found in collect_part(task, 3):

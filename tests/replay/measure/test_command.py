@@ -1,4 +1,4 @@
-"""The command line of replay: what a user does wrong is one line, wherever an option came from."""
+"""The command line of replay: a user's error gives one line, wherever an option came from."""
 
 import argparse
 import os
@@ -267,7 +267,7 @@ def test_help_shows_examples(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def written(monkeypatch: pytest.MonkeyPatch, *argv: str, result: Report | None = None) -> int:
-    """Run `measure` with a report that is made already."""
+    """Run `measure` with a given report."""
     monkeypatch.setattr(command, "_measured", lambda *_: result or sample.report())
     return cli.main(["measure", CAPTURE, *argv])
 

@@ -1,4 +1,4 @@
-"""What is told of a whole connection: its timeline, its topics, what its sessions did."""
+"""The summary of a connection: its timeline, topics, and sessions."""
 
 from itertools import pairwise
 from typing import Any

@@ -1,4 +1,4 @@
-"""The captures that `tools.captures` made: what is read out of them is what the gateway counted meanwhile."""
+"""The captures of `tools.captures`: the figures read from them equal the gateway's counts."""
 
 import json
 from collections import Counter
@@ -38,7 +38,7 @@ def _sides(name: str) -> list[str]:
 
 
 def _played(events: Iterable[Exchange | ConnectionEnd]) -> list[Outcome]:
-    """Every connection through the engine, with the gateway's policy."""
+    """Run every connection through the engine, with the gateway's policy."""
     engines: dict[str, Engine] = {}
     outcomes: list[Outcome] = []
     for event in events:

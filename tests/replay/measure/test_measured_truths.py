@@ -1,6 +1,6 @@
-"""Real captures, and what networks and tools make of them: `measure` reports the counts of their truth.
+"""Real captures, also changed like by networks and tools: `measure` reports the counts of their truth.
 
-The whole way but for Spark: files, segments, streams, frames, exchanges, engine, table, report.
+All steps except Spark: files, segments, streams, frames, exchanges, engine, table, report.
 """
 
 import gzip
@@ -40,20 +40,20 @@ def dressed(frames: Sequence[Frame], dress: str = "ethernet") -> list[bytes]:
 
 
 def split(frames: Sequence[Frame], files: int) -> list[bytes]:
-    """Write one file after another, every other one as pcapng."""
+    """Write consecutive files, every second one as pcapng."""
     edges = [len(frames) * number // files for number in range(files + 1)]
     parts = [crafting.relink(frames[edges[n] : edges[n + 1]], "ethernet") for n in range(files)]
     return [(crafting.pcapng if n % 2 else crafting.pcap)(*part) for n, part in enumerate(parts)]
 
 
 def late(frames: Sequence[Frame], nanoseconds: int) -> list[Frame]:
-    """Captured late by up to so much, with their own times, as from the queues of several cores."""
+    """Delay captured packets by up to this much, with their own times, like queues of several cores."""
     chance = Random(nanoseconds)
     return sorted(frames, key=lambda frame: frame.time + chance.random() * nanoseconds)
 
 
 def shuffled(frames: Sequence[Frame], width: int) -> list[Frame]:
-    """Captured late by up to `width` packets, however long that is."""
+    """Delay captured packets by up to `width` packets, for any time."""
     chance = Random(width)
     places = [place + chance.random() * width for place in range(len(frames))]
     return [frame for _, frame in sorted(zip(places, frames, strict=True), key=lambda pair: pair[0])]
@@ -91,7 +91,7 @@ def written(folder: Path, files: Sequence[bytes]) -> list[Path]:
 
 
 FEW_FORMS = {AS_IT_IS, "reordered"}
-"""Those that `make check` tries."""
+"""The forms for `make check`."""
 
 
 def forms(*left_out: str) -> list[object]:
@@ -129,7 +129,7 @@ def test_the_gateways_policy_gives_the_same_however_it_was_captured(
 
 @pytest.mark.parametrize("name", NAMES)
 def test_what_the_gateways_policy_saves_and_its_counts_say_why(name: str) -> None:
-    """It may save more than `always`: a list that has grown meanwhile is not added piece by piece."""
+    """It may save more than `always`, because a list that has grown meanwhile is not added piece by piece."""
     gateway, always = undisturbed(name, "gateway")["fetch"], undisturbed(name, "always")["fetch"]
     went = gateway["sessions"]
 
@@ -143,7 +143,7 @@ def test_what_the_gateways_policy_saves_and_its_counts_say_why(name: str) -> Non
 
 
 def interior_lost(frames: Sequence[Frame], share: float, seed: int) -> list[Frame]:
-    """Lose packets, but none that begins a direction or ends it: all else is a gap that can be told."""
+    """Lose packets, except the first and last of a direction. All others leave a gap that is reported."""
     chance = Random(seed)
     ends = {frame.data[12:24]: frame for frame in frames}
     return [

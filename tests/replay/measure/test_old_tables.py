@@ -1,4 +1,4 @@
-"""What 0.2.0 wrote is read as if it had been measured now."""
+"""Tables of 0.2.0 are read as if they had been measured now."""
 
 from pathlib import Path
 

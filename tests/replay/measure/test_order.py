@@ -1,6 +1,6 @@
-"""What taps, networks and clocks do to a complete capture changes nothing in what `measure` finds in it.
+"""Disturbances of a complete capture by taps, networks and clocks do not change the results of `measure`.
 
-Times differ then, so all is compared but times.
+Times differ then, so everything except times is compared.
 """
 
 from collections.abc import Callable, Sequence
@@ -34,7 +34,7 @@ UNTIMED = (
     "readable",
     "not_eligible",
 )
-"""Parts of the report without times. What `input` says of files and packets is left out."""
+"""Parts of the report without times. The figures of files and packets in `input` are left out."""
 
 
 @cache
@@ -48,7 +48,7 @@ def from_client(frame: Frame) -> bool:
 
 
 def two_clocks(frames: Sequence[Frame], nanoseconds: int, drift: float = 0.0) -> list[Frame]:
-    """Captured by one tap for each direction, merged by time; the brokers' clock is ahead."""
+    """Captured by one tap for each direction, and merged by time. The brokers' clock is ahead."""
     start = frames[0].time
     moved = [
         frame
@@ -60,20 +60,20 @@ def two_clocks(frames: Sequence[Frame], nanoseconds: int, drift: float = 0.0) ->
 
 
 def jittered(frames: Sequence[Frame], nanoseconds: int, seed: int = 1) -> list[Frame]:
-    """Each packet has a time that is wrong by up to so much, and they are sorted by it."""
+    """Each packet's time is wrong by up to this much, and packets are sorted by it."""
     chance = Random(seed)
     moved = [replace(frame, time=frame.time + chance.randrange(nanoseconds + 1)) for frame in frames]
     return sorted(moved, key=lambda frame: frame.time)
 
 
 def late(frames: Sequence[Frame], nanoseconds: int, seed: int = 1) -> list[Frame]:
-    """Each packet keeps its time, but is captured late by up to so much."""
+    """Each packet keeps its time, but is captured late by up to this much."""
     chance = Random(seed)
     return sorted(frames, key=lambda frame: frame.time + chance.random() * nanoseconds)
 
 
 def both_twice(frames: Sequence[Frame], nanoseconds: int) -> list[Frame]:
-    """Both directions captured by two taps whose clocks differ."""
+    """Both directions are captured by two taps with different clocks."""
     again = [replace(frame, time=frame.time + nanoseconds) for frame in frames]
     return sorted([*frames, *again], key=lambda frame: frame.time)
 
@@ -100,7 +100,7 @@ def written(folder: Path, frames: Sequence[Frame]) -> Path:
 
 
 def found_in(path: Path) -> list[Any]:
-    """All exchanges of a capture but their times, by connection and number."""
+    """Return all exchanges of a capture without their times, by connection and number."""
     found = []
     for events in connections(path):
         for event in events:
@@ -115,7 +115,7 @@ def found_in(path: Path) -> list[Any]:
 
 
 def untimed(path: Path) -> dict[str, Any]:
-    """Return what `measure` reports of a capture, without times."""
+    """Return `measure`'s report of a capture, without times."""
     report: dict[str, Any] = {**measured("gateway", path)}
     left_out = {"bytes", "packets", "clocks_apart_seconds"}
     report["input"] = {name: value for name, value in report["input"].items() if name not in left_out}

@@ -1,4 +1,4 @@
-"""Counts by hash: they add up in any order, and each lane that the gateway may cut is a sum of them."""
+"""Counts by hash add up in any order, and each lane of the gateway is a sum of them."""
 
 from collections import Counter
 from random import Random
@@ -26,7 +26,7 @@ PIECES = st.lists(
 
 
 def delivered(records: list[tuple[str, int, int, bool, int]], members: int) -> Delivered:
-    """Count records: topic, partition, hash, whether it is that of a key, bytes."""
+    """Count records: topic, partition, hash, whether it is the hash of a key, bytes."""
     found, split = Delivered(), stretches(members)
     for topic, partition, hashed, has_key, size in records:
         counts = found.topic(("topic", topic))

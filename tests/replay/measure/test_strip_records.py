@@ -1,4 +1,4 @@
-"""Records are cut out of segments only where it is certain what they are, and nothing else is touched."""
+"""Records are cut out of segments only if they are certain to be records, and nothing else changes."""
 
 import struct
 from collections.abc import Iterable, Iterator
@@ -40,7 +40,7 @@ def framed(content: bytes) -> bytes:
 
 
 def batch(*rows: tuple[bool, bytes], connections: Iterable[bytes] = ()) -> pa.RecordBatch:
-    """Rows of one connection, unless told: who sent, payload."""
+    """Return rows of one connection by default: sender and payload."""
     named = [*connections] or [b"c"] * len(rows)
     return pa.RecordBatch.from_pylist(
         [

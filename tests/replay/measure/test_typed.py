@@ -1,4 +1,4 @@
-"""Values come back from typed columns as they were, also in a slice; dataclasses are the schema."""
+"""Values are read back unchanged from typed columns, also in a slice. Dataclasses are the schema."""
 
 from collections import Counter
 from dataclasses import dataclass, field

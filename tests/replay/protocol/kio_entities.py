@@ -1,4 +1,4 @@
-"""Messages of every API at every version, of kio's classes (generated from Kafka's definitions)."""
+"""Messages of every API at every version, from kio's classes (generated from Kafka's definitions)."""
 
 import dataclasses
 import datetime as dt
@@ -16,7 +16,7 @@ from proxy.protocol.api import ApiKey
 
 
 def classes(kind: str) -> dict[tuple[int, int], type[Any]]:
-    """Every request, or response, by API key and version."""
+    """Return every request, or response, by API key and version."""
     found: dict[tuple[int, int], type[Any]] = {}
     for api in pkgutil.iter_modules(kio.schema.__path__):
         folder = importlib.import_module(f"kio.schema.{api.name}").__path__[0] if api.ispkg else ""
@@ -41,7 +41,7 @@ _PLAIN: dict[str, Any] = {
 
 
 def made(cls: type[Any], codes: Iterator[int]) -> Any:
-    """A message with two elements in each array, where each error code is another one."""
+    """Make a message with two elements in each array and different error codes."""
     hints = get_type_hints(cls)
     values = {}
     for field in dataclasses.fields(cls):

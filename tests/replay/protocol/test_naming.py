@@ -1,4 +1,4 @@
-"""What requests name: every version of kio's is read, and group ids get a suffix in place."""
+"""The names in requests: every version in kio is read, and group ids get a suffix in place."""
 
 import io
 import itertools

@@ -37,7 +37,7 @@ os.execv(sys.argv[3], sys.argv[3:])
 
 
 class Browser:
-    """One page in a headless browser; what it asks the network for is kept in `requests`."""
+    """A page in a headless browser. `requests` has its network requests."""
 
     def __init__(self, profile: Path) -> None:
         assert PROGRAM
@@ -75,7 +75,7 @@ class Browser:
         os.close(self._write)
 
     def call(self, method: str, **params: object) -> Any:
-        """Call a method and wait for its result; events that come before it are noted."""
+        """Call a method and wait for its result. Earlier events are noted."""
         self._id += 1
         message = {"id": self._id, "method": method, "params": params, **self._session}
         os.write(self._write, json.dumps(message).encode() + b"\0")
@@ -85,7 +85,7 @@ class Browser:
         return response["result"]
 
     def open(self, address: str) -> None:
-        """Go to an address and wait until everything it loads is loaded."""
+        """Open an address and wait until everything is loaded."""
         self.requests.clear()
         self.events.clear()
         self.call("Page.navigate", url=address)
@@ -94,7 +94,7 @@ class Browser:
         self.evaluate("new Promise(done => setTimeout(done, 100))")  # what begins after the load event
 
     def evaluate(self, expression: str) -> Any:
-        """Give the value of a JavaScript expression in the page."""
+        """Return the value of a JavaScript expression in the page."""
         result = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in result, result
         return result["result"].get("value")
@@ -108,7 +108,7 @@ class Browser:
         self.call("Emulation.setEmulatedMedia", media=media, features=[feature])
 
     def screenshot(self) -> bytes:
-        """Give the whole page as PNG."""
+        """Return the whole page as PNG."""
         image = self.call("Page.captureScreenshot", captureBeyondViewport=True)
         return b64decode(image["data"])
 

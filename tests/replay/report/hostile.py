@@ -1,4 +1,4 @@
-"""A report whose every name is what a peer bent on mischief would send."""
+"""A report in which every name is an attack by a peer."""
 
 from replay.report.model import Passed, Report
 from tests.replay.report import sample
@@ -20,7 +20,7 @@ NAMES = (
 
 
 def report() -> Report:
-    """Make it: names in the tables, in filters, problems, reasons and words of the model."""
+    """Make the report, with hostile names in tables, filters, problems, reasons and other text."""
     plain = sample.report()
     fetch, limits = plain["fetch"], plain["limits"]
     passed: dict[str, Passed] = {name: {"exchanges": 1, "bytes": 1} for name in NAMES}

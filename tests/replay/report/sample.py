@@ -1,4 +1,4 @@
-"""A made-up report of a realistic shape whose columns add up, and the sums that hold for every report."""
+"""A made-up, realistic report whose columns add up, and the sums that hold for every report."""
 
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
@@ -38,7 +38,7 @@ BY_FRAME = frozenset(
         "repair_bytes",
     }
 )
-"""What a topic's row does not have."""
+"""The fields that a topic's row does not have."""
 
 BEGIN = datetime(2026, 11, 20, 22, 30, tzinfo=UTC)
 CLIENTS = (
@@ -52,7 +52,7 @@ CLIENTS = (
 REASONS = {"fraud-scorer": "native session", "audit-archiver": "one partition"}
 BROKERS = ("10.20.0.11:9092", "10.20.0.12:9092", "[fd00:20::13]:9092")
 TOPICS = {"events": 70, "orders": 20, "payments.settled": 8, "AAAAAAAAAAAAAAAAAAAAAg": 1}
-"""Names (the last one an id that no Metadata response named) and the shares of the bytes."""
+"""Names (the last one is an id without a name) and the shares of the bytes."""
 
 
 def _passed(fetch: FetchReport, reason: str) -> dict[str, Passed]:
@@ -287,7 +287,7 @@ def empty() -> Report:
 
 
 def combined(value: Callable[[str, str], int]) -> FetchReport:
-    """Make a Fetch whose figures are value(group, field), savings worked out from them."""
+    """Make a Fetch whose figures are value(group, field). Savings are computed from them."""
     groups = {
         group: {field: value(group, field) for field in fields.__annotations__}
         for group, fields in GROUPS.items()
@@ -301,7 +301,7 @@ def combined(value: Callable[[str, str], int]) -> FetchReport:
 
 
 def figure(fetch: FetchReport, group: str, field: str) -> int:
-    """Give one figure of a Fetch by its names."""
+    """Return one figure of a Fetch by its names."""
     return int(cast("dict[str, dict[str, int]]", fetch)[group][field])
 
 
@@ -312,7 +312,7 @@ def added(fetches: Iterable[FetchReport]) -> FetchReport:
 
 
 def assert_adds_up(report: Report) -> None:
-    """Check the sums that the model promises for any report that has no filter by topic."""
+    """Check the sums that the model defines for any report without a filter by topic."""
     whole = report["fetch"]
     if report["by_client"]:
         assert added(row["fetch"] for row in report["by_client"]) == whole
@@ -378,7 +378,7 @@ def _cell(client: tuple[str, str, int, int, int, int, bool], broker: str) -> Fet
 
 
 def _topics(total: FetchReport) -> list[TopicRow]:
-    """Share a Fetch out among the topics; what is left, and what is counted by the frame, is no topic's."""
+    """Divide a Fetch among the topics. The rest, and figures counted by frame, belong to no topic."""
     rows: list[TopicRow] = [
         {"topic": name, "fetch": combined(partial(_part, total, part))} for name, part in TOPICS.items()
     ]
@@ -410,7 +410,7 @@ def _connection(
 
 
 def _over_time(total: FetchReport) -> list[Bucket]:
-    """Share the bytes out over an hour, busier in its middle, with half a minute's pause."""
+    """Divide the bytes over an hour, busier in its middle, with a pause of half a minute."""
     weights = {place: 60 - abs(60 - place) + place % 7 for place in range(120) if place != 100}
     whole = sum(weights.values())
     shares = {

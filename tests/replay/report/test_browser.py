@@ -1,4 +1,4 @@
-"""The HTML report in a real browser, where one is installed: no request leaves it, and it can be read."""
+"""The HTML report in a real browser, if one is installed: it sends no request, and is readable."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,7 +25,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 
 def opened(browser: Browser, folder: Path, report: Report) -> str:
-    """Write a report, open it, and give its address."""
+    """Write a report, open it, and return its address."""
     file = folder / "report.html"
     file.write_text(html.render(report))
     browser.open(file.as_uri())
@@ -99,7 +99,7 @@ CONTRAST = """
   return worst;
 })()
 """
-"""The worst contrast of text with what is behind it, as WCAG 2 defines it."""
+"""The worst contrast of text with its background, as defined by WCAG 2."""
 
 
 @pytest.mark.parametrize(("scheme", "media"), [("light", "screen"), ("dark", "screen"), ("dark", "print")])

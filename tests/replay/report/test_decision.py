@@ -1,4 +1,4 @@
-"""What to decide from a report: the saving over the captured time, and one sentence for each client."""
+"""Advice from a report: the saving over the captured time, and one sentence for each client."""
 
 from typing import Any
 
@@ -156,7 +156,7 @@ def test_how_often_a_client_fetches_is_told_for_the_time_of_its_connections() ->
 
 @pytest.mark.parametrize("reason", ["not a consumer", "unpaired", "fetch v3", "broker without sessions"])
 def test_who_fetches_all_the_time_for_another_reason_is_not_told_to_wait(reason: str) -> None:
-    """Followers of a broker must not wait for more records, and what was not seen can't be judged."""
+    """Followers of a broker must not wait for more records, and missing data can't be judged."""
     busy = client(fetches(requests=10_000), reason, version=3, connections=2)
 
     assert to_do(busy)["action"] != "fetch.min.bytes"

@@ -1,4 +1,4 @@
-"""The page on how to read the report names everything that stands in it."""
+"""The page on how to read the report names all its parts."""
 
 import re
 from pathlib import Path

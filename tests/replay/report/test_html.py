@@ -1,4 +1,4 @@
-"""The report as one HTML file, read back by a parser. What a browser makes of it: test_browser."""
+"""The report as one HTML file, read by a parser. test_browser uses a browser."""
 
 import io
 import re
@@ -18,7 +18,7 @@ VOID = {"meta", "link"}
 
 
 class Page(HTMLParser):
-    """Elements, their attributes and the text of a page; each has to be closed in its turn."""
+    """Elements, their attributes and the text of a page. Each element must be closed in order."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class Page(HTMLParser):
 
 
 def assert_asks_for_nothing(page: Page) -> None:
-    """Check every way by which HTML, SVG or CSS make a browser fetch something or run something."""
+    """Check all ways by which HTML, SVG or CSS make a browser load or run something."""
     tags = {tag for tag, _ in page.elements}
     assert not tags & {
         "script",

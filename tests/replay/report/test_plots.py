@@ -1,4 +1,4 @@
-"""Plots: places in the drawing follow the figures."""
+"""Plots: positions in the drawing match the figures."""
 
 import re
 import xml.etree.ElementTree as ET

@@ -1,4 +1,4 @@
-"""Tables as rows: ranked, the tail summed up, nothing lost."""
+"""Tables as rows: sorted, the rest summed up, nothing lost."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Figures and names as they are written."""
+"""The formats of figures and names."""
 
 import pytest
 from hypothesis import given

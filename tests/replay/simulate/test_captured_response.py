@@ -1,4 +1,4 @@
-"""A captured response: what it says, where its bytes are, and what it is at v7."""
+"""A captured response: its contents, the places of its bytes, and its v7 form."""
 
 import pytest
 

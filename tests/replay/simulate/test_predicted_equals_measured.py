@@ -1,9 +1,9 @@
-"""What is predicted from the client's side alone equals what a gateway counted on the broker's: frames,
-bytes, partitions, for any history in which the broker keeps its sessions.
+"""The prediction from the client's side alone equals a gateway's counts on the broker's side (frames, bytes,
+partitions), for any history in which the broker keeps its sessions.
 
-What a client can't see is left out of these histories: sessions that the broker loses, errors that it
-tells in a session only, when a topic went while its responses were thrown away to throttle, and which of two
-errors 3 of Kafka 1.1 is for a topic, which for a partition.
+These histories exclude events that a client can't see: lost sessions, errors only in a session, the time when
+a topic was deleted while responses were throttled, and the meaning of error 3 in Kafka 1.1 (topic or
+partition).
 """
 
 import os
@@ -29,7 +29,7 @@ _MICROSECOND = 1000
 
 
 def exchange(number: int, request: bytes, response: bytes, times: tuple[int, int]) -> Exchange:
-    """An exchange as it would be captured; frames without their lengths."""
+    """Return an exchange as captured. Frames have no length."""
     return Exchange(
         connection="c",
         client="c:1",
@@ -50,7 +50,7 @@ def exchange(number: int, request: bytes, response: bytes, times: tuple[int, int
 
 
 def values(outcome: Outcome) -> dict[str, Any]:
-    """What an outcome says."""
+    """Return the contents of an outcome."""
     parsed = {"request", "response"}
     return {each.name: getattr(outcome, each.name) for each in fields(Outcome) if each.name not in parsed}
 
@@ -58,9 +58,9 @@ def values(outcome: Outcome) -> dict[str, Any]:
 class PredictedEqualsMeasured(AnyClientAnyBroker):
     """The histories of the gateway's own law, recorded at the client.
 
-    A broker looks up a topic's name when a partition of it is added to a session, and from then on tells of a
-    topic that is gone with 3, where it tells with 100 of one that was gone before. If the responses meanwhile
-    were thrown away to throttle, nothing shows which of the two came first.
+    A broker looks up a topic's name when a partition is added to a session. If the topic is deleted later, it
+    reports 3. If the topic was deleted before, it reports 100. If responses were throttled meanwhile, nothing
+    shows which event came first.
     """
 
     @initialize(
@@ -99,7 +99,7 @@ class PredictedEqualsMeasured(AnyClientAnyBroker):
         self.record(frames)
 
     def record(self, frames: list[bytes]) -> None:
-        """Let frames pass, all of them before the first is answered."""
+        """Exchange frames. All are sent before the first one is answered."""
         self.clock = max(self.clock, round(self.now * 1_000_000_000)) + _MICROSECOND
         asked, told = self.clock, self.clock + _MICROSECOND
         self.clock = told
@@ -117,9 +117,9 @@ class PredictedEqualsMeasured(AnyClientAnyBroker):
         self.compare(self.predict(self.clock + _MICROSECOND))
 
     def predict(self, closed_time: int) -> list[Outcome]:
-        """What the engine makes of what the client saw, its leaving included.
+        """Return the engine's prediction from the client's side, including its end.
 
-        It is the same if fetches that change nothing are not recognised by those before.
+        The result is the same without recognising repeated fetches.
         """
         outcomes = self.play(closed_time)
         with patch.object(GatewayPolicy, "repeats", return_value=False):
@@ -172,22 +172,22 @@ class PredictedEqualsMeasured(AnyClientAnyBroker):
 
     @rule(wanted=st.lists(st.tuples(AnyClientAnyBroker.names, st.integers(0, PARTITIONS)), max_size=14))
     def choose(self, wanted: list[tuple[str, int]]) -> None:
-        """Without partitions of a topic that has no such, where only an unknown topic stands behind all
-        others (1.1): both are told with 3.
+        """Exclude unknown partitions of known topics for 1.1, where unknown topics come last: both give error
+        3.
         """
         most = PARTITIONS - (self.broker.release == "1.1.1")
         super().choose([(name, index) for name, index in wanted if index <= most])
 
     @rule(name=AnyClientAnyBroker.names)
     def delete_topic(self, name: str) -> None:
-        """Not behind a response that was thrown away to throttle."""
+        """Exclude a deletion after a throttled response."""
         last = self.captured[-1]
         response = decode_response(b"".join(last.response)[4:], last.api_version)
         if response.topics or not response.throttle_time_ms:
             super().delete_topic(name)
 
     def restart(self) -> None:
-        """Sessions stay."""
+        """Sessions survive."""
 
     lose_count = mistake_names_for_ids = fail_once_in_a_session = fail = None  # type: ignore[assignment]  # no rules
     others_take_slots = compress = recreate_topic = None  # type: ignore[assignment]  # no rules
@@ -198,7 +198,7 @@ TestPredictedEqualsMeasured.settings = examples(EXAMPLES, stateful_step_count=25
 
 
 def test_a_response_that_comes_when_the_client_has_left_is_had_again_without_a_session() -> None:
-    """The session tells of a topic that is gone; had the client stayed, a new session would be asked for."""
+    """The session reports a deleted topic. If the client had stayed, a new session would be requested."""
     history = PredictedEqualsMeasured()
     history.begin(release="4.3.0", seed=0, version=16, topics=2)
     history.poll(3, follows=True)
@@ -217,7 +217,7 @@ def test_a_response_that_comes_when_the_client_has_left_is_had_again_without_a_s
 
 
 def test_a_fetch_that_is_had_again_is_answered_after_the_one_sent_meanwhile() -> None:
-    """The session tells of a topic that is gone; by then the broker has the next fetch as well."""
+    """The session reports a deleted topic. By then the broker has the next fetch as well."""
     history = PredictedEqualsMeasured()
     history.begin(release="4.3.0", seed=0, version=16, topics=1)
     history.delete_topic("a")
@@ -233,7 +233,7 @@ def test_a_fetch_that_is_had_again_is_answered_after_the_one_sent_meanwhile() ->
 
 
 def test_when_a_topic_went_is_not_to_be_seen_behind_a_throttle() -> None:
-    """Why such histories are left out: one capture, two truths."""
+    """The reason for excluding such histories: one capture, two truths."""
     captured, measured = [], []
     for added_first in (True, False):
         history = PredictedEqualsMeasured()

@@ -1,4 +1,4 @@
-"""The slots: the cases of FetchSessionCacheTest, the model of a broker as referee, and the events."""
+"""The slots: the cases of FetchSessionCacheTest, the model of a broker as reference, and the events."""
 
 import random
 from collections.abc import Sequence
@@ -109,7 +109,7 @@ STEPS = st.lists(
 
 
 class _Growing(random.Random):
-    """Ids decide between equals: the model's grow as the cache's do."""
+    """Ids decide between equal sessions, so the model's ids grow like the cache's."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -238,7 +238,7 @@ def test_sessions_needed_are_told_by_period() -> None:
 
 
 def test_sessions_needed_over_a_long_time_are_told_by_longer_periods() -> None:
-    """The most is told, however the periods are joined: sessions come one by one, and go."""
+    """Periods report their maximum, however they are joined. Sessions come one by one, and leave."""
     events: list[CacheEvent] = []
     for number in range(1_000):
         events.append(CacheEvent(number * 10 * SECOND, "make", f"{number}", 10))

@@ -1,4 +1,4 @@
-"""Frames that list the same entries, beginning at another of them, are recognised; all others are not."""
+"""Frames that list the same entries from another one on are recognised. All others are not."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from replay.simulate.turned import Turned
 
 HEAD, END = b"size" + b"corr" + b"head", b"end"
-"""What stands before and behind the entries."""
+"""The bytes before and after the entries."""
 ITEM = 8
 entries = st.lists(st.integers(0, 50), min_size=1, max_size=9, unique=True)
 
@@ -55,7 +55,7 @@ def test_a_frame_with_one_other_byte_is_not(partitions: list[int], data: st.Data
 
 
 def test_partitions_whose_numbers_are_found_amid_others() -> None:
-    """An entry may be found where none begins: in the end of one and the beginning of the next."""
+    """An entry may be found at a wrong place: in the end of one entry and the beginning of the next."""
     listed = [entry(1, 0), entry(0, 1), entry(256, 0), entry(0x00000100 << 8, 5)]
 
     for first in range(len(listed)):

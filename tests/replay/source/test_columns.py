@@ -1,4 +1,4 @@
-"""The rows that people ask questions about: what they say of real captures, and of each part of these."""
+"""The rows for questions in SQL: their contents for real captures, and for each part of these."""
 
 from collections import Counter
 from pathlib import Path

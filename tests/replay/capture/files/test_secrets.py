@@ -1,4 +1,4 @@
-"""Where secrets come from: key logs, and captures that have them."""
+"""The sources of secrets: key logs, and captures that contain them."""
 
 import gzip
 import struct

@@ -147,7 +147,7 @@ def _shuffled(rows: Sequence[Row], width: int) -> list[Row]:
 
 
 def _wrapped(rows: Sequence[Row]) -> list[Row]:
-    """Sequence numbers of each direction moved so that they pass 2**32 after 1,000 bytes."""
+    """Return rows whose sequence numbers pass 2**32 after 1,000 bytes, in each direction."""
     first: dict[tuple[bytes, bool], int] = {}
     for one in rows:
         first.setdefault((one.connection, one.from_low), one.sequence)

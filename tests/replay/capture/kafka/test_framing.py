@@ -1,4 +1,4 @@
-"""Frames out of runs of bytes: however headers are spread over them, and where what follows is no frame."""
+"""Frames from runs of bytes: for any split of headers, and if other bytes follow a frame."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from tests.replay.capture.talk import Talk, request, response
 ASKED = request(12, 1, 5, b"\0" * 8)
 TOLD = response(5)
 HEADER = 14
-"""Bytes of a request up to its client id."""
+"""Bytes of a request before its client id."""
 
 
 def said(talk: Talk) -> list[tuple[int, int, int]]:
@@ -42,7 +42,7 @@ def test_frames_may_come_byte_by_byte() -> None:
 
 @pytest.mark.parametrize("cut", range(1, HEADER))
 def test_a_header_that_turns_out_to_be_none_is_searched_over_until_the_next_frame(cut: int) -> None:
-    """In the middle of a connection nothing but its bytes tells where a frame begins."""
+    """In the middle of a connection, only its bytes show where a frame begins."""
     noise = b"\xff" * HEADER
     talk = Talk().client(ASKED).broker(TOLD).client(noise[:cut]).client(noise[cut:])
     for number in range(6, 12):

@@ -1,4 +1,4 @@
-"""Two directions in one order: ACK numbers, clocks, and captures that lack what was acknowledged."""
+"""Two directions in one order: ACK numbers, clocks, and captures without the acknowledged bytes."""
 
 from dataclasses import replace
 
@@ -16,7 +16,7 @@ ROUNDS = 20
 
 
 def talk(*, syn: bool = True) -> Talk:
-    """Requests one after the other, each after its response, 1 ms between any two packets."""
+    """Requests one after the other, each after its response, with 1 ms between packets."""
     said = Talk(syn=syn)
     for place in range(ROUNDS):
         said.client(request(12, 1, place)).broker(response(place))
@@ -24,7 +24,7 @@ def talk(*, syn: bool = True) -> Talk:
 
 
 def moved(rows: list[Row], nanoseconds: int, drift: float = 0) -> list[Row]:
-    """The broker's clock is ahead; both are merged by time."""
+    """The broker's clock is ahead, and both directions are merged by time."""
     late = [
         one if one.from_low else replace(one, time=one.time + nanoseconds + int(one.time * drift))
         for one in rows

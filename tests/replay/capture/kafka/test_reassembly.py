@@ -7,7 +7,7 @@ from replay.capture.kafka.reassembly import LATE, TURNS, WINDOW, Reassembly
 
 
 class Stream:
-    """Keeps what comes out, gaps as `(size, cut)`."""
+    """Keeps the output, with gaps as `(size, cut)`."""
 
     def __init__(self) -> None:
         self.parts: list[bytes | tuple[int, bool]] = []

@@ -4,7 +4,7 @@ from replay.capture.kafka.resync import LIMIT, Plausibility, Search
 
 
 class Marks:
-    """Frames begin at "F", if a "." ends what is held."""
+    """Frames begin at "F", if a "." ends the buffered bytes."""
 
     overlap = 0
 

@@ -1,4 +1,4 @@
-"""Packets in tunnels are read as if they had been captured without: those that scapy makes."""
+"""Packets in tunnels (made by scapy) are read like the same packets without tunnels."""
 
 import struct
 from collections.abc import Callable
@@ -78,7 +78,7 @@ TUNNELS: dict[str, Around] = {
         outer() / GRE() / IP() / UDP(dport=4789) / VXLAN(flags="Instance", vni=7) / frame(packet)
     ),
 }
-"""Ways to carry an IP packet."""
+"""Ways to encapsulate an IP packet."""
 LAYERS = {"two": 2}
 
 Reading = Callable[..., tuple[dict[tuple[str, str], list[Run]], FileCounts]]

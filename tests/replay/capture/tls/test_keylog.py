@@ -1,4 +1,4 @@
-"""Key logs: what is read of them, and that nothing shows a secret."""
+"""Key logs: their contents are read, and nothing shows a secret."""
 
 import pickle
 

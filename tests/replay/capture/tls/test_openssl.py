@@ -1,4 +1,4 @@
-"""Connections of the openssl program over a socket: all ciphers of TLS 1.3, other keys in mid-stream."""
+"""Connections of the openssl program over a socket: all ciphers of TLS 1.3, and a key update."""
 
 import os
 import select
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.skipif(not shutil.which("openssl"), reason="the program
 
 @dataclass
 class Reader:
-    """What came out of one direction."""
+    """The output of one direction."""
 
     data: bytes = b""
     missing: int = 0
@@ -42,7 +42,7 @@ class Reader:
 
 @dataclass
 class Recorder:
-    """Forwards one connection, and keeps what passes: who sent it (True is the client), and the bytes."""
+    """Forwards one connection, and keeps its bytes with their sender (True is the client)."""
 
     target: int
     sent: list[tuple[bool, bytes]] = field(default_factory=list)
@@ -71,15 +71,15 @@ class Recorder:
 def converse(
     folder: Path, commands: Sequence[tuple[str, bytes]], server_options: str = ""
 ) -> tuple[list[tuple[bool, bytes]], bytes]:
-    """Let s_client send lines and commands to an s_server that responds with each line turned round.
+    """Let s_client send lines and commands to an s_server that responds with each line reversed.
 
     Args:
         folder: for its files.
-        commands: lines for s_client, each with what it prints then.
+        commands: lines for s_client, each with the expected output.
         server_options: for s_server.
 
     Returns:
-        what was sent, and the key log.
+        The sent bytes, and the key log.
     """
     pair = Authority(folder).sign("kafka")
     serve = ["openssl", "s_server", "-rev", "-accept", "127.0.0.1:0", "-naccept", "1"]
@@ -112,7 +112,7 @@ def converse(
 
 
 def _until(process: "subprocess.Popen[bytes]", text: bytes, more: bytes = b"") -> bytes:
-    """Read what a process prints up to a text, and `more` after it."""
+    """Read a process's output up to a text, and `more` after it."""
     assert process.stdout is not None
     seen = b""
     while text not in seen or more not in seen.partition(text)[2]:
@@ -149,7 +149,7 @@ def read(
     ],
 )
 def test_each_cipher_is_read(tmp_path: Path, options: str) -> None:
-    """The last one answers with a HelloRetryRequest."""
+    """With the last one, the server answers with a HelloRetryRequest."""
     sent, keylog = converse(tmp_path, [("hello", b"olleh"), ("again", b"niaga")], options)
     client, server, failed, _ = read(sent, keylog)
 

@@ -35,14 +35,14 @@ class Cluster:
     workers: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     def measure(self, *arguments: str, conf: tuple[str, ...] = ()) -> list[str]:
-        """The command line of a measurement on the cluster."""
+        """Return the command line of a measurement on the cluster."""
         settings = [part for one in (*_LOOPBACK, *conf) for part in ("--conf", one)]
         command = [sys.executable, "-c", CODE, "measure", *arguments, "--master", self.url, "--json"]
         return [*command, *settings]
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """The variables of a driver: the Java of all tests, and a scratch folder of its own."""
+    """Return the variables of a driver: the Java of all tests, and its own scratch folder."""
     return {
         **os.environ,
         "JAVA_HOME": str(folder / "java"),

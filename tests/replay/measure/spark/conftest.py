@@ -1,4 +1,4 @@
-"""One Spark session for all tests that need it: it takes seconds to start."""
+"""One Spark session for all tests that need it, because it takes seconds to start."""
 
 from collections.abc import Iterator
 

@@ -1,7 +1,7 @@
 """Many connections in a driver with a heap of 512 MB: `python -m tests.replay.measure.spark.many 1000000`.
 
-Prints how many there were, and the most resident bytes of this process. In local mode the heap is that of the
-executor as well.
+It prints their number, and the peak of this process's resident bytes. In local mode the heap is also the
+executor's.
 """
 
 import json
@@ -23,7 +23,7 @@ _TASKS: Final = 64
 
 
 def many_connections(spark: SparkSession, connections: int) -> DataFrame:
-    """A table with so many connections."""
+    """Return a table with this many connections."""
     return spark.range(0, connections, 1, _TASKS).mapInArrow(_rows, from_arrow_schema(EXCHANGES))
 
 

@@ -1,4 +1,4 @@
-"""Reports of captures, made as `measure` makes them."""
+"""Reports of captures, made like `measure` makes them."""
 
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ CAPTURES = Path(__file__).parents[4] / "captures"
 
 
 def work(*inputs: Path | str, policy: Policy = "gateway", **more: Any) -> Work:
-    """What `measure` would be asked."""
+    """Return the work for `measure`."""
     settings: dict[str, Any] = {"keep": Filter(), "topics": frozenset()} | more
     clients = settings.pop("clients", frozenset())
     return Work(
@@ -28,11 +28,11 @@ def work(*inputs: Path | str, policy: Policy = "gateway", **more: Any) -> Work:
 
 
 def reported(found: Collected, policy: Policy = "gateway") -> Report:
-    """The report of what was collected."""
+    """Return the report of collected figures."""
     filters = Filters(ports=[], hosts=[], clients=[], topics=[])
     return report(found, About(version="0", policy=policy, filters=filters))
 
 
 def measured(spark: SparkSession, asked: Work) -> Report:
-    """The report of some work."""
+    """Return the report of some work."""
     return reported(measure(spark, asked), asked.choice.policy)

@@ -1,4 +1,4 @@
-"""A real cluster: the report is that of this machine, byte for byte, also where a worker is killed."""
+"""A real cluster: the report equals this machine's, byte for byte, even if a worker is killed."""
 
 import json
 import os
@@ -35,7 +35,7 @@ def two_workers(folder: Path) -> Iterator[Cluster]:
 
 
 def printed(spark: SparkSession, version: str, *inputs: Path | str) -> str:
-    """What a measurement on this machine prints."""
+    """Return the output of a measurement on this machine."""
     return json.dumps({**measured(spark, work(*inputs)), "version": version}, indent=2) + "\n"
 
 
@@ -84,7 +84,7 @@ def test_a_worker_that_is_killed_changes_nothing(
 
 
 def tasks(page: str) -> int:
-    """How many tasks are done."""
+    """Return how many tasks are done."""
     [application] = asked(f"{page}/api/v1/applications")
     stages = asked(f"{page}/api/v1/applications/{application['id']}/stages")
     return sum(stage["numCompleteTasks"] for stage in stages)

@@ -1,4 +1,7 @@
-"""A gigabyte of 50,000 connections on a cluster that loses a worker: all is found, in a small driver."""
+"""A gigabyte of 50,000 connections on a cluster that loses a worker.
+
+Everything is found, in a small driver.
+"""
 
 import json
 import os
@@ -18,9 +21,9 @@ from tools.bench.measured import peak
 pytestmark = [pytest.mark.integration, pytest.mark.soak, pytest.mark.timeout(3600)]
 
 BEFORE = 5
-"""Tasks that are done before a worker is killed. There are 16 that read the capture."""
+"""How many tasks are done before a worker is killed. 16 tasks read the capture."""
 DRIVER = 512 * 1_000_000
-"""The driver's Python may take so many bytes."""
+"""The limit of the driver's Python, in bytes."""
 
 
 @pytest.mark.parametrize(("size", "connections"), [(1_000_000_000, 50_000)])

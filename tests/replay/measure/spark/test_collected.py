@@ -1,4 +1,4 @@
-"""A million connections fit into a driver of 512 MB: Java's heap, and Python."""
+"""A million connections fit into a driver of 512 MB: Java's heap, and Python's memory."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""The data source of `replay.source`: here, since tests share the session of Spark."""
+"""The data source of `replay.source`. It is here because tests share the Spark session."""
 
 import os
 import runpy

@@ -1,4 +1,4 @@
-"""Keys are counted on Spark as in this process, and a table that is written has none."""
+"""Keys are counted on Spark as in this process, and a stored table has none."""
 
 from pathlib import Path
 from typing import Any

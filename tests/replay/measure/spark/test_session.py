@@ -1,4 +1,4 @@
-"""Spark as it is started: which Java it runs on, what it leaves behind, and the same report on any master."""
+"""The start of Spark: its Java, its leftovers, and the same report on any master."""
 
 import json
 import logging
@@ -29,7 +29,7 @@ CODE = "import sys; from replay.cli import main; sys.exit(main(sys.argv[1:]))"
 
 
 def program(folder: Path, version: str) -> Path:
-    """A JAVA_HOME whose java only tells its version."""
+    """Make a JAVA_HOME whose java only prints its version."""
     path = folder / "bin" / "java"
     path.parent.mkdir(parents=True)
     path.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\" 2025-01-01' >&2\n")
@@ -105,11 +105,11 @@ def test_what_runs_on_this_machine_alone_is_local() -> None:
 
 
 STAGES = r"Starting Spark \.\.\.\nMeasuring [\d.]+ MB \.\.\.\nSpark started in [^\n]+\n"
-"""What stderr has where it is no terminal."""
+"""The expected stderr without a terminal."""
 
 
 def measure(master: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """`measure` as a user runs it."""
+    """Run `measure` like a user."""
     command = [sys.executable, "-c", CODE, "measure", str(CAPTURE), "--master", master, "--json", *arguments]
     return subprocess.run(
         command, capture_output=True, text=True, cwd=ROOT, env={**os.environ, **environment}, check=False
@@ -141,7 +141,7 @@ def test_a_master_that_is_none_is_one_line() -> None:
 
 @pytest.fixture
 def closed() -> int:
-    """A port on which nobody listens."""
+    """Return a port on which nobody listens."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         return int(server.getsockname()[1])
 
@@ -260,7 +260,7 @@ def test_an_interrupt_waits_until_java_has_started() -> None:
 
 
 def failing(error: Exception, cause: BaseException | None = None) -> None:
-    """Fail as PySpark does where it is interrupted: the error hides the cause."""
+    """Fail like an interrupted PySpark: the error hides the cause."""
     error.__context__ = cause
     with run._failures_in_one_line():
         raise error

@@ -1,4 +1,4 @@
-"""The table in files: by day and broker, added to run by run, and read again as if measured at once."""
+"""The table in files: by day and broker, extended run by run, and read as if measured at once."""
 
 import gzip
 import json
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.integration
 FIRST, SECOND = CAPTURES / "librdkafka-rebalance.pcap", CAPTURES / "aiokafka-gateway.pcap"
 """Captured in this order, on two days."""
 OLD_TABLE = Path(__file__).parents[1] / "old_table"
-"""Of `SECOND`, as 0.2.0 wrote it, but without folders by day and broker."""
+"""The table of `SECOND` as 0.2.0 wrote it, without folders by day and broker."""
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +94,10 @@ def test_a_connection_over_two_runs_is_two_of_other_names(spark: SparkSession, t
 
 
 def files_of(table: Path) -> list[Path]:
-    """What a reader of the table finds. A task that outlives its run may leave folders elsewhere."""
+    """Return the files that a reader of the table finds.
+
+    A task that outlives its run may leave folders elsewhere.
+    """
     return sorted(path for path in table.rglob("*") if "_temporary" not in path.parts)
 
 
@@ -119,7 +122,9 @@ def test_a_run_that_fails_leaves_the_table_as_it_was(
 
 
 def test_what_a_killed_run_left_is_not_added_by_the_next_one(spark: SparkSession, table: Path) -> None:
-    """Hadoop's committer would move what finished tasks of any run wrote: that run would count twice."""
+    """Otherwise Hadoop's committer would move files of finished tasks of any run, and that run would count
+    twice.
+    """
     left = table / "_temporary/0/task_202611230000000000000000_0003_m_000000"
     for day in table.glob("day=*"):
         shutil.copytree(day, left / day.name)
