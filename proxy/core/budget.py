@@ -10,6 +10,7 @@ limit, fetches do not use a session, and their responses are forwarded in pieces
 client's ``max_bytes`` never changes.
 """
 
+from math import inf
 from typing import Final, Protocol
 
 STALL_SECONDS: Final = 30.0
@@ -152,7 +153,7 @@ class RequestBudget:
 
     __slots__ = ("limit", "total")
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: float = inf) -> None:
         self.limit = limit
         self.total = 0
 

@@ -253,21 +253,13 @@ class ClientSide:
         return 0
 
     def _other(self, data: bytes, size: int, api_key: int, version: int) -> int:
-        """Take a request that is forwarded as it is; what becomes of its response depends on it."""
+        """Take a request that is no fetch, or a fetch that is not read: it is forwarded while it comes."""
         state = self._state
         if self._rewriting.refuses(api_key, version):
             state.tally.refused[Refusal.VERSION] += 1
             state.fail("client", f"{ApiKey(api_key).name} v{version}, which is not offered")
             return len(data)
-        # A fetch that is sent again must not come between SaslHandshake and SaslAuthenticate: a broker takes
-        # nothing else there (error 34, ILLEGAL_SASL_STATE). Only when authenticating anew (KIP-368).
-        if (
-            api_key == ApiKey.SASL_HANDSHAKE
-            and size < READ_WITHIN
-            and (self._fetches.handler.outstanding or state.responses.resending)
-        ):
-            state.from_client.need = size
-            state.from_client.held = len(data) >= size
+        if api_key == ApiKey.SASL_HANDSHAKE and self._waits_for_fetches(data, size):
             return 0
         left = size - len(data)
         for stage in state.stages:
@@ -276,8 +268,8 @@ class ClientSide:
                 return 0 if state.fault is None else len(data)
             data = seen
         answered = True
-        # With acks=0 no response comes, and nothing may wait for one (fetch-semantics, trap 32; case 86).
         if api_key == ApiKey.PRODUCE:
+            # With acks=0 no response comes, and nothing may wait for one (fetch-semantics, trap 32; case 86).
             wants = wants_response(data, size)
             if wants is None:
                 state.from_client.need = min(size, 2 * len(data))
@@ -287,47 +279,83 @@ class ClientSide:
             if len(data) < size:
                 state.from_client.need = size
                 return 0
-            self._name(data[:size], version)
-            # A version whose response could not be cut must not be agreed on (fetch-semantics, traps 5 and
-            # 31; case 85).
-            if version > api_versions.UNDERSTOOD[ApiKey.API_VERSIONS][1]:
-                self._refuse(data[REQUEST_CORRELATION_ID])
+            if not self._takes_versions(data, version):
                 return size
-        elif api_key == ApiKey.FETCH:
-            self._fetches.count_unread(size, version, Reason.NOT_READ)
-        responses = state.responses
-        if api_key == _FETCH:
-            request = self._unread_fetch(version, data)
-        else:
-            wait = self._asked_wait(data, api_key) if api_key in NO_RESPONSE_TIME else 0.0
-            handler = self._rewriting.handler(api_key, version, wait)
-            request = InFlight(api_key, version, data[REQUEST_CORRELATION_ID], handler)
-            for stage in state.stages:
-                request.handler = stage.around(request)
+        request = self._in_flight(data, size, api_key, version)
         if answered:
-            for stage in state.stages:
-                stage.on_asked(api_key)
-            responses.owed.append(request)
-            responses.expected.append(request)
-            request.sent_at = state.now
+            self._expect(request)
         state.to_broker.append(data)
         state.from_client.left = left
-        state.forwarding = request if answered and state.from_client.left else None
-        if api_key >> 8 == _GSSAPI_TOKEN and len(responses.expected) == 1 and state.phase is Phase.NEW:
+        state.forwarding = request if answered and left else None
+        if not self._stops_framing(request) and self._repeats(request):
+            with suppress(ProtocolError):
+                state.steady.learn(request, decisive(data), answered=answered)
+        if not left:
+            state.phase = Phase.OPEN
+        return len(data)
+
+    def _waits_for_fetches(self, data: bytes, size: int) -> bool:
+        """Whether a SaslHandshake has to wait until no fetch can be sent again.
+
+        A fetch must not come between SaslHandshake and SaslAuthenticate: a broker takes nothing else there
+        (error 34, ILLEGAL_SASL_STATE). There are fetches before only when a client authenticates anew
+        (KIP-368).
+        """
+        state = self._state
+        if size >= READ_WITHIN or not (self._fetches.handler.outstanding or state.responses.resending):
+            return False
+        state.from_client.need = size
+        state.from_client.held = len(data) >= size
+        return True
+
+    def _takes_versions(self, frame: bytes, version: int) -> bool:
+        """Note who asks for the broker's versions; return False if the gateway has responded.
+
+        A version whose response could not be cut must not be agreed on (fetch-semantics, traps 5 and 31; case
+        85).
+        """
+        self._name(frame, version)
+        if version <= api_versions.UNDERSTOOD[ApiKey.API_VERSIONS][1]:
+            return True
+        self._refuse(frame[REQUEST_CORRELATION_ID])
+        return False
+
+    def _in_flight(self, data: bytes, size: int, api_key: int, version: int) -> InFlight:
+        """Return a request that is forwarded, with the handler of its response."""
+        if api_key == _FETCH:
+            self._fetches.count_unread(size, version, Reason.NOT_READ)
+            return self._unread_fetch(version, data)
+        wait = self._asked_wait(data, api_key) if api_key in NO_RESPONSE_TIME else 0.0
+        handler = self._rewriting.handler(api_key, version, wait)
+        request = InFlight(api_key, version, data[REQUEST_CORRELATION_ID], handler)
+        for stage in self._state.stages:
+            request.handler = stage.around(request)
+        return request
+
+    def _expect(self, request: InFlight) -> None:
+        """Expect the response to a request that is sent now."""
+        state = self._state
+        for stage in state.stages:
+            stage.on_asked(request.api_key)
+        state.responses.owed.append(request)
+        state.responses.expected.append(request)
+        request.sent_at = state.now
+
+    def _stops_framing(self, request: InFlight) -> bool:
+        """Whether the client's next bytes are tokens of SASL without Kafka's framing."""
+        state, api_key = self._state, request.api_key
+        if api_key >> 8 == _GSSAPI_TOKEN and len(state.responses.expected) == 1 and state.phase is Phase.NEW:
             # 0.9 clients begin with a bare GSSAPI token (fetch-semantics, trap 33).
             state.stop_framing(Stream.OPAQUE, Reason.GSSAPI)
-            responses.clear()
-        elif api_key == ApiKey.SASL_HANDSHAKE and version == 0:
+            state.responses.clear()
+        elif api_key == ApiKey.SASL_HANDSHAKE and request.version == 0:
             # KIP-43: from here on tokens travel without Kafka's framing, in both directions, until the broker
             # is satisfied. From v1 on they are in SaslAuthenticate (KIP-152; fetch-semantics, trap 33; case
             # 87).
             state.stop_framing(Stream.OPAQUE, Reason.SASL_V0)
-        elif self._repeats(request):
-            with suppress(ProtocolError):
-                state.steady.learn(request, decisive(data), answered=answered)
-        if not state.from_client.left:
-            state.phase = Phase.OPEN
-        return len(data)
+        else:
+            return False
+        return True
 
     def _asked_wait(self, data: bytes, api_key: int) -> float:
         """Return how long a broker may wait that delays a response on purpose, in seconds.

@@ -43,12 +43,12 @@ class RequestFramer(Framer):
     """The client's bytes. The beginning of a request may be kept until there is enough of it.
 
     Args:
-        budget: room for fetches until they are whole, for all connections of the process; None: any.
+        budget: room for fetches until they are whole, for all connections of the process.
     """
 
     __slots__ = ("_budget", "_reserved", "held")
 
-    def __init__(self, budget: RequestBudget | None) -> None:
+    def __init__(self, budget: RequestBudget) -> None:
         super().__init__()
         self._budget = budget
         self._reserved = 0
@@ -58,10 +58,9 @@ class RequestFramer(Framer):
 
     def reserve(self, size: int) -> bool:
         """Reserve room for this many bytes of the next request; return False if the budget has none."""
-        if self._budget is not None:
-            if not self._budget.reserve(size):
-                return False
-            self._reserved = size
+        if not self._budget.reserve(size):
+            return False
+        self._reserved = size
         self.need = size
         return True
 
@@ -77,7 +76,7 @@ class RequestFramer(Framer):
 
     def _release(self) -> None:
         self.held = False
-        if self._reserved and self._budget is not None:
+        if self._reserved:
             self._budget.release(self._reserved)
             self._reserved = 0
 
@@ -158,8 +157,8 @@ class ConnectionState:
         """What the options add, from the client to the broker."""
         self.fault: Fault | None = None
         """Set when the connection has to end. The client must still be sent what is due to it."""
-        self.request_budget = request_budget
-        self.from_client = RequestFramer(request_budget)
+        self.request_budget = request_budget or RequestBudget()
+        self.from_client = RequestFramer(self.request_budget)
         """A request of which bytes are `left` is forwarded while it comes."""
         self.from_broker = Framer()
         self.forwarding: InFlight | None = None

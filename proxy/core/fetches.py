@@ -247,8 +247,6 @@ class Fetches:
     def _has_room(self, listing: Listing) -> bool:
         """Whether the table may take what a fetch lists; room for it is reserved until `_settle_memory`."""
         budget, table = self._state.request_budget, self.handler.table
-        if budget is None:
-            return True
         need = memory_of(listing) + (table.memory if table is not None else 0)
         if need > self._memory:
             if not budget.reserve(need - self._memory):
@@ -259,10 +257,9 @@ class Fetches:
     def _settle_memory(self) -> None:
         """Reserve what the table takes, and no more."""
         budget, table = self._state.request_budget, self.handler.table
-        if budget is not None:
-            memory = table.memory if table is not None else 0
-            budget.release(self._memory - memory)
-            self._memory = memory
+        memory = table.memory if table is not None else 0
+        budget.release(self._memory - memory)
+        self._memory = memory
 
     def _carry_out(
         self, request: InFlight, fetching: FetchHandler, decision: Full | Incremental | Rotated

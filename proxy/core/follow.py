@@ -393,7 +393,7 @@ class Following(Stage):
         if produced is None:
             return request.handler
         budget, size = self._state.request_budget, _kept_of(produced)
-        if budget is not None and not budget.reserve(size):
+        if not budget.reserve(size):
             self._lanes.leave(produced, self, answered=False)
             return request.handler
         self._kept += size
@@ -459,8 +459,7 @@ class Following(Stage):
 
     def _release(self, size: int) -> None:
         self._kept -= size
-        if self._state.request_budget is not None:
-            self._state.request_budget.release(size)
+        self._state.request_budget.release(size)
 
     def go_on(self) -> None:
         """Take the produce again that waits."""
