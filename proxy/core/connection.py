@@ -20,12 +20,12 @@ from proxy.core.eligibility import SessionLimits
 from proxy.core.events import Event, Fault, Tally
 from proxy.core.fetch_responses import FetchResponses
 from proxy.core.fetches import Fetches
-from proxy.core.follow import Following
+from proxy.core.follow import LeaderRetry
 from proxy.core.histograms import Measured
 from proxy.core.in_flight import MAX_IN_FLIGHT
 from proxy.core.leaders import Leaders
 from proxy.core.max_fetch_bytes import MaxFetchBytes
-from proxy.core.peers import Peers
+from proxy.core.peers import Siblings
 from proxy.core.responses import Rewriting
 from proxy.core.stage import Stage
 from proxy.core.steady import Steady
@@ -59,7 +59,7 @@ class Common:
     """Memory for fetches until they are whole. None: without limit."""
     leaders: Leaders | None = None
     """The newest leader of each partition; used where addresses are rewritten. None: they are not kept."""
-    peers: Peers | None = None
+    peers: Siblings | None = None
     """The connections of all clients, to follow leaders; used where addresses are rewritten. None: leaders
     are not followed."""
     manager: FetchManager | None = None
@@ -163,10 +163,10 @@ class Connection:
         if common.manager is not None:
             state.stages.append(ClientSessions(state, common.manager, fetches.eligibility, broker.name))
         state.stages.append(MaxFetchBytes(state, fetches, sessions))
-        self.following: Following | None = None
+        self.following: LeaderRetry | None = None
         """Follows leaders; the shell attaches itself to it."""
         if common.peers is not None and resolve is not None:
-            self.following = Following(
+            self.following = LeaderRetry(
                 state,
                 common.peers,
                 host,

@@ -23,7 +23,7 @@ from proxy.core.fetch_in_flight import Around, FetchHandler
 from proxy.core.histograms import NOT_COUNTED
 from proxy.core.in_flight import Handler, InFlight
 from proxy.core.own import OwnResponse, TakeReply, own
-from proxy.core.peers import SASL, Authentication, ClientIdentity, Peer, Peers
+from proxy.core.peers import SASL, Authentication, ClientIdentity, Sibling, Siblings
 from proxy.core.repeat import CORRELATION_ID, MAX_BYTES, MAX_SECONDS, Failed, Repeat, spliced
 from proxy.core.repeat_fetch import FetchRepeat, against
 from proxy.core.repeat_produce import MOVED, ProduceRepeat
@@ -95,7 +95,7 @@ class _Leg:
 
     held: _Held
     leader_id: int
-    peer: Peer
+    peer: Sibling
     failed: list[Failed]
 
 
@@ -110,7 +110,7 @@ class FollowFetch(Around):
 
     __slots__ = ("_following", "_pieces", "_size", "held")
 
-    def __init__(self, following: "Following", inner: Handler, fetching: FetchHandler) -> None:
+    def __init__(self, following: "LeaderRetry", inner: Handler, fetching: FetchHandler) -> None:
         super().__init__(inner, fetching)
         self._following = following
         self._pieces: list[Buffer] = []
@@ -159,7 +159,7 @@ class FollowProduce(Handler):
 
     __slots__ = ("_chunks", "_following", "buffered", "forwards", "held", "produced")
 
-    def __init__(self, following: "Following", produced: Produced) -> None:
+    def __init__(self, following: "LeaderRetry", produced: Produced) -> None:
         self._following = following
         self.produced = produced
         self._chunks: list[bytes] = []
@@ -201,7 +201,7 @@ def _kept_of(produced: Produced) -> int:
     return 2 * len(produced.frame) + _BATCH_BYTES * len(produced.batches)
 
 
-class Following(Stage):
+class LeaderRetry(Stage):
     """Follows the leaders for one connection, and serves as its client's connection for others.
 
     Args:
@@ -241,7 +241,7 @@ class Following(Stage):
     def __init__(
         self,
         state: ConnectionState,
-        peers: Peers,
+        peers: Siblings,
         host: str,
         node_id: int | None,
         *,
@@ -284,7 +284,7 @@ class Following(Stage):
         self._wake, self._alarm = wake, alarm
 
     def __repr__(self) -> str:
-        return f"<Following {self._host} at {self._node_id} held={len(self._held)}>"
+        return f"<LeaderRetry {self._host} at {self._node_id} held={len(self._held)}>"
 
     # As a peer
 

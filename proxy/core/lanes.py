@@ -34,8 +34,8 @@ class Owner(Protocol):
         """Send the waiting request."""
 
 
-class Lanes:
-    """The lanes of a process."""
+class ProduceOrder:
+    """The order of batches over all connections of a process, by lane."""
 
     def __init__(self, most: int = MAX_LANES) -> None:
         self._most = most
@@ -52,7 +52,7 @@ class Lanes:
         self._waiting: list[Owner] = []
 
     def __repr__(self) -> str:
-        return f"<Lanes known={len(self._next)} in_flight={len(self._in_flight)}>"
+        return f"<ProduceOrder known={len(self._next)} in_flight={len(self._in_flight)}>"
 
     def enter(self, produced: Produced, owner: Owner, *, forced: bool) -> bool:
         """Note that a request is sent. Return False if it has to wait until its owner is called."""

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from hashlib import sha256
 from typing import Final, NamedTuple, Protocol
 
-from proxy.core.lanes import Lanes
+from proxy.core.lanes import ProduceOrder
 from proxy.protocol.api import LENGTH_BYTES, ApiKey, is_flexible, request_header
 from proxy.protocol.primitives import ProtocolError, read_int32, read_string, read_uvarint
 
@@ -35,7 +35,7 @@ class ClientIdentity(NamedTuple):
     """A digest of the identity in SASL's first token, or b"" without SASL."""
 
 
-class Peer(Protocol):
+class Sibling(Protocol):
     """A connection, as another connection of the same client sees it."""
 
     def identity(self) -> ClientIdentity | None:
@@ -68,7 +68,7 @@ class Peer(Protocol):
         """Count the response to the gateway's own fetch."""
 
 
-class Peers:
+class Siblings:
     """The connections of a process, by client and broker.
 
     Args:
@@ -77,25 +77,25 @@ class Peers:
 
     def __init__(self, *, produces: bool = False) -> None:
         self.produces = produces
-        self.lanes = Lanes()
+        self.lanes = ProduceOrder()
         """The order of idempotent batches."""
-        self._own: dict[tuple[ClientIdentity, int], deque[Peer]] = {}
+        self._own: dict[tuple[ClientIdentity, int], deque[Sibling]] = {}
 
     def __repr__(self) -> str:
-        return f"<Peers {sum(map(len, self._own.values()))}>"
+        return f"<Siblings {sum(map(len, self._own.values()))}>"
 
-    def add(self, peer: Peer, who: ClientIdentity, node_id: int) -> None:
+    def add(self, peer: Sibling, who: ClientIdentity, node_id: int) -> None:
         """Add a client's connection to a broker."""
         self._own.setdefault((who, node_id), deque()).appendleft(peer)
 
-    def remove(self, peer: Peer, who: ClientIdentity, node_id: int) -> None:
+    def remove(self, peer: Sibling, who: ClientIdentity, node_id: int) -> None:
         """Remove a connection."""
         own = self._own[who, node_id]
         own.remove(peer)
         if not own:
             del self._own[who, node_id]
 
-    def find(self, who: ClientIdentity | None, node_id: int, now: float) -> tuple[Peer, float] | None:
+    def find(self, who: ClientIdentity | None, node_id: int, now: float) -> tuple[Sibling, float] | None:
         """Return a connection of the client to a broker, and the seconds to wait there.
 
         Return None if there is none.
@@ -103,8 +103,8 @@ class Peers:
         The first quiet one without a wait is taken, or the best of the first few. Connections take turns,
         because there may be hundreds: clients on one host may share a client id.
         """
-        own = self._own.get((who, node_id), deque[Peer]()) if who is not None else deque[Peer]()
-        best: tuple[Peer, float] | None = None
+        own = self._own.get((who, node_id), deque[Sibling]()) if who is not None else deque[Sibling]()
+        best: tuple[Sibling, float] | None = None
         least = (float("inf"), True)
         looked_at = 0
         for _ in range(len(own)):

@@ -4,7 +4,7 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import suppress
 from typing import Final
 
-from proxy.core.lanes import Lanes
+from proxy.core.lanes import ProduceOrder
 from proxy.core.repeat import CORRELATION_ID, MAX_SECONDS, Failed, LeaderAnswer
 from proxy.protocol.api import REQUEST_START_BYTES, ErrorCode
 from proxy.protocol.leader_requests import Place
@@ -37,7 +37,7 @@ class ProduceRepeat:
         produced: Produced,
         frame: bytes,
         told: Mapping[Place, ProducedEntry],
-        lanes: Lanes,
+        lanes: ProduceOrder,
         left: Callable[[], None],
     ) -> None:
         self.frame = frame

@@ -26,7 +26,7 @@ from proxy.core.connection import BrokerInfo, Common, Connection, MakeStage
 from proxy.core.eligibility import SessionLimits
 from proxy.core.events import BrokersAwaited, Event, Fault, LoginRefused, MemberElsewhere, Tally
 from proxy.core.leaders import Leaders
-from proxy.core.peers import Peers
+from proxy.core.peers import Siblings
 from proxy.error_text import is_client_refused, of_client
 from proxy.fetch_manager.cache import FetchSessionCache
 from proxy.fetch_manager.manager import FetchManager
@@ -127,7 +127,7 @@ class Server:
         self._versions = WeakValueDictionary[Address, BrokerVersions]()
         self._leaders = Leaders()
         self._peers = (
-            None if config.follow_leader == "off" else Peers(produces=config.follow_leader == "idempotent")
+            None if config.follow_leader == "off" else Siblings(produces=config.follow_leader == "idempotent")
         )
         self._members: Members | None
         self._stages: tuple[MakeStage, ...]

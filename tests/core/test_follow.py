@@ -11,7 +11,7 @@ import pytest
 from proxy.core.connection import Connection
 from proxy.core.events import FetchKind, NotFollowed, Tally
 from proxy.core.follow import AGAIN_SECONDS, QUIET_SECONDS
-from proxy.core.peers import Peers
+from proxy.core.peers import Siblings
 from proxy.core.repeat import MAX_BYTES
 from proxy.core.repeat_fetch import HOLD_SECONDS, WAIT_MS
 from proxy.protocol.api import ApiKey
@@ -34,7 +34,7 @@ def gateway(node_id: int, _host: str, _port: int) -> tuple[str, int]:
     return f"broker-{node_id}", 9092
 
 
-def play(peers: Peers, node_id: int | None, host: str = "10.0.0.7", client: bytes = b"c") -> Playbook:
+def play(peers: Siblings, node_id: int | None, host: str = "10.0.0.7", client: bytes = b"c") -> Playbook:
     """A connection in use that has authenticated: it got a response some time ago."""
     played = Playbook(resolve=gateway, core=Connection, peers=peers, host=host, node_id=node_id)
     played.now = -QUIET_SECONDS
@@ -49,7 +49,7 @@ class Two:
     """One client at its old and its new leader, with the gateway's own requests and their responses."""
 
     def __init__(self, version: int = 11, *, epoch: int = -1, max_wait_ms: int = 500) -> None:
-        self.peers = Peers()
+        self.peers = Siblings()
         self.old, self.new = play(self.peers, OLD), play(self.peers, NEW)
         self.version, self.epoch, self.max_wait_ms = version, epoch, max_wait_ms
 

@@ -9,7 +9,7 @@ import hypothesis.strategies as st
 from hypothesis import given, settings
 
 from proxy.core.connection import Connection
-from proxy.core.peers import Peers
+from proxy.core.peers import Siblings
 from proxy.core.repeat import MAX_SECONDS
 from proxy.protocol.api import ApiKey
 from proxy.protocol.produce import read_idempotent, read_response
@@ -99,7 +99,7 @@ class Side:
 @settings(max_examples=300, deadline=None)
 @given(steps, st.sampled_from([-1, 4]))
 def test_each_request_gets_one_response_in_the_clients_order(history: list[Step], epoch: int) -> None:
-    peers = Peers()
+    peers = Siblings()
     sides = [Side(play(peers, node), node) for node in NODES]
     now, ids = 0.0, count(100)
 
@@ -190,7 +190,7 @@ class Log:
 @settings(max_examples=300, deadline=None)
 @given(produce_steps)
 def test_no_batch_is_repeated_before_those_that_come_first(history: list[Step]) -> None:
-    peers = Peers(produces=True)
+    peers = Siblings(produces=True)
     sides = [Side(play(peers, node), node) for node in NODES]
     now, ids, log = 0.0, count(100), Log()
 

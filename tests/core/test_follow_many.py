@@ -6,7 +6,7 @@ from typing import Final
 import pytest
 
 from proxy.core.events import NotFollowed
-from proxy.core.peers import ClientIdentity, Peers
+from proxy.core.peers import ClientIdentity, Siblings
 from proxy.core.repeat import MAX_SECONDS
 from proxy.core.repeat_fetch import WAIT_MS
 from proxy.protocol.api import ApiKey
@@ -51,7 +51,7 @@ def fails(old: Playbook, partition: int = 0, correlation: int = 5) -> None:
         old.broker(metadata_response(False, {partition: (NEW, 5)}))
 
 
-def pile_up(peers: Peers) -> list[Playbook]:
+def pile_up(peers: Siblings) -> list[Playbook]:
     olds = [play(peers, OLD) for _ in range(CLIENTS)]
     for old in olds:
         fails(old)
@@ -59,7 +59,7 @@ def pile_up(peers: Peers) -> list[Playbook]:
 
 
 def test_repeats_of_clients_with_one_name_are_spread_over_their_connections() -> None:
-    peers = Peers()
+    peers = Siblings()
     news = [play(peers, NEW) for _ in range(CLIENTS)]
     pile_up(peers)
     assert [len(frames_of(new.takes_broker())) for new in news] == [1] * CLIENTS
@@ -67,7 +67,7 @@ def test_repeats_of_clients_with_one_name_are_spread_over_their_connections() ->
 
 def test_a_bystander_waits_for_one_repeat_at_most() -> None:
     """The broker handles the requests of a connection one by one, so their waits add up."""
-    peers = Peers()
+    peers = Siblings()
     bystander = play(peers, NEW)
     olds = pile_up(peers)
     own = request(ApiKey.HEARTBEAT, 0, 9)
@@ -83,7 +83,7 @@ def test_a_bystander_waits_for_one_repeat_at_most() -> None:
 
 
 def test_clients_that_never_refresh_do_not_fill_the_queue() -> None:
-    peers = Peers()
+    peers = Siblings()
     bystander = play(peers, NEW)
     olds = pile_up(peers)
     for again in range(5):
@@ -95,7 +95,7 @@ def test_clients_that_never_refresh_do_not_fill_the_queue() -> None:
 
 
 def test_produce_requests_are_spread_as_well() -> None:
-    peers = Peers(produces=True)
+    peers = Siblings(produces=True)
     news, olds = [play(peers, NEW) for _ in range(50)], [play(peers, OLD) for _ in range(50)]
     for at, old in enumerate(olds):
         asked = produce(7, (0, batch(0, producer=at)), correlation=5)
@@ -129,7 +129,7 @@ class Stub:
 @pytest.mark.parametrize(("left", "most"), [(0.0, 1), (0.5, 8), (float("inf"), 8)])
 def test_few_of_many_connections_are_looked_at(left: float, most: int) -> None:
     """Asking a connection takes its requests off the fast path: 9 ms for each error with 400 clients."""
-    peers, who = Peers(), ClientIdentity("10.0.0.7", "c", b"")
+    peers, who = Siblings(), ClientIdentity("10.0.0.7", "c", b"")
     for _ in range(400):
         peers.add(Stub(who, left), who, NEW)
         peers.add(Stub(who._replace(client_id="d"), left), who._replace(client_id="d"), NEW)
@@ -140,7 +140,7 @@ def test_few_of_many_connections_are_looked_at(left: float, most: int) -> None:
 
 @pytest.mark.parametrize(("used", "found"), [(7, True), (8, False)])
 def test_a_quiet_connection_is_preferred(used: int, found: bool) -> None:
-    peers, who = Peers(), ClientIdentity("10.0.0.7", "c", b"")
+    peers, who = Siblings(), ClientIdentity("10.0.0.7", "c", b"")
     quiet = Stub(who, 0.0)
     peers.add(quiet, who, NEW)
     for _ in range(used):
@@ -214,11 +214,11 @@ def test_a_client_may_have_been_active_on_the_steady_path() -> None:
 
 
 def test_a_connection_that_has_ended_is_found_no_more() -> None:
-    peers = Peers()
+    peers = Siblings()
     ended = play(peers, NEW)
-    assert repr(peers) == "<Peers 1>"
+    assert repr(peers) == "<Siblings 1>"
     ended.connection.ended()
-    assert repr(peers) == "<Peers 0>"
+    assert repr(peers) == "<Siblings 0>"
 
 
 def test_a_repeat_behind_an_idle_fetch_does_not_wait_for_records() -> None:

@@ -9,8 +9,8 @@ import pytest
 from proxy.core.budget import RequestBudget
 from proxy.core.connection import Connection
 from proxy.core.events import NotFollowed
-from proxy.core.lanes import Lanes
-from proxy.core.peers import Peers
+from proxy.core.lanes import ProduceOrder
+from proxy.core.peers import Siblings
 from proxy.core.repeat import MAX_BYTES, MAX_SECONDS
 from proxy.protocol.api import ApiKey
 from proxy.protocol.produce import read_idempotent
@@ -78,7 +78,7 @@ class Producer:
 
     def __init__(self, version: int = 7) -> None:
         self.version = version
-        self.peers = Peers(produces=True)
+        self.peers = Siblings(produces=True)
         self.old, self.new = self.play(OLD), self.play(NEW)
 
     def play(self, node_id: int) -> Playbook:
@@ -300,14 +300,14 @@ def test_with_fetch_alone_no_produce_is_looked_into(produces: bool) -> None:
 
 
 def test_a_lane_is_forgotten_when_there_are_too_many() -> None:
-    lanes = Lanes(most=1)
+    lanes = ProduceOrder(most=1)
     two = Producer()
     two.peers.lanes = lanes
     two.old = two.play(OLD)
     for producer in (1, 2):
         asked = produce(7, (0, batch(0, producer=producer)))
         two.old.client(asked).to_broker(asked).broker(two.told(0, 1)).to_client(two.told(0, 1))
-    assert repr(lanes) == "<Lanes known=1 in_flight=0>"
+    assert repr(lanes) == "<ProduceOrder known=1 in_flight=0>"
 
 
 def test_responses_that_wait_for_one_another_wait_a_second_at_most_all_together() -> None:
