@@ -11,6 +11,7 @@ from proxy.core.connection_state import ConnectionState, Stream
 from proxy.core.in_flight import AT_ONCE, InFlight
 from proxy.core.responses import RewriteAddresses
 from proxy.protocol.api import LENGTH_BYTES, RESPONSE_CORRELATION_ID, RESPONSE_START_BYTES, ApiKey
+from proxy.protocol.framing import is_frame
 
 _FETCH: Final = int(ApiKey.FETCH)
 """A plain int, since every response's is compared with it and members of an enum are looked up slowly."""
@@ -36,6 +37,13 @@ class BrokerSide:
         if state.fault is not None:
             return
         responses, expected = state.from_broker, state.responses.expected
+        whole = is_frame(data) and expected and responses.idle and len(data) >= RESPONSE_START_BYTES
+        if whole and data[RESPONSE_CORRELATION_ID] == expected[0].correlation_id:  # as nearly every read
+            state.foreign = False
+            state.response_size = len(data)
+            state.meter.began = state.now
+            self._response(expected[0], data, last=True)
+            return
         responses.feed(data)
         left_at_once = AT_ONCE
         while responses and state.fault is None:
@@ -59,8 +67,8 @@ class BrokerSide:
     @property
     def waiting(self) -> int:
         """Bytes that came from the broker and were not processed: call `receive` again."""
-        state = self._state
-        return len(state.from_broker) if state.fault is None and state.from_broker.ready else 0
+        state, responses = self._state, self._state.from_broker
+        return len(responses) if responses.data and state.fault is None and responses.ready else 0
 
     def brokers_opened(self, node_ids: frozenset[int]) -> None:
         """Send the responses that wait for these brokers; one without a listener is left out of them."""

@@ -125,7 +125,8 @@ class ClientSide:
         """Whether some of what waits can be processed now."""
         state, requests = self._state, self._state.from_client
         return (
-            requests.ready
+            bool(requests.data)
+            and requests.ready
             and not requests.held
             and (len(state.responses.owed) < MAX_IN_FLIGHT or state.stream is not _FRAMES)
             and state.fault is None
@@ -135,6 +136,8 @@ class ClientSide:
     def go_on(self) -> None:
         """Process what has come, as far as it need not wait."""
         requests = self._state.from_client
+        if not requests.data:
+            return
         held = requests.held and not any(stage.holds for stage in self._state.stages)
         if held and self._state.phase is not _CLOSING:
             self._next()

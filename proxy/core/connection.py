@@ -468,7 +468,9 @@ class Connection:
         framed = faultless and state.stream is _FRAMES and state.phase is _OPEN and not state.foreign
         # The broker is connected: it has sent something.
         free = (
-            framed and not (left or state.from_client or responses.resending) and state.tally.broker.bytes_in
+            framed
+            and not (left or state.from_client.data or responses.resending)
+            and state.tally.broker.bytes_in
         )
         self.steady.settle(
             room=MAX_IN_FLIGHT - 1 - len(responses.owed) if free else 0,

@@ -24,11 +24,11 @@ class Framer:
     (`need`, `keep`), or uses it at once and gets the rest in chunks, as they come (`left`).
     """
 
-    __slots__ = ("_at", "_data", "left", "need")
+    __slots__ = ("_at", "data", "left", "need")
 
     def __init__(self) -> None:
-        self._data: bytes | bytearray = b""
-        """What was received; empty once all of it was returned."""
+        self.data: bytes | bytearray = b""
+        """What was received; empty once all of it was returned. Before `_at` it is not of use any more."""
         self._at = 0
         """Offset of the first byte that was not returned."""
         self.left = 0
@@ -40,38 +40,38 @@ class Framer:
         return f"<{type(self).__name__} {len(self)} bytes left={self.left} need={self.need}>"
 
     def __len__(self) -> int:
-        return len(self._data) - self._at
+        return len(self.data) - self._at
 
     @property
     def ready(self) -> bool:
         """Whether there is something to look at: a chunk, or enough of the next frame."""
-        size = len(self._data) - self._at
+        size = len(self.data) - self._at
         return size > 0 if self.left else size >= self.need
 
     @property
     def idle(self) -> bool:
         """Whether nothing is kept, between two frames."""
-        return not (self._data or self.left)
+        return not (self.data or self.left)
 
     def feed(self, data: bytes) -> None:
         """Add received bytes."""
-        if not self._data:
-            self._data = data
+        if not self.data:
+            self.data = data
             return
-        if isinstance(self._data, bytes):
-            self._data = bytearray(self._data)
+        if isinstance(self.data, bytes):
+            self.data = bytearray(self.data)
         if self._at:
-            del self._data[: self._at]
+            del self.data[: self._at]
             self._at = 0
-        self._data += data
+        self.data += data
 
     def peek(self, size: int) -> bytes:
         """Return the first bytes that were not returned yet, at most so many."""
-        return bytes(self._data[self._at : self._at + size])
+        return bytes(self.data[self._at : self._at + size])
 
     def next(self) -> bytes:
         """Return the next chunk of the current frame; between two frames, what has come of the next one."""
-        data, at = self._data, self._at
+        data, at = self.data, self._at
         end = size = len(data)
         self.need = _ANY
         if self.left:
@@ -80,7 +80,7 @@ class Framer:
         elif size - at >= LENGTH_BYTES:
             end = min(size, at + frame_size(data, at))
         if end == size:
-            self._data, self._at = b"", 0
+            self.data, self._at = b"", 0
         else:
             self._at = end
         piece = data if end - at == size else data[at:end]
@@ -88,11 +88,11 @@ class Framer:
 
     def keep(self, data: bytes) -> None:
         """Keep a frame, or the part of one, that `next` has returned; it is returned again."""
-        self._data = bytearray(data) + self._data[self._at :] if self._data else data
+        self.data = bytearray(data) + self.data[self._at :] if self.data else data
         self._at = 0
 
     def rest(self) -> bytes:
         """Return everything that was received and not returned, whatever it is."""
-        data = bytes(self._data[self._at :])
-        self._data, self._at, self.need = b"", 0, _ANY
+        data = bytes(self.data[self._at :])
+        self.data, self._at, self.need = b"", 0, _ANY
         return data
