@@ -1,4 +1,4 @@
-"""A client without sessions before the model of a broker: directly, and through the gateway's core."""
+"""A client without sessions in front of a model of a broker: directly, and through the gateway's core."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,7 +24,7 @@ UNTIL_A_SESSION = 3
 
 @dataclass
 class Client:
-    """A client without sessions, the gateway's core, and the model of a broker of some release."""
+    """A client without sessions, the gateway's core, and a model of a broker of some release."""
 
     version: int = 16
     release: str = "4.3"
@@ -40,7 +40,7 @@ class Client:
         self.connect()
 
     def connect(self) -> None:
-        """A new connection of the same client."""
+        """Open a new connection of the same client."""
         self.connection = Connection(sessions=self.sessions, resolve=None)
         self.gate = Gate(self.connection, self.broker)
         self.gate.exchange([API_VERSIONS], self.now)
@@ -58,7 +58,7 @@ class Client:
         return self.through(self.asker.request(*wants, **fields))
 
     def same(self, *wants: Want, **fields: Any) -> FetchResponse:
-        """Fetch through the gateway and directly: the same bytes."""
+        """Fetch through the gateway and directly, and check that the bytes are the same."""
         request = self.asker.request(*wants, **fields)
         direct = self.broker.handle(encode_request(request), self.now)
         (got,) = self.gate.exchange([encode_request(request)], self.now)
@@ -78,7 +78,7 @@ class Client:
 
     @property
     def incremental(self) -> int:
-        """How many fetches went incremental."""
+        """The number of fetches that went incremental."""
         return self.connection.tally.broker.fetches[1]
 
 
@@ -87,11 +87,14 @@ def all_of(partitions: int = 5, offset: int = 0, size: int = 1 << 20) -> list[Wa
 
 
 IDLE: list[Want] = [("u", index) for index in range(5)]
-"""Enough that stays as it is for a delta to be smaller than the whole list."""
+"""Partitions that stay the same. They are enough to make a delta smaller than the whole list."""
 
 
 def filled(batches: list[int], *, version: int = 16, partitions: int = 5) -> Client:
-    """A session whose partitions are caught up; each of the first topic holds batches of these sizes."""
+    """Return a session whose partitions are caught up.
+
+    The first topic's partitions hold batches of these sizes.
+    """
     client = Client(version, partitions=partitions)
     for index in range(partitions):
         for size in batches:

@@ -1,4 +1,6 @@
-"""What tests of the shell share: a gateway in this process, a stub broker, a core that passes bytes."""
+"""Parts that tests of the shell share: a gateway in this process, a stub broker, and a core that passes
+bytes.
+"""
 
 import asyncio
 import ssl
@@ -29,9 +31,9 @@ from proxy.server.registry import BrokerRegistry
 from tools.kafka.ports import free_ports
 
 WAIT_SECONDS = 30.0
-"""Generous: it is reached only where a test fails, or on a machine that is very busy."""
+"""The time after which a test fails. It is long because a machine may be very busy."""
 BROKERS = 12
-"""Brokers 0 to this one find their ports free."""
+"""Brokers with ids from 0 to this number find their ports free."""
 CHUNK = 65_536
 BOTH_LOOPS = pytest.mark.parametrize("plain", [False, True], ids=["uvloop", "asyncio"])
 
@@ -44,7 +46,10 @@ def run(work: Coroutine[Any, Any, None], *, plain: bool = False) -> None:
 
 
 def config(**options: str) -> Config:
-    """Configure a gateway on a free port, with more behind it for brokers; without the environment."""
+    """Configure a gateway on a free port that is followed by more free ports for brokers.
+
+    The environment is not read.
+    """
     return load({"listen": f"127.0.0.1:{free_ports(BROKERS + 1)}", "admin": "off"} | options, {}, None)
 
 
@@ -60,12 +65,18 @@ def response(correlation_id: int, body: bytes) -> bytes:
 
 
 def api_versions(*ranges: tuple[int, int, int], error: int = 0) -> bytes:
-    """Write the body of an ApiVersions v0 response: api key, lowest and highest version."""
+    """Write the body of an ApiVersions v0 response.
+
+    Each entry is an API key with its lowest and highest version.
+    """
     return struct.pack(">hi", error, len(ranges)) + b"".join(struct.pack(">hhh", *entry) for entry in ranges)
 
 
 def metadata(*brokers: tuple[int, str, int]) -> bytes:
-    """Write the body of a Metadata v1 response without topics: node id, host, port."""
+    """Write the body of a Metadata v1 response without topics.
+
+    Each broker is a node id, a host and a port.
+    """
     entries = [
         struct.pack(">ih", node_id, len(host)) + host.encode() + struct.pack(">ih", port, -1)
         for node_id, host, port in brokers
@@ -74,13 +85,16 @@ def metadata(*brokers: tuple[int, str, int]) -> bytes:
 
 
 async def frame(reader: asyncio.StreamReader) -> bytes:
-    """Read one frame without its length."""
+    """Read one frame, and return it without its length."""
     size = int.from_bytes(await reader.readexactly(4))
     return await reader.readexactly(size)
 
 
 async def asks_until(told: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Ask for metadata until a response says this: on a busy machine the first may not have waited for it."""
+    """Ask for metadata until a response contains this.
+
+    On a busy machine the first one may not have waited for it.
+    """
     async with asyncio.timeout(WAIT_SECONDS):
         while True:
             writer.write(request(ApiKey.METADATA, 1, 5, struct.pack(">i", 0)))
@@ -92,9 +106,9 @@ async def asks_until(told: bytes, reader: asyncio.StreamReader, writer: asyncio.
 def expire_once_connected(
     monkeypatch: pytest.MonkeyPatch, reached: Callable[[], object] = lambda: True
 ) -> None:
-    """Have the time to ask a bootstrap end when the connection stands and something is so.
+    """Let the time to ask a bootstrap end once the connection exists and a condition is true.
 
-    Instead of a short time: a busy machine may take longer than that to connect.
+    A short time would not do: a busy machine may take longer to connect.
     """
     limits: list[asyncio.Timeout] = []
     tasks: set[asyncio.Task[None]] = set()
@@ -121,7 +135,7 @@ def expire_once_connected(
 
 
 async def until(true: Callable[[], object]) -> None:
-    """Wait until something is so."""
+    """Wait until a condition is true."""
     async with asyncio.timeout(WAIT_SECONDS):
         while not true():  # noqa: ASYNC110 - what is waited for has no event to set
             await asyncio.sleep(0.005)
@@ -129,7 +143,7 @@ async def until(true: Callable[[], object]) -> None:
 
 @dataclass
 class Wire:
-    """A core without Kafka: bytes pass both ways; `closing` is what it sends when its session is closed."""
+    """A core without Kafka. Bytes pass both ways. `closing` is sent when its session is closed."""
 
     closing: bytes = b""
     bad: bytes = b"\xff"
@@ -172,7 +186,7 @@ class Wire:
         return self
 
     def attach(self, _wake: object, _alarm: object) -> None:
-        """Nothing is due but what comes."""
+        """Attach nothing, because the core has no work of its own."""
 
     def receive_client(self, data: bytes, _now: float) -> None:
         self.tally.client.bytes_in += len(data)
@@ -198,10 +212,10 @@ class Wire:
             self.done = True
 
     def client_ended(self) -> None:
-        """Nothing is held."""
+        """Do nothing, because no bytes are held."""
 
     def broker_ended(self) -> None:
-        """Nothing is held."""
+        """Do nothing, because no bytes are held."""
 
     def ended(self) -> None:
         self.has_ended = True
@@ -220,7 +234,7 @@ class Wire:
 
 
 class StubBroker:
-    """A TCP server that keeps what it receives and answers as a test says; with `tls`, inside TLS."""
+    """A TCP server that keeps the bytes it receives and answers as a test says. With `tls`, it speaks TLS."""
 
     def __init__(
         self, responses: Callable[[bytes], bytes] = bytes, tls: ssl.SSLContext | None = None
@@ -284,7 +298,7 @@ async def stub_broker(
 
 
 class StubCluster(StubBroker):
-    """A stub that answers ApiVersions and Metadata v1, and other requests with what a test says of them."""
+    """A stub that answers ApiVersions and Metadata v1. A test decides the answers to other requests."""
 
     def __init__(self, *brokers: tuple[int, str, int], tls: ssl.SSLContext | None = None) -> None:
         super().__init__(self._response, tls)
@@ -292,7 +306,7 @@ class StubCluster(StubBroker):
         self.others: Callable[[bytes], bytes] = lambda _: b""
 
     async def _read(self, reader: asyncio.StreamReader) -> bytes:
-        """Take a request when it is whole."""
+        """Take a request once it is complete."""
         with suppress(asyncio.IncompleteReadError):
             size = await reader.readexactly(4)
             return size + await reader.readexactly(int.from_bytes(size))
@@ -313,7 +327,7 @@ class StubCluster(StubBroker):
 async def stub_cluster(
     *brokers: tuple[int, str, int], port: int = 0, tls: ssl.SSLContext | None = None
 ) -> AsyncIterator[StubCluster]:
-    """Run a stub of a cluster; a broker without a host is the stub itself."""
+    """Run a stub of a cluster. A broker without a host is the stub itself."""
     stub = StubCluster(tls=tls)
     await stub.start(port)
     stub.brokers = tuple((id_, host or "127.0.0.1", at or stub.port) for id_, host, at in brokers)
@@ -324,7 +338,7 @@ async def stub_cluster(
 
 
 class WireGateway(Gateway):
-    """A gateway whose cores only pass bytes, so that a test sees the sockets alone."""
+    """A gateway whose cores only pass bytes. A test of it sees the sockets alone."""
 
     closing = b""
 
@@ -336,14 +350,14 @@ class WireGateway(Gateway):
         return cast("Connection", Wire(closing=self.closing))
 
     def open(self) -> None:
-        """Ask nobody: a stub that only echoes has no Metadata."""
+        """Ask no broker, because a stub that only echoes has no Metadata."""
         if isinstance(self.brokers, BrokerRegistry):
             self.brokers.begin = lambda *_: None  # type: ignore[method-assign]
         super().open()
 
 
 class ClosingGateway(WireGateway):
-    """One whose cores close a session when they are told to."""
+    """A gateway whose cores close a session when a test tells them to."""
 
     closing = b"<close>"
 
@@ -370,7 +384,7 @@ async def gateway(
 async def client(
     port: int, tls: ssl.SSLContext | None = None, name: str | None = None
 ) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-    """Connect to a port as a client; with `tls` inside that, asking for `name`."""
+    """Connect to a port as a client. With `tls`, speak TLS and ask for `name`."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=tls, server_hostname=name)
     try:
         yield reader, writer
@@ -379,15 +393,15 @@ async def client(
 
 
 def link_of(gate: Gateway) -> Link:
-    """The only link of a gateway."""
+    """Return the only link of a gateway."""
     (link,) = gate.server.links
     return link
 
 
 def overdue_later(gate: Gateway) -> set[str]:
-    """Why the gateway would close its only link if nothing more came, hour by hour; empty: for no reason.
+    """Return the reasons for which the gateway would close its only link after some hours without bytes.
 
-    What the client took since the last look counts as life, so one hour alone proves nothing.
+    Bytes that the client took since the last check count as activity, so one hour alone proves nothing.
     """
     idle, handshake = gate.process.config.idle_timeout, gate.process.config.handshake_timeout
     hours = [monotonic() + 3600 * hour for hour in range(1, 6)]
@@ -395,14 +409,14 @@ def overdue_later(gate: Gateway) -> set[str]:
 
 
 def socket_of(writer: asyncio.StreamWriter) -> asyncio.Transport:
-    """A writer's socket; typeshed knows its writing half only."""
+    """Return a writer's socket. typeshed knows only the half of it that writes."""
     return cast("asyncio.Transport", writer.transport)
 
 
 async def answers_and_closes(
     broker: StubBroker, gate: Gateway, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
 ) -> None:
-    """A broker that closes behind a large response: the client gets all of it, and then the end."""
+    """A broker sends a large response and closes. The client gets all of it, and then the end."""
     writer.write(b"x")
     await until(lambda: broker.received.endswith(b"x"))
     broker.writers[0].write(b"y" * 3_000_000)

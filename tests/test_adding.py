@@ -1,4 +1,4 @@
-"""Figures are added up field by field, whatever kind they are of."""
+"""Figures of every kind are added up field by field."""
 
 from collections import Counter
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""Tests cite each case and each trap of docs/fetch-semantics.md, and each citation leads somewhere."""
+"""Tests cite each case and each trap of docs/fetch-semantics.md, and each citation exists there."""
 
 from typing import Final
 
@@ -15,16 +15,17 @@ from tests.cases import (
 )
 
 NOT_SHOWN: Final[dict[str, str]] = {}
-"""Case -> why no test shows it."""
+"""Case -> the reason why no test shows it."""
 
 NOT_TESTED: Final = {
     "15": "the broker counts it; there is nothing to do",
     "45": "a cost that the benchmarks measure, no behaviour",
 }
-"""Trap -> why no test shows it."""
+"""Trap -> the reason why no test shows it."""
 
 LIVE: Final = [str(number) for number in (*range(1, 30), *range(58, 66)) if number != 28]
-"""Cases that a live broker shows as well. Not 28: none could be made to take its high watermark back."""
+"""Cases that a live broker shows as well. Case 28 is missing: no broker could be made to take its high
+watermark back."""
 
 
 def test_each_case_is_cited_by_a_test_or_listed_with_a_reason() -> None:

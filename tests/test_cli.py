@@ -1,4 +1,4 @@
-"""``fetchgate`` as a process: what it says, with which code it leaves, what signals do."""
+"""``fetchgate`` as a process: its messages, its exit codes, and its reactions to signals."""
 
 import asyncio
 import json
@@ -39,19 +39,22 @@ LIST_GROUPS = ApiKey.LIST_GROUPS
 
 @pytest.fixture(autouse=True)
 def _log_defaults() -> Iterator[None]:
-    """Take back what `main` set up: its stream is the captured one of one test."""
+    """Undo the logging that `main` set up. Its stream belongs to one test."""
     yield
     structlog.reset_defaults()
 
 
 @pytest.fixture(autouse=True)
 def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Look at no process: who runs the tests also runs others, of which transparent mode warns."""
+    """Report no other processes.
+
+    Whoever runs the tests also runs others, and transparent mode warns of them.
+    """
     monkeypatch.setattr(bypass, "MAX_SCANNED", 0)
 
 
 def _fails(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[object, str]:
-    """Run a command line that goes wrong; give the code and the one line."""
+    """Run a command line that fails, and return the code and the one line."""
     try:
         code: object = main(arguments)
     except SystemExit as left:
@@ -149,7 +152,7 @@ def test_help_of_captures_is_a_command_as_well(capsys: pytest.CaptureFixture[str
 
 
 def test_captures_are_read_without_the_gateway() -> None:
-    """To import it takes longer than to read a small capture."""
+    """The import of the gateway takes longer than reading a small capture."""
     asked = (
         "import sys; from proxy.cli import main; main(['replay', 'inspect', 'none']);"
         "print('proxy.server' in sys.modules)"
@@ -279,7 +282,7 @@ def test_a_port_in_use_is_one_line_and_code_1(capsys: pytest.CaptureFixture[str]
 
 
 class Process:
-    """A running gateway, its ports, and its log lines so far."""
+    """A running gateway, its ports, and its log lines up to now."""
 
     def __init__(self, process: asyncio.subprocess.Process, listen: int) -> None:
         self.listen = listen
@@ -485,7 +488,10 @@ NOT_WELL = "Not all is well: a line above says what to do."
 
 
 def _check(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, list[str], str]:
-    """Run --check: the exit code, what is said, but the line about options and the last, stderr."""
+    """Run --check, and return the exit code, the messages and stderr.
+
+    The line about options and the last line are left out.
+    """
     code = main(["proxy", "--check", *arguments])
     out, err = capsys.readouterr()
     said = out.splitlines()
@@ -516,7 +522,7 @@ def _bound(flag: str, at: str) -> str:
 def _checked(
     capsys: pytest.CaptureFixture[str], bootstrap: str, *arguments: str
 ) -> asyncio.Future[tuple[int, list[str], str]]:
-    """Check in a thread: the cluster of the test responses meanwhile."""
+    """Run --check in a thread. Meanwhile the cluster of the test responds."""
     return asyncio.get_running_loop().run_in_executor(
         None, lambda: _check(capsys, "--bootstrap", bootstrap, *arguments)
     )
@@ -766,7 +772,7 @@ def test_check_sees_that_a_broker_leads_back_to_the_gateway(capsys: pytest.Captu
 def test_check_waits_for_the_names_of_listeners(
     capsys: pytest.CaptureFixture[str], fake_names: Names, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Longer than a response of a gateway would wait for them."""
+    """The check waits longer than a response of a gateway would."""
     monkeypatch.setattr(registry, "OPEN_SECONDS", 0.0)
 
     async def scene() -> None:

@@ -1,4 +1,4 @@
-"""``fetchgate completion``: bash runs its script; of zsh and fish the text is read."""
+"""``fetchgate completion``: bash runs its script. The scripts for zsh and fish are only read."""
 
 import shutil
 import subprocess
@@ -26,7 +26,7 @@ def bash(capsys: pytest.CaptureFixture[str]) -> str:
 
 
 def _offered(script: str, *words: str, folder: Path | None = None) -> set[str]:
-    """What bash offers for the last word."""
+    """Return the words that bash offers for the last word."""
     command = [shutil.which("bash") or "bash", "--norc", "-c", script + PRINTS, "bash", *words]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30, cwd=folder)
     assert done.stderr == ""

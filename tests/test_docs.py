@@ -1,4 +1,4 @@
-"""The Markdown pages: lines that a reader can take in, links that lead somewhere, names that exist."""
+"""The Markdown pages have short lines, working links, and names that exist."""
 
 import re
 from pathlib import Path
@@ -27,7 +27,7 @@ def names(page: Path) -> str:
 
 
 def anchors(page: Path) -> set[str]:
-    """What GitHub calls the headings of a page."""
+    """Return the anchors that GitHub gives to the headings of a page."""
     headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
@@ -75,7 +75,7 @@ def test_each_name_of_the_code_on_the_page_for_contributors_is_there() -> None:
 
 
 def test_the_supported_brokers_are_those_that_tests_run() -> None:
-    """As the page of upgrades, the README and the tests with brokers name them."""
+    """The page of upgrades, the README and the tests with brokers name the same releases."""
     page = (ROOT / "docs" / "upgrade.md").read_text(encoding="utf-8")
     (told,) = re.findall(r"^\| Kafka brokers \| ([\d., ]+);", page, re.MULTILINE)
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -96,7 +96,7 @@ OTHER_TEXTS: Final = frozenset({"Makefile", "Containerfile"})
 
 
 def test_no_text_names_another_projects_distribution() -> None:
-    """The public index has a `fetchgate` that is not ours; ours is `kafka-fetchgate`."""
+    """The public index has a `fetchgate` that is not ours. Ours is `kafka-fetchgate`."""
     files = [*ROOT.glob("*"), *(path for name in (*FOLDERS, *CODE) for path in (ROOT / name).rglob("*"))]
     texts = [path for path in files if path.suffix in TEXTS or path.name in OTHER_TEXTS]
     found = {path for path in texts if NOT_OURS.search(path.read_text(encoding="utf-8"))}

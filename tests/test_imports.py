@@ -40,7 +40,7 @@ FLOORS = (
     ("replay.inspect", "replay.measure", "replay.drive", "replay.source"),
     ("replay.cli",),
 )
-"""From the ground up. Whatever stands on a floor imports from its own folder and from lower floors alone."""
+"""The floors, from the lowest to the highest. A folder imports only from itself and from lower floors."""
 SANS_IO = (
     "proxy.addresses",
     "proxy.installing",
@@ -53,7 +53,7 @@ SANS_IO = (
     "proxy.core",
     "proxy.cooperative",
 )
-"""They open no socket and no file, and ask no clock; `replay` may import these alone."""
+"""Folders that open no socket and no file, and read no clock. `replay` may import only these."""
 WORLD = frozenset(
     {
         "asyncio",
@@ -109,7 +109,7 @@ PROXY = _modules("proxy")
 REPLAY = _modules("replay")
 MODULES = PROXY | REPLAY
 PACKAGES = frozenset({"proxy", "replay", "replay.capture"})
-"""Their `__init__` is a docstring. They stand on no floor."""
+"""Packages whose `__init__` is only a docstring. They are on no floor."""
 
 
 def _within(name: str, package: str) -> bool:
@@ -121,7 +121,7 @@ def _in(name: str, packages: tuple[str, ...]) -> bool:
 
 
 def _room(module: str) -> tuple[int, str]:
-    """Return the floor and the folder, or the file beside the folders, of a module."""
+    """Return the floor of a module, and its folder or its file beside the folders."""
     ((floor, room),) = [
         (floor, room) for floor, rooms in enumerate(FLOORS) for room in rooms if _within(module, room)
     ]

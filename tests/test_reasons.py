@@ -1,4 +1,4 @@
-"""Errors in words: what the system said, without Python's."""
+"""Errors in words: the message of the system, without the words of Python."""
 
 import socket
 

@@ -1,4 +1,4 @@
-"""Two cores in lock-step, one with the steady path and one without: nobody may tell them apart."""
+"""Two cores run in lock-step, one with the fast path and one without. Their outputs must be the same."""
 
 from typing import Any
 
@@ -15,30 +15,30 @@ ASKED = (
     *("fault", "wire", "reads_client", "done", "begun", "busy", "buffered", "client_id"),
     *("fetch_version", "decided", "session_id", "session_epoch", "session_partitions", "tally"),
 )
-"""What the shell asks a core after each step."""
+"""The attributes of a core that the shell reads after each step."""
 COUNTS = ("begun", "tally")
-"""What has the core count what passed by the steady path meanwhile; the shell asks for it now and then."""
+"""Attributes that make the core count the traffic of the fast path. The shell reads them now and then."""
 
 _OTHERS: dict[int, tuple[SessionLimits, SessionLimits]] = {}
-"""By the id of those that cores with the steady path share: these, and those of their twins."""
+"""Id of the limits of cores with the fast path -> these limits, and the limits of their twins."""
 _VERSIONS: dict[int, tuple[BrokerVersions, BrokerVersions]] = {}
 
 
 class Twin:
-    """Looks like a `Connection`. Both cores get the same bytes; what they say is compared at each step.
+    """Looks like a `Connection`. Both cores get the same bytes, and their outputs are compared at each step.
 
     Args:
         sessions: as of a `Connection`; so are the others.
     """
 
     asked: tuple[str, ...] = ASKED
-    """What is compared after each step."""
+    """The attributes that are compared after each step."""
 
     def __init__(self, *, sessions: SessionLimits, measured: Measured | None = None, **options: Any) -> None:
         self._sessions = sessions
         _, self._others = _OTHERS.setdefault(id(sessions), (sessions, SessionLimits(max_sessions=0)))
         self.passed = 0
-        """How often all bytes of a read took the steady path."""
+        """The number of reads whose bytes all took the fast path."""
         self._measured = measured or Measured(), Measured()
         self._mirror()
         self._on = connect(sessions=sessions, measured=self._measured[0], **options)
@@ -60,7 +60,7 @@ class Twin:
 
     @property
     def cores(self) -> tuple[Connection, Connection]:
-        """Both: with the steady path, and without."""
+        """Both cores: the one with the fast path, and the one without."""
         return self._on, self._off
 
     @property
@@ -69,7 +69,7 @@ class Twin:
         return self._on.tally
 
     def receive_client(self, data: bytes, now: float) -> None:
-        """As the link does it: the steady path first."""
+        """Process bytes like the link: the fast path comes first."""
         self._mirror()
         done, out = self._on.steady.request(data, now)
         self.passed += done == len(data) > 0
@@ -81,13 +81,13 @@ class Twin:
         self._compare(to_broker=out)
 
     def _go_on(self, now: float) -> None:
-        """Process what waits for the next turn of the event loop."""
+        """Process the work that waits for the next turn of the event loop."""
         for core in self.cores:
             while core.goes_on:
                 core.go_on(now)
 
     def receive_broker(self, data: bytes, now: float) -> None:
-        """As `receive_client`."""
+        """Process bytes like `receive_client`."""
         self._mirror()
         done, out = self._on.steady.response(data, now, now)
         self.passed += done == len(data) > 0
@@ -156,15 +156,15 @@ class Twin:
         assert (on._state.phase, on._state.stream) == (off._state.phase, off._state.stream)
 
     def _compare_client(self, on: bytes, off: bytes) -> None:
-        """Compare what the client is sent."""
+        """Compare the bytes for the client."""
         assert on == off
 
     def ask_seldom(self) -> None:
-        """Ask for the tally only in tests that do, so that more is uncounted."""
+        """Compare the tally only in tests that ask for it. Otherwise it stays uncounted for longer."""
         self.asked = tuple(name for name in ASKED if name not in COUNTS)
 
     def check_measured(self) -> None:
-        """Compare what was counted and measured since the beginning."""
+        """Compare the counts and measurements since the beginning."""
         assert self._on.tally == self._off.tally
         assert self._distributions(0) == self._distributions(1)
 
@@ -176,18 +176,17 @@ class Twin:
 
 
 class Joining(Twin):
-    """The first core gets the broker's bytes as `Steady.join` returns them, the second one as they come.
-
-    While the first one keeps the beginning of a response, the second one may be ahead of it.
+    """The first core gets the broker's bytes as `Steady.join` returns them, and the second one as they
+    arrive. While the first one keeps the beginning of a response, the second one may be ahead of it.
     """
 
     kept = 0
-    """How often all bytes of a read were kept."""
+    """The number of reads whose bytes were all kept."""
     _ahead = b""
-    """What the client has of the second core alone."""
+    """The bytes that the client has from the second core alone."""
 
     def receive_broker(self, data: bytes, now: float) -> None:
-        """As the link does it."""
+        """Process bytes like the link."""
         self._mirror()
         steady = self._on.steady
         joined = steady.join(data, now)

@@ -314,7 +314,7 @@ class Group:
         self._port = port
 
     async def ask(self) -> None:
-        """Ask until it is told to stop."""
+        """Ask until the group is stopped."""
         number = 0
         while not self.stop:
             self.reconnects += 1
@@ -429,7 +429,7 @@ def test_ports_are_shared_with_other_gateways_alone() -> None:
 
 
 async def _is_live(at: Address) -> bool:
-    """Ask the admin endpoint."""
+    """Return whether the admin endpoint reports that the gateway is live."""
     reader, writer = await asyncio.open_connection(at.host, at.port)
     writer.write(b"GET /livez HTTP/1.1\r\n\r\n")
     answered = await reader.readline()
@@ -452,7 +452,7 @@ os.execv(sys.executable, [sys.executable, "-m", "proxy", "proxy", *sys.argv[2:]]
 async def _activated(
     listeners: list[socket.socket], *options: str
 ) -> AsyncIterator[asyncio.subprocess.Process]:
-    """Run a gateway with sockets that listen already."""
+    """Run a gateway whose sockets listen already."""
     # Above the places that they are put into, so that none is put over another.
     copies = [fcntl.fcntl(sock, fcntl.F_DUPFD_CLOEXEC, 100) for sock in listeners]
     numbers = ",".join(map(str, copies))
@@ -471,7 +471,10 @@ async def _activated(
 
 @pytest.mark.slow
 def test_a_socket_of_systemd_serves_one_thing(tmp_path: Path) -> None:
-    """The admin endpoint finds the socket at the address of a broker that was known before."""
+    """The admin endpoint would use the socket of a broker that was known before.
+
+    The gateway exits with code 1.
+    """
 
     async def scene() -> None:
         first = free_ports(2)

@@ -40,7 +40,7 @@ LOOKING_UP = "broker {}: the name b-{}.silent.example is being looked up"
 
 @pytest.fixture
 def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have a response wait for listeners as long as it takes."""
+    """Let a response wait for listeners without a limit."""
     monkeypatch.setattr(registry, "OPEN_SECONDS", WAIT_SECONDS)
 
 
@@ -52,7 +52,7 @@ async def _exchange(port: int) -> bytes:
 
 @asynccontextmanager
 async def _named(*brokers: int) -> AsyncIterator[tuple[Gateway, StubCluster]]:
-    """A gateway whose brokers' listeners have names; the cluster names these brokers to clients alone."""
+    """A gateway whose brokers' listeners have names. The cluster names these brokers only to clients."""
     port = free_ports(2)
     rule = f"b-{{id}}.silent.example:{port + 1}"
     async with (
@@ -172,7 +172,7 @@ def test_a_bootstrap_whose_name_hangs_stops_no_other(fake_names: Names) -> None:
 
 
 def test_all_ips_of_a_name_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody listens at the first."""
+    """Nobody listens at the first address."""
     real = socket.getaddrinfo
 
     def both(host: Any, *more: Any, **named: Any) -> Any:
@@ -232,7 +232,7 @@ def test_what_a_waiting_response_took_of_the_budget_is_free_again(fake_names: Na
 
 @pytest.mark.usefixtures("_patient")
 def test_a_client_that_left_meanwhile_is_no_defect(fake_names: Names) -> None:
-    """Its socket is closing when the response could go."""
+    """Its socket is closing at the moment when the response could be sent."""
 
     async def scene() -> None:
         with capture_logs() as lines:

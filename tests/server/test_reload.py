@@ -1,4 +1,4 @@
-"""Options that are read again: what applies at once, to whom, and what is said of mistakes."""
+"""Options that are read again: which apply at once, to which connections, and the messages about mistakes."""
 
 import asyncio
 import json
@@ -25,7 +25,7 @@ LIST_GROUPS = 16
 
 @pytest.fixture(autouse=True)
 def _log_defaults() -> Iterator[None]:
-    """Take back what a reload set up."""
+    """Undo the logging that a reload set up."""
     yield
     structlog.reset_defaults()
 
@@ -44,7 +44,7 @@ def _reloader(gate: Gateway, bootstrap: str, file: Path) -> Reloader:
 
 @asynccontextmanager
 async def _following(file: Path) -> AsyncIterator[tuple[Gateway, Reloader]]:
-    """Run a gateway that follows a file."""
+    """Run a gateway that follows an options file."""
     async with stub_cluster((1, "", 0)) as cluster, gateway(cluster.address, Gateway) as gate:
         options = _reloader(gate, cluster.address, file)
         gate.process.spawn(options.watch_file())

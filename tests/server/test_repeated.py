@@ -1,4 +1,4 @@
-"""What is wrong with clients is logged once in a while for each, and few clients are remembered."""
+"""The log names a client's mistake once in a while, and the gateway remembers few clients."""
 
 import io
 import json
@@ -53,7 +53,7 @@ def test_what_a_client_chooses_takes_little_memory() -> None:
 
 
 def test_a_client_whose_line_was_not_written_is_named_later() -> None:
-    """Each tries once a second. None of the lines is one that `Throttle` drops."""
+    """Each client tries once a second. `Throttle` drops none of the lines."""
     now = 0.0
     stream = io.StringIO()
     configure(style="json", level="info", stream=stream)

@@ -21,7 +21,7 @@ KAFKA = (1, Address("kafka-1", 9092))
 
 
 class Keeping(Tasks):
-    """Stands for the gateway: knows brokers, and counts what is run in the background."""
+    """Stands for the gateway. It knows brokers, and counts the background tasks."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(loop := asyncio.get_running_loop())
@@ -50,7 +50,7 @@ def test_what_is_known_survives_a_restart(tmp_path: Path) -> None:
 
 
 def test_a_state_that_another_version_wrote_is_read(tmp_path: Path) -> None:
-    """A newer one may add fields; after a downgrade they are ignored."""
+    """A newer version may add fields. After a downgrade, they are ignored."""
 
     async def scene() -> None:
         path = tmp_path / "state.json"
@@ -62,7 +62,10 @@ def test_a_state_that_another_version_wrote_is_read(tmp_path: Path) -> None:
 
 
 def test_many_changes_are_written_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """2,000 brokers in one response: a file written for each stopped all clients for half a minute."""
+    """A response names 2,000 brokers.
+
+    Before the fix, one write for each stopped all clients for half a minute.
+    """
     monkeypatch.setattr(state_file, "SAVE_SECONDS", 0.01)
     written: list[int] = []
     replace = Path.replace
@@ -90,7 +93,7 @@ def test_many_changes_are_written_once(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_a_state_that_is_written_late_replaces_no_newer_one(tmp_path: Path) -> None:
-    """The other thread may come to write when the gateway has closed."""
+    """The other thread may write only after the gateway has closed."""
 
     async def scene() -> None:
         path = tmp_path / "state.json"

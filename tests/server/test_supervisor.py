@@ -1,4 +1,7 @@
-"""Several processes are one gateway: real processes, as --workers starts them, behind one admin endpoint."""
+"""Several processes are one gateway.
+
+The tests run real processes as --workers starts them, behind one admin endpoint.
+"""
 
 import asyncio
 import json
@@ -44,7 +47,7 @@ LIST_OFFSETS = 2
 
 @asynccontextmanager
 async def starting(bootstrap: str, number: int = 2, **options: str) -> AsyncIterator[Supervisor]:
-    """Run a gateway of so many workers."""
+    """Run a gateway with this number of workers."""
     asked = config(bootstrap=bootstrap, workers=str(number), **options)
     gate = Supervisor(Process.of(asked, asyncio.get_running_loop(), structlog.get_logger()))
     gate.open()
@@ -56,7 +59,7 @@ async def starting(bootstrap: str, number: int = 2, **options: str) -> AsyncIter
 
 @asynccontextmanager
 async def workers(bootstrap: str, number: int = 2, **options: str) -> AsyncIterator[Supervisor]:
-    """Run a gateway of so many workers, all of which serve."""
+    """Run a gateway with this number of workers, and wait until all of them serve."""
     async with starting(bootstrap, number, **options) as gate:
         await ready(gate)
         yield gate
@@ -86,7 +89,7 @@ async def served(number: int = 2, **options: str) -> AsyncIterator[tuple[Supervi
 
 
 async def connected(stack: AsyncExitStack, port: int, number: int) -> list[Ends]:
-    """Connect so many clients, each of which has had a response."""
+    """Connect this number of clients. Each of them has received a response."""
     clients = []
     for _ in range(number):
         clients.append(await stack.enter_async_context(client(port)))

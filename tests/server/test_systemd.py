@@ -1,4 +1,4 @@
-"""What systemd is told."""
+"""Messages of the gateway to systemd."""
 
 import os
 import signal
@@ -17,7 +17,7 @@ from tools.kafka.ports import free_ports
 
 @pytest.fixture
 def heard() -> Iterator[socket.socket]:
-    """Where systemd listens; its address is an abstract one."""
+    """The socket at which systemd listens. Its address is an abstract one."""
     with closing(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)) as sock:
         sock.bind("")
         sock.settimeout(30)
@@ -44,7 +44,7 @@ def test_who_does_not_listen_is_not_told(environ: dict[str, str]) -> None:
 
 
 def test_a_gateway_that_is_ready_hears_a_reload(heard: socket.socket) -> None:
-    """Before, SIGHUP ends it: what starts it must know when."""
+    """SIGHUP ends the process before it is ready. Whoever starts it must know when it is."""
     first = free_ports(2)
     options = ("--bootstrap", "127.0.0.1:1", "--listen", f"127.0.0.1:{first}", "--admin", "off")
     gateway = subprocess.Popen(

@@ -1,4 +1,4 @@
-"""What is known of who can't be reached: told once, and not for ever."""
+"""Knowledge about unreachable hosts is logged once, and does not last forever."""
 
 import asyncio
 from time import monotonic

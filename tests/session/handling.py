@@ -1,4 +1,4 @@
-"""Handlers brought to where a test begins, and what they hold."""
+"""Handlers in the state in which a test begins, and their contents."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +11,7 @@ from proxy.session.state import Action
 from tests.frames import Want, entry, fetch, fetch_response, parsed, walked, wire_key
 
 T = [("t", 0), ("t", 1), ("u", 0)]
-"""What most of the sessions here hold."""
+"""The partitions of most sessions here."""
 
 
 def listing(version: int, *wants: Want) -> Listing:
@@ -21,7 +21,7 @@ def listing(version: int, *wants: Want) -> Listing:
 
 
 def asked(version: int = 16, *wants: Want) -> FetchSessionHandler:
-    """A handler whose full fetch is outstanding."""
+    """Return a handler whose full fetch is outstanding."""
     handler = FetchSessionHandler()
     assert handler.learn_listing(listing(version, *(wants or T)), 0)
     assert handler.ask_full() == (0, 0)
@@ -29,12 +29,12 @@ def asked(version: int = 16, *wants: Want) -> FetchSessionHandler:
 
 
 def give(handler: FetchSessionHandler, version: int, *elements: Any, **fields: Any) -> SessionResult:
-    """A response to the outstanding fetch."""
+    """Give the handler a response to the outstanding fetch."""
     return handler.handle(walked(fetch_response(version, *elements, **fields), version))
 
 
 def established(version: int = 16, *wants: Want, session_id: int = 77) -> FetchSessionHandler:
-    """A handler whose session was made; every partition has high watermark 5."""
+    """Return a handler that has a session. Every partition has high watermark 5."""
     handler = asked(version, *wants)
     elements = [(name, [entry(index, 5)]) for name, index, *_ in wants or T]
     result = give(handler, version, *elements, session_id=session_id)
@@ -43,12 +43,12 @@ def established(version: int = 16, *wants: Want, session_id: int = 77) -> FetchS
 
 
 def again(handler: FetchSessionHandler, version: int = 16, *wants: Want) -> Delta:
-    """The next incremental fetch is outstanding."""
+    """Send the next incremental fetch, and leave it outstanding."""
     return send(handler, parsed(fetch(version, *(wants or T))))
 
 
 def send(handler: FetchSessionHandler, request: FetchRequest) -> Delta:
-    """This incremental fetch is outstanding."""
+    """Send this incremental fetch, and leave it outstanding."""
     what = request.listing
     assert what is not None
     delta = handler.compare(what)
@@ -59,7 +59,7 @@ def send(handler: FetchSessionHandler, request: FetchRequest) -> Delta:
 
 @dataclass(frozen=True)
 class Kept:
-    """What a handler's table says, for before and after."""
+    """The contents of a handler's table, to compare them before and after a step."""
 
     requests: bytes
     cached_entries: bytes

@@ -1,7 +1,7 @@
-"""Expanded responses to the byte: what a broker would have answered without a session.
+"""Expanded responses are, to the byte, the responses of a broker without a session.
 
-The broker's response and the one expected are both written by the other codec. Partitions that the broker
-left out are those whose image is known from an earlier response.
+The other codec writes both the broker's response and the expected one. The broker leaves out a partition
+if its image is known from an earlier response.
 """
 
 from collections.abc import Sequence
@@ -28,10 +28,10 @@ CORRELATION = b"\0\0\0\1"
 
 @dataclass
 class Session:
-    """A session of one client: what it lists, and what the broker said of it."""
+    """A session of one client: the partitions that it lists, and the broker's answers about them."""
 
     version: int
-    """That of the client; the session's is at least 7."""
+    """The client's version. The session's version is at least 7."""
     wants: Sequence[tuple[str, int]]
     isolation: int = 0
     handler: FetchSessionHandler = field(default_factory=FetchSessionHandler)
@@ -66,7 +66,7 @@ class Session:
         chunk: int = 1 << 20,
         tags: bytes = b"",
     ) -> bytes:
-        """The client lists `wants`, the broker answers `elements`: what the client gets."""
+        """Return the client's response if the client lists `wants` and the broker answers `elements`."""
         request = parsed(fetch(self.version, *wants, isolation_level=self.isolation))
         assert request.listing is not None
         listing = raise_listing(request.listing)
@@ -103,7 +103,10 @@ class Session:
         changes: dict[tuple[str, int], wire.PartitionData],
         hw: int = 5,
     ) -> bytes:
-        """What a full fetch gets: `changes`, else as established; neighbours of one topic in one element."""
+        """Return the response to a full fetch: `changes`, and the established images for the rest.
+
+        Neighbours of one topic share an element.
+        """
         elements: list[tuple[str, list[wire.PartitionData]]] = []
         for name, index in wants:
             data = changes.get((name, index), self.told(index, hw))
@@ -122,7 +125,7 @@ WANTS = [("t", 0), ("t", 1), ("u", 0), ("t", 2), ("u", 7)]
 @pytest.mark.parametrize("isolation", [0, 1])
 @pytest.mark.parametrize("version", VERSIONS)
 def test_nothing_new(version: int, isolation: int) -> None:
-    """Trap 50: how a full response is put together."""
+    """Trap 50: how a full response is put together. The broker has no news."""
     session = Session(version, WANTS, isolation).establish()
     for wants in (WANTS, WANTS[::-1], WANTS[2:] + WANTS[:2]):
         assert session.expanded(wants) == session.direct(wants, {})
@@ -227,7 +230,7 @@ def test_v4_has_no_log_start_offset(chunk: int) -> None:
     [(version, code) for version in VERSIONS for code in (3, 29, 100) if version < 13 or code != 3],
 )
 def test_errors_found_before_reading_stand_last(version: int, code: int) -> None:
-    """Trap 23: the order of a full response."""
+    """Trap 23: errors found before reading stand last in a full response."""
     session = Session(version, WANTS).establish()
     gone = entry(1, error=code, aborted=())
     late = {("t", 1): gone, ("t", 0): replace(gone, partition_index=0)}
@@ -261,7 +264,7 @@ def test_topics_of_one_shape(version: int, each: int) -> None:
 
 @pytest.mark.parametrize(("version", "size"), [(11, 48), (12, 47), (16, 16)])
 def test_names_that_look_like_their_own_length(version: int, size: int) -> None:
-    """48 characters "0": 0x30 is the length, too."""
+    """The names have 48 characters "0". 0x30 is also their length."""
     wants = [("0" * size, 0)] + [(f"{number}".rjust(size, "0"), 0) for number in range(1, 10)]
     session = Session(version, wants).establish()
     assert session.expanded(wants) == session.direct(wants, {})
@@ -336,7 +339,7 @@ FULL = [
 
 @pytest.mark.parametrize("exchange", FULL, ids=str)
 def test_live_responses_are_rebuilt_to_the_byte(exchange: LiveExchange) -> None:
-    """The full response of a broker, put together from its entries as if each had come in a session.
+    """The full response of a broker is put together from its entries as if each had come in a session.
 
     Trap 50.
     """

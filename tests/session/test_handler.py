@@ -1,7 +1,8 @@
-"""FetchSessionHandler, row by row: the table in its docstring (fetch-semantics 3.2), and cases 50 to 57.
+"""FetchSessionHandler follows each row of the table in its docstring (fetch-semantics 3.2), and cases 50 to
+57.
 
-Each response that is no good is given with entries that would change the table, and it is shown that they did
-not: an error changes nothing but what the next fetch carries.
+Each bad response comes with entries that would change the table. The tests show that the table stays the
+same: an error changes only the next fetch.
 """
 
 from typing import Any
@@ -36,7 +37,7 @@ def test_a_full_response_without_an_id_and_each_next_fetch_asks_again() -> None:
 
 @pytest.mark.parametrize("code", [70, 71, 106, -1, 5])
 def test_a_full_fetch_that_fails_names_no_session_any_more(code: int) -> None:
-    """Case 96: the id that was named is of no use, or the broker can't even look it up."""
+    """Case 96: the id in the fetch is of no use, or the broker can't even look it up."""
     handler = established()
     handler.epoch = 0
     assert handler.ask_full() == (77, 0)
@@ -69,7 +70,10 @@ def test_a_full_response_thrown_away_by_a_quota() -> None:
 )
 @pytest.mark.parametrize("version", [7, 12, 16])
 def test_a_full_response_with_other_partitions(version: int, elements: Any) -> None:
-    """Case 53: it is the broker's own response and goes on; its session is only named. Trap 24."""
+    """Case 53: it is the broker's own response and goes to the client.
+
+    The handler only remembers its session id. Trap 24.
+    """
     handler = asked(version)
     result = give(handler, version, *elements, session_id=77)
     assert (result.action, result.reason) == (Action.COMPLETE_NO_SESSION, "other partitions than asked for")
@@ -115,7 +119,7 @@ def test_a_response_with_nothing_in_it() -> None:
 
 @pytest.mark.parametrize("answered_id", [77, 78, 1])
 def test_the_id_is_kept_as_it_was(answered_id: int) -> None:
-    """Section 3.2: the response's value is not compared, as Java doesn't."""
+    """Section 3.2: the id in the response is not compared, because Java does not compare it."""
     handler = established()
     again(handler)
     give(handler, 16, session_id=answered_id)
@@ -133,7 +137,7 @@ def test_epochs_begin_with_one_and_go_round() -> None:
 
 
 def test_an_incremental_response_without_an_id() -> None:
-    """Case 54: the session is gone, and what it has not told is not known. Trap 10."""
+    """Case 54: the session is gone, and nobody knows the changes that it has not reported. Trap 10."""
     handler = established()
     again(handler)
     result = give(handler, 16, ("t", [entry(0, 8)]), session_id=0)
@@ -145,7 +149,7 @@ def test_an_incremental_response_without_an_id() -> None:
     "elements", [[("v", [entry(0)])], [("t", [entry(2)])], [("t", [entry(i) for i in range(9)])]]
 )
 def test_a_partition_outside_the_session(elements: Any) -> None:
-    """Case 54. Trap 24: no entry that the client did not ask for."""
+    """Case 54. Trap 24: the client gets no entry that it did not ask for."""
     handler = established()
     again(handler)
     result = give(handler, 16, *elements, session_id=77)
@@ -154,7 +158,7 @@ def test_a_partition_outside_the_session(elements: Any) -> None:
 
 
 def test_a_session_that_is_not_found_is_asked_for_anew() -> None:
-    """Case 52."""
+    """Case 52: the next fetch asks for a new session."""
     handler = established()
     again(handler)
     kept = Kept.of(handler)
@@ -177,7 +181,7 @@ def test_a_wrong_epoch_or_ids_that_come_and_go(code: int) -> None:
 
 @pytest.mark.parametrize("code", [-1, 2, 42])
 def test_another_error_asks_without_a_session(code: int) -> None:
-    """Case 52: a sessionless fetch tells what the client would have been told. Trap 11."""
+    """Case 52: the sessionless fetch that follows gets the answer that the client would have had. Trap 11."""
     handler = established()
     again(handler)
     kept = Kept.of(handler)
@@ -197,7 +201,10 @@ def test_an_id_that_is_in_no_shard(session_id: int, kept_id: int) -> None:
 
 @pytest.mark.parametrize(("answered_id", "after"), [(77, (77, 2)), (0, (77, 0))])
 def test_an_incremental_response_thrown_away_by_a_quota(answered_id: int, after: tuple[int, int]) -> None:
-    """With id 0 it may hide a session error: the next fetch is full, and names what may live on."""
+    """A response with id 0 may hide a session error.
+
+    The next fetch is full, and names the session that may still exist.
+    """
     handler = established()
     again(handler)
     kept = Kept.of(handler)
@@ -208,7 +215,7 @@ def test_an_incremental_response_thrown_away_by_a_quota(answered_id: int, after:
 
 
 def test_brokers_of_1_1_throw_no_read_away() -> None:
-    """There an empty response with a throttle time says that nothing is new."""
+    """With brokers of 1.1, an empty response with a throttle time means that nothing is new."""
     handler = established(7)
     again(handler, 7)
     walk = walked(fetch_response(7, session_id=77, throttle_time_ms=100), 7)
@@ -226,8 +233,10 @@ def test_throttled_with_entries_is_an_ordinary_response() -> None:
 
 
 def test_added_while_throttled_is_not_filled_in() -> None:
-    """Case 27: its first response was thrown away: the broker will tell it in the next, and until then nobody
-    knows."""
+    """Case 27: the broker threw the first response away, and reports the partition in the next one.
+
+    Until then nobody knows its state.
+    """
     handler = established()
     again(handler, 16, *T, ("u", 1))
     assert give(handler, 16, session_id=77, throttle_time_ms=100).action is Action.EMPTY
@@ -263,7 +272,7 @@ def test_an_error_while_it_lasts_and_the_recovery_after_it(version: int) -> None
 
 
 def test_an_error_that_goes_silent_is_not_filled_in() -> None:
-    """Up to 3.9 a session forgets codes 76 and 35: what was told before them is not what is true after.
+    """Up to 3.9, a session forgets codes 76 and 35. The image from before the error does not hold after it.
 
     Trap 7.
     """
@@ -290,7 +299,7 @@ def test_a_watermark_of_an_error_is_not_remembered() -> None:
 @pytest.mark.parametrize("code", [3, 103])
 @pytest.mark.parametrize("version", [13, 16, 18])
 def test_a_topic_gone_or_made_anew_is_had_again_in_full(version: int, code: int) -> None:
-    """Trap 8."""
+    """Trap 8: the partition is fetched again in full."""
     handler = established(version)
     again(handler, version)
     kept = Kept.of(handler)
@@ -302,7 +311,10 @@ def test_a_topic_gone_or_made_anew_is_had_again_in_full(version: int, code: int)
 
 @pytest.mark.parametrize("code", [3, 103])
 def test_what_the_full_fetch_said_too_is_genuine(code: int) -> None:
-    """Trap 8: Metadata lags or the partition number is too high: it must not double every later fetch."""
+    """Trap 8: Metadata lags, or the partition number is too high.
+
+    The error must not double every later fetch.
+    """
     handler = established()
     again(handler)
     give(handler, 16, ("t", [entry(1, error=code)]), session_id=77)

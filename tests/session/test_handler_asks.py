@@ -1,4 +1,4 @@
-"""What a FetchSessionHandler asks: what of a fetch it sends, and how a session ends."""
+"""The requests of a FetchSessionHandler: the part of a fetch that it sends, and the end of a session."""
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ from tests.session.handling import Kept, T, again, established, give, listing, s
 
 
 def element(version: int, name: str, *wants: tuple[int, int]) -> tuple[bytes, bytes]:
-    """A topic element of a delta: (partition, fetch offset)."""
+    """Return a topic element of a delta: (partition, fetch offset)."""
     found = listing(version, *((name, index, offset) for index, offset in wants))
     return wire_key(version, name), found.entries.tobytes()
 
@@ -40,7 +40,7 @@ def test_added_first_altered_last_forgotten_named(version: int) -> None:
 
 
 def test_nothing_changed_is_nothing_sent_whatever_the_order() -> None:
-    """Trap 47: changes are found by content, not by place."""
+    """Trap 47: changes are found by content, not by their position."""
     handler = established()
     for wants in (T, T[::-1], [T[1], T[2], T[0]]):
         delta = handler.compare(listing(16, *wants))
@@ -50,7 +50,7 @@ def test_nothing_changed_is_nothing_sent_whatever_the_order() -> None:
 
 @pytest.mark.parametrize("version", [7, 12, 16])
 def test_altered_entries_of_one_topic_go_together(version: int) -> None:
-    """librdkafka mixes topics; elements that are not next to each other would cost their key again."""
+    """librdkafka mixes topics. Elements that are not next to each other would each repeat the topic's key."""
     wants = [("t", 0), ("u", 0), ("t", 1), ("u", 1), ("t", 2)]
     handler = established(version, *wants)
     delta = handler.compare(listing(version, *((name, index, 9) for name, index in wants)))
@@ -193,7 +193,7 @@ WANTS = st.lists(
 def test_a_broker_that_applies_the_deltas_holds_what_was_fetched(
     version: int, fetches: list[list[tuple[str, int, int]]]
 ) -> None:
-    """Trap 28: neither a change nor a forget gets lost. The deltas are read by the other codec."""
+    """Trap 28: no change and no forgotten partition gets lost. The other codec reads the deltas."""
     handler = established(version, *fetches[0])
     held = {(name, index): offset for name, index, offset in fetches[0]}
     for wants in fetches[1:]:
@@ -221,7 +221,7 @@ def test_a_broker_that_applies_the_deltas_holds_what_was_fetched(
 @pytest.mark.parametrize("version", [7, 12, 16])
 @pytest.mark.parametrize("changed", [[], [0], [699], [0, 1, 350, 698, 699], list(range(700))])
 def test_long_lists_are_compared_as_bytes(version: int, changed: list[int]) -> None:
-    """Above some size entries are not compared one by one; each change is found all the same, once."""
+    """Above some size, entries are not compared one by one. Each change is still found, exactly once."""
     handler = established(version, *(("t", index) for index in range(700)))
     what = listing(version, *(("t", index, 2**40 + 257 if index in changed else 0) for index in range(700)))
     delta = handler.compare(what)

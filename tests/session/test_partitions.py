@@ -1,4 +1,4 @@
-"""The partition table against a dict: whatever is added, forgotten, looked up and placed."""
+"""The partition table agrees with a dict after partitions are added, forgotten, looked up and placed."""
 
 from typing import TypeAlias
 
@@ -39,7 +39,7 @@ def filled(version: int, *wants: tuple[str, int]) -> PartitionTable:
 
 
 class TableAgainstDict(RuleBasedStateMachine):
-    """One table, and a dict of what it should hold: partition -> the entry last added."""
+    """One table, and a dict of its expected contents: partition -> the entry last added."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -48,9 +48,9 @@ class TableAgainstDict(RuleBasedStateMachine):
         self.held: dict[Key, int] = {}
         self.placed: dict[Key, int] = {}
         self.told: dict[Key, bytes] = {}
-        """What the broker last said of a partition, as far as it is kept."""
+        """The broker's last answer about a partition, if it is kept."""
         self.followed: list[int] = []
-        """A column kept beside the table's: the number under which a row was made."""
+        """A column kept beside the table: the number under which a row was made."""
         self.table.arranged = self.follow
 
     @rule(wants=st.lists(KEYS, min_size=1, max_size=8, unique=True), offset=st.integers(0, 99))
@@ -165,7 +165,10 @@ def test_rows_are_found_at_every_version(version: int) -> None:
 
 
 def test_one_topic_is_looked_up_without_its_span_being_checked_twice() -> None:
-    """A listing of one topic takes a short way; a partition beyond what is known takes the other."""
+    """A list with one topic is looked up by a short way.
+
+    A partition that is not known takes the other way.
+    """
     table = filled(11, ("a", 0), ("a", 1))
     assert table.locate(listing(11, ("a", 1), ("a", 0))).tolist() == [1, 0]
     assert table.locate(listing(11, ("a", 1), ("a", 9))).tolist() == [1, -1]
@@ -204,7 +207,10 @@ def test_images_begin_blank(isolation: int) -> None:
 
 
 def test_sparse_partitions_are_refused_and_nothing_changes() -> None:
-    """A lookup has 4 bytes for each number up to a topic's highest: 2^31-1 would be 8 GiB."""
+    """A lookup has 4 bytes for each number up to a topic's highest.
+
+    A highest number of 2^31-1 would take 8 GiB.
+    """
     table = filled(11, ("a", 0), ("a", 1))
     lookup = len(table._lookup)
     for far in (2**31 - 1, MAX_LOOKUP + 100):
@@ -222,7 +228,7 @@ def test_a_negative_partition_is_a_far_one() -> None:
 
 
 def test_what_is_forgotten_comes_to_outweigh_what_is_held() -> None:
-    """A client that goes through ever new topics: the table says when it is time for a new one."""
+    """A client goes through ever new topics. The table reports when it is time for a new one."""
     table = filled(11, ("held", 0))
     count = 0
     while not table.bloated:
@@ -252,7 +258,7 @@ def test_place_tells_repetitions(wants: list[Key]) -> None:
 
 
 def test_many_partitions_cost_columns() -> None:
-    """200,000 partitions: about 90 bytes each in the columns, and no object each."""
+    """200,000 partitions take about 90 bytes each in the columns, and no object each."""
     count = 200_000
     layout = LAYOUTS[16]
     entries = np.zeros(count, layout.request_item)
@@ -266,7 +272,10 @@ def test_many_partitions_cost_columns() -> None:
 
 
 def test_who_is_behind_follows_requests_responses_and_rows() -> None:
-    """Below the last stable offset, read_committed; what was forgotten, moved or lost is not."""
+    """A partition is behind if it is below the last stable offset with read_committed.
+
+    A forgotten, moved or lost one is not.
+    """
     wants: list[Want] = [("t", number, number) for number in range(10)]
     what = listing(12, *wants)
     for isolation, behind in ((0, set[int]()), (1, {0, 1, 2, 3, 4})):

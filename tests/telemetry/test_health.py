@@ -75,9 +75,9 @@ def test_that_no_broker_is_reachable_is_said_first() -> None:
 
 @contextmanager
 def _descriptors_left(count: int) -> Iterator[Callable[[], None]]:
-    """Have so many file descriptors left in this process; what it gives does so again.
+    """Leave this number of file descriptors in this process. The returned function does so again.
 
-    Some that other tests left open are closed at any time, and then there are more.
+    Other tests left some open. These may be closed at any time, and then there are more.
     """
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
 
@@ -101,7 +101,7 @@ NO_DESCRIPTOR = "no file descriptor is left for more clients; raise the limit (u
 
 @pytest.fixture
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Look at descriptors often, and have no doubt that there are some again."""
+    """Check the descriptors often, and accept at once that there are some again."""
     monkeypatch.setattr(server, "TICK_SECONDS", 0.01)
     monkeypatch.setattr(conditions, "CALM_SECONDS", 0.0)
 

@@ -1,4 +1,4 @@
-"""What processes tell, added up."""
+"""The statuses of several processes are added up."""
 
 from collections import Counter
 

@@ -1,4 +1,4 @@
-"""What is counted stays counted when a connection closes, by broker and in all."""
+"""Counts remain after a connection closes, by broker and in total."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What all tests of TLS share."""
+"""Fixtures of all tests of TLS."""
 
 import logging
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> Keys:
 
 @pytest.fixture(autouse=True)
 def _quiet(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-    """Event loops complain of misused TLS in the log of asyncio."""
+    """Silence the log of asyncio. Event loops complain there of misused TLS."""
     yield
     structlog.reset_defaults()
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]

@@ -25,7 +25,7 @@ def options(keys: Keys, of: dict[int, Path], **more: str) -> dict[str, str]:
 
 
 async def shown(keys: Keys, port: int, name: str) -> str:
-    """The common name of the certificate that a client is shown which asks for a name."""
+    """Connect with a server name, and return the common name of the certificate that is shown."""
     trust = keys.trust()
     trust.check_hostname = False
     async with client(port, trust, name) as (_, writer):

@@ -74,7 +74,7 @@ def test_without_the_option_no_client_has_a_subject(keys: Keys) -> None:
 
 
 async def _hello(port: int, tls: ssl.SSLContext) -> None:
-    """Send a line and read it back; with TLS 1.3 a client learns only when it reads that it is refused."""
+    """Send a line and read it back. With TLS 1.3, a client learns only by reading that it is refused."""
     async with client(port, tls, "localhost") as (reader, writer):
         writer.write(b"hello")
         assert await reader.readexactly(5) == b"hello"
@@ -114,7 +114,7 @@ def test_a_client_without_a_good_certificate_is_refused(
 
 
 class _Client:
-    """A blocking client that may resume a TLS session; it has one context, as clients do."""
+    """A blocking client that may resume a TLS session. It has one context, like real clients."""
 
     def __init__(self, keys: Keys, pair: Pair, version: ssl.TLSVersion) -> None:
         self._context = _showing(keys, pair)
@@ -122,7 +122,7 @@ class _Client:
         self._session: ssl.SSLSession | None = None
 
     def asks(self, port: int) -> bool:
-        """Send a line and read it back; tell whether the session was resumed."""
+        """Send a line, read it back, and return whether the session was resumed."""
         with (
             socket.create_connection(("127.0.0.1", port)) as raw,
             self._context.wrap_socket(raw, server_hostname="localhost", session=self._session) as sock,

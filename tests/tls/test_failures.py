@@ -1,4 +1,4 @@
-"""What goes wrong in TLS, told in one line each."""
+"""Failures in TLS are logged in one line each."""
 
 import asyncio
 import socket
@@ -188,7 +188,7 @@ def test_a_broker_with_tls_is_named_as_such() -> None:
 
 @contextmanager
 def _wants_certificates(keys: Keys) -> Iterator[int]:
-    """A server that refuses clients without a certificate as brokers do: with an alert."""
+    """Run a server that refuses clients without a certificate like a broker, with an alert."""
     context = serving(keys.good)
     context.verify_mode = ssl.CERT_REQUIRED
     context.load_verify_locations(keys.ca.file)
@@ -243,7 +243,10 @@ def test_a_broker_that_wants_a_client_certificate_says_so(keys: Keys) -> None:
 
 
 def test_a_broker_that_refuses_us_after_the_handshake_stays_unreachable(keys: Keys) -> None:
-    """In TLS 1.3 each connection stands before it is refused: that is no sign of being reachable."""
+    """In TLS 1.3, a connection exists before it is refused.
+
+    It does not prove that the broker is reachable.
+    """
 
     async def scene(port: int) -> None:
         async with gateway(f"127.0.0.1:{port}", WireGateway, **keys.to_broker()) as gate:
@@ -328,7 +331,7 @@ def test_a_client_in_plain_text_is_reported_and_costs_no_other(keys: Keys) -> No
 
 
 def _greeting_with_a_name_that_is_not_ascii() -> bytes:
-    """Write a ClientHello; nothing protects its bytes yet."""
+    """Write a ClientHello. Nothing protects its bytes yet."""
     outgoing = ssl.MemoryBIO()
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     half = context.wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname="broker-1.kafka")
@@ -465,7 +468,10 @@ def test_a_file_that_is_no_certificate_names_both_options(
 
 @BOTH_LOOPS
 def test_a_socket_that_is_closed_before_this_is_reported_has_nothing_unread(keys: Keys, plain: bool) -> None:
-    """TLS has no socket any more between the close and its report. A link was closed by a "defect" then."""
+    """TLS has no socket any more between the close and its report.
+
+    Before the fix, this closed a link as a "defect".
+    """
 
     async def scene() -> None:
         async with (

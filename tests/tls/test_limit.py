@@ -1,4 +1,4 @@
-"""TLS handshakes are connections: ``--max-connections`` counts them, and their time is bounded."""
+"""TLS handshakes are connections. ``--max-connections`` counts them, and their time is limited."""
 
 import asyncio
 import socket
@@ -27,7 +27,7 @@ from tests.tls.secured import Keys
 
 @BOTH_LOOPS
 def test_handshakes_count_as_connections(keys: Keys, plain: bool) -> None:
-    """With 10 connections allowed, handshakes that went nowhere took 1,016 descriptors."""
+    """With 10 connections allowed, unfinished handshakes once took 1,016 descriptors."""
 
     async def scene() -> None:
         async with (

@@ -1,4 +1,4 @@
-"""Server names: brokers told apart by them at one port, and which are asked for."""
+"""Server names tell brokers at one port apart, and the gateway asks brokers for the right ones."""
 
 import asyncio
 import socket

@@ -1,4 +1,4 @@
-"""When certificates end, as `cryptography` writes them."""
+"""The end dates of certificates, as `cryptography` writes them."""
 
 from base64 import b64encode
 from contextlib import suppress

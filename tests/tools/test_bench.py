@@ -1,4 +1,4 @@
-"""The benchmarks: what they count and how they judge it. What they measure is not for tests to hold."""
+"""The benchmarks: their counts and their verdicts. The tests do not check the measured values."""
 
 import json
 import os
@@ -385,7 +385,7 @@ class TestFloor:
                 assert proxy.meter.cpu >= 0
 
     def pour(self, source: socket.socket, sink: socket.socket, size: int) -> None:
-        """Send more than the buffers between take."""
+        """Send more bytes than the buffers on the way hold."""
         sender = threading.Thread(target=source.sendall, args=(b"x" * size,))
         sender.start()
         left = size
@@ -540,14 +540,16 @@ class TestLive:
 
 
 class TestOracle:
-    """What a policy of sessions is measured against."""
+    """The lower limit with which a policy of sessions is compared."""
 
     LAYOUT = LAYOUTS[11]
     BARE = 70
 
     def exchanged(self, offsets: list[int], high: list[int]) -> oracle.Exchanged:
-        """One fetch of the first partitions of a topic; each has a record of 100 bytes below its high
-        watermark."""
+        """Return one fetch of the first partitions of a topic.
+
+        Each has a record of 100 bytes below its high watermark.
+        """
         position = np.array(offsets)
         order = np.array([number for number, offset in enumerate(offsets) if offset >= 0])
         records = np.where(position >= 0, (np.array(high) - position) * 100, 0)
@@ -581,7 +583,7 @@ class TestOracle:
         assert self.least(whole, two, whole) == self.least(whole, whole) + two.request + two.response
 
     def test_it_is_below_what_a_session_for_the_whole_connection_would_cost(self) -> None:
-        """A capture with one hot partition of 100: the what-if of `captures/README.md`."""
+        """A capture with one hot partition of 100 is the what-if of `captures/README.md`."""
         capture = Path(__file__).parents[2] / "captures" / "librdkafka-100p.pcap"
         truth = json.loads(capture.with_suffix(".truth.json").read_text())["what_if_sessions"]
         best = direct = 0

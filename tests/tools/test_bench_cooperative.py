@@ -1,4 +1,4 @@
-"""What the table of cooperative groups says of the turns that were measured."""
+"""The table of cooperative groups, and its sentences about the measured turns."""
 
 from collections.abc import Mapping, Sequence
 

@@ -1,4 +1,6 @@
-"""The table that compares with the floor, the profiles of what is too dear, and the page of both."""
+"""The table that compares with the floor, the profiles of results that are too expensive, and the page of
+both.
+"""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The benchmark of leaders that move: what a gap is, by the bytes on the wire, and how it is judged."""
+"""The benchmark of moving leaders: how it finds a gap in the bytes on the wire, and its verdict."""
 
 import struct
 from pathlib import Path
@@ -82,7 +82,7 @@ def fetch_response(version: int, errors: dict[int, int]) -> bytes:
 def exchange(
     broker: str, asked: bytes, told: bytes, *, begins: float, ends: float, missing: int = 0
 ) -> Exchange:
-    """A request at a time and its response at another one, in ms."""
+    """Build a request and its response, each with its time in ms."""
     return Exchange(
         connection=f"me > {broker}",
         client="me",
@@ -104,7 +104,7 @@ def exchange(
 
 
 def produced(broker: str, begins: float, ends: float, **errors: int) -> Exchange:
-    """A produce of the partitions p0, p1 and so on, with these errors."""
+    """Build a produce of the partitions p0, p1 and so on, with these errors."""
     found = {int(name[1:]): error for name, error in errors.items()}
     asked, told = produce_request(13, list(found)), produce_response(13, found)
     return exchange(broker, asked, told, begins=begins, ends=ends)

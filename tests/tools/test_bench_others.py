@@ -1,4 +1,4 @@
-"""The benchmark of one client against the others: its figures, and what its clients send."""
+"""The benchmark of one client against the others: its figures, and the requests of its clients."""
 
 from tools.bench.bystander import figures, heartbeat
 from tools.bench.figures import GATEWAY

@@ -1,4 +1,4 @@
-"""The made captures of the benchmark hold what they say, and are found again."""
+"""The generated captures of the benchmark contain the right data, and are found again."""
 
 from pathlib import Path
 

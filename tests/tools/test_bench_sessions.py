@@ -1,4 +1,4 @@
-"""The benchmark of sessions toward clients measures what it says."""
+"""The benchmark of sessions toward clients measures the right quantities."""
 
 import pytest
 

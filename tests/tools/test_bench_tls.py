@@ -1,4 +1,4 @@
-"""The benchmark of TLS: what it is held against, and haproxy's words."""
+"""The benchmark of TLS: its comparison, and the words of haproxy."""
 
 from pathlib import Path
 

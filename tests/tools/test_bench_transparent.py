@@ -1,4 +1,4 @@
-"""The benchmark of transparent mode: its stub of a broker, its clients, and what it makes of windows."""
+"""The benchmark of transparent mode: its stub of a broker, its clients, and its use of windows."""
 
 import pytest
 
@@ -17,7 +17,7 @@ WHERE = ("10.84.0.2", 9092)
 
 
 class Kept:
-    """What a protocol writes to."""
+    """Keeps the bytes that a protocol writes."""
 
     def __init__(self) -> None:
         self.written = b""

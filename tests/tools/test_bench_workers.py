@@ -1,4 +1,4 @@
-"""The benchmark of workers: what it makes of windows, and of the machine that it runs on."""
+"""The benchmark of workers: its use of windows, and its view of the machine."""
 
 import pytest
 

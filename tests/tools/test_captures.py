@@ -1,4 +1,4 @@
-"""The maker of captures, as far as it goes without a broker."""
+"""The maker of captures, without a broker."""
 
 import json
 import shutil

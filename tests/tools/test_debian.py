@@ -1,4 +1,4 @@
-"""Debian's programs are fetched into a folder of ours; apt-get and dpkg-deb are played by scripts."""
+"""Debian's programs are fetched into a folder of ours. Scripts stand for apt-get and dpkg-deb."""
 
 import os
 import subprocess
@@ -44,7 +44,7 @@ esac
 
 @pytest.fixture
 def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of programs at the head of PATH, and a cache with a name that a shell would split."""
+    """Make a folder of programs at the head of PATH, and a cache with a name that a shell would split."""
     monkeypatch.setenv("FETCHGATE_CACHE", str(tmp_path / "a cache"))
     played = tmp_path / "played"
     played.mkdir()

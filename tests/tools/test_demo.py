@@ -1,4 +1,4 @@
-"""The demo's pure parts: what it reads from counters, how it compares records, when it says no."""
+"""The demo's pure parts: reading counters, comparing records, and failing when it should."""
 
 import io
 from dataclasses import replace

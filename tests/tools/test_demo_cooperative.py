@@ -1,4 +1,4 @@
-"""The pure parts of the demo of cooperative groups: what it reads from logs, and when it says no."""
+"""The pure parts of the demo of cooperative groups: reading logs, and failing when it should."""
 
 import io
 from dataclasses import replace
@@ -35,7 +35,7 @@ def outcome(**changes: Any) -> CooperativeOutcome:
 
 
 def test_logs_of_a_group(tmp_path: Path) -> None:
-    """The killed member has committed 2 and done 4; another one goes on with its key."""
+    """The killed member has committed 2 and done 4. Another member continues with its key."""
     other = entries(
         tmp_path,
         (1, 1, 1 * SECOND, 2 * SECOND),

@@ -1,4 +1,4 @@
-"""The pure parts of the demo of two gateways in a row: its table, and when it says no."""
+"""The pure parts of the demo of two gateways in a row: its table, and failing when it should."""
 
 import io
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What is deployed: the rules of transparent mode, manifests, units and images name only what there is."""
+"""The files for deployment (transparent rules, manifests, units, images) name only existing things."""
 
 import os
 import re
@@ -203,7 +203,7 @@ def test_rules_that_nft_does_not_take_change_nothing_and_are_told_in_one_line(
 
 
 def rendered(mode: str) -> dict[str, Any]:
-    """A mode's Deployment, put together by kustomize itself."""
+    """Return a mode's Deployment, put together by kustomize itself."""
     (document,) = kustomized(KUBERNETES / "overlays" / mode)
     return document
 
@@ -229,7 +229,7 @@ def environment_of(container: Mapping[str, Any]) -> dict[str, str]:
 
 
 def assert_options(environment: Mapping[str, str]) -> None:
-    """All variables are options of the gateway, and what they say can be used."""
+    """Check that all variables are options of the gateway, and that their values are valid."""
     known = {"FETCHGATE_CONFIG", *(option.variable for option in OPTIONS)}
     assert {name for name in environment if name.startswith("FETCHGATE_")} <= known
     load({}, environment, None)
@@ -349,7 +349,7 @@ NEAR: Final = KUBERNETES / "overlays" / "link-near"
 
 
 def far_end() -> dict[str, dict[str, Any]]:
-    """Give the far gateway's Deployment and Service, by kind."""
+    """Return the far gateway's Deployment and Service, by kind."""
     return {document["kind"]: document for document in kustomized(FAR)}
 
 
@@ -397,7 +397,10 @@ def test_the_far_gateway_is_reached_at_each_port_that_it_names() -> None:
 
 
 def test_the_far_gateway_is_kept_as_the_sidecar_is() -> None:
-    """Same image, probes, rights and memory; it also drains within the time that its pod is given."""
+    """The image, probes, rights and memory are the same.
+
+    It also drains within the time that its pod is given.
+    """
     pod = pod_of(far_end()["Deployment"])
     (gateway,) = pod["containers"]
     sidecar = pod_of(rendered("explicit"))["initContainers"][0]
@@ -414,7 +417,7 @@ def test_the_far_gateway_is_kept_as_the_sidecar_is() -> None:
 
 
 LENT: Final = re.compile(r"^#(?=LoadCredential=|Environment=FETCHGATE_TLS_)", re.MULTILINE)
-"""In front of what the unit shows for a key that only root may read."""
+"""The `#` before the unit's example lines for a key that only root may read."""
 
 
 @pytest.mark.parametrize("lent", [False, True])
@@ -677,7 +680,7 @@ def test_compose_names_what_there_is(example: str, gateways: list[str]) -> None:
 
 
 def test_gateways_in_a_row_of_compose_follow_each_other_over_the_link() -> None:
-    """And the branch office has no other way to the broker, which gives no sessions."""
+    """The branch office has no other way to the broker, which gives no sessions."""
     document = yaml.safe_load((DEPLOY / "compose" / "link.yaml").read_text())
     services = document["services"]
     kafka, far, near = (services[name] for name in ("kafka", "far", "near"))
@@ -697,7 +700,7 @@ def test_gateways_in_a_row_of_compose_follow_each_other_over_the_link() -> None:
 
 
 def blocks(section: str = "") -> list[list[str]]:
-    """Give the commands of each block of the page, or of those below a heading."""
+    """Return the commands of each block of the page, or of the blocks below a heading."""
     text = DOCS.read_text()
     if section:
         text = text.split(f"\n## {section}\n", 1)[1].split("\n## ", 1)[0]
@@ -709,14 +712,14 @@ def commands(section: str = "") -> list[str]:
 
 
 ELSEWHERE: Final = ("podman build", "kubectl apply", "docker compose")
-"""Commands that need a cluster, a daemon, or a registry: run by tests/integration/test_deploy_*.py."""
+"""Commands that need a cluster, a daemon or a registry. tests/integration/test_deploy_*.py runs them."""
 HERE: Final = ("kubectl kustomize", "systemd-analyze", "helm")
 
 
 _, _, GATEWAYS = blocks("Transparent mode by hand")
-"""How the gateway is started: run by tests/integration/test_transparent_live.py."""
+"""The commands that start the gateway. tests/integration/test_transparent_live.py runs them."""
 IN_A_ROW, _ = blocks("Two gateways in a row")
-"""Run by tests/integration/test_client_sessions_live.py."""
+"""The commands that tests/integration/test_client_sessions_live.py runs."""
 
 
 def test_no_command_of_the_page_is_forgotten() -> None:
@@ -741,7 +744,7 @@ def test_commands_of_the_page_run_as_they_are_written(line: str) -> None:
 
 
 def test_the_page_and_the_manifest_leave_the_same_right() -> None:
-    """The manifest's command is run by tests/integration/test_transparent_live.py."""
+    """tests/integration/test_transparent_live.py runs the manifest's command."""
     (line,) = [line for line in commands() if line.startswith("setpriv") and "net_raw" in line]
     container = pod_of(rendered("tproxy"))["initContainers"][0]
     shipped = [word for word in container["command"] if not word.startswith("--bounding-set=")]

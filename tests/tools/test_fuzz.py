@@ -1,4 +1,4 @@
-"""The fuzzers' own parts: what counts as a finding, and how it is kept."""
+"""The fuzzers' own parts: which results are findings, and how they are kept."""
 
 import random
 import time

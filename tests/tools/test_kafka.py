@@ -225,14 +225,14 @@ def until(holds: Callable[[], bool]) -> None:
 
 @pytest.fixture
 def choose_java(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], Path]]:
-    """Finds the runtime as a new process would."""
+    """Find the runtime as a new process would."""
     monkeypatch.delenv("FETCHGATE_JAVA", raising=False)
     yield java.__wrapped__
     version_of.cache_clear()
 
 
 def play_java(folder: Path, version: str, otherwise: str = "") -> Path:
-    """Make a program that tells a version, and does something else when it is asked for anything else."""
+    """Make a program that prints a version. For other arguments, it runs `otherwise`."""
     program = folder / "bin" / "java"
     program.parent.mkdir()
     told = f"""echo 'openjdk version "{version}" 2025-01-01' >&2"""

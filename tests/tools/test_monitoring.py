@@ -1,4 +1,4 @@
-"""What is deployed to watch a gateway names only what there is, and the docs name all of it."""
+"""The files that watch a gateway name only existing series, and the docs name all series."""
 
 import asyncio
 import json
@@ -42,7 +42,7 @@ Series = dict[str, dict[str, set[str]]]
 
 @pytest.fixture(scope="module")
 def series() -> Series:
-    """All that a gateway tells: names of series with their labels and values."""
+    """Return all series of a gateway: their names with their labels and values."""
     found: Series = {"up": {}}
 
     async def scene() -> None:
@@ -141,14 +141,14 @@ def test_every_alert_leads_to_what_to_do() -> None:
 
 
 def test_every_alert_is_seen_to_fire() -> None:
-    """By promtool, below where it is to be had."""
+    """promtool tests the alerts where it is installed."""
     tests = yaml.safe_load(ALERT_TESTS.read_text(encoding="utf-8"))["tests"]
     fired = {case["alertname"] for each in tests for case in each["alert_rule_test"] if "exp_alerts" in case}
     assert fired == {rule["alert"] for rule in _rules()}
 
 
 def _first_cells(heading: str) -> list[str]:
-    """The first column of the table under a heading of the docs."""
+    """Return the first column of the table under a heading of the docs."""
     section = DOCS.read_text(encoding="utf-8").split(f"\n## {heading}\n", 1)[1].split("\n## ", 1)[0]
     rows = [line.split(" | ")[0].removeprefix("| ") for line in section.splitlines() if line.startswith("| ")]
     return rows[1:]

@@ -1,4 +1,4 @@
-"""The README's picture is that which the command in the repo makes, and stands alone."""
+"""The README's picture is the output of the command in the repo, and needs no other file."""
 
 import re
 from pathlib import Path

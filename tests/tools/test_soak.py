@@ -1,4 +1,4 @@
-"""How the soak judges what was received."""
+"""The soak's verdicts on received records."""
 
 import hashlib
 import random
@@ -33,7 +33,7 @@ def _record(number: int, **other: Any) -> SoakRecord:
 
 
 def _line(record: SoakRecord, offset: int, partition: int = 3) -> dict[str, Any]:
-    """Print a record as consumer programs do."""
+    """Print a record like the consumer programs."""
     value = f"{len(record.value)}:{hashlib.sha256(record.value).hexdigest()}"
     return {
         "topic": "steady",
@@ -172,7 +172,7 @@ def test_a_consumer_that_reads_on_where_it_was_in_the_topic_before_is_known() ->
 
 
 class _Never:
-    """Stands for what the disturbance must not touch."""
+    """Stands for a part that the disturbance must not touch."""
 
     def __getattr__(self, name: str) -> object:
         raise AssertionError(f"{name} was used")

@@ -1,4 +1,4 @@
-"""How a chaos run of groups judges what members did."""
+"""The verdicts of a chaos run of groups on its members."""
 
 from collections.abc import Sequence
 
@@ -29,7 +29,7 @@ def life(name: str, *lines: str, killed_at: int = 0) -> MemberLife:
 
 
 def judged(*lives: MemberLife, gateway_down: Sequence[tuple[int, int]] = ()) -> dict[str, int]:
-    """What was found, but for what is counted of each run."""
+    """Return the findings without the counts of each run."""
     verdict = GroupsVerdict()
     judge(LOG, lives, gateway_down, verdict)
     assert bool(verdict.problems) == any(verdict.counts[each] for each in PROBLEMS)

@@ -1,4 +1,6 @@
-"""The judge of groups of several libraries: what members processed, and what the log holds."""
+"""The judge of groups of several libraries: the records that members processed, and the contents of the
+log.
+"""
 
 from proxy.cooperative.key_hash import murmur2
 from proxy.cooperative.positions import Positions
@@ -9,7 +11,7 @@ LOG = {(TOPIC, 0, offset): b"k" for offset in range(3)}
 
 
 def life(name: str, *did: tuple[float, int], killed_at: float = 0.0) -> SeenLife:
-    """A member that processed offsets at times."""
+    """Build a member that processed offsets at given times."""
     return SeenLife(name, [(at, (TOPIC, 0, offset), b"k") for at, offset in did], killed_at=killed_at)
 
 

@@ -1,4 +1,4 @@
-"""What logs of members tell: what was handled, again, and out of order."""
+"""The facts in the logs of members: records that were handled, handled again, or handled out of order."""
 
 from pathlib import Path
 
