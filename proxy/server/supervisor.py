@@ -153,6 +153,7 @@ class Supervisor:
         for worker, counts in await self._ask_all("counts"):
             if counts is not None and worker.up:
                 worker.update_counts(counts)
+        for worker in self._workers.values():  # also of one that is exiting
             total.add(worker.counts)
         total.add(self._ended_counts)  # last, so that workers that ended meanwhile are included
         return total

@@ -7,7 +7,6 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable
-from contextlib import suppress
 from itertools import count
 from time import monotonic
 from typing import Any, Final
@@ -24,8 +23,9 @@ LEAVE_SECONDS: Final = 2.0
 """After the time for draining, how long a worker may take to report that it has drained."""
 FULL_SECONDS: Final = 1.0
 """How long a worker that ran out of file descriptors gets no client."""
-EXIT_SECONDS: Final = 0.5
+EXIT_SECONDS: Final = 5.0
 """The longest wait for a worker's exit after it closed its channel. Mostly it takes a millisecond."""
+_EXIT_POLL_SECONDS: Final = 0.01
 _BUSY_STEPS: Final = 20
 """`WorkerHandle.busy` counts in this fraction of a core. Smaller differences do not matter."""
 
@@ -39,7 +39,7 @@ class WorkerHandle:
         memory: the descriptor of the memory that all workers share.
         received: called with each message for the supervisor: ``up``; ``learned`` (the brokers); ``hand
             over`` (a stream, its listener, the client); ``ended`` (the exit code, negative for a signal, or
-            None if the worker only closed its channel).
+            None if the worker closed its channel and did not exit).
         respond: returns the response to a blocking question.
 
     Raises:
@@ -232,6 +232,13 @@ class WorkerHandle:
         for response in self._questions.values():
             if not response.done():
                 response.set_result(None)
-        with suppress(subprocess.TimeoutExpired):
-            self._process.wait(EXIT_SECONDS)
-        self._tell(self, "ended", self._process.returncode)
+        self.up = False  # it gets no more clients and questions, also while it exits
+        self._report_exit(self._loop.time() + EXIT_SECONDS)
+
+    def _report_exit(self, end: float) -> None:
+        """Report the exit code once the process has exited, or None at `end`."""
+        code = self._process.poll()
+        if code is None and self._loop.time() < end:
+            self._loop.call_later(_EXIT_POLL_SECONDS, self._report_exit, end)
+        else:
+            self._tell(self, "ended", code)

@@ -360,6 +360,32 @@ def test_what_a_worker_counted_that_ends_while_it_is_asked_is_reported_once() ->
 
 
 @pytest.mark.slow
+def test_what_a_worker_counted_is_reported_while_it_exits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("proxy.server.worker_handle.EXIT_SECONDS", WAIT_SECONDS)
+
+    async def scene() -> None:
+        async with served() as (gate, _), AsyncExitStack() as stack:
+            await connected(stack, gate.listen.port, 4)
+            assert (await gate.collect_account()).counts.accepted == 4
+            first = gate._workers[1]
+            with monkeypatch.context() as patch:
+                patch.setattr(first._process, "poll", lambda: None)
+                first._process.kill()
+                await until(lambda: not first.up)
+                account = await gate.collect_account()
+                assert account.counts.accepted == 4
+                assert account.status.problems == ["worker 1 is not running yet"]
+                assert not account.status.silent
+                await connected(stack, gate.listen.port, 2)
+                assert gate._workers[1] is first, "it has not exited yet"
+            await ready(gate)
+            assert gate._workers[1] is not first
+            assert (await gate.collect_account()).counts.accepted == 6
+
+    run(scene())
+
+
+@pytest.mark.slow
 def test_workers_run_the_code_that_the_gateway_runs_wherever_it_was_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
