@@ -104,7 +104,7 @@ def test_a_refused_session_is_asked_for_again_each_time_and_told_once() -> None:
 @pytest.mark.parametrize("version", [4, 11, 16])
 @pytest.mark.parametrize("session_id", [-1, -77, -(2**31)])
 def test_a_negative_id_is_a_refusal(version: int, session_id: int) -> None:
-    """No broker creates such a session. Nothing is named or closed with it."""
+    """No broker creates a session with a negative id. The gateway neither names nor closes one."""
     spoken = max(version, 7)
     refused = full(spoken, T, correlation_id=3, session_id=session_id)
     others = full(spoken, T[:2], correlation_id=3, session_id=session_id)

@@ -1,4 +1,4 @@
-"""An idempotent produce whose partition's leader has moved is repeated to the new one: transcripts."""
+"""An idempotent produce is repeated at the new leader of its partition: transcripts."""
 
 import struct
 import tracemalloc
@@ -23,7 +23,7 @@ VERSIONS: Final = (7, 8, 9)
 
 
 def batch(sequence: int, records: int = 2, *, producer: int = PRODUCER, attributes: int = 0) -> bytes:
-    """A batch as brokers see it: they look no further than its header."""
+    """Build a batch for brokers, which read only its header."""
     data = b"records" * records
     head = struct.pack(
         ">ibIhiqqqhii", -1, 2, 0, attributes, records - 1, 0, 0, producer, 0, sequence, records
@@ -38,7 +38,7 @@ def produce(
     acks: int = -1,
     transaction: str | None = None,
 ) -> bytes:
-    """A request with batches of one topic, by partition."""
+    """Build a request with batches of one topic, by partition."""
     head = struct.pack(">hhihc", 0, version, correlation, 1, b"c")
     if version < 9:
         name = b"\xff\xff" if transaction is None else len(transaction).to_bytes(2) + transaction.encode()
@@ -51,7 +51,7 @@ def produce(
 
 
 def produced(version: int, *told: tuple[int, int, int], correlation: int = 5) -> bytes:
-    """A response: partition, error, base offset."""
+    """Build a response: partition, error, base offset."""
     entries = []
     for at, error, offset in told:
         entry = struct.pack(">ihqqq", at, error, offset, -1, 0)
@@ -95,7 +95,7 @@ class Producer:
         return produced(self.version, (0, error, offset), correlation=correlation)
 
     def sends(self, *sequences: int) -> Self:
-        """Send to the old leader; the correlation id of each is 100 + its sequence."""
+        """Send to the old leader. The correlation id of each request is 100 + its sequence."""
         for each in sequences:
             asked = self.produce(each, 100 + each)
             self.old.client(asked).to_broker(asked)
@@ -106,7 +106,7 @@ class Producer:
         return self
 
     def leads(self, *behind: int) -> Self:
-        """The old leader tells of the new one, after it has refused what was sent before it was asked."""
+        """Let the old leader name the new one. It has already refused the earlier requests."""
         self.old.to_broker(metadata_request(False))
         for each in behind:
             self.refused(each)
@@ -171,7 +171,10 @@ def test_later_batches_follow_in_their_order() -> None:
 
 @pytest.mark.parametrize("error", [3, 6, 7, 19, 45, 46, 47])
 def test_no_batch_overtakes_one_that_failed(error: int) -> None:
-    """Not even at a leader that knows nothing of the producer: it would take a later batch for the first."""
+    """This holds even at a leader that does not know the producer.
+
+    It would take a later batch as the first.
+    """
     two = Producer()
     two.sends(0, 2).refused(0).leads(2).repeats(0).sends(4)
     two.new.broker(two.told(error, correlation=OURS)).nothing()
@@ -191,7 +194,7 @@ def test_a_batch_of_which_the_gateway_has_not_seen_the_one_before_is_not_repeate
 
 
 def test_the_clients_own_produce_at_the_new_leader_waits_for_the_ones_before() -> None:
-    """It has heard of the new leader by itself. Its next batch would be out of order there."""
+    """The client knows the new leader by itself. Its next batch would be out of order there."""
     two = Producer()
     two.sends(0, 2)
     own = two.produce(4, 9)
@@ -272,7 +275,7 @@ def test_a_connection_that_closes_holds_no_produce() -> None:
     ],
 )
 def test_what_is_not_idempotent_for_sure_passes(asked: bytes) -> None:
-    """acks=all and error 6: the first append may have been replicated, so a repeat could double it."""
+    """acks=all and error 6: the first append may have been replicated, so a repeat could append it twice."""
     two = Producer()
     two.old.client(asked, chunk=1 << 16).to_broker(asked)
     two.old.broker(two.told(6)).to_client(two.told(6))
@@ -311,7 +314,7 @@ def test_a_lane_is_forgotten_when_there_are_too_many() -> None:
 
 
 def test_responses_that_wait_for_one_another_wait_a_second_at_most_all_together() -> None:
-    """librdkafka sends a request for each partition. Nobody knows yet who leads them."""
+    """librdkafka sends a request for each partition. Nobody knows yet who leads these partitions."""
     two = Producer()
     for at in range(3):
         asked = produce(7, (at, batch(0)), correlation=at)
@@ -324,7 +327,10 @@ def test_responses_that_wait_for_one_another_wait_a_second_at_most_all_together(
 
 @pytest.mark.parametrize("late", [False, True])
 def test_a_batch_that_the_former_leader_found_out_of_order_follows_the_one_before(late: bool) -> None:
-    """It led again for a moment, without the batch before. That one is acknowledged: now this one is next."""
+    """The former leader led again for a moment, without the earlier batch.
+
+    Once that one is acknowledged, this one is next.
+    """
     two, out_of_order = Producer(), produced(7, (0, 45, -1), correlation=102)
     if late:
         two.sends(0).refused(0).leads().repeats(0).sends(2)
@@ -360,7 +366,9 @@ def test_out_of_order_is_an_error_as_any_other_if_nothing_before_it_was_repeated
 
 @pytest.mark.parametrize("other", [{"host": "10.0.0.8"}, {"client": b"d"}])
 def test_nobody_waits_for_the_batches_of_another_client(other: dict[str, Any]) -> None:
-    """Who sends batches with the producer id of another one could delay each of its own by a second."""
+    """A client that sends batches with another client's producer id could delay each of its batches by a
+    second.
+    """
     two = Producer()
     stranger = play(two.peers, NEW, **other)
     sent = two.produce(0, 9)
@@ -376,7 +384,7 @@ def test_a_client_is_known_by_its_first_request_if_that_is_a_produce() -> None:
 
 
 def test_what_is_kept_of_many_small_batches_is_counted() -> None:
-    """Each of them takes more than its bytes; and nothing stays counted."""
+    """Each of them takes more memory than its bytes. Afterwards the count is 0."""
     two, budget = Producer(), RequestBudget(1 << 30)
     played = Playbook(
         resolve=gateway, core=Connection, peers=two.peers, host="a", node_id=OLD, request_budget=budget
@@ -407,7 +415,10 @@ def test_without_room_a_produce_passes_and_is_not_followed() -> None:
 
 
 def test_a_produce_without_room_does_not_hide_that_its_broker_hangs() -> None:
-    """Others have waited for that one as long as anybody may. They wait for it no more until it responds."""
+    """Others have waited for that produce as long as allowed.
+
+    They wait no longer until its broker responds.
+    """
     two = Producer()
     two.old.client(two.produce(0, 100)).takes_broker()
     two.new.client(two.produce(2, 102)).nothing()
@@ -431,7 +442,7 @@ def test_a_produce_response_that_is_larger_than_any_is_not_kept() -> None:
 
 
 def test_no_topic_has_a_longer_name() -> None:
-    """What is acknowledged is remembered by its name."""
+    """Acknowledged batches are remembered by the topic's name."""
     topics: list[tuple[str, bool]] = [("t" * 249, True), ("t" * 250, False)]
     for name, known in topics:
         asked = produce(7, (0, batch(0))).replace(b"\0\6orders", len(name).to_bytes(2) + name.encode())

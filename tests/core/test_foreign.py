@@ -1,4 +1,4 @@
-"""Transparent mode: connections that turn out not to be Kafka pass as they are, whoever speaks first."""
+"""Transparent mode: connections without Kafka pass unchanged. It does not matter which side speaks first."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -33,7 +33,8 @@ Serve: TypeAlias = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaita
 TLS = bytes.fromhex("160301020001000001fc0303") + bytes(40)
 HTTP = b"GET / HTTP/1.1\r\nHost: example\r\n\r\n"
 SSL_REQUEST = bytes.fromhex("0000000804d2162f")
-"""PostgreSQL's: a length that counts itself and a code. The server answers one byte, then TLS begins."""
+"""PostgreSQL's request for TLS: a length that counts itself, and a code. The server answers one byte, then
+TLS begins."""
 
 
 def foreign() -> Connection:
@@ -90,14 +91,14 @@ def test_an_encrypted_postgresql_connection_begins() -> None:
 
 @pytest.mark.parametrize("length", [8, 9])
 def test_in_explicit_mode_a_request_too_short_for_its_header_is_a_fault(length: int) -> None:
-    """As it is to a broker, which closes."""
+    """A broker also treats it as a fault, and closes."""
     play = Playbook().client(length.to_bytes(4)).nothing()
     assert play.connection.fault == Fault(side="client", reason=f"a request of {length} bytes")
 
 
 @pytest.mark.parametrize("api_key", [3, 16, 999])
 def test_the_shortest_request_waits_for_its_response(api_key: int) -> None:
-    """Ten bytes: no client id, no body."""
+    """The request has ten bytes: no client id and no body."""
     connection = foreign()
     said = b"\0\0\0\x0a" + api_key.to_bytes(2) + bytes(2) + (7).to_bytes(4) + b"\xff\xff"
     for at in range(len(said)):
@@ -144,7 +145,7 @@ def test_a_broker_that_closes_without_a_word_tells_nothing() -> None:
 
 
 def test_a_response_cut_short_by_its_end_is_none() -> None:
-    """It is Kafka by then: what has come of the second response may be the gateway's own."""
+    """The connection is Kafka by then. The bytes of the second response may be the gateway's own."""
     connection = foreign()
     connection.receive_client(request(3, 1, 7) + request(3, 1, 8), 0.0)
     connection.receive_broker(response(7) + response(8)[:5], 0.0)
@@ -204,7 +205,7 @@ def test_once_a_request_was_answered_it_is_kafka_and_faults_count() -> None:
 
 
 class ForeignGateway(WireGateway):
-    """A gateway whose cores are those of transparent mode, without netfilter."""
+    """A gateway for transparent mode without netfilter."""
 
     def make_core(self, _link: Link, _reached_at: str, _versions: BrokerVersions, _broker: str) -> Connection:
         return foreign()
@@ -265,7 +266,7 @@ def test_a_refusal_of_a_few_bytes_arrives_before_the_end(plain: bool) -> None:
 @BOTH_LOOPS
 @pytest.mark.parametrize("said", [HTTP, b"hi\n", b"\0\0\0\x0bhi"])
 def test_a_client_that_half_closes_still_gets_its_response(said: bytes, plain: bool) -> None:
-    """Its end reaches the server, and so does what could have been the beginning of a request."""
+    """The client's end reaches the server. So does the possible beginning of a request."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         assert await reader.read() == said
@@ -282,7 +283,7 @@ def test_a_client_that_half_closes_still_gets_its_response(said: bytes, plain: b
 
 
 def test_nobody_is_idle_once_both_have_spoken() -> None:
-    """Whether one of them waits for the other can't be told; who is still there, TCP finds out."""
+    """The gateway can't know whether one side waits for the other. TCP finds out whether both still exist."""
     asked, late = asyncio.Event(), asyncio.Event()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -311,7 +312,7 @@ def test_nobody_is_idle_once_both_have_spoken() -> None:
 
 
 def test_a_client_of_a_wire_reads_when_it_likes() -> None:
-    """One that shows its user page after page; a client of Kafka would be closed."""
+    """The client shows its user page after page. A Kafka client would be closed."""
     flood = bytes(40_000_000)
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

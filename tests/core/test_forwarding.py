@@ -1,4 +1,6 @@
-"""Fetch responses that go on while they are walked, to the byte, and the addresses in them (KIP-951)."""
+"""Fetch responses that are forwarded while they are read, to the byte, and the addresses in them
+(KIP-951).
+"""
 
 import pytest
 
@@ -22,7 +24,7 @@ def endpoints(*nodes: tuple[int, str, int], rack: str | None = None) -> tuple[tu
 
 
 def gateway(node_id: int, _host: str, _port: int, /) -> tuple[str, int] | None:
-    """Broker N is reached at gw:19092+N; broker 9 at no address."""
+    """Map broker N to gw:19092+N, and broker 9 to no address."""
     return None if node_id == 9 else ("gw", 19_092 + node_id)
 
 
@@ -31,13 +33,13 @@ def longer(node_id: int, _host: str, _port: int, /) -> tuple[str, int] | None:
 
 
 def asking(play: Playbook, version: int = 16) -> Playbook:
-    """A sessionless fetch is on its way: of one partition."""
+    """Send a sessionless fetch of one partition."""
     asked = fetch(version, ("t", 1), correlation=4)
     return play.client(asked).to_broker(asked)
 
 
 def asking_full(version: int = 16, resolve: Resolve | None = None) -> Playbook:
-    """A request for a session is on its way."""
+    """Send a request for a session."""
     play = Playbook(resolve=resolve).knows()
     for number in (1, 2):
         play.exchange(fetch(version, *T, correlation=number), full(version, T, correlation_id=number))
@@ -91,7 +93,7 @@ def test_a_session_that_was_made_is_not_named_to_the_client(version: int, chunk:
 
 @pytest.mark.parametrize("chunk", [1, 9, 100_000])
 def test_a_failed_request_for_a_session_is_not_for_the_client(chunk: int) -> None:
-    """Trap 12: the client's own session id stands in its responses."""
+    """Trap 12: the responses contain the client's own session id."""
     play = asking_full(16)
     frame = fetch_response(16, error_code=71, session_id=SESSION_ID, correlation_id=4)
     play.broker(frame, chunk=chunk).to_broker(fetch(16, *T, correlation=4))
@@ -119,7 +121,7 @@ def test_endpoints_are_where_the_client_is_to_find_them(version: int) -> None:
 
 
 def test_without_a_way_to_be_told_addresses_stay() -> None:
-    """Case 66: transparent mode: the broker's own addresses lead through the gateway."""
+    """Case 66: in transparent mode the broker's own addresses lead through the gateway."""
     frame = fetch_response(16, ("t", [HINTED]), tags=endpoints((2, "b2", 9092)), correlation_id=4)
     asking(Playbook().knows()).broker(frame).to_client(frame)
 
@@ -151,7 +153,7 @@ def test_endpoints_of_an_expanded_response() -> None:
 
 
 def test_endpoints_of_a_throttled_response() -> None:
-    """Trap 44: v16 and later: they can come although there are no entries."""
+    """Trap 44: v16 and later. Endpoints can come without entries."""
     play = Playbook(resolve=gateway).established(16, T)
     play.client(fetch(16, *T, correlation=4)).to_broker(asks(16, [], (SESSION_ID, 1), correlation=4))
     tags = endpoints((2, "b2", 9092))
@@ -165,7 +167,10 @@ def test_endpoints_of_a_throttled_response() -> None:
 def test_endpoints_behind_bytes_that_have_gone_never_show_a_brokers_address(
     resolve: Resolve, chunk: int
 ) -> None:
-    """The frame's length has gone: an address of another length is hidden behind a tag that nobody knows."""
+    """The frame's length is already forwarded.
+
+    An address of another length is hidden behind an unknown tag.
+    """
     play = asking(Playbook(resolve=resolve).knows())
     data = entry(1, 9, records=b"r" * 100)
     other = entry(2, error=6, tags=(wire.current_leader_tag(2, 9),))
@@ -195,7 +200,7 @@ def test_same_length_behind_bytes_that_have_gone_is_rewritten() -> None:
 
 
 def test_endpoints_that_are_none_are_hidden() -> None:
-    """What stands in the tag can't be read: no broker's address may get by."""
+    """The contents of the tag can't be read. No broker's address may pass."""
     play = asking(Playbook(resolve=gateway).knows())
     broken = ((0, b"\x02\x00\x00\x00\x02\x7fb2"),)
     play.broker(fetch_response(16, ("t", [HINTED]), tags=broken, correlation_id=4))
@@ -236,7 +241,7 @@ def test_tags_before_16_are_not_looked_into() -> None:
 
 
 def spoilt(frame: bytes) -> bytes:
-    """One byte too many within the frame."""
+    """Add one byte too many within the frame."""
     return framed(frame[4:] + b"\0")
 
 
@@ -253,7 +258,7 @@ def test_a_response_that_is_not_understood_passes(chunk: int, version: int, reso
 @pytest.mark.parametrize("chunk", [1, 13, 100_000])
 @pytest.mark.parametrize("version", [16, 17, 18])
 def test_one_that_may_name_brokers_is_refused(chunk: int, version: int) -> None:
-    """KIP-951: what can't be read may lead the client past the gateway."""
+    """KIP-951: an unreadable response may lead the client past the gateway."""
     play = asking(Playbook(resolve=gateway).knows(), version)
     tags = endpoints((2, "direct.example", 9092))
     frame = fetch_response(version, ("t", [HINTED]), tags=tags, correlation_id=4)
@@ -265,7 +270,7 @@ def test_one_that_may_name_brokers_is_refused(chunk: int, version: int) -> None:
 
 
 def test_endpoints_behind_another_tag_are_not_overlooked() -> None:
-    """Tags ascend (KIP-482); a broker that mixes them is not understood."""
+    """Tags ascend (KIP-482). A broker that mixes them is not understood."""
     play = asking(Playbook(resolve=gateway).knows())
     tags = ((5, b"x"), *endpoints((2, "direct.example", 9092)))
     play.broker(fetch_response(16, ("t", [HINTED]), tags=tags, correlation_id=4))
@@ -287,7 +292,7 @@ def test_endpoints_in_the_response_to_a_fetch_that_is_not_understood() -> None:
 
 @pytest.mark.parametrize("chunk", [1, 13, 100_000])
 def test_a_full_response_that_is_not_understood_passes_without_the_sessions_id(chunk: int) -> None:
-    """And the session that the broker made is named with the next request for one, so that it drops it."""
+    """The next request for a session names the session that the broker made. So the broker drops it."""
     play = asking_full(16)
     play.broker(spoilt(told(session_id=SESSION_ID)), chunk=chunk)
     assert play.takes_client() == spoilt(told())

@@ -1,4 +1,4 @@
-"""What is measured of each fetch, and that it is the same as what is counted."""
+"""The measurements of each fetch, which agree with the counts."""
 
 from math import inf
 
@@ -20,7 +20,7 @@ def measured_of(play: Playbook) -> Measured:
 
 
 def placed(distribution: Distribution) -> dict[float, int]:
-    """How many values each bucket has, by its bound."""
+    """Return the number of values in each bucket, by its bound."""
     return {b: n for b, n in zip((*distribution.bounds, inf), distribution.counts, strict=True) if n}
 
 

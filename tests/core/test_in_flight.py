@@ -1,4 +1,4 @@
-"""The little that a request in flight does by itself, and the handlers that keep a response."""
+"""The few methods of a request in flight, and the handlers that keep a response."""
 
 from proxy.core.fetch_in_flight import Kept, Walked
 from proxy.core.in_flight import FORWARD, InFlight, ResponseQueue

@@ -1,4 +1,4 @@
-"""--keep-order: under a response limit the fetch's own order decides who gets records, not the session's."""
+"""With --keep-order, the fetch's own order decides which partitions get records under a response limit."""
 
 import random
 from typing import Any
@@ -23,20 +23,20 @@ LIMITS: dict[str, Any] = {"max_bytes": LIMIT}
 
 
 def established(version: int = 16, *, keep_order: bool = True) -> Playbook:
-    """A session of two partitions whose clients are at offset 0; every high watermark is 5."""
+    """Make a session of two partitions at offset 0. Every high watermark is 5."""
     sessions = SessionLimits(max_sessions=10, keep_order=keep_order)
     return Playbook(sessions).established(version, [("t", 0, 5), ("t", 1, 5)])
 
 
 def told(version: int, *parts: tuple[int, int, int], **fields: Any) -> bytes:
-    """A response with (partition, high watermark, bytes of records)."""
+    """Build a response with (partition, high watermark, bytes of records)."""
     data = [entry(index, hw, records=b"r" * size) for index, hw, size in parts]
     return fetch_response(version, *((("t", data),) if data else ()), **fields)
 
 
 @pytest.mark.parametrize("version", [7, 9, 11, 12, 16])
 def test_a_response_that_starves_who_is_listed_first_is_had_again_without_the_session(version: int) -> None:
-    """Partition 0 has records, too, but the session read 1 first, and the limit was reached."""
+    """Partition 0 also has records, but the session read 1 first and reached the limit."""
     play = established(version)
     wants: list[Want] = [("t", 0, 5), ("t", 1, 5)]
     asked = fetch(version, *wants, correlation=9, **LIMITS)
@@ -89,7 +89,7 @@ def test_what_a_session_may_serve(parts: list[tuple[int, int, int]], again: bool
 
 
 def test_a_batch_over_a_partitions_own_limit_goes_to_the_first_alone() -> None:
-    """Case 60: not first, it would not have come."""
+    """Case 60: the batch comes only because its partition is first."""
     play = Playbook(SessionLimits(max_sessions=10, keep_order=True)).knows()
     wants: list[Want] = [("t", 0, 5), ("t", 1, 5)]
     fields: dict[str, Any] = {"values": {"partition_max_bytes": 100}} | LIMITS
@@ -104,7 +104,7 @@ def test_a_batch_over_a_partitions_own_limit_goes_to_the_first_alone() -> None:
 
 
 def test_who_is_led_elsewhere_does_not_wait() -> None:
-    """KIP-392: no records, and a high watermark above the offset, for as long as it takes."""
+    """KIP-392: such a partition has no records, and a high watermark above the offset, for any time."""
     play = established()
     play.client(fetch(16, ("t", 0, 5), ("t", 1, 5), correlation=9, **LIMITS)).takes_broker()
     parts = [entry(0, 9, preferred_read_replica=2), entry(1, 9, records=b"r" * 800)]
@@ -113,7 +113,7 @@ def test_who_is_led_elsewhere_does_not_wait() -> None:
 
 
 def test_what_it_costs_is_part_of_the_sum() -> None:
-    """Law 6: a response that was thrown away is a loss, and losses make the connection rest."""
+    """Law 6: a response that is thrown away is a loss. Losses make the connection rest."""
     play = established()
     before = play.connection._fetches.eligibility.savings._credit
     play.client(fetch(16, ("t", 0, 5), ("t", 1, 5), correlation=9, **LIMITS)).takes_broker()
@@ -122,7 +122,7 @@ def test_what_it_costs_is_part_of_the_sum() -> None:
 
 
 class Reader:
-    """A consumer of six partitions, under a limit of the response; it goes on from whole batches."""
+    """A consumer of six partitions, under a limit of the response. It continues after whole batches."""
 
     def __init__(self, release: str, version: int, seed: int, *, keep_order: bool) -> None:
         self.chance = random.Random(seed)
@@ -157,7 +157,7 @@ class Reader:
                 self.offsets[index] = batch.last_offset + 1
 
     def differs(self, fetches: int) -> int:
-        """In how many of so many fetches others got records than without a session."""
+        """Return in how many of these fetches other partitions got records than without a session."""
         found = 0
         for number in range(fetches):
             for _ in range(self.chance.choice([0, 0, 0, 1, 4])):
@@ -181,7 +181,7 @@ class Reader:
 
 @pytest.mark.parametrize(("release", "version"), [("2.8.2", 7), ("2.8.2", 11), ("3.9.1", 12), ("4.3.0", 16)])
 def test_under_a_limit_everybody_gets_what_a_fetch_without_a_session_gets(release: str, version: int) -> None:
-    """And without the option they do not: the session's own order is KIP-227's (trap 25a)."""
+    """Without the option the records differ: a session has its own order in KIP-227 (trap 25a)."""
     differing = kept = incremental = 0
     for seed in range(2):
         differing += Reader(release, version, seed, keep_order=False).differs(150)

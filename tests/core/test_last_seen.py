@@ -1,4 +1,4 @@
-"""What repeats the last fetch or answer is known by comparing bytes, and read as it would have been."""
+"""A repeat of the last fetch or answer is found by comparing bytes, and is read with the same result."""
 
 import pytest
 from hypothesis import given
@@ -17,7 +17,7 @@ def noted(frame: bytes) -> LastSeen:
 
 
 def read(request: FetchRequest) -> dict[str, object]:
-    """All that is read of a fetch."""
+    """Return all values that are read from a fetch."""
     listing = request.listing
     names = ("frame", "body", "layout", "max_wait_ms", "isolation_level", "session_id", "session_epoch")
     told = {

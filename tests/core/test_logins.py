@@ -1,4 +1,4 @@
-"""A broker that refuses a client's credentials is told of; SASL itself passes as it comes."""
+"""The gateway logs that a broker refuses a client's credentials. SASL itself passes unchanged."""
 
 import pytest
 

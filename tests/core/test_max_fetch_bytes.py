@@ -1,4 +1,4 @@
-"""--max-fetch-bytes: an operator's ceiling of max_bytes (KIP-74), on every way that a fetch goes."""
+"""--max-fetch-bytes limits max_bytes (KIP-74) of every fetch, however it is forwarded."""
 
 from dataclasses import replace
 from typing import Any
@@ -30,7 +30,7 @@ def limited(ceilings: dict[str, int] | None = None) -> Playbook:
 
 
 def repeats(play: Playbook, version: int, wants: list[Want], numbers: range, due: dict[str, Any]) -> None:
-    """Fetches that are forwarded, with these limits."""
+    """Play fetches that are forwarded, with these limits."""
     for number in numbers:
         play.client(fetch(version, *wants, correlation=number, **ASKED))
         play.to_broker(fetch(version, *wants, correlation=number, **due))
@@ -40,7 +40,7 @@ def repeats(play: Playbook, version: int, wants: list[Want], numbers: range, due
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_fetch_that_is_forwarded_asks_for_no_more(version: int) -> None:
-    """Of one partition: the steady path takes it from the second on."""
+    """The fetches are of one partition. The fast path takes the second one and later ones."""
     play = limited().knows()
     repeats(play, version, T[:1], range(10, 15), LOWERED)
     assert play.connection.passed > 5
@@ -63,7 +63,7 @@ def test_a_client_id_has_a_ceiling_of_its_own() -> None:
 
 
 def test_another_ceiling_applies_at_run_time() -> None:
-    """To the next fetch, also where the steady path would have taken it."""
+    """It applies to the next fetch, even if the fast path would have taken it."""
     play = limited({"": 0}).knows()
     repeats(play, 16, T[:1], range(10, 13), ASKED)
     play.sessions.max_fetch_bytes = {"": MOST}
@@ -76,7 +76,9 @@ def test_another_ceiling_applies_at_run_time() -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_the_fetches_of_a_session_ask_for_no_more(version: int) -> None:
-    """The full one that makes it, the incremental ones, those that only turn, and one that is sent again."""
+    """The fetches are the full one, the incremental ones, those that only rotate the list, and a repeated
+    one.
+    """
     play = limited().knows()
     wants: list[Want] = [("t", at) for at in range(8)]
     asked, forwarded = (fetch(version, *wants, correlation=3, **limits) for limits in (ASKED, LOWERED))
@@ -140,7 +142,7 @@ TURNED = {"u": [4], "t": [0, 1]}
 
 
 def old_exchange(play: Playbook, asked: bytes, sent: bytes) -> None:
-    """A fetch of v2 or v3; the response of either version has one form."""
+    """Play a fetch of v2 or v3. The response has the same form in both versions."""
     told = (12).to_bytes(4) + asked[8:12] + bytes(8)
     play.client(asked).to_broker(sent)
     play.broker(told).to_client(told)
@@ -222,7 +224,7 @@ def test_fetches_of_v2_in_pieces_and_one_that_breaks_off() -> None:
 
 @pytest.mark.parametrize("version", [2, 3])
 def test_a_header_that_can_t_be_read(version: int) -> None:
-    """Found by fuzzing: the response was walked, for which v2 and v3 have no layout."""
+    """Fuzzing found it: the response was read, but v2 and v3 have no layout."""
     asked = old_fetch(version, TOPICS)
     broken = asked[:12] + b"\x7f\xff" + asked[14:]
     old_exchange(limited().knows("1.0"), broken, broken)
@@ -232,7 +234,7 @@ def test_a_header_that_can_t_be_read(version: int) -> None:
 
 
 class Limited(Reader):
-    """A consumer behind a ceiling. A broker that is asked directly is asked for no more, too."""
+    """A consumer below a ceiling. Its direct fetches have the same ceiling."""
 
     def __init__(self, release: str, version: int, seed: int) -> None:
         super().__init__(release, version, seed, keep_order=True)
@@ -258,7 +260,7 @@ class Limited(Reader):
 
 @pytest.mark.parametrize(("release", "version"), [("2.8.2", 7), ("3.9.1", 12), ("4.3.0", 16)])
 def test_the_client_gets_what_a_fetch_with_the_lower_limit_gets(release: str, version: int) -> None:
-    """With --keep-order, so that the order of a session makes no difference."""
+    """It uses --keep-order, so that the order of a session makes no difference."""
     incremental = 0
     for seed in range(2):
         reader = Limited(release, version, seed)
@@ -269,7 +271,7 @@ def test_the_client_gets_what_a_fetch_with_the_lower_limit_gets(release: str, ve
 
 
 def test_each_batch_comes_though_it_is_larger_than_the_ceiling() -> None:
-    """KIP-74's first-batch rule: progress is sure (cases 59 and 62)."""
+    """KIP-74's first-batch rule guarantees progress (cases 59 and 62)."""
     broker = ModelBroker(release="4.3.0")
     topic = broker.create_topic("t", 6)
     for partition in topic.partitions.values():

@@ -1,4 +1,7 @@
-"""A client with sessions of its own goes through the gateway as over a wire: responses equal to the byte.
+"""A client with sessions of its own gets the same bytes through the gateway as directly.
+
+Two model brokers have the same seed and the same history. The client asks one directly and the other through
+the gateway.
 
 Two model brokers of one seed live through the same; one is asked directly, the other through the gateway.
 """
@@ -46,7 +49,7 @@ class Native:
         return encode_request(self.asker.request(*wants, session=(self.id, self.epoch), **options))
 
     def take(self, response: bytes) -> None:
-        """Kafka's own rules: what the next request carries."""
+        """Process a response by Kafka's own rules, which decide the next request."""
         told = decode_response(response, self.asker.version)
         if told.error_code == 70 or self.epoch == -1 or not told.session_id:
             # Not (0, 0) once more: that is what clients send that mean no session (6.7).

@@ -1,4 +1,4 @@
-"""What stages may do to fetches beside lowering a limit, and which of it the fast path repeats."""
+"""Changes that stages may make to fetches beside lowering a limit, and those that the fast path repeats."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ VERSION = 12
 
 
 class Rack(Stage):
-    """Names a rack: the frame grows."""
+    """Adds a rack, which makes the frame longer."""
 
     def __init__(self, _state: ConnectionState) -> None:
         pass
@@ -24,7 +24,7 @@ class Rack(Stage):
 
 
 class Counting(Stage):
-    """From the 20th fetch on the limit is another one, so the fast path must not repeat a change."""
+    """Changes the limit at the 20th fetch, so the fast path must not repeat an older change."""
 
     def __init__(self, _state: ConnectionState) -> None:
         self.seen = 0
@@ -38,7 +38,7 @@ class Counting(Stage):
 
 
 def plays(play: Playbook, wants: list[Want], due: list[dict[str, Any]]) -> int:
-    """Fetches whose list turns, each sent as is due; return how many went through the session."""
+    """Play fetches with a rotating list. Return the number of those that went through the session."""
     epoch = 0
     for number, changes in enumerate(due):
         fields = {"correlation": number} | changes

@@ -1,4 +1,4 @@
-"""How many requests a broker has not answered, and when it is to answer the first of them."""
+"""The number of requests that a broker has not answered, and the time limit of the first of them."""
 
 import pytest
 
@@ -16,7 +16,7 @@ PRODUCE, FETCH, JOIN, HEARTBEAT, SYNC, SHARE_FETCH = 0, 1, 11, 12, 14, 78
 
 
 class Line:
-    """A client and its broker, and what passes between them as a link passes it."""
+    """A client, its broker, and the bytes between them, passed like by a link."""
 
     def __init__(self) -> None:
         self.twin = Twin(sessions=SessionLimits(max_sessions=10), resolve=None)
@@ -30,12 +30,12 @@ class Line:
         self.twin.receive_broker(frame, now)
 
     def owes(self) -> tuple[int, float | None]:
-        """What the broker owes, with and without the steady path."""
+        """Return the outstanding responses of the broker, with and without the fast path."""
         return owes(self.twin)
 
 
 def owes(twin: Twin) -> tuple[int, float | None]:
-    """What the broker of a connection owes; the steady path changes nothing of it."""
+    """Return the outstanding responses of a connection's broker. The fast path does not change them."""
     one, other = ((core.status().outstanding, core.status().due_at) for core in twin.cores)
     assert one == other
     return one
@@ -120,7 +120,7 @@ def test_a_group_waits_for_its_members() -> None:
 
 
 def test_a_client_that_sends_no_more_waits_as_long_as_any_of_its_requests_may() -> None:
-    """A JoinGroup is answered when all members have joined: after minutes, perhaps."""
+    """A JoinGroup is answered after all members have joined. This may take minutes."""
     line = Line()
     line.client(join(1, 2, 10_000, 60_000), 1.0)
     line.client(fetch(11, T[0], correlation=2, max_wait_ms=500), 1.0)
@@ -138,7 +138,7 @@ def test_a_client_that_sends_no_more_waits_as_long_as_any_of_its_requests_may() 
 
 
 def longest_waits(line: Line) -> set[float]:
-    """How long the client lets the broker wait, with and without the steady path."""
+    """Return how long the client lets the broker wait, with and without the fast path."""
     return {core.status().longest_wait for core in line.twin.cores}
 
 

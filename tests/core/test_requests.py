@@ -1,4 +1,4 @@
-"""What is told by requests other than fetches, and by the first bytes of one."""
+"""Facts from requests other than fetches, and from the first bytes of a request."""
 
 import pytest
 

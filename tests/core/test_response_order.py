@@ -1,4 +1,4 @@
-"""The order in which answers leave, whatever the order in which they are had."""
+"""Answers leave in the right order, whatever the order in which they arrive."""
 
 from proxy.core.in_flight import FORWARD, InFlight, ResponseQueue
 
@@ -33,7 +33,7 @@ def test_a_later_one_waits_for_those_before_it() -> None:
 
 
 def test_what_nobody_is_owed_goes_nowhere() -> None:
-    """A response to the gateway itself may even come when the client is owed nothing."""
+    """The client may be owed nothing when a response to the gateway itself arrives."""
     responses, _ = owing(0)
     assert responses.ended(InFlight(18, 0, b"\0\0\0\1", FORWARD)) == []
 

@@ -1,4 +1,4 @@
-"""Whole responses with addresses or versions rewritten: the length prefix follows, the header stays."""
+"""Whole responses with new addresses or versions: the length prefix is updated, and the header stays."""
 
 import pytest
 
@@ -24,7 +24,7 @@ def gateway(node_id: int, _host: str, _port: int, /) -> tuple[str, int]:
 
 
 def metadata(host: bytes, port: int) -> bytes:
-    """Metadata v0 that names broker 2 and no topic."""
+    """Build Metadata v0 that names broker 2 and no topic."""
     body = b"\0\0\0\1" + b"\0\0\0\2" + len(host).to_bytes(2) + host + port.to_bytes(4) + b"\0\0\0\0"
     return response(7, body)
 
@@ -64,7 +64,7 @@ def test_api_versions_that_are_not_understood_pass() -> None:
 
 
 class Scene:
-    """One connection's responses, rewritten."""
+    """The rewritten responses of one connection."""
 
     def __init__(self, resolve: Resolve | None = gateway) -> None:
         self.eligibility = Eligibility(SessionLimits(max_sessions=1))
@@ -76,7 +76,7 @@ class Scene:
 
     @property
     def refused(self) -> list[tuple[str, str]]:
-        """For which reason the connection has ended, and in which words."""
+        """Return the reason and the message with which the connection has ended."""
         fault = self.state.fault
         return [] if fault is None else [(reason, fault.reason) for reason in self.state.tally.refused]
 

@@ -1,4 +1,6 @@
-"""Law 6, in bytes: what a connection may lose, what it must have lost to rest, and for how long."""
+"""Law 6, in bytes: the loss that a connection may have, the loss before it rests, and the length of the
+rest.
+"""
 
 from itertools import pairwise
 
@@ -23,20 +25,20 @@ MANY: list[Want] = [("t", index) for index in range(100)]
 
 
 def asked(savings: Savings, wants: list[Want], version: int = 16) -> bool:
-    """Whether a session is asked for at a connection's first fetch."""
+    """Return whether a session is requested at a connection's first fetch."""
     request = parsed(fetch(version, *wants))
     assert request.listing is not None
     return savings.promises(request, request.listing, None)
 
 
 def full_exchange(wants: list[Want], version: int = 16) -> int:
-    """A fetch and its response without records."""
+    """Return the bytes of a fetch and its response without records."""
     request = parsed(fetch(version, *wants))
     return len(request.frame) + len(wants) * request.layout.response_entry
 
 
 def changed(before: list[Want], now: list[Want], version: int = 16) -> tuple[Listing, Delta]:
-    """What a fetch changes of a session with another list."""
+    """Return the changes in a fetch of a session with another list."""
     handler = FetchSessionHandler()
     first, second = parsed(fetch(version, *before)).listing, parsed(fetch(version, *now)).listing
     assert first is not None
@@ -93,7 +95,7 @@ def test_a_rest_begins_once_and_gets_longer_by_what_is_lost_meanwhile() -> None:
 
 
 def test_an_hour_of_savings_buys_no_dear_minute() -> None:
-    """Never dearer than the wire, over any minute."""
+    """The cost is never higher than on the wire, over any minute."""
     savings = Savings()
     asked(savings, MANY)
     savings.settle(1_000_000)
@@ -104,8 +106,10 @@ def test_an_hour_of_savings_buys_no_dear_minute() -> None:
 def test_over_any_stretch_no_more_is_lost_than_the_credit_and_one_exchange(
     steps: list[int], plain: int
 ) -> None:
-    """And a part in `PLAIN_PER_LOST` of what passed meanwhile. A response can't be judged before it comes:
-    the one exchange is that which tipped the sum."""
+    """A part of the bytes that passed (`PLAIN_PER_LOST`) may be lost in addition.
+
+    A response can't be judged before it comes, so the last exchange may exceed the credit.
+    """
     savings = Savings()
     asked(savings, FEW)
     asked(savings, FEW)

@@ -1,8 +1,9 @@
-"""Law 6 over whole connections: never dearer than the wire, and near the best that was possible.
+"""Law 6 over whole connections: the cost is never higher than on the wire, and close to the lowest possible
+one.
 
 Each workload runs through the core against a small broker (`tests.core.workloads`). Time is counted in
-exchanges: 20 s are 40 exchanges of an idle client, and 2,000 of a busy one. What holds for any stretch of
-exchanges holds for any minute.
+exchanges: 20 s are 40 exchanges of an idle client, and 2,000 of a busy one. A limit for any number of
+exchanges is also a limit for any minute.
 """
 
 import random
@@ -16,16 +17,17 @@ from tests.core.workloads import CLIENTS, WORKLOADS, World, best, dearest
 from tests.examples import examples
 
 OF_THE_BEST = 0.03
-"""Of what the wire would have cost, for one workload."""
+"""The allowed excess over the lowest possible cost, as a part of the cost of the wire, for one workload."""
 MEAN = 0.015
-"""The same, over all workloads."""
+"""The allowed part over all workloads."""
 RAISED = 0.07
-"""The same for short lists, which wait a little, and for v4 to v6. Being raised to v7, they pay to list
-partitions again that came back sooner than thought: a guess that 60 exchanges can prove wrong four times."""
+"""The allowed part for short lists, which wait a little, and for v4 to v6. Fetches of v4 to v6 become v7.
+If partitions come back early, listing them again costs bytes. 60 exchanges can have four of these wrong
+guesses."""
 
 
 def allowance(world: World) -> int:
-    """What sessions may cost at most beyond the wire: the credit, one exchange, and the last close."""
+    """Return the highest cost of sessions beyond the wire: the credit, one exchange, and the last close."""
     whole = max(
         each.bare + len(each.order) * (world.wide.request_entry + world.wide.response_entry + 40)
         for each in world.exchanges
@@ -66,7 +68,7 @@ def test_it_is_near_the_best_possible(version: int) -> None:
 def test_it_is_never_dearer_than_the_wire_but_for_its_allowance(
     name: str, version: int, partitions: int, topics: int, size: int, record: int, tears: bool, seed: int
 ) -> None:
-    """Whatever a client lists, and however a broker tears topics apart."""
+    """The client may list anything, and the broker may split topics in any way."""
     world = World(version, partitions, topics=topics, name=size, record=record, tears=tears)
     world.play(WORKLOADS[name](world, random.Random(seed)), 80)
     most = allowance(world) + (CREDIT_EXCHANGES + 1) * partitions * (size + 8) * tears
@@ -74,7 +76,7 @@ def test_it_is_never_dearer_than_the_wire_but_for_its_allowance(
 
 
 def test_an_adversary_does_not_get_more_by_going_on() -> None:
-    """Every response of a session is torn to pieces, for as long as a session is used."""
+    """Every response of a session is split into many elements, as long as a session is used."""
     over = []
     for count in (100, 1000):
         world = World(11, 20, topics=2, name=200, tears=True)

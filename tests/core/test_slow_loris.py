@@ -1,4 +1,4 @@
-"""Slow-loris on every listener: peers whose bytes drip are closed in time, others are served meanwhile."""
+"""Slow-loris on every listener: slow peers are closed in time, and others are served."""
 
 import asyncio
 import ssl
@@ -53,7 +53,7 @@ FRAMES = {
     "produce": large(ApiKey.PRODUCE, 2, b"\xff\xff"),
     "unanswered produce": large(ApiKey.PRODUCE, 2),
 }
-"""A fetch is taken whole, the others pass as they come."""
+"""A fetch is read whole. The other requests are forwarded as they arrive."""
 FRAME = FRAMES["fetch"]
 SIZES = 4, 12, 14, 20, 1000
 """Parts of a request: its length alone, then more of its header, then some of its body."""
@@ -62,7 +62,7 @@ SIZES = 4, 12, 14, 20, 1000
 async def dripping(
     port: int, drops: bytes, trust: ssl.SSLContext | None = None, name: str | None = None
 ) -> bool:
-    """Send a byte at a time until the other side closes; False: all of them were taken."""
+    """Send one byte at a time until the other side closes. Return False if it took all of them."""
     async with client(port, trust, name) as (reader, writer):
         ended = asyncio.create_task(reader.read())
         for byte in drops:
@@ -97,14 +97,17 @@ def certificate(authority: Authority) -> dict[str, str]:
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Be short of patience, and look at connections often. Who behaves has seconds: a machine may be busy."""
+    """Use short time limits and frequent checks. Good clients have seconds, because a machine may be busy."""
     monkeypatch.setattr(server, "TICK_SECONDS", 0.01)
     monkeypatch.setattr(tls, "HANDSHAKE_SECONDS", 2.0)
     monkeypatch.setattr(admin, "REQUEST_SECONDS", 2.0)
 
 
 def waits(gate: Gateway, seconds: float) -> None:
-    """Have the gateway wait so long for first requests: briefly, once those who behave have made theirs."""
+    """Set how long the gateway waits for first requests.
+
+    It is short once the good clients have made theirs.
+    """
     gate.process.options.config = replace(gate.process.config, handshake_timeout=seconds)
 
 
@@ -119,7 +122,7 @@ async def served(**options: str) -> AsyncIterator[tuple[Gateway, StubCluster]]:
 
 
 def hello(name: str) -> bytes:
-    """What a client says first in a TLS handshake."""
+    """Build a client's first message in a TLS handshake."""
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     shaking = ssl.create_default_context().wrap_bio(incoming, outgoing, server_hostname=name)
     with pytest.raises(ssl.SSLWantReadError):
@@ -146,7 +149,7 @@ def test_plain(way: int, said: str) -> None:
 
 
 async def closed_after(writer: asyncio.StreamWriter, reader: asyncio.StreamReader, part: bytes) -> None:
-    """Send a part of a request and no more: the gateway closes the connection without a response."""
+    """Send only a part of a request. The gateway closes the connection without a response."""
     writer.write(part)
     assert await reader.read() == b""
 

@@ -31,13 +31,13 @@ class MaxWait(Stage):
 
 
 def limited(client_id: str = "c") -> Playbook:
-    """The frames of transcripts are those of client "c"."""
+    """Limit one client. The frames of transcripts are those of client "c"."""
     return Playbook(stages=(partial(MaxWait, {client_id: 20}),)).knows()
 
 
 @pytest.mark.parametrize(("client_id", "due"), [("c", LOWERED), ("other", ASKED)])
 def test_a_forwarded_fetch_waits_less(client_id: str, due: dict[str, Any]) -> None:
-    """Of one partition: the fast path takes it from the second on."""
+    """The fetches are of one partition. The fast path takes the second one and later ones."""
     play = limited(client_id)
     for number in range(10, 15):
         play.client(fetch(12, *T[:1], correlation=number, **ASKED))
@@ -49,7 +49,7 @@ def test_a_forwarded_fetch_waits_less(client_id: str, due: dict[str, Any]) -> No
 
 
 def test_the_fetches_of_a_session_wait_less() -> None:
-    """The full one, those that only rotate the list, and the one that is sent again (case 71)."""
+    """The fetches are the full one, those that only rotate the list, and the repeated one (case 71)."""
     play = limited()
     wants: list[Want] = [("t", at) for at in range(8)]
     asked, forwarded = (fetch(12, *wants, correlation=3, **limits) for limits in (ASKED, LOWERED))

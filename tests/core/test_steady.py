@@ -1,7 +1,7 @@
-"""With and without the steady path the same bytes go to both sides, and the same is counted.
+"""The bytes to both sides and the counts are the same with and without the fast path.
 
-`Twin` compares the two after each step. All transcripts of `Playbook` and the histories of
-`test_expanded_equals_direct` are played with it as well; here are conversations that are made for it.
+`Twin` compares the two after each step. It also plays all transcripts of `Playbook` and the histories of
+`test_expanded_equals_direct`. The conversations here are made for the fast path.
 """
 
 from dataclasses import dataclass
@@ -33,21 +33,21 @@ def gateway(node_id: int, _host: str, _port: int, /) -> tuple[str, int]:
 def produce(
     correlation: int, version: int = 10, *, acks: int = -1, size: int = 20, client: bytes = b"c"
 ) -> bytes:
-    """A produce with header v1 or v2, whose topics nobody reads."""
+    """Build a produce with header v1 or v2. Nobody reads its topics."""
     tags, transactional_id = (b"\0", b"\0") if version >= 9 else (b"", b"\xff\xff" if version >= 3 else b"")
     body = tags + transactional_id + acks.to_bytes(2, signed=True) + b"\0\0\x75\x30" + bytes(size)
     return request(PRODUCE, version, correlation, body, client)
 
 
 def produced(correlation: int, offset: int = 0, *, tags: bytes = b"\0") -> bytes:
-    """The response v10 to a produce of one partition."""
+    """Build the response v10 to a produce of one partition."""
     head = b"\0" + b"\x02" + b"\x02t" + b"\x02" + bytes(6)
     part = offset.to_bytes(8) + b"\xff" * 8 + bytes(8) + b"\x01\0\0"
     return response(correlation, head + part + b"\0" + bytes(4) + tags)
 
 
 def passing(play: Playbook) -> int:
-    """How many reads took the steady path."""
+    """Return the number of reads that took the fast path."""
     twin = play.connection
     assert isinstance(twin, Twin)
     return twin.passed
@@ -124,7 +124,10 @@ def test_many_in_flight_and_many_in_a_read() -> None:
 
 
 def test_what_is_in_flight_stays_in_its_order() -> None:
-    """Pipelined produces, and something else amid them: the core takes over, and then all passes again."""
+    """Produces are pipelined, with another request among them.
+
+    The core takes over, and then all pass again.
+    """
     play = Playbook(resolve=gateway).exchange(produce(0), produced(0)).exchange(produce(1), produced(1))
     play.client(produce(2)).to_broker(produce(2))
     asked, _ = api_versions("4.3.0", 3)
@@ -190,7 +193,7 @@ def test_responses_by_the_core_and_by_the_steady_path_are_measured_alike() -> No
 
 
 def test_a_correlation_id_that_is_used_again() -> None:
-    """Responses are known by their order alone."""
+    """Responses are matched by their order alone."""
     play = Playbook().exchange(produce(1), produced(1))
     play.client(request(METADATA, 0, 1)).to_broker(request(METADATA, 0, 1))
     play.client(produce(1)).to_broker(produce(1))
@@ -229,7 +232,7 @@ def test_the_middle_of_large_frames(chunk: int) -> None:
 
 
 def test_fetches_in_flight_behind_versions_are_counted() -> None:
-    """What the broker can do is told anew while a fetch is in flight: its form is forgotten then."""
+    """The broker reports its versions while a fetch is in flight. The form of the fetch is then forgotten."""
     play = Playbook().knows()
     for number in range(1, 4):
         play.exchange(fetch(16, ("t", 1), correlation=number), told_one(number))
@@ -260,7 +263,7 @@ def test_a_request_that_is_too_long_is_a_fault() -> None:
 
 
 def test_listeners_open_amid_a_large_request() -> None:
-    """Bytes of it that nobody has counted yet must not be waited for again."""
+    """Some bytes of the request are not counted yet. They must not be waited for again."""
     opening = {2}
     play = Playbook(resolve=gateway, opening=opening.__contains__)
     play.exchange(produce(1), produced(1)).exchange(produce(2), produced(2))
@@ -387,7 +390,7 @@ THREE: list[Want] = [("t", 0), ("t", 1), ("t", 2)]
 
 
 def polls(play: Playbook, version: int, first: int, count: int, records: bytes = b"", offset: int = 0) -> int:
-    """A consumer in a session polls: its list turns, and partition 1 moves on if it gets records."""
+    """Play a consumer in a session. Its list rotates, and partition 1 advances if it gets records."""
     before = passing(play)
     for number in range(first, first + count):
         moved = number if records else offset
@@ -413,7 +416,10 @@ def test_fetches_of_a_session_take_it(version: int) -> None:
 
 
 def test_a_poll_that_repeats_the_last_one_can_be_counted_without_its_frames() -> None:
-    """As `replay` does it, which knows that nothing changes. The other core gets the frames."""
+    """`replay` counts polls in this way, since it knows that nothing changes.
+
+    The other core gets the frames.
+    """
     play = Playbook().established(16, THREE)
     polls(play, 16, 4, 4)
     steady, core = play.connection.cores
@@ -431,7 +437,7 @@ def test_a_poll_that_repeats_the_last_one_can_be_counted_without_its_frames() ->
 
 
 def test_tags_of_an_entry_that_has_moved_are_seen() -> None:
-    """The broker has just sent records of it, so that it may differ from what the session has."""
+    """The broker has just sent records of the entry, so it may differ from the session's state."""
     play = Playbook().established(16, THREE)
     polls(play, 16, 4, 4, b"r" * 300)
     asked = bytearray(fetch(16, *THREE, correlation=8))
@@ -476,7 +482,9 @@ def test_the_last_epoch_is_followed_by_1() -> None:
 )
 @pytest.mark.parametrize("records", [b"", b"r" * 300])
 def test_any_other_response_in_a_session_is_the_cores(told: bytes, records: bytes) -> None:
-    """Cases 17, 27, 48, 71 and others: the core takes the fetch over as if it had seen it go."""
+    """Cases 17, 27, 48, 71 and others: the core takes the fetch over as if it had handled it from the
+    start.
+    """
     play = Playbook().established(16, THREE)
     polls(play, 16, 4, 4, records)
     play.client(fetch(16, *THREE, correlation=8)).takes_broker()
@@ -486,7 +494,10 @@ def test_any_other_response_in_a_session_is_the_cores(told: bytes, records: byte
 
 
 def test_what_saves_keeps_the_session() -> None:
-    """Fetches that no session was of use for are counted; one exchange that saves bytes ends the count."""
+    """Fetches for which a session was of no use are counted.
+
+    One exchange that saves bytes resets the count.
+    """
     play = Playbook().established(16, THREE)
     polls(play, 16, 4, 4)
     for core in play.connection.cores:
@@ -505,7 +516,7 @@ def test_what_saves_keeps_the_session() -> None:
 
 @pytest.mark.parametrize("off", [{"on": False}, {"off_for": frozenset({"c"})}], ids=str)
 def test_sessions_are_switched_off_while_a_fetch_is_outstanding(off: dict[str, Any]) -> None:
-    """The core takes its response, and the next fetch goes as it came."""
+    """The core takes its response, and the next fetch is forwarded unchanged."""
     play = Playbook().established(16, THREE)
     polls(play, 16, 4, 4)
     play.client(fetch(16, *THREE, correlation=8)).to_broker(asks(16, [], (SESSION_ID, 5), correlation=8))
@@ -520,7 +531,7 @@ def test_sessions_are_switched_off_while_a_fetch_is_outstanding(off: dict[str, A
 
 @pytest.mark.parametrize("outstanding", [False, True])
 def test_the_client_calls_itself_something_else(outstanding: bool) -> None:
-    """Sessions are off for the new name, which an ApiVersions request tells."""
+    """Sessions are off for the new name, which comes in an ApiVersions request."""
     play = Playbook(SessionLimits(max_sessions=10, off_for=frozenset({"d"}))).established(16, THREE)
     polls(play, 16, 4, 4)
     told = fetch_response(16, ("t", [entry(0, 9)]), session_id=SESSION_ID, correlation_id=8)
@@ -535,7 +546,7 @@ def test_the_client_calls_itself_something_else(outstanding: bool) -> None:
 
 
 def test_a_fetch_of_a_session_behind_versions_is_counted() -> None:
-    """What the broker can do is told anew while the fetch is in flight: the core takes over its response."""
+    """The broker reports its versions while the fetch is in flight. The core takes its response over."""
     play = Playbook().established(16, THREE)
     polls(play, 16, 4, 4)
     asked, told = api_versions("4.3", 90)
@@ -548,7 +559,7 @@ def test_a_fetch_of_a_session_behind_versions_is_counted() -> None:
 
 
 def test_another_fetch_while_one_is_outstanding() -> None:
-    """Trap 18: deltas on top of an outstanding one would fail with it."""
+    """Trap 18: a delta on top of an outstanding one would fail together with it."""
     play = Playbook().established(16, THREE)
     polls(play, 16, 4, 4)
     play.client(fetch(16, *THREE, correlation=8)).takes_broker()
@@ -574,7 +585,7 @@ def test_a_fetch_that_was_forwarded_meanwhile_is_the_last_that_was_decided() -> 
 
 @pytest.mark.parametrize("version", [7, 8])
 def test_brokers_that_forget_leader_epochs_are_left_to_the_core(version: int) -> None:
-    """KAFKA-9338, case 68: entries are read for leader epochs, so a form without a frame does not do."""
+    """KAFKA-9338, case 68: entries are read for leader epochs, so a form without a frame is not enough."""
     play = Playbook().established(version, THREE, release="1.1.1" if version == 7 else "2.0.1")
     assert polls(play, version, 4, 6) == 0
 
@@ -594,24 +605,24 @@ def test_a_session_closes_amid_a_fetch_of_the_steady_path() -> None:
 
 @dataclass(frozen=True)
 class Says:
-    """What the broker says from now on."""
+    """The answers of the broker from now on."""
 
     records: int = 0
     high: int = 5
     error: int = 0
     leads: bool = False
-    """It names a leader (KIP-951)."""
+    """Whether it names a leader (KIP-951)."""
     tagged: bool = False
-    """An entry has tags."""
+    """Whether an entry has tags."""
     null: bool = False
-    """Records are null."""
+    """Whether records are null."""
     aborted: bool = False
     hot: tuple[int, ...] = ()
-    """What an incremental fetch is told of."""
+    """The partitions in the response to an incremental fetch."""
     lag: int = 0
-    """How far the last stable offset is behind."""
+    """The distance of the last stable offset from the high watermark."""
     refuses: int = 0
-    """The error code of a fetch of a session."""
+    """The error code for a fetch of a session."""
     throttle_time_ms: int = 0
 
 
@@ -683,7 +694,7 @@ STEPS = st.one_of(
 
 
 class Talk:
-    """A client, a broker that answers in order, and a gateway between them that is two."""
+    """A client, a broker that answers in order, and two gateways between them that are compared."""
 
     def __init__(self, resolve: Resolve | None, *, foreign: bool, twin: type[Twin] = Twin) -> None:
         self.sessions = SessionLimits(max_sessions=1)
@@ -710,13 +721,13 @@ class Talk:
             self.answers(1, cuts)
 
     def polls(self, times: int, moves: bool, isolation: int) -> None:
-        """A consumer of four partitions: its list turns."""
+        """Play a consumer of four partitions. Its list rotates."""
         for number in range(times):
             self.poll(number, number if moves else 0, isolation)
             self.answers(9, [])
 
     def poll(self, number: int, offset: int, isolation: int) -> None:
-        """It asks, and what it asks is in flight."""
+        """Send a fetch, and leave it in flight."""
         wants = [0, 1, 2, 3][number % 4 :] + [0, 1, 2, 3][: number % 4]
         self.asks([("fetch", 16, wants, offset, (0, -1), "c", isolation)], [])
 
@@ -738,7 +749,7 @@ class Talk:
         self.sessions.keep_order, self.sessions.crowded = to == "keep order", to == "crowded"
 
     def opens(self, later: bool) -> None:
-        """A listener is being opened from now on, or it is open."""
+        """Begin to open a listener, or finish it."""
         self._opening.add(2)
         if not later:
             self._opening.clear()

@@ -1,5 +1,7 @@
-"""Workloads of one client, played through the gateway's core against a small broker, with what each exchange
-costs in every form: what the gateway spends can be compared with the best that was possible.
+"""Workloads of one client, played through the gateway's core against a small broker.
+
+They show the cost of each exchange in every form, to compare the gateway's cost with the lowest possible one.
+The broker has the sessions of KIP-227, without errors and throttling. `tests/model` has those.
 
 The broker has sessions as KIP-227 has them and no more: no errors, no throttling. `tests/model` has those.
 """
@@ -31,12 +33,12 @@ Column = npt.NDArray[np.int64]
 
 @dataclass(slots=True)
 class Step:
-    """One exchange, as the client wants it."""
+    """One exchange: the fetch of the client, and the new records."""
 
     listed: list[int]
     """Partitions in the order in which the fetch lists them."""
     produced: dict[int, int] = field(default_factory=dict)
-    """Records that came in before the broker answers, by partition."""
+    """Records that arrive before the broker answers, by partition."""
 
 
 class World:
@@ -45,10 +47,10 @@ class World:
     Args:
         version: of the client's fetches.
         partitions: in all topics together.
-        topics: partition N belongs to topic N modulo this.
+        topics: the number of topics. Partition N belongs to topic N modulo this.
         name: bytes of a topic's name, below v13.
         record: bytes of a record.
-        tears: the broker's responses have an element for each entry, as they may where topics are mixed.
+        tears: the broker's responses have an element for each entry, which is possible if topics are mixed.
     """
 
     def __init__(
@@ -81,7 +83,7 @@ class World:
         self._correlation = 0
 
     def play(self, steps: Iterator[Step], count: int) -> "World":
-        """Play so many exchanges, then leave."""
+        """Play this number of exchanges, then leave."""
         for step, _ in zip(steps, range(count), strict=False):
             self.exchange(step)
         self.connection.close_session(0.0)
@@ -111,7 +113,7 @@ class World:
 
     @property
     def wire(self) -> list[int]:
-        """Bytes that the client's side took after each exchange."""
+        """Return the bytes on the client's side after each exchange."""
         return list(accumulate(each.request + each.response for each in self.exchanges))
 
     def _broker_bytes(self) -> int:
@@ -287,13 +289,13 @@ def _uvarint(value: int) -> bytes:
 
 
 def best(world: World) -> int:
-    """Return the least that the exchanges of a world could have cost, their future known."""
+    """Return the lowest possible cost of a world's exchanges, if their future were known."""
     owner = np.arange(world.partitions) % world.topics
     return least(world.exchanges, world.layout, owner, len(world.keys[0]))
 
 
 def dearest(world: World) -> float:
-    """Return the most that any stretch of exchanges cost beyond the wire, but for `PLAIN_PER_LOST`."""
+    """Return the highest cost of any consecutive exchanges beyond the wire, without `PLAIN_PER_LOST`."""
     over = [spent - wire * (1 + 1 / 256) for spent, wire in zip(world.spent, world.wire, strict=True)]
     least, most = 0.0, 0.0
     for each in over:
@@ -323,7 +325,7 @@ def one_hot(world: World, chance: random.Random) -> Iterator[Step]:
 
 
 def backlog(world: World, chance: random.Random) -> Iterator[Step]:
-    """All partitions bring records for a while, then one."""
+    """All partitions have records for a while, then only one."""
     for turn in range(1 << 30):
         active = dict.fromkeys(range(world.partitions), 1) if turn < 12 else {0: 1}
         yield Step(_turned(list(range(world.partitions)), turn), active)
@@ -342,7 +344,7 @@ def most_active(world: World, chance: random.Random) -> Iterator[Step]:
 
 
 def spikes(world: World, chance: random.Random) -> Iterator[Step]:
-    """Now and then all partitions have records, for a while."""
+    """From time to time all partitions have records, for a while."""
     busy = 0
     for turn in range(1 << 30):
         busy = busy - 1 if busy else chance.randint(1, 30) * (chance.random() < 0.04)
@@ -367,7 +369,7 @@ def shrinks(world: World, chance: random.Random) -> Iterator[Step]:
 
 
 def flaps(world: World, chance: random.Random) -> Iterator[Step]:
-    """The list is small now and then, for as long as each time."""
+    """The list is small again and again, each time equally long."""
     left, long, short = chance.randint(1, world.partitions // 2), chance.randint(1, 30), chance.randint(1, 30)
     for turn in range(1 << 30):
         small = turn % (long + short) >= long
@@ -375,7 +377,7 @@ def flaps(world: World, chance: random.Random) -> Iterator[Step]:
 
 
 def buffered(world: World, chance: random.Random) -> Iterator[Step]:
-    """As kafka-python and aiokafka: a partition whose records are not read yet is not listed."""
+    """Like kafka-python and aiokafka, leave out partitions whose records are not read yet."""
     held: set[int] = set()
     share = chance.uniform(0.01, 0.5)
     for _ in range(1 << 30):
@@ -389,7 +391,7 @@ def buffered(world: World, chance: random.Random) -> Iterator[Step]:
 
 
 def rebalances(world: World, chance: random.Random) -> Iterator[Step]:
-    """Half of the list goes and comes back."""
+    """Half of the list leaves and comes back."""
     every = chance.randint(15, 120)
     half = list(range(0, world.partitions, 2))
     for turn in range(1 << 30):
@@ -430,4 +432,4 @@ WORKLOADS: Final[dict[str, Workload]] = {
 }
 
 CLIENTS: Final = {name: each for name, each in WORKLOADS.items() if each not in (churns, random_lists)}
-"""Workloads that real clients have: their lists do not change at random."""
+"""Workloads of real clients. Their lists do not change at random."""

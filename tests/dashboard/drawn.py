@@ -1,4 +1,4 @@
-"""Pictures as text; `python -m tests.dashboard.drawn` writes those anew that tests compare with."""
+"""Pictures as text. `python -m tests.dashboard.drawn` writes the pictures for the tests again."""
 
 import io
 from pathlib import Path
@@ -24,7 +24,7 @@ NAMED: Final = {
     "hung-broker-1-80x24": ("hung", "broker-1", 80, 24),
     **{f"busy-{choice}-80x24": ("busy", choice, 80, 24) for choice in CHOICES if choice != "broker-1"},
 }
-"""Scene, choice, width and height of each frame that is kept."""
+"""Scene, choice, width and height of each stored frame."""
 
 
 def draw(
@@ -38,9 +38,9 @@ def draw(
     keys: bool = True,
     before: Snapshot | None = None,
 ) -> str:
-    """What a terminal of that size gets; without colours unless some are asked for.
+    """Return the picture for a terminal of this size, without colours by default.
 
-    `before` is the snapshot of some seconds ago.
+    `before` is a snapshot from some seconds earlier.
     """
     file = io.StringIO()
     console = Console(
@@ -63,7 +63,7 @@ def draw(
 
 
 def kept(name: str) -> str:
-    """Draw one of those that are kept."""
+    """Draw one of the stored frames."""
     scene, choice, width, height = NAMED[name]
     text = draw(seen(scene), CHOICES.get(choice, Selection()), width, height)
     return "".join(f"{line.rstrip()}\n" for line in text.splitlines())

@@ -1,4 +1,4 @@
-"""Rows of clients, and what they moved lately."""
+"""Rows of clients, and their recent traffic."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Pictures of each state, compared with those in `frames/`, and what holds for all of them."""
+"""Pictures of each state, compared with those in `frames/`, and rules for all of them."""
 
 import re
 from dataclasses import replace
@@ -69,7 +69,10 @@ LONG = "orders-service-1-b7f3c9e2-5d1a-4c60-9f1e-2a"
 
 
 def _after(**more: Any) -> tuple[Snapshot, Snapshot]:
-    """A gateway that has been watched for some seconds, whose first client has a long name; and before."""
+    """Return snapshots of a gateway from now and from some seconds earlier.
+
+    Its first client has a long name.
+    """
     document = SCENES["busy"]()
     for one in document["connections"]:
         if one["client_id"] == "orders-1":

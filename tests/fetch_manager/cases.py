@@ -1,4 +1,6 @@
-"""Conformance cases 14 to 49 as scripts. Each goes to two servers; what one says the other says as well.
+"""Conformance cases 14 to 49 as scripts. Each goes to two servers, and their responses must be the same.
+
+The assertions make sure that a script shows something.
 
 What is asserted besides keeps a script from showing nothing.
 """
@@ -119,7 +121,7 @@ def each_change_alone_includes_the_entry(script: Script) -> None:
 
 
 def what_is_not_compared(script: Script) -> None:
-    """Case 23: but the new values are read with."""
+    """Case 23. The read still uses the new values."""
     script.world.produce("foo", 0)
     script.world.produce("foo", 0)
     made = script.session(("foo", 0, 2))
@@ -132,7 +134,10 @@ def what_is_not_compared(script: Script) -> None:
 
 
 def an_error_while_it_lasts(script: Script) -> None:
-    """Cases 24 and 25: and once more when it has gone, with the high watermark of before."""
+    """Cases 24 and 25.
+
+    The partition is sent once more after the error, with the high watermark from before.
+    """
     made = script.session(("foo", 0), ("bar", 9))
     assert errors(made.first) == [0, 3]
     assert errors(made.fetch()) == [3]
@@ -228,7 +233,7 @@ def added_and_forgotten_at_once_and_listed_twice(script: Script) -> None:
 
 
 def only_neighbours_share_an_element(script: Script) -> None:
-    """Case 36: of all that is listed, and of what is told."""
+    """Case 36, for the partitions that are listed and for those in the response."""
     made = script.session(("foo", 0), ("bar", 0), ("foo", 1), ("foo", 2))
     assert [len(topic.partitions) for topic in made.first.topics] == [1, 1, 2]
 
@@ -248,7 +253,7 @@ def one_goes_one_comes(script: Script) -> None:
 
 
 def forgetting_everything_closes(script: Script) -> None:
-    """Case 38: and what was added in the same fetch and forgotten is told once."""
+    """Case 38. A partition that was added and forgotten in the same fetch is sent once."""
     made = script.session(*FOO)
     assert summary(made.fetch(forget=FOO)) == (0, 0, 0)
     assert summary(made.fetch()) == (70, 0, 0)
@@ -306,7 +311,9 @@ def overtaken_while_parked(script: Script) -> None:
 
 
 def a_deleted_topic_by_name(script: Script) -> None:
-    """Cases 24, 25 and 46: it is an error while it is gone, and is told once when it is back."""
+    """Cases 24, 25 and 46: the topic is an error while it is gone, and its partition is sent once when it is
+    back.
+    """
     made = script.session(("foo", 0), ("bar", 0))
     script.world.delete("bar")
 
@@ -319,7 +326,7 @@ def a_deleted_topic_by_name(script: Script) -> None:
 
 
 def an_unknown_id(script: Script) -> None:
-    """Cases 43, 45 and 47: it is in the session all the same, and is forgotten without a name."""
+    """Cases 43, 45 and 47: the topic is in the session all the same, and is forgotten without a name."""
     script.ids["never"] = bytes(range(16))
     made = script.session(("foo", 0), ("never", 0), ("bar", 0))
     assert (errors(made.first), script.names(made.first)[2]) == ([0, 0, 100], ("never", 0))
@@ -389,9 +396,8 @@ CASES: Final[dict[Case, tuple[int, ...]]] = {
 }
 """Case -> the versions with which it runs.
 
-The rest, and what differs on purpose, is in `test_manager`: 28 and 29 (a live broker can't be brought to it),
-44 (a name that was resolved stays), 49 (a throttle hides session errors).
-"""
+The other cases and the intended differences are in `test_manager`: 28 and 29 (a live broker can't be brought
+to it), 44 (a name that was resolved stays), 49 (a throttle hides session errors)."""
 
 
 def every_case(*versions: int) -> pytest.MarkDecorator:

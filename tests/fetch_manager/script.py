@@ -1,7 +1,7 @@
 """Scripts of fetches that go to two servers, whose responses must be the same to the byte.
 
-What differs by its nature is left out: session ids are compared by the order in which they were made, and
-throttle times by whether there is one.
+Values that always differ are not compared: session ids are compared by the order of their creation, and
+throttle times only by whether they are 0.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from tests.model.wire import FetchRequest, FetchResponse, decode_response, encod
 
 
 class World(Protocol):
-    """What lies behind both servers. Topics have short names."""
+    """The topics and brokers behind both servers. Topics have short names."""
 
     def create(self, name: str, partitions: int) -> bytes:
         """Create a topic and return its id."""
