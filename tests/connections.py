@@ -11,7 +11,7 @@ _OWN = {"host", "steady"}
 
 
 class Asked(Connection):
-    """A connection that is asked for what `Connection.status` says as for its own attributes."""
+    """A connection with the attributes of `Connection.status` as its own."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.status(), name)

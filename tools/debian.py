@@ -97,7 +97,7 @@ def link_installed(package: str) -> bool:
 
 
 def fetch(packages: Sequence[str], seconds: float = SECONDS) -> dict[str, str]:
-    """Download packages and their dependencies, except what is installed.
+    """Download packages and their dependencies, except the installed ones.
 
     Args:
         packages: names from `PACKAGES`.
@@ -168,7 +168,7 @@ class _Apt:
             archive.unlink()
 
     def _run(self, *command: str, check: bool = True) -> str:
-        """Run a program and return what it wrote to stderr, in one line."""
+        """Run a program and return its stderr, in one line."""
         left = max(self._ends - time.monotonic(), 0)
         try:
             done = subprocess.run(

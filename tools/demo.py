@@ -80,7 +80,7 @@ Try next:
 
 
 class DemoError(Exception):
-    """The demo failed. The message says why, and what to do."""
+    """The demo failed. The message gives the reason and a remedy."""
 
 
 class Steps:
@@ -279,7 +279,7 @@ class DemoReading:
     read: int
     differences: tuple[str, ...]
     picture: str
-    """What `fetchgate top --once` prints while the clients are connected."""
+    """The output of `fetchgate top --once` while the clients are connected."""
 
 
 def read_side_by_side(
@@ -314,7 +314,7 @@ def read_side_by_side(
 
 
 def top(gateway: GatewayProcess) -> str:
-    """Return what `fetchgate top --once` prints for a gateway."""
+    """Return the output of `fetchgate top --once` for a gateway."""
     command = [sys.executable, "-m", "proxy", "top", "--once", "--admin", gateway.admin]
     return subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout
 

@@ -95,7 +95,7 @@ class Prediction:
 
     @classmethod
     def counted(cls, side: Mapping[str, Any]) -> Self:
-        """Read what a gateway counted on the broker's side: `totals` in /state."""
+        """Read the counts of a gateway on the broker's side: `totals` in /state."""
         return cls(
             request_bytes=side["fetch_request_bytes"],
             response_bytes=side["fetch_response_bytes"],

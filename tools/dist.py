@@ -137,10 +137,10 @@ def _python(folder: Path) -> Path:
 
 
 def _run(command: list[str], *, cwd: Path, env: dict[str, str] | None = None) -> str:
-    """Run a program and return what it printed.
+    """Run a program and return its output.
 
     Raises:
-        RuntimeError: it failed. The message has the end of what it wrote.
+        RuntimeError: it failed. The message has the end of its output.
     """
     done = subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, check=False)
     if done.returncode:

@@ -89,7 +89,7 @@ def renew(file: Path, wanted: list[str]) -> None:
 
 
 def wanted_at_run_time(project: dict[str, Any]) -> list[str]:
-    """Return the requirements of the image, from what pyproject.toml says."""
+    """Return the requirements of the image, from pyproject.toml."""
     return [*project["project"]["dependencies"], *project["project"]["optional-dependencies"]["cooperative"]]
 
 

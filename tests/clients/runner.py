@@ -227,7 +227,7 @@ class Run:
         self.wait(lambda run: len(run.of("record")) >= count, f"{count} records", seconds=seconds)
 
     def wait_ends(self, ends: Mapping[Place, int], *, seconds: float = 40) -> None:
-        """Wait until the end of every partition was seen at the offset that ``ends`` gives."""
+        """Wait until every partition has reported its end at its offset in ``ends``."""
 
         def reached(run: Run) -> bool:
             seen = {(line["topic"], line["partition"]): line["offset"] for line in run.of("eof")}

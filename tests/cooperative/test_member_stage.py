@@ -387,7 +387,7 @@ def half_close(connection: Connection) -> None:
 
 
 def answers(request: bytes) -> bytes:
-    """Build a response of which only the correlation id is read."""
+    """Build a response. Only its correlation id is read."""
     return framed(request[8:12] + b"told")
 
 

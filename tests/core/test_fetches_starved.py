@@ -1,4 +1,4 @@
-"""Partitions that a byte limit starves, read_committed: their entries are those of a fetch without a session.
+"""With read_committed, partitions starved by a byte limit have the entries of a fetch without a session.
 
 Section 1.4: if the first batch did not fit, the empty read has no list of aborted transactions.
 """

@@ -177,7 +177,7 @@ def far_broker() -> Broker:
 
 @pytest.fixture(scope="module")
 def place() -> Iterator[Place]:
-    """One broker in the far namespace, with a topic of which few partitions have records."""
+    """Run one broker in the far namespace. Its topic has records in few partitions."""
     with ExitStack() as stack:
         near, far = stack.enter_context(Namespace()), stack.enter_context(Namespace())
         veth(near, far, "wire", [("10.79.0.1/24", "10.79.0.2/24"), ("fd79::1/64", "fd79::2/64")])

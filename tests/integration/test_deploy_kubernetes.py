@@ -109,7 +109,7 @@ def overlay(mode: str) -> tuple[str, Path]:
 
 
 def chart(mode: str, folder: Path) -> tuple[str, Path]:
-    """Give the arguments of kubectl for what the chart renders; what fails open is watched there."""
+    """Return the arguments of kubectl for the rendered chart. There, failing open is watched."""
     if HELM is None:
         pytest.skip("no helm and no Go here")
     values = (f"mode={mode}", *(value for value in EVERYTHING if "podMonitor" not in value), "replicas=1")

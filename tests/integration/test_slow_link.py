@@ -27,7 +27,7 @@ from tools.kafka.raw import RawConnection
 TOPIC, PARTITIONS, BUSY = "slow-link", 60, 3
 BATCHES, RECORDS = 30, 10
 VALUE: Final = 2000
-"""Bytes of a record. All of them need some 1200 segments, of which a dozen is held back."""
+"""Bytes of a record. All records need about 1200 segments. A dozen of them is held back."""
 FETCHES: Final = 4
 SEGMENT: Final = 1448
 """Payload bytes of a TCP segment over Ethernet."""

@@ -158,7 +158,7 @@ def test_records_in_many_chunks(version: int) -> None:
 
 
 def test_records_are_not_copied() -> None:
-    """Trap 52: entries are copied; what belongs to one response is not."""
+    """Trap 52: entries are copied. The other fields belong to one response and are not."""
     session = Session(16, WANTS).establish()
     request = parsed(fetch(16, *WANTS))
     listing = request.listing
@@ -191,7 +191,7 @@ def test_records_are_not_copied() -> None:
 
 @pytest.mark.parametrize("version", [4, 7, 12, 16])
 def test_throttle_time_and_tags_are_the_responses_own(version: int) -> None:
-    """Trap 52: entries are copied; what belongs to one response is not."""
+    """Trap 52: entries are copied. The other fields belong to one response and are not."""
     session = Session(version, WANTS).establish()
     endpoints = (wire.node_endpoints_tag([wire.NodeEndpoint(node_id=2, host="b2", port=9092)]),)
     tags = fetch_response(16, tags=endpoints)[4 + 4 + 1 + 10 + 1 :] if version >= 16 else b""

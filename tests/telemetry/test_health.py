@@ -1,4 +1,4 @@
-"""Reasons that `/readyz` gives, beyond those of the bootstrap and the listeners."""
+"""Reasons of `/readyz`, except the reasons of the bootstrap and the listeners."""
 
 import gc
 import os

@@ -130,7 +130,7 @@ async def follow(where: tuple[str, int], topic: str) -> None:
 
 
 async def run_moved(where: tuple[str, int], count: int, topic: str) -> None:
-    """Have clients follow in windows, between lines on stdin."""
+    """Let clients follow in windows, between lines on stdin."""
     loop = asyncio.get_running_loop()
     print("ready", flush=True)
     while await loop.run_in_executor(None, sys.stdin.readline):

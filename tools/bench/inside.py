@@ -55,7 +55,7 @@ def cool() -> None:
 
 
 class _MemoryTransport(asyncio.Transport):
-    """Keeps what is written. Its socket is not connected."""
+    """Keeps the written bytes. Its socket is not connected."""
 
     def __init__(self, sock: socket.socket) -> None:
         super().__init__({"socket": sock, "peername": _PEER, "sockname": _PEER})

@@ -85,7 +85,7 @@ def measured(stage: BenchStage, rate: int) -> tuple[dict[str, list[LatencyWindow
 
 
 def windows(latencies: Mapping[str, Mapping[str, Any]], cpu: list[float]) -> list[LatencyWindow]:
-    """Join what a consumer printed with the CPU of each window."""
+    """Join the output of a consumer with the CPU of each window."""
     return [
         LatencyWindow(p50=latencies[str(number)]["p50"], p99=latencies[str(number)]["p99"], cpu=spent)
         for number, spent in enumerate(cpu)

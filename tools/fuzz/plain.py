@@ -25,7 +25,7 @@ class Watch:
     """Feeds inputs, and keeps those with findings.
 
     Args:
-        target: what is fed.
+        target: the function that gets the inputs.
         slower: how much slower code is here than usual, since a fuzzer traces it.
     """
 

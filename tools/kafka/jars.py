@@ -39,7 +39,7 @@ def fetch(version: str, *, tools: bool = False) -> Path:
     """Return the folder of a release's jars.
 
     Raises:
-        RuntimeError: the jars could not be fetched. The message gives the errors and what can be done.
+        RuntimeError: the jars could not be fetched. The message gives the errors and a remedy.
     """
     return fetch_as(f"{version}-tools" if tools else version, coordinates(version, tools=tools))
 
@@ -52,7 +52,7 @@ def fetch_as(name: str, wanted: Sequence[str]) -> Path:
         wanted: each as `group:artifact:version`.
 
     Raises:
-        RuntimeError: the jars could not be fetched. The message gives the errors and what can be done.
+        RuntimeError: the jars could not be fetched. The message gives the errors and a remedy.
     """
     folder = cache_folder() / name
     if folder.is_dir():

@@ -20,7 +20,7 @@ def java() -> Path:
     """Return the runtime that FETCHGATE_JAVA names, or else the wheel's. PATH and JAVA_HOME are ignored.
 
     Raises:
-        RuntimeError: there is none. The message says what to do.
+        RuntimeError: there is none. The message gives a remedy.
     """
     if named := os.environ.get("FETCHGATE_JAVA"):
         if _feature(version_of(Path(named))) < OLDEST:

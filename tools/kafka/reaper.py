@@ -50,7 +50,7 @@ def _send(line: str) -> None:
 
 
 def main() -> None:
-    """Read what to watch until the pipe closes, then clean up."""
+    """Read the processes and folders to watch until the pipe closes, then clean up."""
     pids: set[int] = set()
     folders: set[str] = set()
     for line in sys.stdin:

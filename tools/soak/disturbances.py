@@ -260,5 +260,5 @@ class Disturbances:
 
 
 def create(admin: Admin, topic: str, partitions: int) -> None:
-    """Make a topic with three replicas, of which two must have a record."""
+    """Make a topic with three replicas. Two of them must have a record."""
     admin.create_topic(topic, partitions=partitions, replication=3, config=TOPIC_SETTINGS)

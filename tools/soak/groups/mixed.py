@@ -73,7 +73,7 @@ class Plan:
     """Members are killed. If not, they only leave, and join again."""
     gateway_kills: bool = True
     transactions: bool = True
-    """Some records are written in transactions, of which some are aborted."""
+    """Whether some records are written in transactions. Some transactions are aborted."""
     compacted: bool = True
     """There is also a compacted topic."""
     folder: Path | None = None
@@ -274,7 +274,7 @@ class _CommittedPositions:
 
 
 class _Producing:
-    """The written records: plain ones, transactions of which some are aborted, and a compacted topic."""
+    """The written records: plain ones, transactions (some aborted), and a compacted topic."""
 
     def __init__(self, plan: Plan, broker: str, topics: Sequence[str]) -> None:
         self._plan, self._topics = plan, topics
