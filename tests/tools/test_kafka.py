@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from unittest.mock import MagicMock
@@ -318,6 +319,35 @@ def test_free_ports_are_free_and_in_a_row() -> None:
     held = [socket.create_server(("127.0.0.1", first + number)) for number in range(5)]
     for each in held:
         each.close()
+
+
+def test_ports_that_were_just_given_are_not_given_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tools.kafka.ports.LOWEST", 31_600)
+    with ThreadPoolExecutor(8) as threads:
+        rows = [range(first, first + 12) for first in threads.map(free_ports, [12] * 8)]
+    assert len({port for row in rows for port in row}) == 12 * len(rows)
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize(("version", "number"), [("4.3.0", 0), ("4.3.0", 1), ("2.8.2", 0)])
+def test_a_broker_whose_port_is_taken_starts_on_another(
+    version: str, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    try:
+        jars.fetch(version)
+    except RuntimeError as error:
+        pytest.skip(f"no Kafka {version} here: {error}")
+    taken = free_ports(2)
+    rows = [taken]
+    monkeypatch.setattr(
+        "tools.kafka.broker.free_ports", lambda count: rows.pop() if rows else free_ports(count)
+    )
+    with socket.create_server(("127.0.0.1", taken + number)), Broker(version) as broker:
+        assert broker.running
+        assert not {broker.port, broker.controller_port} & {taken, taken + 1}
+        assert broker.folder.exists()
+        broker.restart()
+    assert not broker.folder.exists()
 
 
 def test_kraft_settings(tmp_path: Path) -> None:

@@ -38,8 +38,12 @@ from tools.kafka.sharing import sharing
 from tools.kafka.zookeeper import ZooKeeper
 
 LATEST = "4.3.0"
+PORT_TRIES = 5
+"""How often a broker that chooses its ports starts on others, because somebody took one in between."""
 START_TIMEOUT = 180.0
 """The time limit for a broker to respond. 3 to 6 seconds are usual, many more if all cores are busy."""
+_TAKEN = "Address already in use"
+"""In the log of a broker or a ZooKeeper that can't bind its port."""
 
 
 class Broker:
@@ -78,10 +82,8 @@ class Broker:
         self._options = options
         self._properties = dict(properties or {})
         self._listeners = dict(listeners or {})
-        first = free_ports(2 + len(self._listeners))
-        self.port = port or first
-        self._voters = dict(voters or {node_id: first + 1})
-        self._ports = {name: first + 2 + number for number, name in enumerate(self._listeners)}
+        self._chooses_ports = not port and not voters
+        self._place(port, voters)
         self._cluster_id = cluster_id or new_cluster_id()
         self._broker: JavaProcess | None = None
         self._zookeeper: ZooKeeper | None = None
@@ -143,11 +145,23 @@ class Broker:
     def start(self) -> None:
         """Start it and wait until it is ready.
 
+        The first time, it may move to other ports: another process can take one before the broker binds it.
+
         Raises:
             RuntimeError: it did not start; the message ends with its log.
         """
-        self.launch()
-        self.wait_ready()
+        others = PORT_TRIES if self._chooses_ports and self.folder == Path() else 0
+        while True:
+            try:
+                self.launch()
+                return self.wait_ready()
+            except RuntimeError as error:
+                if not others or _TAKEN not in str(error) or "listeners" in self._properties:
+                    raise
+            others -= 1
+            self.close()
+            self._zookeeper, self.folder = None, Path()
+            self._place()
 
     def launch(self) -> None:
         """Start it without waiting. The first time, prepare its folder.
@@ -207,6 +221,13 @@ class Broker:
             self._zookeeper.close()
         if self.folder != Path():
             shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _place(self, port: int = 0, voters: Mapping[int, int] | None = None) -> None:
+        """Choose the ports that are not given."""
+        first = free_ports(2 + len(self._listeners))
+        self.port = port or first
+        self._voters = dict(voters or {self.node_id: first + 1})
+        self._ports = {name: first + 2 + number for number, name in enumerate(self._listeners)}
 
     @property
     def _uses_zookeeper(self) -> bool:

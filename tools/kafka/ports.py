@@ -6,9 +6,14 @@ Otherwise a client could occupy the port of a broker that restarts.
 import errno
 import random
 import socket
+import threading
+from collections import deque
 
 LOWEST = 15_000
 HIGHEST = 32_000
+_recent: deque[range] = deque(maxlen=64)
+"""The rows that were given last. They are not given again: who asked may not have bound them yet."""
+_lock = threading.Lock()
 
 
 def free_ports(count: int = 1) -> int:
@@ -19,8 +24,12 @@ def free_ports(count: int = 1) -> int:
     """
     for _ in range(1000):
         first = random.randint(LOWEST, HIGHEST - count)  # noqa: S311 - not a secret
-        if all(_is_free(port) for port in range(first, first + count)):
-            return first
+        row = range(first, first + count)
+        with _lock:
+            given = any(row[0] < each.stop and each.start <= row[-1] for each in _recent)
+            if not given and all(map(_is_free, row)):
+                _recent.append(row)
+                return first
     raise RuntimeError(f"no {count} free ports in a row between {LOWEST} and {HIGHEST}")
 
 
