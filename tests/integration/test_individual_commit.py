@@ -1,6 +1,7 @@
 """Members of a cooperative group commit for their own key ranges, with a real broker."""
 
 import asyncio
+import struct
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from itertools import count
@@ -18,12 +19,14 @@ from proxy.cooperative.positions import read_committed
 from tools.gateway import GatewayProcess
 from tools.kafka import Broker
 from tools.kafka.admin import Admin
+from tools.kafka.raw import BodyReader, RawConnection, array, string
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 
 HALF: Final = SPACE // 2
 LANES: Final = ("low" + suffix(((0, HALF - 1),)), "high" + suffix(((HALF, SPACE - 1),)))
 RECORDS: Final = 1_000
+OFFSET_FETCH: Final = 9
 _numbers = count()
 
 
@@ -52,9 +55,24 @@ def topic(broker: Broker) -> str:
     return name
 
 
+def stored(broker: Broker, topic: str) -> tuple[int, bytes]:
+    """Return the committed offset and the metadata that Kafka has.
+
+    confluent-kafka appends a NUL to the metadata that it commits, and reads up to the next NUL. librdkafka's
+    `rd_kafka_committed` appends none, so what another program has committed is followed by garbage.
+    """
+    asked = array([string(topic) + array([struct.pack(">i", 0)])])
+    with RawConnection(broker.host, broker.port) as connection:
+        response = BodyReader(connection.call(OFFSET_FETCH, 2, string("billing") + asked))
+    assert (response.int32(), response.string(), response.int32(), response.int32()) == (1, topic, 1, 0)
+    offset, metadata = response.int64(), response.read(response.int16())
+    assert (response.int16(), response.int16(), response.left) == (0, 0, 0)
+    return offset, metadata
+
+
 class Client(Protocol):
     def commit(self, topic: str, offset: int, metadata: str = "") -> None: ...
-    def committed(self, topic: str) -> tuple[int, str]: ...
+    def committed(self, topic: str) -> int: ...
     def close(self) -> None: ...
 
 
@@ -79,15 +97,22 @@ class Librdkafka:
             if each.error is not None:
                 raise KafkaException(each.error)
 
-    def committed(self, topic: str) -> tuple[int, str]:
+    def committed(self, topic: str) -> int:
+        return self._found(topic).offset
+
+    def metadata(self, topic: str) -> str:
+        """Return what this client has committed beside the offset. See `stored` for what others have."""
+        return self._found(topic).metadata or ""
+
+    def _found(self, topic: str) -> TopicPartition:
         (found,) = self.consumer.committed([TopicPartition(topic, 0)], timeout=20)
         if found.error is not None:
             raise KafkaException(found.error)
-        return found.offset, found.metadata or ""
+        return found
 
     def read(self, topic: str, wanted: int, offset: int | None = None) -> list[int]:
         """Read this many records from the committed offset on, or from another one."""
-        start = self.committed(topic)[0] if offset is None else offset
+        start = self.committed(topic) if offset is None else offset
         self.consumer.assign([TopicPartition(topic, 0, start)])
         got: list[int] = []
         while len(got) < wanted:
@@ -121,9 +146,9 @@ class Aiokafka:
 
         self.loop.run_until_complete(commit())
 
-    def committed(self, topic: str) -> tuple[int, str]:
-        place = AioPartition(topic, 0)
-        return self.loop.run_until_complete(self.consumer.committed(place)), ""
+    def committed(self, topic: str) -> int:
+        offset: int = self.loop.run_until_complete(self.consumer.committed(AioPartition(topic, 0)))
+        return offset
 
     def close(self) -> None:
         self.loop.run_until_complete(self.consumer.stop())
@@ -147,21 +172,22 @@ def test_each_reads_its_own_offset_and_kafka_has_the_lowest(
     ):
         low.commit(topic, 500, "mine")
         high.commit(topic, 300)
-        assert (low.committed(topic)[0], high.committed(topic)[0]) == (500, 300)
+        assert (low.committed(topic), high.committed(topic)) == (500, 300)
         low.commit(topic, 600)
-        assert (low.committed(topic)[0], high.committed(topic)[0]) == (600, 300)
+        assert (low.committed(topic), high.committed(topic)) == (600, 300)
+    offset, metadata = stored(broker, topic)
+    assert offset == 300
     with closing(Librdkafka(broker.address, "plain")) as plain:
-        offset, metadata = plain.committed(topic)
-        assert offset == 300
-        positions = read_committed(offset, metadata).positions
-        assert (positions.at(0), positions.at(HALF - 1), positions.at(HALF)) == (600, 600, 300)
+        assert plain.committed(topic) == offset
+    positions = read_committed(offset, metadata.decode("ascii")).positions
+    assert (positions.at(0), positions.at(HALF - 1), positions.at(HALF)) == (600, 600, 300)
 
 
 def test_what_the_application_says_beside_its_offset_comes_back(gateway: GatewayProcess, topic: str) -> None:
     """Case 27."""
     with closing(Librdkafka(gateway.address, LANES[0])) as low:
         low.commit(topic, 5, "what I was doing; äöü")
-        assert low.committed(topic) == (5, "what I was doing; äöü")
+        assert (low.committed(topic), low.metadata(topic)) == (5, "what I was doing; äöü")
 
 
 def owned(lane: int) -> list[int]:
@@ -183,7 +209,7 @@ def test_an_idle_lane_does_not_hold_the_offset(broker: Broker, gateway: GatewayP
         high.consumer.poll(1)
         low.consumer.poll(1)
         high.commit(topic, owned(1)[-1] + 1)
-        assert plain.committed(topic)[0] == RECORDS
+        assert plain.committed(topic) == RECORDS
 
 
 def test_the_owner_reads_again(gateway: GatewayProcess, topic: str) -> None:
@@ -191,7 +217,7 @@ def test_the_owner_reads_again(gateway: GatewayProcess, topic: str) -> None:
     with closing(Librdkafka(gateway.address, LANES[0])) as low:
         low.commit(topic, 500)
         low.commit(topic, 100)
-        assert low.committed(topic)[0] == 100
+        assert low.committed(topic) == 100
         assert low.read(topic, 5)[0] == next(number for number in owned(0) if number >= 100)
 
 
@@ -209,8 +235,8 @@ def test_the_first_commit_loses_no_record_of_an_idle_member(
         high.committed(topic)
         low.read(topic, 100, start)
         low.commit(topic, 700)
-        assert high.committed(topic)[0] <= first[0]
-        assert low.committed(topic)[0] == 700
+        assert high.committed(topic) <= first[0]
+        assert low.committed(topic) == 700
 
 
 def test_a_gateway_that_begins_anew_knows_all_from_kafka(broker: Broker, topic: str) -> None:
@@ -220,10 +246,10 @@ def test_a_gateway_that_begins_anew_knows_all_from_kafka(broker: Broker, topic: 
             for lane, client_id in enumerate(LANES):
                 with closing(Librdkafka(gateway.address, client_id)) as member:
                     if turn:
-                        assert member.committed(topic)[0] == 100 * turn + 10 * lane
+                        assert member.committed(topic) == 100 * turn + 10 * lane
                     member.commit(topic, 100 * (turn + 1) + 10 * lane)
     with closing(Librdkafka(broker.address, "plain")) as plain:
-        assert plain.committed(topic)[0] == 300
+        assert plain.committed(topic) == 300
         assert plain.read(topic, RECORDS - 300) == list(range(300, RECORDS))
 
 
@@ -243,9 +269,9 @@ def test_lanes_that_are_cut_anew_read_nothing_twice(gateway: GatewayProcess, top
         ]
         assert member.read(topic, len(expected)) == expected
         member.commit(topic, 400)
-        assert member.committed(topic)[0] == 400
+        assert member.committed(topic) == 400
     with closing(Librdkafka(gateway.address, LANES[0])) as low:
-        assert low.committed(topic)[0] == 500
+        assert low.committed(topic) == 500
 
 
 def test_who_may_not_commit_is_told_why(gateway: GatewayProcess, topic: str) -> None:
@@ -272,7 +298,7 @@ def test_members_at_one_time_lose_no_commit(gateway: GatewayProcess, topic: str)
                 )
         for lane, member in enumerate(members):
             member.commit(topic, 500 + lane)
-        assert [member.committed(topic)[0] for member in members] == [500 + lane for lane in range(8)]
+        assert [member.committed(topic) for member in members] == [500 + lane for lane in range(8)]
     finally:
         for member in members:
             member.close()
