@@ -8,6 +8,8 @@ import termios
 from contextlib import suppress
 from typing import Final
 
+from proxy.protocol.primitives import Buffer
+
 RECEIVE_BYTES: Final = 262_144
 """The largest number of bytes in one read. asyncio uses this size, uvloop a slightly smaller one."""
 WRITE_HIGH_WATER: Final = 262_144
@@ -41,6 +43,11 @@ class Endpoint:
         self.transport = transport
         self.joins_writes = not transport.can_write_eof()
         transport.set_write_buffer_limits(high=WRITE_HIGH_WATER)
+
+    def write(self, pieces: list[Buffer]) -> None:
+        """Write these bytes. If the socket is closing, they are dropped."""
+        if self.transport is not None and not self.transport.is_closing():
+            self.transport.writelines([b"".join(pieces)] if self.joins_writes else pieces)
 
     def pause(self) -> None:
         """Stop reading the socket."""

@@ -361,11 +361,6 @@ class Link:
             if done < len(data):
                 self.core.receive_broker(data[done:], now)
                 self.pump()
-                if self.core.responses_wait:
-                    self.broker.hold(CORE)
-                    self._continue()
-                if self.core.buffered or self._buffered[0]:
-                    self.report_buffered()
         except Exception as error:  # noqa: BLE001 - as for the client
             self._fail(error)
         self.measured.responses.append(monotonic() - now)
@@ -378,8 +373,7 @@ class Link:
                 only after the client's handshake.
         """
         self.broker.transport = None
-        if self.phase < LinkPhase.FINISHED:
-            self._run_core(self.core.broker_ended)
+        self._run_core(self.core.broker_ended)
         if self.phase is LinkPhase.OPEN and isinstance(error, ssl.SSLError):
             self._host.unreachable(self.node_id, f"{self.broker_address}: {reason_of(error)}", error)
         if self.phase is LinkPhase.OPEN:
@@ -395,15 +389,15 @@ class Link:
     # -- both ----------------------------------------------------------------------------------------------
 
     def pump(self) -> None:
-        """Write what the core has due, report its events, and act on its state."""
+        """Write what the core has due, report its events, and act on its state.
+
+        Call this after each call of the core. Nothing else acts on what the core says after such a call.
+        """
         core, client, broker = self.core, self.client, self.broker
         if core.to_broker and broker.transport is not None:
-            due = core.drain_broker()
-            broker.transport.writelines([b"".join(due)] if broker.joins_writes else due)
+            broker.write(core.drain_broker())
         if core.to_client:
-            due = core.drain_client()
-            if client.transport is not None and not client.transport.is_closing():
-                client.transport.writelines([b"".join(due)] if client.joins_writes else due)
+            client.write(core.drain_client())
         if core.events:
             self._report(core.drain_events())
         if core.reads_client is self._core_holds:
@@ -411,8 +405,13 @@ class Link:
             (client.hold if self._core_holds else client.release)(CORE)
             if self._client_ended and not self._core_holds and self.phase is _OPEN:
                 self.client_ended()
-        if self._core_holds:
+        if responses_wait := core.responses_wait:
+            broker.hold(CORE)
+        elif broker.holds & CORE:
+            broker.release(CORE)
+        if responses_wait or self._core_holds:
             self._continue()
+        if self._core_holds or core.buffered or self._buffered[0]:
             self.report_buffered()
         if core.fault is not None:
             self._end_by(core.fault)
@@ -433,11 +432,7 @@ class Link:
     def _go_on(self) -> None:
         """Process more of the received bytes."""
         self._continues = False
-        if self.phase < LinkPhase.FINISHED:
-            self._run_core(self._step)
-            if self.core.buffered or self._buffered[0]:
-                self.report_buffered()
-            self._continue()
+        self._run_core(self._step)
 
     def _step(self) -> None:
         core, now = self.core, monotonic()
@@ -445,30 +440,29 @@ class Link:
             core.go_on(now)
             if monotonic() - now >= STEP_SECONDS:
                 break
-        if not core.responses_wait:
-            self.broker.release(CORE)
 
     def brokers_opened(self, node_ids: frozenset[int]) -> None:
         """Send the responses that wait for the listeners of these brokers."""
-        if self.phase < LinkPhase.FINISHED:
-            self._run_core(partial(self.core.brokers_opened, node_ids))
-            self.report_buffered()
+        self._run_core(partial(self.core.brokers_opened, node_ids))
 
     def _wake(self) -> None:
         """Write bytes that another link made due: at once, before a byte goes by the steady path."""
-        if self.phase < LinkPhase.FINISHED:
-            self._run_core(self.report_buffered)
+        self._run_core(self.report_buffered)
 
     def _alarm(self, at: float) -> None:
         alarm(self._host.loop, at, partial(self._tick, at))
 
     def _tick(self, at: float) -> None:
         """Let the core do its timed work. Timers may be early by a fraction of a millisecond."""
-        if self.phase < LinkPhase.FINISHED:
-            self._run_core(partial(self.core.tick, max(at, monotonic())))
+        self._run_core(partial(self.core.tick, max(at, monotonic())))
 
     def _run_core(self, call: Callable[[], None]) -> None:
-        """Call the core with something other than bytes, and act on the result."""
+        """Call the core with something other than bytes, and act on the result.
+
+        Once both sockets are closing, do nothing.
+        """
+        if self.phase >= LinkPhase.FINISHED:
+            return
         try:
             call()
             self.pump()
@@ -590,10 +584,10 @@ class Link:
         if self.phase is not LinkPhase.OPEN and not self._half_closed:
             return ""
         self._note_progress(now)
-        silent = idle > 0 and now - self.active_at >= idle
-        full = self.client.holds & CORE and self.core.status().full
+        status, silent = self.core.status(), idle > 0 and now - self.active_at >= idle
+        full = self.client.holds & CORE and status.full
         if self._half_closed or self._left or full:
-            wait = self.core.status().longest_wait
+            wait = status.longest_wait
             if full:
                 wait = min(wait, HALF_CLOSED_SECONDS)
             waited = now - self.active_at >= wait + HALF_CLOSED_SECONDS
@@ -602,9 +596,9 @@ class Link:
             return NOT_READING if silent else ""
         if self.client.holds:
             return ""
-        if not self.core.status().begun:
+        if not status.begun:
             return NO_REQUEST if handshake and now - self.opened_at >= handshake else ""
-        return IDLE if silent and not self.core.status().busy else ""
+        return IDLE if silent and not status.busy else ""
 
     def _note_progress(self, now: float) -> None:
         client = self.client.transport
@@ -661,16 +655,6 @@ class Link:
                 return None
             due_at = max(due_at, self.active_at)  # the broker does not read the rest
         return None if unread(broker.transport) else due_at
-
-    @property
-    def client_holds(self) -> int:
-        """The reasons why the client is not read: bits of `HOLDS`."""
-        return self.client.holds
-
-    @property
-    def broker_holds(self) -> int:
-        """The reasons why the broker is not read: bits of `HOLDS`."""
-        return self.broker.holds
 
     @property
     def log_fields(self) -> dict[str, object]:

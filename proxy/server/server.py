@@ -364,9 +364,9 @@ class Server:
                 with_broker.outstanding += link.core.status().outstanding
                 late = now - (link.late_since(now) or now)
                 with_broker.oldest_seconds = max(with_broker.oldest_seconds, late)
-            paused["client", "broker_full"] += link.client_holds & PEER_FULL != 0
-            paused["broker", "client_full"] += link.broker_holds & PEER_FULL != 0
-            paused["broker", "budget"] += link.broker_holds & BUDGET != 0
+            paused["client", "broker_full"] += link.client.holds & PEER_FULL != 0
+            paused["broker", "client_full"] += link.broker.holds & PEER_FULL != 0
+            paused["broker", "budget"] += link.broker.holds & BUDGET != 0
         process = ServingProcess(
             number=self.shared.number,
             pid=os.getpid(),

@@ -281,7 +281,7 @@ def _connection(link: Link) -> dict[str, Any]:
         "session_epoch": status.session_epoch,
         "session_partitions": status.session_partitions,
         "held_bytes": core.buffered,
-        "not_read": {"client": list(_names(link.client_holds)), "broker": list(_names(link.broker_holds))},
+        "not_read": {"client": list(_names(link.client.holds)), "broker": list(_names(link.broker.holds))},
         "last_event": link.last_event,
         "last_error": link.last_error,
         **_tally(core.tally),

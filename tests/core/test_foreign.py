@@ -327,7 +327,7 @@ def test_a_client_of_a_wire_reads_when_it_likes() -> None:
         ):
             socket_of(writer).pause_reading()
             writer.write(HTTP)
-            await until(lambda: gate.server.links and link_of(gate).client_holds & OWN_FULL)
+            await until(lambda: gate.server.links and link_of(gate).client.holds & OWN_FULL)
             assert not overdue_later(gate)
             socket_of(writer).resume_reading()
             assert await reader.read() == flood

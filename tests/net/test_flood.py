@@ -90,7 +90,7 @@ def test_what_the_gateway_answers_itself_leaves_turns_to_others(
             most = max(after - before for before, after in pairwise(answered))
             assert 0 < most <= 2 * AT_ONCE * each
             assert len(answered) > MANY * size / (1 << 18)
-            await until(lambda: link.client_holds == 0)
+            await until(lambda: link.client.holds == 0)
 
     run(scene(), plain=plain)
 
@@ -121,7 +121,7 @@ def test_what_waits_is_counted(plain: bool) -> None:
         async with _route() as (cluster, gate, reader, writer, link):
             cluster.others = lambda _: b""
             writer.write(_requests(ApiKey.HEARTBEAT, 0))
-            await until(lambda: link.client_holds & CORE and not link.core.goes_on)
+            await until(lambda: link.client.holds & CORE and not link.core.goes_on)
             assert gate.server.budget.total >= MAX_IN_FLIGHT * REQUEST_BYTES
             cluster.writers[-1].transport.abort()
             assert await reader.read(-1) == b""
@@ -141,7 +141,7 @@ def test_requests_that_came_before_the_broker_was_connected_are_bounded_too() ->
             cluster.others = lambda _: ERROR
             writer.write(struct.pack(">ihhih", 10, ApiKey.HEARTBEAT, 0, 0, -1) * MANY)
             await reader.readexactly(10 * MANY)
-            assert link_of(gate).client_holds == 0
+            assert link_of(gate).client.holds == 0
 
     run(scene())
 
@@ -188,11 +188,11 @@ async def _held(
         cluster.others = lambda _: b""
         if reads:
             writer.write(_requests(ApiKey.HEARTBEAT, 0))
-            await until(lambda: link.client_holds & CORE and not link.core.goes_on)
+            await until(lambda: link.client.holds & CORE and not link.core.goes_on)
         else:
             socket_of(cluster.writers[-1]).pause_reading()
             writer.write(request(ApiKey.PRODUCE, 3, 1, struct.pack(">hhi", -1, 1, 1000) + bytes(20_000_000)))
-            await until(lambda: link.client_holds & PEER_FULL)
+            await until(lambda: link.client.holds & PEER_FULL)
         yield gate, cluster, writer, link
 
 
@@ -292,6 +292,6 @@ def test_within_tls_all_is_answered_in_order(plain: bool, api_key: int, version:
             writer.write(_requests(api_key, version))
             for number in range(MANY):
                 assert (await frame(reader))[:4] == number.to_bytes(4)
-            await until(lambda: link_of(gate).client_holds == 0)
+            await until(lambda: link_of(gate).client.holds == 0)
 
     run(scene(), plain=plain)

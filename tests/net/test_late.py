@@ -80,7 +80,7 @@ def test_what_the_gateway_does_not_read_is_not_late() -> None:
             link = link_of(gate)
             await until(lambda: link.core.status().outstanding)
             link.wait_for_budget(True)
-            assert link.broker_holds == BUDGET
+            assert link.broker.holds == BUDGET
             assert not _late(link)
             cluster.writers[-1].write(response(2, b"\0\0"))
             await cluster.writers[-1].drain()
@@ -100,7 +100,7 @@ def test_half_a_request_is_late_only_if_the_broker_does_not_read_it() -> None:
             assert not _late(link), "the client has not sent the rest"
             cast("asyncio.Transport", cluster.writers[-1].transport).pause_reading()
             writer.write(whole[100:])
-            await until(lambda: link.client_holds)
+            await until(lambda: link.client.holds)
             due = link.late_since(monotonic() + LATER)
             assert due is not None
             assert due >= link.active_at

@@ -207,7 +207,7 @@ def test_a_client_that_does_not_read_holds_back_its_broker_alone(plain: bool) ->
         ):
             socket_of(writer).pause_reading()
             writer.write(b"flood")
-            await until(lambda: gate.server.links and link_of(gate).broker_holds == PEER_FULL)
+            await until(lambda: gate.server.links and link_of(gate).broker.holds == PEER_FULL)
             link = link_of(gate)
             assert link.client.transport is not None
             assert link.client.transport.get_write_buffer_size() <= WRITE_HIGH_WATER + RECEIVE_BYTES
@@ -216,7 +216,7 @@ def test_a_client_that_does_not_read_holds_back_its_broker_alone(plain: bool) ->
                 assert await other_reader.readexactly(5) == b"hello"
             socket_of(writer).resume_reading()
             assert await reader.readexactly(50_000_000) == bytes(50_000_000)
-            assert link.broker_holds == 0
+            assert link.broker.holds == 0
 
     run(scene(), plain=plain)
 
@@ -233,13 +233,13 @@ def test_a_broker_that_does_not_read_holds_back_its_client() -> None:
             await until(lambda: broker.open and link_of(gate).has_broker)
             socket_of(broker.writers[0]).pause_reading()
             writer.write(bytes(50_000_000))
-            await until(lambda: link_of(gate).client_holds == PEER_FULL)
+            await until(lambda: link_of(gate).client.holds == PEER_FULL)
             link = link_of(gate)
             assert link.broker.transport is not None
             assert link.broker.transport.get_write_buffer_size() <= WRITE_HIGH_WATER + RECEIVE_BYTES
             socket_of(broker.writers[0]).resume_reading()
             await until(lambda: len(broker.received) >= 50_000_000)
-            await until(lambda: link.client_holds == 0)
+            await until(lambda: link.client.holds == 0)
 
     run(scene())
 
@@ -256,7 +256,7 @@ def test_a_core_that_has_enough_holds_back_its_client() -> None:
             link, core = link_of(gate), _wire(gate)
             core.reads_client = False
             link.pump()
-            assert link.client_holds == CORE
+            assert link.client.holds == CORE
             writer.write(b"b")
             await asyncio.sleep(0.05)
             assert not broker.received.endswith(b"b")
@@ -285,7 +285,7 @@ def test_over_the_budget_a_second_holder_waits_until_the_first_is_through() -> N
             first.report_buffered()
             cast("Wire", second.core).buffered = 300
             second.report_buffered()
-            assert (first.broker_holds, second.broker_holds) == (0, BUDGET)
+            assert (first.broker.holds, second.broker.holds) == (0, BUDGET)
 
             writer.write(b"a")
             other_writer.write(b"b")
@@ -321,7 +321,7 @@ def test_an_expanded_response_that_a_client_does_not_take_counts_as_held() -> No
             socket_of(writer).pause_reading()
             core.to_client.append(bytes(40_000_000))
             link.pump()
-            assert link.broker_holds == PEER_FULL
+            assert link.broker.holds == PEER_FULL
             assert gate.server.budget.total > 20_000_000
             assert gate.server.budget.over
             socket_of(writer).resume_reading()

@@ -77,7 +77,7 @@ def test_clients_that_never_read_take_little_each_and_are_counted() -> None:
             _not_reading(gate, CLIENTS),
         ):
             await until(
-                lambda: sum(link.broker_holds & PEER_FULL > 0 for link in gate.server.links) == CLIENTS
+                lambda: sum(link.broker.holds & PEER_FULL > 0 for link in gate.server.links) == CLIENTS
             )
             in_process = sum(map(_kept, gate.server.links))
             assert gate.server.budget.total >= in_process
@@ -184,7 +184,7 @@ def test_a_client_whose_response_fits_below_the_high_water_mark_is_counted_at_th
             while not _kept(link):
                 broker.writers[0].write(bytes(100_000))
                 await asyncio.sleep(0.005)
-            assert not link.broker_holds
+            assert not link.broker.holds
             link.look_after()
             assert gate.server.budget.total >= _kept(link) > 0
 

@@ -250,7 +250,7 @@ def test_0_is_no_limit_of_time() -> None:
     async def scene() -> None:
         options = {"idle_timeout": "0", "handshake_timeout": "0"}
         async with _served(**options) as (gate, _), client(gate.listen.port) as (reader, writer):
-            await until(lambda: gate.server.links and not link_of(gate).client_holds)
+            await until(lambda: gate.server.links and not link_of(gate).client.holds)
             assert not overdue_later(gate)
             writer.write(request(LIST_GROUPS, 0, 1))
             assert await frame(reader) == (1).to_bytes(4) + b"groups"

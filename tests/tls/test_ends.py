@@ -61,14 +61,14 @@ def test_a_client_that_does_not_read_holds_back_its_broker(keys: Keys, plain: bo
         ):
             socket_of(writer).pause_reading()
             writer.write(b"flood")
-            await until(lambda: gate.server.links and link_of(gate).broker_holds == PEER_FULL)
+            await until(lambda: gate.server.links and link_of(gate).broker.holds == PEER_FULL)
             link = link_of(gate)
             assert link.client.transport is not None
             # TLS adds 22 bytes to a record of 16 KiB.
             assert link.client.transport.get_write_buffer_size() <= 1.01 * (WRITE_HIGH_WATER + RECEIVE_BYTES)
             socket_of(writer).resume_reading()
             assert await reader.readexactly(len(flood)) == flood
-            assert link.broker_holds == 0
+            assert link.broker.holds == 0
 
     run(scene(), plain=plain)
 
@@ -84,13 +84,13 @@ def test_a_broker_that_does_not_read_holds_back_its_client(keys: Keys, plain: bo
             await until(lambda: broker.open and link_of(gate).has_broker)
             socket_of(broker.writers[0]).pause_reading()
             writer.write(bytes(25_000_000))
-            await until(lambda: link_of(gate).client_holds == PEER_FULL)
+            await until(lambda: link_of(gate).client.holds == PEER_FULL)
             link = link_of(gate)
             assert link.broker.transport is not None
             assert link.broker.transport.get_write_buffer_size() <= 1.01 * (WRITE_HIGH_WATER + RECEIVE_BYTES)
             socket_of(broker.writers[0]).resume_reading()
             await until(lambda: len(broker.received) == 25_000_000)
-            await until(lambda: link.client_holds == 0)
+            await until(lambda: link.client.holds == 0)
 
     run(scene(), plain=plain)
 
