@@ -185,6 +185,8 @@ def test_a_worker_that_dies_takes_its_own_clients_alone_and_another_takes_its_pl
             gate._slots[0], gate._slots[1] = 3, 2
             os.kill(before["workers"][0]["pid"], signal.SIGKILL)
             await until(lambda: gate.status().problems == ["worker 1 is not running yet"])
+            ended = "worker 1 ended by signal 9; its clients must reconnect"
+            await until(lambda: ended in [kept.text for kept in gate.process.events])  # it has exited
             assert gate.status().slots_used == 2, "what it held is free"
             left = await asyncio.gather(*(_still_served(each) for each in clients))
             assert sorted(left) == [False, False, True, True]
@@ -194,9 +196,7 @@ def test_a_worker_that_dies_takes_its_own_clients_alone_and_another_takes_its_pl
             assert [worker["connections"] for worker in after["workers"]] == [2, 2]
             assert after["workers"][0]["pid"] != before["workers"][0]["pid"]
             assert after["connections_accepted"] == 6, "what it counted is kept"
-            assert "worker 1 ended by signal 9; its clients must reconnect" in [
-                event["text"] for event in after["events"]
-            ]
+            assert ended in [event["text"] for event in after["events"]]
 
     run(scene())
 
