@@ -7,7 +7,7 @@ from proxy.core.connection import BrokerInfo, Common, Connection
 from proxy.core.eligibility import SessionLimits
 
 _BROKER = {each.name for each in fields(BrokerInfo)}
-_OWN = {"host", "steady"}
+_OWN = {"host", "fast"}
 
 
 class Asked(Connection):

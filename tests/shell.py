@@ -18,10 +18,11 @@ import uvloop
 from proxy.config import Config, load
 from proxy.core.broker_versions import BrokerVersions
 from proxy.core.connection import Connection
+from proxy.core.connection_state import ConnectionState
 from proxy.core.eligibility import SessionLimits
 from proxy.core.events import Event, Fault, SessionClosed, Tally
+from proxy.core.fast_path import FastPath
 from proxy.core.histograms import Measured
-from proxy.core.steady import Steady
 from proxy.net import bootstrap, resolve
 from proxy.net.link import Link
 from proxy.protocol.api import ApiKey
@@ -141,6 +142,12 @@ async def until(true: Callable[[], object]) -> None:
             await asyncio.sleep(0.005)
 
 
+def _nothing_passes() -> FastPath:
+    limits = SessionLimits(max_sessions=0)
+    state = ConnectionState(limits, Measured(), foreign=False, request_budget=None)
+    return FastPath(state, max_request_bytes=1 << 20, on=False)
+
+
 @dataclass
 class Wire:
     """A core without Kafka. Bytes pass both ways. `closing` is sent when its session is closed."""
@@ -165,11 +172,7 @@ class Wire:
     wire: bool = False
     has_ended: bool = False
     fault: Fault | None = None
-    steady: Steady = field(
-        default_factory=lambda: Steady(
-            SessionLimits(max_sessions=0), Measured(), max_request_bytes=1 << 20, on=False
-        )
-    )
+    fast_path: FastPath = field(default_factory=_nothing_passes)
     client_id: str = "t"
     software_name: str = ""
     software_version: str = ""

@@ -47,7 +47,7 @@ class Twin:
             options["request_budget"].total = budget.total
         if (versions := options.get("versions")) is not None:
             _, options["versions"] = _VERSIONS.setdefault(id(versions), (versions, BrokerVersions()))
-        self._off = connect(sessions=self._others, measured=self._measured[1], steady=False, **options)
+        self._off = connect(sessions=self._others, measured=self._measured[1], fast=False, **options)
         self._to_client: list[Buffer] = []
         self._to_broker: list[Buffer] = []
         self._events: list[Event] = []
@@ -71,7 +71,7 @@ class Twin:
     def receive_client(self, data: bytes, now: float) -> None:
         """Process bytes like the link: the fast path comes first."""
         self._mirror()
-        done, out = self._on.steady.request(data, now)
+        done, out = self._on.fast_path.request(data, now)
         self.passed += done == len(data) > 0
         self._to_broker += [out] if out else []
         if done < len(data) or not data:
@@ -89,7 +89,7 @@ class Twin:
     def receive_broker(self, data: bytes, now: float) -> None:
         """Process bytes like `receive_client`."""
         self._mirror()
-        done, out = self._on.steady.response(data, now, now)
+        done, out = self._on.fast_path.response(data, now, now)
         self.passed += done == len(data) > 0
         self._to_client += [out] if out else []
         if done < len(data):
@@ -176,7 +176,7 @@ class Twin:
 
 
 class Joining(Twin):
-    """The first core gets the broker's bytes as `Steady.join` returns them, and the second one as they
+    """The first core gets the broker's bytes as `FastPath.join` returns them, and the second one as they
     arrive. While the first one keeps the beginning of a response, the second one may be ahead of it.
     """
 
@@ -188,10 +188,10 @@ class Joining(Twin):
     def receive_broker(self, data: bytes, now: float) -> None:
         """Process bytes like the link."""
         self._mirror()
-        steady = self._on.steady
-        joined = steady.join(data, now)
+        fast_path = self._on.fast_path
+        joined = fast_path.join(data, now)
         self.kept += not joined
-        done, out = steady.response(joined, steady.began, now)
+        done, out = fast_path.response(joined, fast_path.began, now)
         self.passed += done == len(joined) > 0
         self._to_client += [out] if out else []
         if done < len(joined):

@@ -229,7 +229,7 @@ class MemberStage(Stage):
             if (used := self._names(client_id)) is not None:
                 return used
             self._state.grouped, self._state.has_lane = True, self._identity.has_lane or not client_id
-            self._state.steady.stop()
+            self._state.plans.stop()
         return self._process(_Request(size, name_end, api_key, version), data)
 
     def _names(self, client_id: bytes) -> int | None:

@@ -42,6 +42,7 @@ class BrokerSide:
             state.foreign = False
             state.response_size = len(data)
             state.meter.began = state.now
+            expected[0].handler = expected[0].handler.begin(expected[0])
             self._response(expected[0], data, last=True)
             return
         responses.feed(data)
@@ -51,8 +52,6 @@ class BrokerSide:
                 if not left_at_once:
                     return
                 left_at_once -= 1
-                if not expected:
-                    state.take_over()
                 if not expected and state.stream is not _FRAMES:
                     state.to_client.append(responses.rest())
                     return
@@ -100,6 +99,7 @@ class BrokerSide:
             state.foreign = False
             state.from_broker.left = state.response_size = LENGTH_BYTES + length
             state.meter.began = state.now
+            expected[0].handler = expected[0].handler.begin(expected[0])
             return True
         return False
 

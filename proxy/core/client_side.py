@@ -17,6 +17,7 @@ from proxy.core.fetches import Fetches
 from proxy.core.histograms import NO_RESPONSE_TIME
 from proxy.core.in_flight import AT_ONCE, FORWARD, MAX_IN_FLIGHT, InFlight
 from proxy.core.peers import SASL
+from proxy.core.plans import MAX_PREFIX
 from proxy.core.requests import (
     GROUP_SECONDS,
     MAX_FETCH_REQUEST,
@@ -27,7 +28,6 @@ from proxy.core.requests import (
     readable,
 )
 from proxy.core.responses import ForwardFetch, Rewriting
-from proxy.core.steady import MAX_PREFIX
 from proxy.protocol import api_versions
 from proxy.protocol.api import (
     LENGTH_BYTES,
@@ -292,7 +292,7 @@ class ClientSide:
         state.forwarding = request if answered and left else None
         if not self._stops_framing(request) and self._repeats(request):
             with suppress(ProtocolError):
-                state.steady.learn(request, decisive(data), answered=answered)
+                state.plans.learn(request, decisive(data), answered=answered)
         if not left:
             state.phase = Phase.OPEN
         return len(data)
@@ -374,7 +374,7 @@ class ClientSide:
         return wait
 
     def _repeats(self, request: InFlight) -> bool:
-        """Whether the next request like this one may pass by the steady path."""
+        """Whether a plan may be made of a request."""
         if request.api_key == ApiKey.PRODUCE:
             return all(stage.repeats(request.api_key, request.version) for stage in self._state.stages)
         return request.handler.forwards and request.api_key not in _UNLEARNT
@@ -385,7 +385,7 @@ class ClientSide:
             self._state.client_id, software = read_client_names(frame, version)
         except ProtocolError:
             return
-        self._state.steady.forget_fetch()  # sessions may be off for a client of this name
+        self._state.plans.forget_fetch()  # sessions may be off for a client of this name
         if software is not None:
             self.software_name, self.software_version = software.name, software.version
         self._state.events.append(

@@ -18,6 +18,7 @@ from proxy.core.connection_state import ConnectionState, Phase, Stream
 from proxy.core.connection_status import ConnectionStatus
 from proxy.core.eligibility import SessionLimits
 from proxy.core.events import Event, Fault, Tally
+from proxy.core.fast_path import FastPath
 from proxy.core.fetch_responses import FetchResponses
 from proxy.core.fetches import Fetches
 from proxy.core.follow import LeaderRetry
@@ -26,9 +27,9 @@ from proxy.core.in_flight import MAX_IN_FLIGHT
 from proxy.core.leaders import Leaders
 from proxy.core.max_fetch_bytes import MaxFetchBytes
 from proxy.core.peers import Siblings
+from proxy.core.plans import SessionPlan
 from proxy.core.responses import Rewriting
 from proxy.core.stage import Stage
-from proxy.core.steady import Steady
 from proxy.fetch_manager.manager import FetchManager
 from proxy.protocol.addresses import Resolve
 from proxy.protocol.primitives import Buffer
@@ -93,7 +94,7 @@ class Connection:
 
     | | |
     |---|---|
-    | `steady` | asked first about the bytes of either side |
+    | `fast_path` | asked first about the bytes of either side |
     | `receive_client`, `receive_broker`, `go_on` | bytes in, and more of those that wait (`goes_on`) |
     | `client_ended`, `broker_ended`, `brokers_opened`, `tick` | what else happens; `attach` before all |
     | `close_session`, then `ended` | the end; `hand_over` to another worker |
@@ -107,7 +108,7 @@ class Connection:
         common: what else these share.
         broker: the broker.
         host: the client's.
-        steady: false in tests: the core sees all bytes, also those that would take the fast path.
+        fast: false in tests: nothing takes the fast path.
     """
 
     __slots__ = (
@@ -121,8 +122,8 @@ class Connection:
         "_state",
         "_versions",
         "events",
+        "fast_path",
         "following",
-        "steady",
         "to_broker",
         "to_client",
     )
@@ -135,13 +136,11 @@ class Connection:
         common: Common = _ALONE,
         broker: BrokerInfo = _UNKNOWN,
         host: str = "",
-        steady: bool = True,
+        fast: bool = True,
     ) -> None:
         measured, max_request_bytes = broker.measured or Measured(), common.max_request_bytes
-        self.steady = Steady(sessions, measured, max_request_bytes=max_request_bytes, on=steady)
-        """Asked first: the core gets only the bytes that do not pass there."""
         state = ConnectionState(
-            self.steady,
+            sessions,
             measured,
             foreign=common.maybe_not_kafka,
             request_budget=common.request_budget,
@@ -149,6 +148,8 @@ class Connection:
             broker=broker.name,
         )
         self._state, self._responses = state, state.responses
+        self.fast_path = FastPath(state, max_request_bytes=max_request_bytes, on=fast)
+        """Asked first: the other calls get only the bytes that do not pass there."""
         self.events = state.events
         """What has happened and was not reported yet."""
         self.to_client, self.to_broker = state.to_client, state.to_broker
@@ -171,7 +172,6 @@ class Connection:
                 common.peers,
                 host,
                 broker.node_id,
-                catch_up=self._catch_up,
                 settle=self._settle,
                 resume=self._resume,
             )
@@ -201,7 +201,7 @@ class Connection:
     @property
     def tally(self) -> Tally:
         """What was counted."""
-        self._catch_up()
+        self._state.plans.count()
         return self._state.tally
 
     @property
@@ -267,6 +267,12 @@ class Connection:
         """
         return self._fetches.handler.table
 
+    @property
+    def plan(self) -> SessionPlan | None:
+        """The plan for the next fetch of the session, if the fast path has one."""
+        plan = self._state.plans.fetch
+        return plan if isinstance(plan, SessionPlan) else None
+
     def drain_client(self) -> list[Buffer]:
         """Hand over the bytes that are due to the client."""
         if not self.to_client:
@@ -288,7 +294,12 @@ class Connection:
     def status(self) -> ConnectionStatus:
         """Return a view for whoever asks now and then: see there."""
         return ConnectionStatus(
-            self._state, self._client_side, self._broker_side, self._fetches, self._counted
+            self._state,
+            self._client_side,
+            self._broker_side,
+            self._fetches,
+            self._counted,
+            self.fast_path.began,
         )
 
     def _counted(self) -> Tally:
@@ -326,14 +337,11 @@ class Connection:
         """Do what is due at a time that `attach`'s alarm was given."""
         for stage in self._state.stages:
             stage.tick(now)
-        self._catch_up()
         self._state.now = now
         self._settle()
 
     def receive_client(self, data: bytes, now: float) -> None:
-        """Take bytes from the client that did not pass by the steady path."""
-        self._catch_up()
-        self._state.take_over()
+        """Take bytes from the client that did not take the fast path."""
         self._client_side.receive(data, now)
         self._settle()
 
@@ -342,15 +350,12 @@ class Connection:
         if self._broker_side.waiting:
             self.receive_broker(b"", now)
             return
-        self._catch_up()
-        self._state.take_over()
         self._state.now = now
         self._finish_waiting()
         self._settle()
 
     def receive_broker(self, data: bytes, now: float) -> None:
-        """Take bytes from the broker that did not pass by the steady path."""
-        self._catch_up()
+        """Take bytes from the broker that did not take the fast path."""
         self._broker_side.receive(data, now)
         self._finish_waiting()
         self._settle()
@@ -359,8 +364,6 @@ class Connection:
         """Take no more from the client; finish what is in flight, then close the session at the broker."""
         state = self._state
         state.now = now
-        self._catch_up()
-        state.take_over()
         if self._client_ended and not self._closes:
             self._closes = True
             self._finish_waiting()
@@ -409,7 +412,7 @@ class Connection:
 
         If only a part of a response has come, it was no Kafka response: forward it, if that is allowed.
         """
-        if part := self.steady.part():
+        if part := self.fast_path.part():
             self.receive_broker(part, self._state.now)
         while self._broker_side.waiting:
             self.receive_broker(b"", self._state.now)
@@ -425,59 +428,23 @@ class Connection:
 
     def brokers_opened(self, node_ids: frozenset[int]) -> None:
         """Send the responses that wait for these brokers; one without a listener is left out of them."""
-        self._catch_up()
         self._broker_side.brokers_opened(node_ids)
         self._settle()
 
     def ended(self) -> None:
         """Note that both sides are gone, and with them all that was in flight."""
-        self._catch_up()
         for stage in self._state.stages:
             stage.end()
         self._fetches.end()
         self._versions.ended(self._fetches.eligibility)
+        self.fast_path.end()
         self._state.end()  # now: a link is part of a cycle, which may wait long for its collection
 
-    # The steady path
-
-    def _catch_up(self) -> None:
-        """Count what passed by the steady path, and note what passed of the core's own frames."""
-        state, tally = self._state, self._state.tally
-        client, broker = tally.client, tally.broker
-        received, sent = self.steady.count(tally)
-        if received:
-            state.meter.skip(received, sent)
-            self._fetches.eligibility.large = False  # a response in one read is small
-        of_request, of_response = self.steady.skipped()
-        if of_request:
-            client.bytes_in += of_request
-            broker.bytes_out += of_request
-            state.from_client.left -= of_request
-        if of_response:
-            broker.bytes_in += of_response
-            client.bytes_out += of_response
-            state.from_broker.left -= of_response
-            self._responses.expected[0].handler.skip(of_response)
-
     def _settle(self) -> None:
-        """Tell the steady path what may pass there from now on."""
+        """Have stages do what follows, and see what may take the fast path from now on."""
         for stage in self._state.stages:
             stage.settle()
-        state, responses, left = self._state, self._responses, self._state.from_client.left
-        faultless = state.fault is None
-        framed = faultless and state.stream is _FRAMES and state.phase is _OPEN and not state.foreign
-        # The broker is connected: it has sent something.
-        free = (
-            framed
-            and not (left or state.from_client.data or responses.resending)
-            and state.tally.broker.bytes_in
-        )
-        self.steady.settle(
-            room=MAX_IN_FLIGHT - 1 - len(responses.owed) if free else 0,
-            is_next=faultless and not (responses.expected or responses.owed) and state.from_broker.idle,
-            request_rest=max(left - 1, 0) if faultless and state.phase is not _CLOSING else 0,
-            response_rest=self._passing() if state.from_broker.left and faultless else 0,
-        )
+        self.fast_path.settle()
 
     @property
     def _stage_is_busy(self) -> bool:
@@ -486,15 +453,8 @@ class Connection:
 
     def _resume(self) -> None:
         """Process what has waited for another connection."""
-        self._catch_up()
         self._finish_waiting()
         self._settle()
-
-    def _passing(self) -> int:
-        """Return how many bytes of the current response pass whatever they are; never the last one."""
-        request, owed = self._responses.expected[0], self._responses.owed
-        is_next = len(owed) > 0 and owed[0] is request and request.claim is None
-        return request.handler.passing(self._state.from_broker.left) if is_next else 0
 
 
 # Looked up on every read: members as globals.

@@ -7,12 +7,13 @@ both send requests: the broker's side sends a fetch again after a response that 
 from enum import Enum
 
 from proxy.core.budget import RequestBudget
+from proxy.core.eligibility import SessionLimits
 from proxy.core.events import Event, Fault, Passthrough, Refusal, Tally
 from proxy.core.histograms import Measured, Meter
 from proxy.core.in_flight import InFlight, ResponseQueue
+from proxy.core.plans import Plans
 from proxy.core.requests import TLS_HANDSHAKE
 from proxy.core.stage import Stage
-from proxy.core.steady import Steady
 from proxy.protocol.framing import Framer
 from proxy.protocol.primitives import Buffer
 from proxy.session.decision import Reason
@@ -85,7 +86,7 @@ class ConnectionState:
     """What the two sides of a connection share.
 
     Args:
-        steady: asked first: the core gets only the bytes that do not pass there.
+        limits: the switches for sessions.
         measured: gets what is measured.
         foreign: the client may use another protocol than Kafka, or TLS.
         request_budget: room for fetches until they are whole, for all connections of the process; None: any.
@@ -109,11 +110,11 @@ class ConnectionState:
         "meter",
         "now",
         "phase",
+        "plans",
         "request_budget",
         "response_size",
         "responses",
         "stages",
-        "steady",
         "stream",
         "tally",
         "to_broker",
@@ -122,7 +123,7 @@ class ConnectionState:
 
     def __init__(
         self,
-        steady: Steady,
+        limits: SessionLimits,
         measured: Measured,
         *,
         foreign: bool,
@@ -136,10 +137,11 @@ class ConnectionState:
         """There are cooperative groups: this limits the versions that the client is offered."""
         self.has_lane = False
         """The client has a lane of one, or may have one."""
-        self.steady = steady
         self.tally = Tally()
-        """What was counted by the core itself."""
+        """What was counted, but for what the fast path has passed since `Plans.count`."""
         self.meter = Meter(measured, self.tally)
+        self.plans = Plans(limits, measured, self.tally, self.meter)
+        """For the fast path: those that what has come so far has led to."""
         self.events: list[Event] = []
         """What has happened and was not reported yet."""
         self.to_client: list[Buffer] = []
@@ -176,19 +178,9 @@ class ConnectionState:
         if self.from_client.left:
             self.delayed.append((request, frame))
             return
-        self.take_over()
         request.sent_at = self.now
         self.responses.expected.append(request)
         self.to_broker.append(frame)
-
-    def take_over(self) -> None:
-        """Expect the responses that the steady path waits for: they come after those that are expected."""
-        in_flight, responses = self.steady.in_flight, self.responses
-        while in_flight:
-            correlation_id, sent_at, form = in_flight.popleft()
-            request = form.in_flight(correlation_id, sent_at)
-            responses.owed.append(request)
-            responses.expected.append(request)
 
     # What is not Kafka
 
@@ -245,7 +237,7 @@ class ConnectionState:
     def end(self) -> None:
         """Forget all that was in flight, coming in or due."""
         self.stages.clear()
-        self.steady.end()
+        self.plans.end()
         self.from_client.rest()
         self.from_broker.rest()
         self.to_client.clear()

@@ -25,9 +25,10 @@ class ConnectionStatus:
     Args:
         state: that of the connection; so are the others.
         count: counts what has passed by the fast path, and returns the tally.
+        began: when bytes of the broker last came, in seconds.
     """
 
-    __slots__ = ("_broker_side", "_client_side", "_count", "_fetches", "_state")
+    __slots__ = ("_began", "_broker_side", "_client_side", "_count", "_fetches", "_state")
 
     def __init__(
         self,
@@ -36,12 +37,14 @@ class ConnectionStatus:
         broker_side: BrokerSide,
         fetches: Fetches,
         count: Callable[[], Tally],
+        began: float,
     ) -> None:
         self._state = state
         self._client_side = client_side
         self._broker_side = broker_side
         self._fetches = fetches
         self._count = count
+        self._began = began
 
     # The client and its session at the broker
 
@@ -105,19 +108,17 @@ class ConnectionStatus:
         if self._state.from_client.left:
             return len(self._state.responses.expected) > (self._state.forwarding is not None)
         state = self._state
-        return bool(state.responses.owed or state.steady.in_flight) or any(
-            stage.busy for stage in state.stages
-        )
+        return bool(state.responses.owed) or any(stage.busy for stage in state.stages)
 
     @property
     def full(self) -> bool:
         """Whether as many requests are in flight as may be."""
-        return len(self._state.responses.owed) + len(self._state.steady.in_flight) >= MAX_IN_FLIGHT
+        return len(self._state.responses.owed) >= MAX_IN_FLIGHT
 
     @property
     def outstanding(self) -> int:
         """How many requests the broker has not answered, the gateway's own included."""
-        return len(self._state.responses.expected) + len(self._state.steady.in_flight)
+        return len(self._state.responses.expected)
 
     @property
     def longest_wait(self) -> float:
@@ -126,7 +127,6 @@ class ConnectionStatus:
         So may a request wait in a stage.
         """
         waits = [request.handler.wait for request in self._state.responses.expected]
-        waits += [form.wait for _, _, form in self._state.steady.in_flight]
         return max([0.0, *waits, *(stage.longest_wait for stage in self._state.stages)])
 
     @property
@@ -136,15 +136,10 @@ class ConnectionStatus:
         A broker answers one request after the other. So the first one counts, from the time when it was sent
         or when the last bytes came, whichever is later. What its client lets the broker wait is added.
         """
-        if self._state.responses.expected:
-            request = self._state.responses.expected[0]
-            sent_at, wait = request.sent_at, request.handler.wait
-        elif self._state.steady.in_flight:
-            _, sent_at, form = self._state.steady.in_flight[0]
-            wait = form.wait
-        else:
+        if not self._state.responses.expected:
             return None
-        return max(sent_at, self._state.steady.began) + wait
+        request = self._state.responses.expected[0]
+        return max(request.sent_at, self._began) + request.handler.wait
 
     @property
     def awaits_client(self) -> bool:
@@ -168,5 +163,5 @@ class ConnectionStatus:
         """
         state = self._state
         kept = len(state.from_client) + self._broker_side.waiting
-        kept += (len(state.responses.owed) + len(state.steady.in_flight)) * REQUEST_BYTES
+        kept += len(state.responses.owed) * REQUEST_BYTES
         return kept if kept > QUEUED_FREE else 0

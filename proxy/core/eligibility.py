@@ -252,8 +252,8 @@ class Eligibility:
     def hinders(self) -> bool:
         """Whether a reason that may come between two fetches speaks against a session that goes on.
 
-        For fetches of one form: what `against` finds in the fetch, the client and the broker stays as it is.
-        On the steady path only what `SessionLimits` says may change, so that path asks for it each time.
+        For fetches of one template: what `against` finds in the fetch, the client and the broker stays as it
+        is. What `SessionLimits` says may change, so `SessionPlan` asks for it each time.
         """
         sessions = self._sessions
         return (

@@ -94,8 +94,8 @@ class Responses(Protocol):
     def end(self, fetching: "FetchHandler", request: InFlight) -> bool:
         """Note that a response has ended; return whether the client has it."""
 
-    def count_skipped(self, size: int) -> None:
-        """Count bytes of a response that passed by the steady path."""
+    def count_passed(self, size: int) -> None:
+        """Count bytes of a response that passed without being fed."""
 
 
 class FetchHandler(Handler):
@@ -211,22 +211,18 @@ class FetchHandler(Handler):
         """Send the fetch again, if that was planned."""
         return self.responses.end(self, request)
 
-    def passing(self, left: int) -> int:
-        """Return how many bytes of records, or of what is not understood, are coming."""
+    def passes(self, size: int) -> bool:
+        """Let bytes of records pass, and of what is not understood."""
         response = self.response
         if isinstance(response, Kept) or response.chunks or response.walk is None or not response.forwarded:
-            return 0
-        return min(response.walk.records_left, left - 1)
-
-    def skip(self, size: int) -> None:
-        """Count records that have passed."""
-        response = self.response
+            return False
+        if size > response.walk.records_left:
+            return False
         response.received += size
-        if isinstance(response, Walked):
-            response.forwarded += size
-        if response.walk is not None:
-            response.walk.skip_records(size)
-        self.responses.count_skipped(size)
+        response.forwarded += size
+        response.walk.skip_records(size)
+        self.responses.count_passed(size)
+        return True
 
 
 class Around(Handler):

@@ -9,7 +9,6 @@ from typing import Final
 
 from proxy.core.connection_state import ConnectionState
 from proxy.core.eligibility import SessionLimits
-from proxy.core.entry_form import ENTRY_HEAD, entry_form
 from proxy.core.events import Passthrough, Refusal, SessionLost, SessionMade, SessionRefused
 from proxy.core.fetch_in_flight import FetchHandler, Kept, Walked
 from proxy.core.fetches import Fetches
@@ -17,8 +16,8 @@ from proxy.core.full_response import full_response, located
 from proxy.core.histograms import NOT_COUNTED
 from proxy.core.in_flight import InFlight
 from proxy.core.leaders import Leaders
+from proxy.core.plans import ENTRY_HEAD, EntryTemplate, SessionPlan
 from proxy.core.responses import ENDPOINTS_VERSION, hidden_endpoints, rewritten_tags
-from proxy.core.steady_session import SteadySession
 from proxy.protocol.addresses import Resolve
 from proxy.protocol.api import LENGTH_BYTES, ApiKey, ErrorCode
 from proxy.protocol.fetch_layout import LAYOUTS
@@ -60,10 +59,10 @@ class FetchResponses:
         "_handler",
         "_leaders",
         "_limits",
+        "_plans",
         "_refused",
         "_resolve",
         "_state",
-        "_steady",
         "_tally",
     )
 
@@ -76,7 +75,7 @@ class FetchResponses:
         leaders: Leaders,
     ) -> None:
         self._state, self._tally, self._events = state, state.tally, state.events
-        self._steady = state.steady
+        self._plans = state.plans
         self._fetches = fetches
         self._handler, self._eligibility = fetches.handler, fetches.eligibility
         self._limits = sessions
@@ -159,8 +158,8 @@ class FetchResponses:
             state.responses.resending -= 1
         return True
 
-    def count_skipped(self, size: int) -> None:
-        """Count bytes of a response that passed by the steady path."""
+    def count_passed(self, size: int) -> None:
+        """Count bytes of a response that passed without being fed."""
         self._tally.client.fetch_response_bytes += size
         self._tally.broker.fetch_response_bytes += size
 
@@ -278,7 +277,7 @@ class FetchResponses:
 
     def _repeats_response(self, fetching: FetchHandler, frame: bytes) -> bool:
         """Whether a response equals the previous one. If so, it is counted as that one was."""
-        partitions = self._steady.last_seen.response(frame, fetching.version)
+        partitions = self._plans.response(frame, fetching.version)
         if partitions < 0:
             return False
         if fetching.listed:
@@ -300,9 +299,7 @@ class FetchResponses:
             if self._handler.table is not None:
                 self._eligibility.savings.passed(fetching.sent + response.received, walk.with_records)
             if whole and understood:
-                self._steady.last_seen.note_response(chunk, fetching.version, walk)
-                if fetching.fetch is not None:
-                    self._steady.learn_response(fetching.fetch, chunk, walk)
+                self._plans.learn_response(fetching.fetch, chunk, fetching.version, walk)
             if fetching.fetch is not None and fetching.fetch.session_epoch == 0:
                 # A (0, 0) of the client's own. Its next fetch shows whether it uses the session (case 89).
                 # A negative id is a refusal, as 0 is.
@@ -323,7 +320,7 @@ class FetchResponses:
         if not response.understood:
             return
         response.keep(chunk)
-        if whole and (known := self._steady.last_seen.empty(chunk)) is not None:
+        if whole and (known := self._plans.empty(chunk)) is not None:
             response.walk = known
             return
         walk = self._walk(fetching)
@@ -336,14 +333,14 @@ class FetchResponses:
         if not whole:
             response.cut_entries(self._handler.take(walk))
         if whole and response.understood:
-            self._steady.last_seen.note_empty(chunk, walk)
+            self._plans.learn_empty(chunk, walk)
 
     def _expanded(self, fetching: FetchHandler, response: Kept) -> list[Buffer]:
         """Turn a whole response of the session into what the client would have got without one."""
         walk, handler = response.walk, self._handler
         if walk is not None:
             self._note_throttle(walk)
-        self._steady.session = None  # until it is armed anew: what it relies on may change here
+        self._plans.forget_fetch()  # until a plan is made anew: what it assumes may change here
         full = handler.state is _REQUESTED
         if walk is None or not response.understood or not walk.done:
             handler.renew(walk.session_id if full and walk is not None else 0)
@@ -375,7 +372,7 @@ class FetchResponses:
         if not full and result.errors:
             self._note_uncached(result)
         if not full and not self._fetches.unused:  # where it is not 0, what is saved has to set it to 0
-            self._arm(fetching, response, walk, result)
+            self._plan(fetching, response, walk, result)
         response.drop()
         self._count_partitions(walk, partitions if fetching.listed else 0)
         return pieces
@@ -438,22 +435,22 @@ class FetchResponses:
         self._note_lost(fetching)
         self._fetches.plan_resend(fetching, full=result.action is Action.RESEND_FULL)
 
-    def _arm(
+    def _plan(
         self, fetching: FetchHandler, response: Kept, walk: FetchResponseWalk, result: SessionResult
     ) -> None:
-        """Let the next fetches take the steady path, if this one only rotated and little has come."""
-        fetch, form, frame = fetching.fetch, self._steady.last_seen.form, response.frame
+        """Make a plan of a fetch of the session, if it only rotated and little has come."""
+        fetch, template, frame = fetching.fetch, self._plans.template, response.frame
         rotation = self._handler.rotation
         if (
             fetch is None
-            or form is None
+            or template is None
             or frame is None
             or rotation is None
             or fetching.first < 0
             or result.action is not _EXPAND
         ):
             return
-        # The steady path does not ask again: only the core changes these. After a large response it decides.
+        # A plan does not ask again: only the core changes these. After a large response it decides.
         if self._eligibility.hinders() or response.received >= STREAM_FROM:
             return
         # The switch may have been turned since the fetch was decided.
@@ -467,25 +464,25 @@ class FetchResponses:
         if not all(stage.repeats(_FETCH, fetching.version, in_session=True) for stage in self._state.stages):
             return
         if (
-            form.topics is not fetch.topics
-            or rotation.topics is not form.topics
+            template.request.topics is not fetch.topics
+            or rotation.topics is not fetch.topics
             or fetch.session_epoch != SESSIONLESS_EPOCH
             or fetch.session_id
         ):
             return
-        self._steady.session = session = SteadySession(
-            fetch.with_frame(b""),
+        self._plans.fetch = plan = SessionPlan(
+            self._plans,
+            template,
+            fetch,
             self._handler,
             rotation,
             self._eligibility,
-            self._limits,
-            self._steady.last_seen,
             self,
             until=self._fetches.check_at,
         )
         if len(result.rows) == 1 and not walk.throttle_time_ms:
             head = b"".join(frame.span(0, min(response.received, ENTRY_HEAD)))
-            session.expects(entry_form(fetch, head, walk), result.rows[0])
+            plan.expects(EntryTemplate.of(fetch, head, walk), result.rows[0])
 
     # What a response shows
 

@@ -16,6 +16,7 @@ from proxy.core.events import FetchKind, SessionClosed, fetch_kind, saved_bytes
 from proxy.core.fetch_in_flight import FetchHandler, Kept, Walked
 from proxy.core.in_flight import InFlight
 from proxy.core.own import Check, OwnFetch, Probe, own
+from proxy.core.plans import FetchTemplate
 from proxy.core.savings import SessionForm
 from proxy.protocol import api_versions
 from proxy.protocol.api import REQUEST_START_BYTES, ApiKey
@@ -121,9 +122,9 @@ class Fetches:
             body: offset of its body.
         """
         self.version = request.version
-        steady = self._state.steady
-        steady.forget_fetch()
-        asked = steady.last_seen.request(frame)
+        plans = self._state.plans
+        plans.forget_fetch()
+        asked = plans.template.read(frame) if plans.template is not None else None
         if asked is None:
             try:
                 asked = parse_fetch_request(frame, request.version, body)
@@ -132,7 +133,7 @@ class Fetches:
                 self.count_unread(len(frame), request.version, why)
                 self._state.send(request, frame)
                 return
-            steady.last_seen.note_request(asked)
+            plans.template = FetchTemplate.of(asked)
         fetch = asked if asked.unsupported_reason else self._changed(asked)
         fetching.ask(fetch)
         if fetching.direct:  # otherwise it is not what the client sent, which was counted
@@ -160,15 +161,15 @@ class Fetches:
                 and not self.eligibility.starves
                 and all(stage.repeats(_FETCH, request.version) for stage in self._state.stages)
             ):
-                steady.learn_fetch(fetching, asked, reason)
+                plans.learn_fetch(asked, fetch, reason, self.eligibility, fetching.responses)
 
     def _changed(self, asked: FetchRequest) -> FetchRequest:
         """Return a fetch as the stages want it; the fast path does the same to the next one like it."""
-        fetch, last_seen = asked, self._state.steady.last_seen
+        fetch, template = asked, self._state.plans.template
         for stage in self._state.stages:
             fetch = stage.on_fetch(fetch)
-        if fetch is not asked or last_seen.changes:
-            last_seen.note_sent(fetch)
+        if template is not None and (fetch is not asked or template.changes):
+            template.note_sent(fetch)
         return fetch
 
     def count_unread(self, size: int, version: int, reason: Reason) -> None:
@@ -178,7 +179,7 @@ class Fetches:
         was not understood.
         """
         self.decided = reason
-        self._state.steady.forget_fetch()
+        self._state.plans.forget_fetch()
         self._state.tally.passthrough[reason] += 1
         for side in (self._state.tally.client, self._state.tally.broker):
             side.fetch_request_bytes += size
@@ -406,6 +407,7 @@ class Fetches:
             silently: nothing can be sent to the broker any more.
         """
         self.closing = True
+        self._state.plans.forget_fetch()  # the response to a fetch in flight releases the slot
         handler = self.handler
         if not silently and handler.session_id and handler.state is not SessionState.REQUESTED:
             self._close(_CONNECTION_ENDS)

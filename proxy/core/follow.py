@@ -140,13 +140,9 @@ class FollowFetch(Around):
         """Return whether the client has the response."""
         return self._inner.end(request) and not self.held
 
-    def passing(self, left: int) -> int:
-        """Return what passes of a response that is too large."""
-        return 0 if self._pieces or not self._fetching.direct else self._inner.passing(left)
-
-    def skip(self, size: int) -> None:
-        """Count what has passed."""
-        self._inner.skip(size)
+    def passes(self, size: int) -> bool:
+        """Let bytes of a response pass that is too large."""
+        return not self._pieces and self._fetching.direct and self._inner.passes(size)
 
 
 class FollowProduce(Handler):
@@ -187,9 +183,9 @@ class FollowProduce(Handler):
         """Return whether the client has the response."""
         return not self.held
 
-    def passing(self, left: int) -> int:
-        """Return all but the last byte of a response that is too large."""
-        return left - 1 if self.forwards else 0
+    def passes(self, _size: int) -> bool:
+        """Let bytes of a response pass that is too large."""
+        return self.forwards
 
 
 def _nothing(*_: object) -> None:
@@ -209,8 +205,7 @@ class LeaderRetry(Stage):
         peers: the connections of all clients.
         host: the client's.
         node_id: the broker; None: it is not known which one that is.
-        catch_up: has the core note what passed by the steady path.
-        settle: has the core say what may pass there from now on.
+        settle: has the core do what follows from a response that is due.
         resume: has the core take the request again that waits.
     """
 
@@ -218,7 +213,6 @@ class LeaderRetry(Stage):
         "_alarm",
         "_authentication",
         "_behind",
-        "_catch_up",
         "_held",
         "_host",
         "_kept",
@@ -245,7 +239,6 @@ class LeaderRetry(Stage):
         host: str,
         node_id: int | None,
         *,
-        catch_up: Callable[[], None],
         settle: Callable[[], None],
         resume: Callable[[], None],
     ) -> None:
@@ -253,7 +246,6 @@ class LeaderRetry(Stage):
         self._peers = peers
         self._host = host
         self._node_id = node_id
-        self._catch_up = catch_up
         self._settle = settle
         self._resume = resume
         self._lanes = peers.lanes
@@ -320,9 +312,6 @@ class LeaderRetry(Stage):
         A broker handles the requests of a connection one by one (fetch-semantics, trap 16). So one repeat at
         a time is all that a connection gets, from however many clients with the same name.
         """
-        self._catch_up()
-        self._state.take_over()
-        self._settle()
         expected = self._state.responses.expected
         free_at = 0.0
         for request in expected:
@@ -335,7 +324,7 @@ class LeaderRetry(Stage):
 
     def quiet(self, now: float) -> bool:
         """Whether the client has sent nothing for `QUIET_SECONDS`, as far as it was looked at."""
-        self._catch_up()
+        self._state.plans.count()
         sent = self._state.tally.client.bytes_in
         if sent != self._sent:
             self._sent, self._sent_at = sent, now
@@ -343,7 +332,6 @@ class LeaderRetry(Stage):
 
     def ask(self, frame: bytes, take: TakeReply, now: float, *, partitions: int = NOT_COUNTED) -> None:
         """Send a request of the gateway's own."""
-        self._catch_up()
         self._state.now = now
         broker, api_key = self._state.tally.broker, int.from_bytes(frame[API_KEY])
         if api_key == _FETCH:
@@ -353,7 +341,6 @@ class LeaderRetry(Stage):
         else:
             self._state.tally.probe_bytes += len(frame)
         self._state.send(own(frame, OwnResponse(self._state, api_key, take, partitions)), frame)
-        self._settle()
         self._wake()
 
     def count(self, partitions: int, record_bytes: int) -> None:
@@ -421,7 +408,7 @@ class LeaderRetry(Stage):
 
     def _authenticates(self, frame: bytes) -> None:
         """Note a request of SASL; b"" if it was not kept."""
-        self._state.steady.forget()  # what comes next is to be seen
+        self._state.plans.forget()  # what comes next is to be seen
         self._authentication.authenticates(frame)
         self._list(None)
 
@@ -434,6 +421,7 @@ class LeaderRetry(Stage):
         self._listed = who
         if who is not None:
             self._peers.add(self, who, self._node_id)
+            self._state.plans.count()
             self._sent, self._sent_at = self._state.tally.client.bytes_in, self._state.now
 
     def _takes(self, version: int) -> bool:
@@ -735,7 +723,6 @@ class LeaderRetry(Stage):
 
     def _end(self, held: _Held) -> None:
         """Send a response as far as it was mended."""
-        self._catch_up()
         held.done = True
         request, state = held.request, self._state
         self._held.remove(held)

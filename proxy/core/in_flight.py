@@ -46,13 +46,30 @@ class Handler:
     """The response is whole, and waits for the listeners of these brokers, which it names."""
     fetch: FetchRequest | None = None
     """The request, if it is a fetch that was understood."""
+    planned: bool = False
+    """It is a plan: the handler of many requests, until their responses begin (`proxy.core.plans`)."""
+    spare: "InFlight | None"
+    """A plan's last request that was answered, to be used again."""
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}>"
 
     def fresh(self) -> Self:
-        """Return a handler for the response to another request like this one, if the fast path learns it."""
+        """Return a handler for the response to another request like this one, if a plan is made of it."""
         raise NotImplementedError
+
+    def recall(self, _frame: bytes, _seconds: float) -> bytes | None:
+        """Return what the client gets of a whole response, and count it; None if it has to be fed.
+
+        Args:
+            _frame: the response.
+            _seconds: from the request to its first byte.
+        """
+        return None
+
+    def begin(self, _request: "InFlight") -> "Handler":
+        """Return the handler of this one request: its response begins, and has to be fed."""
+        return self
 
     def feed(self, chunk: bytes, *, last: bool) -> list[Buffer]:
         """Take the next bytes of the response, from its length on; return what the client gets now."""
@@ -65,16 +82,12 @@ class Handler:
         """
         return True
 
-    def passing(self, _left: int) -> int:
-        """Return how many of the next bytes go to the client whatever they are; never the last one.
+    def passes(self, _size: int) -> bool:
+        """Note that so many bytes go to the client as they come; return False if they have to be fed.
 
-        Args:
-            _left: how many bytes of the response are still to come.
+        The last byte of a response is always fed.
         """
-        return 0
-
-    def skip(self, size: int) -> None:
-        """Note that so many bytes have passed which `passing` allowed."""
+        return False
 
     def lose(self, _now: float) -> None:
         """Note that the response will not come."""
@@ -97,9 +110,9 @@ class Forward(Handler):
         """Return the bytes."""
         return [chunk]
 
-    def passing(self, left: int) -> int:
-        """Return all but the last byte."""
-        return left - 1
+    def passes(self, _size: int) -> bool:
+        """Let them pass."""
+        return True
 
 
 FORWARD: Final = Forward()
@@ -122,12 +135,14 @@ class InFlight:
 
     __slots__ = ("answered", "api_key", "claim", "correlation_id", "handler", "out", "sent_at", "version")
 
-    def __init__(self, api_key: int, version: int, correlation_id: bytes, handler: Handler) -> None:
+    def __init__(
+        self, api_key: int, version: int, correlation_id: bytes, handler: Handler, sent_at: float = 0.0
+    ) -> None:
         self.api_key = api_key
         self.version = version
         self.correlation_id = correlation_id
         self.handler = handler
-        self.sent_at = 0.0
+        self.sent_at = sent_at
         """When it was sent to the broker, in seconds."""
         self.answered = False
         """The client has all of the response, or it waits in `out`."""

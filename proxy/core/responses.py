@@ -101,13 +101,14 @@ class ForwardFetch(Forward):
 
     def feed(self, chunk: bytes, *, last: bool) -> list[Buffer]:  # noqa: ARG002 - as every handler
         """Count the bytes, and return them."""
-        self.skip(len(chunk))
+        self.passes(len(chunk))
         return [chunk]
 
-    def skip(self, size: int) -> None:
-        """Count bytes that passed."""
+    def passes(self, size: int) -> bool:
+        """Count the bytes, and let them pass."""
         self._state.tally.broker.fetch_response_bytes += size
         self._state.tally.client.fetch_response_bytes += size
+        return True
 
     def end(self, request: InFlight) -> bool:
         """Measure the response."""
@@ -160,7 +161,7 @@ class _Rewrite(Handler):
 
     def feed(self, chunk: bytes, *, last: bool) -> list[Buffer]:
         """Keep the bytes; return the response once it is whole."""
-        self._rewriting.state.steady.forget_fetch()  # what the broker can do may decide the next one
+        self._rewriting.state.plans.forget_fetch()  # what the broker can do may decide the next one
         if not self._chunks:
             size = LENGTH_BYTES + int.from_bytes(chunk[:LENGTH_BYTES])
             if size > MAX_KEPT:
@@ -195,9 +196,9 @@ class CutVersions(_Rewrite):
         """As `_Rewrite.feed`; a response that is too large is forwarded."""
         return [chunk] if self.forwards else super().feed(chunk, last=last)
 
-    def passing(self, left: int) -> int:
-        """Return all but the last byte of a response that is too large."""
-        return left - 1 if self.forwards else 0
+    def passes(self, _size: int) -> bool:
+        """Let bytes of a response pass that is too large."""
+        return self.forwards
 
     def _too_large(self, chunk: bytes, _size: int) -> list[Buffer]:
         self.forwards = True
@@ -260,7 +261,7 @@ class RewriteAddresses(_Rewrite):
 
         try:
             head, body = readdressed(frame, self.api_key, self.version, resolve)
-            state.steady.learn_unaddressed(self.api_key, self.version, frame)
+            state.plans.learn_unaddressed(self.api_key, self.version, frame)
         except ProtocolError as error:
             self._drop()
             self._refuse(Refusal.NOT_UNDERSTOOD, f"that is not understood: {error}")

@@ -23,8 +23,8 @@ from proxy.core.budget import SILENT_SECONDS, Budget
 from proxy.core.connection import Connection
 from proxy.core.eligibility import SessionLimits
 from proxy.core.events import Event, Fault, SessionLost
+from proxy.core.fast_path import FastPath
 from proxy.core.histograms import Measured
-from proxy.core.steady import Steady
 from proxy.error_text import reason_of
 from proxy.logger import Logger
 from proxy.net.endpoint import Endpoint, has_ended, is_gone, set_options_of, unacknowledged, unread
@@ -151,10 +151,10 @@ class Link:
         "_continues",
         "_core_holds",
         "_deadline",
+        "_fast_path",
         "_host",
         "_kept",
         "_left",
-        "_steady",
         "_untested",
         "active_at",
         "broker",
@@ -199,7 +199,7 @@ class Link:
         self.reached_at = ""
         """The gateway's address that the client connected to."""
         self.core: Connection
-        self._steady: Steady
+        self._fast_path: FastPath
         self.node_id = node_id
         """The broker whose listener the client connected to, or None for the bootstrap listener. In
         transparent mode, the gateway's own number of the client's destination."""
@@ -243,7 +243,7 @@ class Link:
             self.client_subject = subject_of(transport)
             self.reached_at = _host_of(transport.get_extra_info("sockname"))
         self.core = self._host.opened(self, transport.get_extra_info("socket"), self.reached_at)
-        self._steady = self.core.steady
+        self._fast_path = self.core.fast_path
         self.core.attach(self._wake, self._alarm)
 
     def _pause_until_connected(self) -> None:
@@ -256,7 +256,7 @@ class Link:
             return
         now = self.active_at = monotonic()
         try:
-            done, out = self._steady.request(data, now)
+            done, out = self._fast_path.request(data, now)
             if done and self.broker.transport is not None:
                 self.broker.transport.write(out)
             if done < len(data) or not data:
@@ -339,7 +339,7 @@ class Link:
             transport.abort()
             return
         self.broker.connected(transport)
-        self._steady.began = monotonic()
+        self._fast_path.began = monotonic()
         set_options_of(transport)
         self.pump()
         if self._client_ended and not self._core_holds:  # else `pump` does it later
@@ -352,9 +352,9 @@ class Link:
             self._host.connected(self.node_id, self._untested)
             self._untested = None
         try:
-            steady = self._steady
-            data = steady.join(data, now)
-            done, out = steady.response(data, steady.began, now) if self.phase is _OPEN else (0, b"")
+            fast_path = self._fast_path
+            data = fast_path.join(data, now)
+            done, out = fast_path.response(data, fast_path.began, now) if self.phase is _OPEN else (0, b"")
             client = self.client.transport
             if done and client is not None and not client.is_closing():
                 client.write(out)
@@ -446,7 +446,7 @@ class Link:
         self._run_core(partial(self.core.brokers_opened, node_ids))
 
     def _wake(self) -> None:
-        """Write bytes that another link made due: at once, before a byte goes by the steady path."""
+        """Write bytes that another link made due: at once, before a byte takes the fast path."""
         self._run_core(self.report_buffered)
 
     def _alarm(self, at: float) -> None:
@@ -634,7 +634,7 @@ class Link:
     @property
     def responded_at(self) -> float:
         """When the broker last sent bytes, in seconds. 0 before the first bytes."""
-        return self._steady.began if self._untested is None else 0.0
+        return self._fast_path.began if self._untested is None else 0.0
 
     def late_since(self, now: float) -> float | None:
         """Return since when the broker's next response has been late, or None if it is not late.

@@ -4,7 +4,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from proxy.core.last_seen import LastSeen
+from proxy.core.plans import FetchTemplate
 from proxy.protocol.api import ApiKey
 from proxy.protocol.primitives import ProtocolError
 from replay.capture.kafka.exchange import ConnectionEnd, Exchange
@@ -41,7 +41,8 @@ class Engine:
         self._unchanged: Outcome | None = None
         """The other policy's last outcome, if neither the fetch nor its response changed anything."""
         self._unanswered: list[CapturedFetch] = []
-        self._repeated = LastSeen()
+        self._template: FetchTemplate | None = None
+        """Of the last fetch."""
 
     def add(self, exchange: Exchange) -> list[Outcome]:
         """Add an exchange. Return the outcomes of all fetches that are final now."""
@@ -58,7 +59,7 @@ class Engine:
                 self._repeat_in_other(exchange)
                 return settled
         outcome = Outcome(exchange)
-        fetch = read_fetch(outcome, self._repeated)
+        fetch, self._template = read_fetch(outcome, self._template)
         if fetch is None:
             return [*settled, outcome]
         if fetch.response is None:
@@ -105,7 +106,7 @@ class Engine:
             self._of_other.append(self._unchanged)
             return
         outcome = Outcome(exchange)
-        fetch = read_fetch(outcome, self._repeated)
+        fetch, self._template = read_fetch(outcome, self._template)
         if fetch is not None:
             share_captured(fetch)
             self._of_other += self._other.add(fetch)

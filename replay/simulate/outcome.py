@@ -8,7 +8,7 @@ from operator import attrgetter
 from typing import Final, Literal, TypeAlias
 
 from proxy.core.events import FetchKind, fetch_kind
-from proxy.core.last_seen import LastSeen
+from proxy.core.plans import FetchTemplate
 from proxy.protocol.api import request_header
 from proxy.protocol.fetch_layout import MAX_VERSION, MIN_VERSION, FetchLayout
 from proxy.protocol.fetch_request import (
@@ -189,30 +189,33 @@ class CapturedFetch:
         return raise_listing(listing)
 
 
-def read_fetch(outcome: Outcome, repeated: LastSeen) -> CapturedFetch | None:
+def read_fetch(
+    outcome: Outcome, template: FetchTemplate | None
+) -> tuple[CapturedFetch | None, FetchTemplate | None]:
     """Parse a fetch and its response, and note their figures in its outcome.
 
     Args:
         outcome: the outcome of the fetch.
-        repeated: the connection's last fetch and response.
+        template: of the connection's last fetch.
 
     Returns:
-        The parsed fetch. None if it can't be used; the outcome then has the reason.
+        The parsed fetch, and the template for the next one. The fetch is None if it can't be used; the
+        outcome then has the reason.
     """
     exchange = outcome.exchange
     version = exchange.api_version
     if not exchange.request or exchange.request_missing or exchange.response_missing:
         outcome.reason = CUT if exchange.request else UNPAIRED
-        return None
+        return None, template
     if not MIN_VERSION <= version <= MAX_VERSION:
         outcome.reason = f"fetch v{version}"
-        return None
+        return None, template
     try:
-        request = repeated.request(exchange.request)
+        request = template.read(exchange.request) if template is not None else None
         if request is None:
             body = request_header(exchange.request, 4)[4]
             request = parse_fetch_request(exchange.request, version, body)
-            repeated.note_request(request)
+            template = FetchTemplate.of(request)
         elements = [*_request_topics(request)]
         _note_request(outcome, request, elements)
         response = None
@@ -222,8 +225,8 @@ def read_fetch(outcome: Outcome, repeated: LastSeen) -> CapturedFetch | None:
         outcome.request, outcome.response = request, response
     except ProtocolError:
         outcome.reason = NOT_UNDERSTOOD
-        return None
-    return CapturedFetch(outcome, request, elements, response)
+        return None, template
+    return CapturedFetch(outcome, request, elements, response), template
 
 
 def _note_request(outcome: Outcome, request: FetchRequest, elements: list[ListedTopic]) -> None:

@@ -13,8 +13,8 @@ from typing import Final
 
 from proxy.core.connection import Connection
 from proxy.core.eligibility import SessionLimits
+from proxy.core.plans import SessionPlan
 from proxy.core.responses import clamped
-from proxy.core.steady_session import SteadySession
 from proxy.protocol.api import (
     REQUEST_CORRELATION_ID,
     REQUEST_START_BYTES,
@@ -79,7 +79,7 @@ class _Template:
     """The broker's response, without the length and correlation id at its start."""
     request: Turned
     response: Turned
-    session: SteadySession | None = None
+    plan: SessionPlan | None = None
     """Set once the core's fast path has expanded a matching response to the captured size. It will expand
     all other matching responses alike."""
 
@@ -136,7 +136,7 @@ class GatewayPolicy:
             return False
         if not template.response.matches(b"".join(exchange.response)):
             return False
-        if template.session is not None and template.session is self._connection.steady.session:
+        if template.plan is not None and template.plan is self._connection.plan:
             self._waiting = exchange
         elif not self._send_matching(template, exchange):
             return False
@@ -145,8 +145,8 @@ class GatewayPolicy:
 
     def _send_matching(self, template: _Template, exchange: Exchange) -> bool:
         """Pass a matching fetch to the core's fast path. Return False if the fast path does not accept it."""
-        steady = self._connection.steady
-        dealt_with, sent = steady.request(exchange.request, exchange.request_time / _SECOND)
+        fast_path = self._connection.fast_path
+        dealt_with, sent = fast_path.request(exchange.request, exchange.request_time / _SECOND)
         if not dealt_with:
             return False
         if len(sent) != len(template.sent.frame):
@@ -163,13 +163,13 @@ class GatewayPolicy:
     def _settle_waiting(self, exchange: Exchange, until: int | None) -> list[Outcome]:
         """Pass the waiting fetch to the core, with its response if nothing happens before that."""
         template, self._waiting = self._template, None
-        if template is None or template.session is None:
+        if template is None or template.plan is None:
             raise RuntimeError("a fetch waits without a template that it matches")
         if until is None or exchange.response_time <= until:
-            template.session.repeat(template.answer_size, exchange.response_bytes)
+            template.plan.repeat(template.answer_size, exchange.response_bytes)
             return [template.fetch.outcome.repeated_by(exchange)]
         if not self._send_matching(template, exchange):
-            raise RuntimeError(f"{exchange.connection}, {exchange.number}: not on the steady path any more")
+            raise RuntimeError(f"{exchange.connection}, {exchange.number}: not on the fast path any more")
         return []
 
     def add(self, fetch: CapturedFetch) -> list[Outcome]:
@@ -180,7 +180,7 @@ class GatewayPolicy:
         self._header = exchange.request[4:8], exchange.request[REQUEST_START_BYTES : fetch.request.body]
         self._open.append(fetch)
         connection, time = self._connection, exchange.request_time / _SECOND
-        dealt_with, passed = connection.steady.request(exchange.request, time)
+        dealt_with, passed = connection.fast_path.request(exchange.request, time)
         if not dealt_with:
             connection.receive_client(exchange.request, time)
         # After a fault the core accepts no fetch.
@@ -293,7 +293,7 @@ class GatewayPolicy:
                 connection.receive_broker(piece, time)  # type: ignore[arg-type]  # cut contents are skipped
         else:
             whole = b"".join(pieces)
-            dealt_with, full = connection.steady.response(whole, time, time)
+            dealt_with, full = connection.fast_path.response(whole, time, time)
             if not dealt_with:
                 connection.receive_broker(whole, time)
         if template is not None and not dealt_with:  # off the fast path, the costs may differ
@@ -311,7 +311,7 @@ class GatewayPolicy:
         if not fetch.repeats:
             self._template = _unchanged(fetch, sent, pieces)
         elif template is not None and not differs:
-            template.session = connection.steady.session
+            template.plan = connection.plan
 
     def _modelled(
         self, fetch: CapturedFetch, sent: FetchRequest | None, response: CapturedResponse

@@ -19,9 +19,7 @@ from proxy.capture import tap
 from proxy.capture.pcap import file_header
 from proxy.capture.tap import FLUSH_BYTES, Capture, Files
 from proxy.core.connection import Connection
-from proxy.core.eligibility import SessionLimits
-from proxy.core.histograms import Measured
-from proxy.core.steady import Steady
+from proxy.core.fast_path import FastPath
 from proxy.server.gateway import Gateway
 from tests.captured import ACK, FIN, RST, SYN, Packet, read, read_directory, streams
 from tests.frames import entry, fetch, fetch_response
@@ -73,13 +71,22 @@ class _Full(Files):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-class _SteadyGateway(WireGateway):
+class _AllPass(FastPath):
+    """Lets all bytes pass."""
+
+    def request(self, data: bytes, now: float) -> tuple[int, bytes]:
+        return len(data), data
+
+    def response(self, data: bytes, began: float, now: float) -> tuple[int, bytes]:
+        return len(data), data
+
+
+class _FastGateway(WireGateway):
     """All bytes take the fast path."""
 
     def make_core(self, *args: Any) -> Connection:
         core = super().make_core(*args)
-        core.steady = Steady(SessionLimits(max_sessions=0), Measured(), max_request_bytes=1 << 20, on=True)
-        core.steady.settle(room=0, is_next=False, request_rest=1 << 30, response_rest=1 << 30)
+        core.fast_path = _AllPass(core.fast_path._state, max_request_bytes=1 << 20, on=True)
         return core
 
 
@@ -189,7 +196,7 @@ def test_a_file_ends_with_the_last_whole_record_when_the_disk_is_full(
 
 
 @BOTH_LOOPS
-@pytest.mark.parametrize("kind", [WireGateway, _SteadyGateway])
+@pytest.mark.parametrize("kind", [WireGateway, _FastGateway])
 def test_what_passes_is_written_from_both_sides(tmp_path: Path, plain: bool, kind: type[Gateway]) -> None:
     sent = _content(768_000)
     ports: dict[str, int] = {}
@@ -197,7 +204,7 @@ def test_what_passes_is_written_from_both_sides(tmp_path: Path, plain: bool, kin
     async def scene() -> None:
         async with stub_broker() as broker, _capturing(broker.address, _files(tmp_path), kind=kind) as gate:
             async with client(gate.listen.port) as (reader, writer):
-                # No steady path begins before the broker has responded.
+                # No fast path begins before the broker has responded.
                 await until(lambda: gate.server.links and link_of(gate).has_broker)
                 writer.write(sent)
                 assert await reader.readexactly(len(sent)) == sent

@@ -9,13 +9,10 @@ from proxy.core.connection_state import ConnectionState, RequestFramer
 from proxy.core.eligibility import SessionLimits
 from proxy.core.histograms import Measured
 from proxy.core.in_flight import FORWARD, InFlight
-from proxy.core.steady import Steady
 
 
 def state() -> ConnectionState:
-    measured = Measured()
-    steady = Steady(SessionLimits(max_sessions=1), measured, max_request_bytes=100, on=True)
-    return ConnectionState(steady, measured, foreign=False, request_budget=None)
+    return ConnectionState(SessionLimits(max_sessions=1), Measured(), foreign=False, request_budget=None)
 
 
 def test_the_beginning_of_a_request_reserves_until_it_is_handed_over() -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from proxy.core.last_seen import _MAX_FORM, LastSeen
+from proxy.core.plans import FetchTemplate
 from proxy.protocol.fetch_request import (
     MAX_AROUND,
     MAX_NAME,
@@ -126,15 +126,13 @@ def test_names_that_change_with_every_fetch_are_forgotten() -> None:
 
 
 def test_forgotten_topics_of_a_native_client_are_not_kept() -> None:
-    seen = LastSeen()
     asked = parsed(forgetting(MAX_TOPICS - 1))
     assert not asked.unsupported_reason
-    seen.note_request(asked)
-    assert seen.request(asked.frame) is None
+    assert FetchTemplate.of(asked) is None
     small = parsed(fetch(12, ("t", 0), session=(7, 3), correlation=5))
-    seen.note_request(small)
-    assert seen.request(small.frame) is not None
-    assert len(seen._before) + len(seen._after) <= _MAX_FORM
+    template = FetchTemplate.of(small)
+    assert template is not None
+    assert template.read(small.frame) is not None
 
 
 def test_the_bound_is_no_closer_than_it_has_to_be() -> None:

@@ -107,12 +107,12 @@ def test_who_is_not_behind_stays_on_the_short_way(monkeypatch: pytest.MonkeyPatc
         ways.append(first)
         return expand(self, first, *rest, **fields)
 
-    def counted_steady(self: Rotation, first: int, *rest: Any) -> Any:
+    def counted_fast(self: Rotation, first: int, *rest: Any) -> Any:
         ways.append(first)
         return full(self, first, *rest)
 
     monkeypatch.setattr(Rotation, "expand", counted)
-    monkeypatch.setattr(Rotation, "full", counted_steady)
+    monkeypatch.setattr(Rotation, "full", counted_fast)
     wants = WANTS["one topic"]
     scene = Scene(12, wants)
     for _ in range(2):
@@ -122,7 +122,7 @@ def test_who_is_not_behind_stays_on_the_short_way(monkeypatch: pytest.MonkeyPatc
         wants = [(name, number, offset - 1 if number == 3 else 5) for name, number, _ in wants]
         cached = {3: entry(3, offset, aborted=(), records=RECORDS)}
         scene.turn(wants, told, cached)
-    assert len(ways) == 2 * 4  # with the steady path and without: the playbook plays both
+    assert len(ways) == 2 * 4  # with the fast path and without: the playbook plays both
     table = scene.play.connection.session_table
     assert table is not None
     assert table.behind == {3}

@@ -28,9 +28,9 @@ def one_read(api_key: int = HEARTBEAT, version: int = 0) -> list[bytes]:
     return [small(api_key, version, number) for number in range(RECEIVE_BYTES // SMALL)]
 
 
-def core(*, steady: bool = True, foreign: bool = False) -> Connection:
+def core(*, fast: bool = True, foreign: bool = False) -> Connection:
     limits = SessionLimits(max_sessions=10)
-    return connect(sessions=limits, resolve=None, steady=steady, maybe_not_kafka=foreign)
+    return connect(sessions=limits, resolve=None, fast=fast, maybe_not_kafka=foreign)
 
 
 def goes_on(connection: Connection) -> None:
@@ -38,10 +38,10 @@ def goes_on(connection: Connection) -> None:
         connection.go_on(0.0)
 
 
-@pytest.mark.parametrize("steady", [True, False])
-def test_of_one_read_no_more_are_in_flight_than_of_many(steady: bool) -> None:
+@pytest.mark.parametrize("fast", [True, False])
+def test_of_one_read_no_more_are_in_flight_than_of_many(fast: bool) -> None:
     """Before the fix, 18,700 requests in one read took 13.5 MB of memory."""
-    connection, asked = core(steady=steady), one_read()
+    connection, asked = core(fast=fast), one_read()
     connection.receive_client(b"".join(asked), 0.0)
     goes_on(connection)
     sent = b"".join(connection.drain_broker())
@@ -52,9 +52,9 @@ def test_of_one_read_no_more_are_in_flight_than_of_many(steady: bool) -> None:
 
 
 @pytest.mark.parametrize("at_once", [1, 50, MAX_IN_FLIGHT])
-@pytest.mark.parametrize("steady", [True, False])
-def test_all_of_one_read_are_answered_in_order(steady: bool, at_once: int) -> None:
-    connection, asked = core(steady=steady), one_read()[:3000]
+@pytest.mark.parametrize("fast", [True, False])
+def test_all_of_one_read_are_answered_in_order(fast: bool, at_once: int) -> None:
+    connection, asked = core(fast=fast), one_read()[:3000]
     connection.receive_client(b"".join(asked), 0.0)
     sent, received, answered = b"", b"", 0
     while answered < len(asked):
@@ -74,7 +74,7 @@ def test_all_of_one_read_are_answered_in_order(steady: bool, at_once: int) -> No
 
 def test_responses_are_processed_in_steps_too() -> None:
     """Before the fix, hundreds of responses in one read blocked the event loop for 40 ms."""
-    connection, asked = core(steady=False), one_read()[:100]
+    connection, asked = core(fast=False), one_read()[:100]
     connection.receive_client(b"".join(asked), 0.0)
     goes_on(connection)
     told = [response(number, b"told") for number in range(100)]
@@ -106,7 +106,7 @@ def test_what_comes_behind_responses_that_wait_is_processed_behind_them(cut: int
 
 
 def test_what_a_broker_has_sent_before_it_closes_goes_to_the_client() -> None:
-    connection, asked = core(steady=False), one_read()[:100]
+    connection, asked = core(fast=False), one_read()[:100]
     connection.receive_client(b"".join(asked), 0.0)
     goes_on(connection)
     told = b"".join(map(response, range(100)))
@@ -140,14 +140,14 @@ def test_what_the_gateway_answers_itself_is_answered_in_steps() -> None:
     assert not connection.drain_broker()
 
 
-def test_the_steady_path_takes_a_bounded_number_at_once() -> None:
+def test_the_fast_path_takes_a_bounded_number_at_once() -> None:
     """Produces without acks have no responses that could limit them."""
     produce = request(0, 3, 0, struct.pack(">hhii", -1, 0, 1000, 0))
     play = Playbook().client(small(HEARTBEAT, 0, 1)).to_broker(small(HEARTBEAT, 0, 1))
     play.broker(response(1)).to_client(response(1)).client(produce).to_broker(produce)
     flood = produce * (RECEIVE_BYTES // len(produce))
-    steady = play.connection.steady
-    done, _ = steady.request(flood, 0.0)
+    fast_path = play.connection.fast_path
+    done, _ = fast_path.request(flood, 0.0)
     assert 0 < done <= MAX_IN_FLIGHT * len(produce)
 
 
@@ -192,12 +192,12 @@ def test_what_waits_behind_the_end_of_framing_is_forwarded() -> None:
     assert b"".join(connection.drain_broker()) == b"".join(asked) + handshake + b"\0token" * 9
 
 
-@pytest.mark.parametrize("steady", [True, False])
-def test_tokens_behind_many_responses_go_to_a_client_that_sends_no_more(steady: bool) -> None:
+@pytest.mark.parametrize("fast", [True, False])
+def test_tokens_behind_many_responses_go_to_a_client_that_sends_no_more(fast: bool) -> None:
     """After a handshake of version 0 the broker's tokens have no framing either (KIP-43)."""
     asked = one_read()[: 2 * AT_ONCE - 1]
     handshake = request(SASL_HANDSHAKE, 0, 99, b"\0\5PLAIN")
-    connection = core(steady=steady)
+    connection = core(fast=fast)
     connection.receive_client(b"".join(asked) + handshake + b"\0token", 0.0)
     goes_on(connection)
     connection.drain_broker()

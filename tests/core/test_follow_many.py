@@ -128,7 +128,7 @@ class Stub:
 
 @pytest.mark.parametrize(("left", "most"), [(0.0, 1), (0.5, 8), (float("inf"), 8)])
 def test_few_of_many_connections_are_looked_at(left: float, most: int) -> None:
-    """Asking a connection takes its requests off the fast path: 9 ms for each error with 400 clients."""
+    """Asking a connection has a cost: 9 ms for each error with 400 clients."""
     peers, who = Siblings(), ClientIdentity("10.0.0.7", "c", b"")
     for _ in range(400):
         peers.add(Stub(who, left), who, NEW)
@@ -200,15 +200,15 @@ def test_records_and_errors_are_not_kept_to_pace_a_client() -> None:
     assert two.counted() == ({}, {NotFollowed.CLOSED: 1})
 
 
-def test_a_client_may_have_been_active_on_the_steady_path() -> None:
+def test_a_client_may_have_been_active_on_the_fast_path() -> None:
     two = Two()
     for number in range(3):
         two.new.exchange(request(ApiKey.HEARTBEAT, 0, 9 + number), response(9 + number, b"\0\0"))
     asked = request(ApiKey.HEARTBEAT, 0, 20)
     two.new.now = two.old.now = 10.0
-    assert two.new.connection.steady.request(asked, 10.0) == (len(asked), asked)
+    assert two.new.connection.fast_path.request(asked, 10.0) == (len(asked), asked)
     told = response(20, b"\0\0")
-    assert two.new.connection.steady.response(told, 10.0, 10.0) == (len(told), told)
+    assert two.new.connection.fast_path.response(told, 10.0, 10.0) == (len(told), told)
     two.fails((TOPIC, 0)).asks_leaders().leaders({0: (NEW, 5)})
     two.new.to_broker(two.repeated((TOPIC, 0), max_wait_ms=0))
 

@@ -13,7 +13,7 @@ def test_a_new_request_holds_nothing() -> None:
 def test_what_is_forwarded_is_not_kept() -> None:
     assert FORWARD.feed(b"12345", last=False) == [b"12345"]
     assert FORWARD.feed(b"6", last=True) == [b"6"]
-    assert (FORWARD.buffered, FORWARD.passing(7)) == (0, 6)
+    assert (FORWARD.buffered, FORWARD.passes(7)) == (0, True)
     assert FORWARD.fresh() is FORWARD
 
 

@@ -93,7 +93,7 @@ def test_the_fetches_of_a_session_ask_for_no_more(version: int) -> None:
         play.to_broker(asks(version, [], (SESSION_ID, epoch), correlation=number, **LOWERED))
         play.broker(fetch_response(max(version, 7), session_id=SESSION_ID, correlation_id=number))
         play.to_client(full(version, wants, correlation_id=number))
-    assert (play.connection.passed > 5) is (version >= 7), "v4 to v6 have no steady path"
+    assert (play.connection.passed > 5) is (version >= 7), "v4 to v6 have no fast path"
     play.client(fetch(version, *wants, correlation=30, **ASKED))
     play.to_broker(asks(version, [], (SESSION_ID, 9), correlation=30, **LOWERED))
     play.broker(fetch_response(max(version, 7), error_code=70, correlation_id=30))

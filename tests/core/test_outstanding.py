@@ -26,7 +26,7 @@ class Line:
 
     def broker(self, frame: bytes, now: float) -> None:
         for core in self.twin.cores:
-            assert core.steady.join(frame, now) == frame
+            assert core.fast_path.join(frame, now) == frame
         self.twin.receive_broker(frame, now)
 
     def owes(self) -> tuple[int, float | None]:
@@ -58,7 +58,7 @@ def test_nothing_is_owed_before_the_first_request_and_after_its_response() -> No
 
 def test_the_first_one_counts_and_the_next_one_begins_when_it_is_answered() -> None:
     line = Line()
-    for correlation in range(1, 4):  # the second and third may pass by the steady path
+    for correlation in range(1, 4):  # the second and third may pass by the fast path
         line.client(request(HEARTBEAT, 0, correlation), 5.0 + correlation)
     assert line.owes() == (3, 6.0)
     line.broker(response(1, b"\0\0"), 20.0)
@@ -78,7 +78,7 @@ def test_bytes_of_a_response_show_that_the_broker_works() -> None:
 
 def test_a_fetch_is_due_when_it_has_waited_as_long_as_it_asks() -> None:
     line = Line()
-    for at in range(5):  # the later ones pass by the steady path
+    for at in range(5):  # the later ones pass by the fast path
         line.client(fetch(11, T[0], correlation=at, max_wait_ms=30_000), at)
         assert line.owes() == (1, at + 30.0)
         line.broker(full(11, T[:1], correlation_id=at), at + 0.5)
@@ -129,7 +129,7 @@ def test_a_client_that_sends_no_more_waits_as_long_as_any_of_its_requests_may() 
     assert longest_waits(line) == {0.5}
     line.broker(full(11, T[:1], correlation_id=2), 2.5)
     assert longest_waits(line) == {0.0}
-    for at in range(3, 8):  # the later ones pass by the steady path
+    for at in range(3, 8):  # the later ones pass by the fast path
         line.client(fetch(11, T[0], correlation=at, max_wait_ms=40_000), at)
         assert longest_waits(line) == {40.0}
         line.broker(full(11, T[:1], correlation_id=at), at + 0.5)

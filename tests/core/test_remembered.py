@@ -9,7 +9,7 @@ import pytest
 from proxy.core.budget import RequestBudget
 from proxy.core.connection import Connection
 from proxy.core.eligibility import SessionLimits
-from proxy.core.steady import MAX_FORMS, MAX_PREFIX
+from proxy.core.plans import MAX_PLANS, MAX_PREFIX
 from proxy.protocol.api import FIRST_FLEXIBLE, ApiKey
 from proxy.protocol.fetch_request import MAX_AROUND
 from proxy.protocol.primitives import encode_uvarint
@@ -92,7 +92,7 @@ def asks_what_is_remembered(connection: Connection) -> None:
     for number, (key, version) in enumerate(kinds(64), 1):
         asked = tagged(request(key, version, number, b"\0"), MAX_PREFIX - 8)
         exchange(connection, asked, response(number, b"\0\0"))
-        if len(connection.steady._forms) == MAX_FORMS:
+        if len(connection._state.plans.requests) == MAX_PLANS:
             break
     else:
         pytest.fail("fewer kinds are remembered")

@@ -10,7 +10,6 @@ from proxy.core.in_flight import Forward, Handler
 from proxy.core.leaders import Leaders
 from proxy.core.own import Probe
 from proxy.core.responses import CutVersions, Login, RewriteAddresses, Rewriting, clamped, readdressed
-from proxy.core.steady import Steady
 from proxy.protocol.addresses import Resolve
 from proxy.protocol.primitives import ProtocolError
 from tests.playbook import api_versions, response
@@ -68,8 +67,8 @@ class Scene:
 
     def __init__(self, resolve: Resolve | None = gateway) -> None:
         self.eligibility = Eligibility(SessionLimits(max_sessions=1))
-        steady = Steady(SessionLimits(max_sessions=1), Measured(), max_request_bytes=1 << 20, on=True)
-        self.state = ConnectionState(steady, Measured(), foreign=False, request_budget=None)
+        limits = SessionLimits(max_sessions=1)
+        self.state = ConnectionState(limits, Measured(), foreign=False, request_budget=None)
         self.rewriting = Rewriting(
             self.state, resolve, lambda _: False, self.eligibility, Leaders(), serves=False
         )

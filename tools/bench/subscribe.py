@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from proxy.core.last_seen import LastSeen
+from proxy.core.plans import FetchTemplate
 from proxy.protocol.api import ApiKey
 from replay.capture.files import sources
 from replay.capture.kafka.exchange import ConnectionEnd, Exchange
@@ -209,9 +209,9 @@ def cheapest(fetches: list[Exchange]) -> int:
     """
     read: list[CapturedFetch] = []
     other = 0
-    repeated = LastSeen()
+    template: FetchTemplate | None = None
     for exchange in fetches:
-        fetch = read_fetch(Outcome(exchange), repeated)
+        fetch, template = read_fetch(Outcome(exchange), template)
         whole = fetch is not None and fetch.response is not None and fetch.listed
         if fetch is None or not whole or (read and fetch.request.layout is not read[0].request.layout):
             other += exchange.request_bytes + exchange.response_bytes

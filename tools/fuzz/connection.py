@@ -201,7 +201,7 @@ class _ConnectionScript:
 
     def _receive_client(self, data: bytes, now: float) -> None:
         """Receive bytes from the client, like a link."""
-        done, out = self._connection.steady.request(data, now)
+        done, out = self._connection.fast_path.request(data, now)
         self._asked += out
         if done < len(data):
             self._connection.receive_client(data[done:], now)
@@ -217,9 +217,9 @@ class _ConnectionScript:
 
     def _receive_broker(self, data: bytes, now: float) -> None:
         """Receive bytes from the broker, like a link."""
-        steady = self._connection.steady
-        data = steady.join(data, now)
-        done, _ = steady.response(data, steady.began, now)
+        fast_path = self._connection.fast_path
+        data = fast_path.join(data, now)
+        done, _ = fast_path.response(data, fast_path.began, now)
         if done < len(data):
             self._connection.receive_broker(data[done:], now)
         self._go_on()
@@ -242,8 +242,6 @@ class _ConnectionScript:
         expected = self._connection._responses.expected  # noqa: SLF001 - the harness is its broker
         if expected:
             content = expected[0].correlation_id + content
-        elif in_flight := self._connection.steady.in_flight:
-            content = in_flight[0][0] + content
         return len(content).to_bytes(4) + content
 
     def _answer(self, where: int, mask: int) -> bool:

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from proxy.core.connection import Connection
 from proxy.core.eligibility import SessionLimits
+from proxy.core.fast_path import MAX_JOINED
 from proxy.core.in_flight import MAX_IN_FLIGHT
-from proxy.core.steady import MAX_JOINED
 from proxy.protocol.addresses import Resolve
 from tests.examples import examples
 from tests.frames import Want, entry, fetch, fetch_response, framed, named
@@ -177,7 +177,7 @@ def test_tags_of_an_entry_are_seen() -> None:
     assert play.connection.tally.passthrough == {"one partition": 3, "not understood": 1}
 
 
-def test_responses_by_the_core_and_by_the_steady_path_are_measured_alike() -> None:
+def test_responses_by_the_core_and_by_the_fast_path_are_measured_alike() -> None:
     play = Playbook().knows()
     for number in range(1, 8):
         wants: list[Want] = [("t", 1)] if number % 4 else [("t", 0), ("u", 1), ("t", 2)]
@@ -214,6 +214,20 @@ def test_no_more_than_the_core_takes_are_in_flight() -> None:
     assert not play.connection.reads_client
     play.broker(produced(1)).to_client(produced(1))
     assert play.connection.reads_client
+
+
+@pytest.mark.parametrize("more", [0, 3])
+def test_a_response_that_makes_room_does_not_take_it(more: int) -> None:
+    """The shell reads the client again, and the rest of the core processes what waits."""
+    play = Playbook().exchange(produce(0), produced(0)).exchange(produce(1), produced(1))
+    numbers = range(2, MAX_IN_FLIGHT + 2 + more)
+    play.client(*map(produce, numbers)).to_broker(*map(produce, numbers[:MAX_IN_FLIGHT]))
+    fast, _ = play.connection.cores
+    assert not fast.reads_client
+    assert fast.fast_path.response(produced(2), 1.0, 1.0) == (0, b"")
+    play.broker(produced(2)).to_broker(*map(produce, numbers[MAX_IN_FLIGHT:][:1]), more=True)
+    play.to_client(produced(2))
+    assert fast.reads_client is (more == 0)
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 100, 1000])
@@ -371,10 +385,10 @@ def test_what_was_kept_goes_to_the_client_when_the_broker_closes() -> None:
     core = Connection(sessions=SessionLimits(max_sessions=1), resolve=None)
     for number in (1, 2):
         asked = request(HEARTBEAT, 0, number)
-        done, _ = core.steady.request(asked, 1.0)
+        done, _ = core.fast_path.request(asked, 1.0)
         if not done:
             core.receive_client(asked, 1.0)
-        told = core.steady.join(response(number, bytes(20))[: 28 if number == 1 else 10], 1.0)
+        told = core.fast_path.join(response(number, bytes(20))[: 28 if number == 1 else 10], 1.0)
         if told:
             core.receive_broker(told, 1.0)
     core.drain_client()
@@ -422,17 +436,17 @@ def test_a_poll_that_repeats_the_last_one_can_be_counted_without_its_frames() ->
     """
     play = Playbook().established(16, THREE)
     polls(play, 16, 4, 4)
-    steady, core = play.connection.cores
+    fast, core = play.connection.cores
     for number in range(8, 12):
         told = fetch_response(16, session_id=SESSION_ID, correlation_id=number)
         core.receive_client(fetch(16, *THREE, correlation=number), 1.0)
         core.receive_broker(told, 1.0)
         assert len(core.drain_broker()) == 1
-        assert steady.steady.session is not None
-        steady.steady.session.repeat(len(told), sum(map(len, core.drain_client())))
-    assert steady.tally == core.tally
-    assert steady.session_epoch == core.session_epoch
-    assert repr(steady._fetches.eligibility.savings) == repr(core._fetches.eligibility.savings)
+        assert fast.plan is not None
+        fast.plan.repeat(len(told), sum(map(len, core.drain_client())))
+    assert fast.tally == core.tally
+    assert fast.session_epoch == core.session_epoch
+    assert repr(fast._fetches.eligibility.savings) == repr(core._fetches.eligibility.savings)
     polls(play, 16, 12, 4, b"r" * 300)
 
 
@@ -590,7 +604,7 @@ def test_brokers_that_forget_leader_epochs_are_left_to_the_core(version: int) ->
     assert polls(play, version, 4, 6) == 0
 
 
-def test_a_session_closes_amid_a_fetch_of_the_steady_path() -> None:
+def test_a_session_closes_amid_a_fetch_of_the_fast_path() -> None:
     """Trap 21."""
     play = Playbook().established(16, THREE)
     polls(play, 16, 4, 4)

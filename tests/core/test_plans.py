@@ -4,16 +4,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.core.last_seen import LastSeen
+from proxy.core.eligibility import SessionLimits
+from proxy.core.events import Tally
+from proxy.core.histograms import Measured, Meter
+from proxy.core.plans import FetchTemplate, Plans
 from proxy.protocol.fetch_request import FetchRequest
 from tests.frames import VERSIONS, Want, entry, fetch, fetch_response, parsed, walked
 from tests.model.wire import NodeEndpoint, node_endpoints_tag
 
 
-def noted(frame: bytes) -> LastSeen:
-    repeated = LastSeen()
-    repeated.note_request(parsed(frame))
-    return repeated
+def template(frame: bytes) -> FetchTemplate:
+    known = FetchTemplate.of(parsed(frame))
+    assert known is not None
+    return known
+
+
+def plans() -> Plans:
+    measured, tally = Measured(), Tally()
+    return Plans(SessionLimits(max_sessions=1), measured, tally, Meter(measured, tally))
 
 
 def read(request: FetchRequest) -> dict[str, object]:
@@ -33,13 +41,12 @@ def read(request: FetchRequest) -> dict[str, object]:
 )
 def test_the_same_fetch_of_other_entries(version: int, wants: list[Want]) -> None:
     known = [("t", index) for index in range(len(wants))]
-    repeated = noted(fetch(version, *known, correlation=1))
+    repeated = template(fetch(version, *known, correlation=1))
     for number in (2, 3):
         frame = fetch(version, *wants, correlation=number, values={"partition_max_bytes": number})
-        again = repeated.request(frame)
+        again = repeated.read(frame)
         assert again is not None
         assert read(again) == read(parsed(frame))
-        repeated.note_request(again)
 
 
 @pytest.mark.parametrize(
@@ -56,7 +63,7 @@ def test_the_same_fetch_of_other_entries(version: int, wants: list[Want]) -> Non
     ],
 )
 def test_any_other_fetch_is_another(other: bytes) -> None:
-    assert noted(fetch(16, ("t", 0))).request(other) is None
+    assert template(fetch(16, ("t", 0))).read(other) is None
 
 
 small = st.integers(0, 2)
@@ -77,23 +84,24 @@ fetches = st.builds(
 @given(fetches, fetches, st.integers(0, 400), st.integers(0, 255))
 def test_what_is_known_reads_as_it_would_be_parsed(first: bytes, second: bytes, at: int, byte: int) -> None:
     for frame in (first, second):
-        repeated = noted(frame)
-        if 12 <= at < len(frame):
+        repeated = FetchTemplate.of(parsed(frame))
+        if repeated is not None and 12 <= at < len(frame):
             spoilt = frame[:at] + bytes([byte]) + frame[at + 1 :]
-            again = repeated.request(spoilt)
+            again = repeated.read(spoilt)
             assert again is None or read(again) == read(parsed(spoilt))
-    again = noted(first).request(second)
+    repeated = FetchTemplate.of(parsed(first))
+    again = repeated.read(second) if repeated is not None else None
     assert again is None or read(again) == read(parsed(second))
 
 
 def test_entries_with_tags_are_not_known() -> None:
     frame = fetch(16, ("t", 0))
-    known = noted(frame)
+    known = template(frame)
     block = parsed(frame).block
     assert block is not None
     last = block[1] - 1
-    assert known.request(frame) is not None
-    assert known.request(frame[:last] + b"\x01" + frame[last + 1 :]) is None
+    assert known.read(frame) is not None
+    assert known.read(frame[:last] + b"\x01" + frame[last + 1 :]) is None
 
 
 @pytest.mark.parametrize(
@@ -105,23 +113,20 @@ def test_entries_with_tags_are_not_known() -> None:
         fetch(16, ("t", 0), forget=[("t", 1)]),
     ],
 )
-def test_a_fetch_whose_entries_are_in_no_one_place_is_not_kept(frame: bytes) -> None:
-    repeated = noted(fetch(16, ("t", 0)))
-    repeated.note_request(parsed(frame))
-    assert repeated.request(frame) is None
+def test_a_fetch_whose_entries_are_in_no_one_place_has_no_template(frame: bytes) -> None:
+    assert FetchTemplate.of(parsed(frame)) is None
 
 
 def test_nothing_is_known_at_first() -> None:
-    assert LastSeen().request(fetch(16, ("t", 0))) is None
-    assert LastSeen().response(fetch_response(16, ("t", [entry(0, 5)])), 16) == -1
-    assert LastSeen().empty(fetch_response(16)) is None
+    assert plans().response(fetch_response(16, ("t", [entry(0, 5)])), 16) == -1
+    assert plans().empty(fetch_response(16)) is None
 
 
 def test_an_empty_response_is_walked_once() -> None:
-    repeated = LastSeen()
+    repeated = plans()
     frame = fetch_response(16, session_id=7)
     walk = walked(frame, 16)
-    repeated.note_empty(frame, walk)
+    repeated.learn_empty(frame, walk)
     assert repeated.empty(fetch_response(16, session_id=7, correlation_id=9)) is walk
     assert repeated.empty(fetch_response(16, session_id=8)) is None
     assert repeated.empty(fetch_response(16, session_id=7, throttle_time_ms=1)) is None
@@ -136,14 +141,14 @@ def test_an_empty_response_is_walked_once() -> None:
     ],
 )
 def test_a_response_that_says_something_is_no_empty_one(frame: bytes) -> None:
-    repeated = LastSeen()
-    repeated.note_empty(frame, walked(frame, 16))
+    repeated = plans()
+    repeated.learn_empty(frame, walked(frame, 16))
     assert repeated.empty(frame) is None
 
 
-def answered(frame: bytes, version: int = 16) -> LastSeen:
-    repeated = LastSeen()
-    repeated.note_response(frame, version, walked(frame, version))
+def answered(frame: bytes, version: int = 16) -> Plans:
+    repeated = plans()
+    repeated.learn_response(None, frame, version, walked(frame, version))
     return repeated
 
 

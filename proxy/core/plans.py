@@ -1,0 +1,820 @@
+"""Plans: what became of a frame and of the response to it, kept for frames like it. Sans-IO.
+
+Most of what a client sends it has sent before: a produce, a heartbeat, a fetch of one partition. Whoever
+handles such a frame makes a `Plan` of it. The fast path (`proxy.core.fast_path`) asks the plans first. A
+frame that matches goes to the broker at once. Its request is in flight as every other one, with the plan as
+its handler. A response that does not match is for the rest of the core: `Plan.begin` makes its handler.
+
+Whoever changes what a plan assumes drops it: `Plans.forget_fetch` and `Plans.forget`.
+"""
+
+from collections.abc import Iterable
+from copy import copy
+from typing import Final, Self
+
+from proxy.core.eligibility import Eligibility, SessionLimits
+from proxy.core.events import FetchKind, Tally
+from proxy.core.fetch_in_flight import Kept, Responses
+from proxy.core.histograms import NO_RESPONSE_TIME, Measured, Meter
+from proxy.core.in_flight import Handler, InFlight
+from proxy.protocol.addresses import changeable
+from proxy.protocol.api import (
+    LENGTH_BYTES,
+    REQUEST_CORRELATION_ID,
+    REQUEST_START_BYTES,
+    RESPONSE_CORRELATION_ID,
+    RESPONSE_START_BYTES,
+    response_header,
+)
+from proxy.protocol.fetch_layout import HIGH_WATERMARK, FetchLayout
+from proxy.protocol.fetch_request import MAX_AROUND, FetchRequest
+from proxy.protocol.fetch_response import FetchResponseWalk
+from proxy.protocol.primitives import ProtocolError, Span, read_uvarint
+from proxy.session.decision import Reason
+from proxy.session.handler import FetchSessionHandler
+from proxy.session.rotation import Rotation
+from proxy.session.state import SessionState
+
+MAX_PLANS: Final = 16
+"""A client uses a few kinds of requests; after so many the plans are made anew."""
+MAX_PREFIX: Final = 256
+"""Bytes of a header that are worth keeping. Tags of a header may have any length."""
+MAX_KEPT: Final = 2 * MAX_AROUND + 512
+"""Bytes that are kept of a fetch. A client with sessions of its own may forget topics at any length."""
+ENTRY_HEAD: Final = 512
+"""More bytes than stand before the records of a response of one entry: a topic's name has at most 249."""
+_MAX_COMPARED: Final = 512
+"""A larger frame has many entries, and is seldom like another one."""
+_KIND_BYTES: Final = REQUEST_CORRELATION_ID.start
+"""Length, API key and version of a request."""
+_PLAIN: Final = (Reason.ONE_PARTITION, Reason.SESSIONS_OFF)
+"""Reasons to forward a fetch that hold for the next one like it, unless the switch for sessions is turned."""
+_NO_ABORTED: Final = {True: (b"\0", b"\1"), False: (b"\xff\xff\xff\xff", b"\0\0\0\0")}
+"""By whether a layout is flexible: null, and none."""
+
+
+class Template:
+    """A frame, and fields of fixed size in which other frames of the template may differ from it.
+
+    Args:
+        frame: the frame.
+        fields: the spans of the fields.
+    """
+
+    __slots__ = ("_mask", "_size", "_value")
+
+    def __init__(self, frame: bytes, fields: Iterable[Span]) -> None:
+        mask = bytearray(b"\xff" * len(frame))
+        for start, end in fields:
+            mask[start:end] = bytes(end - start)
+        self._mask = int.from_bytes(mask)
+        self._size = len(frame)
+        self._value = int.from_bytes(frame) & self._mask
+
+    def matches(self, frame: bytes) -> bool:
+        """Whether a frame is one of the template."""
+        return len(frame) == self._size and int.from_bytes(frame) & self._mask == self._value
+
+
+class FetchTemplate:
+    """A client's fetch whose entries stand in one place. Others differ in correlation id and entries alone.
+
+    With hundreds of connections, or with fetches of a thousand partitions, a few comparisons in place of
+    parsing save the gateway most of its work.
+
+    Args:
+        request: the fetch.
+        block: where its entries stand.
+    """
+
+    __slots__ = ("_after", "_before", "_block", "_kind", "_sent", "changes", "request", "size")
+
+    def __init__(self, request: FetchRequest, block: Span) -> None:
+        frame = request.frame
+        self.request = request.with_frame(b"")
+        """The fetch without its frame."""
+        self.size = len(frame)
+        """Bytes of its frame."""
+        self._block = block
+        self._sent = self._kind, self._before, self._after = _around(frame, block)
+        """Like the three, of the fetch as it was sent."""
+        self.changes = False
+        """Stages changed the fetch before it was sent."""
+
+    @classmethod
+    def of(cls, request: FetchRequest) -> Self | None:
+        """Return the template of a fetch; None if its entries stand in several places, or it is too large."""
+        block = request.block
+        if block is None or len(request.frame) - (block[1] - block[0]) > MAX_KEPT:
+            return None
+        return cls(request, block)
+
+    def surrounds(self, frame: bytes) -> bool:
+        """Whether a frame is like the fetch around its entries. These are not looked at."""
+        return (
+            len(frame) == self.size
+            and frame.startswith(self._kind)
+            and frame.startswith(self._before, REQUEST_START_BYTES)
+            and frame.endswith(self._after)
+        )
+
+    def note_sent(self, sent: FetchRequest) -> None:
+        """Note what stages made of the fetch. Its entries must be the same, at the same offset."""
+        around = _around(sent.frame, self._block)
+        if around != self._sent:
+            self._sent = around
+            self.changes = around != (self._kind, self._before, self._after)
+            # A `Rotation` knows its fetches by their topics, and would send what is around the old ones.
+            self.request.topics = sent.topics = copy(self.request.topics)
+
+    def as_sent(self, frame: bytes) -> bytes:
+        """Return a fetch that is like this one around its entries, changed as stages changed this one."""
+        kind, before, after = self._sent
+        entries = frame[REQUEST_START_BYTES + len(self._before) : self.size - len(self._after)]
+        return b"".join((kind, frame[REQUEST_CORRELATION_ID], before, entries, after))
+
+    def read(self, frame: bytes) -> FetchRequest | None:
+        """Return the fetch that a frame is; None if it has to be parsed."""
+        if not self.surrounds(frame):
+            return None
+        layout = self.request.layout
+        if layout.flexible:
+            size, (start, count) = layout.request_entry, self.request.topics.blocks[0]
+            if frame[start + size - 1 : start + count * size : size].count(0) != count:
+                return None  # an entry has tags
+        return self.request.with_frame(frame)
+
+
+class EntryTemplate:
+    """A fetch response of one entry. Others differ in its offsets and its records.
+
+    Args:
+        layout: that of the version.
+        frame: such a response, up to its records at least.
+        at: where the entry stands in it.
+    """
+
+    __slots__ = ("_at", "_end", "_ends_at", "_flexible", "_head", "_records_at", "_tail", "version")
+
+    def __init__(self, layout: FetchLayout, frame: bytes, at: int) -> None:
+        self.version = layout.version
+        self._at = at
+        self._head = frame[RESPONSE_START_BYTES : at + HIGH_WATERMARK.start]
+        self._ends_at = at + layout.aborted
+        aborted = 1 if layout.flexible else LENGTH_BYTES
+        self._records_at = self._ends_at + aborted + (4 if layout.version >= 11 else 0)
+        self._end = frame[self._ends_at : self._records_at]
+        self._tail = b"\0\0\0" if layout.flexible else b""
+        self._flexible = layout.flexible
+
+    @classmethod
+    def of(cls, request: FetchRequest, frame: bytes, walk: FetchResponseWalk) -> Self | None:
+        """Return the template of a response; None without an entry, or if its shape may change.
+
+        Args:
+            request: the fetch.
+            frame: the whole response to it, or its first `ENTRY_HEAD` bytes.
+            walk: the walk over that.
+        """
+        layout = request.layout
+        if walk.partitions != 1 or walk.tags or not request.topics.keys:
+            return None
+        element = layout.count(1) + layout.prefix(request.topics.keys[0], 1)
+        begins = RESPONSE_START_BYTES + layout.flexible + layout.response_head
+        at = begins + len(element)
+        ends = frame[at + layout.aborted :]
+        # Without header tags, and without aborted transactions: null or none.
+        if frame[begins:at] != element or not ends.startswith(_NO_ABORTED[layout.flexible]):
+            return None
+        return cls(layout, frame, at)
+
+    def records(self, frame: bytes) -> int:
+        """Return how many bytes of records a response has, -1 if it is none of the template."""
+        if not frame.startswith(self._head, RESPONSE_START_BYTES) or not frame.startswith(
+            self._end, self._ends_at
+        ):
+            return -1
+        at = self._records_at
+        if self._flexible:
+            if frame[at : at + 1] < b"\x80":  # of one byte: no records, or few
+                size, at = frame[at] if at < len(frame) else 0, at + 1
+            else:
+                try:
+                    size, at = read_uvarint(frame, at)
+                except ProtocolError:
+                    return -1
+            size -= size > 0
+        else:
+            size = max(int.from_bytes(frame[at : at + LENGTH_BYTES], signed=True), 0)
+            at += LENGTH_BYTES
+        return size if at + size + len(self._tail) == len(frame) and frame.endswith(self._tail) else -1
+
+    def entry(self, frame: bytes) -> bytes:
+        """Return the entry of a response of the template."""
+        # The empty tags of the topic element and of the body follow it.
+        return frame[self._at : len(frame) - 2] if self._flexible else frame[self._at :]
+
+
+class Plan(Handler):
+    """A request that goes to the broker as it came, as its response goes to the client.
+
+    It is the handler of all requests that match it, until their responses begin.
+
+    Args:
+        request: a request that was handled so.
+        prefix: the bytes behind its correlation id that decided it.
+        answered: a response will come.
+        plans: those of the connection.
+    """
+
+    __slots__ = (
+        "_handler",
+        "_plans",
+        "_rewrites",
+        "_timed",
+        "answered",
+        "api_key",
+        "live",
+        "prefix",
+        "response",
+        "spare",
+        "version",
+        "wait",
+    )
+    planned = True
+
+    def __init__(self, request: InFlight, prefix: bytes, *, answered: bool, plans: "Plans") -> None:
+        self.live = True
+        """What it assumes holds."""
+        self.spare = None
+        self.api_key, self.version = request.api_key, request.version
+        self.prefix = prefix
+        self.answered = answered
+        self.response: Template | None = None
+        """If the handler does not forward every response: those that go to the client as they came."""
+        self.wait = request.handler.wait
+        self._handler = request.handler
+        self._rewrites = not request.handler.forwards
+        self._timed = request.api_key not in NO_RESPONSE_TIME
+        """Its response shows how fast the broker is."""
+        self._plans = plans
+
+    def begin(self, _request: InFlight) -> Handler:
+        """Return such a handler as the plan was made of."""
+        return self._handler.fresh()
+
+    def recall(self, frame: bytes, seconds: float) -> bytes | None:
+        """Return a response that goes to the client as it came."""
+        if not self.live:
+            return None
+        if self._rewrites and (self.response is None or not self.response.matches(frame)):
+            return None
+        plans = self._plans
+        plans.responded += len(frame)
+        if self._timed:
+            plans.measured.note_other(seconds)
+        return frame
+
+
+class FetchPlan(Handler):
+    """A fetch that is forwarded. The next ones differ in the fields of their entries.
+
+    Args:
+        plans: those of the connection.
+        template: of the client's fetches.
+        request: such a fetch as the client sent it.
+        sent: the same as it was sent.
+        reason: why it is forwarded.
+        eligibility: is told that a response was small.
+        responses: makes the responses that this does not.
+    """
+
+    __slots__ = (
+        "_asked",
+        "_eligibility",
+        "_fetches",
+        "_limits",
+        "_max_fetch_bytes",
+        "_measured",
+        "_off_for",
+        "_on",
+        "_partitions",
+        "_plans",
+        "_reason",
+        "_received",
+        "_record_bytes",
+        "_responses",
+        "_size",
+        "_template",
+        "fetch",
+        "live",
+        "partitions",
+        "spare",
+        "version",
+        "wait",
+    )
+    planned = True
+
+    def __init__(
+        self,
+        plans: "Plans",
+        template: FetchTemplate,
+        request: FetchRequest,
+        sent: FetchRequest,
+        reason: Reason,
+        eligibility: Eligibility,
+        responses: Responses,
+    ) -> None:
+        self._assume(plans, template, sent, eligibility, responses)
+        self._reason = reason
+        frame, layout = request.frame, request.layout
+        start, count = request.topics.blocks[0]
+        item, tags = layout.request_entry, int(layout.flexible)
+        entries = [(at, at + item - tags) for at in range(start, start + count * item, item)]
+        correlation_id = REQUEST_CORRELATION_ID.start, REQUEST_CORRELATION_ID.stop
+        self._template = Template(frame, [correlation_id, *entries])
+        self._asked = self._received = self._partitions = self._record_bytes = 0
+        """Fetches that are not in the tally yet; bytes, partitions and record bytes of such responses."""
+
+    def _assume(
+        self,
+        plans: "Plans",
+        template: FetchTemplate,
+        sent: FetchRequest,
+        eligibility: Eligibility,
+        responses: Responses,
+    ) -> None:
+        """Note what the plan assumes: the switches for sessions stand as they do now."""
+        self.live = True
+        """What it assumes holds, but for the switches."""
+        self.spare = None
+        self._fetches, self._size = template, template.size
+        self.fetch: FetchRequest = sent.with_frame(b"")
+        """Such a fetch as it is sent, without its frame."""
+        self.version = sent.layout.version
+        self.partitions = sent.partitions
+        """How many the client's fetches list."""
+        self.wait = max(sent.max_wait_ms, 0) / 1e3
+        limits = plans.limits
+        self._limits, self._on, self._off_for = limits, limits.on, limits.off_for
+        self._max_fetch_bytes = limits.max_fetch_bytes
+        self._plans, self._measured = plans, plans.measured
+        self._eligibility = eligibility
+        self._responses = responses
+
+    def request(self, frame: bytes, _now: float) -> bytes | None:
+        """Return what the broker is to get of a fetch, and count it; None if the core has to look at it.
+
+        Args:
+            frame: what was read, which may be anything.
+            _now: when, in seconds.
+        """
+        limits = self._limits
+        if (
+            self._template.matches(frame)
+            and limits.on is self._on
+            and limits.off_for is self._off_for
+            and limits.max_fetch_bytes is self._max_fetch_bytes
+        ):
+            self._asked += 1
+            return self._fetches.as_sent(frame) if self._fetches.changes else frame
+        return None
+
+    def recall(self, frame: bytes, seconds: float) -> bytes | None:
+        """Return a response that goes to the client as it came."""
+        if not self.live:
+            return None
+        plans, version, size = self._plans, self.version, len(frame)
+        entry = plans.entry
+        if entry is not None and entry.version == version and (records := entry.records(frame)) >= 0:
+            self._partitions += 1
+            self._record_bytes += records
+        elif (partitions := plans.response(frame, version)) >= 0:
+            self._partitions += partitions
+        else:
+            return None
+        self._received += size
+        self._eligibility.large = False  # a response in one read is small
+        self._measured.note_fetch(seconds, size, size, self.partitions, self.partitions)
+        return frame
+
+    def begin(self, request: InFlight) -> Handler:
+        """Return the handler of a fetch that was forwarded."""
+        made, fetching = self._responses.in_flight(self.version, request.correlation_id)
+        fetching.ask(self.fetch)
+        fetching.sent, fetching.sent_partitions = self._size, self.partitions
+        return made.handler
+
+    def count(self, tally: Tally, meter: Meter) -> None:
+        """Add to a tally what the plan has passed since the last call.
+
+        Args:
+            tally: that of the connection.
+            meter: leaves these responses out of what it measures.
+        """
+        asked, received = self._asked, self._received
+        if not (asked or received):
+            return
+        client, broker, asked_bytes = tally.client, tally.broker, asked * self._size
+        client.bytes_in += asked_bytes
+        broker.bytes_out += asked_bytes
+        broker.bytes_in += received
+        client.bytes_out += received
+        for side in (client, broker):
+            side.fetch_request_bytes += asked_bytes
+            side.partitions_requested += asked * self.partitions
+            side.fetches[FetchKind.SESSIONLESS] += asked
+            side.fetch_response_bytes += received
+            side.partitions_answered += self._partitions
+            side.fetch_record_bytes += self._record_bytes
+        if asked:
+            tally.passthrough[self._reason] += asked
+        meter.skip(received, received)
+        self._asked = self._received = self._partitions = self._record_bytes = 0
+
+
+class SessionPlan(FetchPlan):
+    """A fetch of a session: the list turned, at most some entries moved, and one or none came.
+
+    It does what `Fetches` does with a `Rotated` fetch and with a response of at most one entry, without the
+    objects and the tables that only other cases need. It decides nothing: `Fetches` has asked `Eligibility`,
+    and `Rotation` finds and builds. `FetchResponses` makes one after such a fetch, and again or not whenever
+    the core has completed a response. So what only the core changes is asked once.
+
+    Args:
+        plans: those of the connection.
+        template: of the client's fetches.
+        sent: such a fetch, as stages changed it.
+        handler: the session.
+        rotation: recognises these fetches, and expands their responses.
+        eligibility: says that fetches may go through it.
+        responses: makes the responses that this does not.
+        until: when the core has to see a fetch, in seconds.
+    """
+
+    __slots__ = (
+        "_altered",
+        "_answered",
+        "_described",
+        "_empty",
+        "_entry",
+        "_first",
+        "_frame",
+        "_handler",
+        "_news",
+        "_requested",
+        "_rotation",
+        "_row",
+        "_sent",
+        "_tagged",
+        "_to_broker",
+        "_to_client",
+        "_until",
+    )
+
+    def __init__(
+        self,
+        plans: "Plans",
+        template: FetchTemplate,
+        sent: FetchRequest,
+        handler: FetchSessionHandler,
+        rotation: Rotation,
+        eligibility: Eligibility,
+        responses: Responses,
+        *,
+        until: float,
+    ) -> None:
+        self._assume(plans, template, sent, eligibility, responses)
+        self._until = until
+        self._tagged = sent.layout.flexible
+        """Entries end with tags."""
+        self._handler = handler
+        self._rotation = rotation
+        self._empty = plans.repeatable
+        self._described = not rotation.table.undescribed
+        """Each row has an entry that may be used. It stays so, as long as the core takes no response."""
+        self._entry: EntryTemplate | None = None
+        self._row = -1
+        """The row of the entry that responses of the template `_entry` have."""
+        self._frame = b""
+        """The fetch whose response is to come; so are the next three."""
+        self._sent = self._altered = 0
+        self._first = -1
+        self._asked = self._to_broker = self._requested = 0
+        """Fetches that are not in the tally yet, bytes of their deltas, and partitions in these."""
+        self._answered = self._received = self._to_client = self._news = self._record_bytes = 0
+        """Responses that are not in the tally yet, their bytes on either side, entries and record bytes."""
+
+    def expects(self, entry: EntryTemplate | None, row: int) -> None:
+        """Note what the last response with one entry looked like."""
+        self._entry, self._row = entry, row
+
+    def request(self, frame: bytes, now: float) -> bytes | None:
+        """Return the incremental form of a client's fetch; None if the core has to look at it."""
+        handler, rotation, limits = self._handler, self._rotation, self._limits
+        if now >= self._until or handler.state is not _ESTABLISHED or handler.rotation is not rotation:
+            return None
+        if limits.on is not self._on or limits.off_for is not self._off_for:
+            return None
+        if limits.max_fetch_bytes is not self._max_fetch_bytes:
+            return None
+        template = self._fetches
+        if limits.crowded or limits.keep_order or not template.surrounds(frame):
+            return None
+        if template.changes:
+            frame = template.as_sent(frame)
+        first = rotation.first(frame)
+        altered = rotation.altered(frame, first) if first >= 0 else None
+        # Entries that equal the table's have no tags, as those have none.
+        if altered is None or (altered and self._tagged and any(entry[-1] for _, entry in altered)):
+            return None
+        delta = rotation.delta(frame, altered, (handler.session_id, handler.epoch))
+        handler.ask_rotated(altered)
+        self._frame, self._first = frame, first
+        self._sent, self._altered = len(delta), len(altered)
+        self._asked += 1
+        self._to_broker += self._sent
+        self._requested += self._altered
+        return delta
+
+    def recall(self, frame: bytes, seconds: float) -> bytes | None:
+        """Return the full form of the broker's response."""
+        rotation, size = self._rotation, len(frame)
+        table, entry, empty = rotation.table, self._entry, self._empty
+        if not (self.live and self._described) or table.behind or self._limits.keep_order:
+            return None
+        row, records, sent = -1, 0, b""
+        if empty is None or size != RESPONSE_START_BYTES + len(empty) or not frame.endswith(empty):
+            if entry is None or (records := entry.records(frame)) <= 0:
+                return None
+            row, sent = self._row, entry.entry(frame)
+        full = rotation.full(self._first, row, sent, frame[RESPONSE_CORRELATION_ID])
+        saved = len(self._frame) - self._sent + len(full) - size
+        if saved <= 0:
+            return None
+        if row >= 0:
+            table.describe(row, sent[: table.layout.aborted])
+            rotation.suspect((row,))
+            self._news += 1
+            self._record_bytes += records
+        else:
+            rotation.suspect(())
+        self._handler.go_on()
+        self._eligibility.savings.answered(saved, row >= 0)
+        self._frame = b""
+        self._answered += 1
+        self._received += size
+        self._to_client += len(full)
+        self._measured.note_fetch(seconds, size, len(full), self._altered, self.partitions)
+        return full
+
+    def repeat(self, received: int, full: int) -> None:
+        """Do what the fast path does for a fetch and a response that are like the last ones.
+
+        The last fetch changed nothing, and its response had no entry. The fetch may begin at another entry.
+
+        Args:
+            received: bytes of the broker's response.
+            full: bytes of its full form.
+        """
+        self._handler.go_on()
+        self._eligibility.savings.answered(self._size - self._sent + full - received, 0)
+        self._asked += 1
+        self._to_broker += self._sent
+        self._answered += 1
+        self._received += received
+        self._to_client += full
+
+    def begin(self, request: InFlight) -> Handler:
+        """Return the handler of the outstanding fetch."""
+        made, fetching = self._responses.in_flight(self.version, request.correlation_id)
+        fetching.ask(self.fetch.with_frame(self._frame))
+        fetching.first = self._first
+        fetching.through_session, fetching.response = True, Kept()
+        fetching.session_id = self._handler.session_id
+        fetching.sent, fetching.sent_partitions = self._sent, self._altered
+        return made.handler
+
+    def count(self, tally: Tally, meter: Meter) -> None:
+        """As `FetchPlan.count`."""
+        asked, answered = self._asked, self._answered
+        if not (asked or answered):
+            return
+        client, broker, asked_bytes = tally.client, tally.broker, asked * self._size
+        client.bytes_in += asked_bytes
+        broker.bytes_out += self._to_broker
+        broker.bytes_in += self._received
+        client.bytes_out += self._to_client
+        client.fetch_request_bytes += asked_bytes
+        client.fetches[FetchKind.SESSIONLESS] += asked
+        client.partitions_requested += asked * self.partitions
+        broker.fetch_request_bytes += self._to_broker
+        broker.fetches[FetchKind.INCREMENTAL] += asked
+        broker.partitions_requested += self._requested
+        broker.fetch_response_bytes += self._received
+        broker.partitions_answered += self._news
+        client.fetch_response_bytes += self._to_client
+        client.partitions_answered += answered * self.partitions
+        for side in (client, broker):
+            side.fetch_record_bytes += self._record_bytes
+        meter.skip(self._received, self._to_client)
+        self._asked = self._to_broker = self._requested = 0
+        self._answered = self._received = self._to_client = self._news = self._record_bytes = 0
+
+
+class Plans:
+    """The plans of one connection, and what is known of frames that need not be parsed again.
+
+    Args:
+        limits: the switches for sessions.
+        measured: gets the response times and sizes.
+        tally: gets what plans have counted.
+        meter: leaves their fetches out of what it measures.
+    """
+
+    __slots__ = (
+        "_empty",
+        "_meter",
+        "_response",
+        "entry",
+        "fetch",
+        "limits",
+        "measured",
+        "on",
+        "requested",
+        "requests",
+        "responded",
+        "tally",
+        "template",
+    )
+
+    def __init__(self, limits: SessionLimits, measured: Measured, tally: Tally, meter: Meter) -> None:
+        self.limits = limits
+        self.measured = measured
+        self.tally = tally
+        self._meter = meter
+        self.on = True
+        """The fast path may ask for plans."""
+        self.requested = self.responded = 0
+        """Bytes of requests and responses that `Plan` has passed and that are not in the tally yet."""
+        self.requests: dict[bytes, Plan] = {}
+        """By API key and version, as on the wire."""
+        self.fetch: FetchPlan | None = None
+        """Of the last fetch, if the next one like it has the same way."""
+        self.template: FetchTemplate | None = None
+        """Of the last fetch, if its entries stand in one place."""
+        self.entry: EntryTemplate | None = None
+        """Of the last forwarded response of one entry."""
+        self._response = b"", -1, 0
+        """The last small response that was forwarded, behind its correlation id, its version and how many
+        partitions it names."""
+        self._empty: tuple[bytes, FetchResponseWalk] | None = None
+        """The session's last response without a partition, and the walk over it."""
+
+    # Requests
+
+    def learn(self, request: InFlight, decisive: bytes, *, answered: bool) -> None:
+        """Make a plan of a request that was forwarded as it came.
+
+        Args:
+            request: a request, but no fetch.
+            decisive: what decided its handler, behind the correlation id.
+            answered: a response will come.
+        """
+        if len(decisive) > MAX_PREFIX:
+            return
+        key = _key_of(request.api_key, request.version)
+        if (known := self.requests.get(key)) is None or known.prefix != decisive:
+            if len(self.requests) >= MAX_PLANS:
+                self.requests.clear()
+            self.requests[key] = Plan(request, decisive, answered=answered, plans=self)
+
+    def learn_fetch(
+        self,
+        request: FetchRequest,
+        sent: FetchRequest,
+        reason: Reason,
+        eligibility: Eligibility,
+        responses: Responses,
+    ) -> None:
+        """Make a plan of a forwarded fetch if the next one like it is forwarded for the same reason.
+
+        Args:
+            request: the fetch as the client sent it.
+            sent: the same as it was sent.
+            reason: why it is forwarded.
+            eligibility: as of `FetchPlan`, and so are the responses.
+            responses: make what the plan does not.
+        """
+        self.forget_fetch()
+        template, size = self.template, len(request.frame)
+        small = template is not None and size <= _MAX_COMPARED and size == len(sent.frame)
+        plain = reason in _PLAIN and not request.session_id and request.session_epoch < 0
+        if template is not None and small and plain:
+            self.fetch = FetchPlan(self, template, request, sent, reason, eligibility, responses)
+
+    def forget_fetch(self) -> None:
+        """Let the core decide the next fetch, and see the responses to those in flight."""
+        self.count()
+        if self.fetch is not None:
+            self.fetch.live = False
+            self.fetch = None
+
+    def forget(self) -> None:
+        """Let the core see the next request, whatever it is, and the responses to those in flight."""
+        self.forget_fetch()
+        for plan in self.requests.values():
+            plan.live = False
+        self.requests.clear()
+
+    def stop(self) -> None:
+        """Let the core see all bytes from now on."""
+        self.on = False
+        self.forget()
+
+    def count(self) -> None:
+        """Add to the tally what has passed since the last call."""
+        client, broker = self.tally.client, self.tally.broker
+        client.bytes_in += self.requested
+        broker.bytes_out += self.requested
+        broker.bytes_in += self.responded
+        client.bytes_out += self.responded
+        self.requested = self.responded = 0
+        if self.fetch is not None:
+            self.fetch.count(self.tally, self._meter)
+
+    def end(self) -> None:
+        """Forget everything: the connection has ended."""
+        self.stop()
+        self.template = self.entry = self._empty = None
+        self._response = b"", -1, 0
+
+    # Responses
+
+    def learn_unaddressed(self, api_key: int, version: int, frame: bytes) -> None:
+        """Note a response that may name brokers, but names none: nearly all to a produce."""
+        plan = self.requests.get(_key_of(api_key, version))
+        if plan is None or len(frame) > _MAX_COMPARED:
+            return
+        _, body = response_header(frame, LENGTH_BYTES, api_key, version)
+        fields = changeable(api_key, version, frame[body:])
+        if fields is not None:
+            spans = [(body + start, body + end) for start, end in fields]
+            for other in self.requests.values():  # a client produces in one version
+                other.response = None
+            plan.response = Template(frame, [(0, RESPONSE_START_BYTES), *spans])
+
+    def learn_response(
+        self, request: FetchRequest | None, frame: bytes, version: int, walk: FetchResponseWalk
+    ) -> None:
+        """Note a whole response to a fetch that was forwarded as it came.
+
+        Args:
+            request: the fetch; None if it was not understood.
+            frame: the response.
+            version: of both.
+            walk: the walk over the response.
+        """
+        special = walk.record_bytes or walk.tags or walk.session_id or walk.error_code or walk.moved
+        if not special and len(frame) <= _MAX_COMPARED:
+            self._response = frame[RESPONSE_START_BYTES:], version, walk.partitions
+        if request is not None:
+            self.entry = EntryTemplate.of(request, frame, walk) or self.entry
+
+    def response(self, frame: bytes, version: int) -> int:
+        """Return how many partitions a response names if nothing in it has to be read, else -1."""
+        known, known_version, partitions = self._response
+        alike = len(frame) == RESPONSE_START_BYTES + len(known) and frame.endswith(known)
+        return partitions if alike and version == known_version else -1
+
+    def learn_empty(self, frame: bytes, walk: FetchResponseWalk) -> None:
+        """Note a response of the session if it is walked to its end and names no partition."""
+        if walk.done and not walk.partitions and not walk.error_code and len(frame) <= _MAX_COMPARED:
+            self._empty = frame[RESPONSE_START_BYTES:], walk
+
+    def empty(self, frame: bytes) -> FetchResponseWalk | None:
+        """Return the walk over the session's last empty response if the frame repeats it, else None."""
+        if self._empty is None:
+            return None
+        known, walk = self._empty
+        return walk if len(frame) == RESPONSE_START_BYTES + len(known) and frame.endswith(known) else None
+
+    @property
+    def repeatable(self) -> bytes | None:
+        """What follows the correlation id in the session's last empty response, if that says nothing else."""
+        return self._empty[0] if self._empty is not None and self._empty[1].repeatable else None
+
+
+def _around(frame: bytes, block: Span) -> tuple[bytes, bytes, bytes]:
+    """Return what is around the correlation id and the entries of a fetch."""
+    start, end = block
+    return frame[:_KIND_BYTES], frame[REQUEST_START_BYTES:start], frame[end:]
+
+
+def _key_of(api_key: int, version: int) -> bytes:
+    """Return API key and version as on the wire."""
+    return api_key.to_bytes(2, signed=True) + version.to_bytes(2, signed=True)
+
+
+# A member of an enum is looked up slowly.
+_ESTABLISHED: Final = SessionState.ESTABLISHED
