@@ -17,7 +17,7 @@ from proxy.core.client_side import ClientSide
 from proxy.core.connection_state import ConnectionState, Phase, Stream
 from proxy.core.connection_status import ConnectionStatus
 from proxy.core.eligibility import SessionLimits
-from proxy.core.events import Event, Fault, Tally
+from proxy.core.events import Event, Fault, SideTally, Tally
 from proxy.core.fast_path import FastPath
 from proxy.core.fetch_responses import FetchResponses
 from proxy.core.fetches import Fetches
@@ -275,21 +275,11 @@ class Connection:
 
     def drain_client(self) -> list[Buffer]:
         """Hand over the bytes that are due to the client."""
-        if not self.to_client:
-            return []
-        due = self.to_client.copy()
-        self.to_client.clear()
-        self._state.tally.client.bytes_out += len(due[0]) if len(due) == 1 else sum(map(len, due))
-        return due
+        return _drain(self.to_client, self._state.tally.client)
 
     def drain_broker(self) -> list[Buffer]:
         """Hand over the bytes that are due to the broker."""
-        if not self.to_broker:
-            return []
-        due = self.to_broker.copy()
-        self.to_broker.clear()
-        self._state.tally.broker.bytes_out += len(due[0]) if len(due) == 1 else sum(map(len, due))
-        return due
+        return _drain(self.to_broker, self._state.tally.broker)
 
     def status(self) -> ConnectionStatus:
         """Return a view for whoever asks now and then: see there."""
@@ -314,8 +304,6 @@ class Connection:
 
     def drain_events(self) -> list[Event]:
         """Hand over what has happened since the last call."""
-        if not self.events:
-            return []
         due = self.events.copy()
         self.events.clear()
         return due
@@ -457,7 +445,13 @@ class Connection:
         self._settle()
 
 
-# Looked up on every read: members as globals.
-_OPEN: Final = Phase.OPEN
+def _drain(pieces: list[Buffer], side: SideTally) -> list[Buffer]:
+    """Empty a list of bytes that are due, count them as sent to a side, and return them."""
+    due = pieces.copy()
+    pieces.clear()
+    side.bytes_out += sum(map(len, due))
+    return due
+
+
+# A member of an enum is looked up slowly.
 _CLOSING: Final = Phase.CLOSING
-_FRAMES: Final = Stream.FRAMES
