@@ -16,7 +16,6 @@ from proxy.core.fetch_responses import FetchResponses
 from proxy.core.fetches import Fetches
 from proxy.core.histograms import NO_RESPONSE_TIME
 from proxy.core.in_flight import AT_ONCE, FORWARD, MAX_IN_FLIGHT, InFlight
-from proxy.core.peers import SASL
 from proxy.core.plans import MAX_PREFIX
 from proxy.core.requests import (
     GROUP_SECONDS,
@@ -34,6 +33,7 @@ from proxy.protocol.api import (
     REQUEST_CORRELATION_ID,
     REQUEST_START,
     REQUEST_START_BYTES,
+    SASL,
     ApiKey,
     request_header,
 )

@@ -21,14 +21,14 @@ from proxy.core.events import Event, Fault, SideTally, Tally
 from proxy.core.fast_path import FastPath
 from proxy.core.fetch_responses import FetchResponses
 from proxy.core.fetches import Fetches
-from proxy.core.follow import LeaderRetry
 from proxy.core.histograms import Measured
 from proxy.core.in_flight import MAX_IN_FLIGHT
+from proxy.core.leader_retry import LeaderRetry
 from proxy.core.leaders import Leaders
 from proxy.core.max_fetch_bytes import MaxFetchBytes
-from proxy.core.peers import Siblings
 from proxy.core.plans import SessionPlan
 from proxy.core.responses import Rewriting
+from proxy.core.siblings import Siblings
 from proxy.core.stage import Stage
 from proxy.fetch_manager.manager import FetchManager
 from proxy.protocol.addresses import Resolve
@@ -60,7 +60,7 @@ class Common:
     """Memory for fetches until they are whole. None: without limit."""
     leaders: Leaders | None = None
     """The newest leader of each partition; used where addresses are rewritten. None: they are not kept."""
-    peers: Siblings | None = None
+    siblings: Siblings | None = None
     """The connections of all clients, to follow leaders; used where addresses are rewritten. None: leaders
     are not followed."""
     manager: FetchManager | None = None
@@ -123,7 +123,7 @@ class Connection:
         "_versions",
         "events",
         "fast_path",
-        "following",
+        "retry",
         "to_broker",
         "to_client",
     )
@@ -164,18 +164,18 @@ class Connection:
         if common.manager is not None:
             state.stages.append(ClientSessions(state, common.manager, fetches.eligibility, broker.name))
         state.stages.append(MaxFetchBytes(state, fetches, sessions))
-        self.following: LeaderRetry | None = None
+        self.retry: LeaderRetry | None = None
         """Follows leaders; the shell attaches itself to it."""
-        if common.peers is not None and resolve is not None:
-            self.following = LeaderRetry(
+        if common.siblings is not None and resolve is not None:
+            self.retry = LeaderRetry(
                 state,
-                common.peers,
+                common.siblings,
                 host,
                 broker.node_id,
                 settle=self._settle,
                 resume=self._resume,
             )
-            state.stages.append(self.following)
+            state.stages.append(self.retry)
         state.stages += [make(state) for make in common.stages]
         self._client_side = ClientSide(
             state,

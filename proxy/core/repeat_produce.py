@@ -4,8 +4,8 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import suppress
 from typing import Final
 
-from proxy.core.lanes import ProduceOrder
 from proxy.core.repeat import CORRELATION_ID, MAX_SECONDS, Failed, LeaderAnswer
+from proxy.core.siblings import ProduceOrder
 from proxy.protocol.api import REQUEST_START_BYTES, ErrorCode
 from proxy.protocol.leader_requests import Place
 from proxy.protocol.primitives import ProtocolError, read_string
@@ -23,7 +23,7 @@ class ProduceRepeat:
         produced: the client's request.
         frame: the response.
         told: the parsed response.
-        lanes: the order of batches.
+        order: the order of batches.
         left: called when no part of the request is in flight any more.
     """
 
@@ -37,13 +37,13 @@ class ProduceRepeat:
         produced: Produced,
         frame: bytes,
         told: Mapping[Place, ProducedEntry],
-        lanes: ProduceOrder,
+        order: ProduceOrder,
         left: Callable[[], None],
     ) -> None:
         self.frame = frame
         self.client_id = read_string(produced.frame, REQUEST_START_BYTES)[0] or b""
         self._produced = produced
-        self._lanes = lanes
+        self._order = order
         self._batches = {(batch.topic, batch.partition): batch for batch in produced.batches}
         self._left = left
         self.failed = {
@@ -70,7 +70,7 @@ class ProduceRepeat:
 
     def may(self, each: Failed) -> bool:
         """Return whether a batch is still the next one of its producer."""
-        return self._lanes.is_next(self._batches[each.place])
+        return self._order.is_next(self._batches[each.place])
 
     def wait(self, _seconds: float) -> float:
         """Return 0, because a broker acknowledges as soon as it can."""
@@ -93,5 +93,5 @@ class ProduceRepeat:
         """Note which batches the new leaders have stored."""
         for each in self.failed.values():
             if each.entry:
-                self._lanes.acknowledged(self._batches[each.place])
+                self._order.acknowledged(self._batches[each.place])
         self._left()

@@ -12,10 +12,9 @@ from proxy.core.eligibility import Eligibility
 from proxy.core.events import BrokersAwaited, LoginRefused, Refusal
 from proxy.core.in_flight import FORWARD, UNREAD_SECONDS, Forward, Handler, InFlight
 from proxy.core.leaders import Leaders
-from proxy.core.peers import SASL
 from proxy.protocol import addresses, api_versions
 from proxy.protocol.addresses import Resolve, rewrite_endpoints
-from proxy.protocol.api import LENGTH_BYTES, RESPONSE_START_BYTES, ApiKey, response_header
+from proxy.protocol.api import LENGTH_BYTES, RESPONSE_START_BYTES, SASL, ApiKey, response_header
 from proxy.protocol.fetch_response import NODE_ENDPOINTS_TAG
 from proxy.protocol.leader_requests import read_leaders
 from proxy.protocol.primitives import Buffer, ProtocolError, TagSpan, encode_uvarint, read_int16

@@ -154,6 +154,9 @@ _FIRST_FLEXIBLE: Final = (
 FIRST_FLEXIBLE: Final[dict[int, int]] = dict.fromkeys(ApiKey, 0) | dict(enumerate(_FIRST_FLEXIBLE))
 """API key -> the first version with compact strings and tag buffers, in requests and responses."""
 
+SASL: Final = (ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE)
+"""With these a client authenticates."""
+
 # The fields at the start of every frame
 LENGTH_BYTES: Final = 4
 """A frame begins with its length, an int32 that does not count itself."""

@@ -26,7 +26,7 @@ from proxy.core.connection import BrokerInfo, Common, Connection, MakeStage
 from proxy.core.eligibility import SessionLimits
 from proxy.core.events import BrokersAwaited, Event, Fault, LoginRefused, MemberElsewhere, Tally
 from proxy.core.leaders import Leaders
-from proxy.core.peers import Siblings
+from proxy.core.siblings import Siblings
 from proxy.error_text import is_client_refused, of_client
 from proxy.fetch_manager.cache import FetchSessionCache
 from proxy.fetch_manager.manager import FetchManager
@@ -126,7 +126,7 @@ class Server:
         """Connections that the gateway itself closed, by reason."""
         self._versions = WeakValueDictionary[Address, BrokerVersions]()
         self._leaders = Leaders()
-        self._peers = (
+        self._siblings = (
             None if config.follow_leader == "off" else Siblings(produces=config.follow_leader == "idempotent")
         )
         self._members: Members | None
@@ -302,7 +302,7 @@ class Server:
             maybe_not_kafka=self._transparent,
             request_budget=self.request_budget,
             leaders=self._leaders,
-            peers=self._peers,
+            siblings=self._siblings,
             manager=self.manager,
             stages=self._stages,
         )

@@ -10,10 +10,10 @@ import pytest
 
 from proxy.core.connection import Connection
 from proxy.core.events import FetchKind, NotFollowed, Tally
-from proxy.core.follow import AGAIN_SECONDS, QUIET_SECONDS
-from proxy.core.peers import Siblings
+from proxy.core.leader_retry import AGAIN_SECONDS, QUIET_SECONDS
 from proxy.core.repeat import MAX_BYTES
 from proxy.core.repeat_fetch import HOLD_SECONDS, WAIT_MS
+from proxy.core.siblings import Siblings
 from proxy.protocol.api import ApiKey
 from tests.core.metadata import body, message, partition, topic
 from tests.frames import Want, entry, fetch, fetch_response, framed, topic_id
@@ -34,9 +34,9 @@ def gateway(node_id: int, _host: str, _port: int) -> tuple[str, int]:
     return f"broker-{node_id}", 9092
 
 
-def play(peers: Siblings, node_id: int | None, host: str = "10.0.0.7", client: bytes = b"c") -> Playbook:
+def play(siblings: Siblings, node_id: int | None, host: str = "10.0.0.7", client: bytes = b"c") -> Playbook:
     """A connection in use that has authenticated: it got a response some time ago."""
-    played = Playbook(resolve=gateway, core=Connection, peers=peers, host=host, node_id=node_id)
+    played = Playbook(resolve=gateway, core=Connection, siblings=siblings, host=host, node_id=node_id)
     played.now = -QUIET_SECONDS
     asked = request(18, 0, 1, client=client)
     played.client(asked).to_broker(asked).broker(told := response(1, bytes(6))).to_client(told)
@@ -49,8 +49,8 @@ class Two:
     """One client at its old and its new leader, with the gateway's own requests and their responses."""
 
     def __init__(self, version: int = 11, *, epoch: int = -1, max_wait_ms: int = 500) -> None:
-        self.peers = Siblings()
-        self.old, self.new = play(self.peers, OLD), play(self.peers, NEW)
+        self.siblings = Siblings()
+        self.old, self.new = play(self.siblings, OLD), play(self.siblings, NEW)
         self.version, self.epoch, self.max_wait_ms = version, epoch, max_wait_ms
 
     def fetch(self, *wants: Want, **fields: Any) -> bytes:
@@ -151,7 +151,7 @@ def test_other_entries_of_the_response_stay_as_they_are() -> None:
 
 def test_partitions_of_several_leaders_are_asked_of_each() -> None:
     two = Two()
-    third = play(two.peers, 3)
+    third = play(two.siblings, 3)
     wants: list[Want] = [(TOPIC, 0), (TOPIC, 1), (TOPIC, 2)]
     two.fails(*wants, errors=(6, 6, 6)).asks_leaders().leaders({0: (NEW, 5), 1: (3, 5), 2: (NEW, 8)})
     two.new.to_broker(two.repeated(wants[0], wants[2]))
@@ -244,9 +244,9 @@ def test_what_else_the_new_leader_says_does_not_reach_it_either(told: bytes) -> 
 def test_a_broker_that_does_not_know_yet_is_asked_again(told: Epochs) -> None:
     two = Two()
     two.fails((TOPIC, 0)).asks_leaders().leaders(told).old.nothing()
-    two.old.connection.following.tick(AGAIN_SECONDS / 2)
+    two.old.connection.retry.tick(AGAIN_SECONDS / 2)
     two.old.nothing()
-    two.old.connection.following.tick(AGAIN_SECONDS)
+    two.old.connection.retry.tick(AGAIN_SECONDS)
     two.asks_leaders().leaders({0: (NEW, 5)})
     two.new.to_broker(two.repeated((TOPIC, 0)))
 
@@ -257,7 +257,7 @@ def test_a_broker_that_knows_no_leader_is_asked_less_and_less_often() -> None:
     two.fails((TOPIC, 0)).asks_leaders().leaders({})
     for now in (each / 1000 for each in range(5, 700, 5)):
         two.old.now = now
-        two.old.connection.following.tick(now + 1e-9)
+        two.old.connection.retry.tick(now + 1e-9)
         if two.old.takes_broker():
             times.append(now)
             two.leaders({})
@@ -281,13 +281,13 @@ def test_a_client_that_cannot_be_followed_hears_of_it_a_tenth_of_a_second_later_
     two, seconds = Two(max_wait_ms=max_wait_ms), 0.1
     assert seconds == HOLD_SECONDS
     alarms: list[float] = []
-    two.old.connection.following.attach(lambda: None, alarms.append)
+    two.old.connection.retry.attach(lambda: None, alarms.append)
     two.fails((TOPIC, 0)).asks_leaders().leaders({0: (NEW, 5)})
     two.new.to_broker(two.repeated((TOPIC, 0), max_wait_ms=min(max_wait_ms, WAIT_MS)))
     assert alarms == [seconds]
-    two.old.connection.following.tick(seconds - 0.001)
+    two.old.connection.retry.tick(seconds - 0.001)
     two.old.nothing()
-    two.old.connection.following.tick(seconds)
+    two.old.connection.retry.tick(seconds)
     two.old.to_client(two.refusal((TOPIC, 0)))
     assert two.counted() == ({}, {NotFollowed.LATE: 1})
     # What comes then is counted, and is for nobody.
@@ -302,7 +302,7 @@ def test_records_that_are_there_do_not_wait_so_long() -> None:
     data = [entry(0, 9, records=RECORDS), entry(1, error=6)]
     told = fetch_response(11, (TOPIC, data), correlation_id=5)
     two.old.broker(told).to_broker(metadata_request(False))
-    two.old.connection.following.tick(HOLD_SECONDS)
+    two.old.connection.retry.tick(HOLD_SECONDS)
     two.old.to_client(told)
 
 
@@ -325,7 +325,7 @@ def test_a_response_in_pieces_is_held_as_well(chunk: int) -> None:
     first = entry(0, 9, records=RECORDS)
     told = fetch_response(12, (TOPIC, [first, entry(1, error=6)]), correlation_id=5)
     two.old.broker(told, chunk=chunk).to_broker(metadata_request(False))
-    two.old.connection.following.tick(HOLD_SECONDS)
+    two.old.connection.retry.tick(HOLD_SECONDS)
     two.old.to_client(told)
     assert two.old.connection.buffered == 0
 
@@ -358,7 +358,7 @@ def test_a_response_gets_no_larger_than_the_client_allows() -> None:
 def test_a_fetch_that_went_through_the_session_is_followed() -> None:
     two = Two(11)
     wants: list[Want] = [(TOPIC, index) for index in range(20)]
-    two.old = Playbook(resolve=gateway, core=Connection, peers=two.peers, host="10.0.0.7", node_id=OLD)
+    two.old = Playbook(resolve=gateway, core=Connection, siblings=two.siblings, host="10.0.0.7", node_id=OLD)
     two.old.established(11, wants)
     asked = fetch(11, *wants, correlation=5, values=NONE)
     two.old.client(asked).takes_broker()
@@ -395,7 +395,7 @@ def test_only_the_clients_own_connection_to_the_new_leader_is_used(
 ) -> None:
     two = Two()
     two.new.connection.ended()
-    other = play(two.peers, node_id, host, client)
+    other = play(two.siblings, node_id, host, client)
     two.fails((TOPIC, 0)).asks_leaders().leaders({0: (NEW, 5)})
     other.nothing()
     two.old.to_client(two.refusal((TOPIC, 0)))
@@ -405,7 +405,7 @@ def test_only_the_clients_own_connection_to_the_new_leader_is_used(
 def test_a_connection_on_which_nothing_was_answered_is_not_used() -> None:
     two = Two()
     two.new.connection.ended()
-    fresh = Playbook(resolve=gateway, core=Connection, peers=two.peers, host="10.0.0.7", node_id=NEW)
+    fresh = Playbook(resolve=gateway, core=Connection, siblings=two.siblings, host="10.0.0.7", node_id=NEW)
     fresh.exchange(request(18, 0, 1), response(1, bytes(6)))
     two.fails((TOPIC, 0)).asks_leaders().leaders({0: (NEW, 5)})
     fresh.nothing()
@@ -415,7 +415,7 @@ def test_a_connection_on_which_nothing_was_answered_is_not_used() -> None:
 def test_a_client_need_not_ask_for_versions() -> None:
     two = Two()
     two.new.connection.ended()
-    other = Playbook(resolve=gateway, core=Connection, peers=two.peers, host="10.0.0.7", node_id=NEW)
+    other = Playbook(resolve=gateway, core=Connection, siblings=two.siblings, host="10.0.0.7", node_id=NEW)
     other.exchange(request(ApiKey.HEARTBEAT, 0, 1), response(1, b"\0\0"))
     two.fails((TOPIC, 0)).asks_leaders().leaders({0: (NEW, 5)})
     other.to_broker(two.repeated((TOPIC, 0), max_wait_ms=0))
@@ -557,7 +557,7 @@ def test_a_connection_whose_broker_has_gone_is_not_used() -> None:
     """Until its client closes it, too. It has nothing to wait for, so it would be preferred to a live one."""
     two = Two()
     two.new.connection.broker_ended()
-    live = play(two.peers, NEW)
+    live = play(two.siblings, NEW)
     two.fails((TOPIC, 0, 40)).asks_leaders().leaders({0: (NEW, 5)})
     two.new.nothing()
     live.to_broker(two.repeated((TOPIC, 0, 40)))

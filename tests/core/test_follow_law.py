@@ -9,8 +9,8 @@ import hypothesis.strategies as st
 from hypothesis import given, settings
 
 from proxy.core.connection import Connection
-from proxy.core.peers import Siblings
 from proxy.core.repeat import MAX_SECONDS
+from proxy.core.siblings import Siblings
 from proxy.protocol.api import ApiKey
 from proxy.protocol.produce import read_idempotent, read_response
 from tests.core.test_follow import (
@@ -99,8 +99,8 @@ class Side:
 @settings(max_examples=300, deadline=None)
 @given(steps, st.sampled_from([-1, 4]))
 def test_each_request_gets_one_response_in_the_clients_order(history: list[Step], epoch: int) -> None:
-    peers = Siblings()
-    sides = [Side(play(peers, node), node) for node in NODES]
+    siblings = Siblings()
+    sides = [Side(play(siblings, node), node) for node in NODES]
     now, ids = 0.0, count(100)
 
     def drain() -> None:
@@ -123,8 +123,8 @@ def test_each_request_gets_one_response_in_the_clients_order(history: list[Step]
             side.ask(request(ApiKey.HEARTBEAT, 0, correlation), correlation, now)
         elif what == "answer" and side.queue:
             side.answer(chance, now)
-        elif what == "tick" and side.connection.following is not None:
-            side.connection.following.tick(now)
+        elif what == "tick" and side.connection.retry is not None:
+            side.connection.retry.tick(now)
         else:
             side.leaves(what, chance, now, drain)
         drain()
@@ -137,8 +137,8 @@ def test_each_request_gets_one_response_in_the_clients_order(history: list[Step]
                 side.answer(0, now)
             drain()
     for side in sides:
-        if side.open and side.connection.following is not None:
-            side.connection.following.tick(now + 2 * MAX_SECONDS)
+        if side.open and side.connection.retry is not None:
+            side.connection.retry.tick(now + 2 * MAX_SECONDS)
         drain()
     for side in sides:
         if side.open:
@@ -190,8 +190,8 @@ class Log:
 @settings(max_examples=300, deadline=None)
 @given(produce_steps)
 def test_no_batch_is_repeated_before_those_that_come_first(history: list[Step]) -> None:
-    peers = Siblings(produces=True)
-    sides = [Side(play(peers, node), node) for node in NODES]
+    siblings = Siblings(produces=True)
+    sides = [Side(play(siblings, node), node) for node in NODES]
     now, ids, log = 0.0, count(100), Log()
 
     def answer(side: Side, chance: int) -> None:
@@ -227,9 +227,9 @@ def test_no_batch_is_repeated_before_those_that_come_first(history: list[Step]) 
             side.ask(data, correlation, now)
         elif what == "answer" and side.queue:
             answer(side, chance)
-        elif what == "tick" and side.connection.following is not None:
+        elif what == "tick" and side.connection.retry is not None:
             now += chance / 32
-            side.connection.following.tick(now)
+            side.connection.retry.tick(now)
         else:
             side.leaves(what, chance, now, drain)
         drain()
@@ -237,11 +237,11 @@ def test_no_batch_is_repeated_before_those_that_come_first(history: list[Step]) 
         for side in sides:
             if side.open and side.queue:
                 answer(side, 0)
-            if side.open and side.connection.following is not None:
-                side.connection.following.tick(now + 2 * MAX_SECONDS)
+            if side.open and side.connection.retry is not None:
+                side.connection.retry.tick(now + 2 * MAX_SECONDS)
             drain()
     for side in sides:
         if side.open and not side.closing:
             assert side.told == side.asked
             assert side.connection.buffered == 0
-    assert " in_flight=0>" in repr(peers.lanes) or any(side.closing for side in sides)
+    assert " in_flight=0>" in repr(siblings.order) or any(side.closing for side in sides)

@@ -6,9 +6,9 @@ from typing import Final
 import pytest
 
 from proxy.core.events import NotFollowed
-from proxy.core.peers import ClientIdentity, Siblings
 from proxy.core.repeat import MAX_SECONDS
 from proxy.core.repeat_fetch import WAIT_MS
+from proxy.core.siblings import ClientIdentity, Siblings
 from proxy.protocol.api import ApiKey
 from tests.core.test_follow import (
     NEW,
@@ -51,25 +51,25 @@ def fails(old: Playbook, partition: int = 0, correlation: int = 5) -> None:
         old.broker(metadata_response(False, {partition: (NEW, 5)}))
 
 
-def pile_up(peers: Siblings) -> list[Playbook]:
-    olds = [play(peers, OLD) for _ in range(CLIENTS)]
+def pile_up(siblings: Siblings) -> list[Playbook]:
+    olds = [play(siblings, OLD) for _ in range(CLIENTS)]
     for old in olds:
         fails(old)
     return olds
 
 
 def test_repeats_of_clients_with_one_name_are_spread_over_their_connections() -> None:
-    peers = Siblings()
-    news = [play(peers, NEW) for _ in range(CLIENTS)]
-    pile_up(peers)
+    siblings = Siblings()
+    news = [play(siblings, NEW) for _ in range(CLIENTS)]
+    pile_up(siblings)
     assert [len(frames_of(new.takes_broker())) for new in news] == [1] * CLIENTS
 
 
 def test_a_bystander_waits_for_one_repeat_at_most() -> None:
     """The broker handles the requests of a connection one by one, so their waits add up."""
-    peers = Siblings()
-    bystander = play(peers, NEW)
-    olds = pile_up(peers)
+    siblings = Siblings()
+    bystander = play(siblings, NEW)
+    olds = pile_up(siblings)
     own = request(ApiKey.HEARTBEAT, 0, 9)
     bystander.connection.receive_client(own, 0.0)
     *before, last = frames_of(bystander.takes_broker())
@@ -83,20 +83,20 @@ def test_a_bystander_waits_for_one_repeat_at_most() -> None:
 
 
 def test_clients_that_never_refresh_do_not_fill_the_queue() -> None:
-    peers = Siblings()
-    bystander = play(peers, NEW)
-    olds = pile_up(peers)
+    siblings = Siblings()
+    bystander = play(siblings, NEW)
+    olds = pile_up(siblings)
     for again in range(5):
         for old in olds:
-            old.connection.following.tick(MAX_SECONDS)
+            old.connection.retry.tick(MAX_SECONDS)
             old.takes_client()
             fails(old, correlation=10 + again)
     assert len(frames_of(bystander.takes_broker())) == 1
 
 
 def test_produce_requests_are_spread_as_well() -> None:
-    peers = Siblings(produces=True)
-    news, olds = [play(peers, NEW) for _ in range(50)], [play(peers, OLD) for _ in range(50)]
+    siblings = Siblings(produces=True)
+    news, olds = [play(siblings, NEW) for _ in range(50)], [play(siblings, OLD) for _ in range(50)]
     for at, old in enumerate(olds):
         asked = produce(7, (0, batch(0, producer=at)), correlation=5)
         old.client(asked).to_broker(asked).broker(produced(7, (0, 6, -1), correlation=5))
@@ -129,23 +129,23 @@ class Stub:
 @pytest.mark.parametrize(("left", "most"), [(0.0, 1), (0.5, 8), (float("inf"), 8)])
 def test_few_of_many_connections_are_looked_at(left: float, most: int) -> None:
     """Asking a connection has a cost: 9 ms for each error with 400 clients."""
-    peers, who = Siblings(), ClientIdentity("10.0.0.7", "c", b"")
+    siblings, who = Siblings(), ClientIdentity("10.0.0.7", "c", b"")
     for _ in range(400):
-        peers.add(Stub(who, left), who, NEW)
-        peers.add(Stub(who._replace(client_id="d"), left), who._replace(client_id="d"), NEW)
+        siblings.add(Stub(who, left), who, NEW)
+        siblings.add(Stub(who._replace(client_id="d"), left), who._replace(client_id="d"), NEW)
     Stub.asked = 0
-    assert peers.find(who, NEW, 0.0) is not None
+    assert siblings.find(who, NEW, 0.0) is not None
     assert Stub.asked <= most
 
 
 @pytest.mark.parametrize(("used", "found"), [(7, True), (8, False)])
 def test_a_quiet_connection_is_preferred(used: int, found: bool) -> None:
-    peers, who = Siblings(), ClientIdentity("10.0.0.7", "c", b"")
+    siblings, who = Siblings(), ClientIdentity("10.0.0.7", "c", b"")
     quiet = Stub(who, 0.0)
-    peers.add(quiet, who, NEW)
+    siblings.add(quiet, who, NEW)
     for _ in range(used):
-        peers.add(Stub(who, 0.0, quiet=False), who, NEW)
-    chosen = peers.find(who, NEW, 0.0)
+        siblings.add(Stub(who, 0.0, quiet=False), who, NEW)
+    chosen = siblings.find(who, NEW, 0.0)
     assert chosen is not None
     assert (chosen[0] is quiet) is found
 
@@ -162,13 +162,13 @@ def beside_a_heartbeat() -> Two:
 def test_a_repeat_does_not_wait_at_the_broker_before_requests_of_an_active_client() -> None:
     """The gateway delays its client instead of the broker."""
     two, alarms = beside_a_heartbeat(), list[float]()
-    two.old.connection.following.attach(lambda: None, alarms.append)
+    two.old.connection.retry.attach(lambda: None, alarms.append)
     empty = [entry(0, 5)]
     two.new.broker(fetch_response(11, (TOPIC, empty), correlation_id=OURS))
     assert alarms == [PACE_SECONDS]
-    two.old.connection.following.tick(PACE_SECONDS - 0.001)
+    two.old.connection.retry.tick(PACE_SECONDS - 0.001)
     two.old.nothing()
-    two.old.connection.following.tick(PACE_SECONDS)
+    two.old.connection.retry.tick(PACE_SECONDS)
     two.old.to_client(fetch_response(11, (TOPIC, empty), correlation_id=5))
     assert two.counted() == ({"fetch": 1}, {})
 
@@ -176,12 +176,12 @@ def test_a_repeat_does_not_wait_at_the_broker_before_requests_of_an_active_clien
 def test_a_response_that_is_kept_to_pace_a_client_has_one_timer() -> None:
     """Before the fix, each timer of a connection with many started all the others again."""
     two, alarms = beside_a_heartbeat(), list[float]()
-    two.old.connection.following.attach(lambda: None, alarms.append)
+    two.old.connection.retry.attach(lambda: None, alarms.append)
     two.new.broker(fetch_response(11, (TOPIC, [entry(0, 5)]), correlation_id=OURS))
     for _ in range(9):
-        two.old.connection.following.tick(PACE_SECONDS / 2)
+        two.old.connection.retry.tick(PACE_SECONDS / 2)
     assert alarms == [PACE_SECONDS]
-    two.old.connection.following.tick(PACE_SECONDS)
+    two.old.connection.retry.tick(PACE_SECONDS)
     two.old.to_client(fetch_response(11, (TOPIC, [entry(0, 5)]), correlation_id=5))
 
 
@@ -214,11 +214,11 @@ def test_a_client_may_have_been_active_on_the_fast_path() -> None:
 
 
 def test_a_connection_that_has_ended_is_found_no_more() -> None:
-    peers = Siblings()
-    ended = play(peers, NEW)
-    assert repr(peers) == "<Siblings 1>"
+    siblings = Siblings()
+    ended = play(siblings, NEW)
+    assert repr(siblings) == "<Siblings 1>"
     ended.connection.ended()
-    assert repr(peers) == "<Siblings 0>"
+    assert repr(siblings) == "<Siblings 0>"
 
 
 def test_a_repeat_behind_an_idle_fetch_does_not_wait_for_records() -> None:
@@ -228,7 +228,7 @@ def test_a_repeat_behind_an_idle_fetch_does_not_wait_for_records() -> None:
     two.new.client(own).to_broker(own)
     two.fails((TOPIC, 0)).asks_leaders().leaders({0: (NEW, 5)})
     two.new.to_broker(two.repeated((TOPIC, 0), max_wait_ms=0))
-    two.old.connection.following.tick(MOST_SECONDS)
+    two.old.connection.retry.tick(MOST_SECONDS)
     two.old.to_client(two.refusal((TOPIC, 0)))
 
 
@@ -268,7 +268,7 @@ def test_a_producer_waits_once_for_a_leader_that_hangs() -> None:
     two.sends(0)
     first = two.produce(2, 9)
     two.new.client(first).nothing()
-    two.new.connection.following.tick(MAX_SECONDS)
+    two.new.connection.retry.tick(MAX_SECONDS)
     two.new.to_broker(first)
     # Other batches of the lane, and those of other partitions in flight there, wait no more.
     second = two.produce(4, 10)
@@ -284,7 +284,7 @@ def test_a_leader_that_answers_again_is_waited_for_again() -> None:
     two.sends(0)
     first = two.produce(2, 9)
     two.new.client(first).nothing()
-    two.new.connection.following.tick(MAX_SECONDS)
+    two.new.connection.retry.tick(MAX_SECONDS)
     two.new.to_broker(first)
     two.old.broker(two.told(0, 40, 100)).to_client(two.told(0, 40, 100))
     other = produce(7, (1, batch(0)), correlation=11)
@@ -298,7 +298,7 @@ def test_nothing_is_repeated_behind_what_did_not_wait() -> None:
     two.sends(0).old.client(other).to_broker(other)
     first = two.produce(2, 9)
     two.new.client(first).nothing()
-    two.new.connection.following.tick(MAX_SECONDS)
+    two.new.connection.retry.tick(MAX_SECONDS)
     two.new.to_broker(first)
     late = produce(7, (1, batch(2)), correlation=12)
     two.new.client(late).to_broker(late)

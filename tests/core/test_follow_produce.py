@@ -9,9 +9,8 @@ import pytest
 from proxy.core.budget import RequestBudget
 from proxy.core.connection import Connection
 from proxy.core.events import NotFollowed
-from proxy.core.lanes import ProduceOrder
-from proxy.core.peers import Siblings
 from proxy.core.repeat import MAX_BYTES, MAX_SECONDS
+from proxy.core.siblings import ProduceOrder, Siblings
 from proxy.protocol.api import ApiKey
 from proxy.protocol.produce import read_idempotent
 from tests.core.test_follow import NEW, OLD, OURS, TOPIC, gateway, metadata_request, metadata_response, play
@@ -78,12 +77,12 @@ class Producer:
 
     def __init__(self, version: int = 7) -> None:
         self.version = version
-        self.peers = Siblings(produces=True)
+        self.siblings = Siblings(produces=True)
         self.old, self.new = self.play(OLD), self.play(NEW)
 
     def play(self, node_id: int) -> Playbook:
         played = Playbook(
-            resolve=gateway, core=Connection, peers=self.peers, host="10.0.0.7", node_id=node_id
+            resolve=gateway, core=Connection, siblings=self.siblings, host="10.0.0.7", node_id=node_id
         )
         played.exchange(request(18, 0, 1), response(1, bytes(6)))
         return played.exchange(request(ApiKey.HEARTBEAT, 0, 1), response(1, b"\0\0"))
@@ -215,7 +214,7 @@ def test_it_waits_a_second_at_most_and_then_nothing_is_repeated_behind_it() -> N
     two.sends(0)
     own = two.produce(2, 9)
     two.new.client(own).nothing()
-    two.new.connection.following.tick(MAX_SECONDS)
+    two.new.connection.retry.tick(MAX_SECONDS)
     two.new.to_broker(own)
     two.refused(0).old.to_client(two.told(6, correlation=100))
     assert two.counted() == ({}, {NotFollowed.NOT_NEXT: 1})
@@ -245,7 +244,7 @@ def test_a_producer_gets_its_error_if_the_new_leader_is_silent_or_gone(late: boo
     two = Producer()
     two.sends(0, 2).refused(0).leads(2).repeats(0)
     if late:
-        two.old.connection.following.tick(MAX_SECONDS)
+        two.old.connection.retry.tick(MAX_SECONDS)
     else:
         two.new.connection.broker_ended()
     two.old.to_client(two.told(6, correlation=100), two.told(6, correlation=102))
@@ -293,7 +292,7 @@ def test_a_produce_without_a_response_passes() -> None:
 @pytest.mark.parametrize("produces", [False, True])
 def test_with_fetch_alone_no_produce_is_looked_into(produces: bool) -> None:
     two = Producer()
-    two.peers.produces = produces
+    two.siblings.produces = produces
     two.old, two.new = two.play(OLD), two.play(NEW)
     two.sends(0).refused(0)
     if produces:
@@ -305,7 +304,7 @@ def test_with_fetch_alone_no_produce_is_looked_into(produces: bool) -> None:
 def test_a_lane_is_forgotten_when_there_are_too_many() -> None:
     lanes = ProduceOrder(most=1)
     two = Producer()
-    two.peers.lanes = lanes
+    two.siblings.order = lanes
     two.old = two.play(OLD)
     for producer in (1, 2):
         asked = produce(7, (0, batch(0, producer=producer)))
@@ -321,7 +320,7 @@ def test_responses_that_wait_for_one_another_wait_a_second_at_most_all_together(
         two.old.client(asked).to_broker(asked)
     two.old.broker(*(produced(7, (at, 6, -1), correlation=at) for at in range(3)))
     two.old.to_broker(metadata_request(False))
-    two.old.connection.following.tick(MAX_SECONDS)
+    two.old.connection.retry.tick(MAX_SECONDS)
     two.old.to_client(*(produced(7, (at, 6, -1), correlation=at) for at in range(3)))
 
 
@@ -359,7 +358,7 @@ def test_out_of_order_is_an_error_as_any_other_if_nothing_before_it_was_repeated
         two.old.broker(told).to_client(told)
     two.sends(2, 4).refused(2).old.to_broker(metadata_request(False))
     told = two.told(45, correlation=104)
-    two.old.broker(told).connection.following.tick(MAX_SECONDS)
+    two.old.broker(told).connection.retry.tick(MAX_SECONDS)
     two.old.to_client(two.told(6, correlation=102), told)
     assert two.counted() == ({}, {NotFollowed.NO_LEADER: 1})
 
@@ -370,7 +369,7 @@ def test_nobody_waits_for_the_batches_of_another_client(other: dict[str, Any]) -
     second.
     """
     two = Producer()
-    stranger = play(two.peers, NEW, **other)
+    stranger = play(two.siblings, NEW, **other)
     sent = two.produce(0, 9)
     stranger.client(sent).to_broker(sent)
     two.sends(0)
@@ -379,7 +378,7 @@ def test_nobody_waits_for_the_batches_of_another_client(other: dict[str, Any]) -
 def test_a_client_is_known_by_its_first_request_if_that_is_a_produce() -> None:
     two = Producer()
     two.sends(0)
-    new = Playbook(resolve=gateway, core=Connection, peers=two.peers, host="10.0.0.7", node_id=NEW)
+    new = Playbook(resolve=gateway, core=Connection, siblings=two.siblings, host="10.0.0.7", node_id=NEW)
     new.client(two.produce(2, 9)).nothing()
 
 
@@ -387,7 +386,7 @@ def test_what_is_kept_of_many_small_batches_is_counted() -> None:
     """Each of them takes more memory than its bytes. Afterwards the count is 0."""
     two, budget = Producer(), RequestBudget(1 << 30)
     played = Playbook(
-        resolve=gateway, core=Connection, peers=two.peers, host="a", node_id=OLD, request_budget=budget
+        resolve=gateway, core=Connection, siblings=two.siblings, host="a", node_id=OLD, request_budget=budget
     )
     asked = produce(7, *((at, batch(0, 1)) for at in range(5000)))
     tracemalloc.start()
@@ -405,13 +404,13 @@ def test_what_is_kept_of_many_small_batches_is_counted() -> None:
 def test_without_room_a_produce_passes_and_is_not_followed() -> None:
     two, budget = Producer(), RequestBudget(300)
     played = Playbook(
-        resolve=gateway, core=Connection, peers=two.peers, host="a", node_id=OLD, request_budget=budget
+        resolve=gateway, core=Connection, siblings=two.siblings, host="a", node_id=OLD, request_budget=budget
     )
     asked, told = two.produce(0), two.told(6)
     played.client(asked).to_broker(asked).broker(told).to_client(told)
     assert budget.total == 0
-    assert two.peers.lanes is not None
-    assert " in_flight=0>" in repr(two.peers.lanes)
+    assert two.siblings.order is not None
+    assert " in_flight=0>" in repr(two.siblings.order)
 
 
 def test_a_produce_without_room_does_not_hide_that_its_broker_hangs() -> None:

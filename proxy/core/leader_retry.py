@@ -1,8 +1,8 @@
 """Repeats requests to the new leader for clients that KIP-951 does not tell: ``--follow-leader``. Sans-IO.
 
 A response with errors 6 or 74 is held. The broker is asked who leads now; then the part that failed is sent
-to that one, once, on the connection that the same client has there (`proxy.core.peers`). What comes is put in
-the place of the errors. Whatever else happens, the client gets the errors as they came: when the hold ends
+to that one, once, on the connection that the same client has there (`proxy.core.siblings`). What comes is put
+in the place of the errors. Whatever else happens, the client gets the errors as they came: when the hold ends
 at the latest, which is bounded.
 
 An epoch that the client sent with a fetch fences it (KIP-320). It is replaced only when the new leader has
@@ -23,13 +23,13 @@ from proxy.core.fetch_in_flight import Around, FetchHandler
 from proxy.core.histograms import NOT_COUNTED
 from proxy.core.in_flight import Handler, InFlight
 from proxy.core.own import OwnResponse, TakeReply, own
-from proxy.core.peers import SASL, Authentication, ClientIdentity, Sibling, Siblings
 from proxy.core.repeat import CORRELATION_ID, MAX_BYTES, MAX_SECONDS, Failed, Repeat, spliced
 from proxy.core.repeat_fetch import FetchRepeat, against
 from proxy.core.repeat_produce import MOVED, ProduceRepeat
 from proxy.core.requests import readable
+from proxy.core.siblings import Authentication, ClientIdentity, Sibling, Siblings
 from proxy.core.stage import Stage
-from proxy.protocol.api import API_KEY, LENGTH_BYTES, ApiKey, request_header
+from proxy.protocol.api import API_KEY, LENGTH_BYTES, SASL, ApiKey, request_header
 from proxy.protocol.fetch_layout import HINTS_VERSION
 from proxy.protocol.leader_requests import (
     Leader,
@@ -61,7 +61,7 @@ _BATCH_BYTES: Final = 600
 _FETCH: Final = int(ApiKey.FETCH)
 _REQUEST_SECONDS: Final = 1e-3
 """A broker takes about so long for a request that need not wait, on the safe side."""
-_ASKED_OF_PEERS: Final = (ApiKey.FETCH, ApiKey.PRODUCE, ApiKey.OFFSET_FOR_LEADER_EPOCH)
+_ASKED_OF_SIBLINGS: Final = (ApiKey.FETCH, ApiKey.PRODUCE, ApiKey.OFFSET_FOR_LEADER_EPOCH)
 _PARKED: Final = (ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP)
 """Brokers answer these when other members have come, which may take minutes."""
 
@@ -95,7 +95,7 @@ class _Leg:
 
     held: _Held
     leader_id: int
-    peer: Sibling
+    sibling: Sibling
     failed: list[Failed]
 
 
@@ -103,16 +103,16 @@ class FollowFetch(Around):
     """Keeps a small response to a fetch, and holds it if it has errors of partitions whose leader has moved.
 
     Args:
-        following: that of the connection.
+        retry: that of the connection.
         inner: makes the response.
         fetching: the fetch; the innermost handler.
     """
 
-    __slots__ = ("_following", "_pieces", "_size", "held")
+    __slots__ = ("_pieces", "_retry", "_size", "held")
 
-    def __init__(self, following: "LeaderRetry", inner: Handler, fetching: FetchHandler) -> None:
+    def __init__(self, retry: "LeaderRetry", inner: Handler, fetching: FetchHandler) -> None:
         super().__init__(inner, fetching)
-        self._following = following
+        self._retry = retry
         self._pieces: list[Buffer] = []
         """What the client is to get, until it is known whether it is held."""
         self._size = 0
@@ -127,14 +127,14 @@ class FollowFetch(Around):
         """Return what the client gets now."""
         pieces = self._inner.feed(chunk, last=last)
         if not last:
-            if not pieces or not self._fetching.direct or self._following.is_large:
+            if not pieces or not self._fetching.direct or self._retry.is_large:
                 return pieces
             self._pieces += pieces
             self._size += sum(map(len, pieces))
             return []
         if self._pieces:
             pieces, self._pieces, self._size = [*self._pieces, *pieces], [], 0
-        return self._following.receive(self, self._fetching, pieces)
+        return self._retry.receive(self, self._fetching, pieces)
 
     def end(self, request: InFlight) -> bool:
         """Return whether the client has the response."""
@@ -149,14 +149,14 @@ class FollowProduce(Handler):
     """Keeps the response to an idempotent produce, and holds it if leaders have moved.
 
     Args:
-        following: that of the connection.
+        retry: that of the connection.
         produced: what the request has.
     """
 
-    __slots__ = ("_chunks", "_following", "buffered", "forwards", "held", "produced")
+    __slots__ = ("_chunks", "_retry", "buffered", "forwards", "held", "produced")
 
-    def __init__(self, following: "LeaderRetry", produced: Produced) -> None:
-        self._following = following
+    def __init__(self, retry: "LeaderRetry", produced: Produced) -> None:
+        self._retry = retry
         self.produced = produced
         self._chunks: list[bytes] = []
         self.buffered = 0
@@ -166,9 +166,9 @@ class FollowProduce(Handler):
 
     def feed(self, chunk: bytes, *, last: bool) -> list[Buffer]:
         """Return what the client gets now."""
-        if not self.forwards and self._following.is_large:
+        if not self.forwards and self._retry.is_large:
             self.forwards = True
-            self._following.leave(self.produced)
+            self._retry.leave(self.produced)
         if self.forwards:
             return [chunk]
         self._chunks.append(chunk)
@@ -177,7 +177,7 @@ class FollowProduce(Handler):
             return []
         frame = b"".join(self._chunks)
         self._chunks, self.buffered = [], 0
-        return self._following.receive_produced(self, frame)
+        return self._retry.receive_produced(self, frame)
 
     def end(self, _request: InFlight) -> bool:
         """Return whether the client has the response."""
@@ -202,7 +202,7 @@ class LeaderRetry(Stage):
 
     Args:
         state: that of the connection.
-        peers: the connections of all clients.
+        siblings: the connections of all clients.
         host: the client's.
         node_id: the broker; None: it is not known which one that is.
         settle: has the core do what follows from a response that is due.
@@ -217,16 +217,16 @@ class LeaderRetry(Stage):
         "_host",
         "_kept",
         "_known",
-        "_lanes",
         "_listed",
         "_node_id",
+        "_order",
         "_over",
-        "_peers",
         "_produced",
         "_resume",
         "_sent",
         "_sent_at",
         "_settle",
+        "_siblings",
         "_state",
         "_waits_since",
         "_wake",
@@ -235,7 +235,7 @@ class LeaderRetry(Stage):
     def __init__(
         self,
         state: ConnectionState,
-        peers: Siblings,
+        siblings: Siblings,
         host: str,
         node_id: int | None,
         *,
@@ -243,12 +243,12 @@ class LeaderRetry(Stage):
         resume: Callable[[], None],
     ) -> None:
         self._state = state
-        self._peers = peers
+        self._siblings = siblings
         self._host = host
         self._node_id = node_id
         self._settle = settle
         self._resume = resume
-        self._lanes = peers.lanes
+        self._order = siblings.order
         self._produced: Produced | None = None
         """The produce that the client sends now, if a part of it may be repeated."""
         self._kept = 0
@@ -278,7 +278,7 @@ class LeaderRetry(Stage):
     def __repr__(self) -> str:
         return f"<LeaderRetry {self._host} at {self._node_id} held={len(self._held)}>"
 
-    # As a peer
+    # As a sibling
 
     def identity(self) -> ClientIdentity | None:
         """Return whose connection it is; None if that is not known, or requests can't be sent now."""
@@ -315,7 +315,7 @@ class LeaderRetry(Stage):
         expected = self._state.responses.expected
         free_at = 0.0
         for request in expected:
-            handler, asked = request.handler, request.api_key in _ASKED_OF_PEERS
+            handler, asked = request.handler, request.api_key in _ASKED_OF_SIBLINGS
             if request.api_key in _PARKED or (asked and isinstance(handler, OwnResponse) and handler.is_due):
                 return float("inf")
             if handler.fetch is not None:  # it begins to wait when those before it are answered
@@ -381,7 +381,7 @@ class LeaderRetry(Stage):
             return request.handler
         budget, size = self._state.request_budget, _kept_of(produced)
         if not budget.reserve(size):
-            self._lanes.leave(produced, self, answered=False)
+            self._order.leave(produced, self, answered=False)
             return request.handler
         self._kept += size
         return FollowProduce(self, produced)
@@ -417,22 +417,22 @@ class LeaderRetry(Stage):
         if self._node_id is None:
             return
         if self._listed is not None:
-            self._peers.remove(self, self._listed, self._node_id)
+            self._siblings.remove(self, self._listed, self._node_id)
         self._listed = who
         if who is not None:
-            self._peers.add(self, who, self._node_id)
+            self._siblings.add(self, who, self._node_id)
             self._state.plans.count()
             self._sent, self._sent_at = self._state.tally.client.bytes_in, self._state.now
 
     def _takes(self, version: int) -> bool:
         """Whether produce requests of a version are looked into."""
-        return self._peers.produces and FIRST_FOLLOWED <= version <= LAST_FOLLOWED
+        return self._siblings.produces and FIRST_FOLLOWED <= version <= LAST_FOLLOWED
 
     def _enter(self, produced: Produced) -> bool:
         """Note that a produce request comes; return False if it has to wait for others, at most a second."""
         now = self._state.now
         forced = self._waits_since is not None and now >= self._waits_since + MAX_SECONDS
-        if self._lanes.enter(produced, self, forced=forced):
+        if self._order.enter(produced, self, forced=forced):
             self._waits_since = None
             return True
         if self._waits_since is None:
@@ -443,7 +443,7 @@ class LeaderRetry(Stage):
     def leave(self, produced: Produced) -> None:
         """Note that nothing of a produce request is in flight any more."""
         self._release(_kept_of(produced))
-        self._lanes.leave(produced, self)
+        self._order.leave(produced, self)
 
     def _release(self, size: int) -> None:
         self._kept -= size
@@ -503,11 +503,11 @@ class LeaderRetry(Stage):
         for batch in produced.batches:
             entry = told.get((batch.topic, batch.partition))
             if entry is not None and not entry.error_code:
-                self._lanes.acknowledged(batch)
+                self._order.acknowledged(batch)
         if not any(entry.error_code in MOVED for entry in told.values()):
             self.leave(produced)
             return [frame]
-        repeat = ProduceRepeat(produced, frame, told, self._lanes, partial(self.leave, produced))
+        repeat = ProduceRepeat(produced, frame, told, self._order, partial(self.leave, produced))
         held = _Held(self._answered_now, handler, repeat, self._state.now + repeat.seconds)
         if self._behind or self._holds_produce:
             handler.held = True
@@ -605,16 +605,16 @@ class LeaderRetry(Stage):
             if leader_id in held.legs:
                 held.legs[leader_id] += those
                 continue
-            found_there = self._peers.find(self._who, leader_id, now)
+            found_there = self._siblings.find(self._who, leader_id, now)
             if found_there is None:
                 self._give_up(those, NotFollowed.NO_CONNECTION)
                 continue
-            peer, left = found_there
+            sibling, left = found_there
             if now + left > held.deadline + held.repeat.beyond:
                 self._give_up(those, NotFollowed.BUSY)
                 continue
             held.legs[leader_id] = []
-            leg = _Leg(held, leader_id, peer, those)
+            leg = _Leg(held, leader_id, sibling, those)
             if all(each.sure for each in those):
                 self._repeat(leg, now, left)
             else:
@@ -635,7 +635,7 @@ class LeaderRetry(Stage):
                 asked.setdefault(each.leader.topic, []).append(entry)
         frame = epochs_request(CORRELATION_ID, leg.held.repeat.client_id, asked)
         leg.held.waits += 1
-        leg.peer.ask(frame, partial(self._epochs_told, leg), now)
+        leg.sibling.ask(frame, partial(self._epochs_told, leg), now)
 
     def _epochs_told(self, leg: _Leg, frame: bytes | None, now: float) -> None:
         held = leg.held
@@ -654,10 +654,10 @@ class LeaderRetry(Stage):
         unsure = [each for each in leg.failed if not each.sure]
         self._give_up(unsure, NotFollowed.CLOSED if frame is None else NotFollowed.NOT_PROVEN)
         leg.failed = [each for each in leg.failed if each.sure]
-        if frame is None or leg.peer.identity() != self._who:
+        if frame is None or leg.sibling.identity() != self._who:
             self._give_up(leg.failed, NotFollowed.CLOSED)
         elif leg.failed:
-            self._repeat(leg, now, leg.peer.wait_left(now))
+            self._repeat(leg, now, leg.sibling.wait_left(now))
             return
         self._done(leg, now)
 
@@ -671,12 +671,12 @@ class LeaderRetry(Stage):
         """
         held = leg.held
         wait = held.repeat.wait(held.deadline - now - left)
-        if wait and leg.peer is not self and not leg.peer.quiet(now):
+        if wait and leg.sibling is not self and not leg.sibling.quiet(now):
             # What the client sends there would wait behind it, and it may be another client of that name.
             held.paced_until, wait = max(held.paced_until, now + wait), 0.0
         frame = held.repeat.ask(leg.failed, wait)
         held.waits += 1
-        leg.peer.ask(frame, partial(self._answered, leg), now, partitions=len(leg.failed))
+        leg.sibling.ask(frame, partial(self._answered, leg), now, partitions=len(leg.failed))
 
     def _answered(self, leg: _Leg, frame: bytes | None, now: float) -> None:
         held = leg.held
@@ -685,7 +685,7 @@ class LeaderRetry(Stage):
             self._give_up(leg.failed, NotFollowed.CLOSED)
         else:
             told = held.repeat.read(frame)
-            leg.peer.count(told.partitions, told.record_bytes)
+            leg.sibling.count(told.partitions, told.record_bytes)
             if held.done:
                 return
             for each in leg.failed:
@@ -799,4 +799,4 @@ class LeaderRetry(Stage):
         self._held.clear()
         self._behind.clear()
         self._release(self._kept)
-        self._lanes.drop(self)
+        self._order.drop(self)

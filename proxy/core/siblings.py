@@ -1,0 +1,307 @@
+"""The connections of one client to several brokers, and the order of their idempotent batches. Sans-IO.
+
+To send a request for a client (`proxy.core.leader_retry`), the gateway may only use a connection of that
+client. A broker identifies a client by its authentication, and by its client id (for quotas). Connections
+belong together if both are equal, and they come from one host. In case of doubt they do not.
+
+A broker accepts batches of a producer id and partition only in their sequence (KIP-98). While the gateway
+retries a batch at the new leader, the producer may have found that leader itself, and send the next batch
+there. The next batch would arrive first. So a request waits while batches of the same lane are in flight on
+another connection of the same client. It does not wait for other clients, because anybody may use the
+producer id of another client.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from hashlib import sha256
+from typing import Final, NamedTuple, Protocol, TypeAlias
+
+from proxy.protocol.api import LENGTH_BYTES, SASL, ApiKey, is_flexible, request_header
+from proxy.protocol.primitives import ProtocolError, read_int32, read_string, read_uvarint
+from proxy.protocol.produce import Produced, ProducedBatch
+
+_BEFORE: Final = (*SASL, ApiKey.API_VERSIONS)
+"""Requests that brokers answer before a client has authenticated."""
+_LOOKED_AT: Final = 8
+"""If one client has more connections, only this many are asked whether they are free. They take turns."""
+_WHOLE: Final = frozenset({b"PLAIN", b"OAUTHBEARER"})
+"""Mechanisms whose first token identifies the client, with the proof. The token is the same each time."""
+_SCRAM: Final = b"SCRAM-"
+_SCRAM_NONCE: Final = b",r="
+"""The part before it in SCRAM's first token is the same each time (RFC 5802)."""
+MAX_LANES: Final = 1 << 17
+"""How many producer sequences are tracked; the least recently acknowledged is dropped first."""
+
+
+class ClientIdentity(NamedTuple):
+    """The identity of a client, as far as the gateway knows."""
+
+    host: str
+    client_id: str
+    authenticated_as: bytes
+    """A digest of the identity in SASL's first token, or b"" without SASL."""
+
+
+class Sibling(Protocol):
+    """A connection, as another connection of the same client sees it."""
+
+    def identity(self) -> ClientIdentity | None:
+        """Return the client's identity. None if it is unknown or not proven."""
+
+    def wait_left(self, now: float) -> float:
+        """Return how long a request sent now could be blocked behind earlier ones, in seconds.
+
+        Return `inf` if the request must not be sent.
+
+        While a retry is unanswered, no other one may be sent.
+        """
+
+    def quiet(self, now: float) -> bool:
+        """Whether the client has sent nothing there for a while, so that a waiting retry delays nobody."""
+
+    def ask(
+        self, frame: bytes, take: Callable[[bytes | None, float], None], now: float, *, partitions: int = -1
+    ) -> None:
+        """Send one of the gateway's own requests.
+
+        Args:
+            frame: the whole frame.
+            take: called with the response (None if it will not arrive) and the time.
+            now: the time in seconds.
+            partitions: how many partitions the request lists, if it is a fetch.
+        """
+
+    def count(self, partitions: int, record_bytes: int) -> None:
+        """Count the response to the gateway's own fetch."""
+
+
+Lane: TypeAlias = tuple[int, int, bytes, int]
+"""Producer id, producer epoch, topic, partition."""
+
+
+def lane_of(batch: ProducedBatch) -> Lane:
+    """Return the lane of a batch."""
+    return batch.producer_id, batch.producer_epoch, batch.topic, batch.partition
+
+
+class Owner(Protocol):
+    """A connection that sends batches."""
+
+    @property
+    def client(self) -> tuple[str, str, bytes | None]:
+        """The client of the connection: host, client id, and authenticated identity."""
+
+    def go_on(self) -> None:
+        """Send the waiting request."""
+
+
+class ProduceOrder:
+    """The order of batches over all connections of a process, by lane."""
+
+    def __init__(self, most: int = MAX_LANES) -> None:
+        self._most = most
+        self._in_flight: dict[Lane, dict[Owner, int]] = {}
+        """The number of unanswered requests, by lane and owner."""
+        self._next: dict[Lane, int] = {}
+        """The sequence after the last acknowledged batch."""
+        self._overtaken: set[Lane] = set()
+        """Lanes in which a request was sent although others were in flight elsewhere. These are not
+        retried."""
+        self._hung: set[Owner] = set()
+        """Owners for which others have waited the longest allowed time. Nobody waits for them again before
+        they get an answer."""
+        self._waiting: list[Owner] = []
+
+    def __repr__(self) -> str:
+        return f"<ProduceOrder known={len(self._next)} in_flight={len(self._in_flight)}>"
+
+    def enter(self, produced: Produced, owner: Owner, *, forced: bool) -> bool:
+        """Note that a request is sent. Return False if it has to wait until its owner is called."""
+        lanes = [lane_of(batch) for batch in produced.batches]
+        busy = {lane: others for lane in lanes if (others := self._others(lane, owner))}
+        in_the_way = {other for others in busy.values() for other in others} - self._hung
+        if in_the_way and not forced:
+            if owner not in self._waiting:
+                self._waiting.append(owner)
+            return False
+        self._hung |= in_the_way
+        self._overtaken.update(busy)
+        for lane in lanes:
+            owners = self._in_flight.setdefault(lane, {})
+            owners[owner] = owners.get(owner, 0) + 1
+        return True
+
+    def leave(self, produced: Produced, owner: Owner, *, answered: bool = True) -> None:
+        """Note that no part of a request will be retried.
+
+        Args:
+            produced: the request.
+            owner: the connection that sent it.
+            answered: whether the broker has responded, so that it does not hang.
+        """
+        if answered:
+            self._hung.discard(owner)
+        for batch in produced.batches:
+            lane = lane_of(batch)
+            owners = self._in_flight.get(lane, {})
+            owners[owner] = owners.get(owner, 0) - 1
+            self._forget(lane, owner, owners)
+        self._call()
+
+    def drop(self, owner: Owner) -> None:
+        """Note that a connection has ended."""
+        self._hung.discard(owner)
+        for lane, owners in list(self._in_flight.items()):
+            if owner in owners:
+                owners[owner] = 0
+                self._forget(lane, owner, owners)
+        if owner in self._waiting:
+            self._waiting.remove(owner)
+        self._call()
+
+    def acknowledged(self, batch: ProducedBatch) -> None:
+        """Note that a leader has stored a batch."""
+        lane = lane_of(batch)
+        self._next.pop(lane, None)
+        self._next[lane] = batch.next_sequence
+        if len(self._next) > self._most:
+            del self._next[next(iter(self._next))]
+
+    def is_next(self, batch: ProducedBatch) -> bool:
+        """Return whether a batch follows the last acknowledged one, so that it may be retried.
+
+        A producer's first batch has no predecessor. Without this rule, a leader that does not know the
+        producer would accept a later batch as the first.
+        """
+        lane = lane_of(batch)
+        return self._next.get(lane, 0) == batch.sequence and lane not in self._overtaken
+
+    def _others(self, lane: Lane, owner: Owner) -> list[Owner]:
+        """Return the other connections of the same client on which batches are in flight."""
+        owners = self._in_flight.get(lane, {})
+        return [other for other in owners if other is not owner and other.client == owner.client]
+
+    def _forget(self, lane: Lane, owner: Owner, owners: dict[Owner, int]) -> None:
+        if owners[owner] <= 0:
+            del owners[owner]
+        if not owners:
+            self._in_flight.pop(lane, None)
+            self._overtaken.discard(lane)
+
+    def _call(self) -> None:
+        """Let waiting owners try again."""
+        waiting, self._waiting = self._waiting, []
+        for owner in waiting:
+            owner.go_on()
+
+
+class Siblings:
+    """The connections of a process, by client and broker.
+
+    Args:
+        produces: whether idempotent produce requests are retried, too.
+    """
+
+    def __init__(self, *, produces: bool = False) -> None:
+        self.produces = produces
+        self.order = ProduceOrder()
+        self._own: dict[tuple[ClientIdentity, int], deque[Sibling]] = {}
+
+    def __repr__(self) -> str:
+        return f"<Siblings {sum(map(len, self._own.values()))}>"
+
+    def add(self, sibling: Sibling, who: ClientIdentity, node_id: int) -> None:
+        """Add a client's connection to a broker."""
+        self._own.setdefault((who, node_id), deque()).appendleft(sibling)
+
+    def remove(self, sibling: Sibling, who: ClientIdentity, node_id: int) -> None:
+        """Remove a connection."""
+        own = self._own[who, node_id]
+        own.remove(sibling)
+        if not own:
+            del self._own[who, node_id]
+
+    def find(self, who: ClientIdentity | None, node_id: int, now: float) -> tuple[Sibling, float] | None:
+        """Return a connection of the client to a broker, and the seconds to wait there.
+
+        Return None if there is none.
+
+        The first quiet one without a wait is taken, or the best of the first few. Connections take turns,
+        because there may be hundreds: clients on one host may share a client id.
+        """
+        own = self._own.get((who, node_id), deque[Sibling]()) if who is not None else deque[Sibling]()
+        best: tuple[Sibling, float] | None = None
+        least = (float("inf"), True)
+        looked_at = 0
+        for _ in range(len(own)):
+            sibling = own[0]
+            own.rotate(-1)
+            if sibling.identity() != who:
+                continue
+            left, active = sibling.wait_left(now), not sibling.quiet(now)
+            if best is None or (left, active) < least:
+                best, least = (sibling, left), (left, active)
+            looked_at += 1
+            if least <= (0.0, False) or looked_at == _LOOKED_AT:
+                break
+        return best
+
+
+class Authentication:
+    """The authentication of one connection, observed by its requests: its progress, and the identity."""
+
+    __slots__ = ("_asked", "_mechanism", "_wanted", "as_whom")
+
+    def __init__(self) -> None:
+        self.as_whom: bytes | None = b""
+        """The identity. None if it is unknown."""
+        self._mechanism = b""
+        self._wanted = True
+        """The broker has not yet answered a request that requires authentication."""
+        self._asked = False
+        """The client has since sent such a request."""
+
+    @property
+    def done(self) -> bool:
+        """Whether the broker accepts requests of all kinds."""
+        return not self._wanted
+
+    def asked(self, api_key: int) -> None:
+        """Note a request of the client other than SASL."""
+        self._asked |= api_key not in _BEFORE
+
+    def answered(self, api_key: int) -> None:
+        """Note that a response has arrived."""
+        if self._asked and api_key not in _BEFORE:
+            self._wanted = False
+
+    def authenticates(self, frame: bytes) -> None:
+        """Note a SASL request.
+
+        With KIP-368 it may come again, and then the next requests must be SASL as well.
+
+        Args:
+            frame: the request, or b"" if it was not kept.
+        """
+        self._wanted, self._asked = True, False
+        try:
+            api_key, version, _, _, at = request_header(frame, LENGTH_BYTES)
+            if api_key == ApiKey.SASL_HANDSHAKE:
+                self._mechanism = read_string(frame, at)[0] or b""
+                return
+            size, at = (read_uvarint if is_flexible(api_key, version) else read_int32)(frame, at)
+            token = frame[at : at + size - bool(is_flexible(api_key, version))]
+        except ProtocolError:
+            self.as_whom = None
+            return
+        if self.as_whom == b"":  # the first token: a broker lets nobody become another one later (KIP-368)
+            self.as_whom = _told(self._mechanism, token)
+
+
+def _told(mechanism: bytes, token: bytes) -> bytes | None:
+    if mechanism.startswith(_SCRAM):
+        name, nonce, _ = token.partition(_SCRAM_NONCE)
+        token = name if nonce else b""
+    elif mechanism not in _WHOLE:
+        return None  # GSSAPI: tokens differ each time
+    return sha256(mechanism + b"\0" + token).digest() if token else None
