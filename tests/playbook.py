@@ -13,10 +13,9 @@ from difflib import ndiff
 from itertools import count
 from typing import Any, Final, Self
 
-from proxy.core.broker_versions import BrokerVersions
 from proxy.core.budget import RequestBudget
 from proxy.core.connection import MAX_REQUEST_BYTES, Connection
-from proxy.core.eligibility import SessionLimits
+from proxy.core.eligibility import BrokerVersions, SessionLimits
 from proxy.core.events import Event
 from proxy.core.histograms import Measured
 from proxy.core.leaders import Leaders

@@ -16,10 +16,9 @@ import structlog
 import uvloop
 
 from proxy.config import Config, load
-from proxy.core.broker_versions import BrokerVersions
 from proxy.core.connection import Connection
 from proxy.core.connection_state import ConnectionState
-from proxy.core.eligibility import SessionLimits
+from proxy.core.eligibility import BrokerVersions, SessionLimits
 from proxy.core.events import Event, Fault, SessionClosed, Tally
 from proxy.core.fast_path import FastPath
 from proxy.core.histograms import Measured

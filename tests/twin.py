@@ -2,10 +2,9 @@
 
 from typing import Any
 
-from proxy.core.broker_versions import BrokerVersions
 from proxy.core.budget import RequestBudget
 from proxy.core.connection import Connection
-from proxy.core.eligibility import SessionLimits
+from proxy.core.eligibility import BrokerVersions, SessionLimits
 from proxy.core.events import Event, Tally
 from proxy.core.histograms import Measured
 from proxy.protocol.primitives import Buffer

@@ -10,13 +10,12 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from proxy.core.broker_side import BrokerSide
-from proxy.core.broker_versions import BrokerVersions
 from proxy.core.budget import RequestBudget
 from proxy.core.client_sessions import ClientSessions
 from proxy.core.client_side import ClientSide
 from proxy.core.connection_state import ConnectionState, Phase, Stream
 from proxy.core.connection_status import ConnectionStatus
-from proxy.core.eligibility import SessionLimits
+from proxy.core.eligibility import BrokerVersions, SessionLimits
 from proxy.core.events import Event, Fault, SideTally, Tally
 from proxy.core.fast_path import FastPath
 from proxy.core.fetch_responses import FetchResponses

@@ -1,13 +1,13 @@
 """Which fetches may go through a session, by what is known of the client and its broker. Sans-IO.
 
-`Eligibility` has the reasons against it, `SessionLimits` the slots. Whether a session pays is said by
+`Eligibility` has the reasons against it, `SessionLimits` the slots. `BrokerVersions` remembers the abilities
+of a broker for connections whose clients do not ask for them. Whether a session pays is said by
 `proxy.core.savings`.
 """
 
 from collections.abc import Mapping
 from typing import Final
 
-from proxy.core.broker_versions import BrokerVersions
 from proxy.core.savings import Savings
 from proxy.protocol.api_versions import Features
 from proxy.protocol.fetch_request import SESSIONLESS_EPOCH, FetchRequest
@@ -100,6 +100,41 @@ class SessionLimits:
     def release(self) -> None:
         """Give a slot back."""
         self._slots[self._own] -= 1
+
+
+class BrokerVersions:
+    """The features of the broker at one address, shared by the connections to it.
+
+    They are remembered only while the connection on which they were learned is open. A broker that is
+    replaced by another release closes that connection.
+    """
+
+    __slots__ = ("__weakref__", "_said_to", "features")
+
+    def __init__(self) -> None:
+        self.features: Features | None = None
+        """The features that were learned last. None if nothing is remembered."""
+        self._said_to: object = None
+
+    def __repr__(self) -> str:
+        return f"<BrokerVersions {self.features}>"
+
+    def remember(self, connection: object, features: Features) -> None:
+        """Remember the features that a connection has learned.
+
+        If equal features are already remembered, they stay bound to the earlier connection.
+        """
+        if features != self.features:
+            self.features, self._said_to = features, connection
+
+    def ended(self, connection: object) -> None:
+        """Forget the features if they were learned on this connection, which has ended."""
+        if self._said_to is connection:
+            self.forget()
+
+    def forget(self) -> None:
+        """Forget everything. The broker closed a connection, so another broker may soon have its address."""
+        self.features = self._said_to = None
 
 
 _FENCING_VERSION: Final = 9

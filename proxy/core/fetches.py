@@ -9,9 +9,8 @@ counted.
 
 from typing import Final
 
-from proxy.core.broker_versions import BrokerVersions
 from proxy.core.connection_state import ConnectionState
-from proxy.core.eligibility import Eligibility, SessionLimits
+from proxy.core.eligibility import BrokerVersions, Eligibility, SessionLimits
 from proxy.core.events import FetchKind, SessionClosed, fetch_kind, saved_bytes
 from proxy.core.fetch_in_flight import FetchHandler, Kept, Walked
 from proxy.core.in_flight import InFlight

@@ -20,10 +20,9 @@ from proxy.capture.pcap import BROKER
 from proxy.capture.tap import Capture, Tap, no_tap
 from proxy.config import Config
 from proxy.cooperative.tally import GroupNotice, Tell
-from proxy.core.broker_versions import BrokerVersions
 from proxy.core.budget import REQUESTS_PART, Budget, RequestBudget
 from proxy.core.connection import BrokerInfo, Common, Connection, MakeStage
-from proxy.core.eligibility import SessionLimits
+from proxy.core.eligibility import BrokerVersions, SessionLimits
 from proxy.core.events import BrokersAwaited, Event, Fault, LoginRefused, MemberElsewhere, Tally
 from proxy.core.leaders import Leaders
 from proxy.core.siblings import Siblings

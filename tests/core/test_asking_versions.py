@@ -7,8 +7,7 @@ from typing import Any, Final
 
 import pytest
 
-from proxy.core.broker_versions import BrokerVersions
-from proxy.core.eligibility import SessionLimits
+from proxy.core.eligibility import BrokerVersions, SessionLimits
 from proxy.core.events import saved_bytes
 from tests.frames import Want, fetch, framed
 from tests.playbook import Playbook, T, api_versions, asks, full

@@ -7,9 +7,8 @@ from typing import TypeAlias
 
 import pytest
 
-from proxy.core.broker_versions import BrokerVersions
 from proxy.core.connection import Connection
-from proxy.core.eligibility import SessionLimits
+from proxy.core.eligibility import BrokerVersions, SessionLimits
 from proxy.core.events import Fault, Passthrough
 from proxy.net.link import OWN_FULL, Link
 from proxy.server import server as serving

@@ -5,9 +5,8 @@ from typing import Any
 
 import pytest
 
-from proxy.core.broker_versions import BrokerVersions
 from proxy.core.connection import Connection
-from proxy.core.eligibility import SessionLimits
+from proxy.core.eligibility import BrokerVersions, SessionLimits
 from proxy.core.events import FetchKind
 from tests.core.test_expanded_equals_direct import API_VERSIONS
 from tests.core.test_keep_order import Reader
