@@ -16,8 +16,7 @@ from typing import Final
 from proxy.core.connection_state import ConnectionState
 from proxy.core.eligibility import Eligibility
 from proxy.core.events import fetch_kind
-from proxy.core.fetch_in_flight import Around, FetchHandler
-from proxy.core.in_flight import FORWARD, Handler, InFlight
+from proxy.core.in_flight import FORWARD, Around, FetchHandler, Handler, InFlight
 from proxy.core.stage import Stage
 from proxy.fetch_manager.contexts import (
     FetchContext,

@@ -10,10 +10,9 @@ from typing import Final
 from proxy.core.connection_state import ConnectionState
 from proxy.core.eligibility import SessionLimits
 from proxy.core.events import Passthrough, Refusal, SessionLost, SessionMade, SessionRefused
-from proxy.core.fetch_in_flight import FetchHandler, Kept, Walked
 from proxy.core.fetches import Fetches
 from proxy.core.histograms import NOT_COUNTED
-from proxy.core.in_flight import InFlight
+from proxy.core.in_flight import FetchHandler, InFlight, Kept, Walked
 from proxy.core.leaders import Leaders
 from proxy.core.plans import ENTRY_HEAD, EntryTemplate, SessionPlan
 from proxy.core.responses import ENDPOINTS_VERSION, hidden_endpoints, rewritten_tags

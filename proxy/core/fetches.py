@@ -12,8 +12,7 @@ from typing import Final
 from proxy.core.connection_state import ConnectionState
 from proxy.core.eligibility import BrokerVersions, Eligibility, SessionLimits
 from proxy.core.events import FetchKind, SessionClosed, fetch_kind, saved_bytes
-from proxy.core.fetch_in_flight import FetchHandler, Kept, Walked
-from proxy.core.in_flight import InFlight
+from proxy.core.in_flight import FetchHandler, InFlight, Kept, Walked
 from proxy.core.own import Check, OwnFetch, Probe, own
 from proxy.core.plans import FetchTemplate
 from proxy.core.savings import SessionForm

@@ -19,9 +19,8 @@ from typing import Final
 
 from proxy.core.connection_state import ConnectionState, Phase, Stream
 from proxy.core.events import FetchKind, NotFollowed
-from proxy.core.fetch_in_flight import Around, FetchHandler
 from proxy.core.histograms import NOT_COUNTED
-from proxy.core.in_flight import Handler, InFlight
+from proxy.core.in_flight import Around, FetchHandler, Handler, InFlight
 from proxy.core.own import OwnResponse, TakeReply, own
 from proxy.core.repeat import CORRELATION_ID, MAX_BYTES, MAX_SECONDS, Failed, Repeat, spliced
 from proxy.core.repeat_fetch import FetchRepeat, against

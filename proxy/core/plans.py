@@ -14,9 +14,8 @@ from typing import Final, Self
 
 from proxy.core.eligibility import Eligibility, SessionLimits
 from proxy.core.events import FetchKind, Tally
-from proxy.core.fetch_in_flight import Kept, Responses
 from proxy.core.histograms import NO_RESPONSE_TIME, Measured, Meter
-from proxy.core.in_flight import Handler, InFlight
+from proxy.core.in_flight import Handler, InFlight, Kept, Responses
 from proxy.protocol.addresses import changeable
 from proxy.protocol.api import (
     LENGTH_BYTES,

@@ -6,7 +6,7 @@ from struct import Struct
 from typing import Final
 
 from proxy.core.events import NotFollowed
-from proxy.core.fetch_in_flight import FetchHandler
+from proxy.core.in_flight import FetchHandler
 from proxy.core.repeat import CORRELATION_ID, MAX_BYTES, MAX_SECONDS, Failed, LeaderAnswer
 from proxy.protocol.api import REQUEST_CORRELATION_ID, REQUEST_START_BYTES, ErrorCode
 from proxy.protocol.fetch_layout import LAYOUTS

@@ -6,8 +6,7 @@ one wait, and put a handler of its own around that of a request: see `proxy.core
 
 from collections.abc import Callable
 
-from proxy.core.fetch_in_flight import FetchHandler
-from proxy.core.in_flight import Handler, InFlight
+from proxy.core.in_flight import FetchHandler, Handler, InFlight
 from proxy.protocol.fetch_request import FetchRequest
 
 

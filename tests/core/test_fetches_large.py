@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from proxy.core.fetch_in_flight import FetchHandler, Walked
 from proxy.core.fetch_responses import FetchResponses
+from proxy.core.in_flight import FetchHandler, Walked
 from proxy.protocol.primitives import Buffer
 from proxy.protocol.received import Received
 from proxy.session.partitions import PartitionTable

@@ -1,7 +1,6 @@
 """The few methods of a request in flight, and the handlers that keep a response."""
 
-from proxy.core.fetch_in_flight import Kept, Walked
-from proxy.core.in_flight import FORWARD, InFlight, ResponseQueue
+from proxy.core.in_flight import FORWARD, InFlight, Kept, ResponseQueue, Walked
 
 
 def test_a_new_request_holds_nothing() -> None:
