@@ -26,7 +26,7 @@ from proxy.core.leader_retry import LeaderRetry
 from proxy.core.leaders import Leaders
 from proxy.core.max_fetch_bytes import MaxFetchBytes
 from proxy.core.plans import SessionPlan
-from proxy.core.responses import Rewriting
+from proxy.core.responses import AddressRewriting, Rewriting
 from proxy.core.siblings import Siblings
 from proxy.core.stage import Stage
 from proxy.fetch_manager.manager import FetchManager
@@ -156,10 +156,14 @@ class Connection:
         self._versions = broker.versions or BrokerVersions()
         self._fetches = fetches = Fetches(state, sessions, self._versions)
         leaders = common.leaders or Leaders()
-        self._rewriting = Rewriting(
-            state, resolve, broker.opening, fetches.eligibility, leaders, serves=common.manager is not None
-        )
-        responses = FetchResponses(state, fetches, sessions, resolve, leaders)
+        serves = common.manager is not None
+        if resolve is None:
+            self._rewriting = Rewriting(state, fetches.eligibility, serves=serves)
+        else:
+            self._rewriting = AddressRewriting(
+                state, fetches.eligibility, resolve, broker.opening, leaders, serves=serves
+            )
+        responses = FetchResponses(state, fetches, sessions, self._rewriting, leaders)
         if common.manager is not None:
             state.stages.append(ClientSessions(state, common.manager, fetches.eligibility, broker.name))
         state.stages.append(MaxFetchBytes(state, fetches, sessions))

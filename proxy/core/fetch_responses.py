@@ -15,8 +15,7 @@ from proxy.core.histograms import NOT_COUNTED
 from proxy.core.in_flight import FetchHandler, InFlight, Kept, Walked
 from proxy.core.leaders import Leaders
 from proxy.core.plans import ENTRY_HEAD, EntryTemplate, SessionPlan
-from proxy.core.responses import ENDPOINTS_VERSION, hidden_endpoints, rewritten_tags
-from proxy.protocol.addresses import Resolve
+from proxy.core.responses import Rewriting, hidden_endpoints
 from proxy.protocol.api import LENGTH_BYTES, REQUEST_CORRELATION_ID, ApiKey, ErrorCode
 from proxy.protocol.fetch_layout import LAYOUTS, Rows
 from proxy.protocol.fetch_request import SESSIONLESS_EPOCH, FetchRequest, Listing
@@ -49,7 +48,7 @@ class FetchResponses:
         state: that of the connection.
         fetches: what was sent; it sends a fetch again.
         sessions: the switch of the process.
-        resolve: where brokers are told to be; None leaves addresses as they are.
+        rewriting: rewrites addresses in tags.
         leaders: learns the newer leaders that responses name.
     """
 
@@ -62,7 +61,7 @@ class FetchResponses:
         "_limits",
         "_plans",
         "_refused",
-        "_resolve",
+        "_rewriting",
         "_state",
         "_tally",
     )
@@ -72,7 +71,7 @@ class FetchResponses:
         state: ConnectionState,
         fetches: Fetches,
         sessions: SessionLimits,
-        resolve: Resolve | None,
+        rewriting: Rewriting,
         leaders: Leaders,
     ) -> None:
         self._state, self._tally, self._events = state, state.tally, state.events
@@ -80,7 +79,7 @@ class FetchResponses:
         self._fetches = fetches
         self._handler, self._eligibility = fetches.handler, fetches.eligibility
         self._limits = sessions
-        self._resolve = resolve
+        self._rewriting = rewriting
         self._leaders = leaders
         self._refused = False
         """True once "no free session slot" has been reported."""
@@ -192,7 +191,7 @@ class FetchResponses:
             except ProtocolError:
                 response.understood = False
         if not response.understood or (last and not walk.done):
-            if self._resolve is not None and fetching.version >= ENDPOINTS_VERSION:
+            if fetching.version >= self._rewriting.tags_from:
                 response.drop()
                 self._state.refuse_response(
                     Refusal.NOT_UNDERSTOOD, f"a FETCH v{fetching.version} response that is not understood"
@@ -204,7 +203,7 @@ class FetchResponses:
         if fetching.through_session and walk.error_code:
             response.drop()
             return []
-        tagged = self._resolve is not None and fetching.version >= ENDPOINTS_VERSION
+        tagged = fetching.version >= self._rewriting.tags_from
         if last:
             if not (walk.tags or response.forwarded or response.chunks or fetching.through_session):
                 response.forwarded = response.received
@@ -263,7 +262,7 @@ class FetchResponses:
             return self._up_to(fetching, response, walk, chunk, response.received)
         pieces = self._up_to(fetching, response, walk, chunk, walk.tags_at)
         old = b"".join(response.chunks)
-        new = rewritten_tags(old, walk.tags, fetching.version, self._resolve)
+        new = self._rewriting.tags(old, walk.tags)
         if start and len(new) != len(old):
             # The frame's length has gone to the client already, so the size must stay. The addresses are
             # hidden. A client that finds none asks for Metadata, as clients often do.
@@ -367,7 +366,7 @@ class FetchResponses:
             self._count_partitions(walk, 0)
             return []
         pieces, size, partitions = full_response(
-            fetching, response, walk, result, self._handler, self._resolve
+            fetching, response, walk, result, self._handler, self._rewriting
         )
         self._settle(fetching, walk, size, full=full)
         if not full and result.errors:
@@ -570,7 +569,7 @@ def full_response(
     walk: FetchResponseWalk,
     result: SessionResult,
     handler: FetchSessionHandler,
-    resolve: Resolve | None,
+    rewriting: Rewriting,
 ) -> tuple[list[Buffer], int, int]:
     """Return the client's response in pieces, its size, and its number of partitions.
 
@@ -580,11 +579,11 @@ def full_response(
         walk: the walk over that response.
         result: the meaning of that response for the session.
         handler: the session.
-        resolve: returns the address of a broker for clients. None keeps addresses unchanged.
+        rewriting: rewrites addresses in tags.
     """
     layout, fetch = LAYOUTS[fetching.version], fetching.asked
     correlation_id = fetch.frame[REQUEST_CORRELATION_ID]
-    tags = _tags(fetching.version, response, walk, resolve)
+    tags = _tags(fetching.version, response, walk, rewriting)
     table, rotation = handler.table, handler.rotation
     # Sarama and Java accept a response without any entry if throttle_time_ms is not 0. They accept no
     # response in which only some entries are missing (fetch-semantics, trap 13; cases 81 and 97).
@@ -638,7 +637,7 @@ def located(fetching: FetchHandler, table: PartitionTable) -> tuple[Listing, Row
     return listing, rows
 
 
-def _tags(version: int, response: Kept, walk: FetchResponseWalk, resolve: Resolve | None) -> bytes:
+def _tags(version: int, response: Kept, walk: FetchResponseWalk, rewriting: Rewriting) -> bytes:
     """Return the body's tags for the client. Return nothing below v12."""
     if walk.tags_at < 0:
         return b""
@@ -646,7 +645,7 @@ def _tags(version: int, response: Kept, walk: FetchResponseWalk, resolve: Resolv
         return NO_TAGS
     frame = response.frame
     tags = b"".join(frame.span(walk.tags_at, response.received)) if frame is not None else NO_TAGS
-    return rewritten_tags(tags, walk.tags, version, resolve)
+    return rewriting.tags(tags, walk.tags) if version >= rewriting.tags_from else tags
 
 
 def _starved(

@@ -5,7 +5,7 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Final, Self
+from typing import Final, Generic, Self, TypeVar
 
 from proxy.core.connection_state import ConnectionState
 from proxy.core.eligibility import Eligibility
@@ -15,6 +15,7 @@ from proxy.core.leaders import Leaders
 from proxy.protocol import addresses, api_versions
 from proxy.protocol.addresses import Resolve, rewrite_endpoints
 from proxy.protocol.api import LENGTH_BYTES, RESPONSE_START_BYTES, SASL, ApiKey, response_header
+from proxy.protocol.fetch_layout import MAX_VERSION
 from proxy.protocol.fetch_response import NODE_ENDPOINTS_TAG
 from proxy.protocol.leader_requests import read_leaders
 from proxy.protocol.primitives import Buffer, ProtocolError, TagSpan, encode_uvarint, read_int16
@@ -32,44 +33,29 @@ _SASL: Final = frozenset(map(int, SASL))
 
 
 class Rewriting:
-    """Puts addresses or versions into the responses of one connection.
+    """Chooses the handlers of requests that are no fetches. It leaves addresses as they are.
 
     Args:
         state: that of the connection.
-        resolve: where brokers are told to be; None leaves addresses as they are.
-        opening: tells whether it is not known yet if a broker will have a listener.
         eligibility: is given what the broker can do.
-        leaders: brings Metadata up to date, if addresses are rewritten.
         serves: clients may have sessions with the gateway.
     """
 
-    __slots__ = ("eligibility", "leaders", "opening", "resolve", "serves", "state")
+    __slots__ = ("eligibility", "serves", "state")
 
-    def __init__(
-        self,
-        state: ConnectionState,
-        resolve: Resolve | None,
-        opening: Callable[[int], bool],
-        eligibility: Eligibility,
-        leaders: Leaders,
-        *,
-        serves: bool,
-    ) -> None:
+    readdresses: bool = False
+    """Addresses are rewritten."""
+    tags_from: int = MAX_VERSION + 1
+    """The first version of Fetch in whose tags addresses are rewritten."""
+
+    def __init__(self, state: ConnectionState, eligibility: Eligibility, *, serves: bool) -> None:
         self.state = state
-        self.resolve = resolve
-        self.opening = opening
         self.eligibility = eligibility
         self.serves = serves
-        self.leaders = leaders
 
-    def refuses(self, api_key: int, version: int) -> bool:
-        """Whether a request is refused, as its response could have addresses that can't be rewritten.
-
-        Such versions are not offered (`api_versions.clamp`). A broker closes the connection for a version
-        that it does not offer (fetch-semantics 1.7), and so does the gateway.
-        """
-        limits = CONFINED.get(api_key) if self.resolve is not None else None
-        return limits is not None and not limits[0] <= version <= limits[1]
+    def refuses(self, _api_key: int, _version: int) -> bool:
+        """Whether a request is refused, as its response could have addresses that can't be rewritten."""
+        return False
 
     def handler(self, api_key: int, version: int, wait: float = 0.0) -> Handler:
         """Return the handler of a request that is forwarded as it is.
@@ -81,12 +67,68 @@ class Rewriting:
         """
         if api_key == ApiKey.API_VERSIONS:
             return CutVersions(self, api_key, version, wait)
-        # Responses that carry addresses (fetch-semantics 6.10).
-        if self.resolve is not None and addresses.may_name(api_key, version):
-            return RewriteAddresses(self, api_key, version, wait)
         if api_key in _SASL:
             return Login(self.state, api_key, version)
         return Forward(wait) if wait else FORWARD
+
+    def tags(self, tags: bytes, _spans: Sequence[TagSpan]) -> bytes:
+        """Return a fetch response's body tags for the client."""
+        return tags
+
+
+class AddressRewriting(Rewriting):
+    """Puts the addresses at which clients reach brokers through the gateway into responses, too.
+
+    Args:
+        state: that of the connection.
+        eligibility: is given what the broker can do.
+        resolve: where brokers are told to be.
+        opening: tells whether it is not known yet if a broker will have a listener.
+        leaders: brings Metadata up to date.
+        serves: clients may have sessions with the gateway.
+    """
+
+    __slots__ = ("leaders", "opening", "resolve")
+
+    readdresses = True
+    tags_from = ENDPOINTS_VERSION
+
+    def __init__(
+        self,
+        state: ConnectionState,
+        eligibility: Eligibility,
+        resolve: Resolve,
+        opening: Callable[[int], bool],
+        leaders: Leaders,
+        *,
+        serves: bool,
+    ) -> None:
+        super().__init__(state, eligibility, serves=serves)
+        self.resolve = resolve
+        self.opening = opening
+        self.leaders = leaders
+
+    def refuses(self, api_key: int, version: int) -> bool:
+        """Whether a request is refused, as its response could have addresses that can't be rewritten.
+
+        Such versions are not offered (`api_versions.clamp`). A broker closes the connection for a version
+        that it does not offer (fetch-semantics 1.7), and so does the gateway.
+        """
+        limits = CONFINED.get(api_key)
+        return limits is not None and not limits[0] <= version <= limits[1]
+
+    def handler(self, api_key: int, version: int, wait: float = 0.0) -> Handler:
+        """As `Rewriting.handler`; responses that carry addresses (fetch-semantics 6.10) are rewritten."""
+        if api_key != ApiKey.API_VERSIONS and addresses.may_name(api_key, version):
+            return RewriteAddresses(self, api_key, version, wait)
+        return super().handler(api_key, version, wait)
+
+    def tags(self, tags: bytes, spans: Sequence[TagSpan]) -> bytes:
+        """Return body tags with node endpoints (KIP-951) where the client is to find them."""
+        return rewritten_tags(tags, spans, self.resolve)
+
+
+_Rewriting = TypeVar("_Rewriting", bound=Rewriting)
 
 
 class ForwardFetch(Forward):
@@ -140,13 +182,13 @@ class Login(Forward):
         return [chunk]
 
 
-class _Rewrite(Handler):
+class _Rewrite(Handler, Generic[_Rewriting]):
     """Keeps a response until it is whole, then rewrites it."""
 
     __slots__ = ("_chunks", "_rewriting", "api_key", "buffered", "version", "wait")
     small = _SMALL_REWRITTEN
 
-    def __init__(self, rewriting: Rewriting, api_key: int, version: int, wait: float = 0.0) -> None:
+    def __init__(self, rewriting: _Rewriting, api_key: int, version: int, wait: float = 0.0) -> None:
         self.wait = wait
         self._rewriting = rewriting
         self._chunks: list[bytes] = []
@@ -182,7 +224,7 @@ class _Rewrite(Handler):
         self.buffered = 0
 
 
-class CutVersions(_Rewrite):
+class CutVersions(_Rewrite[Rewriting]):
     """Cuts the version ranges of an ApiVersions response to what the gateway understands."""
 
     __slots__ = ("forwards",)
@@ -209,7 +251,7 @@ class CutVersions(_Rewrite):
         pieces, features = clamped(
             frame,
             self.version,
-            rewrites=rewriting.resolve is not None,
+            rewrites=rewriting.readdresses,
             serves=rewriting.serves,
             grouped=rewriting.state.grouped,
             member=rewriting.state.has_lane,
@@ -220,12 +262,12 @@ class CutVersions(_Rewrite):
         return pieces
 
 
-class RewriteAddresses(_Rewrite):
+class RewriteAddresses(_Rewrite[AddressRewriting]):
     """Puts the addresses at which clients reach brokers through the gateway into a response."""
 
     __slots__ = ("awaits_brokers",)
 
-    def __init__(self, rewriting: Rewriting, api_key: int, version: int, wait: float = 0.0) -> None:
+    def __init__(self, rewriting: AddressRewriting, api_key: int, version: int, wait: float = 0.0) -> None:
         super().__init__(rewriting, api_key, version, wait)
         self.awaits_brokers = frozenset()
 
@@ -256,7 +298,7 @@ class RewriteAddresses(_Rewrite):
 
         def resolve(node_id: int, host: str, port: int) -> tuple[str, int] | None:
             named.add(node_id)
-            return rewriting.resolve(node_id, host, port) if rewriting.resolve is not None else None
+            return rewriting.resolve(node_id, host, port)
 
         try:
             head, body = readdressed(frame, self.api_key, self.version, resolve)
@@ -317,7 +359,7 @@ def clamped(
     return [_head(frame, RESPONSE_START_BYTES, body), body], features
 
 
-def readdressed(frame: bytes, api_key: int, version: int, resolve: Resolve | None) -> tuple[bytes, bytes]:
+def readdressed(frame: bytes, api_key: int, version: int, resolve: Resolve) -> tuple[bytes, bytes]:
     """Return a response with the addresses at which clients reach brokers through the gateway: head and body.
 
     Args:
@@ -329,7 +371,7 @@ def readdressed(frame: bytes, api_key: int, version: int, resolve: Resolve | Non
     Raises:
         ProtocolError: it is not what that version says.
     """
-    if resolve is None or api_key == ApiKey.DESCRIBE_QUORUM:
+    if api_key == ApiKey.DESCRIBE_QUORUM:
         # KIP-853: it names listeners of controllers, which can't be reached through the gateway
         # (fetch-semantics 6.10).
         resolve = _nowhere
@@ -346,16 +388,15 @@ def _nowhere(_node_id: int, _host: str, _port: int, /) -> None:
     """Resolve a broker to no address at all."""
 
 
-def rewritten_tags(tags: bytes, spans: Sequence[TagSpan], version: int, resolve: Resolve | None) -> bytes:
+def rewritten_tags(tags: bytes, spans: Sequence[TagSpan], resolve: Resolve) -> bytes:
     """Return a response's body tags with its node endpoints (KIP-951) where the client is to find them.
 
     Args:
         tags: the tag buffer as received.
         spans: where the payloads lie in it.
-        version: that of the response.
-        resolve: where brokers are told to be; None leaves all as it is.
+        resolve: where brokers are told to be.
     """
-    if resolve is None or version < ENDPOINTS_VERSION or not spans or spans[0][0] != NODE_ENDPOINTS_TAG:
+    if not spans or spans[0][0] != NODE_ENDPOINTS_TAG:
         return tags
     _, start, end = spans[0]
     try:

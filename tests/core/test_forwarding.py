@@ -5,7 +5,7 @@
 import pytest
 
 from proxy.core.events import Passthrough, Refusal
-from proxy.core.responses import rewritten_tags
+from proxy.core.responses import AddressRewriting, rewritten_tags
 from proxy.protocol.addresses import Resolve
 from tests.frames import VERSIONS, Want, entry, fetch, fetch_response, framed
 from tests.model import wire
@@ -233,8 +233,8 @@ def test_other_tags_stay() -> None:
 def test_tags_before_16_are_not_looked_into() -> None:
     frame = fetch_response(15, ("t", [HINTED]), tags=endpoints((2, "b2", 9092)), correlation_id=4)
     asking(Playbook(resolve=gateway).knows(), 15).broker(frame).to_client(frame)
-    assert rewritten_tags(b"\x01\x00\x01\x01", [(0, 3, 4)], 15, gateway) == b"\x01\x00\x01\x01"
-    assert rewritten_tags(b"\x00", [], 16, gateway) == b"\x00"
+    assert AddressRewriting.tags_from == 16
+    assert rewritten_tags(b"\x00", [], gateway) == b"\x00"
 
 
 # --- not understood -------------------------------------------------------------------------------

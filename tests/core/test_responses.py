@@ -9,7 +9,15 @@ from proxy.core.histograms import Measured
 from proxy.core.in_flight import Forward, Handler
 from proxy.core.leaders import Leaders
 from proxy.core.own import Probe
-from proxy.core.responses import CutVersions, Login, RewriteAddresses, Rewriting, clamped, readdressed
+from proxy.core.responses import (
+    AddressRewriting,
+    CutVersions,
+    Login,
+    RewriteAddresses,
+    Rewriting,
+    clamped,
+    readdressed,
+)
 from proxy.protocol.addresses import Resolve
 from proxy.protocol.primitives import ProtocolError
 from tests.playbook import api_versions, response
@@ -20,6 +28,10 @@ DESCRIBE_QUORUM = 55
 
 def gateway(node_id: int, _host: str, _port: int, /) -> tuple[str, int]:
     return "gw", 19_092 + node_id
+
+
+def nowhere(_node_id: int, _host: str, _port: int, /) -> None:
+    """Resolve a broker to no address."""
 
 
 def metadata(host: bytes, port: int) -> bytes:
@@ -34,7 +46,7 @@ def test_a_host_of_another_length() -> None:
 
 
 def test_nobody_to_tell_leaves_no_address() -> None:
-    got = b"".join(readdressed(metadata(b"broker-2.example", 9092), METADATA, 0, None))
+    got = b"".join(readdressed(metadata(b"broker-2.example", 9092), METADATA, 0, nowhere))
     assert b"broker-2.example" not in got
     assert len(got) == 4 + int.from_bytes(got[:4])
 
@@ -69,8 +81,10 @@ class Scene:
         self.eligibility = Eligibility(SessionLimits(max_sessions=1))
         limits = SessionLimits(max_sessions=1)
         self.state = ConnectionState(limits, Measured(), foreign=False, request_budget=None)
-        self.rewriting = Rewriting(
-            self.state, resolve, lambda _: False, self.eligibility, Leaders(), serves=False
+        self.rewriting = (
+            AddressRewriting(self.state, self.eligibility, resolve, lambda _: False, Leaders(), serves=False)
+            if resolve is not None
+            else Rewriting(self.state, self.eligibility, serves=False)
         )
 
     @property
