@@ -19,9 +19,8 @@ from proxy.core.responses import Rewriting, hidden_endpoints
 from proxy.protocol.api import LENGTH_BYTES, REQUEST_CORRELATION_ID, ApiKey, ErrorCode
 from proxy.protocol.fetch_layout import LAYOUTS, Rows
 from proxy.protocol.fetch_request import SESSIONLESS_EPOCH, FetchRequest, Listing
-from proxy.protocol.fetch_response import NODE_ENDPOINTS_TAG, FetchResponseWalk, response_head
+from proxy.protocol.fetch_response import NODE_ENDPOINTS_TAG, FetchResponseWalk, Received, response_head
 from proxy.protocol.primitives import NO_TAGS, Buffer, ProtocolError
-from proxy.protocol.received import Received
 from proxy.protocol.versions import session_layout
 from proxy.session.decision import Reason
 from proxy.session.expand import Expansion, expand

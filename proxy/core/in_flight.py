@@ -17,9 +17,8 @@ from typing import Final, Protocol, Self, TypeAlias
 
 from proxy.protocol.fetch_layout import Rows
 from proxy.protocol.fetch_request import FetchRequest, Listing
-from proxy.protocol.fetch_response import FetchResponseWalk, PartitionResponse
+from proxy.protocol.fetch_response import FetchResponseWalk, PartitionResponse, Received
 from proxy.protocol.primitives import Buffer
-from proxy.protocol.received import Received
 from proxy.protocol.versions import raise_listing
 
 MAX_IN_FLIGHT: Final = 1024

@@ -23,8 +23,8 @@ from proxy.protocol.fetch_layout import (
     Rows,
 )
 from proxy.protocol.fetch_request import FetchRequest, next_epoch
+from proxy.protocol.fetch_response import Received
 from proxy.protocol.primitives import NO_TAGS, Buffer, ProtocolError
-from proxy.protocol.received import Received
 
 STREAM_FROM: Final = 1 << 20
 """With this many bytes of records, the response to an incremental fetch is streamed with all its entries. The

@@ -14,9 +14,8 @@ import numpy as np
 from proxy.protocol.api import LENGTH_BYTES, ErrorCode
 from proxy.protocol.fetch_layout import FetchLayout, Rows
 from proxy.protocol.fetch_request import Listing
-from proxy.protocol.fetch_response import PartitionResponse, response_head
+from proxy.protocol.fetch_response import PartitionResponse, Received, response_head
 from proxy.protocol.primitives import Buffer
-from proxy.protocol.received import Received
 from proxy.protocol.versions import narrow_entries, narrow_entry, narrowed_bytes
 from proxy.session.partitions import PartitionTable
 

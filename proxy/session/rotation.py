@@ -18,9 +18,8 @@ from proxy.protocol.api import (
 )
 from proxy.protocol.fetch_layout import PARTITION_BYTES, SESSION
 from proxy.protocol.fetch_request import FetchRequest
-from proxy.protocol.fetch_response import PartitionResponse, response_head
+from proxy.protocol.fetch_response import PartitionResponse, Received, response_head
 from proxy.protocol.primitives import Buffer
-from proxy.protocol.received import Received
 from proxy.session.expand import COPIED, FOUND_BEFORE_READING
 from proxy.session.partitions import PartitionTable
 

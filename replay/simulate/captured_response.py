@@ -8,9 +8,8 @@ from typing import Final
 import numpy as np
 
 from proxy.protocol.fetch_layout import LAYOUTS, SESSION_VERSION, Entries
-from proxy.protocol.fetch_response import FetchResponseWalk, PartitionResponse
+from proxy.protocol.fetch_response import FetchResponseWalk, PartitionResponse, Received
 from proxy.protocol.primitives import Buffer, Malformed
-from proxy.protocol.received import Received
 from replay.capture.kafka.exchange import is_cut
 
 _ABORTED_SIZE: Final = 16

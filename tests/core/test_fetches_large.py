@@ -8,8 +8,8 @@ import pytest
 
 from proxy.core.fetch_responses import FetchResponses
 from proxy.core.in_flight import FetchHandler, Walked
+from proxy.protocol.fetch_response import Received
 from proxy.protocol.primitives import Buffer
-from proxy.protocol.received import Received
 from proxy.session.partitions import PartitionTable
 from tests.frames import Want, entry, fetch, fetch_response
 from tests.playbook import SESSION_ID, Playbook

@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.protocol.received import _JOINED, _SMALL, Received
+from proxy.protocol.fetch_response import _JOINED, _SMALL, Received
 
 
 @given(st.lists(st.binary(min_size=1, max_size=5), min_size=1, max_size=5), st.data())

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.protocol.fetch_layout import LAYOUTS
-from proxy.protocol.received import Received
+from proxy.protocol.fetch_response import Received
 from proxy.protocol.versions import raise_listing
 from proxy.session.decision import Incremental
 from proxy.session.expand import Expansion, expand

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.protocol.fetch_request import FetchRequest, Listing, build_fetch_request
-from proxy.protocol.received import Received
+from proxy.protocol.fetch_response import Received
 from proxy.session.decision import Rotated
 from proxy.session.expand import Expansion, expand
 from proxy.session.handler import FetchSessionHandler, SessionResult
