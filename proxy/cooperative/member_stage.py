@@ -43,13 +43,14 @@ from proxy.protocol.primitives import Buffer, ProtocolError, encode_string
 from proxy.protocol.produce import READ_WITHIN
 
 _GROUP: Final = "group_id:string"
-"""The field with which requests of groups begin."""
+"""The first field of group requests."""
 MAX_READ: Final = 1 << 20
-"""The longest request of a member that is read. A longer one ends the connection: it can't pass unread."""
+"""The longest request of a member that is read. A longer one ends the connection, because it must not be
+forwarded unread."""
 MAX_HELD: Final = 1 << 16
-"""How many bytes may wait for the response to a fetch until no more is read from the client."""
+"""If this many bytes wait for the response to a fetch, the client is not read any more."""
 _NAME_BYTES: Final = 2
-"""The length of a client.id, which comes right after the correlation id."""
+"""The length field of client.id, right after the correlation id."""
 _OF_LANES: Final = frozenset(
     {
         int(ApiKey.FETCH),
@@ -58,15 +59,16 @@ _OF_LANES: Final = frozenset(
         int(ApiKey.TXN_OFFSET_COMMIT),
     }
 )
-"""The requests that are read of a client with a lane."""
+"""The requests of a client with a lane that are read."""
 _AUTHENTICATE: Final = frozenset({int(ApiKey.SASL_HANDSHAKE), int(ApiKey.SASL_AUTHENTICATE)})
 _OF_GROUPS: Final = frozenset(
     {int(ApiKey.JOIN_GROUP), int(ApiKey.SYNC_GROUP), int(ApiKey.HEARTBEAT), int(ApiKey.LEAVE_GROUP)}
 )
-"""The requests that are read of any client, if they are about a cooperative group."""
+"""The requests of any client that are read, if they concern a cooperative group."""
 _KEEP: Final = frozenset({"kafka-python"})
-"""Software that keeps its position in a partition that it had and gets again, though it has said that it gave
-the partition up: kafka-python 3 also delivers what it had fetched (`assign_from_subscribed`)."""
+"""Software that keeps its position in a partition that it had and gets again, although it has reported the
+release of the partition. kafka-python 3 also delivers records that it had fetched before
+(`assign_from_subscribed`)."""
 _ASSIGNED_BY_BROKERS: Final = frozenset({68, 88})
 """ConsumerGroupHeartbeat (KIP-848) and StreamsGroupHeartbeat (KIP-1071): brokers assign whole partitions."""
 
@@ -122,14 +124,14 @@ class MemberStage(Stage):
         """Takes requests as those of a client without a lane (`ClientSide.process`)."""
         self._resume: Callable[[], None] = _nothing
         self._is_member: bool | None = None
-        """Whether the stage is needed. None until the first request has come."""
+        """Whether the stage is needed. None until the first request has arrived."""
         self._elsewhere = False
         """Whether another process is to serve the client."""
         self._identity = MemberIdentity(members, state.host)
         self._joining = Joining(members, state.host)
         self._subscriber = Subscriber(members.shared_fetches, state.broker, self._go_on)
         self._current: LaneFetch | CommitRequest | None = None
-        """The fetch or commit behind which the client's next request waits."""
+        """The fetch or commit that the client's next request waits for."""
         self._claim: Claim | None = None
         """The response behind which it waits."""
         self._take: Take | None = None
@@ -141,7 +143,7 @@ class MemberStage(Stage):
         """How long the last request may wait in the gateway, if it is a fetch, in seconds."""
         self._closing = False
         self._alarmed_at = inf
-        """The time of the next alarm for a fetch that is parked, in seconds."""
+        """The time of the next alarm for a parked fetch, in seconds."""
         self._alarm: Callable[[float], None] = _nothing
         self._wake: Callable[[], None] = _nothing
 
@@ -153,7 +155,7 @@ class MemberStage(Stage):
         self._rest, self._resume = process, resume
 
     def attach(self, wake: Callable[[], None], alarm: Callable[[float], None]) -> None:
-        """Attach the I/O shell: see `Connection.attach`."""
+        """Attach the I/O shell, see `Connection.attach`."""
         self._wake, self._alarm = wake, alarm
 
     @property
@@ -168,7 +170,7 @@ class MemberStage(Stage):
 
     @property
     def longest_wait(self) -> float:
-        """How long a fetch may wait here for another member's or until it is refused, at most, in seconds."""
+        """How long a fetch may wait here, for another member's fetch or until it is refused, in seconds."""
         return self._fetch_wait if self.holds else 0.0
 
     def reads_on(self, waiting: int) -> bool:
@@ -176,14 +178,14 @@ class MemberStage(Stage):
         return self.holds and waiting < MAX_HELD
 
     def close(self) -> None:
-        """Take no more requests; finish what is in flight."""
+        """Accept no more requests, and finish the requests in flight."""
         self._closing = True
         self._send_due()
         if self._current is not None:
             self._current.close(self._state.now)
 
     def end(self) -> None:
-        """Note that the connection has ended: others need not wait for it."""
+        """Note that the connection has ended, so that other members need not wait for it."""
         self._wake = self._alarm = self._resume = _nothing
         self._joining.end()
         if self._current is not None:
@@ -192,7 +194,7 @@ class MemberStage(Stage):
         self._subscriber.end(self._state.now)
 
     def tick(self, now: float) -> None:
-        """Do what is due."""
+        """Do the work that is due."""
         self._state.now = now
         if now >= self._alarmed_at:
             self._alarmed_at = inf
@@ -202,7 +204,7 @@ class MemberStage(Stage):
         self._resume()
 
     def _go_on(self, now: float) -> None:
-        """Go on: another member has finished what this one waits for."""
+        """Continue, because another member has finished."""
         self.tick(now)
         self._wake()
 
@@ -281,7 +283,7 @@ class MemberStage(Stage):
         return self._read_whole(request, data) if is_read else self._pass(request, data)
 
     def _read_whole(self, request: _Request, data: bytes) -> int:
-        """Read a request of a member; return how many bytes were used, 0 if more are needed."""
+        """Read a request of a member. Return how many bytes were used, or 0 if more are needed."""
         size, version, now = request.size, request.version, self._state.now
         lowest, highest = FOR_MEMBERS.get(request.api_key, (0, version))
         name = ApiKey(request.api_key).name
@@ -330,7 +332,7 @@ class MemberStage(Stage):
         return used
 
     def _versions(self, frame: bytes, version: int) -> None:
-        """Note what an ApiVersions request says of the client's software: how it joins a group."""
+        """Note the client's software from an ApiVersions request. It decides how the client joins."""
         with suppress(ProtocolError):
             _, software = read_client_names(frame, version)
             if software is not None and software.name in _KEEP:
@@ -338,11 +340,11 @@ class MemberStage(Stage):
 
     @staticmethod
     def _group_named(data: bytes, size: int) -> bytes | None:
-        """Return the group that a request is about; b"" if that can't be read, None if more bytes are needed.
+        """Return the group of a request. Return b"" if it can't be read, or None if more bytes are needed.
 
         Args:
-            data: its first bytes.
-            size: of all of it.
+            data: the first bytes of the request.
+            size: the size of the complete request.
         """
         try:
             api_key, version, _, _, body = request_header(data[:size], LENGTH_BYTES)
@@ -360,10 +362,10 @@ class MemberStage(Stage):
         return b"".join((head, data[LENGTH_BYTES:REQUEST_START_BYTES], encode_string(own_id), rest))
 
     def _group_request(self, frame: bytes, request: _Request, now: float) -> None:
-        """Process what a member says to the coordinator of a cooperative group.
+        """Process a member's request to the coordinator of a cooperative group.
 
         Raises:
-            ProtocolError: it can't be read.
+            ProtocolError: the request can't be read.
         """
         joining = self._joining
         take: Take | None = None
@@ -416,14 +418,14 @@ class MemberStage(Stage):
             self._go(lane, now)
 
     def _go(self, request: LaneFetch | CommitRequest, now: float) -> None:
-        """Have a fetch or commit go on, as far as it need not wait for other members."""
+        """Continue a fetch or commit, as far as it need not wait for other members."""
         self._current = request
         if (reply := request.go(now)) is not None:
             self._reply(*reply)
         self._set_alarm()
 
     def _set_alarm(self) -> None:
-        """Have `tick` called when a fetch has waited for another member's as long as it may."""
+        """Set an alarm for the time when a fetch may not wait for another member's fetch any longer."""
         current = self._current
         if current is not None and current.waits and current.wait_until < self._alarmed_at:
             self._alarmed_at = current.wait_until

@@ -1,8 +1,8 @@
-"""The broker's side of a connection: what becomes of each response. Sans-IO.
+"""The broker's side of a connection: processes each response. Sans-IO.
 
 A response belongs to the first request that the broker has not answered. That request's handler makes the
-client's bytes of it. They leave in the order of the client's requests. A call processes a bounded number of
-responses: what else has come waits for the next one.
+client's bytes from the response. They leave in the order of the client's requests. A call processes a bounded
+number of responses. Further bytes wait for the next call.
 """
 
 from typing import Final
@@ -14,14 +14,14 @@ from proxy.protocol.api import LENGTH_BYTES, RESPONSE_CORRELATION_ID, RESPONSE_S
 from proxy.protocol.framing import is_frame
 
 _FETCH: Final = int(ApiKey.FETCH)
-"""A plain int, since every response's is compared with it and members of an enum are looked up slowly."""
+"""A plain int, because it is compared for every response, and enum members are looked up slowly."""
 
 
 class BrokerSide:
-    """Processes what comes from the broker.
+    """Processes the broker's bytes.
 
     Args:
-        state: that of the connection.
+        state: the state of the connection.
     """
 
     __slots__ = ("_state",)
@@ -30,7 +30,7 @@ class BrokerSide:
         self._state = state
 
     def receive(self, data: bytes, now: float) -> None:
-        """Take bytes from the broker."""
+        """Process bytes from the broker."""
         state = self._state
         state.now = now
         state.tally.broker.bytes_in += len(data)
@@ -65,12 +65,12 @@ class BrokerSide:
 
     @property
     def waiting(self) -> int:
-        """Bytes that came from the broker and were not processed: call `receive` again."""
+        """The number of received bytes that were not processed yet. Call `receive` again for them."""
         state, responses = self._state, self._state.from_broker
         return len(responses) if responses.data and state.fault is None and responses.ready else 0
 
     def brokers_opened(self, node_ids: frozenset[int]) -> None:
-        """Send the responses that wait for these brokers; one without a listener is left out of them."""
+        """Send the responses that wait for these brokers. A broker without a listener is left out of them."""
         responses, to_client = self._state.responses, self._state.to_client
         for request in list(responses.owed):
             handler = request.handler
@@ -83,7 +83,7 @@ class BrokerSide:
                 to_client += responses.in_turn(request, pieces) + responses.ended(request)
 
     def _begins(self, data: bytes) -> bool:
-        """Note the beginning of a response; return False if it is none that is due."""
+        """Note the beginning of a response. Return False if no response is expected."""
         state = self._state
         length = int.from_bytes(data[:LENGTH_BYTES], signed=True)
         expected = state.responses.expected
@@ -104,7 +104,7 @@ class BrokerSide:
         return False
 
     def _response(self, request: InFlight, chunk: bytes, *, last: bool) -> None:
-        """Take the next bytes of a response."""
+        """Process the next bytes of a response."""
         state, handler = self._state, request.handler
         responses, buffered = state.responses, handler.buffered
         pieces = handler.feed(chunk, last=last)

@@ -1,10 +1,10 @@
-"""The client's side of a connection: what becomes of each request. Sans-IO.
+"""The client's side of a connection: processes each request. Sans-IO.
 
-A fetch that can be read is collected until it is whole, and `Fetches` decides it. Every other request is
-forwarded as it comes: only its length and its header are read. What the client says of itself is noted.
+A readable fetch is collected until it is complete, and `Fetches` decides it. Every other request is forwarded
+as it arrives, and only its length and header are read. The client's name and software are noted.
 
-One read may hold 18,000 requests. So what a call processes is bounded, and so is what is in flight: the rest
-waits, as bytes, until the shell calls again or the broker has responded.
+One read may hold 18,000 requests. So the requests of one call are limited, and the requests in flight too.
+The rest waits as bytes until the shell calls again or the broker has responded.
 """
 
 from contextlib import suppress
@@ -44,26 +44,26 @@ from proxy.protocol.produce import READ_WITHIN, wants_response
 from proxy.session.decision import Reason
 
 _MIN_LENGTH: Final = 10
-"""No request is shorter, without its 4 bytes of length. A header has 10 bytes or more. Only the one of
-ControlledShutdown v0 has 8, and 4 bytes of body follow it. PostgreSQL asks for encryption with a length of 8.
-"""
+"""The shortest length of a request, without the 4 bytes of the length itself. A header has at least 10
+bytes. Only ControlledShutdown v0 has 8, but 4 bytes of body follow. PostgreSQL requests encryption with a
+length of 8."""
 _GSSAPI_TOKEN: Final = 0x60
 _UNLEARNT: Final = frozenset(map(int, (ApiKey.FETCH, ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP, *SASL)))
-"""Requests that are seen each time: a JoinGroup says how long the broker may wait, and a broker may refuse
-what SASL says."""
+"""Requests that are read each time. A JoinGroup contains how long the broker may wait, and a broker may
+refuse SASL."""
 _FETCH: Final = int(ApiKey.FETCH)
-"""A plain int, since every fetch is compared with it and members of an enum are looked up slowly."""
+"""A plain int, because it is compared for every request, and enum members are looked up slowly."""
 
 
 class ClientSide:
-    """Processes what comes from the client.
+    """Processes the bytes from the client.
 
     Args:
-        state: that of the connection.
+        state: the state of the connection.
         fetches: decides the fetches.
-        responses: makes the responses to them.
-        rewriting: says which responses have to be rewritten.
-        max_request_bytes: the longest frame taken from the client.
+        responses: makes the responses to fetches.
+        rewriting: chooses the handlers of other requests.
+        max_request_bytes: the longest frame that the client may send.
     """
 
     __slots__ = (
@@ -96,7 +96,7 @@ class ClientSide:
         self._group_wait = GROUP_SECONDS
         """How long the client's group waits for its members: the rebalance timeout, in seconds."""
         self._header = b""
-        """The header of the last fetch, behind its correlation id."""
+        """The header of the last fetch, after its correlation id."""
         self._header_version = -1
         self.software_name = ""
         self.software_version = ""
@@ -104,7 +104,7 @@ class ClientSide:
     # Bytes
 
     def receive(self, data: bytes, now: float) -> None:
-        """Take bytes from the client."""
+        """Process bytes from the client."""
         state = self._state
         state.now = now
         state.tally.client.bytes_in += len(data)
@@ -122,7 +122,7 @@ class ClientSide:
 
     @property
     def goes_on(self) -> bool:
-        """Whether some of what waits can be processed now."""
+        """Whether some of the waiting bytes can be processed now."""
         state, requests = self._state, self._state.from_client
         return (
             bool(requests.data)
@@ -134,7 +134,7 @@ class ClientSide:
         )
 
     def go_on(self) -> None:
-        """Process what has come, as far as it need not wait."""
+        """Process the received bytes, as far as they need not wait."""
         requests = self._state.from_client
         if not requests.data:
             return
@@ -147,7 +147,7 @@ class ClientSide:
             self._next()
 
     def _next(self) -> None:
-        """Process the next frame, or what has come of it."""
+        """Process the next frame, or the received part of it."""
         state, requests = self._state, self._state.from_client
         if state.stream is not _FRAMES:
             state.to_broker.append(requests.rest())
@@ -170,7 +170,7 @@ class ClientSide:
     # Requests
 
     def _frame(self, data: bytes) -> int:
-        """Process a frame, or its beginning. Return how many bytes were used, 0 to keep it."""
+        """Process a frame, or its beginning. Return how many bytes were used, or 0 to keep it."""
         length: int
         if whole := len(data) >= REQUEST_START_BYTES:
             length, api_key, version, _ = REQUEST_START.unpack_from(data)
@@ -196,9 +196,9 @@ class ClientSide:
 
         Args:
             data: the request, or its beginning.
-            size: of the whole request.
-            api_key: its kind.
-            version: of the request.
+            size: the size of the whole request.
+            api_key: the API key of the request.
+            version: the version of the request.
         """
         if api_key == _FETCH and size <= MAX_FETCH_REQUEST and MIN_VERSION <= version <= MAX_VERSION:
             return self._fetch(data, size, version)
@@ -212,7 +212,7 @@ class ClientSide:
         state.phase = _OPEN
         for stage in state.stages:
             stage.on_asked(_FETCH)
-        # A client repeats its header but for the correlation id.
+        # A client's headers differ only in the correlation id.
         if version != self._header_version or not frame.startswith(self._header, REQUEST_START_BYTES):
             try:
                 _, _, _, client_id, body = request_header(frame, LENGTH_BYTES)
@@ -238,7 +238,7 @@ class ClientSide:
         return size
 
     def _unread_fetch(self, version: int, data: bytes) -> InFlight:
-        """Return a fetch that is not read; its response is walked if its version is known."""
+        """Return a fetch that is not read. If its version is known, its response is walked."""
         correlation_id = data[REQUEST_CORRELATION_ID]
         if MIN_VERSION <= version <= MAX_VERSION:  # KIP-951: there may be addresses in it
             request, _ = self._responses.in_flight(version, correlation_id)
@@ -247,16 +247,16 @@ class ClientSide:
         return request
 
     def _collect(self, data: bytes, size: int, version: int) -> int:
-        """Keep the beginning of a fetch until there is twice as much, or all of it.
+        """Keep the beginning of a fetch until twice as many bytes have arrived, or all of it.
 
-        If the request budget has no room for that, the fetch is forwarded as it comes.
+        If the request budget has no room for it, the fetch is forwarded as it arrives.
         """
         if not self._state.from_client.reserve(min(size, 2 * len(data))):
             return self._other(data, size, _FETCH, version)
         return 0
 
     def _other(self, data: bytes, size: int, api_key: int, version: int) -> int:
-        """Take a request that is no fetch, or a fetch that is not read: it is forwarded while it comes."""
+        """Forward a request that is no fetch, or an unread fetch, as it arrives."""
         state = self._state
         if self._rewriting.refuses(api_key, version):
             state.tally.refused[Refusal.VERSION] += 1
@@ -300,9 +300,8 @@ class ClientSide:
     def _waits_for_fetches(self, data: bytes, size: int) -> bool:
         """Whether a SaslHandshake has to wait until no fetch can be sent again.
 
-        A fetch must not come between SaslHandshake and SaslAuthenticate: a broker takes nothing else there
-        (error 34, ILLEGAL_SASL_STATE). There are fetches before only when a client authenticates anew
-        (KIP-368).
+        A broker refuses a fetch between SaslHandshake and SaslAuthenticate (error 34, ILLEGAL_SASL_STATE).
+        Earlier fetches exist only if a client authenticates again (KIP-368).
         """
         state = self._state
         if size >= READ_WITHIN or not (self._fetches.handler.outstanding or state.responses.resending):
@@ -312,10 +311,10 @@ class ClientSide:
         return True
 
     def _takes_versions(self, frame: bytes, version: int) -> bool:
-        """Note who asks for the broker's versions; return False if the gateway has responded.
+        """Note a request for the broker's versions. Return False if the gateway has answered it.
 
-        A version whose response could not be cut must not be agreed on (fetch-semantics, traps 5 and 31; case
-        85).
+        The gateway must not accept a version whose response it cannot cut (fetch-semantics, traps 5 and 31;
+        case 85).
         """
         self._name(frame, version)
         if version <= api_versions.UNDERSTOOD[ApiKey.API_VERSIONS][1]:
@@ -361,26 +360,27 @@ class ClientSide:
         return True
 
     def _asked_wait(self, data: bytes, api_key: int) -> float:
-        """Return how long a broker may wait that delays a response on purpose, in seconds.
+        """Return how long the broker may delay the response on purpose, in seconds.
 
-        A SyncGroup does not say it: the leader of the group has as much time for its own as for joining.
+        A SyncGroup does not contain this time. The leader of the group has as much time for it as for
+        joining.
         """
         wait = self._group_wait
         if api_key != ApiKey.SYNC_GROUP:
-            with suppress(ProtocolError):  # the part that says it may not have come yet
+            with suppress(ProtocolError):  # that field may not have arrived yet
                 wait = read_wait(data)
         if api_key == ApiKey.JOIN_GROUP:
             self._group_wait = wait
         return wait
 
     def _repeats(self, request: InFlight) -> bool:
-        """Whether a plan may be made of a request."""
+        """Whether a plan may be made from a request."""
         if request.api_key == ApiKey.PRODUCE:
             return all(stage.repeats(request.api_key, request.version) for stage in self._state.stages)
         return request.handler.forwards and request.api_key not in _UNLEARNT
 
     def _name(self, frame: bytes, version: int) -> None:
-        """Note what the client says of itself (KIP-511)."""
+        """Note the client's name and software (KIP-511)."""
         try:
             self._state.client_id, software = read_client_names(frame, version)
         except ProtocolError:
@@ -399,8 +399,8 @@ class ClientSide:
     def _refuse(self, correlation_id: bytes) -> None:
         """Answer an ApiVersions request of a version whose response the gateway can't rewrite.
 
-        It answers as a broker without that version does (KIP-35; fetch-semantics, trap 31, case 85): the
-        client asks again with one that both know.
+        The answer is the one of a broker without that version (KIP-35; fetch-semantics, trap 31, case 85).
+        The client then asks again with a version that both support.
         """
         responses = self._state.responses
         request = InFlight(ApiKey.API_VERSIONS, 0, correlation_id, FORWARD)

@@ -1,8 +1,8 @@
-"""One client and the broker connection that is its own: bytes from either side in, bytes out. Sans-IO.
+"""One client and its own broker connection: bytes from either side in, bytes out. Sans-IO.
 
-`ClientSide` takes the client's bytes, `BrokerSide` the broker's, and both share a `ConnectionState`. What is
-not understood is forwarded byte for byte. The core never raises for a peer's fault: `Connection.fault` says
-why the connection has to end.
+`ClientSide` takes the client's bytes, `BrokerSide` the broker's, and both share a `ConnectionState`. Unknown
+bytes are forwarded unchanged. The core never raises for a peer's fault. `Connection.fault` is the reason why
+the connection has to end.
 """
 
 from collections.abc import Callable
@@ -40,7 +40,7 @@ MAX_REQUEST_BYTES: Final = 104_857_600
 
 
 def _none_opening(_node_id: int, /) -> bool:
-    """Say that no broker's listener is being opened."""
+    """Return False: no broker's listener is being opened."""
     return False
 
 
@@ -49,21 +49,22 @@ MakeStage: TypeAlias = Callable[[ConnectionState], Stage]
 
 @dataclass(frozen=True, slots=True)
 class Common:
-    """What the connections of a process share, beside the slots of sessions."""
+    """The objects that the connections of a process share, in addition to the session slots."""
 
     max_request_bytes: int = MAX_REQUEST_BYTES
-    """The longest frame taken from a client."""
+    """The longest frame that a client may send."""
     maybe_not_kafka: bool = False
-    """Clients may use another protocol than Kafka, or TLS. All bytes of such a client are forwarded."""
+    """Clients may use a protocol other than Kafka, or TLS. All bytes of such a client are forwarded."""
     request_budget: RequestBudget | None = None
-    """Memory for fetches until they are whole. None: without limit."""
+    """Memory for incomplete fetches. None for no limit."""
     leaders: Leaders | None = None
-    """The newest leader of each partition; used where addresses are rewritten. None: they are not kept."""
+    """The newest leader of each partition. Only used if addresses are rewritten. None if leaders are not
+    kept."""
     siblings: Siblings | None = None
-    """The connections of all clients, to follow leaders; used where addresses are rewritten. None: leaders
-    are not followed."""
+    """The connections of all clients, to follow leaders. Only used if addresses are rewritten. None if
+    leaders are not followed."""
     manager: FetchManager | None = None
-    """Gives sessions to clients. None: they get none from the gateway."""
+    """Gives sessions to clients. None if they get no session from the gateway."""
     stages: tuple[MakeStage, ...] = ()
     """Makers of more stages for each connection; those of the core come before."""
 
@@ -73,15 +74,15 @@ class BrokerInfo:
     """The broker of a connection."""
 
     node_id: int | None = None
-    """None: it is not known."""
+    """None if unknown."""
     name: str = ""
-    """Identifies it among the brokers of all connections: a session is with one broker."""
+    """Identifies it among the brokers of all connections, because a session belongs to one broker."""
     versions: BrokerVersions | None = None
-    """What it said of itself to other clients. None: nothing."""
+    """The features that other connections have learned. None if nothing is shared."""
     measured: Measured | None = None
-    """What connections to this broker measure together. None: nobody reads it."""
+    """The measurements of all connections to this broker. None if nobody reads them."""
     opening: Callable[[int], bool] = _none_opening
-    """Tells whether it is not known yet if a broker will have a listener."""
+    """Returns whether a broker's listener is still being opened."""
 
 
 _ALONE: Final = Common()
@@ -95,19 +96,19 @@ class Connection:
     |---|---|
     | `fast_path` | asked first about the bytes of either side |
     | `receive_client`, `receive_broker`, `go_on` | bytes in, and more of those that wait (`goes_on`) |
-    | `client_ended`, `broker_ended`, `brokers_opened`, `tick` | what else happens; `attach` before all |
+    | `client_ended`, `broker_ended`, `brokers_opened`, `tick` | other events; call `attach` first |
     | `close_session`, then `ended` | the end; `hand_over` to another worker |
     | `drain_client`, `drain_broker`, `drain_events` | bytes and events out, after each of these |
     | `fault`, `done`, `reads_client`, `goes_on`, `responses_wait`, `wire`, `buffered` | acted on then |
     | `tally`, `status()` | read now and then |
 
     Args:
-        sessions: the switch and the slots that all connections of the process share.
-        resolve: where brokers are told to be. None leaves addresses as they are.
-        common: what else these share.
+        sessions: the switch and the slots, shared by all connections of the process.
+        resolve: returns the address of a broker for clients. None leaves addresses unchanged.
+        common: the other shared objects.
         broker: the broker.
-        host: the client's.
-        fast: false in tests: nothing takes the fast path.
+        host: the client's host.
+        fast: whether there is a fast path. Tests can turn it off.
     """
 
     __slots__ = (
@@ -150,9 +151,9 @@ class Connection:
         self.fast_path = FastPath(state, max_request_bytes=max_request_bytes, on=fast)
         """Asked first: the other calls get only the bytes that do not pass there."""
         self.events = state.events
-        """What has happened and was not reported yet."""
+        """Events that were not reported yet."""
         self.to_client, self.to_broker = state.to_client, state.to_broker
-        """Bytes that are due and were not taken yet."""
+        """Bytes to send that were not taken yet."""
         self._versions = broker.versions or BrokerVersions()
         self._fetches = fetches = Fetches(state, sessions, self._versions)
         leaders = common.leaders or Leaders()
@@ -168,7 +169,7 @@ class Connection:
             state.stages.append(ClientSessions(state, common.manager, fetches.eligibility, broker.name))
         state.stages.append(MaxFetchBytes(state, fetches, sessions))
         self.retry: LeaderRetry | None = None
-        """Follows leaders; the shell attaches itself to it."""
+        """Follows leaders. The shell attaches itself to it."""
         if common.siblings is not None and resolve is not None:
             self.retry = LeaderRetry(
                 state,
@@ -190,9 +191,9 @@ class Connection:
         for stage in state.stages:
             stage.begin(self._client_side.process, self._resume)
         self._client_ended = False
-        """The client sends no more, and is still to have its responses."""
+        """The client sends no more, but still gets its responses."""
         self._closes = False
-        """The session is to be closed when nothing waits that the client has sent."""
+        """Close the session as soon as no bytes of the client wait."""
         self._broker_side = BrokerSide(state)
 
     def __repr__(self) -> str:
@@ -203,18 +204,18 @@ class Connection:
 
     @property
     def tally(self) -> Tally:
-        """What was counted."""
+        """The counts of this connection."""
         self._state.plans.count()
         return self._state.tally
 
     @property
     def fault(self) -> Fault | None:
-        """Set when the connection has to end. The client must still be sent what `drain_client` returns."""
+        """Set when the connection has to end. The client must still get the bytes of `drain_client`."""
         return self._state.fault
 
     @property
     def reads_client(self) -> bool:
-        """Whether more is wanted from the client now."""
+        """Whether the core accepts more bytes from the client now."""
         state, responses = self._state, self._responses
         if state.phase is _CLOSING:
             return False
@@ -227,46 +228,46 @@ class Connection:
 
     @property
     def goes_on(self) -> bool:
-        """Whether some of what came from either side waits for `go_on` alone."""
+        """Whether received bytes of either side only wait for `go_on`."""
         return self._broker_side.waiting > 0 or self._client_side.goes_on
 
     @property
     def responses_wait(self) -> bool:
-        """Whether some of what came from the broker does."""
+        """Whether received bytes of the broker wait."""
         return self._broker_side.waiting > 0
 
     @property
     def done(self) -> bool:
-        """Whether, after `close_session`, nothing is in flight any more."""
+        """Whether nothing is in flight any more after `close_session`."""
         state = self._state
         if state.phase is not Phase.CLOSING or self._broker_side.waiting:
             return False
         if any(request.handler.awaits_brokers for request in self._responses.owed):
             return False
-        # A request of which the end never came is not answered.
+        # An incomplete request gets no response.
         expected = self._responses.expected
         return not expected or (state.from_client.left > 0 and expected[0] is state.forwarding)
 
     @property
     def wire(self) -> bool:
-        """Whether it is not Kafka: all is forwarded, and with it the end of what either side sends."""
+        """Whether it is not Kafka, so that everything is forwarded, including the end of either side."""
         return self._state.stream is Stream.WIRE
 
     @property
     def buffered(self) -> int:
-        """Bytes of responses kept until they are whole or their turn comes."""
+        """Bytes of responses that are buffered until they are complete, or until it is their turn."""
         return self._responses.buffered
 
     @property
     def decided(self) -> Reason | None:
-        """Why the last fetch was forwarded as it came; see `Fetches.decided` for None."""
+        """The reason why the last fetch was forwarded unchanged. See `Fetches.decided` for None."""
         return self._fetches.decided
 
     @property
     def session_table(self) -> PartitionTable | None:
-        """What the session holds; before there is one, what the last fetch listed.
+        """The partitions of the session. Before there is a session, the partitions of the last fetch.
 
-        None before the first such fetch, and again after the table was dropped.
+        None before the first such fetch, and after the table was dropped.
         """
         return self._fetches.handler.table
 
@@ -277,15 +278,15 @@ class Connection:
         return plan if isinstance(plan, SessionPlan) else None
 
     def drain_client(self) -> list[Buffer]:
-        """Hand over the bytes that are due to the client."""
+        """Return the bytes for the client, and forget them."""
         return _drain(self.to_client, self._state.tally.client)
 
     def drain_broker(self) -> list[Buffer]:
-        """Hand over the bytes that are due to the broker."""
+        """Return the bytes for the broker, and forget them."""
         return _drain(self.to_broker, self._state.tally.broker)
 
     def status(self) -> ConnectionStatus:
-        """Return a view for whoever asks now and then: see there."""
+        """Return the status, for a caller that asks from time to time."""
         return ConnectionStatus(
             self._state,
             self._client_side,
@@ -299,14 +300,14 @@ class Connection:
         return self.tally
 
     def hand_over(self) -> bytes:
-        """Hand over all that came from a client that another worker is to serve (`MemberElsewhere`)."""
+        """Return all bytes of a client that another worker will serve (`MemberElsewhere`)."""
         state = self._state
         data = state.from_client.rest()
         state.tally.client.bytes_in -= len(data)  # they are counted there
         return data
 
     def drain_events(self) -> list[Event]:
-        """Hand over what has happened since the last call."""
+        """Return the events since the last call."""
         due = self.events.copy()
         self.events.clear()
         return due
@@ -317,27 +318,27 @@ class Connection:
         """Attach the I/O shell.
 
         Args:
-            wake: writes what is due. It is called when something is due that did not come with the
-                connection's own bytes. It must write at once: what the fast path passes next comes behind it.
-            alarm: takes the time, in seconds, at which `tick` is to be called.
+            wake: writes the bytes to send. It is called for bytes that do not result from the connection's
+                own bytes. It must write at once, because the bytes of the fast path come after them.
+            alarm: takes the time, in seconds, at which to call `tick`.
         """
         for stage in self._state.stages:
             stage.attach(wake, alarm)
 
     def tick(self, now: float) -> None:
-        """Do what is due at a time that `attach`'s alarm was given."""
+        """Do the work for which `attach`'s alarm was set."""
         for stage in self._state.stages:
             stage.tick(now)
         self._state.now = now
         self._settle()
 
     def receive_client(self, data: bytes, now: float) -> None:
-        """Take bytes from the client that did not take the fast path."""
+        """Process bytes from the client that did not take the fast path."""
         self._client_side.receive(data, now)
         self._settle()
 
     def go_on(self, now: float) -> None:
-        """Process more of what came and waits: see `goes_on`."""
+        """Process more of the waiting bytes: see `goes_on`."""
         if self._broker_side.waiting:
             self.receive_broker(b"", now)
             return
@@ -346,13 +347,13 @@ class Connection:
         self._settle()
 
     def receive_broker(self, data: bytes, now: float) -> None:
-        """Take bytes from the broker that did not take the fast path."""
+        """Process bytes from the broker that did not take the fast path."""
         self._broker_side.receive(data, now)
         self._finish_waiting()
         self._settle()
 
     def close_session(self, now: float) -> None:
-        """Take no more from the client; finish what is in flight, then close the session at the broker."""
+        """Stop reading the client, finish the requests in flight, then close the session at the broker."""
         state = self._state
         state.now = now
         if self._client_ended and not self._closes:
@@ -369,17 +370,17 @@ class Connection:
             state.phase = Phase.CLOSING
             if state.from_client.held or state.from_client.ready:
                 state.from_client.rest()
-            # Half a frame may be on its way: a close amid it would corrupt it (fetch-semantics, trap 21).
+            # Do not close in the middle of a frame: that would corrupt it (fetch-semantics, trap 21).
             self._fetches.close(silently=state.from_client.left > 0)
         self._settle()
 
     def _finish_waiting(self) -> None:
-        """Process what waited for a response. If it is the client's last, close when none of it waits."""
+        """Process bytes that waited for a response. If they were the client's last ones, close."""
         self._client_side.go_on()
         self._close_after_last()
 
     def _close_after_last(self) -> None:
-        """Close if the client sends no more, and nothing waits that it has sent."""
+        """Close if the client sends no more, and none of its bytes waits."""
         state = self._state
         if not self._closes:
             return
@@ -391,17 +392,17 @@ class Connection:
     def client_ended(self) -> None:
         """Note that the client sends no more.
 
-        If only a part of a request has come, it was no Kafka request: forward it, if that is allowed.
+        If only a part of a request was received, it was no Kafka request. Forward it, if that is allowed.
         """
         if self._state.foreign and self._state.from_client:
             self._state.be_wire()
-        # A broker answers all that a client has sent that has closed its writing half (fetch-semantics 1.7).
+        # After a client's half-close, a broker still answers its earlier requests (fetch-semantics 1.7).
         self._client_ended = True
 
     def broker_ended(self) -> None:
         """Note that the broker sends no more.
 
-        If only a part of a response has come, it was no Kafka response: forward it, if that is allowed.
+        If only a part of a response was received, it was no Kafka response. Forward it, if that is allowed.
         """
         if part := self.fast_path.part():
             self.receive_broker(part, self._state.now)
@@ -418,12 +419,12 @@ class Connection:
                 self.brokers_opened(request.handler.awaits_brokers)
 
     def brokers_opened(self, node_ids: frozenset[int]) -> None:
-        """Send the responses that wait for these brokers; one without a listener is left out of them."""
+        """Send the responses that wait for these brokers. A broker without a listener is left out of them."""
         self._broker_side.brokers_opened(node_ids)
         self._settle()
 
     def ended(self) -> None:
-        """Note that both sides are gone, and with them all that was in flight."""
+        """Note that both sides have ended, and drop everything in flight."""
         for stage in self._state.stages:
             stage.end()
         self._fetches.end()
@@ -432,18 +433,18 @@ class Connection:
         self._state.end()  # now: a link is part of a cycle, which may wait long for its collection
 
     def _settle(self) -> None:
-        """Have stages do what follows, and see what may take the fast path from now on."""
+        """Let stages process the new state, then tell the fast path which bytes it may handle."""
         for stage in self._state.stages:
             stage.settle()
         self.fast_path.settle()
 
     @property
     def _stage_is_busy(self) -> bool:
-        """Whether a stage has something to do for the client that may not be in flight."""
+        """Whether a stage still has work for the client, even with no request in flight."""
         return any(stage.busy for stage in self._state.stages)
 
     def _resume(self) -> None:
-        """Process what has waited for another connection."""
+        """Process bytes that have waited for another connection."""
         self._finish_waiting()
         self._settle()
 

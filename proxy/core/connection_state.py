@@ -1,7 +1,7 @@
-"""What the two sides of a connection share: how its bytes are read, what is in flight, what is due. Sans-IO.
+"""The state that both sides of a connection share: reading mode, requests in flight, bytes to send. Sans-IO.
 
-`ClientSide` and `BrokerSide` process what comes from either side. Both can find that it is not Kafka, and
-both send requests: the broker's side sends a fetch again after a response that was of no use.
+`ClientSide` and `BrokerSide` process the bytes of their sides. Both can detect that it is not Kafka. Both
+send requests: the broker's side sends a fetch again after an unusable response.
 """
 
 from enum import Enum
@@ -20,24 +20,24 @@ from proxy.session.decision import Reason
 
 
 class Phase(Enum):
-    """How far a connection has come; it only goes on. `Connection.fault` ends it in any phase."""
+    """The phase of a connection. It only increases. `Connection.fault` ends the connection in any phase."""
 
     NEW = "new"
-    """No whole request has come."""
+    """No complete request was received."""
     OPEN = "open"
     CLOSING = "closing"
-    """No more is taken from the client; what is in flight is finished."""
+    """No more bytes are accepted from the client. Requests in flight are finished."""
 
 
 class Stream(Enum):
-    """How the bytes of a connection are read; it only moves down this list."""
+    """How the bytes of a connection are read. It only moves down this list."""
 
     FRAMES = "frames"
     OPAQUE = "opaque"
-    """The client's bytes are forwarded as they come: SASL tokens without Kafka's framing. Responses to
-    earlier requests still come in frames."""
+    """The client's bytes are forwarded as they arrive: SASL tokens without Kafka's framing. Responses to
+    earlier requests still are frames."""
     WIRE = "wire"
-    """It is not Kafka: all is forwarded, and with it the end of what either side sends."""
+    """It is not Kafka: everything is forwarded, including the end of either side."""
 
 
 class RequestFramer(Framer):
@@ -55,10 +55,10 @@ class RequestFramer(Framer):
         self._reserved = 0
         """Bytes that are reserved in the budget."""
         self.held = False
-        """The next request is whole, and waits for the response to another one."""
+        """The next request is complete, and waits for the response to another one."""
 
     def reserve(self, size: int) -> bool:
-        """Reserve room for this many bytes of the next request; return False if the budget has none."""
+        """Reserve room for this many bytes of the next request. Return False if the budget has no room."""
         if not self._budget.reserve(size):
             return False
         self._reserved = size
@@ -66,12 +66,12 @@ class RequestFramer(Framer):
         return True
 
     def next(self) -> bytes:
-        """As `Framer.next`; what was reserved for a request is released."""
+        """Like `Framer.next`. It releases the bytes reserved for a request."""
         self._release()
         return super().next()
 
     def rest(self) -> bytes:
-        """As `Framer.rest`; what was reserved for a request is released."""
+        """Like `Framer.rest`. It releases the bytes reserved for a request."""
         self._release()
         return super().rest()
 
@@ -136,45 +136,45 @@ class ConnectionState:
         self.grouped = False
         """There are cooperative groups: this limits the versions that the client is offered."""
         self.has_lane = False
-        """The client has a lane of one, or may have one."""
+        """Whether the client has a lane of a group, or may have one."""
         self.tally = Tally()
-        """What was counted, but for what the fast path has passed since `Plans.count`."""
+        """The counts, without exchanges of the fast path since the last `Plans.count`."""
         self.meter = Meter(measured, self.tally)
         self.plans = Plans(limits, measured, self.tally, self.meter)
         """For the fast path: those that what has come so far has led to."""
         self.events: list[Event] = []
-        """What has happened and was not reported yet."""
+        """Events that were not reported yet."""
         self.to_client: list[Buffer] = []
         self.to_broker: list[Buffer] = []
-        """Bytes that are due and were not taken yet. These three are emptied, never replaced."""
+        """Bytes to send that were not taken yet. These three lists are emptied, never replaced."""
         self.client_id = ""
-        """What the client calls itself, "" before it has."""
+        """The client id, or "" before the client has sent it."""
         self.now = 0.0
         """When the bytes that are being processed were read, in seconds."""
         self.phase = Phase.NEW
         self.stream = Stream.FRAMES
         self.foreign = foreign
-        """The protocol may still turn out not to be Kafka: no request was answered yet."""
+        """The protocol may still turn out not to be Kafka, because no request was answered yet."""
         self.stages: list[Stage] = []
-        """What the options add, from the client to the broker."""
+        """The stages of the options, in order from the client to the broker."""
         self.fault: Fault | None = None
-        """Set when the connection has to end. The client must still be sent what is due to it."""
+        """Set when the connection has to end. The client must still get the bytes that are ready for it."""
         self.request_budget = request_budget or RequestBudget()
         self.from_client = RequestFramer(self.request_budget)
-        """A request of which bytes are `left` is forwarded while it comes."""
+        """The client's frames. While `left` is above 0, a request is forwarded as it arrives."""
         self.from_broker = Framer()
         self.forwarding: InFlight | None = None
-        """The request that is forwarded while it comes, if it will be answered."""
+        """The request that is being forwarded as it arrives, if it will be answered."""
         self.delayed: list[tuple[InFlight, bytes]] = []
-        """Requests that have to wait until the request that is being forwarded has ended."""
+        """Requests that wait for the end of the request that is being forwarded."""
         self.responses = ResponseQueue()
         self.response_size = 0
-        """All bytes of the response that is coming in."""
+        """The size of the response that is arriving."""
 
     # Requests to the broker
 
     def send(self, request: InFlight, frame: bytes) -> None:
-        """Send a frame to the broker. If a request is being forwarded, send it after the end of that one."""
+        """Send a frame to the broker. If a request is being forwarded, send the frame after its end."""
         if self.from_client.left:
             self.delayed.append((request, frame))
             return
@@ -185,20 +185,20 @@ class ConnectionState:
     # What is not Kafka
 
     def stop_framing(self, stream: Stream, reason: Reason) -> None:
-        """Forward the client's bytes as they come from now on."""
+        """From now on, forward the client's bytes as they arrive."""
         self.stream = stream
         self.tally.passthrough[reason] += 1
         self.events.append(Passthrough(reason=reason))
 
     def unread(self, side: str, reason: str, data: bytes = b"") -> None:
-        """Handle bytes that no Kafka peer sends: end the connection with a fault.
+        """Handle bytes that no Kafka peer sends, by ending the connection with a fault.
 
         While the protocol may still be another one, forward everything instead.
 
         Args:
-            side: who sent them.
-            reason: what is wrong with them.
-            data: what the client has just sent.
+            side: the side that sent them.
+            reason: the fault, in words.
+            data: the client's latest bytes.
         """
         if self.foreign:
             self.be_wire(data)
@@ -206,10 +206,10 @@ class ConnectionState:
             self.fail(side, reason)
 
     def be_wire(self, data: bytes = b"") -> None:
-        """Forward everything: it is not Kafka.
+        """Forward everything, because it is not Kafka.
 
         Args:
-            data: what the client has just sent.
+            data: the client's latest bytes.
         """
         self.foreign = False
         self.responses.clear()
@@ -224,7 +224,7 @@ class ConnectionState:
     # The connection's end
 
     def refuse_response(self, refusal: Refusal, reason: str) -> None:
-        """End the connection: of this response nothing more may go to the client."""
+        """End the connection. The client must not get any more of this response."""
         self.tally.refused[refusal] += 1
         self.fail("broker", reason)
 
@@ -235,7 +235,7 @@ class ConnectionState:
         self.from_client.rest()  # no more is read of it
 
     def end(self) -> None:
-        """Forget all that was in flight, coming in or due."""
+        """Forget all requests in flight and all bytes."""
         self.stages.clear()
         self.plans.end()
         self.from_client.rest()

@@ -16,7 +16,7 @@ from proxy.core.in_flight import MAX_IN_FLIGHT, REQUEST_BYTES
 from proxy.protocol.produce import READ_WITHIN
 
 QUEUED_FREE: Final = 65_536
-"""Bytes of a connection's requests that are not worth to be counted."""
+"""If a connection's requests have fewer bytes than this, they are not counted."""
 
 
 class ConnectionStatus:
@@ -50,37 +50,37 @@ class ConnectionStatus:
 
     @property
     def client_id(self) -> str:
-        """What the client calls itself, "" before it has."""
+        """The client id, or "" before the client has sent it."""
         return self._state.client_id
 
     @property
     def software_name(self) -> str:
-        """The client's software (KIP-511), "" if it did not tell."""
+        """The name of the client's software (KIP-511), or "" if the client did not send it."""
         return self._client_side.software_name
 
     @property
     def software_version(self) -> str:
-        """The version of that software, "" if the client did not tell."""
+        """The version of that software, or "" if the client did not send it."""
         return self._client_side.software_version
 
     @property
     def fetch_version(self) -> int:
-        """The version of the last fetch, -1 before."""
+        """The version of the last fetch, or -1 before the first."""
         return self._fetches.version
 
     @property
     def session_id(self) -> int:
-        """The session at the broker, 0 without one."""
+        """The session id at the broker, or 0 without a session."""
         return self._fetches.handler.session_id if self._fetches.handler.has_session else 0
 
     @property
     def session_epoch(self) -> int:
-        """The epoch of the next incremental fetch, 0 without a session."""
+        """The epoch of the next incremental fetch, or 0 without a session."""
         return self._fetches.handler.epoch
 
     @property
     def session_partitions(self) -> int:
-        """How many partitions the session has, 0 without one."""
+        """How many partitions the session has, or 0 without a session."""
         handler = self._fetches.handler
         return handler.table.size if handler.has_session and handler.table is not None else 0
 
@@ -88,7 +88,7 @@ class ConnectionStatus:
 
     @property
     def begun(self) -> bool:
-        """Whether a whole request has come, or more than READ_WITHIN bytes of one that is forwarded.
+        """Whether a complete request was received, or more than READ_WITHIN bytes of a forwarded one.
 
         It is also true when the connection is not Kafka.
         """
@@ -97,10 +97,10 @@ class ConnectionStatus:
 
     @property
     def busy(self) -> bool:
-        """Whether the client waits for a response. A partial request has none to wait for.
+        """Whether the client waits for a response. A partial request does not count.
 
-        If it is not Kafka, the client counts as waiting from the time when both sides have sent something:
-        nobody knows then which side is to send next.
+        If it is not Kafka, the client counts as waiting once both sides have sent something, because it is
+        unknown which side sends next.
         """
         if self._state.stream is Stream.WIRE:
             tally = self._count()
@@ -112,12 +112,12 @@ class ConnectionStatus:
 
     @property
     def full(self) -> bool:
-        """Whether as many requests are in flight as may be."""
+        """Whether the limit of requests in flight is reached."""
         return len(self._state.responses.owed) >= MAX_IN_FLIGHT
 
     @property
     def outstanding(self) -> int:
-        """How many requests the broker has not answered, the gateway's own included."""
+        """How many requests the broker has not answered, including the gateway's own."""
         return len(self._state.responses.expected)
 
     @property
@@ -131,10 +131,10 @@ class ConnectionStatus:
 
     @property
     def due_at(self) -> float | None:
-        """When the broker is to respond at the latest, in seconds; None if it owes no response.
+        """The latest time for the broker's next response, in seconds. None if it owes no response.
 
-        A broker answers one request after the other. So the first one counts, from the time when it was sent
-        or when the last bytes came, whichever is later. What its client lets the broker wait is added.
+        A broker answers one request after the other, so the first one counts. Its time starts when it was
+        sent, or when the last bytes arrived, whichever is later. The wait that the request allows is added.
         """
         if not self._state.responses.expected:
             return None
@@ -143,7 +143,7 @@ class ConnectionStatus:
 
     @property
     def awaits_client(self) -> bool:
-        """Whether the request that the broker is to answer next has not come whole from the client."""
+        """Whether the client has not completely sent the request that the broker answers next."""
         state, expected = self._state, self._state.responses.expected
         return bool(state.from_client.left and expected) and expected[0] is state.forwarding
 
@@ -157,9 +157,9 @@ class ConnectionStatus:
 
     @property
     def queued(self) -> int:
-        """Bytes that the client's requests keep, if they are many: those in flight, and what waits.
+        """The bytes of the client's requests that are in flight or waiting, if there are many.
 
-        What has come of the responses to them and waits is counted, too.
+        Waiting bytes of their responses count, too.
         """
         state = self._state
         kept = len(state.from_client) + self._broker_side.waiting

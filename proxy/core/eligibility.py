@@ -58,7 +58,7 @@ class SessionLimits:
         self.keep_order = keep_order
         self.max_fetch_bytes = max_fetch_bytes
         self.crowded = False
-        """The process holds as many bytes of responses as it may: fetches go without sessions, so that their
+        """The process buffers as many bytes of responses as it may. Fetches use no sessions, so that their
         responses stream."""
         self._slots = [0] if slots is None else slots
         self._own = own
@@ -68,7 +68,7 @@ class SessionLimits:
 
     @property
     def used(self) -> int:
-        """Return the slots that the gateway has or asks for."""
+        """Return the slots that the gateway uses or requests."""
         return sum(self._slots)
 
     @property
@@ -77,7 +77,7 @@ class SessionLimits:
         return self.used < self.max_sessions
 
     def allowed(self, client_id: str) -> bool:
-        """Whether fetches of this client may go through a session now."""
+        """Return whether fetches of this client may go through a session now."""
         return self.on and client_id not in self.off_for
 
     def max_bytes(self, client_id: str) -> int:
@@ -88,8 +88,9 @@ class SessionLimits:
     def reserve(self) -> bool:
         """Reserve a slot if one is left.
 
-        A broker has 1000 slots for all its clients (fetch-semantics 2.7, trap 22). Increment, then check:
-        processes that race for the last slot may both be refused, never both granted.
+        A broker has 1000 slots for all its clients (fetch-semantics 2.7, trap 22). The count is incremented
+        and then checked. So if two processes race for the last slot, both may be refused, but never both get
+        it.
         """
         self._slots[self._own] += 1
         if self.used <= self.max_sessions:
@@ -98,7 +99,7 @@ class SessionLimits:
         return False
 
     def release(self) -> None:
-        """Give a slot back."""
+        """Release a slot."""
         self._slots[self._own] -= 1
 
 
@@ -140,15 +141,15 @@ class BrokerVersions:
 _FENCING_VERSION: Final = 9
 """KIP-320: the first version whose entries carry current_leader_epoch (fetch-semantics 1.6)."""
 _KEEPING_VERSION: Final = 12
-"""A broker that takes this version keeps the leader epochs of a session (fetch-semantics 1.7, 6.3)."""
+"""A broker that supports this version keeps the leader epochs of a session (fetch-semantics 1.7, 6.3)."""
 
 
 class Eligibility:
-    """What one connection has shown of itself and of its broker.
+    """The behaviour of one connection's client and broker, as far as it matters for sessions.
 
     Args:
         sessions: the switch of the process.
-        versions: what the broker said to other clients; None: nothing.
+        versions: the features that other connections have learned, or None.
     """
 
     __slots__ = (
@@ -171,32 +172,32 @@ class Eligibility:
         self._native = False
         self.savings = Savings()
         self.features: Features | None = None
-        """What the last ApiVersions response on this connection said. None: none has come, or it was not
-        understood."""
+        """The features from the last ApiVersions response on this connection. None if there was none, or
+        it was not understood."""
         self.floods = False
-        """The client asks for a session with each fetch and uses none."""
+        """The client requests a session with each fetch and uses none."""
         self.given = 0
-        """The session that the broker gave for a (0, 0) of the client's own."""
+        """The session that the broker gave for the client's own (0, 0)."""
         self.large = False
-        """The last response was large: the client is catching up."""
+        """The last response was large, so the client is catching up."""
         self.starves = False
-        """A response was too small for all that its partitions had."""
+        """A response had no room for all available records of its partitions."""
         self.full_when_throttled = False
-        """A throttled response had entries: this broker does not empty what it throttles (KIP-219)."""
+        """A throttled response had entries, so this broker does not empty throttled responses (KIP-219)."""
         self.never: Reason | None = None
-        """Why no fetch of this connection may go through a session any more."""
+        """The reason why no fetch of this connection may go through a session any more."""
 
     def observe(self, fetch: FetchRequest) -> bool:
-        """Note what a fetch shows of its client.
+        """Note how the client uses sessions, from a fetch.
 
-        Some clients send (0, 0) each time and never use the session that they get: Sarama before 1.26.2,
-        platformatic/kafka before 2.3 (fetch-semantics 6.7, case 89). The first (0, 0) does not show this,
-        because a client with sessions of its own begins with it, too. It is shown when the broker gave an id
-        and the next fetch is (0, 0) again.
+        Some clients send (0, 0) each time and never use their session: Sarama before 1.26.2,
+        platformatic/kafka before 2.3 (fetch-semantics 6.7, case 89). The first (0, 0) does not prove this,
+        because a client with its own sessions begins with it, too. The proof is a second (0, 0) after the
+        broker gave an id.
 
         Returns:
-            True if this fetch shows it for the first time. The caller then adopts the session `given`, so
-            that the broker does not keep it for nobody.
+            True if this fetch proves it for the first time. The caller then adopts the session `given`, so
+            that the broker does not keep an unused session.
         """
         session_id, epoch = fetch.session_id, fetch.session_epoch
         # (-1, -1) is kafka-go's way to have no session (fetch-semantics 2.2, case 14). Once native, always: a
@@ -209,26 +210,27 @@ class Eligibility:
         return True
 
     def know(self, features: Features | None) -> None:
-        """Note what an ApiVersions response says of the broker."""
+        """Note the broker's features from an ApiVersions response."""
         self.features = features
         if features is not None:
             self._versions.remember(self, features)
 
     @property
     def known(self) -> Features | None:
-        """What the broker said here, or else to other clients; None: nothing."""
+        """The broker's features, from this connection or else from others. None if unknown."""
         return self.features or self._versions.features
 
     def features_for(self, fetch: FetchRequest) -> Features | None:
-        """Return what is known of the broker that a fetch goes to; None: it has to be asked first."""
+        """Return the features of the broker for a fetch. None if the broker must be asked first."""
         return self.features or self._heard(fetch)
 
     def _heard(self, fetch: FetchRequest) -> Features | None:
-        """Return what the broker said to other clients, if a mistake would do no harm.
+        """Return the features that other connections have learned, if a mistake would do no harm.
 
-        Behind one address there may be brokers of several releases (a load balancer). A broker that lacks the
-        sessions that another one has closes the connection, and what that one said is forgotten
-        (`BrokerVersions`). A broker that forgets leader epochs would go unnoticed, so it is asked itself.
+        One address may lead to brokers of several releases (a load balancer). A broker without sessions
+        closes the connection after such a fetch, and the learned features are forgotten (`BrokerVersions`).
+        But a broker that forgets leader epochs would not be noticed, so in that case the broker itself is
+        asked.
         """
         features = self._versions.features
         if features is None or (fetch.layout.version < _KEEPING_VERSION and _fences(fetch)):
@@ -236,14 +238,14 @@ class Eligibility:
         return features
 
     def against(self, fetch: FetchRequest, client_id: str, handler: FetchSessionHandler) -> Reason | None:
-        """Return what speaks against the session for a fetch, if anything does. It changes nothing.
+        """Return the reason against the session for a fetch, if there is one. This changes nothing.
 
-        That the broker is not known speaks only against a fetch that would continue a session. A session is
-        asked for when nothing else speaks against it: see `Fetches._decide`.
+        An unknown broker is a reason only against a fetch that would continue a session. A new session is
+        requested if there is no other reason against it: see `Fetches._decide`.
 
         Args:
-            fetch: the fetch, which was observed.
-            client_id: whose it is.
+            fetch: the fetch, after `observe`.
+            client_id: the client's id.
             handler: the connection's session.
         """
         # Native sessions pass 1:1 (fetch-semantics, traps 5a and 43).
@@ -285,7 +287,7 @@ class Eligibility:
         return Reason.BROKER_NOT_KNOWN if features is None and handler.has_session else None
 
     def hinders(self) -> bool:
-        """Whether a reason that may come between two fetches speaks against a session that goes on.
+        """Whether there is a new reason, since the last fetch, against continuing the session.
 
         For fetches of one template: what `against` finds in the fetch, the client and the broker stays as it
         is. What `SessionLimits` says may change, so `SessionPlan` asks for it each time.
@@ -301,7 +303,7 @@ class Eligibility:
 
 
 def _fences(fetch: FetchRequest) -> bool:
-    """Whether any entry carries a leader epoch for the broker to check (v9 and later)."""
+    """Return whether any entry has a leader epoch for the broker to check (v9 and later)."""
     listing = fetch.listing
     if listing is None or fetch.layout.version < _FENCING_VERSION:
         return False

@@ -1,8 +1,8 @@
-"""The fast path: frames that a plan knows go on at once, before the rest of the core sees them. Sans-IO.
+"""The fast path: a frame that matches a plan is forwarded before the rest of the core sees it. Sans-IO.
 
-What makes exchanges dear is not what is computed but what is touched: at each wake-up the caches are cold. So
-`FastPath` stands before the rest of the core, compares a few bytes, and touches little. A request goes into
-the same queue as all others. What no plan knows is for the rest of the core.
+Memory access makes exchanges slow, not computation: at each wake-up the CPU caches are cold. So `FastPath`
+runs first, compares a few bytes, and touches little memory. Its requests go into the same queue as all
+others. The rest of the core processes frames that match no plan.
 """
 
 from typing import Final
@@ -20,9 +20,9 @@ from proxy.protocol.api import (
 )
 
 MAX_JOINED: Final = 1 << 14
-"""Bytes of a response that is kept until it is whole."""
+"""The limit of bytes of a response that is buffered until it is complete."""
 _AT_ONCE: Final = range(1024)
-"""So many requests are taken in one call: those without a response have no other limit."""
+"""How many requests are handled in one call. Requests without a response have no other limit."""
 _ROOM: Final = MAX_IN_FLIGHT - 1
 """With one more request in flight, the rest of the core stops reading the client."""
 _FETCH: Final = int(ApiKey.FETCH)
@@ -32,9 +32,9 @@ class FastPath:
     """The fast path of one connection.
 
     Args:
-        state: that of the connection.
-        max_request_bytes: the longest frame taken from the client.
-        on: false in tests, to see what the rest of the core does by itself.
+        state: the state of the connection.
+        max_request_bytes: the longest frame that the client may send.
+        on: whether there is a fast path. Tests can turn it off, to test the rest of the core alone.
     """
 
     __slots__ = (
@@ -60,13 +60,13 @@ class FastPath:
         self._on = on
         self._takes_requests = self._takes_responses = False
         self._part = b""
-        """The beginning of a response that `join` keeps."""
+        """The beginning of a response that `join` buffers."""
         self.began = 0.0
-        """When the first byte of what `join` has returned was read, in seconds; the shell sets it to the time
-        at which the broker was connected."""
+        """When the first byte of the last result of `join` was read, in seconds. At first, the shell sets
+        it to the time when the broker was connected."""
 
     def settle(self) -> None:
-        """Look whether whole frames may pass, after the rest of the core has done something."""
+        """Decide whether whole frames may pass, after the rest of the core has run."""
         state = self._state
         self._on = on = self._on and self._plans.on and state.fault is None
         # The broker is connected: it has sent something.
@@ -78,16 +78,16 @@ class FastPath:
             and state.from_client.idle
             and state.tally.broker.bytes_in > 0
         )
-        # What waits of the client, or its being read again, may depend on each response.
+        # Each response may let waiting bytes go on, or let the client be read again.
         requests = state.from_client
         waits = requests.held or (requests.ready and not requests.left)
         full = len(self._owed) >= MAX_IN_FLIGHT
         self._takes_responses = on and state.from_broker.idle and not (waits or full)
 
     def request(self, data: bytes, now: float) -> tuple[int, bytes]:
-        """Return how much of what a client sent is dealt with, and what goes to the broker for it.
+        """Return how many of the client's bytes are handled, and the bytes to send to the broker for them.
 
-        The rest is for the rest of the core. If there is none, nothing else is to be done.
+        The rest of the core must process the remaining bytes. If none remain, nothing else is to be done.
 
         Args:
             data: the bytes of one read.
@@ -131,7 +131,7 @@ class FastPath:
         return at, data if at == size else data[:at]
 
     def _rest_of_request(self, data: bytes) -> tuple[int, bytes]:
-        """Let bytes amid a request pass that is forwarded while it comes; never its last one."""
+        """Forward bytes in the middle of a request that is forwarded on arrival, but never its last byte."""
         state, size = self._state, len(data)
         requests = state.from_client
         if not (self._on and 0 < size < requests.left) or state.phase is _CLOSING or requests.data:
@@ -142,11 +142,11 @@ class FastPath:
         return size, data
 
     def join(self, data: bytes, now: float) -> bytes:
-        """Return what a broker sent, behind what was kept of it; b"" while a small response is not whole.
+        """Return the buffered bytes and the new ones, or b"" while a small response is incomplete.
 
-        A broker writes head, records and end of a fetch response one by one, and each wakes the gateway.
-        Nobody can use a part of a response, but each part would have to be looked at. So a response that a
-        plan may know is looked at once.
+        A broker writes head, records and end of a fetch response one by one, and each write wakes the
+        gateway. A part of a response is of no use, but costs as much to process. So a response that may match
+        a plan is processed once, when it is complete.
 
         Args:
             data: the bytes of one read.
@@ -168,23 +168,23 @@ class FastPath:
         return data
 
     def _due(self, data: bytes) -> bool:
-        """Whether a response may be the next one that is expected, as far as it has come."""
+        """Whether the received bytes can be the beginning of the next expected response."""
         if len(data) < RESPONSE_START_BYTES or not self._expected:
             return True
         return data.startswith(self._expected[0].correlation_id, LENGTH_BYTES)
 
     def part(self) -> bytes:
-        """Return what is kept of a response, and keep it no more: the rest of it will not come."""
+        """Return the buffered bytes of a response, and forget them, because the rest will not arrive."""
         part, self._part = self._part, b""
         return part
 
     def response(self, data: bytes, began: float, now: float) -> tuple[int, bytes]:
-        """Return how much of what a broker sent is dealt with, and what goes to the client for it.
+        """Return how many of the broker's bytes are handled, and the bytes to send to the client for them.
 
         Args:
-            data: what `join` has returned.
-            began: when the first of it was read, in seconds.
-            now: when the last of it was.
+            data: the result of `join`.
+            began: when its first byte was read, in seconds.
+            now: when its last byte was read, in seconds.
         """
         if not self._takes_responses:
             return self._rest_of_response(data)
@@ -209,13 +209,13 @@ class FastPath:
                 told += waited
             else:
                 owed.popleft()
-                plan.spare = request  # type: ignore[misc]  # what has recalled a response is a plan
+                plan.spare = request  # type: ignore[misc]  # only plans recall responses
             out = out + told if out else told
             at, began = end, now
         return at, out
 
     def _rest_of_response(self, data: bytes) -> tuple[int, bytes]:
-        """Let bytes amid a response pass that go to the client whatever they are; never its last one."""
+        """Forward bytes in the middle of a response that is not read, but never its last byte."""
         size, responses, owed = len(data), self._state.from_broker, self._owed
         if not (self._on and 0 < size < responses.left) or responses.data:
             return 0, b""
@@ -230,7 +230,7 @@ class FastPath:
         return size, data
 
     def end(self) -> None:
-        """Let nothing pass any more: the connection has ended."""
+        """Stop the fast path, because the connection has ended."""
         self._part = b""
         self._on = self._takes_requests = self._takes_responses = False
 

@@ -1,8 +1,8 @@
-"""The responses to the fetches of one connection, as the client gets them. Sans-IO.
+"""The responses to the fetches of one connection, in the form for the client. Sans-IO.
 
-A response is forwarded while it is walked, or, if its fetch went through the session, it is kept until it is
-whole and then expanded. What it says of the session is judged by the session's handler. If it is of no use,
-the fetch is sent again, and the client gets nothing of it.
+A response is forwarded while it is walked. If its fetch went through the session, it is buffered until it is
+complete, and then expanded. The session's handler judges its meaning for the session. If the response is
+unusable, the fetch is sent again, and the client gets nothing of it.
 """
 
 from typing import Final
@@ -30,11 +30,11 @@ from proxy.session.partitions import PartitionTable
 from proxy.session.state import Action, Loss, SessionState
 
 STREAM_FROM: Final = 1 << 20
-"""A client whose last response was this large (bytes) is catching up: its next fetch goes without the
-session, so that the response streams (fetch-semantics 7, case 91)."""
+"""If a client's last response was this large, in bytes, the client is catching up. Its next fetch does not
+use the session, so that the response streams (fetch-semantics 7, case 91)."""
 _UNCACHED_ERRORS: Final = frozenset({ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, ErrorCode.UNSUPPORTED_VERSION})
-"""Up to 3.9 a broker adds these after the session has noted what it sent: a session does not repeat them.
-KIP-110 (76), down-conversion that is off (35): fetch-semantics 2.6, trap 7."""
+"""Up to 3.9 a broker adds these errors after the session has stored its response, so a session does not
+repeat them. KIP-110 (76), disabled down-conversion (35): fetch-semantics 2.6, trap 7."""
 _NOT_UNDERSTOOD: Final = "a response was not understood"
 _UNKNOWN_TAGS: Final = "a response has tags that are not known"
 _RESTS: Final = "resting: sessions cost more than they saved"
@@ -44,11 +44,11 @@ class FetchResponses:
     """Makes the client's responses to the fetches of one connection.
 
     Args:
-        state: that of the connection.
-        fetches: what was sent; it sends a fetch again.
-        sessions: the switch of the process.
+        state: the state of the connection.
+        fetches: knows the sent fetches, and sends a fetch again.
+        sessions: the session switch of the process.
         rewriting: rewrites addresses in tags.
-        leaders: learns the newer leaders that responses name.
+        leaders: learns newer leaders from responses.
     """
 
     __slots__ = (
@@ -84,11 +84,11 @@ class FetchResponses:
         """True once "no free session slot" has been reported."""
 
     def in_flight(self, version: int, correlation_id: bytes) -> tuple[InFlight, FetchHandler]:
-        """Return a client's fetch in flight, and its handler without what is around it.
+        """Return a client's fetch in flight, and its innermost handler.
 
         Args:
-            version: of the fetch as it is sent.
-            correlation_id: as on the wire.
+            version: the version of the fetch as sent.
+            correlation_id: its bytes on the wire.
         """
         fetching = FetchHandler(self, version)
         request = InFlight(_FETCH, version, correlation_id, fetching)
@@ -97,7 +97,7 @@ class FetchResponses:
         return request, fetching
 
     def receive(self, fetching: FetchHandler, chunk: bytes, *, last: bool) -> list[Buffer]:
-        """Take the next bytes of a fetch's response; return what the client gets of it now.
+        """Process the next bytes of a fetch's response. Return the client's bytes that are ready now.
 
         If the fetch has to be sent again, `FetchHandler.resend` does so when the response has ended.
         """
@@ -133,10 +133,10 @@ class FetchResponses:
         return pieces
 
     def end(self, fetching: FetchHandler, request: InFlight) -> bool:
-        """Note that a response has ended; send the fetch again if that was planned.
+        """Note the end of a response. Send the fetch again if that was planned.
 
         Returns:
-            whether the client has the response.
+            Whether the client has the response.
         """
         state, fetch = self._state, fetching.fetch
         for stage in state.stages:
@@ -178,11 +178,11 @@ class FetchResponses:
     def _forward(
         self, fetching: FetchHandler, response: Walked, walk: FetchResponseWalk, chunk: bytes, *, last: bool
     ) -> list[Buffer]:
-        """Walk over the next bytes of a response; return what of it can go to the client now.
+        """Walk over the next bytes of a response. Return the bytes that can go to the client now.
 
-        If the fetch went through the session and the response has an error, the client gets none of it: the
-        fetch is sent again. A response that is not understood is forwarded as it came, unless it may have
-        addresses that are to be rewritten.
+        If the fetch went through the session and the response has an error, the fetch is sent again, and the
+        client gets nothing of the response. A response that is not understood is forwarded unchanged, unless
+        it may have addresses to rewrite.
         """
         if response.understood:
             try:
@@ -206,7 +206,7 @@ class FetchResponses:
         if last:
             if not (walk.tags or response.forwarded or response.chunks or fetching.through_session):
                 response.forwarded = response.received
-                return [chunk]  # nearly every response: it came whole, and nothing in it changes
+                return [chunk]  # the usual case: complete and unchanged
             return self._forward_end(fetching, response, walk, chunk, tagged=tagged)
         if not walk.head_known:
             safe = 0
@@ -219,7 +219,7 @@ class FetchResponses:
     def _up_to(
         self, fetching: FetchHandler, response: Walked, walk: FetchResponseWalk, chunk: bytes, safe: int
     ) -> list[Buffer]:
-        """Forward what lies before the offset `safe` of the frame, keep the rest."""
+        """Forward the frame up to the offset `safe`, and keep the rest."""
         start = response.forwarded
         if safe >= response.received:
             pieces: list[Buffer] = [*response.chunks, chunk]
@@ -241,7 +241,7 @@ class FetchResponses:
     def _without_session(
         fetching: FetchHandler, walk: FetchResponseWalk, pieces: list[Buffer]
     ) -> list[Buffer]:
-        """Take the session's id, which is the gateway's own, out of the first bytes of a response."""
+        """Remove the session id, which is the gateway's own, from the first bytes of a response."""
         if not fetching.through_session or not walk.session_id or not walk.session_id_at:
             return pieces
         at = walk.session_id_at
@@ -255,7 +255,7 @@ class FetchResponses:
     def _forward_end(
         self, fetching: FetchHandler, response: Walked, walk: FetchResponseWalk, chunk: bytes, *, tagged: bool
     ) -> list[Buffer]:
-        """Forward the last bytes, their addresses rewritten."""
+        """Forward the last bytes with rewritten addresses."""
         start = response.forwarded
         if not tagged or not walk.tags or walk.tags[0][0] != NODE_ENDPOINTS_TAG:
             return self._up_to(fetching, response, walk, chunk, response.received)
@@ -275,7 +275,7 @@ class FetchResponses:
         return [*pieces, new]
 
     def _repeats_response(self, fetching: FetchHandler, frame: bytes) -> bool:
-        """Whether a response equals the previous one. If so, it is counted as that one was."""
+        """Return whether a response equals the previous one. If so, count it like the previous one."""
         partitions = self._plans.response(frame, fetching.version)
         if partitions < 0:
             return False
@@ -289,7 +289,7 @@ class FetchResponses:
     def _forwarded(
         self, fetching: FetchHandler, response: Walked, walk: FetchResponseWalk, chunk: bytes, *, whole: bool
     ) -> None:
-        """Note what a forwarded response says, after its last byte."""
+        """Note the contents of a forwarded response, after its last byte."""
         understood = response.understood and walk.done
         self._note_throttle(walk)
         if not understood:
@@ -315,7 +315,7 @@ class FetchResponses:
     # Responses of the session
 
     def _keep(self, fetching: FetchHandler, response: Kept, chunk: bytes, *, whole: bool) -> None:
-        """Keep the next bytes of a response of the session, and walk over them."""
+        """Buffer the next bytes of a response of the session, and walk over them."""
         if not response.understood:
             return
         response.keep(chunk)
@@ -335,24 +335,24 @@ class FetchResponses:
             self._plans.learn_empty(chunk, walk)
 
     def _expanded(self, fetching: FetchHandler, response: Kept) -> list[Buffer]:
-        """Turn a whole response of the session into what the client would have got without one."""
+        """Expand a complete response of the session to the response without a session."""
         walk, handler = response.walk, self._handler
         if walk is not None:
             self._note_throttle(walk)
-        self._plans.forget_fetch()  # until a plan is made anew: what it assumes may change here
+        self._plans.forget_fetch()  # its assumptions may change here
         full = handler.state is _REQUESTED
         if walk is None or not response.understood or not walk.done:
             handler.renew(walk.session_id if full and walk is not None else 0)
             self._session_lost(fetching, 0, SessionResult(Action.RESEND_SESSIONLESS, _NOT_UNDERSTOOD))
             return []
         if walk.tagged:
-            # An expanded response would not have them (law 2), so the client gets one that goes as it came.
+            # An expanded response would lose them (law 2). The client gets an unchanged response instead.
             self._leave_tags()
             handler.renew()
             self._session_lost(fetching, 0, SessionResult(Action.RESEND_SESSIONLESS, _UNKNOWN_TAGS))
             return []
         result = self._judge(walk)
-        # v4 to v6: a v7 response of other partitions can't go on as it is (fetch-semantics, trap 4).
+        # v4 to v6: a v7 response of other partitions can't be forwarded unchanged (fetch-semantics, trap 4).
         if result.action is _COMPLETE_NO_SESSION:
             result.action = Action.RESEND_SESSIONLESS
         if full:
@@ -370,7 +370,7 @@ class FetchResponses:
         self._settle(fetching, walk, size, full=full)
         if not full and result.errors:
             self._note_uncached(result)
-        if not full and not self._fetches.unused:  # where it is not 0, what is saved has to set it to 0
+        if not full and not self._fetches.unused:  # if not 0, savings must first make up for it
             self._plan(fetching, response, walk, result)
         response.drop()
         self._count_partitions(walk, partitions if fetching.listed else 0)
@@ -378,7 +378,7 @@ class FetchResponses:
 
     def _judge(self, walk: FetchResponseWalk) -> SessionResult:
         features = self._eligibility.features
-        # Kafka 1.1 delays the whole response instead: an empty one says that nothing is new
+        # Kafka 1.1 delays the whole response instead: an empty response means that nothing is new
         # (fetch-semantics 2.8 and 6.3).
         empties = features is None or features.throttles_by_emptying
         return self._handler.handle(walk, empties=empties and not self._eligibility.full_when_throttled)
@@ -386,7 +386,7 @@ class FetchResponses:
     def _session_answered(
         self, fetching: FetchHandler, walk: FetchResponseWalk, result: SessionResult
     ) -> None:
-        """Note whether a fetch that asked for a session got one; plan to send it again if it failed."""
+        """Note whether a fetch that requested a session got one. If it failed, plan to send it again."""
         handler = self._handler
         if result.action in _RESENDS:
             self._session_lost(fetching, walk.error_code, result)
@@ -397,7 +397,7 @@ class FetchResponses:
             self._events.append(SessionMade(session_id=handler.session_id, partitions=partitions))
             self._note_uncached(result)
         elif result.action is Action.COMPLETE:
-            # Id 0: no slot. It is asked for each time, as Java does, and reported once
+            # Id 0: no slot. The gateway asks again each time, as Java does, and reports it once
             # (fetch-semantics 2.7, trap 22; case 95).
             self._tally.refusals += 1
             if not self._refused:
@@ -405,9 +405,10 @@ class FetchResponses:
                 self._events.append(SessionRefused())
 
     def _keep_order(self, fetching: FetchHandler, walk: FetchResponseWalk, result: SessionResult) -> None:
-        """Have a fetch sent again without the session if its own order would have served others.
+        """Send a fetch again without the session if its own order would have served other partitions.
 
-        Nothing is lost with the response: the fetch still has the offsets of before. The session goes on.
+        Nothing is lost with the dropped response, because the fetch has the same offsets. The session
+        continues.
         """
         table, fetch = self._handler.table, fetching.fetch
         if table is None or fetch is None:
@@ -421,7 +422,7 @@ class FetchResponses:
         self._fetches.plan_resend(fetching, full=False)
 
     def _session_lost(self, fetching: FetchHandler, code: int, result: SessionResult) -> None:
-        """Have a fetch sent again, since its session can't go on or could not be made."""
+        """Plan to send a fetch again, because its session can't continue or could not be created."""
         if code:
             self._tally.session_errors[code] += 1
         if result.loss is not None:
@@ -437,7 +438,7 @@ class FetchResponses:
     def _plan(
         self, fetching: FetchHandler, response: Kept, walk: FetchResponseWalk, result: SessionResult
     ) -> None:
-        """Make a plan of a fetch of the session, if it only rotated and little has come."""
+        """Make a plan from a session's fetch, if it was only rotated and its response is small."""
         fetch, template, frame = fetching.fetch, self._plans.template, response.frame
         rotation = self._handler.rotation
         if (
@@ -449,10 +450,10 @@ class FetchResponses:
             or result.action is not _EXPAND
         ):
             return
-        # A plan does not ask again: only the core changes these. After a large response it decides.
+        # Only the core changes these, so a plan does not check again. A large response goes to the core.
         if self._eligibility.hinders() or response.received >= STREAM_FROM:
             return
-        # The switch may have been turned since the fetch was decided.
+        # The switch may have changed since the fetch was decided.
         if not self._limits.allowed(self._state.client_id):
             return
         features = self._eligibility.features
@@ -483,16 +484,16 @@ class FetchResponses:
             head = b"".join(frame.span(0, min(response.received, ENTRY_HEAD)))
             plan.expects(EntryTemplate.of(fetch, head, walk), result.rows[0])
 
-    # What a response shows
+    # Lessons from a response
 
     def _settle(self, fetching: FetchHandler, walk: FetchResponseWalk, size: int, *, full: bool) -> None:
-        """Note what an exchange through the session saved.
+        """Note how much an exchange through the session saved.
 
         Args:
             fetching: the fetch.
             walk: the session's response.
-            size: of the client's response.
-            full: the fetch asked for the session.
+            size: the size of the client's response.
+            full: whether the fetch requested the session.
         """
         savings, fetch = self._eligibility.savings, fetching.fetch
         if fetch is None:
@@ -513,17 +514,17 @@ class FetchResponses:
             self._events.append(Passthrough(reason=_RESTS))
 
     def _note_lost(self, fetching: FetchHandler) -> None:
-        """Note that a fetch has to be sent again, and its response was for nothing."""
+        """Note that a fetch has to be sent again, so that the bytes of its response are wasted."""
         if self._eligibility.savings.settle(-fetching.sent - fetching.response.received):
             self._events.append(Passthrough(reason=_RESTS))
 
     def _note_throttle(self, walk: FetchResponseWalk) -> None:
-        """Note whether the broker leaves entries in what it throttles, which Kafka from 2.0 on does not."""
+        """Note whether the broker keeps entries in throttled responses. Kafka from 2.0 on does not."""
         if walk.throttle_time_ms > 0 and walk.partitions and not walk.error_code:
             self._eligibility.full_when_throttled = True
 
     def _note_starving(self, fetching: FetchHandler, response: Walked) -> None:
-        """Note whether a response without the session leaves room, so that the next one may go through it."""
+        """Note whether a response without the session leaves room for the next fetch in the session."""
         records = response.walk.record_bytes if response.walk is not None else 0
         self._eligibility.starves = fetching.fetch is not None and 2 * records >= fetching.fetch.max_bytes
 
@@ -535,13 +536,13 @@ class FetchResponses:
             self._events.append(Passthrough(reason=Reason.UNCACHED_ERRORS))
 
     def _note_left_out(self) -> None:
-        """Have no session any more once the broker has left out partitions twice: a client would starve."""
+        """Stop using sessions after the broker has left out partitions twice. A client would starve."""
         if self._tally.sessions_lost[Loss.LEFT_OUT] > 1 and self._eligibility.never is None:
             self._eligibility.never = Reason.LEFT_OUT
             self._events.append(Passthrough(reason=Reason.LEFT_OUT))
 
     def _leave_tags(self) -> None:
-        """Have no session any more: this broker's responses have tags that belong to no entry of them."""
+        """Stop using sessions, because this broker's responses have tags outside of entries."""
         if self._eligibility.never is None:
             self._eligibility.never = Reason.TAGS
             self._events.append(Passthrough(reason=Reason.TAGS))
@@ -551,8 +552,8 @@ class FetchResponses:
 
         Args:
             walk: the response.
-            partitions: how many the client gets; 0 if the fetch is sent again, or if they are counted
-                elsewhere.
+            partitions: how many partitions the client gets. 0 if the fetch is sent again, or if they are
+                counted elsewhere.
         """
         client, broker = self._tally.client, self._tally.broker
         broker.partitions_answered += walk.partitions
@@ -660,7 +661,7 @@ def _starved(
     return sorted(table.behind.difference(result.rows))
 
 
-# A member of an enum is looked up slowly, and hashing one takes a call: what every fetch needs are globals.
+# Enum members are slow to look up and to hash. These are needed for every fetch, so they are globals.
 _FETCH: Final = int(ApiKey.FETCH)
 _REQUESTED: Final = SessionState.REQUESTED
 _EXPAND: Final = Action.EXPAND

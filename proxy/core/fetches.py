@@ -1,9 +1,9 @@
-"""The fetches of one connection: which go through the session, and what the broker is sent of them. Sans-IO.
+"""Decides which fetches of one connection go through the session, and sends them to the broker. Sans-IO.
 
-A request is decided once, when it comes (`_decide`), and the `Decision` is carried out. Its `FetchHandler`
-keeps what was sent, and makes the client's response.
+A request is decided once, when it arrives (`_decide`), and the `Decision` is carried out. Its `FetchHandler`
+keeps the sent request, and makes the client's response.
 
-A single `Reason` against the session is enough: the fetch is then forwarded as it came, and the reason is
+A single `Reason` against the session is enough. The fetch is then forwarded unchanged, and the reason is
 counted.
 """
 
@@ -34,16 +34,16 @@ from proxy.session.partitions import memory_of
 from proxy.session.state import Loss, SessionState
 
 _UNUSED_FETCHES: Final = 64
-"""A session is closed after this many fetches in a row for which it saved nothing."""
+"""A session is closed after this many consecutive fetches for which it saved nothing."""
 CHECK_SECONDS: Final = 300.0
-"""The time between two checks of a session that pays. A broker may lose a partition of it without a word, and
-nothing else would show that. For 1,000 partitions a check has some 70 kB: 0.2 kB a second."""
+"""The time between two checks of a session that pays. A broker may lose a partition of it without an
+error, and only a check detects that. For 1,000 partitions a check needs some 70 kB, or 0.2 kB a second."""
 SUSPECT_SECONDS: Final = 10.0
-"""The same where that has happened, or where a client has waited this long at one offset below the known end
-of a partition."""
+"""The time between checks if that has happened, or if a client has waited this long at one offset below
+the known end of a partition."""
 CHECK_PAID: Final = 64
-"""A check must have been paid for: since the last one, so many times the bytes of its request were saved. It
-costs twice to three times its request (law 6)."""
+"""Savings must pay for a check: since the last check, at least this many times the bytes of its request. A
+check costs two to three times its request (law 6)."""
 _CONNECTION_ENDS: Final = "the connection ends"
 _PROBE_CORRELATION_ID: Final = 0x6667_6174
 
@@ -52,9 +52,9 @@ class Fetches:
     """Decides the fetches of one connection, and sends them.
 
     Args:
-        state: that of the connection.
+        state: the state of the connection.
         sessions: the switch and the slots of the process.
-        versions: what the broker said to other clients; None: nothing.
+        versions: the features that other connections have learned, or None.
     """
 
     __slots__ = (
@@ -84,38 +84,38 @@ class Fetches:
         self.handler = FetchSessionHandler()
         self.eligibility = Eligibility(sessions, versions)
         self.closing = False
-        """The client sends no more fetches. One that has to be sent again goes without a session."""
+        """The client sends no more fetches. A fetch that has to be sent again does not use a session."""
         self.check_at = 0.0
-        """When the session is looked at next, in seconds."""
+        """When to look at the session again, in seconds."""
         self._check_due_at = 0.0
-        """When it is checked next, if nobody waits."""
+        """When the session is checked next if no fetch waits, in seconds."""
         self._check_paid_at = 0
-        """What the connection had saved at the last check, in bytes."""
+        """The bytes that the connection had saved at the last check."""
         self.version = -1
-        """The version of the last fetch; -1 before the first."""
+        """The version of the last fetch, or -1 before the first."""
         self.decided: Reason | None = None
-        """Why the last fetch was forwarded as it came. None: it went through the session (even if it was sent
-        again without one later), or no fetch has come."""
+        """The reason why the last fetch was forwarded unchanged. None if it went through the session (even
+        if it was later sent again without one), or before the first fetch."""
         self.unused = 0
-        """Fetches in a row for which the session saved nothing."""
+        """The number of consecutive fetches for which the session saved nothing."""
         self._memory = 0
-        """Bytes of the budget that the table takes."""
+        """The bytes of the budget that the table uses."""
         self._probed = False
-        """The gateway itself has sent an ApiVersions request."""
+        """Whether the gateway itself has sent an ApiVersions request."""
         self._slot = False
-        """One of the slots of the process is taken."""
+        """Whether the connection holds a slot of the process."""
         self._close_frame = b""
-        """A fetch of the client's that closes the session once its id is put in."""
+        """A fetch of the client that closes the session once the session id is inserted."""
         self._close_id_at = 0
 
     # Requests
 
     def request(self, request: InFlight, fetching: FetchHandler, frame: bytes, body: int) -> None:
-        """Decide what becomes of a whole fetch, and send what the broker is to see of it.
+        """Decide a complete fetch, and send the request for it to the broker.
 
         Args:
             request: the fetch in flight.
-            fetching: its handler, perhaps inside others.
+            fetching: its innermost handler.
             frame: the whole frame.
             body: offset of its body.
         """
@@ -173,8 +173,7 @@ class Fetches:
     def count_unread(self, size: int, version: int, reason: Reason) -> None:
         """Count a fetch that is forwarded unread.
 
-        Its version is not known here, it is too large, there was no room to keep it until it was whole, or it
-        was not understood.
+        Its version is unknown, it is too large, there was no memory to collect it, or it was not understood.
         """
         self.decided = reason
         self._state.plans.forget_fetch()
@@ -186,14 +185,14 @@ class Fetches:
                 side.fetches[FetchKind.SESSIONLESS] += 1
 
     def plan_resend(self, fetching: FetchHandler, *, full: bool) -> None:
-        """Have a fetch sent once more, in the same place of the client's order.
+        """Plan to send a fetch once more, at the same position in the client's order.
 
-        After a second failure, or when the connection ends, it is sent without a session: then no session
-        error can come.
+        After a second failure, or when the connection ends, it is sent without a session, so that no session
+        error is possible.
 
         Args:
-            fetching: the fetch; the client gets nothing of the response that has come.
-            full: ask for a new session, if that is possible.
+            fetching: the fetch. The client gets nothing of the received response.
+            full: whether to request a new session, if possible.
         """
         fetching.attempts += 1
         # fetch-semantics 6.13, step 4; trap 6 (case 71). The fetch keeps its place (trap 17, case 84).
@@ -201,7 +200,7 @@ class Fetches:
         fetching.resend = self._ask_full if again else self._forward
 
     def _decide(self, fetching: FetchHandler, fetch: FetchRequest) -> Decision:
-        """Say what becomes of a fetch."""
+        """Return the decision on a fetch."""
         handler = self.handler
         reason = self.eligibility.against(fetch, self._state.client_id, handler)
         if reason is not None:
@@ -244,7 +243,10 @@ class Fetches:
         return Full()
 
     def _has_room(self, listing: Listing) -> bool:
-        """Whether the table may take what a fetch lists; room for it is reserved until `_settle_memory`."""
+        """Return whether there is memory for the partitions of a fetch in the table.
+
+        It stays reserved until `_settle_memory`.
+        """
         budget, table = self._state.request_budget, self.handler.table
         need = memory_of(listing) + (table.memory if table is not None else 0)
         if need > self._memory:
@@ -254,7 +256,7 @@ class Fetches:
         return True
 
     def _settle_memory(self) -> None:
-        """Reserve what the table takes, and no more."""
+        """Reserve exactly the memory that the table uses."""
         budget, table = self._state.request_budget, self.handler.table
         memory = table.memory if table is not None else 0
         budget.release(self._memory - memory)
@@ -263,7 +265,7 @@ class Fetches:
     def _carry_out(
         self, request: InFlight, fetching: FetchHandler, decision: Full | Incremental | Rotated
     ) -> Reason | None:
-        """Send a fetch through the session; return why that can't be done, if so."""
+        """Send a fetch through the session. Return the reason if that is not possible."""
         if type(decision) is Full:
             if not self._slot and not self._limits.reserve():
                 return Reason.NO_SLOT
@@ -286,13 +288,13 @@ class Fetches:
         return None
 
     def plan_check(self) -> None:
-        """Have the session checked when it is time again."""
+        """Plan a check of the session for the next time when it is due."""
         suspect, now = self._state.tally.sessions_lost[Loss.LEFT_OUT], self._state.now
         self._check_due_at = now + (SUSPECT_SECONDS if suspect else CHECK_SECONDS)
         self.check_at = min(now + SUSPECT_SECONDS, self._check_due_at)
 
     def _look(self, fetch: FetchRequest) -> None:
-        """Check the session if it is time, or if the client waits for what it could read."""
+        """Check the session if it is time, or if the client waits for records that it could read."""
         now = self._state.now
         if self.handler.waits() or now >= self._check_due_at:
             self._check(fetch)
@@ -300,11 +302,11 @@ class Fetches:
             self.check_at = min(now + SUSPECT_SECONDS, self._check_due_at)
 
     def _check(self, fetch: FetchRequest) -> None:
-        """Ask the broker for all that the client lists, right before a fetch of the session.
+        """Send the broker a full fetch of the client's list, right before a fetch of the session.
 
-        It answers at once, with one batch at most. A session leaves out what has not changed since it was
-        told. So its next response names each partition whose high watermark has changed by now, or the broker
-        has lost that partition (fetch-semantics 2.5).
+        The broker answers at once, with one batch at most. A session leaves out only partitions that have not
+        changed since its last report. So its next response names each partition whose high watermark has
+        changed by now. Otherwise the broker has lost that partition (fetch-semantics 2.5).
         """
         frame = no_waiting(fetch, (0, SESSIONLESS_EPOCH))
         saved = saved_bytes(self._state.tally)
@@ -320,7 +322,7 @@ class Fetches:
         self._dispatch(own(frame, check), frame, FetchKind.SESSIONLESS, partitions)
 
     def _ask_full(self, request: InFlight, fetching: FetchHandler) -> None:
-        """Ask for a session with a full fetch; what it lists is in the table."""
+        """Request a session with a full fetch. The table has its partitions."""
         fetch, table, listing = fetching.asked, self.handler.table, fetching.listing
         if table is None or listing is None:
             raise RuntimeError("a session is asked for what the table holds")
@@ -337,7 +339,7 @@ class Fetches:
         self._dispatch(request, frame, FetchKind.FULL, fetch.partitions)
 
     def _forward(self, request: InFlight, fetching: FetchHandler) -> None:
-        """Send a fetch as it came; one of a client that floods goes without its (0, 0)."""
+        """Forward a fetch unchanged. If the client requests too many sessions, remove its (0, 0)."""
         fetch = fetching.asked
         frame, session_id, epoch = fetch.frame, fetch.session_id, fetch.session_epoch
         # (0, 0) each time would fill the broker's slots (fetch-semantics 6.7, case 89).
@@ -360,11 +362,11 @@ class Fetches:
         self._state.send(request, frame)
 
     def probe(self, fetch: bytes) -> None:
-        """Ask the broker for its version ranges, once, since the client did not ask before its first fetch.
+        """Ask the broker for its version ranges, once, because the client did not ask before its first fetch.
 
-        A client need not ask, but the broker's age decides (fetch-semantics 1.7, 6.3). The client's id is
-        used, because quotas depend on it.
-        v0 is what every broker answers (KIP-35; fetch-semantics, trap 14).
+        A client need not ask, but the gateway must know the broker's release (fetch-semantics 1.7, 6.3). The
+        client's id is used, because quotas depend on it. Every broker answers v0 (KIP-35; fetch-semantics,
+        trap 14).
 
         Args:
             fetch: the frame of the client's fetch.
@@ -380,10 +382,10 @@ class Fetches:
     # The session's end
 
     def end_of_response(self, *, again: bool) -> None:
-        """Close what is to be closed, and release a slot that nothing needs.
+        """Close the session if that was planned, and release an unused slot.
 
         Args:
-            again: the fetch is sent again.
+            again: whether the fetch is sent again.
         """
         handler = self.handler
         if handler.state is _CLOSED:
@@ -398,11 +400,11 @@ class Fetches:
     def close(self, *, silently: bool = False) -> None:
         """Close the session at the broker with (id, -1).
 
-        If the response that makes the session has not come yet, the session is closed when it comes.
-        Dead sessions fill slots and evict those of others: fetch-semantics, trap 21 (case 88).
+        If the response that creates the session is still missing, the session is closed when it arrives.
+        Dead sessions fill slots and evict other sessions: fetch-semantics, trap 21 (case 88).
 
         Args:
-            silently: nothing can be sent to the broker any more.
+            silently: whether nothing can be sent to the broker any more.
         """
         self.closing = True
         self._state.plans.forget_fetch()  # the response to a fetch in flight releases the slot
@@ -411,14 +413,14 @@ class Fetches:
             self._close(_CONNECTION_ENDS)
 
     def end(self) -> None:
-        """Forget everything: the connection has ended, and nobody can use its session any more."""
+        """Forget everything, because the connection has ended and nobody can use its session any more."""
         self.handler.drop()
         self._close_frame = b""
         self._release_slot()
         self._settle_memory()
 
     def _leave_unused(self, reason: Reason) -> None:
-        """Close a session that saves the connection's fetches nothing: others may need its slot."""
+        """Close a session that saves nothing for the connection's fetches. Others may need its slot."""
         handler = self.handler
         if not (handler.session_id and self._close_frame) or handler.outstanding or reason in PASSING:
             return

@@ -1,9 +1,9 @@
 """The requests in flight, and the order in which their responses leave. Sans-IO.
 
-Each request has a `Handler`, chosen when the request is seen: it makes the client's bytes of the response.
-Handlers wrap each other where two features care about one response. A stage may claim a response: what the
-handlers make of it is kept, and the stage makes the client's response of that. `FetchHandler` is that of a
-client's fetch: it has what the broker was sent, and what has come of the response.
+Each request gets a `Handler` when it is processed. The handler makes the client's response from the broker's.
+If two features change one response, one handler wraps the other. A stage may claim a response: the result of
+the handlers is kept, and the stage makes the client's response from it. `FetchHandler` is the handler of a
+client's fetch. It holds the fetch as sent to the broker, and the received part of the response.
 
 A broker responds in order, so each request is in two queues of `ResponseQueue`. `expected` has the order of
 the broker: its next response is for the first request. `owed` has the order in which the client gets
@@ -22,73 +22,77 @@ from proxy.protocol.primitives import Buffer
 from proxy.protocol.versions import raise_listing
 
 MAX_IN_FLIGHT: Final = 1024
-"""With this many unanswered requests of a client, what else it has sent waits, and no more is read."""
+"""With this many unanswered requests of a client, its further bytes wait, and the client is not read."""
 AT_ONCE: Final = 16
-"""So many requests are processed in one call, and so many responses."""
+"""How many requests, and how many responses, are processed in one call."""
 REQUEST_BYTES: Final = 750
-"""What an unanswered request takes in memory, about."""
+"""The approximate memory of an unanswered request, in bytes."""
 UNREAD_SECONDS: Final = 30.0
-"""A fetch that is not read is taken to let the broker wait so long. Clients time out after as much
-(request.timeout.ms, 30 s by default), so none asks for more."""
+"""How long an unread fetch is assumed to let the broker wait. Clients time out after the same time
+(request.timeout.ms, 30 s by default), so none allows more."""
 _SMALL: Final = 1 << 16
 _NO_BROKERS: Final = frozenset[int]()
 
 
 class Handler:
-    """Makes the client's bytes of one response."""
+    """Makes the client's bytes from one response."""
 
     __slots__ = ()
 
     wait: float = 0.0
-    """How many seconds the request lets the broker wait before it responds."""
+    """How long the request lets the broker wait before it responds, in seconds."""
     buffered: int = 0
-    """Bytes of the response that are kept."""
+    """The buffered bytes of the response."""
     small: int = _SMALL
-    """A response of up to so many bytes is kept even if memory is short: that costs less than its delay."""
+    """A response of up to this many bytes is buffered even if memory is short, because that costs less
+    than its delay."""
     forwards: bool = False
-    """Every byte of the response goes on as it comes."""
+    """Whether every byte of the response is forwarded as it arrives."""
     awaits_brokers: frozenset[int] = _NO_BROKERS
-    """The response is whole, and waits for the listeners of these brokers, which it names."""
+    """The brokers whose listeners the complete response waits for, because it names them."""
     fetch: FetchRequest | None = None
     """The request, if it is a fetch that was understood."""
     planned: bool = False
-    """It is a plan: the handler of many requests, until their responses begin (`proxy.core.plans`)."""
+    """True for a plan: it handles many requests, until their responses begin (`proxy.core.plans`)."""
     spare: "InFlight | None"
-    """A plan's last request that was answered, to be used again."""
+    """The last answered request of a plan, for reuse."""
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}>"
 
     def fresh(self) -> Self:
-        """Return a handler for the response to another request like this one, if a plan is made of it."""
+        """Return a handler for a request like this one, for a plan."""
         raise NotImplementedError
 
     def recall(self, _frame: bytes, _seconds: float) -> bytes | None:
-        """Return what the client gets of a whole response, and count it; None if it has to be fed.
+        """Return the client's form of a complete response, and count it. Return None if it has to be fed.
 
         Args:
-            _frame: the response.
-            _seconds: from the request to its first byte.
+            _frame: the complete response.
+            _seconds: the time from the request to the first byte of the response.
         """
         return None
 
     def begin(self, _request: "InFlight") -> "Handler":
-        """Return the handler of this one request: its response begins, and has to be fed."""
+        """Return the handler of one request, whose response begins and has to be fed."""
         return self
 
     def feed(self, chunk: bytes, *, last: bool) -> list[Buffer]:
-        """Take the next bytes of the response, from its length on; return what the client gets now."""
+        """Process the next bytes of the response, from its length on.
+
+        Return the client's bytes that are ready now.
+        """
         raise NotImplementedError
 
     def end(self, _request: "InFlight") -> bool:
-        """Note that the response has ended; return whether it was the client's, and the client has it all.
+        """Note the end of the response. Return whether the client has all of it.
 
-        Otherwise it was not for the client, or is to come: it is held, or the request was sent again.
+        If not, it was not for the client, it is held back, or the request was sent again.
         """
         return True
 
     def passes(self, _size: int) -> bool:
-        """Note that so many bytes go to the client as they come; return False if they have to be fed.
+        """Count bytes that are forwarded unchanged. Return False if they have to be fed instead.
 
         The last byte of a response is always fed.
         """
@@ -99,7 +103,7 @@ class Handler:
 
 
 class Forward(Handler):
-    """Forwards every byte of a response as it comes."""
+    """Forwards every byte of a response as it arrives."""
 
     __slots__ = ("wait",)
     forwards = True
@@ -108,7 +112,7 @@ class Forward(Handler):
         self.wait = wait
 
     def fresh(self) -> Self:
-        """Return the same: it has no state."""
+        """Return the same object, because it has no state."""
         return self
 
     def feed(self, chunk: bytes, *, last: bool) -> list[Buffer]:  # noqa: ARG002 - as every handler
@@ -121,11 +125,11 @@ class Forward(Handler):
 
 
 FORWARD: Final = Forward()
-"""For all responses that are forwarded, and for which the client does not let the broker wait."""
+"""For all responses that are forwarded, and whose requests do not let the broker wait."""
 
 
 class Claim:
-    """What the client would get of a response, kept for a stage that makes another response of it."""
+    """The client's form of a response, kept for a stage that makes another response from it."""
 
     __slots__ = ("pieces", "request", "whole")
 
@@ -136,7 +140,7 @@ class Claim:
 
 
 class InFlight:
-    """A request that the broker has not answered yet, or whose response has not left for the client yet."""
+    """A request whose response the broker has not sent yet, or which has not been sent to the client yet."""
 
     __slots__ = ("answered", "api_key", "claim", "correlation_id", "handler", "out", "sent_at", "version")
 
@@ -150,33 +154,33 @@ class InFlight:
         self.sent_at = sent_at
         """When it was sent to the broker, in seconds."""
         self.answered = False
-        """The client has all of the response, or it waits in `out`."""
+        """The client has all of the response, or the response waits in `out`."""
         self.claim: Claim | None = None
-        """What the client would get, if a stage makes another response of it."""
+        """The claim of a stage that makes another response. None if there is none."""
         self.out: list[Buffer] | None = None
-        """Response bytes that wait for earlier responses to go first; None: there are none."""
+        """Response bytes that wait for earlier responses. None if there are none."""
 
     def __repr__(self) -> str:
         return f"<InFlight key={self.api_key} v{self.version} {self.handler!r}>"
 
 
 class ResponseQueue:
-    """The responses of one connection that are still to come or to leave."""
+    """The responses of one connection that are still expected or not sent yet."""
 
     __slots__ = ("buffered", "expected", "owed", "resending")
 
     def __init__(self) -> None:
         self.expected: deque[InFlight] = deque()
-        """What the broker will answer, in its order."""
+        """The requests that the broker will answer, in its order."""
         self.owed: deque[InFlight] = deque()
-        """What the client will be answered, in its order."""
+        """The requests whose responses the client will get, in its order."""
         self.resending = 0
-        """Fetches that are sent once more; what follows them waits."""
+        """The number of fetches that are being sent once more. Later responses wait for them."""
         self.buffered = 0
-        """Bytes of responses kept until they are whole or their turn comes."""
+        """Bytes of responses that are buffered until they are complete, or until it is their turn."""
 
     def in_turn(self, request: InFlight, pieces: list[Buffer]) -> list[Buffer]:
-        """Return the next bytes of a response if it is its turn to leave; keep them otherwise."""
+        """Return the next bytes of a response if it is its turn. Otherwise keep them."""
         if request.claim is not None:
             request.claim.pieces += pieces
             self.buffered += sum(map(len, pieces))
@@ -190,7 +194,7 @@ class ResponseQueue:
         return []
 
     def ended(self, request: InFlight) -> list[Buffer]:
-        """Note that a response is whole; return what of later ones has waited for it."""
+        """Note that a response is complete. Return the bytes of later responses that have waited for it."""
         if request.claim is not None:
             request.claim.whole = True
             return []
@@ -206,24 +210,24 @@ class ResponseQueue:
         return waited
 
     def claim(self, request: InFlight) -> Claim:
-        """Keep what the client would get of a response, until `respond`."""
+        """Keep the client's form of a response until `respond`."""
         request.claim = claim = Claim(request)
         return claim
 
     def keep(self, claim: Claim, pieces: list[Buffer]) -> None:
-        """Keep a response that was made of a claimed one, until `respond`."""
+        """Keep the response that a stage made from a claimed one, until `respond`."""
         self.buffered += sum(map(len, pieces)) - sum(map(len, claim.pieces))
         claim.pieces = pieces
 
     def respond(self, claim: Claim) -> list[Buffer]:
-        """Return what leaves for the client now that a claimed response may."""
+        """Release a claimed response. Return the bytes that can go to the client now."""
         request, pieces = claim.request, claim.pieces
         self.keep(claim, [])
         request.claim = None
         return self.in_turn(request, pieces) + self.ended(request)
 
     def clear(self) -> None:
-        """Expect, owe and keep nothing any more."""
+        """Drop everything."""
         self.expected.clear()
         self.owed.clear()
         self.buffered = 0
@@ -233,56 +237,56 @@ class ResponseQueue:
 
 
 class Walked:
-    """A response that goes on while it is walked."""
+    """A response that is forwarded while it is walked."""
 
     __slots__ = ("buffered", "chunks", "forwarded", "received", "understood", "walk")
 
     def __init__(self) -> None:
         self.walk: FetchResponseWalk | None = None
         self.received = 0
-        """Bytes that have come."""
+        """The number of received bytes."""
         self.understood = True
-        """They could be read as the version says."""
+        """Whether the bytes match the version so far."""
         self.forwarded = 0
-        """Bytes that have gone to the client."""
+        """The number of bytes sent to the client."""
         self.chunks: list[bytes] = []
-        """What has come behind these."""
+        """The received bytes after these."""
         self.buffered = 0
-        """Bytes of `chunks`."""
+        """The size of `chunks` in bytes."""
 
     def drop(self) -> None:
-        """Keep nothing any more."""
+        """Keep no bytes any more."""
         self.chunks = []
         self.buffered = 0
 
 
 class Kept:
-    """A response of the session that is kept until it is whole, then completed to a full one."""
+    """A response of the session. It is buffered until it is complete, then expanded to a full one."""
 
     __slots__ = ("_cut", "buffered", "frame", "received", "understood", "walk")
 
     def __init__(self) -> None:
         self.walk: FetchResponseWalk | None = None
         self.received = 0
-        """Bytes that have come."""
+        """The number of received bytes."""
         self.understood = True
-        """They could be read as the version says."""
+        """Whether the bytes match the version so far."""
         self.frame: Received | None = None
-        """The same bytes."""
+        """The received bytes."""
         self.buffered = 0
-        """How many of them are kept."""
+        """How many bytes are buffered."""
         self._cut = 0
         """How many entries were looked up."""
 
     def keep(self, chunk: bytes) -> None:
-        """Keep the next bytes."""
+        """Buffer the next bytes."""
         if self.frame is None:
             self.frame = Received()
         self.frame.append(chunk)
         self.buffered += len(chunk)
 
     def cut_entries(self, entries: Sequence[PartitionResponse]) -> None:
-        """Look up the bytes of the entries that have come whole, so that the last byte has less to do."""
+        """Look up the bytes of the complete entries, so that less work is left for the last byte."""
         frame = self.frame
         while (
             frame is not None
@@ -293,7 +297,7 @@ class Kept:
             self._cut += 1
 
     def drop(self) -> None:
-        """Keep nothing any more."""
+        """Keep no bytes any more."""
         self.frame = None
         self._cut = 0
         self.buffered = 0
@@ -303,16 +307,16 @@ Send: TypeAlias = Callable[[InFlight, "FetchHandler"], None]
 
 
 class Responses(Protocol):
-    """What the fetches of one connection need to judge their responses: see `FetchResponses`."""
+    """The methods that fetches of one connection need for their responses, see `FetchResponses`."""
 
     def in_flight(self, version: int, correlation_id: bytes) -> "tuple[InFlight, FetchHandler]":
-        """Return a client's fetch in flight, and its handler without what is around it."""
+        """Return a client's fetch in flight, and its innermost handler."""
 
     def receive(self, fetching: "FetchHandler", chunk: bytes, *, last: bool) -> list[Buffer]:
-        """Take the next bytes of a fetch's response; return what the client gets of it now."""
+        """Process the next bytes of a fetch's response. Return the client's bytes that are ready now."""
 
     def end(self, fetching: "FetchHandler", request: InFlight) -> bool:
-        """Note that a response has ended; return whether the client has it."""
+        """Note the end of a response. Return whether the client has it."""
 
     def count_passed(self, size: int) -> None:
         """Count bytes of a response that passed without being fed."""
@@ -322,8 +326,8 @@ class FetchHandler(Handler):
     """A fetch of a client, and the response to it.
 
     Args:
-        responses: judges the responses of the connection, and makes the client's.
-        version: of the fetch.
+        responses: judges the broker's responses, and makes the client's.
+        version: the version of the fetch.
     """
 
     __slots__ = (
@@ -350,30 +354,31 @@ class FetchHandler(Handler):
         self.responses = responses
         self.version = version
         self.direct = True
-        """The client gets the response that is made here. False: another handler makes another one of it."""
+        """Whether the client gets the response of this handler. If not, another handler changes it."""
         self.listed = True
         """The client gets all partitions of the response."""
         self.fetch: FetchRequest | None = None
-        """The parsed request; None if it was not understood."""
+        """The parsed request. None if it was not understood."""
         self._listing: Listing | None = None
         self.rows: Rows | None = None
-        """The session's row of each entry of `listing`; None if they were not looked up."""
+        """The session's row of each entry of `listing`. None if rows were not looked up."""
         self.first = -1
-        """The session's row of the first entry of a fetch that the session's rotation knows, else -1."""
+        """The session's row of the first entry, for a fetch that only rotates the list. Otherwise -1."""
         self.through_session = False
-        """It was sent through the session: full with epoch 0, or incremental."""
+        """Whether it was sent through the session: full with epoch 0, or incremental."""
         self.session_id = 0
-        """The session that it named then, 0 for none."""
+        """The session id in that request, or 0 for none."""
         self.sent = 0
-        """Size of the frame that went to the broker."""
+        """The size of the frame to the broker."""
         self.sent_partitions = -1
-        """How many partitions that frame lists; -1: that was not looked for."""
+        """How many partitions that frame lists, or -1 if they were not counted."""
         self.attempts = 0
         """How often it was sent again."""
         self.resend: Send | None = None
-        """Sends the fetch once more, when the current response, which the client does not get, has ended."""
+        """Sends the fetch once more when the current response has ended. The client does not get the
+        current response."""
         self.response: Walked | Kept = Walked()
-        """The response that is coming in."""
+        """The response that is arriving."""
 
     def __repr__(self) -> str:
         return f"<FetchHandler {type(self.response).__name__} received={self.response.received}>"
@@ -381,7 +386,7 @@ class FetchHandler(Handler):
     # The request
 
     def ask(self, fetch: FetchRequest) -> None:
-        """Note what the client asks for."""
+        """Note the client's parsed request."""
         self.fetch = fetch
         self.wait = max(fetch.max_wait_ms, 0) / 1e3
 
@@ -394,7 +399,7 @@ class FetchHandler(Handler):
 
     @property
     def listing(self) -> Listing | None:
-        """What a plain consumer's fetch lists, as the session has it (v4 to v6 as v7)."""
+        """The partitions of a plain consumer's fetch, in the session's format (v4 to v6 as v7)."""
         if self._listing is None and self.fetch is not None and self.fetch.listing is not None:
             self._listing = raise_listing(self.fetch.listing)
         return self._listing
@@ -402,13 +407,13 @@ class FetchHandler(Handler):
     def sends(
         self, response: Walked | Kept, frame: bytes, partitions: int, *, session_id: int | None = None
     ) -> None:
-        """Note what is sent to the broker.
+        """Note the request that is sent to the broker.
 
         Args:
-            response: takes the response.
+            response: collects the response.
             frame: the whole frame.
-            partitions: how many it lists.
-            session_id: the session that it names, 0 for a new one; None: it goes without.
+            partitions: how many partitions it lists.
+            session_id: the session in the request, 0 for a new one, or None without a session.
         """
         self.response = response
         self.through_session = session_id is not None
@@ -419,12 +424,12 @@ class FetchHandler(Handler):
     # The response
 
     @property
-    def buffered(self) -> int:  # type: ignore[override]  # what the response keeps
-        """Bytes of the response that are kept."""
+    def buffered(self) -> int:  # type: ignore[override]  # of the response
+        """The buffered bytes of the response."""
         return self.response.buffered
 
     def feed(self, chunk: bytes, *, last: bool) -> list[Buffer]:
-        """Return what the client gets of the response now."""
+        """Return the client's bytes that are ready now."""
         return self.responses.receive(self, chunk, last=last)
 
     def end(self, request: InFlight) -> bool:
@@ -432,7 +437,7 @@ class FetchHandler(Handler):
         return self.responses.end(self, request)
 
     def passes(self, size: int) -> bool:
-        """Let bytes of records pass, and of what is not understood."""
+        """Let bytes pass if they are records, or not understood."""
         response = self.response
         if isinstance(response, Kept) or response.chunks or response.walk is None or not response.forwarded:
             return False
@@ -446,11 +451,11 @@ class FetchHandler(Handler):
 
 
 class Around(Handler):
-    """A handler that changes what another one makes of the response to a fetch.
+    """A handler that changes the result of another handler for the response to a fetch.
 
     Args:
-        inner: the other one.
-        fetching: the fetch; the innermost handler.
+        inner: the other handler.
+        fetching: the fetch, which is the innermost handler.
     """
 
     __slots__ = ("_fetching", "_inner")
@@ -460,21 +465,21 @@ class Around(Handler):
         self._fetching = fetching
 
     @property
-    def wait(self) -> float:  # type: ignore[override]  # what the innermost one has
-        """How many seconds the fetch lets the broker wait."""
+    def wait(self) -> float:  # type: ignore[override]  # of the innermost handler
+        """How long the fetch lets the broker wait, in seconds."""
         return self._fetching.wait
 
     @property
-    def fetch(self) -> FetchRequest | None:  # type: ignore[override]  # what the innermost one has
-        """The fetch, as it is sent."""
+    def fetch(self) -> FetchRequest | None:  # type: ignore[override]  # of the innermost handler
+        """The fetch in the form that is sent."""
         return self._fetching.fetch
 
     @property
-    def buffered(self) -> int:  # type: ignore[override]  # what all of them keep
-        """Bytes of the response that are kept."""
+    def buffered(self) -> int:  # type: ignore[override]  # of all handlers
+        """The buffered bytes of the response."""
         return self._inner.buffered + self._kept
 
     @property
     def _kept(self) -> int:
-        """Bytes that this one keeps."""
+        """The bytes that this handler buffers itself."""
         raise NotImplementedError

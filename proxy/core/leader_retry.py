@@ -51,46 +51,47 @@ from proxy.protocol.produce import (
 )
 
 AGAIN_SECONDS: Final = 0.025
-"""After so long a broker is asked again that does not know yet who leads; then after twice that, and on."""
+"""If a broker does not know the new leader yet, it is asked again after this time. The time doubles with
+each attempt."""
 QUIET_SECONDS: Final = 1.0
-"""A client that has sent nothing on a connection for so long is taken to have nothing to do there."""
+"""If a client has sent nothing on a connection for this time, it counts as idle there."""
 _MAX_KNOWN: Final = 1 << 15
 _BATCH_BYTES: Final = 600
-"""What is kept of a batch, beside the bytes of its entry."""
+"""The memory for a batch, in addition to the bytes of its entry."""
 _FETCH: Final = int(ApiKey.FETCH)
 _REQUEST_SECONDS: Final = 1e-3
-"""A broker takes about so long for a request that need not wait, on the safe side."""
+"""A safe estimate of the time that a broker needs for a request without waiting."""
 _ASKED_OF_SIBLINGS: Final = (ApiKey.FETCH, ApiKey.PRODUCE, ApiKey.OFFSET_FOR_LEADER_EPOCH)
 _PARKED: Final = (ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP)
-"""Brokers answer these when other members have come, which may take minutes."""
+"""Brokers answer these when other members have joined, which may take minutes."""
 
 
 @dataclass(slots=True, eq=False)
 class _Held:
-    """A response that waits for what new leaders say."""
+    """A response that waits for answers of new leaders."""
 
     request: InFlight
     handler: "FollowFetch | FollowProduce"
     repeat: Repeat
     deadline: float
     ask_at: float | None = None
-    """When the broker is asked again who leads."""
+    """When to ask the broker again for the new leader."""
     again: float = AGAIN_SECONDS
-    """How long after its answer that will be."""
+    """How long after its answer the broker is asked again."""
     waits: int = 0
-    """Responses to requests of the gateway's own that are to come."""
+    """The number of the gateway's own requests without a response."""
     paced_until: float = 0.0
-    """A client that gets no records is answered no earlier: it would ask again at once."""
+    """A client without records is answered no earlier, because it would ask again at once."""
     timed_until: float = 0.0
-    """For when a timer was started because of that."""
+    """The time for which a timer was started because of that."""
     legs: dict[int, list[Failed]] = field(default_factory=dict)
-    """By the leader that is asked now: what it is to be asked when it has answered."""
+    """By the leader that is being asked: the partitions to ask it for after its answer."""
     done: bool = False
 
 
 @dataclass(slots=True, eq=False)
 class _Leg:
-    """What one new leader is asked."""
+    """The request to one new leader."""
 
     held: _Held
     leader_id: int
@@ -99,12 +100,12 @@ class _Leg:
 
 
 class FollowFetch(Around):
-    """Keeps a small response to a fetch, and holds it if it has errors of partitions whose leader has moved.
+    """Buffers a small fetch response, and holds it back if it has errors because of a moved leader.
 
     Args:
-        retry: that of the connection.
+        retry: the `LeaderRetry` of the connection.
         inner: makes the response.
-        fetching: the fetch; the innermost handler.
+        fetching: the fetch, which is the innermost handler.
     """
 
     __slots__ = ("_pieces", "_retry", "_size", "held")
@@ -113,17 +114,17 @@ class FollowFetch(Around):
         super().__init__(inner, fetching)
         self._retry = retry
         self._pieces: list[Buffer] = []
-        """What the client is to get, until it is known whether it is held."""
+        """The client's bytes, until it is known whether the response is held back."""
         self._size = 0
         self.held = False
-        """The response is whole, and waits for what a new leader says."""
+        """The response is complete, and waits for the answer of a new leader."""
 
     @property
     def _kept(self) -> int:
         return self._size
 
     def feed(self, chunk: bytes, *, last: bool) -> list[Buffer]:
-        """Return what the client gets now."""
+        """Return the client's bytes that are ready now."""
         pieces = self._inner.feed(chunk, last=last)
         if not last:
             if not pieces or not self._fetching.direct or self._retry.is_large:
@@ -145,11 +146,11 @@ class FollowFetch(Around):
 
 
 class FollowProduce(Handler):
-    """Keeps the response to an idempotent produce, and holds it if leaders have moved.
+    """Buffers the response to an idempotent produce, and holds it back if leaders have moved.
 
     Args:
-        retry: that of the connection.
-        produced: what the request has.
+        retry: the `LeaderRetry` of the connection.
+        produced: the parsed request.
     """
 
     __slots__ = ("_chunks", "_retry", "buffered", "forwards", "held", "produced")
@@ -161,10 +162,10 @@ class FollowProduce(Handler):
         self.buffered = 0
         self.forwards = False
         self.held = False
-        """The response is whole, and waits for what a new leader says."""
+        """The response is complete, and waits for the answer of a new leader."""
 
     def feed(self, chunk: bytes, *, last: bool) -> list[Buffer]:
-        """Return what the client gets now."""
+        """Return the client's bytes that are ready now."""
         if not self.forwards and self._retry.is_large:
             self.forwards = True
             self._retry.leave(self.produced)
@@ -192,20 +193,20 @@ def _nothing(*_: object) -> None:
 
 
 def _kept_of(produced: Produced) -> int:
-    """Return how many bytes are kept of a produce request: it, its entries once more, and what they say."""
+    """Return the memory for a produce request: the request, a copy of its entries, and their parsed form."""
     return 2 * len(produced.frame) + _BATCH_BYTES * len(produced.batches)
 
 
 class LeaderRetry(Stage):
-    """Follows the leaders for one connection, and serves as its client's connection for others.
+    """Follows leaders for one connection. It also sends retries of the same client's other connections.
 
     Args:
-        state: that of the connection.
+        state: the state of the connection.
         siblings: the connections of all clients.
-        host: the client's.
-        node_id: the broker; None: it is not known which one that is.
-        settle: has the core do what follows from a response that is due.
-        resume: has the core take the request again that waits.
+        host: the client's host.
+        node_id: the broker's id, or None if unknown.
+        settle: makes the core process a response that is due.
+        resume: makes the core process the waiting request again.
     """
 
     __slots__ = (
@@ -249,29 +250,31 @@ class LeaderRetry(Stage):
         self._resume = resume
         self._order = siblings.order
         self._produced: Produced | None = None
-        """The produce that the client sends now, if a part of it may be repeated."""
+        """The produce that the client is sending, if a part of it may be retried."""
         self._kept = 0
-        """Bytes of produce requests that are not answered."""
+        """Bytes of produce requests without a response."""
         self._over = False
-        """The connection is about to end: nothing is held any more."""
+        """The connection is about to end, so no response is held back any more."""
         self._waits_since: float | None = None
-        """When a produce came that waits for others of its lanes, in seconds."""
+        """When the waiting produce arrived, in seconds. None if none waits."""
         self._behind: deque[_Held] = deque()
-        """Produce responses with errors that came while one was held: batches follow in their order."""
+        """Produce responses with errors that arrived while one was held back. Batches are retried in their
+        order."""
         self._authentication = Authentication()
         self._held: list[_Held] = []
         self._known: dict[Place, tuple[int, Leader]] = {}
-        """The epoch that the client sends, and the leader that was followed with it. While that one leads in
-        that epoch, it is asked at once: what was proven once stays so, for a leader truncates nothing."""
+        """The epoch that the client sends, and the leader that was followed with it. While this leader has
+        that epoch, it is asked at once. Its proof stays valid, because a leader does not truncate its log."""
         self._wake: Callable[[], None] = _nothing
         self._alarm: Callable[[float], None] = _nothing
         self._listed: ClientIdentity | None = None
-        """Whose connection others find this one as."""
+        """The identity under which other connections find this one."""
         self._sent, self._sent_at = 0, 0.0
-        """How many bytes the client had sent when that was last looked at, and since when it is known."""
+        """How many bytes the client had sent at the last look, and since when the number has been the
+        same."""
 
     def attach(self, wake: Callable[[], None], alarm: Callable[[float], None]) -> None:
-        """Attach the I/O shell: see `Connection.attach`."""
+        """Attach the I/O shell, see `Connection.attach`."""
         self._wake, self._alarm = wake, alarm
 
     def __repr__(self) -> str:
@@ -280,7 +283,7 @@ class LeaderRetry(Stage):
     # As a sibling
 
     def identity(self) -> ClientIdentity | None:
-        """Return whose connection it is; None if that is not known, or requests can't be sent now."""
+        """Return the client's identity. None if it is unknown, or requests can't be sent now."""
         state = self._state
         usable = (
             state.phase is Phase.OPEN
@@ -292,7 +295,7 @@ class LeaderRetry(Stage):
 
     @property
     def _who(self) -> ClientIdentity | None:
-        """Whose connection it is."""
+        """The client's identity."""
         host, client_id, as_whom = self.client
         if not (self._authentication.done and client_id) or as_whom is None:
             return None
@@ -300,16 +303,16 @@ class LeaderRetry(Stage):
 
     @property
     def client(self) -> tuple[str, str, bytes | None]:
-        """Whose connection it is said to be, proven or not."""
+        """The client's claimed identity, proven or not."""
         return self._host, self._state.client_id, self._authentication.as_whom
 
     def wait_left(self, now: float) -> float:
         """Return how long a request sent now could be blocked behind earlier ones, in seconds.
 
-        It is `inf` if the request must not be sent.
+        Return `inf` if the request must not be sent.
 
-        A broker handles the requests of a connection one by one (fetch-semantics, trap 16). So one repeat at
-        a time is all that a connection gets, from however many clients with the same name.
+        A broker handles the requests of a connection one by one (fetch-semantics, trap 16). So a connection
+        gets only one retry at a time, even if many clients have the same name.
         """
         expected = self._state.responses.expected
         free_at = 0.0
@@ -322,7 +325,7 @@ class LeaderRetry(Stage):
         return max(free_at - now, 0.0) + len(expected) * _REQUEST_SECONDS
 
     def quiet(self, now: float) -> bool:
-        """Whether the client has sent nothing for `QUIET_SECONDS`, as far as it was looked at."""
+        """Whether the client has sent nothing for `QUIET_SECONDS`, as far as this was observed."""
         self._state.plans.count()
         sent = self._state.tally.client.bytes_in
         if sent != self._sent:
@@ -330,7 +333,7 @@ class LeaderRetry(Stage):
         return now - self._sent_at >= QUIET_SECONDS
 
     def ask(self, frame: bytes, take: TakeReply, now: float, *, partitions: int = NOT_COUNTED) -> None:
-        """Send a request of the gateway's own."""
+        """Send one of the gateway's own requests."""
         self._state.now = now
         broker, api_key = self._state.tally.broker, int.from_bytes(frame[API_KEY])
         if api_key == _FETCH:
@@ -343,7 +346,7 @@ class LeaderRetry(Stage):
         self._wake()
 
     def count(self, partitions: int, record_bytes: int) -> None:
-        """Count what came for a fetch of the gateway's own."""
+        """Count the response to the gateway's own fetch."""
         broker = self._state.tally.broker
         broker.partitions_answered += partitions
         broker.fetch_record_bytes += record_bytes
@@ -351,7 +354,7 @@ class LeaderRetry(Stage):
     # What the client asks
 
     def on_request(self, data: bytes, size: int, api_key: int, version: int) -> bytes | None:
-        """Have a produce wait for others of its producer, and see who authenticates."""
+        """Let a produce wait for others of its producer, and observe authentication."""
         state, requests = self._state, self._state.from_client
         if not state.client_id:
             with suppress(ProtocolError):  # not all clients send ApiVersions on each connection
@@ -374,7 +377,7 @@ class LeaderRetry(Stage):
         return data
 
     def around(self, request: InFlight) -> Handler:
-        """Keep a produce request until it is answered, if there is room."""
+        """Keep a produce request until it is answered, if there is memory for it."""
         produced, self._produced = self._produced, None
         if produced is None:
             return request.handler
@@ -386,7 +389,7 @@ class LeaderRetry(Stage):
         return FollowProduce(self, produced)
 
     def around_fetch(self, request: InFlight, fetching: FetchHandler) -> Handler:
-        """Return the handler of a fetch: KIP-951 tells clients of later versions where leaders are."""
+        """Return the handler of a fetch. Clients of later versions learn new leaders by KIP-951."""
         if request.version >= HINTS_VERSION:
             return request.handler
         return FollowFetch(self, request.handler, fetching)
@@ -400,19 +403,19 @@ class LeaderRetry(Stage):
         self._authentication.asked(api_key)
 
     def on_answered(self, api_key: int) -> None:
-        """Note that a response is whole."""
+        """Note that a response is complete."""
         self._authentication.answered(api_key)
         if self._listed is None and self._authentication.done:
             self._list(self._who)
 
     def _authenticates(self, frame: bytes) -> None:
-        """Note a request of SASL; b"" if it was not kept."""
+        """Note a SASL request. It is b"" if it was not kept."""
         self._state.plans.forget()  # what comes next is to be seen
         self._authentication.authenticates(frame)
         self._list(None)
 
     def _list(self, who: ClientIdentity | None) -> None:
-        """Have others find this connection as somebody's; None: as nobody's."""
+        """List this connection under an identity, or under none."""
         if self._node_id is None:
             return
         if self._listed is not None:
@@ -424,11 +427,14 @@ class LeaderRetry(Stage):
             self._sent, self._sent_at = self._state.tally.client.bytes_in, self._state.now
 
     def _takes(self, version: int) -> bool:
-        """Whether produce requests of a version are looked into."""
+        """Return whether produce requests of a version are read."""
         return self._siblings.produces and FIRST_FOLLOWED <= version <= LAST_FOLLOWED
 
     def _enter(self, produced: Produced) -> bool:
-        """Note that a produce request comes; return False if it has to wait for others, at most a second."""
+        """Note the start of a produce request.
+
+        Return False if it has to wait for others, for at most a second.
+        """
         now = self._state.now
         forced = self._waits_since is not None and now >= self._waits_since + MAX_SECONDS
         if self._order.enter(produced, self, forced=forced):
@@ -440,7 +446,7 @@ class LeaderRetry(Stage):
         return False
 
     def leave(self, produced: Produced) -> None:
-        """Note that nothing of a produce request is in flight any more."""
+        """Note that no part of a produce request is in flight any more."""
         self._release(_kept_of(produced))
         self._order.leave(produced, self)
 
@@ -449,7 +455,7 @@ class LeaderRetry(Stage):
         self._state.request_budget.release(size)
 
     def go_on(self) -> None:
-        """Take the produce again that waits."""
+        """Process the waiting produce again."""
         self._resume()
         self._wake()
 
@@ -457,16 +463,18 @@ class LeaderRetry(Stage):
 
     @property
     def _answered_now(self) -> InFlight:
-        """The request whose response is coming in."""
+        """The request whose response is arriving."""
         return self._state.responses.expected[0]
 
     @property
     def is_large(self) -> bool:
-        """Whether the response that is coming in is too large to be kept."""
+        """Return whether the arriving response is too large to be buffered."""
         return self._state.response_size > MAX_BYTES
 
     def receive(self, handler: FollowFetch, fetching: FetchHandler, pieces: list[Buffer]) -> list[Buffer]:
-        """Take a fetch's response as the client is to get it; return what the client gets now.
+        """Process a fetch's response in the form for the client.
+
+        Return the client's bytes that are ready now.
 
         Args:
             handler: the handler of the fetch.
@@ -494,7 +502,7 @@ class LeaderRetry(Stage):
         return self._begin(_Held(self._answered_now, handler, repeat, self._state.now + repeat.seconds))
 
     def receive_produced(self, handler: FollowProduce, frame: bytes) -> list[Buffer]:
-        """Take the response to an idempotent produce; return what the client gets now."""
+        """Process the response to an idempotent produce. Return the client's bytes that are ready now."""
         produced = handler.produced
         told: dict[Place, ProducedEntry] = {}
         with suppress(ProtocolError):
@@ -520,7 +528,7 @@ class LeaderRetry(Stage):
         return any(held.repeat.name == ProduceRepeat.name for held in self._held)
 
     def _begin(self, held: _Held) -> list[Buffer]:
-        """Hold a response with errors; return it if nothing can be done."""
+        """Hold back a response with errors. Return it if nothing can be done."""
         repeat, now = held.repeat, self._state.now
         if left := repeat.choose(self._known):
             self._state.tally.leaders_not_followed[NotFollowed.NOT_NEXT] += left
@@ -552,7 +560,7 @@ class LeaderRetry(Stage):
     # Who leads
 
     def _ask_leaders(self, held: _Held) -> None:
-        """Ask the broker that said that it does not lead who does."""
+        """Ask the former leader for the new one."""
         repeat = held.repeat
         topics = dict.fromkeys(each.place[0] for each in repeat.failed.values() if each.leader is None)
         frame = metadata_request(CORRELATION_ID, repeat.client_id, topics, by_id=repeat.by_id)
@@ -591,7 +599,7 @@ class LeaderRetry(Stage):
     # What the new leader says
 
     def _go(self, held: _Held, failed: Iterable[Failed], now: float) -> None:
-        """Ask the leaders of some partitions: first for a proof of the position, where one is needed."""
+        """Ask the leaders of some partitions. If needed, first request a proof of the position."""
         by_leader: dict[int, list[Failed]] = {}
         for each in failed:
             if each.leader is not None:
@@ -620,7 +628,7 @@ class LeaderRetry(Stage):
                 self._ask_epochs(leg, now)
 
     def _done(self, leg: _Leg, now: float) -> None:
-        """Ask a new leader what could not be asked with the rest; send the response if nothing is to come."""
+        """Send a new leader the requests that had to wait. If no answer is missing, send the response."""
         held = leg.held
         if more := held.legs.pop(leg.leader_id):
             self._go(held, more, now)
@@ -661,12 +669,12 @@ class LeaderRetry(Stage):
         self._done(leg, now)
 
     def _repeat(self, leg: _Leg, now: float, left: float) -> None:
-        """Send a new leader what the old one refused.
+        """Send a new leader the part that the old one refused.
 
         Args:
-            leg: that.
+            leg: that part.
             now: the time.
-            left: how long it may have to wait there.
+            left: how long the request may have to wait there.
         """
         held = leg.held
         wait = held.repeat.wait(held.deadline - now - left)
@@ -704,13 +712,13 @@ class LeaderRetry(Stage):
     # The end
 
     def _give_up(self, failed: Iterable[Failed], why: NotFollowed) -> None:
-        """Leave partitions with their errors."""
+        """Leave the errors of partitions as they are."""
         for each in failed:
             each.why = why
             self._known.pop(each.place, None)
 
     def _go_on(self, held: _Held, now: float) -> None:
-        """Send a response if nothing is to come for it."""
+        """Send a response if no answer is missing."""
         if held.waits or held.ask_at is not None:
             return
         nothing = all(each.entry and not each.record_bytes for each in held.repeat.failed.values())
@@ -721,7 +729,7 @@ class LeaderRetry(Stage):
             self._alarm(held.paced_until)
 
     def _end(self, held: _Held) -> None:
-        """Send a response as far as it was mended."""
+        """Send a response with all results so far."""
         held.done = True
         request, state = held.request, self._state
         self._held.remove(held)
@@ -734,7 +742,7 @@ class LeaderRetry(Stage):
         self._wake()
 
     def _next_produced(self) -> None:
-        """Take the next produce response that has waited for its turn."""
+        """Process the next produce response that has waited for its turn."""
         responses = self._state.responses
         while self._behind and not self._holds_produce:
             held = self._behind.popleft()
@@ -745,7 +753,7 @@ class LeaderRetry(Stage):
                 self._state.to_client += responses.in_turn(request, pieces) + responses.ended(request)
 
     def _settled(self, held: _Held) -> bytes:
-        """Return a response as the client is to get it, and count what became of it."""
+        """Return a response in the form for the client, and count its results."""
         repeat, tally = held.repeat, self._state.tally
         repeat.settle()
         for each in repeat.failed.values():
@@ -762,7 +770,7 @@ class LeaderRetry(Stage):
         return frame
 
     def tick(self, now: float) -> None:
-        """Do what is due: ask again, or send a response that was held long enough."""
+        """Do the work that is due: ask again, or send a response whose hold is over."""
         self._state.now = now
         if self._waits_since is not None and now >= self._waits_since + MAX_SECONDS:
             self.go_on()
@@ -778,13 +786,13 @@ class LeaderRetry(Stage):
                 self._ask_leaders(held)
 
     def release(self) -> None:
-        """Send all responses that are held as they came: the connection is about to end."""
+        """Send all held responses unchanged, because the connection is about to end."""
         self._over = True
         for held in self._held.copy():
             self._end(held)
 
     def lose(self) -> None:
-        """Note that the broker answers no more: what others have asked on this connection is lost."""
+        """Note that the broker answers no more. Retries of other connections on this one are lost."""
         for request in list(self._state.responses.expected):
             request.handler.lose(self._state.now)
 

@@ -67,7 +67,10 @@ class MaxFetchBytes(Stage):
         return sent
 
     def _takes_limits(self, frame: bytes) -> bool:
-        """Whether the broker is known to take v3: from 0.10.1 on. If nothing is known, ask it."""
+        """Return whether the broker is known to support v3 (0.10.1 and later).
+
+        If nothing is known, ask it.
+        """
         features = self._fetches.eligibility.known
         if features is None:
             self._fetches.probe(frame)

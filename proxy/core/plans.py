@@ -1,11 +1,11 @@
-"""Plans: what became of a frame and of the response to it, kept for frames like it. Sans-IO.
+"""Plans: how a frame and its response were handled, kept for similar frames. Sans-IO.
 
-Most of what a client sends it has sent before: a produce, a heartbeat, a fetch of one partition. Whoever
-handles such a frame makes a `Plan` of it. The fast path (`proxy.core.fast_path`) asks the plans first. A
-frame that matches goes to the broker at once. Its request is in flight as every other one, with the plan as
-its handler. A response that does not match is for the rest of the core: `Plan.begin` makes its handler.
+Clients mostly repeat their requests: a produce, a heartbeat, a fetch of one partition. The code that handles
+such a frame makes a `Plan` from it. The fast path (`proxy.core.fast_path`) asks the plans first. A frame that
+matches goes to the broker at once. Its request is in flight like every other one, with the plan as its
+handler. If the response does not match, the rest of the core processes it: `Plan.begin` makes its handler.
 
-Whoever changes what a plan assumes drops it: `Plans.forget_fetch` and `Plans.forget`.
+Code that changes an assumption of a plan must drop the plan (`Plans.forget_fetch`, `Plans.forget`).
 """
 
 from collections.abc import Iterable
@@ -35,25 +35,26 @@ from proxy.session.rotation import Rotation
 from proxy.session.state import SessionState
 
 MAX_PLANS: Final = 16
-"""A client uses a few kinds of requests; after so many the plans are made anew."""
+"""The limit of plans. Clients use few kinds of requests. Above the limit, all plans are dropped."""
 MAX_PREFIX: Final = 256
-"""Bytes of a header that are worth keeping. Tags of a header may have any length."""
+"""The limit of header bytes in a template. Tags of a header may have any length."""
 MAX_KEPT: Final = 2 * MAX_AROUND + 512
-"""Bytes that are kept of a fetch. A client with sessions of its own may forget topics at any length."""
+"""The limit of bytes of a kept fetch. The forgotten topics of a client with sessions have any length."""
 ENTRY_HEAD: Final = 512
-"""More bytes than stand before the records of a response of one entry: a topic's name has at most 249."""
+"""More bytes than there are before the records in a response of one entry. A topic's name has at most 249."""
 _MAX_COMPARED: Final = 512
-"""A larger frame has many entries, and is seldom like another one."""
+"""A larger frame has many entries, and seldom matches another one."""
 _KIND_BYTES: Final = REQUEST_CORRELATION_ID.start
 """Length, API key and version of a request."""
 _PLAIN: Final = (Reason.ONE_PARTITION, Reason.SESSIONS_OFF)
-"""Reasons to forward a fetch that hold for the next one like it, unless the switch for sessions is turned."""
+"""Reasons to forward a fetch that stay valid for the next matching one, unless the switch for sessions
+changes."""
 _NO_ABORTED: Final = {True: (b"\0", b"\1"), False: (b"\xff\xff\xff\xff", b"\0\0\0\0")}
-"""By whether a layout is flexible: null, and none."""
+"""Null and empty aborted_transactions, by whether a layout is flexible."""
 
 
 class Template:
-    """A frame, and fields of fixed size in which other frames of the template may differ from it.
+    """A frame. Other frames match it if they differ only in the given fixed-size fields.
 
     Args:
         frame: the frame.
@@ -71,19 +72,19 @@ class Template:
         self._value = int.from_bytes(frame) & self._mask
 
     def matches(self, frame: bytes) -> bool:
-        """Whether a frame is one of the template."""
+        """Whether a frame matches."""
         return len(frame) == self._size and int.from_bytes(frame) & self._mask == self._value
 
 
 class FetchTemplate:
-    """A client's fetch whose entries stand in one place. Others differ in correlation id and entries alone.
+    """A client's fetch with contiguous entries. Others match if only correlation id and entries differ.
 
-    With hundreds of connections, or with fetches of a thousand partitions, a few comparisons in place of
-    parsing save the gateway most of its work.
+    With hundreds of connections, or with fetches of a thousand partitions, comparing instead of parsing
+    saves most of the work.
 
     Args:
         request: the fetch.
-        block: where its entries stand.
+        block: the span of its entries.
     """
 
     __slots__ = ("_after", "_before", "_block", "_kind", "_sent", "changes", "request", "size")
@@ -93,23 +94,23 @@ class FetchTemplate:
         self.request = request.with_frame(b"")
         """The fetch without its frame."""
         self.size = len(frame)
-        """Bytes of its frame."""
+        """The size of its frame in bytes."""
         self._block = block
         self._sent = self._kind, self._before, self._after = _around(frame, block)
-        """Like the three, of the fetch as it was sent."""
+        """Kind, and bytes before and after the entries, of the fetch as sent."""
         self.changes = False
-        """Stages changed the fetch before it was sent."""
+        """Whether stages changed the fetch before it was sent."""
 
     @classmethod
     def of(cls, request: FetchRequest) -> Self | None:
-        """Return the template of a fetch; None if its entries stand in several places, or it is too large."""
+        """Return the template of a fetch, or None if it is too large or its entries are not contiguous."""
         block = request.block
         if block is None or len(request.frame) - (block[1] - block[0]) > MAX_KEPT:
             return None
         return cls(request, block)
 
     def surrounds(self, frame: bytes) -> bool:
-        """Whether a frame is like the fetch around its entries. These are not looked at."""
+        """Whether a frame equals the fetch around its entries. The entries are not compared."""
         return (
             len(frame) == self.size
             and frame.startswith(self._kind)
@@ -118,22 +119,22 @@ class FetchTemplate:
         )
 
     def note_sent(self, sent: FetchRequest) -> None:
-        """Note what stages made of the fetch. Its entries must be the same, at the same offset."""
+        """Note the fetch as stages changed it. Its entries must be the same, at the same offset."""
         around = _around(sent.frame, self._block)
         if around != self._sent:
             self._sent = around
             self.changes = around != (self._kind, self._before, self._after)
-            # A `Rotation` knows its fetches by their topics, and would send what is around the old ones.
+            # A `Rotation` recognises fetches by their topics, and would send the old bytes around them.
             self.request.topics = sent.topics = copy(self.request.topics)
 
     def as_sent(self, frame: bytes) -> bytes:
-        """Return a fetch that is like this one around its entries, changed as stages changed this one."""
+        """Return a matching fetch with the same changes as the stages made to this one."""
         kind, before, after = self._sent
         entries = frame[REQUEST_START_BYTES + len(self._before) : self.size - len(self._after)]
         return b"".join((kind, frame[REQUEST_CORRELATION_ID], before, entries, after))
 
     def read(self, frame: bytes) -> FetchRequest | None:
-        """Return the fetch that a frame is; None if it has to be parsed."""
+        """Return a frame as a fetch, or None if it has to be parsed."""
         if not self.surrounds(frame):
             return None
         layout = self.request.layout
@@ -145,12 +146,12 @@ class FetchTemplate:
 
 
 class EntryTemplate:
-    """A fetch response of one entry. Others differ in its offsets and its records.
+    """A fetch response with one entry. Others match if only offsets and records differ.
 
     Args:
-        layout: that of the version.
+        layout: the layout of the version.
         frame: such a response, up to its records at least.
-        at: where the entry stands in it.
+        at: the offset of the entry in it.
     """
 
     __slots__ = ("_at", "_end", "_ends_at", "_flexible", "_head", "_records_at", "_tail", "version")
@@ -168,12 +169,12 @@ class EntryTemplate:
 
     @classmethod
     def of(cls, request: FetchRequest, frame: bytes, walk: FetchResponseWalk) -> Self | None:
-        """Return the template of a response; None without an entry, or if its shape may change.
+        """Return the template of a response, or None if it has no entry or its shape may change.
 
         Args:
             request: the fetch.
             frame: the whole response to it, or its first `ENTRY_HEAD` bytes.
-            walk: the walk over that.
+            walk: the walk over these bytes.
         """
         layout = request.layout
         if walk.partitions != 1 or walk.tags or not request.topics.keys:
@@ -188,7 +189,7 @@ class EntryTemplate:
         return cls(layout, frame, at)
 
     def records(self, frame: bytes) -> int:
-        """Return how many bytes of records a response has, -1 if it is none of the template."""
+        """Return how many bytes of records a response has, or -1 if it does not match."""
         if not frame.startswith(self._head, RESPONSE_START_BYTES) or not frame.startswith(
             self._end, self._ends_at
         ):
@@ -209,21 +210,21 @@ class EntryTemplate:
         return size if at + size + len(self._tail) == len(frame) and frame.endswith(self._tail) else -1
 
     def entry(self, frame: bytes) -> bytes:
-        """Return the entry of a response of the template."""
+        """Return the entry of a matching response."""
         # The empty tags of the topic element and of the body follow it.
         return frame[self._at : len(frame) - 2] if self._flexible else frame[self._at :]
 
 
 class Plan(Handler):
-    """A request that goes to the broker as it came, as its response goes to the client.
+    """A request that is forwarded unchanged, as is its response.
 
-    It is the handler of all requests that match it, until their responses begin.
+    The plan is the handler of all matching requests, until their responses begin.
 
     Args:
-        request: a request that was handled so.
-        prefix: the bytes behind its correlation id that decided it.
-        answered: a response will come.
-        plans: those of the connection.
+        request: a request that was handled like this.
+        prefix: the bytes after its correlation id that decided this.
+        answered: whether the broker sends a response.
+        plans: the plans of the connection.
     """
 
     __slots__ = (
@@ -244,26 +245,26 @@ class Plan(Handler):
 
     def __init__(self, request: InFlight, prefix: bytes, *, answered: bool, plans: "Plans") -> None:
         self.live = True
-        """What it assumes holds."""
+        """Whether its assumptions still hold."""
         self.spare = None
         self.api_key, self.version = request.api_key, request.version
         self.prefix = prefix
         self.answered = answered
         self.response: Template | None = None
-        """If the handler does not forward every response: those that go to the client as they came."""
+        """If the handler does not forward every response, the template of those to forward unchanged."""
         self.wait = request.handler.wait
         self._handler = request.handler
         self._rewrites = not request.handler.forwards
         self._timed = request.api_key not in NO_RESPONSE_TIME
-        """Its response shows how fast the broker is."""
+        """Whether its response time shows how fast the broker is."""
         self._plans = plans
 
     def begin(self, _request: InFlight) -> Handler:
-        """Return such a handler as the plan was made of."""
+        """Return a new handler like that of the plan's first request."""
         return self._handler.fresh()
 
     def recall(self, frame: bytes, seconds: float) -> bytes | None:
-        """Return a response that goes to the client as it came."""
+        """Return a response if it can be forwarded unchanged."""
         if not self.live:
             return None
         if self._rewrites and (self.response is None or not self.response.matches(frame)):
@@ -276,16 +277,16 @@ class Plan(Handler):
 
 
 class FetchPlan(Handler):
-    """A fetch that is forwarded. The next ones differ in the fields of their entries.
+    """A forwarded fetch. Later ones match if they differ only in the fields of their entries.
 
     Args:
-        plans: those of the connection.
-        template: of the client's fetches.
-        request: such a fetch as the client sent it.
-        sent: the same as it was sent.
-        reason: why it is forwarded.
-        eligibility: is told that a response was small.
-        responses: makes the responses that this does not.
+        plans: the plans of the connection.
+        template: the template of the client's fetches.
+        request: such a fetch, as the client sent it.
+        sent: the same fetch, as sent to the broker.
+        reason: the reason why it is forwarded.
+        eligibility: notes that a response was small.
+        responses: makes the responses that do not match the plan.
     """
 
     __slots__ = (
@@ -333,7 +334,7 @@ class FetchPlan(Handler):
         correlation_id = REQUEST_CORRELATION_ID.start, REQUEST_CORRELATION_ID.stop
         self._template = Template(frame, [correlation_id, *entries])
         self._asked = self._received = self._partitions = self._record_bytes = 0
-        """Fetches that are not in the tally yet; bytes, partitions and record bytes of such responses."""
+        """Not in the tally yet: fetches, and bytes, partitions and record bytes of responses."""
 
     def _assume(
         self,
@@ -343,16 +344,16 @@ class FetchPlan(Handler):
         eligibility: Eligibility,
         responses: Responses,
     ) -> None:
-        """Note what the plan assumes: the switches for sessions stand as they do now."""
+        """Note the assumptions of the plan: the session switches keep their present values."""
         self.live = True
-        """What it assumes holds, but for the switches."""
+        """Whether its assumptions still hold, except for the switches."""
         self.spare = None
         self._fetches, self._size = template, template.size
         self.fetch: FetchRequest = sent.with_frame(b"")
-        """Such a fetch as it is sent, without its frame."""
+        """The fetch as sent to the broker, without its frame."""
         self.version = sent.layout.version
         self.partitions = sent.partitions
-        """How many the client's fetches list."""
+        """How many partitions the client's fetches list."""
         self.wait = max(sent.max_wait_ms, 0) / 1e3
         limits = plans.limits
         self._limits, self._on, self._off_for = limits, limits.on, limits.off_for
@@ -362,11 +363,11 @@ class FetchPlan(Handler):
         self._responses = responses
 
     def request(self, frame: bytes, _now: float) -> bytes | None:
-        """Return what the broker is to get of a fetch, and count it; None if the core has to look at it.
+        """Return the broker's form of a fetch, and count it. Return None if the core has to process it.
 
         Args:
-            frame: what was read, which may be anything.
-            _now: when, in seconds.
+            frame: the received bytes, which may be anything.
+            _now: the time, in seconds.
         """
         limits = self._limits
         if (
@@ -380,7 +381,7 @@ class FetchPlan(Handler):
         return None
 
     def recall(self, frame: bytes, seconds: float) -> bytes | None:
-        """Return a response that goes to the client as it came."""
+        """Return a response if it can be forwarded unchanged."""
         if not self.live:
             return None
         plans, version, size = self._plans, self.version, len(frame)
@@ -405,11 +406,11 @@ class FetchPlan(Handler):
         return made.handler
 
     def count(self, tally: Tally, meter: Meter) -> None:
-        """Add to a tally what the plan has passed since the last call.
+        """Add the exchanges since the last call to a tally.
 
         Args:
-            tally: that of the connection.
-            meter: leaves these responses out of what it measures.
+            tally: the tally of the connection.
+            meter: leaves these responses out of its measurements.
         """
         asked, received = self._asked, self._received
         if not (asked or received):
@@ -433,22 +434,22 @@ class FetchPlan(Handler):
 
 
 class SessionPlan(FetchPlan):
-    """A fetch of a session: the list turned, at most some entries moved, and one or none came.
+    """A session's fetch with a rotated list and few new offsets. The response has at most one entry.
 
-    It does what `Fetches` does with a `Rotated` fetch and with a response of at most one entry, without the
-    objects and the tables that only other cases need. It decides nothing: `Fetches` has asked `Eligibility`,
-    and `Rotation` finds and builds. `FetchResponses` makes one after such a fetch, and again or not whenever
-    the core has completed a response. So what only the core changes is asked once.
+    It treats such a fetch as `Fetches` does a `Rotated` one, without the objects and tables for other cases.
+    It decides nothing: `Fetches` has asked `Eligibility`, and `Rotation` recognises and builds the fetch.
+    After each response that the core has processed, `FetchResponses` decides whether to make a plan. So the
+    plan need not check conditions that only the core changes.
 
     Args:
-        plans: those of the connection.
-        template: of the client's fetches.
+        plans: the plans of the connection.
+        template: the template of the client's fetches.
         sent: such a fetch, as stages changed it.
         handler: the session.
         rotation: recognises these fetches, and expands their responses.
-        eligibility: says that fetches may go through it.
-        responses: makes the responses that this does not.
-        until: when the core has to see a fetch, in seconds.
+        eligibility: decides whether fetches may use the session.
+        responses: makes the responses that do not match the plan.
+        until: from this time, in seconds, the core has to process a fetch.
     """
 
     __slots__ = (
@@ -491,25 +492,25 @@ class SessionPlan(FetchPlan):
         self._rotation = rotation
         self._empty = plans.repeatable
         self._described = not rotation.table.undescribed
-        """Each row has an entry that may be used. It stays so, as long as the core takes no response."""
+        """Whether each row has a usable entry. This does not change until the core processes a response."""
         self._entry: EntryTemplate | None = None
         self._row = -1
-        """The row of the entry that responses of the template `_entry` have."""
+        """The row of the entry in responses that match `_entry`."""
         self._frame = b""
-        """The fetch whose response is to come; so are the next three."""
+        """The fetch whose response is expected. The next three belong to it."""
         self._sent = self._altered = 0
         self._first = -1
         self._asked = self._to_broker = self._requested = 0
-        """Fetches that are not in the tally yet, bytes of their deltas, and partitions in these."""
+        """Not in the tally yet: fetches, bytes of their deltas, and partitions in the deltas."""
         self._answered = self._received = self._to_client = self._news = self._record_bytes = 0
-        """Responses that are not in the tally yet, their bytes on either side, entries and record bytes."""
+        """Not in the tally yet: responses, their bytes on either side, entries and record bytes."""
 
     def expects(self, entry: EntryTemplate | None, row: int) -> None:
-        """Note what the last response with one entry looked like."""
+        """Note the last response with one entry, as a template."""
         self._entry, self._row = entry, row
 
     def request(self, frame: bytes, now: float) -> bytes | None:
-        """Return the incremental form of a client's fetch; None if the core has to look at it."""
+        """Return the incremental form of a client's fetch, or None if the core has to process it."""
         handler, rotation, limits = self._handler, self._rotation, self._limits
         if now >= self._until or handler.state is not _ESTABLISHED or handler.rotation is not rotation:
             return None
@@ -524,7 +525,7 @@ class SessionPlan(FetchPlan):
             frame = template.as_sent(frame)
         first = rotation.first(frame)
         altered = rotation.altered(frame, first) if first >= 0 else None
-        # Entries that equal the table's have no tags, as those have none.
+        # The table's entries have no tags, so equal entries have none.
         if altered is None or (altered and self._tagged and any(entry[-1] for _, entry in altered)):
             return None
         delta = rotation.delta(frame, altered, (handler.session_id, handler.epoch))
@@ -568,7 +569,7 @@ class SessionPlan(FetchPlan):
         return full
 
     def repeat(self, received: int, full: int) -> None:
-        """Do what the fast path does for a fetch and a response that are like the last ones.
+        """Process a fetch and a response like the last ones, as the fast path does.
 
         The last fetch changed nothing, and its response had no entry. The fetch may begin at another entry.
 
@@ -595,7 +596,7 @@ class SessionPlan(FetchPlan):
         return made.handler
 
     def count(self, tally: Tally, meter: Meter) -> None:
-        """As `FetchPlan.count`."""
+        """Like `FetchPlan.count`."""
         asked, answered = self._asked, self._answered
         if not (asked or answered):
             return
@@ -622,13 +623,13 @@ class SessionPlan(FetchPlan):
 
 
 class Plans:
-    """The plans of one connection, and what is known of frames that need not be parsed again.
+    """The plans of one connection, and templates of frames that need not be parsed again.
 
     Args:
         limits: the switches for sessions.
         measured: gets the response times and sizes.
-        tally: gets what plans have counted.
-        meter: leaves their fetches out of what it measures.
+        tally: gets the counts of the plans.
+        meter: leaves their fetches out of its measurements.
     """
 
     __slots__ = (
@@ -653,32 +654,32 @@ class Plans:
         self.tally = tally
         self._meter = meter
         self.on = True
-        """The fast path may ask for plans."""
+        """Whether the fast path may ask for plans."""
         self.requested = self.responded = 0
-        """Bytes of requests and responses that `Plan` has passed and that are not in the tally yet."""
+        """Bytes of requests and responses passed by `Plan`, not in the tally yet."""
         self.requests: dict[bytes, Plan] = {}
-        """By API key and version, as on the wire."""
+        """Plans by the bytes of API key and version on the wire."""
         self.fetch: FetchPlan | None = None
-        """Of the last fetch, if the next one like it has the same way."""
+        """The plan of the last fetch. None if the core has to decide the next one."""
         self.template: FetchTemplate | None = None
-        """Of the last fetch, if its entries stand in one place."""
+        """The template of the last fetch. None if its entries are not contiguous."""
         self.entry: EntryTemplate | None = None
-        """Of the last forwarded response of one entry."""
+        """The template of the last forwarded response with one entry."""
         self._response = b"", -1, 0
-        """The last small response that was forwarded, behind its correlation id, its version and how many
-        partitions it names."""
+        """The last small forwarded response: the bytes after its correlation id, its version, and its number
+        of partitions."""
         self._empty: tuple[bytes, FetchResponseWalk] | None = None
         """The session's last response without a partition, and the walk over it."""
 
     # Requests
 
     def learn(self, request: InFlight, decisive: bytes, *, answered: bool) -> None:
-        """Make a plan of a request that was forwarded as it came.
+        """Make a plan from a request that was forwarded unchanged.
 
         Args:
-            request: a request, but no fetch.
-            decisive: what decided its handler, behind the correlation id.
-            answered: a response will come.
+            request: a request other than a fetch.
+            decisive: the bytes after the correlation id that decided its handler.
+            answered: whether the broker sends a response.
         """
         if len(decisive) > MAX_PREFIX:
             return
@@ -696,14 +697,14 @@ class Plans:
         eligibility: Eligibility,
         responses: Responses,
     ) -> None:
-        """Make a plan of a forwarded fetch if the next one like it is forwarded for the same reason.
+        """Make a plan from a forwarded fetch, if the reason holds for the next matching fetch.
 
         Args:
-            request: the fetch as the client sent it.
-            sent: the same as it was sent.
-            reason: why it is forwarded.
-            eligibility: as of `FetchPlan`, and so are the responses.
-            responses: make what the plan does not.
+            request: the fetch, as the client sent it.
+            sent: the same fetch, as sent to the broker.
+            reason: the reason why it is forwarded.
+            eligibility: see `FetchPlan`.
+            responses: see `FetchPlan`.
         """
         self.forget_fetch()
         template, size = self.template, len(request.frame)
@@ -713,26 +714,26 @@ class Plans:
             self.fetch = FetchPlan(self, template, request, sent, reason, eligibility, responses)
 
     def forget_fetch(self) -> None:
-        """Let the core decide the next fetch, and see the responses to those in flight."""
+        """Drop the fetch's plan. The core processes the next fetch, and responses to those in flight."""
         self.count()
         if self.fetch is not None:
             self.fetch.live = False
             self.fetch = None
 
     def forget(self) -> None:
-        """Let the core see the next request, whatever it is, and the responses to those in flight."""
+        """Drop all plans. The core processes the next request of any kind, and the responses in flight."""
         self.forget_fetch()
         for plan in self.requests.values():
             plan.live = False
         self.requests.clear()
 
     def stop(self) -> None:
-        """Let the core see all bytes from now on."""
+        """Let the core process all bytes from now on."""
         self.on = False
         self.forget()
 
     def count(self) -> None:
-        """Add to the tally what has passed since the last call."""
+        """Add the exchanges since the last call to the tally."""
         client, broker = self.tally.client, self.tally.broker
         client.bytes_in += self.requested
         broker.bytes_out += self.requested
@@ -743,7 +744,7 @@ class Plans:
             self.fetch.count(self.tally, self._meter)
 
     def end(self) -> None:
-        """Forget everything: the connection has ended."""
+        """Forget everything, because the connection has ended."""
         self.stop()
         self.template = self.entry = self._empty = None
         self._response = b"", -1, 0
@@ -751,7 +752,7 @@ class Plans:
     # Responses
 
     def learn_unaddressed(self, api_key: int, version: int, frame: bytes) -> None:
-        """Note a response that may name brokers, but names none: nearly all to a produce."""
+        """Note a response that could name brokers but does not, as most produce responses."""
         plan = self.requests.get(_key_of(api_key, version))
         if plan is None or len(frame) > _MAX_COMPARED:
             return
@@ -766,12 +767,12 @@ class Plans:
     def learn_response(
         self, request: FetchRequest | None, frame: bytes, version: int, walk: FetchResponseWalk
     ) -> None:
-        """Note a whole response to a fetch that was forwarded as it came.
+        """Note a complete response to a fetch, forwarded unchanged.
 
         Args:
-            request: the fetch; None if it was not understood.
+            request: the fetch, or None if it was not understood.
             frame: the response.
-            version: of both.
+            version: the version of both.
             walk: the walk over the response.
         """
         special = walk.record_bytes or walk.tags or walk.session_id or walk.error_code or walk.moved
@@ -781,18 +782,18 @@ class Plans:
             self.entry = EntryTemplate.of(request, frame, walk) or self.entry
 
     def response(self, frame: bytes, version: int) -> int:
-        """Return how many partitions a response names if nothing in it has to be read, else -1."""
+        """Return the number of partitions in a response that need not be read, or -1 if it has to be."""
         known, known_version, partitions = self._response
         alike = len(frame) == RESPONSE_START_BYTES + len(known) and frame.endswith(known)
         return partitions if alike and version == known_version else -1
 
     def learn_empty(self, frame: bytes, walk: FetchResponseWalk) -> None:
-        """Note a response of the session if it is walked to its end and names no partition."""
+        """Note a response of the session, if it was walked to its end and has no partition."""
         if walk.done and not walk.partitions and not walk.error_code and len(frame) <= _MAX_COMPARED:
             self._empty = frame[RESPONSE_START_BYTES:], walk
 
     def empty(self, frame: bytes) -> FetchResponseWalk | None:
-        """Return the walk over the session's last empty response if the frame repeats it, else None."""
+        """Return the walk over the session's last empty response, or None if the frame differs from it."""
         if self._empty is None:
             return None
         known, walk = self._empty
@@ -800,18 +801,18 @@ class Plans:
 
     @property
     def repeatable(self) -> bytes | None:
-        """What follows the correlation id in the session's last empty response, if that says nothing else."""
+        """The bytes after the correlation id in the session's last empty response, if they say no more."""
         return self._empty[0] if self._empty is not None and self._empty[1].repeatable else None
 
 
 def _around(frame: bytes, block: Span) -> tuple[bytes, bytes, bytes]:
-    """Return what is around the correlation id and the entries of a fetch."""
+    """Return the bytes around the correlation id and the entries of a fetch."""
     start, end = block
     return frame[:_KIND_BYTES], frame[REQUEST_START_BYTES:start], frame[end:]
 
 
 def _key_of(api_key: int, version: int) -> bytes:
-    """Return API key and version as on the wire."""
+    """Return the bytes of API key and version on the wire."""
     return api_key.to_bytes(2, signed=True) + version.to_bytes(2, signed=True)
 
 

@@ -18,7 +18,7 @@ GROUP_SECONDS: Final = 300.0
 """How long a group is assumed to wait for its members if the client's own value is unknown: Kafka's
 default of max.poll.interval.ms, which clients send as the rebalance timeout."""
 MAX_FETCH_REQUEST: Final = 1 << 20
-"""A fetch request beyond this is forwarded unread: some 31,000 partitions."""
+"""A larger fetch request is forwarded unread. This size is enough for some 31,000 partitions."""
 _EPOCH_BYTES: Final = 4
 """share_session_epoch of a ShareFetch."""
 _SESSION_TIMEOUT_BYTES: Final = 4

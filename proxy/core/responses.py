@@ -1,6 +1,7 @@
-"""Responses with addresses or version ranges: they are kept until they are whole, and rewritten. Sans-IO.
+"""Rewrites responses with addresses or version ranges. They are buffered until they are complete. Sans-IO.
 
-`Rewriting` chooses the handler of every request that is no fetch: most responses are forwarded as they come.
+`Rewriting` chooses the handler of every request that is no fetch. Most responses are forwarded as they
+arrive.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,23 +23,24 @@ from proxy.protocol.primitives import Buffer, ProtocolError, TagSpan, encode_uva
 from proxy.protocol.schemas import CONFINED
 
 MAX_KEPT: Final = 1 << 28
-"""A response that is larger (bytes) is not kept: with addresses it is refused, else forwarded unread."""
+"""A larger response, in bytes, is not buffered. If it may have addresses, it is refused, otherwise
+forwarded unread."""
 _SMALL_REWRITTEN: Final = 1 << 20
-"""Metadata of 10,000 partitions is half of this."""
+"""Twice the size of Metadata with 10,000 partitions."""
 ENDPOINTS_VERSION: Final = 16
-"""KIP-951: node_endpoints (fetch-semantics 5)."""
+"""KIP-951: the first version with node_endpoints (fetch-semantics 5)."""
 _UNSEEN_TAG: Final = b"\x7f"
-"""A tag that no schema has; readers skip it."""
+"""A tag that is in no schema, so that readers skip it."""
 _SASL: Final = frozenset(map(int, SASL))
 
 
 class Rewriting:
-    """Chooses the handlers of requests that are no fetches. It leaves addresses as they are.
+    """Chooses the handlers of requests other than fetches. It does not change addresses.
 
     Args:
-        state: that of the connection.
-        eligibility: is given what the broker can do.
-        serves: clients may have sessions with the gateway.
+        state: the state of the connection.
+        eligibility: gets the broker's versions.
+        serves: whether clients may have sessions with the gateway.
     """
 
     __slots__ = ("eligibility", "serves", "state")
@@ -54,16 +56,16 @@ class Rewriting:
         self.serves = serves
 
     def refuses(self, _api_key: int, _version: int) -> bool:
-        """Whether a request is refused, as its response could have addresses that can't be rewritten."""
+        """Whether a request is refused, because addresses in its response could not be rewritten."""
         return False
 
     def handler(self, api_key: int, version: int, wait: float = 0.0) -> Handler:
-        """Return the handler of a request that is forwarded as it is.
+        """Return the handler of a request that is forwarded unchanged.
 
         Args:
-            api_key: its kind; not that of fetches.
-            version: of the request.
-            wait: how many seconds it lets the broker wait.
+            api_key: its API key, other than Fetch.
+            version: the version of the request.
+            wait: how long it lets the broker wait, in seconds.
         """
         if api_key == ApiKey.API_VERSIONS:
             return CutVersions(self, api_key, version, wait)
@@ -77,15 +79,15 @@ class Rewriting:
 
 
 class AddressRewriting(Rewriting):
-    """Puts the addresses at which clients reach brokers through the gateway into responses, too.
+    """Also replaces the brokers' addresses in responses by the gateway's.
 
     Args:
-        state: that of the connection.
-        eligibility: is given what the broker can do.
-        resolve: where brokers are told to be.
-        opening: tells whether it is not known yet if a broker will have a listener.
-        leaders: brings Metadata up to date.
-        serves: clients may have sessions with the gateway.
+        state: the state of the connection.
+        eligibility: gets the broker's versions.
+        resolve: returns the address of a broker for clients.
+        opening: returns whether a broker's listener is still being opened.
+        leaders: updates the leaders in Metadata.
+        serves: whether clients may have sessions with the gateway.
     """
 
     __slots__ = ("leaders", "opening", "resolve")
@@ -109,7 +111,7 @@ class AddressRewriting(Rewriting):
         self.leaders = leaders
 
     def refuses(self, api_key: int, version: int) -> bool:
-        """Whether a request is refused, as its response could have addresses that can't be rewritten.
+        """Return whether a request is refused. Addresses in its response could not be rewritten.
 
         Such versions are not offered (`api_versions.clamp`). A broker closes the connection for a version
         that it does not offer (fetch-semantics 1.7), and so does the gateway.
@@ -118,13 +120,13 @@ class AddressRewriting(Rewriting):
         return limits is not None and not limits[0] <= version <= limits[1]
 
     def handler(self, api_key: int, version: int, wait: float = 0.0) -> Handler:
-        """As `Rewriting.handler`; responses that carry addresses (fetch-semantics 6.10) are rewritten."""
+        """Like `Rewriting.handler`. Responses with addresses (fetch-semantics 6.10) are rewritten."""
         if api_key != ApiKey.API_VERSIONS and addresses.may_name(api_key, version):
             return RewriteAddresses(self, api_key, version, wait)
         return super().handler(api_key, version, wait)
 
     def tags(self, tags: bytes, spans: Sequence[TagSpan]) -> bytes:
-        """Return body tags with node endpoints (KIP-951) where the client is to find them."""
+        """Return body tags with the gateway's addresses as node endpoints (KIP-951)."""
         return rewritten_tags(tags, spans, self.resolve)
 
 
@@ -158,7 +160,7 @@ class ForwardFetch(Forward):
 
 
 class Login(Forward):
-    """Forwards a response of SASL, and tells if the broker refuses the client."""
+    """Forwards a response to a SASL request, and reports if the broker refuses the client."""
 
     __slots__ = ("_api_key", "_begun", "_state", "_version")
 
@@ -170,10 +172,10 @@ class Login(Forward):
         self._begun = False
 
     def feed(self, chunk: bytes, *, last: bool) -> list[Buffer]:  # noqa: ARG002 - as every handler
-        """Return the bytes; the first ones say whether the broker takes the client."""
+        """Return the bytes. The first ones show whether the broker accepts the client."""
         if not self._begun:
             self._begun = True
-            with suppress(ProtocolError):  # not even this much has come: it is not told
+            with suppress(ProtocolError):  # too few bytes: nothing is reported
                 # Both responses of SASL begin with the error code.
                 _, at = response_header(chunk, LENGTH_BYTES, self._api_key, self._version)
                 error_code, _ = read_int16(chunk, at)
@@ -183,7 +185,7 @@ class Login(Forward):
 
 
 class _Rewrite(Handler, Generic[_Rewriting]):
-    """Keeps a response until it is whole, then rewrites it."""
+    """Buffers a response until it is complete, then rewrites it."""
 
     __slots__ = ("_chunks", "_rewriting", "api_key", "buffered", "version", "wait")
     small = _SMALL_REWRITTEN
@@ -197,12 +199,12 @@ class _Rewrite(Handler, Generic[_Rewriting]):
         self.version = version
 
     def fresh(self) -> Self:
-        """Return such a handler without a response."""
+        """Return the same kind of handler without a response."""
         return type(self)(self._rewriting, self.api_key, self.version, self.wait)
 
     def feed(self, chunk: bytes, *, last: bool) -> list[Buffer]:
-        """Keep the bytes; return the response once it is whole."""
-        self._rewriting.state.plans.forget_fetch()  # what the broker can do may decide the next one
+        """Buffer the bytes. Return the response once it is complete."""
+        self._rewriting.state.plans.forget_fetch()  # the broker's versions may decide the next fetch
         if not self._chunks:
             size = LENGTH_BYTES + int.from_bytes(chunk[:LENGTH_BYTES])
             if size > MAX_KEPT:
@@ -212,11 +214,11 @@ class _Rewrite(Handler, Generic[_Rewriting]):
         return self._whole() if last else []
 
     def _too_large(self, chunk: bytes, size: int) -> list[Buffer]:
-        """Return what the client gets of the first bytes of a response that is not kept."""
+        """Return the client's bytes for the beginning of a response that is too large to buffer."""
         raise NotImplementedError
 
     def _whole(self) -> list[Buffer]:
-        """Return the response as the client gets it."""
+        """Return the complete response in the form for the client."""
         raise NotImplementedError
 
     def _drop(self) -> None:
@@ -234,7 +236,7 @@ class CutVersions(_Rewrite[Rewriting]):
         self.forwards = False
 
     def feed(self, chunk: bytes, *, last: bool) -> list[Buffer]:
-        """As `_Rewrite.feed`; a response that is too large is forwarded."""
+        """Like `_Rewrite.feed`. A response that is too large is forwarded."""
         return [chunk] if self.forwards else super().feed(chunk, last=last)
 
     def passes(self, _size: int) -> bool:
@@ -263,7 +265,7 @@ class CutVersions(_Rewrite[Rewriting]):
 
 
 class RewriteAddresses(_Rewrite[AddressRewriting]):
-    """Puts the addresses at which clients reach brokers through the gateway into a response."""
+    """Replaces the addresses of brokers in a response by the gateway's listeners."""
 
     __slots__ = ("awaits_brokers",)
 
@@ -276,7 +278,7 @@ class RewriteAddresses(_Rewrite[AddressRewriting]):
         return not self.awaits_brokers
 
     def opened(self) -> list[Buffer]:
-        """Return the response that has waited; a broker without a listener is left out of it."""
+        """Return the response that has waited. A broker without a listener is left out of it."""
         return self._rewritten(waits=False)
 
     def _too_large(self, _chunk: bytes, size: int) -> list[Buffer]:
@@ -287,10 +289,10 @@ class RewriteAddresses(_Rewrite[AddressRewriting]):
         return self._rewritten(waits=True)
 
     def _rewritten(self, *, waits: bool) -> list[Buffer]:
-        """Return the response with our addresses; none if it has to wait for listeners.
+        """Return the response with the gateway's addresses, or nothing if it has to wait for listeners.
 
         Args:
-            waits: it may wait; otherwise the brokers without a listener are left out.
+            waits: whether it may wait. If not, brokers without a listener are left out.
         """
         rewriting, frame = self._rewriting, b"".join(self._chunks)
         state = rewriting.state
@@ -314,7 +316,7 @@ class RewriteAddresses(_Rewrite[AddressRewriting]):
         self.awaits_brokers = frozenset()
         self._drop()
         if self.api_key == ApiKey.METADATA:
-            # Its brokers are those that are left in it: nobody is led to one without a listener.
+            # Only brokers with a listener are left, so no client is sent to another one.
             body = rewriting.leaders.bring_up_to_date(body, self.version, state.now)
         elif named:  # brokers are named with the leaders that have moved
             with suppress(ProtocolError):
@@ -335,15 +337,15 @@ def clamped(
     grouped: bool = False,
     member: bool = False,
 ) -> tuple[list[Buffer], api_versions.Features | None]:
-    """Return an ApiVersions response with the gateway's limits, and what it tells of the broker.
+    """Return an ApiVersions response with the gateway's limits, and the broker's features.
 
     Args:
         frame: the whole frame.
-        version: that of the request.
+        version: the version of the request.
         rewrites: whether addresses are rewritten in responses to the same client.
         serves: whether that client may have sessions with the gateway.
         grouped: whether there are cooperative groups.
-        member: whether it has a lane of one.
+        member: whether the client has a lane of a group.
     """
     try:
         body, features = api_versions.clamp(
@@ -360,16 +362,16 @@ def clamped(
 
 
 def readdressed(frame: bytes, api_key: int, version: int, resolve: Resolve) -> tuple[bytes, bytes]:
-    """Return a response with the addresses at which clients reach brokers through the gateway: head and body.
+    """Return head and body of a response, with the gateway's addresses for brokers.
 
     Args:
         frame: the whole frame.
-        api_key: what it is the response to, one of `addresses.REWRITTEN`.
-        version: that of the request.
-        resolve: where brokers are told to be.
+        api_key: the API key of the request, one of `addresses.REWRITTEN`.
+        version: the version of the request.
+        resolve: returns the address of a broker for clients.
 
     Raises:
-        ProtocolError: it is not what that version says.
+        ProtocolError: the response does not match that version.
     """
     if api_key == ApiKey.DESCRIBE_QUORUM:
         # KIP-853: it names listeners of controllers, which can't be reached through the gateway
@@ -385,23 +387,22 @@ def _head(frame: bytes, body_at: int, body: bytes) -> bytes:
 
 
 def _nowhere(_node_id: int, _host: str, _port: int, /) -> None:
-    """Resolve a broker to no address at all."""
+    """Return None: no broker has an address."""
 
 
 def rewritten_tags(tags: bytes, spans: Sequence[TagSpan], resolve: Resolve) -> bytes:
-    """Return a response's body tags with its node endpoints (KIP-951) where the client is to find them.
+    """Return a response's body tags with the gateway's addresses as node endpoints (KIP-951).
 
     Args:
         tags: the tag buffer as received.
-        spans: where the payloads lie in it.
-        resolve: where brokers are told to be.
+        spans: the spans of the payloads in it.
+        resolve: returns the address of a broker for clients.
     """
     if not spans or spans[0][0] != NODE_ENDPOINTS_TAG:
         return tags
     _, start, end = spans[0]
     try:
-        # Java overwrites the address that it knows of a node with this one (fetch-semantics 5 and 6.10, case
-        # 66).
+        # Java replaces its known address of a node by this one (fetch-semantics 5 and 6.10, case 66).
         payload = rewrite_endpoints(tags[start:end], resolve)
     except ProtocolError:
         return hidden_endpoints(tags, spans)
@@ -410,6 +411,6 @@ def rewritten_tags(tags: bytes, spans: Sequence[TagSpan], resolve: Resolve) -> b
 
 
 def hidden_endpoints(tags: bytes, spans: Sequence[TagSpan]) -> bytes:
-    """Return body tags of the same size, with a number for the first tag that no client knows."""
+    """Return body tags of the same size. Their first tag gets a number that no client knows."""
     count = len(encode_uvarint(len(spans)))
     return tags[:count] + _UNSEEN_TAG + tags[count + 1 :]

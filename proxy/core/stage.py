@@ -1,7 +1,7 @@
-"""What an option adds to a connection: a stage. Sans-IO.
+"""Stages: each one adds an option to a connection. Sans-IO.
 
-Each stage sees the requests of the client, in the order of `ConnectionState.stages`. It may change them, have
-one wait, and put a handler of its own around that of a request: see `proxy.core.in_flight`.
+Each stage sees the client's requests, in the order of `ConnectionState.stages`. It may change a request, let
+it wait, or wrap its handler in another one (`proxy.core.in_flight`).
 """
 
 from collections.abc import Callable
@@ -22,7 +22,7 @@ class Stage:
 
     @property
     def busy(self) -> bool:
-        """Whether the stage has something to do for the client that may not be in flight."""
+        """Whether the stage still has work for the client, even with no request in flight."""
         return False
 
     @property
@@ -31,120 +31,120 @@ class Stage:
         return 0.0
 
     def reads_on(self, _waiting: int) -> bool:
-        """Whether the client is read on although so many bytes of its requests wait."""
+        """Whether to read more from the client while this many bytes of its requests wait."""
         return False
 
     def on_frame(self, _data: bytes, _size: int, _api_key: int, _version: int) -> int | None:
-        """See a request before all else.
+        """Process a request before the other parts of the core.
 
-        Return how many bytes were used: 0 if the request has to wait, as with `on_request`. None: the stage
-        leaves the request to the others.
+        Return the number of used bytes, or 0 if the request has to wait (as with `on_request`). Return None
+        to leave the request to the other stages.
 
         Args:
             _data: the request, or its beginning.
-            _size: of the whole request.
-            _api_key: its kind.
-            _version: of the request.
+            _size: the size of the whole request.
+            _api_key: the API key of the request.
+            _version: the version of the request.
         """
         return None
 
     def on_request(self, data: bytes, _size: int, _api_key: int, _version: int) -> bytes | None:
-        """See a request that is no fetch, or a fetch that is not read.
+        """Process a request that is no fetch, or a fetch that is not read.
 
         Args:
             data: the request, or its beginning.
-            _size: of the whole request.
-            _api_key: its kind.
-            _version: of the request.
+            _size: the size of the whole request.
+            _api_key: the API key of the request.
+            _version: the version of the request.
 
         Returns:
-            what is forwarded in place of `data`. None: the request has to wait, for what
-            `ConnectionState.from_client` says: more of its bytes, or something else.
+            The bytes to forward in place of `data`. None if the request has to wait;
+            `ConnectionState.from_client` then says whether more bytes are needed.
         """
         return data
 
     def before_fetch(self, frame: bytes, version: int, _body: int) -> tuple[bytes, int] | None:
-        """See a whole fetch before it is parsed.
+        """Process a whole fetch before it is parsed.
 
         Args:
             frame: the fetch.
-            version: of the request.
-            _body: offset of the body, which stays where it is.
+            version: the version of the request.
+            _body: the offset of the body, which the stage must not move.
 
         Returns:
-            the fetch to go on with, and its version. None: it goes no further. It has to wait, the client has
-            its response, or the connection ends.
+            The fetch to process next, and its version. None if the fetch has to wait, was answered, or ends
+            the connection.
         """
         return frame, version
 
     def on_fetch(self, fetch: FetchRequest) -> FetchRequest:
-        """Return a plain consumer's fetch as it is to be sent, or to go through the session.
+        """Return a plain consumer's fetch with the changes of this stage.
 
-        Its entries have to stay, and the size of what stands before them. The fast path makes the same change
-        to later fetches that differ only in their entries. So if a change depends on more than the fetch and
-        the client id, return False from `repeats`.
+        The entries and their offset must not change. The fast path makes the same change to later fetches
+        that differ only in their entries. If a change depends on more than the fetch and the client id,
+        return False from `repeats`.
         """
         return fetch
 
     def on_asked(self, _api_key: int) -> None:
-        """Note that the broker is asked something that it will answer."""
+        """Note that a request with a response is being sent."""
 
     def on_answered(self, _api_key: int) -> None:
-        """Note that a response is whole."""
+        """Note that a response is complete."""
 
     def on_fetched(self, _fetching: FetchHandler) -> None:
-        """Note that the response to a fetch is whole. The fetch may be sent again."""
+        """Note that the response to a fetch is complete. The fetch may still be sent again."""
 
     def on_versions(self) -> None:
-        """Note that the client is told what the broker can do: `Eligibility.features`."""
+        """Note that the client gets the broker's versions (`Eligibility.features`)."""
 
     def around(self, request: InFlight) -> Handler:
-        """Return the handler of a request that is no fetch and was given to `on_request` just now."""
+        """Return the handler of a request, right after `on_request` has accepted it."""
         return request.handler
 
     def around_fetch(self, request: InFlight, _fetching: FetchHandler) -> Handler:
         """Return the handler of a fetch.
 
         Args:
-            request: the fetch in flight, with the handler of the stages before this one.
+            request: the fetch in flight, with the handler from the earlier stages.
             _fetching: the innermost handler.
         """
         return request.handler
 
     def repeats(self, _api_key: int, _version: int, *, in_session: bool = False) -> bool:  # noqa: ARG002 - for others
-        """Whether the fast path may take the next request that is like the last one.
+        """Whether the next request like the last one may take the fast path.
 
         Args:
-            _api_key: its kind.
-            _version: of the request.
-            in_session: it is a fetch that goes through the session, where no error takes the fast path.
+            _api_key: the API key of the request.
+            _version: the version of the request.
+            in_session: true for a fetch of the session. Its errors never take the fast path.
         """
         return True
 
     # The life of the connection
 
     def begin(self, process: Callable[[bytes, int, int, int], int], resume: Callable[[], None]) -> None:
-        """Get what a stage needs that changes or holds requests.
+        """Get the two functions for stages that change or hold requests.
 
         Args:
             process: see `ClientSide.process`.
-            resume: has the core take the request again that waits.
+            resume: makes the core process the waiting request again.
         """
 
     def attach(self, wake: Callable[[], None], alarm: Callable[[float], None]) -> None:
-        """Attach the I/O shell: see `Connection.attach`."""
+        """Attach the I/O shell, see `Connection.attach`."""
 
     def tick(self, now: float) -> None:
-        """Do what is due."""
+        """Do the work that is due."""
 
     def settle(self) -> None:
         """Process the responses that the stage has claimed and that are whole (`ResponseQueue.claim`)."""
 
     def close(self) -> None:
-        """Take no more requests; finish what is in flight."""
+        """Accept no more requests, and finish the requests in flight."""
 
     def release(self) -> None:
-        """Hold no response any more: the connection is about to end."""
+        """Hold back no response any more, because the connection is about to end."""
 
     def lose(self) -> None:
         """Note that the broker sends no more."""
