@@ -83,13 +83,13 @@ class RequestFramer(Framer):
 
 
 class ConnectionState:
-    """What the two sides of a connection share.
+    """The state that both sides of a connection share.
 
     Args:
         limits: the switches for sessions.
-        measured: gets what is measured.
+        measured: gets the measurements.
         foreign: the client may use another protocol than Kafka, or TLS.
-        request_budget: room for fetches until they are whole, for all connections of the process; None: any.
+        request_budget: memory for incomplete fetches of all connections of the process. None for no limit.
         host: the client's.
         broker: identifies the broker. Empty, or with a comma, if it is not known which one it is.
     """

@@ -1,4 +1,4 @@
-"""Which fetches may go through a session, by what is known of the client and its broker. Sans-IO.
+"""Decides which fetches may use a session, from facts about the client and its broker. Sans-IO.
 
 `Eligibility` has the reasons against it, `SessionLimits` the slots. `BrokerVersions` remembers the abilities
 of a broker for connections whose clients do not ask for them. Whether a session pays is said by
@@ -23,7 +23,7 @@ class SessionLimits:
     Args:
         max_sessions: slots that may be used at brokers at one time.
         on: whether fetches are turned into sessions at all.
-        off_for: client ids whose fetches are forwarded as they come.
+        off_for: client ids whose fetches are forwarded unchanged.
         keep_order: a fetch goes without a session where the session's order would decide who gets records.
         max_fetch_bytes: the limit of the bytes of records in a fetch, by client id; "": of all others.
         slots: for each process of the gateway, how many slots it uses or asks for. The processes share this.
@@ -289,8 +289,8 @@ class Eligibility:
     def hinders(self) -> bool:
         """Whether there is a new reason, since the last fetch, against continuing the session.
 
-        For fetches of one template: what `against` finds in the fetch, the client and the broker stays as it
-        is. What `SessionLimits` says may change, so `SessionPlan` asks for it each time.
+        For fetches that match a template, the fetch, the client and the broker give the same reasons. Only
+        `SessionLimits` may change, so `SessionPlan` asks each time.
         """
         sessions = self._sessions
         return (

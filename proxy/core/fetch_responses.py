@@ -370,7 +370,7 @@ class FetchResponses:
         self._settle(fetching, walk, size, full=full)
         if not full and result.errors:
             self._note_uncached(result)
-        if not full and not self._fetches.unused:  # if not 0, savings must first make up for it
+        if not full and not self._fetches.unused:  # if not 0, the core resets it at the next saving
             self._plan(fetching, response, walk, result)
         response.drop()
         self._count_partitions(walk, partitions if fetching.listed else 0)

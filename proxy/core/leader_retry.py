@@ -320,7 +320,7 @@ class LeaderRetry(Stage):
             handler, asked = request.handler, request.api_key in _ASKED_OF_SIBLINGS
             if request.api_key in _PARKED or (asked and isinstance(handler, OwnResponse) and handler.is_due):
                 return float("inf")
-            if handler.fetch is not None:  # it begins to wait when those before it are answered
+            if handler.fetch is not None:  # its wait begins when the earlier requests are answered
                 free_at = max(free_at, request.sent_at) + handler.fetch.max_wait_ms / 1e3
         return max(free_at - now, 0.0) + len(expected) * _REQUEST_SECONDS
 
@@ -410,7 +410,7 @@ class LeaderRetry(Stage):
 
     def _authenticates(self, frame: bytes) -> None:
         """Note a SASL request. It is b"" if it was not kept."""
-        self._state.plans.forget()  # what comes next is to be seen
+        self._state.plans.forget()  # the core has to process the next request
         self._authentication.authenticates(frame)
         self._list(None)
 
@@ -494,7 +494,7 @@ class LeaderRetry(Stage):
         except ProtocolError:
             not_followed[NotFollowed.NOT_UNDERSTOOD] += walk.moved
             return pieces
-        # An incremental fetch of the client's own session does not list what has not changed.
+        # An incremental fetch of the client's own session does not list unchanged partitions.
         if walk.moved > len(repeat.failed):
             not_followed[NotFollowed.NOT_LISTED] += walk.moved - len(repeat.failed)
         if not repeat.failed:
@@ -701,7 +701,7 @@ class LeaderRetry(Stage):
                     self._know(each.place, each.epoch, each.leader)
             self._give_up((each for each in leg.failed if not each.entry), NotFollowed.REFUSED)
         if not held.done:
-            self._state.now = max(self._state.now, now)  # what is next may have waited for this
+            self._state.now = max(self._state.now, now)  # the next request may have waited for this
             self._done(leg, now)
 
     def _know(self, place: Place, epoch: int, leader: Leader) -> None:
@@ -712,7 +712,7 @@ class LeaderRetry(Stage):
     # The end
 
     def _give_up(self, failed: Iterable[Failed], why: NotFollowed) -> None:
-        """Leave the errors of partitions as they are."""
+        """Give the client the errors of these partitions unchanged."""
         for each in failed:
             each.why = why
             self._known.pop(each.place, None)
