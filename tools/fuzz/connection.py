@@ -325,18 +325,14 @@ class _ConnectionScript:
         """Call the queries of the shell."""
         connection = self._connection
         repr(connection)
-        for name in (
-            "reads_client",
-            "done",
-            "begun",
-            "busy",
-            "wire",
-            "buffered",
-            "session_id",
-            "session_partitions",
+        status = connection.status()
+        for source, names in (
+            (connection, ("reads_client", "done", "wire", "buffered")),
+            (status, ("begun", "busy", "session_id", "session_partitions", "longest_wait", "due_at")),
         ):
-            getattr(connection, name)
-        if connection.buffered and not connection.status().busy and not connection.status().outstanding:
+            for name in names:
+                getattr(source, name)
+        if connection.buffered and not status.busy and not status.outstanding:
             raise AssertionError(f"{connection.buffered} bytes are buffered of no response")
 
     def _end(self) -> None:
