@@ -21,7 +21,7 @@ from aiokafka.record import MemoryRecords  # type: ignore[import-untyped]  # it 
 
 from replay.measure.spark.java import java_home as replay_java_home
 from tests.integration.wire import Record, message_set, record_batch
-from tools.kafka import Broker, Cluster, jars
+from tools.kafka import Broker, Cluster, jars, ports
 from tools.kafka.__main__ import make_ready
 from tools.kafka.java import java, version_of
 from tools.kafka.metadata import TopicState, read_metadata
@@ -322,7 +322,8 @@ def test_free_ports_are_free_and_in_a_row() -> None:
 
 
 def test_ports_that_were_just_given_are_not_given_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tools.kafka.ports.LOWEST", 31_600)
+    # Each process of a test run has a part of the ports for itself, so HIGHEST differs.
+    monkeypatch.setattr("tools.kafka.ports.LOWEST", ports.HIGHEST - 400)
     with ThreadPoolExecutor(8) as threads:
         rows = [range(first, first + 12) for first in threads.map(free_ports, [12] * 8)]
     assert len({port for row in rows for port in row}) == 12 * len(rows)
