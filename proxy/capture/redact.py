@@ -211,7 +211,7 @@ class _KeptBytes:
 
 
 class _RedactedDirection:
-    """One direction: frames, each with a head, which is kept, and a body."""
+    """One direction of a connection. A frame is a head, which is kept, and a body, which may be cut."""
 
     __slots__ = ("_framer", "_last", "_opaque", "_open", "_out", "_to_keep")
 

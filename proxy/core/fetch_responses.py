@@ -197,8 +197,9 @@ class FetchResponses:
                 )
                 return []
             return self._up_to(fetching, response, walk, chunk, response.received)
-        # No top-level error of the session's fetch reaches the client: it is sent again without a session. So
-        # 70, 71 and 106 never reach a client that has no session (fetch-semantics, trap 6; case 71).
+        # The top-level error of a fetch that asks for a session never reaches the client: the fetch is sent
+        # again without one. So a client without sessions gets no 70, 71 or 106 (fetch-semantics, trap 6;
+        # case 71). `_expanded` sees to the errors of incremental fetches.
         if fetching.through_session and walk.error_code:
             response.drop()
             return []

@@ -214,7 +214,7 @@ class _Rewrite(Handler, Generic[_Rewriting]):
         return self._whole() if last else []
 
     def _too_large(self, chunk: bytes, size: int) -> list[Buffer]:
-        """Return the client's bytes for the beginning of a response that is too large to buffer."""
+        """Take the beginning of a response that is too large to buffer; return what the client gets of it."""
         raise NotImplementedError
 
     def _whole(self) -> list[Buffer]:

@@ -78,7 +78,7 @@ class Stage:
         return frame, version
 
     def on_fetch(self, fetch: FetchRequest) -> FetchRequest:
-        """Return a plain consumer's fetch with the changes of this stage.
+        """Return a fetch that the gateway may rewrite, with the changes of this stage.
 
         The entries and their offset must not change. The fast path makes the same change to later fetches
         that differ only in their entries. If a change depends on more than the fetch and the client id,

@@ -142,7 +142,7 @@ class FetchRequest:
     """-1 below v7, as brokers interpret it."""
     topics: Topics
     unsupported_reason: str
-    """The reason why this is not a plain consumer's fetch; "" if it is one."""
+    """The reason why the gateway must not rewrite this fetch, or "" if it may: see `parse_fetch_request`."""
     forgotten: list[tuple[bytes, bytes]]
     """forgotten_topics_data: topic keys, each with its partition numbers as int32."""
     topics_end: int

@@ -214,7 +214,7 @@ class WorkerHandle:
             self._loop.remove_reader(self._asks.fileno())
 
     def _hand_over(self) -> None:
-        """Receive a client that another worker will serve."""
+        """Receive a client from this worker, and pass it on for another worker to serve."""
         try:
             received = receive_connection(self._clients)
         except BlockingIOError:

@@ -77,7 +77,7 @@ class Pace:
             self._ceiling.lift()
 
     async def until(self, at: float) -> None:
-        """Return when a step is due that was sent `at` seconds after the capture's start, or on a stop."""
+        """Wait until a step is due, or until a stop: `at` seconds after the capture's start."""
         if self._speed is None:
             return
         delay = self._began + at / self._speed - asyncio.get_running_loop().time()

@@ -223,7 +223,7 @@ def test_fetches_of_v2_in_pieces_and_one_that_breaks_off() -> None:
 
 @pytest.mark.parametrize("version", [2, 3])
 def test_a_header_that_can_t_be_read(version: int) -> None:
-    """Fuzzing found it: the response was read, but v2 and v3 have no layout."""
+    """Its response is forwarded unread. Fuzzing found that it was read, though v2 and v3 have no layout."""
     asked = old_fetch(version, TOPICS)
     broken = asked[:12] + b"\x7f\xff" + asked[14:]
     old_exchange(limited().knows("1.0"), broken, broken)

@@ -44,7 +44,10 @@ class FrameOwner(Protocol):
         """Return whether requests with a key are kept whole."""
 
     def wants_response(self, correlation_id: int) -> bool | None:
-        """Return whether the response to a request is kept, or None if no such request waits for one."""
+        """Return whether to keep the response with this correlation id.
+
+        It is None if no request with that id waits for a response.
+        """
 
     def awaited(self) -> Iterable[int]:
         """Return the correlation ids of requests without a response so far, in order."""
