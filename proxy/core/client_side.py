@@ -48,9 +48,9 @@ _MIN_LENGTH: Final = 10
 bytes. Only ControlledShutdown v0 has 8, but 4 bytes of body follow. PostgreSQL requests encryption with a
 length of 8."""
 _GSSAPI_TOKEN: Final = 0x60
-_UNLEARNT: Final = frozenset(map(int, (ApiKey.FETCH, ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP, *SASL)))
-"""Requests that are read each time. A JoinGroup contains how long the broker may wait, and a broker may
-refuse SASL."""
+_UNLEARNT: Final = frozenset({int(ApiKey.FETCH), *map(int, SASL), *map(int, NO_RESPONSE_TIME)})
+"""Requests that are read each time. A JoinGroup or ShareFetch contains how long the broker may wait, and a
+broker may refuse SASL."""
 _FETCH: Final = int(ApiKey.FETCH)
 """A plain int, because it is compared for every request, and enum members are looked up slowly."""
 

@@ -137,6 +137,18 @@ def test_a_client_that_sends_no_more_waits_as_long_as_any_of_its_requests_may() 
     assert longest_waits(line) == {60.0}
 
 
+def test_each_share_fetch_may_wait_as_long_as_it_says() -> None:
+    """Those that follow the first one have waits of their own (KIP-932: max_wait_ms)."""
+    line = Line()
+    line.client(request(HEARTBEAT, 0, 0), 0.5)
+    line.broker(response(0, b"\0\0"), 0.6)
+    for at, wait_ms in enumerate((0, 30_000, 500), start=1):
+        line.client(request(SHARE_FETCH, 1, at, b"\0\2g\2m" + bytes(4) + wait_ms.to_bytes(4) + bytes(20)), at)
+        assert longest_waits(line) == {wait_ms / 1e3}
+        assert line.owes() == (1, at + wait_ms / 1e3)
+        line.broker(response(at, bytes(20)), at + 0.5)
+
+
 def longest_waits(line: Line) -> set[float]:
     """Return how long the client lets the broker wait, with and without the fast path."""
     return {core.status().longest_wait for core in line.twin.cores}
