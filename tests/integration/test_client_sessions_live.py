@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import closing
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
@@ -40,11 +41,11 @@ def test_a_gateways_sessions_are_as_the_brokers(
     live: Live, gateway: GatewayProcess, case: Case, version: int
 ) -> None:
     """Cases 14 to 27, 30 to 43, and 45 to 48."""
-    through = Connections(gateway.host, gateway.port)
-    with live_script(live, version, through.begin) as script:
+    with (
+        closing(Connections(gateway.host, gateway.port)) as through,
+        live_script(live, version, through.begin) as script,
+    ):
         case(script)
-
-    through.close()
 
 
 KAFKA_PYTHON = """

@@ -8,7 +8,7 @@ are equal to the byte, except session ids and throttle times.
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 
 import pytest
@@ -108,24 +108,22 @@ def live() -> Iterator[Live]:
 @contextmanager
 def live_script(live: Live, version: int, ours: Callable[[bytes], Finish]) -> Iterator[Script]:
     """A script for the broker and another server, with new topics and connections."""
-    connections = Connections(live.broker.host, live.broker.port)
     marks = [f"{side}-{uuid.uuid4().hex[:8]}" for side in ("native", "ours")]
-    yield Script(
-        version=version,
-        world=LiveWorld(live, tuple(marks)),
-        expected=Server(connections.begin, marks[0]),
-        ours=Server(ours, marks[1]),
-    ).with_topics()
-    connections.close()
+    with closing(Connections(live.broker.host, live.broker.port)) as connections:
+        yield Script(
+            version=version,
+            world=LiveWorld(live, tuple(marks)),
+            expected=Server(connections.begin, marks[0]),
+            ours=Server(ours, marks[1]),
+        ).with_topics()
 
 
 @every_case()
 def test_responses_are_those_of_the_brokers_own_sessions(live: Live, case: Case, version: int) -> None:
     """Cases 14 to 27, 30 to 43, and 45 to 48."""
-    connections = Connections(live.broker.host, live.broker.port)
-    ours = Serving(connections.begin)
-    with live_script(live, version, ours.arrive) as script:
-        case(script)
+    with closing(Connections(live.broker.host, live.broker.port)) as connections:
+        ours = Serving(connections.begin)
+        with live_script(live, version, ours.arrive) as script:
+            case(script)
 
-    connections.close()
     assert ours.asked
