@@ -118,8 +118,8 @@ class Connection:
         "_closes",
         "_fetches",
         "_responses",
-        "_rewriting",
         "_state",
+        "_status",
         "_versions",
         "events",
         "fast_path",
@@ -158,13 +158,12 @@ class Connection:
         self._fetches = fetches = Fetches(state, sessions, self._versions)
         leaders = common.leaders or Leaders()
         serves = common.manager is not None
-        if resolve is None:
-            self._rewriting = Rewriting(state, fetches.eligibility, serves=serves)
-        else:
-            self._rewriting = AddressRewriting(
-                state, fetches.eligibility, resolve, broker.opening, leaders, serves=serves
-            )
-        responses = FetchResponses(state, fetches, sessions, self._rewriting, leaders)
+        rewriting = (
+            Rewriting(state, fetches.eligibility, serves=serves)
+            if resolve is None
+            else AddressRewriting(state, fetches.eligibility, resolve, broker.opening, leaders, serves=serves)
+        )
+        responses = FetchResponses(state, fetches, sessions, rewriting, leaders)
         if common.manager is not None:
             state.stages.append(ClientSessions(state, common.manager, fetches.eligibility, broker.name))
         state.stages.append(MaxFetchBytes(state, fetches, sessions))
@@ -185,7 +184,7 @@ class Connection:
             state,
             fetches,
             responses,
-            self._rewriting,
+            rewriting,
             max_request_bytes=max_request_bytes,
         )
         for stage in state.stages:
@@ -195,6 +194,7 @@ class Connection:
         self._closes = False
         """Close the session as soon as no bytes of the client wait."""
         self._broker_side = BrokerSide(state)
+        self._status = ConnectionStatus(state, self._client_side, self._broker_side, fetches, self.fast_path)
 
     def __repr__(self) -> str:
         client_id, in_flight = self._state.client_id, len(self._responses.owed)
@@ -205,8 +205,7 @@ class Connection:
     @property
     def tally(self) -> Tally:
         """The counts of this connection."""
-        self._state.plans.count()
-        return self._state.tally
+        return self._state.plans.count()
 
     @property
     def fault(self) -> Fault | None:
@@ -286,18 +285,8 @@ class Connection:
         return _drain(self.to_broker, self._state.tally.broker)
 
     def status(self) -> ConnectionStatus:
-        """Return the status, for a caller that asks from time to time."""
-        return ConnectionStatus(
-            self._state,
-            self._client_side,
-            self._broker_side,
-            self._fetches,
-            self._counted,
-            self.fast_path.began,
-        )
-
-    def _counted(self) -> Tally:
-        return self.tally
+        """Return the view for a caller that asks from time to time. It is always the same one."""
+        return self._status
 
     def hand_over(self) -> bytes:
         """Return all bytes of a client that another worker will serve (`MemberElsewhere`)."""

@@ -4,13 +4,12 @@ Nobody acts on these when bytes come. The shell asks every few seconds, or while
 read from the connection's parts when somebody asks, and no command tells of them.
 """
 
-from collections.abc import Callable
 from typing import Final
 
 from proxy.core.broker_side import BrokerSide
 from proxy.core.client_side import ClientSide
 from proxy.core.connection_state import ConnectionState, Phase, Stream
-from proxy.core.events import Tally
+from proxy.core.fast_path import FastPath
 from proxy.core.fetches import Fetches
 from proxy.core.in_flight import MAX_IN_FLIGHT, REQUEST_BYTES
 from proxy.protocol.produce import READ_WITHIN
@@ -20,15 +19,17 @@ QUEUED_FREE: Final = 65_536
 
 
 class ConnectionStatus:
-    """A view of a connection as it is now. It is made anew each time, and not kept.
+    """A view of a connection: each property is as things are when it is read. It keeps nothing.
 
     Args:
-        state: that of the connection; so are the others.
-        count: counts what has passed by the fast path, and returns the tally.
-        began: when bytes of the broker last came, in seconds.
+        state: the state of the connection.
+        client_side: knows the client's software.
+        broker_side: knows how many bytes of responses wait.
+        fetches: knows the session at the broker.
+        fast_path: knows when bytes of the broker last arrived.
     """
 
-    __slots__ = ("_began", "_broker_side", "_client_side", "_count", "_fetches", "_state")
+    __slots__ = ("_broker_side", "_client_side", "_fast_path", "_fetches", "_state")
 
     def __init__(
         self,
@@ -36,15 +37,13 @@ class ConnectionStatus:
         client_side: ClientSide,
         broker_side: BrokerSide,
         fetches: Fetches,
-        count: Callable[[], Tally],
-        began: float,
+        fast_path: FastPath,
     ) -> None:
         self._state = state
         self._client_side = client_side
         self._broker_side = broker_side
         self._fetches = fetches
-        self._count = count
-        self._began = began
+        self._fast_path = fast_path
 
     # The client and its session at the broker
 
@@ -92,7 +91,7 @@ class ConnectionStatus:
 
         It is also true when the connection is not Kafka.
         """
-        large = self._state.from_client.left > 0 and self._count().client.bytes_in > READ_WITHIN
+        large = self._state.from_client.left > 0 and self._state.plans.count().client.bytes_in > READ_WITHIN
         return self._state.phase is not Phase.NEW or large or self._state.stream is Stream.WIRE
 
     @property
@@ -103,7 +102,7 @@ class ConnectionStatus:
         unknown which side sends next.
         """
         if self._state.stream is Stream.WIRE:
-            tally = self._count()
+            tally = self._state.plans.count()
             return tally.client.bytes_in > 0 and tally.broker.bytes_in > 0
         if self._state.from_client.left:
             return len(self._state.responses.expected) > (self._state.forwarding is not None)
@@ -139,7 +138,7 @@ class ConnectionStatus:
         if not self._state.responses.expected:
             return None
         request = self._state.responses.expected[0]
-        return max(request.sent_at, self._began) + request.handler.wait
+        return max(request.sent_at, self._fast_path.began) + request.handler.wait
 
     @property
     def awaits_client(self) -> bool:

@@ -326,8 +326,7 @@ class LeaderRetry(Stage):
 
     def quiet(self, now: float) -> bool:
         """Whether the client has sent nothing for `QUIET_SECONDS`, as far as this was observed."""
-        self._state.plans.count()
-        sent = self._state.tally.client.bytes_in
+        sent = self._state.plans.count().client.bytes_in
         if sent != self._sent:
             self._sent, self._sent_at = sent, now
         return now - self._sent_at >= QUIET_SECONDS
@@ -423,8 +422,7 @@ class LeaderRetry(Stage):
         self._listed = who
         if who is not None:
             self._siblings.add(self, who, self._node_id)
-            self._state.plans.count()
-            self._sent, self._sent_at = self._state.tally.client.bytes_in, self._state.now
+            self._sent, self._sent_at = self._state.plans.count().client.bytes_in, self._state.now
 
     def _takes(self, version: int) -> bool:
         """Return whether produce requests of a version are read."""

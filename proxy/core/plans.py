@@ -732,8 +732,8 @@ class Plans:
         self.on = False
         self.forget()
 
-    def count(self) -> None:
-        """Add the exchanges since the last call to the tally."""
+    def count(self) -> Tally:
+        """Add the exchanges since the last call to the tally, and return it."""
         client, broker = self.tally.client, self.tally.broker
         client.bytes_in += self.requested
         broker.bytes_out += self.requested
@@ -742,6 +742,7 @@ class Plans:
         self.requested = self.responded = 0
         if self.fetch is not None:
             self.fetch.count(self.tally, self._meter)
+        return self.tally
 
     def end(self) -> None:
         """Forget everything, because the connection has ended."""

@@ -645,12 +645,13 @@ class Link:
         Args:
             now: in seconds.
         """
-        broker, due_at = self.broker, self.core.status().due_at
+        broker, status = self.broker, self.core.status()
+        due_at = status.due_at
         if due_at is None or due_at >= now:
             return None
         if broker.transport is None or broker.holds or self.phase >= LinkPhase.FINISHED:
             return None
-        if self.core.status().awaits_client:
+        if status.awaits_client:
             if not broker.transport.get_write_buffer_size():
                 return None
             due_at = max(due_at, self.active_at)  # the broker does not read the rest

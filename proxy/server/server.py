@@ -356,11 +356,12 @@ class Server:
             with_broker = by_broker.setdefault(link.node_id, WithBroker())
             with_broker.connections += 1
             with_broker.reached += link.has_broker
-            if link.core.status().session_id:
+            status = link.core.status()
+            if status.session_id:
                 with_broker.sessions += 1
-                with_broker.session_partitions += link.core.status().session_partitions
+                with_broker.session_partitions += status.session_partitions
             if link.has_broker:
-                with_broker.outstanding += link.core.status().outstanding
+                with_broker.outstanding += status.outstanding
                 late = now - (link.late_since(now) or now)
                 with_broker.oldest_seconds = max(with_broker.oldest_seconds, late)
             paused["client", "broker_full"] += link.client.holds & PEER_FULL != 0
