@@ -39,10 +39,7 @@ class BrokerSide:
         responses, expected = state.from_broker, state.responses.expected
         whole = is_frame(data) and expected and responses.idle and len(data) >= RESPONSE_START_BYTES
         if whole and data[RESPONSE_CORRELATION_ID] == expected[0].correlation_id:  # as nearly every read
-            state.foreign = False
-            state.response_size = len(data)
-            state.meter.began = state.now
-            expected[0].handler = expected[0].handler.begin(expected[0])
+            self._begin(expected[0], len(data))
             self._response(expected[0], data, last=True)
             return
         responses.feed(data)
@@ -96,12 +93,18 @@ class BrokerSide:
             got = int.from_bytes(data[RESPONSE_CORRELATION_ID], signed=True)
             state.unread("broker", f"a response to request {got} where {asked} is due")
         else:
-            state.foreign = False
-            state.from_broker.left = state.response_size = LENGTH_BYTES + length
-            state.meter.began = state.now
-            expected[0].handler = expected[0].handler.begin(expected[0])
+            state.from_broker.left = LENGTH_BYTES + length
+            self._begin(expected[0], LENGTH_BYTES + length)
             return True
         return False
+
+    def _begin(self, request: InFlight, size: int) -> None:
+        """Note that a response of this size begins, and give its request a handler of its own."""
+        state = self._state
+        state.foreign = False
+        state.response_size = size
+        state.meter.began = state.now
+        request.handler = request.handler.begin(request)
 
     def _response(self, request: InFlight, chunk: bytes, *, last: bool) -> None:
         """Process the next bytes of a response."""
