@@ -150,7 +150,12 @@ class MemberStage(Stage):
     def __repr__(self) -> str:
         return f"<MemberStage {self._identity.client_id!r} holds={self.holds}>"
 
-    def begin(self, process: Callable[[bytes, int, int, int], int], resume: Callable[[], None]) -> None:
+    def begin(
+        self,
+        process: Callable[[bytes, int, int, int], int],
+        resume: Callable[[], None],
+        settle: Callable[[], None],  # noqa: ARG002 - as every stage
+    ) -> None:
         """See `Stage.begin`."""
         self._rest, self._resume = process, resume
 

@@ -170,14 +170,7 @@ class Connection:
         self.retry: LeaderRetry | None = None
         """Follows leaders. The shell attaches itself to it."""
         if common.siblings is not None and resolve is not None:
-            self.retry = LeaderRetry(
-                state,
-                common.siblings,
-                host,
-                broker.node_id,
-                settle=self._settle,
-                resume=self._resume,
-            )
+            self.retry = LeaderRetry(state, common.siblings, host, broker.node_id)
             state.stages.append(self.retry)
         state.stages += [make(state) for make in common.stages]
         self._client_side = ClientSide(
@@ -188,7 +181,7 @@ class Connection:
             max_request_bytes=max_request_bytes,
         )
         for stage in state.stages:
-            stage.begin(self._client_side.process, self._resume)
+            stage.begin(self._client_side.process, self._resume, self._settle)
         self._client_ended = False
         """The client sends no more, but still gets its responses."""
         self._closes = False

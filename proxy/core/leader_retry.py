@@ -205,8 +205,6 @@ class LeaderRetry(Stage):
         siblings: the connections of all clients.
         host: the client's host.
         node_id: the broker's id, or None if unknown.
-        settle: makes the core process a response that is due.
-        resume: makes the core process the waiting request again.
     """
 
     __slots__ = (
@@ -232,22 +230,13 @@ class LeaderRetry(Stage):
         "_wake",
     )
 
-    def __init__(
-        self,
-        state: ConnectionState,
-        siblings: Siblings,
-        host: str,
-        node_id: int | None,
-        *,
-        settle: Callable[[], None],
-        resume: Callable[[], None],
-    ) -> None:
+    def __init__(self, state: ConnectionState, siblings: Siblings, host: str, node_id: int | None) -> None:
         self._state = state
         self._siblings = siblings
         self._host = host
         self._node_id = node_id
-        self._settle = settle
-        self._resume = resume
+        self._settle: Callable[[], None] = _nothing
+        self._resume: Callable[[], None] = _nothing
         self._order = siblings.order
         self._produced: Produced | None = None
         """The produce that the client is sending, if a part of it may be retried."""
@@ -272,6 +261,15 @@ class LeaderRetry(Stage):
         self._sent, self._sent_at = 0, 0.0
         """How many bytes the client had sent at the last look, and since when the number has been the
         same."""
+
+    def begin(
+        self,
+        process: Callable[[bytes, int, int, int], int],  # noqa: ARG002 - as every stage
+        resume: Callable[[], None],
+        settle: Callable[[], None],
+    ) -> None:
+        """See `Stage.begin`."""
+        self._resume, self._settle = resume, settle
 
     def attach(self, wake: Callable[[], None], alarm: Callable[[float], None]) -> None:
         """Attach the I/O shell, see `Connection.attach`."""

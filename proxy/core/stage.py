@@ -123,12 +123,18 @@ class Stage:
 
     # The life of the connection
 
-    def begin(self, process: Callable[[bytes, int, int, int], int], resume: Callable[[], None]) -> None:
-        """Get the two functions for stages that change or hold requests.
+    def begin(
+        self,
+        process: Callable[[bytes, int, int, int], int],
+        resume: Callable[[], None],
+        settle: Callable[[], None],
+    ) -> None:
+        """Get the functions of the core, for stages that change or hold requests or responses.
 
         Args:
             process: see `ClientSide.process`.
             resume: makes the core process the waiting request again.
+            settle: makes the core note that a response has left, outside of its own calls.
         """
 
     def attach(self, wake: Callable[[], None], alarm: Callable[[float], None]) -> None:
