@@ -120,7 +120,7 @@ class MemberStage(Stage):
     def __init__(self, members: Members, state: ConnectionState) -> None:
         self._members = members
         self._state = state
-        self._rest: Callable[[bytes, int, int, int], int]
+        self._rest: Callable[[bytes, int, int, int], bool]
         """Takes requests as those of a client without a lane (`ClientSide.process`)."""
         self._resume: Callable[[], None] = _nothing
         self._is_member: bool | None = None
@@ -152,7 +152,7 @@ class MemberStage(Stage):
 
     def begin(
         self,
-        process: Callable[[bytes, int, int, int], int],
+        process: Callable[[bytes, int, int, int], bool],
         resume: Callable[[], None],
         settle: Callable[[], None],  # noqa: ARG002 - as every stage
     ) -> None:
@@ -215,7 +215,7 @@ class MemberStage(Stage):
 
     # Requests
 
-    def on_frame(self, data: bytes, size: int, api_key: int, version: int) -> int | None:
+    def on_frame(self, data: bytes, size: int, api_key: int, version: int) -> bool | None:
         """Read a request of a member."""
         if self._is_member is False:
             return None
@@ -239,7 +239,7 @@ class MemberStage(Stage):
             self._state.plans.stop()
         return self._process(_Request(size, name_end, api_key, version), data)
 
-    def _names(self, client_id: bytes) -> int | None:
+    def _names(self, client_id: bytes) -> bool | None:
         """Note what the client calls itself; return None if the request can be processed."""
         if self._identity.declares:
             return self._fail("another client.id than before, on a connection with a lane")
@@ -257,22 +257,23 @@ class MemberStage(Stage):
         self._identity.named(client_id)
         return None
 
-    def _need(self, size: int) -> int:
-        """Have the request looked at again when so many bytes of it have come."""
+    def _need(self, size: int) -> bool:
+        """Keep the request until this many bytes of it have arrived."""
         self._state.from_client.need = size
-        return 0
+        return False
 
-    def _hold(self) -> int:
+    def _hold(self) -> bool:
+        """Keep the whole request until the stage no longer holds."""
         self._state.from_client.held = True
-        return 0
+        return False
 
-    def _fail(self, reason: str) -> int:
+    def _fail(self, reason: str) -> bool:
         """End the connection for a fault of the client's."""
         self._state.fail("client", reason)
-        return 1
+        return True
 
-    def _process(self, request: _Request, data: bytes) -> int | None:
-        """Process a request; return how many bytes were used, 0 if more are needed, None if it passes."""
+    def _process(self, request: _Request, data: bytes) -> bool | None:
+        """Process a request. Return False to keep it, and None to leave it to the other stages."""
         size, identity = request.size, self._identity
         has_lane = bool(identity.refused) or identity.member is not None
         if request.api_key in _AUTHENTICATE:
@@ -287,8 +288,8 @@ class MemberStage(Stage):
             is_read = self._members.group(named) is not None
         return self._read_whole(request, data) if is_read else self._pass(request, data)
 
-    def _read_whole(self, request: _Request, data: bytes) -> int:
-        """Read a request of a member. Return how many bytes were used, or 0 if more are needed."""
+    def _read_whole(self, request: _Request, data: bytes) -> bool:
+        """Read a request of a member. Return False to keep it until it is whole."""
         size, version, now = request.size, request.version, self._state.now
         lowest, highest = FOR_MEMBERS.get(request.api_key, (0, version))
         name = ApiKey(request.api_key).name
@@ -313,12 +314,12 @@ class MemberStage(Stage):
                 self._go(CommitRequest(commit, self._identity, self._members, self._send, self._go_on), now)
         except ProtocolError as error:
             return self._fail(f"{name} v{version} that is not understood: {error}")
-        return size
+        return True
 
-    def _pass(self, request: _Request, data: bytes) -> int | None:
-        """Pass a request with the client's own id; return how many bytes were used, 0 if more are needed.
+    def _pass(self, request: _Request, data: bytes) -> bool | None:
+        """Pass a request with the client's own id. Return False to keep it until more of it has arrived.
 
-        None: the client's id is its own.
+        Return None to leave it to the other stages, because the client's id is its own.
         """
         size, identity, requests = request.size, self._identity, self._state.from_client
         if request.api_key == ApiKey.API_VERSIONS and identity.bound and size <= READ_WITHIN:
@@ -352,8 +353,8 @@ class MemberStage(Stage):
             size: the size of the complete request.
         """
         try:
-            api_key, version, _, _, body = request_header(data[:size], LENGTH_BYTES)
-            group: bytes | None = read(_GROUP, api_key, version, data[:size], body, whole=False)["group_id"]
+            api_key, version, _, _, body = request_header(data, LENGTH_BYTES)
+            group: bytes | None = read(_GROUP, api_key, version, data, body, whole=False)["group_id"]
         except ProtocolError:
             return None if len(data) < min(size, READ_WITHIN) else b""
         return group or b""

@@ -169,8 +169,8 @@ class ClientSide:
 
     # Requests
 
-    def _frame(self, data: bytes) -> int:
-        """Process a frame, or its beginning. Return how many bytes were used, or 0 to keep it."""
+    def _frame(self, data: bytes) -> bool:
+        """Process a frame, or its beginning. Return False to keep it."""
         length: int
         if whole := len(data) >= REQUEST_START_BYTES:
             length, api_key, version, _ = REQUEST_START.unpack_from(data)
@@ -181,18 +181,18 @@ class ClientSide:
         # A broker closes the connection as well (fetch-semantics 1.7).
         if not _MIN_LENGTH <= length <= self._max_request_bytes:
             self._state.unread("client", describe_length(data, length, self._max_request_bytes), data)
-            return len(data)
+            return True
         if not whole:
             self._state.from_client.need = REQUEST_START_BYTES
-            return 0
+            return False
         size = LENGTH_BYTES + length
         for stage in self._state.stages:
             if (used := stage.on_frame(data, size, api_key, version)) is not None:
                 return used
         return self.process(data, size, api_key, version)
 
-    def process(self, data: bytes, size: int, api_key: int, version: int) -> int:
-        """Process a request that no stage has taken. Return how many bytes were used, 0 if more are needed.
+    def process(self, data: bytes, size: int, api_key: int, version: int) -> bool:
+        """Process a request that no stage has taken. Return False to keep it, until more of it has arrived.
 
         Args:
             data: the request, or its beginning.
@@ -204,11 +204,10 @@ class ClientSide:
             return self._fetch(data, size, version)
         return self._other(data, size, api_key, version)
 
-    def _fetch(self, data: bytes, size: int, version: int) -> int:
-        if len(data) < size:
-            return self._collect(data, size, version)
+    def _fetch(self, frame: bytes, size: int, version: int) -> bool:
+        if len(frame) < size:
+            return self._collect(frame, size, version)
         state = self._state
-        frame = data if len(data) == size else data[:size]
         state.phase = _OPEN
         for stage in state.stages:
             stage.on_asked(_FETCH)
@@ -221,7 +220,7 @@ class ClientSide:
                 state.responses.owed.append(request)
                 self._fetches.count_unread(size, version, Reason.NOT_UNDERSTOOD)
                 state.send(request, frame)
-                return size
+                return True
             if body - REQUEST_START_BYTES <= MAX_PREFIX:
                 self._header, self._header_version = frame[REQUEST_START_BYTES:body], version
             state.client_id = state.client_id or readable(client_id)
@@ -230,12 +229,12 @@ class ClientSide:
         for stage in state.stages:
             seen = stage.before_fetch(frame, version, body)
             if seen is None:
-                return 0 if state.from_client.held else size
+                return not state.from_client.held
             frame, version = seen
         request, fetching = self._responses.in_flight(version, frame[REQUEST_CORRELATION_ID])
         state.responses.owed.append(request)
         self._fetches.request(request, fetching, frame, body)
-        return size
+        return True
 
     def _unread_fetch(self, version: int, data: bytes) -> InFlight:
         """Return a fetch that is not read. If its version is known, its response is walked."""
@@ -246,29 +245,29 @@ class ClientSide:
             request = InFlight(_FETCH, version, correlation_id, ForwardFetch(self._state))
         return request
 
-    def _collect(self, data: bytes, size: int, version: int) -> int:
+    def _collect(self, data: bytes, size: int, version: int) -> bool:
         """Keep the beginning of a fetch until twice as many bytes have arrived, or all of it.
 
         If the request budget has no room for it, the fetch is forwarded as it arrives.
         """
         if not self._state.from_client.reserve(min(size, 2 * len(data))):
             return self._other(data, size, _FETCH, version)
-        return 0
+        return False
 
-    def _other(self, data: bytes, size: int, api_key: int, version: int) -> int:
+    def _other(self, data: bytes, size: int, api_key: int, version: int) -> bool:
         """Forward a request that is no fetch, or an unread fetch, as it arrives."""
         state = self._state
         if self._rewriting.refuses(api_key, version):
             state.tally.refused[Refusal.VERSION] += 1
             state.fail("client", f"{ApiKey(api_key).name} v{version}, which is not offered")
-            return len(data)
+            return True
         if api_key == ApiKey.SASL_HANDSHAKE and self._waits_for_fetches(data, size):
-            return 0
+            return False
         left = size - len(data)
         for stage in state.stages:
             seen = stage.on_request(data, size, api_key, version)
             if seen is None:
-                return 0 if state.fault is None else len(data)
+                return state.fault is not None
             data = seen
         answered = True
         if api_key == ApiKey.PRODUCE:
@@ -276,14 +275,14 @@ class ClientSide:
             wants = wants_response(data, size)
             if wants is None:
                 state.from_client.need = min(size, 2 * len(data))
-                return 0
+                return False
             answered = wants
         elif api_key == ApiKey.API_VERSIONS and size < READ_WITHIN:
             if len(data) < size:
                 state.from_client.need = size
-                return 0
+                return False
             if not self._takes_versions(data, version):
-                return size
+                return True
         request = self._in_flight(data, size, api_key, version)
         if answered:
             self._expect(request)
@@ -295,7 +294,7 @@ class ClientSide:
                 state.plans.learn(request, decisive(data), answered=answered)
         if not left:
             state.phase = Phase.OPEN
-        return len(data)
+        return True
 
     def _waits_for_fetches(self, data: bytes, size: int) -> bool:
         """Whether a SaslHandshake has to wait until no fetch can be sent again.

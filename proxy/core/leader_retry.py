@@ -264,7 +264,7 @@ class LeaderRetry(Stage):
 
     def begin(
         self,
-        process: Callable[[bytes, int, int, int], int],  # noqa: ARG002 - as every stage
+        process: Callable[[bytes, int, int, int], bool],  # noqa: ARG002 - as every stage
         resume: Callable[[], None],
         settle: Callable[[], None],
     ) -> None:
@@ -361,13 +361,13 @@ class LeaderRetry(Stage):
             if len(data) < size < READ_WITHIN:
                 requests.need = size
                 return None
-            self._authenticates(data[:size] if len(data) >= size else b"")
+            self._authenticates(data if len(data) >= size else b"")
         elif api_key == ApiKey.PRODUCE and self._takes(version) and wants_response(data, size):
             if len(data) < size <= MAX_BYTES and requests.reserve(min(size, 2 * len(data))):
                 return None
             if len(data) >= size:
                 with suppress(ProtocolError):  # not all of its batches are idempotent
-                    self._produced = read_idempotent(data[:size], version)
+                    self._produced = read_idempotent(data, version)
             if self._produced is not None and not self._enter(self._produced):
                 requests.held = True
                 return None

@@ -34,11 +34,11 @@ class Stage:
         """Whether to read more from the client while this many bytes of its requests wait."""
         return False
 
-    def on_frame(self, _data: bytes, _size: int, _api_key: int, _version: int) -> int | None:
+    def on_frame(self, _data: bytes, _size: int, _api_key: int, _version: int) -> bool | None:
         """Process a request before the other parts of the core.
 
-        Return the number of used bytes, or 0 if the request has to wait (as with `on_request`). Return None
-        to leave the request to the other stages.
+        Return whether it was used. If it was not, it has to wait (as with `on_request`). Return None to leave
+        the request to the other stages.
 
         Args:
             _data: the request, or its beginning.
@@ -125,7 +125,7 @@ class Stage:
 
     def begin(
         self,
-        process: Callable[[bytes, int, int, int], int],
+        process: Callable[[bytes, int, int, int], bool],
         resume: Callable[[], None],
         settle: Callable[[], None],
     ) -> None:
