@@ -58,8 +58,12 @@ class Framer:
         if not self.data:
             self.data = data
             return
+        size = len(self.data) - self._at + len(data)
         if isinstance(self.data, bytes):
-            self.data = bytearray(self.data)
+            # With enough for the next frame, one copy brings it together: `next` returns it as it is.
+            kept = self.data[self._at :] if self._at else self.data
+            self.data, self._at = kept + data if size >= self.need else bytearray(kept) + data, 0
+            return
         if self._at:
             del self.data[: self._at]
             self._at = 0
