@@ -1,4 +1,6 @@
-"""A capture as another program reads it: records by hand, IP and TCP by dpkt, streams reassembled."""
+"""Reads a capture independently of fetchgate: records by own code, IP and TCP by dpkt, and reassembles
+streams.
+"""
 
 import struct
 from collections import defaultdict
@@ -35,12 +37,12 @@ class Packet:
     acknowledged: int
     payload: bytes
     missing: int
-    """Bytes of the payload that were not recorded."""
+    """Number of payload bytes that were not recorded."""
     ip: Any
 
 
 def read(data: bytes) -> list[Packet]:
-    """Read a little-endian pcap file. A byte after the last complete record is a failure."""
+    """Read a little-endian pcap file. The test fails if bytes follow the last complete record."""
     magic, _, _, _, _, _, link = struct.unpack_from("<IHHIIII", data)
     assert magic in {_NANO, _MICRO}
     at, packets = 24, []

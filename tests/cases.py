@@ -23,25 +23,25 @@ _SECTION: Final = re.compile(
     r"(?:fetch-semantics(?:\.md)?,? (?:section )?|\bsection )(\d+(?:\.\d+)?)", re.IGNORECASE
 )
 _WORD: Final = re.compile(r"\b(?:cases?|traps?)\s|section|fetch-semantics", re.IGNORECASE)
-"""Every citation contains it. Searching for it is much faster than reading a file token by token."""
+"""Every citation contains a match. Searching for it is much faster than reading a file token by token."""
 _RFC: Final = re.compile(r"RFC \d+, section \d+")
 
 
 @cache
 def sections() -> frozenset[str]:
-    """Return the numbers of the page's headings."""
+    """Return the numbers of the page's headings, such as "2.3"."""
     return frozenset(re.findall(r"^#{2,3} (\d+(?:\.\d+)?)[. ]", PAGE.read_text(), re.MULTILINE))
 
 
 @cache
 def traps() -> frozenset[str]:
-    """Return the numbers of section 6, 6.1 to 6.12."""
+    """Return the numbers of all traps: sections 6.1 to 6.12 list them."""
     return frozenset(re.findall(rf"^- \*\*({_NUMBER})\.\*\*", _between("## 6.", "### 6.13"), re.MULTILINE))
 
 
 @cache
 def cases() -> frozenset[str]:
-    """Return the numbers of section 7."""
+    """Return the numbers of all cases: section 7 lists them."""
     return frozenset(re.findall(r"^(\d+)\. ", _between("## 7.", "## 8."), re.MULTILINE))
 
 
@@ -50,7 +50,7 @@ def _between(start: str, end: str) -> str:
 
 
 def cited(text: str) -> set[tuple[str, str]]:
-    """Yield (case or trap, number) of each citation in a text."""
+    """Return (case or trap, number) for each citation in a text."""
     found: set[tuple[str, str]] = set()
     for kind, numbers in _CITATION.findall(" ".join(text.split())):
         for span in re.split(r", | and ", numbers):
@@ -61,13 +61,13 @@ def cited(text: str) -> set[tuple[str, str]]:
 
 
 def cited_sections(text: str) -> set[str]:
-    """Yield the sections of the page that a text cites. Sections of an RFC do not count."""
+    """Return the sections of the page that a text cites. Sections of an RFC do not count."""
     return set(_SECTION.findall(_RFC.sub("", " ".join(text.split()))))
 
 
 @cache
 def prose() -> dict[str, str]:
-    """Yield comments, docstrings and other strings of each file that may cite the page."""
+    """Return the text of comments, docstrings and other strings, for each file that may cite the page."""
     found = {}
     for folder in ("proxy", "replay", "tests"):
         for path in sorted((ROOT / folder).rglob("*.py")):
@@ -91,7 +91,7 @@ def _tests(path: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
 
 @cache
 def docstrings_by_path() -> dict[str, dict[str, str]]:
-    """Return the docstring of each test by file and test, including tests in classes."""
+    """Return all docstrings of tests: file path -> test name -> docstring. Tests in classes are included."""
     return {
         path.relative_to(ROOT).as_posix(): {node.name: ast.get_docstring(node) or "" for node in _tests(path)}
         for path in sorted((ROOT / "tests").rglob("test_*.py"))
@@ -100,7 +100,7 @@ def docstrings_by_path() -> dict[str, dict[str, str]]:
 
 @cache
 def citing_tests(kind: str) -> dict[str, list[str]]:
-    """Return the tests (path::test) that cite each case or trap in their docstrings."""
+    """Return case or trap number -> tests (path::test) that cite it in their docstrings."""
     found: dict[str, list[str]] = defaultdict(list)
     for path, tests in docstrings_by_path().items():
         for name, doc in tests.items():

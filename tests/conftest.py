@@ -1,4 +1,6 @@
-"""Real brokers and gateways for all folders of tests. They start when a test first needs them."""
+"""Fixtures with real brokers and gateways, for all folders of tests. A fixture starts when a test first needs
+it.
+"""
 
 import os
 import socket
@@ -27,7 +29,7 @@ _gateways: list[GatewayProcess] = []
 
 
 def pytest_configure() -> None:
-    """Give each of pytest's processes its own ports, because a gateway binds 300 consecutive ports."""
+    """Give each pytest process its own range of ports, because a gateway binds 300 consecutive ports."""
     number = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
     part = (ports.HIGHEST - ports.LOWEST) // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     ports.LOWEST += number * part
@@ -36,7 +38,7 @@ def pytest_configure() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _java_of_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Run Spark on the Java of the brokers: `replay measure` looks at JAVA_HOME first."""
+    """Run Spark on the Java that the test brokers use. `replay measure` looks at JAVA_HOME first."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("JAVA_HOME", str(java_home(tmp_path_factory.mktemp("java-home"))))
         yield
@@ -44,7 +46,7 @@ def _java_of_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture
 def fake_names(monkeypatch: pytest.MonkeyPatch) -> Iterator[Names]:
-    """Names of the domain ``example`` are resolved by the test."""
+    """Return a fake name server for the domain ``example``."""
     names = Names()
     monkeypatch.setattr(socket, "getaddrinfo", names.getaddrinfo)
     yield names
@@ -53,16 +55,16 @@ def fake_names(monkeypatch: pytest.MonkeyPatch) -> Iterator[Names]:
 
 @pytest.fixture(scope="session")
 def broker() -> Iterator[Broker]:
-    """One broker of the newest release, for the whole run. Each test uses its own topics."""
+    """Return a broker of the newest release, shared by the whole run. Each test uses its own topics."""
     with Broker(LATEST) as broker:
         yield broker
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
-    """Three brokers of the newest release, for a module, because idle ones cost CPU.
+    """Return three brokers of the newest release, shared by a module, because idle brokers use CPU.
 
-    A test that stops one starts it again.
+    A test that stops a broker starts it again.
     """
     with Cluster(LATEST, nodes=3) as cluster:
         yield cluster
@@ -70,7 +72,9 @@ def cluster() -> Iterator[Cluster]:
 
 @pytest.fixture(scope="module")
 def broker_of() -> Iterator[Callable[[str], Broker]]:
-    """Return a broker of a release, one for each module, because no run needs all of them at once."""
+    """Return a function that gives a broker of a release. The brokers run for one module only, to save
+    memory.
+    """
     brokers: dict[str, Broker] = {}
     with ExitStack() as stack:
 
@@ -84,7 +88,9 @@ def broker_of() -> Iterator[Callable[[str], Broker]]:
 
 @pytest.fixture
 def start_gateway() -> Iterator[Callable[..., GatewayProcess]]:
-    """Return a function that starts gateways (with GatewayProcess's arguments), which end with the test."""
+    """Return a function that starts a gateway. It takes the arguments of GatewayProcess. The gateways stop at
+    the end of the test.
+    """
     with ExitStack() as stack:
 
         def start(
@@ -103,13 +109,13 @@ def start_gateway() -> Iterator[Callable[..., GatewayProcess]]:
 
 @pytest.fixture
 def gateway(broker: Broker, start_gateway: Callable[..., GatewayProcess]) -> GatewayProcess:
-    """A gateway with default options in front of `broker`."""
+    """Return a gateway with default options in front of `broker`."""
     return start_gateway(broker.address)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Show the output of the gateways of a failed test."""
+    """Show the output of the gateways when a test fails."""
     report = yield
     if report.failed:
         for gateway in _gateways:

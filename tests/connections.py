@@ -1,4 +1,4 @@
-"""Makes connections with some of their shared objects, in one call."""
+"""Creates a `Connection` and the objects that it needs, in one call."""
 
 from dataclasses import fields
 from typing import Any
@@ -11,14 +11,16 @@ _OWN = {"host", "fast"}
 
 
 class Asked(Connection):
-    """A connection with the attributes of `Connection.status` as its own."""
+    """A `Connection` on which the attributes of `Connection.status()` can be read directly."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.status(), name)
 
 
 def connect(sessions: SessionLimits, resolve: Any = None, **given: Any) -> Asked:
-    """Make a connection from fields of `Common` and `BrokerInfo` and arguments of `Connection`."""
+    """Create a connection. `given` may hold fields of `Common`, of `BrokerInfo`, and arguments of
+    `Connection`.
+    """
     broker = {name: given.pop(name) for name in _BROKER & given.keys()}
     own = {name: given.pop(name) for name in _OWN & given.keys()}
     return Asked(

@@ -1,4 +1,4 @@
-"""How many examples hypothesis tries. The profiles are in `tests/conftest.py`."""
+"""Sets the number of examples that hypothesis tries. The profiles are in `tests/conftest.py`."""
 
 from typing import Any
 
@@ -6,10 +6,11 @@ from hypothesis import settings
 
 
 def examples(number: int, **more: Any) -> settings:
-    """Ask for a number of examples; `make check` tries as small a part of them as its profile says.
+    """Ask for a number of examples. With `make check` only a part of them is tried; the profile sets how
+    many.
 
     Args:
-        number: how many with `make test`.
+        number: the number of examples with `make test`.
         more: other settings of hypothesis.
     """
     per_cent = settings().max_examples

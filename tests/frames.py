@@ -1,7 +1,8 @@
-"""Builds fetch frames for tests from short arguments (complete frames, with length), and has live exchanges.
+"""Builds complete fetch frames (with length prefix) for tests, and reads captured exchanges with live
+brokers.
 
-The bytes come from the model's codec (`tests.model.wire`), which was checked against live brokers, kio and
-Kafka's schemas. It shares nothing with the tested code.
+The bytes come from the codec of the test model (`tests.model.wire`). This codec was checked against live
+brokers, kio and Kafka's schemas, and shares no code with fetchgate.
 """
 
 import json
@@ -22,7 +23,7 @@ SESSION_VERSIONS: Final = range(7, 19)
 DATA: Final = Path(__file__).parent / "data"
 
 Want: TypeAlias = tuple[str, int] | tuple[str, int, int]
-"""Topic, partition, and fetch offset (0 by default)."""
+"""Topic, partition, and fetch offset (0 if left out)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,7 @@ def framed(content: bytes) -> bytes:
 
 
 def live(*versions: int) -> list[LiveExchange]:
-    """Return all captured fetches of these versions, by default v4 to v18."""
+    """Return all captured fetches of these versions. Without arguments, return v4 to v18."""
     return [exchange for exchange in _live() if not versions or exchange.version in versions]
 
 
@@ -65,14 +66,14 @@ def _live() -> list[LiveExchange]:
 
 
 def topic_id(name: str) -> bytes:
-    """Return an id for a topic. It ends in zero bytes, which must not get lost."""
+    """Return an id for a topic. The id ends in zero bytes, to show that these are not lost."""
     found = name.encode().ljust(16, b"\0")
     assert len(found) == 16, name
     return found
 
 
 def wire_key(version: int, name: str) -> bytes:
-    """Return the key of a topic in a listing."""
+    """Return the key that identifies a topic in a fetch: the name, or the topic id from v13."""
     return topic_id(name) if version >= 13 else name.encode()
 
 
@@ -90,9 +91,9 @@ def fetch(
     client: str | None = "c",
     **fields: Any,
 ) -> bytes:
-    """Build a fetch as clients send it.
+    """Build a fetch request as a client sends it.
 
-    Consecutive entries of a topic share an element, and `values` apply to every entry.
+    Consecutive entries of a topic share one topic element. `values` apply to every partition.
     """
     topics: list[wire.FetchTopic] = []
     for name, index, *offset in wants:
@@ -120,9 +121,10 @@ def fetch(
 def entry(
     partition: int, hw: int = 0, *, error: int = 0, records: bytes | None = b"", **fields: Any
 ) -> wire.PartitionData:
-    """Build an entry of a response.
+    """Build a partition entry of a fetch response.
 
-    By default it has no error, the last stable offset is the high watermark, and the log starts at 0.
+    By default there is no error, the last stable offset is the high watermark, and the log starts at offset
+    0.
     """
     if error:
         told: dict[str, Any] = {"error_code": error}
@@ -132,20 +134,22 @@ def entry(
 
 
 def fetch_response(version: int, *elements: tuple[str, list[wire.PartitionData]], **fields: Any) -> bytes:
-    """Build a response with fields of `tests.model.wire.FetchResponse`. The default correlation id is 1."""
+    """Build a fetch response. `fields` are those of `tests.model.wire.FetchResponse`; the default correlation
+    id is 1.
+    """
     topics = tuple(wire.TopicData(**named(version, name), partitions=tuple(data)) for name, data in elements)
     fields = {"correlation_id": 1} | fields
     return framed(wire.encode_response(wire.FetchResponse(version=version, topics=topics, **fields)))
 
 
 def parsed(frame: bytes) -> FetchRequest:
-    """Parse a request like the connection."""
+    """Parse a fetch request with the parser that the connection uses."""
     _, version, _, _, body = request_header(frame, 4)
     return parse_fetch_request(frame, version, body)
 
 
 def walked(frame: bytes, version: int, isolation_level: int = 0, *, keep: bool = True) -> FetchResponseWalk:
-    """Walk a complete response in one chunk."""
+    """Walk through a complete response, given in one chunk."""
 
     walk = FetchResponseWalk(LAYOUTS[version], isolation_level, keep=keep)
     walk.feed(frame)

@@ -1,4 +1,4 @@
-"""Replaces name servers in tests. Some know names, some do not respond."""
+"""Fakes the name server in tests. Some domains are answered, others are not."""
 
 import socket
 from collections import Counter
@@ -10,16 +10,16 @@ SILENT: Final = "silent.example"
 DEAD: Final = "dead.example"
 """The domain of a name server that answers at once that it does not know the name."""
 WAIT_SECONDS: Final = 20.0
-"""The longest time that a silent one waits. It is reached only if a test fails."""
+"""The longest time that a silent name server waits. It is reached only if a test fails."""
 
 
 class Names:
-    """Replaces ``getaddrinfo``."""
+    """A replacement of ``getaddrinfo``."""
 
     def __init__(self) -> None:
         self.ips = {"broker.example": "127.0.0.1"}
         self.lookups: Counter[str] = Counter()
-        """How often each name was looked up, with any result."""
+        """Number of look-ups for each name, with any result."""
         self._silent = SILENT
         self._spoken = Event()
         self._real = socket.getaddrinfo
@@ -30,7 +30,7 @@ class Names:
         return self._spoken.is_set()
 
     def be_silent(self, domain: str) -> None:
-        """Make only these names hang, until `end` or `speak`."""
+        """Let look-ups in this domain hang until `end` or `speak` is called. Answer other domains at once."""
         self._silent = domain
 
     def speak(self, ips: dict[str, str]) -> None:
@@ -39,7 +39,7 @@ class Names:
         self.end()
 
     def end(self) -> None:
-        """Let the hanging look-ups continue. Names without an IP fail."""
+        """End the hanging look-ups. Names without an IP fail."""
         self._spoken.set()
 
     def getaddrinfo(self, host: Any, *more: Any, **named: Any) -> Any:

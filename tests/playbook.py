@@ -1,11 +1,11 @@
-"""Transcripts of one connection: the bytes from either side, and the exact bytes that must result.
+"""Plays a connection step by step: bytes from the client or broker, and the exact bytes that must result.
 
     play = Playbook()
     play.client(request).to_broker(request)
     play.broker(response).to_client(response)
 
-Every step is played at once. Its output must be named before the next step, so additional and missing bytes
-are both detected. A failure shows both sides frame by frame, and the contents of fetches.
+Every step is played at once. The test must name the output before the next step. So extra and missing bytes
+are both detected. A failure shows expected and real output frame by frame, with the contents of fetches.
 """
 
 from collections.abc import Callable, Iterable
@@ -33,24 +33,24 @@ HOT: Final[list[Want]] = [("t", 0), ("t", 1, 9), ("u", 0)]
 
 
 def request(api_key: int, version: int, correlation: int, body: bytes = b"", client: bytes = b"c") -> bytes:
-    """Build a request with header v1, for an API that is not flexible, or is not read further."""
+    """Build a request with header v1: for APIs without flexible versions, or whose body is not parsed."""
     head = api_key.to_bytes(2) + version.to_bytes(2) + correlation.to_bytes(4, signed=True)
     return framed(head + len(client).to_bytes(2) + client + body)
 
 
 def response(correlation: int, body: bytes = b"") -> bytes:
-    """A response with header v0."""
+    """Build a response with header v0."""
     return framed(correlation.to_bytes(4, signed=True) + body)
 
 
 def api_versions(release: str, correlation: int = 0, version: int = 0) -> tuple[bytes, bytes]:
-    """Return ApiVersions and its response, as a broker of that release sends it."""
+    """Return an ApiVersions request, and the response of a broker of this release."""
     asked = request(18, version, correlation)
     return asked, framed(ModelBroker(release).handle(asked[4:], 0.0))
 
 
 def split(data: bytes) -> list[bytes]:
-    """Split consecutive frames. An incomplete one comes last."""
+    """Split the data into frames. An incomplete frame comes last."""
     frames = []
     while data:
         size = 4 + int.from_bytes(data[:4])
@@ -63,14 +63,14 @@ class Playbook:
     """One connection, played step by step.
 
     Args:
-        sessions: the switch and the slots. By default ten slots, switched on.
-        resolve: returns the address of a broker for clients.
+        sessions: the switch and the limits of sessions. By default ten sessions, switched on.
+        resolve: returns the broker address that clients are given.
         opening: returns whether a listener is being opened.
         max_request_bytes: the longest frame that the client may send.
         request_budget: the limit of bytes of incomplete fetches.
-        versions: the features that other connections have learned.
-        leaders: the leaders that all connections share.
-        core: the core to play. By default it is compared with a core without the fast path.
+        versions: the broker features that other connections have learned.
+        leaders: the partition leaders that all connections share.
+        core: the core to test. By default a core with the fast path and a core without it are compared.
         more: other arguments of `Connection`.
     """
 
@@ -108,7 +108,7 @@ class Playbook:
     # Steps
 
     def client(self, *frames: bytes, chunk: int = 1 << 30) -> Self:
-        """The client sends, in chunks of this size."""
+        """Send frames from the client, in chunks of this size."""
         data = self._settled(b"".join(frames))
         self._sent["client"] += len(data)
         for at in range(0, len(data), chunk):
@@ -116,7 +116,7 @@ class Playbook:
         return self
 
     def broker(self, *frames: bytes, chunk: int = 1 << 30) -> Self:
-        """The broker sends."""
+        """Send frames from the broker, in chunks of this size."""
         data = self._settled(b"".join(frames))
         self._sent["broker"] += len(data)
         for at in range(0, len(data), chunk):
@@ -124,14 +124,14 @@ class Playbook:
         return self
 
     def close(self) -> Self:
-        """The client has left, or the gateway is about to."""
+        """Close the connection: the client has left, or the gateway is about to stop."""
         self._settled(b"")
         self.connection.close_session(self.now)
         return self
 
     def to_broker(self, *frames: bytes, more: bool = False) -> Self:
-        """Check that the broker has been sent exactly this, and the client nothing, unless there is `more` to
-        come.
+        """Check that the broker was sent exactly these frames. Check also that the client was sent nothing,
+        unless `more` is set.
         """
         got = self.takes_broker()
         for frame in split(got):
@@ -143,8 +143,8 @@ class Playbook:
         return self if more else self._quiet("client")
 
     def to_client(self, *frames: bytes, more: bool = False) -> Self:
-        """Check that the client has been sent exactly this, and the broker nothing, unless there is `more` to
-        come.
+        """Check that the client was sent exactly these frames. Check also that the broker was sent nothing,
+        unless `more` is set.
         """
         got = self.takes_client()
         due = b"".join(frames)
@@ -157,21 +157,21 @@ class Playbook:
         return self._quiet("client")._quiet("broker")
 
     def takes_broker(self) -> bytes:
-        """Return the bytes for the broker, for tests that read them."""
+        """Return and clear the bytes sent to the broker, for tests that read them."""
         return b"".join(map(bytes, self.connection.drain_broker()))
 
     def takes_client(self) -> bytes:
-        """Return the bytes for the client."""
+        """Return and clear the bytes sent to the client."""
         return b"".join(map(bytes, self.connection.drain_client()))
 
     def events(self, *kinds: type[Any]) -> list[Event]:
-        """Return the events since the last call, of some kinds."""
+        """Return the events of these kinds since the last call."""
         return [event for event in self.connection.drain_events() if not kinds or isinstance(event, kinds)]
 
     # What begins most transcripts
 
     def knows(self, release: str = "4.3") -> Self:
-        """Let the client request the broker's versions."""
+        """Let the client ask for ApiVersions, so that the connection knows the broker's versions."""
         asked, told = api_versions(release)
         self.client(asked).to_broker(asked)
         return self.broker(told).to_client(told)
@@ -184,7 +184,7 @@ class Playbook:
     def established(
         self, version: int, wants: Iterable[Want], *, release: str = "4.3", session_id: int = SESSION_ID
     ) -> Self:
-        """Let the client list `wants` until there is a session. Every high watermark is 5."""
+        """Let the client fetch the partitions `wants` until there is a session. Every high watermark is 5."""
         wants = list(wants)
         self.knows(release)
         asked = fetch(version, *wants, correlation=3)
@@ -226,14 +226,14 @@ def asks(
     forget: Iterable[tuple[str, int]] = (),
     **fields: Any,
 ) -> bytes:
-    """Build a fetch as the gateway sends it: v4 to v6 as v7."""
+    """Build a fetch as the gateway sends it. A fetch of v4 to v6 is sent as v7."""
     return fetch(max(version, 7), *wants, session=session, forget=forget, **fields)
 
 
 def full(version: int, wants: Iterable[Want], hw: int = 5, **fields: Any) -> bytes:
-    """Build a full response to `wants` with equal high watermarks.
+    """Build a full response for `wants`, with the same high watermark for each partition.
 
-    Consecutive partitions of a topic share an element.
+    Consecutive partitions of a topic share one topic element.
     """
     elements: list[tuple[str, list[wire.PartitionData]]] = []
     for name, index, *_ in wants:
@@ -254,8 +254,12 @@ def turn(
     given: bytes,
     **fields: Any,
 ) -> None:
-    """Play one fetch through the gateway: the request to the broker, its response, and the client's
-    response.
+    """Play one fetch through the gateway.
+
+    Args:
+        sent: the request that the broker must get.
+        told: the broker's response.
+        given: the response that the client must get.
     """
     play.client(fetch(version, *wants, **fields)).to_broker(sent)
     play.broker(told).to_client(given)
@@ -268,11 +272,11 @@ def passes(play: Playbook, version: int, wants: list[Want], correlation: int = 5
 
 
 correlations = count(1000).__next__
-"""Returns correlation ids that no transcript has used."""
+"""Returns the next correlation id from 1000 on. Transcripts use lower ids."""
 
 
 def _difference(expected: list[str], got: list[str], due: bytes, data: bytes) -> str:
-    """Return both sides frame by frame. If their contents are equal, return the bytes."""
+    """Return a comparison of both sides, frame by frame. If the contents are equal, compare the bytes."""
     lines = [line for line in ndiff(expected, got) if line[0] in "-+"]
     return "\n".join(["- due, + sent:", *(lines or [f"- {due.hex()}", f"+ {data.hex()}"])])
 

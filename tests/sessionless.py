@@ -1,4 +1,4 @@
-"""A client without sessions in front of a model of a broker: directly, and through the gateway's core."""
+"""Compares a direct client of a model broker with a client behind the core. Neither uses sessions."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,7 +24,7 @@ UNTIL_A_SESSION = 3
 
 @dataclass
 class Client:
-    """A client without sessions, the gateway's core, and a model of a broker of some release."""
+    """A client without sessions, the gateway's core, and a model broker of a chosen release."""
 
     version: int = 16
     release: str = "4.3"
@@ -54,11 +54,11 @@ class Client:
         return decode_response(response, request.version)
 
     def fetch(self, *wants: Want, **fields: Any) -> FetchResponse:
-        """Fetch through the gateway, without comparing."""
+        """Fetch through the gateway, and do not compare with a direct fetch."""
         return self.through(self.asker.request(*wants, **fields))
 
     def same(self, *wants: Want, **fields: Any) -> FetchResponse:
-        """Fetch through the gateway and directly, and check that the bytes are the same."""
+        """Fetch through the gateway and directly, and check that both responses have the same bytes."""
         request = self.asker.request(*wants, **fields)
         direct = self.broker.handle(encode_request(request), self.now)
         (got,) = self.gate.exchange([encode_request(request)], self.now)
@@ -68,7 +68,7 @@ class Client:
         return response
 
     def established(self, *wants: Want, **fields: Any) -> "Client":
-        """Fetch until there is a session."""
+        """Repeat the fetch until there is a session."""
         for _ in range(UNTIL_A_SESSION):
             self.same(*wants, **fields)
             if self.connection.status().session_epoch:
@@ -78,7 +78,7 @@ class Client:
 
     @property
     def incremental(self) -> int:
-        """The number of fetches that went incremental."""
+        """Return the number of fetches that were sent as incremental fetches."""
         return self.connection.tally.broker.fetches[1]
 
 
@@ -87,13 +87,13 @@ def all_of(partitions: int = 5, offset: int = 0, size: int = 1 << 20) -> list[Wa
 
 
 IDLE: list[Want] = [("u", index) for index in range(5)]
-"""Partitions that stay the same. They are enough to make a delta smaller than the whole list."""
+"""Idle partitions: enough of them that an incremental fetch is smaller than a full fetch."""
 
 
 def filled(batches: list[int], *, version: int = 16, partitions: int = 5) -> Client:
-    """Return a session whose partitions are caught up.
+    """Return a client with a session, which has read all partitions to their end.
 
-    The first topic's partitions hold batches of these sizes.
+    `batches` gives the sizes of the batches in each partition of the first topic.
     """
     client = Client(version, partitions=partitions)
     for index in range(partitions):

@@ -1,4 +1,4 @@
-"""Parts that tests of the shell share: a gateway in this process, a stub broker, and a core that passes
+"""Shared parts for tests of sockets: a gateway in this process, a stub broker, and a core that only forwards
 bytes.
 """
 
@@ -31,9 +31,9 @@ from proxy.server.registry import BrokerRegistry
 from tools.kafka.ports import free_ports
 
 WAIT_SECONDS = 30.0
-"""The time after which a test fails. It is long because a machine may be very busy."""
+"""Time limit of a step, in seconds. It is long because the machine may be very busy."""
 BROKERS = 12
-"""Brokers with ids from 0 to this number find their ports free."""
+"""Number of brokers. The ports for node ids below this number are free."""
 CHUNK = 65_536
 BOTH_LOOPS = pytest.mark.parametrize("plain", [False, True], ids=["uvloop", "asyncio"])
 
@@ -46,9 +46,9 @@ def run(work: Coroutine[Any, Any, None], *, plain: bool = False) -> None:
 
 
 def config(**options: str) -> Config:
-    """Configure a gateway on a free port that is followed by more free ports for brokers.
+    """Configure a gateway on a free port. The ports after it are free too, for the brokers.
 
-    The environment is not read.
+    Environment variables are not read.
     """
     return load({"listen": f"127.0.0.1:{free_ports(BROKERS + 1)}", "admin": "off"} | options, {}, None)
 
@@ -91,9 +91,9 @@ async def frame(reader: asyncio.StreamReader) -> bytes:
 
 
 async def asks_until(told: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Ask for metadata until a response contains this.
+    """Ask for metadata until the response is `told`.
 
-    On a busy machine the first one may not have waited for it.
+    On a busy machine the gateway may answer the first request too early, with other content.
     """
     async with asyncio.timeout(WAIT_SECONDS):
         while True:
@@ -106,9 +106,9 @@ async def asks_until(told: bytes, reader: asyncio.StreamReader, writer: asyncio.
 def expire_once_connected(
     monkeypatch: pytest.MonkeyPatch, reached: Callable[[], object] = lambda: True
 ) -> None:
-    """Let the time to ask a bootstrap end once the connection exists and a condition is true.
+    """Let the timeout of a bootstrap request expire as soon as it is connected and `reached` returns true.
 
-    A short time would not do: a busy machine may take longer to connect.
+    A short timeout would not work, because connecting may take longer on a busy machine.
     """
     limits: list[asyncio.Timeout] = []
     tasks: set[asyncio.Task[None]] = set()
@@ -149,7 +149,7 @@ def _nothing_passes() -> FastPath:
 
 @dataclass
 class Wire:
-    """A core without Kafka. Bytes pass both ways. `closing` is sent when its session is closed."""
+    """A core without Kafka, which forwards bytes unchanged. `closing` is sent when its session is closed."""
 
     closing: bytes = b""
     bad: bytes = b"\xff"
@@ -184,11 +184,11 @@ class Wire:
     events: list[Event] = field(default_factory=list)
 
     def status(self) -> Self:
-        """It says all by itself."""
+        """Return this object: it has all the attributes of a status."""
         return self
 
     def attach(self, _wake: object, _alarm: object) -> None:
-        """Attach nothing, because the core has no work of its own."""
+        """Do nothing, because this core starts no work of its own."""
 
     def receive_client(self, data: bytes, _now: float) -> None:
         self.tally.client.bytes_in += len(data)
@@ -214,10 +214,10 @@ class Wire:
             self.done = True
 
     def client_ended(self) -> None:
-        """Do nothing, because no bytes are held."""
+        """Do nothing, because this core holds no bytes back."""
 
     def broker_ended(self) -> None:
-        """Do nothing, because no bytes are held."""
+        """Do nothing, because this core holds no bytes back."""
 
     def ended(self) -> None:
         self.has_ended = True
@@ -236,7 +236,7 @@ class Wire:
 
 
 class StubBroker:
-    """A TCP server that keeps the bytes it receives and answers as a test says. With `tls`, it speaks TLS."""
+    """A TCP server that keeps the received bytes. The test gives its responses. With `tls`, it uses TLS."""
 
     def __init__(
         self, responses: Callable[[bytes], bytes] = bytes, tls: ssl.SSLContext | None = None
@@ -300,7 +300,9 @@ async def stub_broker(
 
 
 class StubCluster(StubBroker):
-    """A stub that answers ApiVersions and Metadata v1. A test decides the answers to other requests."""
+    """A stub cluster that answers ApiVersions and Metadata v1. The test gives the responses to other
+    requests.
+    """
 
     def __init__(self, *brokers: tuple[int, str, int], tls: ssl.SSLContext | None = None) -> None:
         super().__init__(self._response, tls)
@@ -308,7 +310,7 @@ class StubCluster(StubBroker):
         self.others: Callable[[bytes], bytes] = lambda _: b""
 
     async def _read(self, reader: asyncio.StreamReader) -> bytes:
-        """Take a request once it is complete."""
+        """Read one complete request."""
         with suppress(asyncio.IncompleteReadError):
             size = await reader.readexactly(4)
             return size + await reader.readexactly(int.from_bytes(size))
@@ -329,7 +331,7 @@ class StubCluster(StubBroker):
 async def stub_cluster(
     *brokers: tuple[int, str, int], port: int = 0, tls: ssl.SSLContext | None = None
 ) -> AsyncIterator[StubCluster]:
-    """Run a stub of a cluster. A broker without a host is the stub itself."""
+    """Run a stub cluster. In `brokers`, an entry without a host stands for the stub itself."""
     stub = StubCluster(tls=tls)
     await stub.start(port)
     stub.brokers = tuple((id_, host or "127.0.0.1", at or stub.port) for id_, host, at in brokers)
@@ -340,7 +342,7 @@ async def stub_cluster(
 
 
 class WireGateway(Gateway):
-    """A gateway whose cores only pass bytes. A test of it sees the sockets alone."""
+    """A gateway whose cores only forward bytes, for tests of the sockets alone."""
 
     closing = b""
 
@@ -352,14 +354,14 @@ class WireGateway(Gateway):
         return cast("Connection", Wire(closing=self.closing))
 
     def open(self) -> None:
-        """Ask no broker, because a stub that only echoes has no Metadata."""
+        """Send no request to the brokers, because an echo stub cannot answer Metadata."""
         if isinstance(self.brokers, BrokerRegistry):
             self.brokers.begin = lambda *_: None  # type: ignore[method-assign]
         super().open()
 
 
 class ClosingGateway(WireGateway):
-    """A gateway whose cores close a session when a test tells them to."""
+    """A gateway whose core sends a closing message to the broker when a test closes the session."""
 
     closing = b"<close>"
 
@@ -386,7 +388,7 @@ async def gateway(
 async def client(
     port: int, tls: ssl.SSLContext | None = None, name: str | None = None
 ) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-    """Connect to a port as a client. With `tls`, speak TLS and ask for `name`."""
+    """Connect to a port as a client. With `tls`, use TLS and send `name` as the server name (SNI)."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=tls, server_hostname=name)
     try:
         yield reader, writer
@@ -401,9 +403,9 @@ def link_of(gate: Gateway) -> Link:
 
 
 def overdue_later(gate: Gateway) -> set[str]:
-    """Return the reasons for which the gateway would close its only link after some hours without bytes.
+    """Return the reasons for which the gateway would close its only link after some idle hours.
 
-    Bytes that the client took since the last check count as activity, so one hour alone proves nothing.
+    Bytes that the client took since the last check count as activity. So a single hour is not enough.
     """
     idle, handshake = gate.process.config.idle_timeout, gate.process.config.handshake_timeout
     hours = [monotonic() + 3600 * hour for hour in range(1, 6)]
@@ -411,14 +413,16 @@ def overdue_later(gate: Gateway) -> set[str]:
 
 
 def socket_of(writer: asyncio.StreamWriter) -> asyncio.Transport:
-    """Return a writer's socket. typeshed knows only the half of it that writes."""
+    """Return the transport of a writer with its real type. typeshed declares only the writing half."""
     return cast("asyncio.Transport", writer.transport)
 
 
 async def answers_and_closes(
     broker: StubBroker, gate: Gateway, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
 ) -> None:
-    """A broker sends a large response and closes. The client gets all of it, and then the end."""
+    """Check that the client gets all of a large response and then the end, when the broker answers and
+    closes.
+    """
     writer.write(b"x")
     await until(lambda: broker.received.endswith(b"x"))
     broker.writers[0].write(b"y" * 3_000_000)

@@ -1,4 +1,4 @@
-"""Tests cite each case and each trap of docs/fetch-semantics.md, and each citation exists there."""
+"""Every case and trap of docs/fetch-semantics.md is cited by a test, and every citation exists there."""
 
 from typing import Final
 
@@ -24,8 +24,9 @@ NOT_TESTED: Final = {
 """Trap -> the reason why no test shows it."""
 
 LIVE: Final = [str(number) for number in (*range(1, 30), *range(58, 66)) if number != 28]
-"""Cases that a live broker shows as well. Case 28 is missing: no broker could be made to take its high
-watermark back."""
+"""Cases that are also shown with a live broker. Case 28 is missing, because no broker could be made to lower
+its high watermark.
+"""
 
 
 def test_each_case_is_cited_by_a_test_or_listed_with_a_reason() -> None:

@@ -46,15 +46,15 @@ def _log_defaults() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Report no other processes.
+    """Make the gateway see no other processes.
 
-    Whoever runs the tests also runs others, and transparent mode warns of them.
+    Other processes run on the machine of the tests, and transparent mode would warn about them.
     """
     monkeypatch.setattr(bypass, "MAX_SCANNED", 0)
 
 
 def _fails(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[object, str]:
-    """Run a command line that fails, and return the code and the one line."""
+    """Run a command line that fails. Return the exit code and the single line of stderr."""
     try:
         code: object = main(arguments)
     except SystemExit as left:
@@ -152,7 +152,7 @@ def test_help_of_captures_is_a_command_as_well(capsys: pytest.CaptureFixture[str
 
 
 def test_captures_are_read_without_the_gateway() -> None:
-    """The import of the gateway takes longer than reading a small capture."""
+    """Reading captures does not import the gateway. That import takes longer than reading a small capture."""
     asked = (
         "import sys; from proxy.cli import main; main(['replay', 'inspect', 'none']);"
         "print('proxy.server' in sys.modules)"
@@ -282,7 +282,7 @@ def test_a_port_in_use_is_one_line_and_code_1(capsys: pytest.CaptureFixture[str]
 
 
 class Process:
-    """A running gateway, its ports, and its log lines up to now."""
+    """A running gateway, with its ports and the log lines so far."""
 
     def __init__(self, process: asyncio.subprocess.Process, listen: int) -> None:
         self.listen = listen
@@ -488,9 +488,9 @@ NOT_WELL = "Not all is well: a line above says what to do."
 
 
 def _check(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, list[str], str]:
-    """Run --check, and return the exit code, the messages and stderr.
+    """Run `--check`. Return the exit code, the messages and stderr.
 
-    The line about options and the last line are left out.
+    The messages leave out the line about options and the last line.
     """
     code = main(["proxy", "--check", *arguments])
     out, err = capsys.readouterr()
@@ -522,7 +522,7 @@ def _bound(flag: str, at: str) -> str:
 def _checked(
     capsys: pytest.CaptureFixture[str], bootstrap: str, *arguments: str
 ) -> asyncio.Future[tuple[int, list[str], str]]:
-    """Run --check in a thread. Meanwhile the cluster of the test responds."""
+    """Run `--check` in a thread, while the stub cluster of the test responds."""
     return asyncio.get_running_loop().run_in_executor(
         None, lambda: _check(capsys, "--bootstrap", bootstrap, *arguments)
     )
@@ -772,7 +772,7 @@ def test_check_sees_that_a_broker_leads_back_to_the_gateway(capsys: pytest.Captu
 def test_check_waits_for_the_names_of_listeners(
     capsys: pytest.CaptureFixture[str], fake_names: Names, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The check waits longer than a response of a gateway would."""
+    """`--check` waits for the names of listeners longer than a running gateway would delay a response."""
     monkeypatch.setattr(registry, "OPEN_SECONDS", 0.0)
 
     async def scene() -> None:

@@ -1,4 +1,4 @@
-"""``fetchgate completion``: bash runs its script. The scripts for zsh and fish are only read."""
+"""``fetchgate completion``: the bash script is run. The scripts for zsh and fish are only read as text."""
 
 import shutil
 import subprocess
@@ -26,7 +26,7 @@ def bash(capsys: pytest.CaptureFixture[str]) -> str:
 
 
 def _offered(script: str, *words: str, folder: Path | None = None) -> set[str]:
-    """Return the words that bash offers for the last word."""
+    """Return the completions that bash offers for the last word."""
     command = [shutil.which("bash") or "bash", "--norc", "-c", script + PRINTS, "bash", *words]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30, cwd=folder)
     assert done.stderr == ""

@@ -75,7 +75,7 @@ def test_each_name_of_the_code_on_the_page_for_contributors_is_there() -> None:
 
 
 def test_the_supported_brokers_are_those_that_tests_run() -> None:
-    """The page of upgrades, the README and the tests with brokers name the same releases."""
+    """The upgrade page, the README and the broker tests name the same releases."""
     page = (ROOT / "docs" / "upgrade.md").read_text(encoding="utf-8")
     (told,) = re.findall(r"^\| Kafka brokers \| ([\d., ]+);", page, re.MULTILINE)
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -96,7 +96,9 @@ OTHER_TEXTS: Final = frozenset({"Makefile", "Containerfile"})
 
 
 def test_no_text_names_another_projects_distribution() -> None:
-    """The public index has a `fetchgate` that is not ours. Ours is `kafka-fetchgate`."""
+    """No text names `fetchgate` of the public index, which is another project. Our distribution is
+    `kafka-fetchgate`.
+    """
     files = [*ROOT.glob("*"), *(path for name in (*FOLDERS, *CODE) for path in (ROOT / name).rglob("*"))]
     texts = [path for path in files if path.suffix in TEXTS or path.name in OTHER_TEXTS]
     found = {path for path in texts if NOT_OURS.search(path.read_text(encoding="utf-8"))}

@@ -40,7 +40,7 @@ FLOORS = (
     ("replay.inspect", "replay.measure", "replay.drive", "replay.source"),
     ("replay.cli",),
 )
-"""The floors, from the lowest to the highest. A folder imports only from itself and from lower floors."""
+"""The layers, from the lowest to the highest. A folder imports only from itself and from lower layers."""
 SANS_IO = (
     "proxy.addresses",
     "proxy.installing",
@@ -53,7 +53,7 @@ SANS_IO = (
     "proxy.core",
     "proxy.cooperative",
 )
-"""Folders that open no socket and no file, and read no clock. `replay` may import only these."""
+"""Folders that open no socket or file, and read no clock. Of `proxy`, `replay` may import only these."""
 WORLD = frozenset(
     {
         "asyncio",
@@ -109,7 +109,7 @@ PROXY = _modules("proxy")
 REPLAY = _modules("replay")
 MODULES = PROXY | REPLAY
 PACKAGES = frozenset({"proxy", "replay", "replay.capture"})
-"""Packages whose `__init__` is only a docstring. They are on no floor."""
+"""Packages whose `__init__` is only a docstring. They belong to no layer."""
 
 
 def _within(name: str, package: str) -> bool:
@@ -121,7 +121,7 @@ def _in(name: str, packages: tuple[str, ...]) -> bool:
 
 
 def _room(module: str) -> tuple[int, str]:
-    """Return the floor of a module, and its folder or its file beside the folders."""
+    """Return the layer of a module, and the entry of `FLOORS` that contains it."""
     ((floor, room),) = [
         (floor, room) for floor, rooms in enumerate(FLOORS) for room in rooms if _within(module, room)
     ]

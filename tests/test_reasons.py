@@ -1,4 +1,4 @@
-"""Errors in words: the message of the system, without the words of Python."""
+"""Errors are shown with the message of the operating system, without Python's additions."""
 
 import socket
 

@@ -1,4 +1,4 @@
-"""Two cores run in lock-step, one with the fast path and one without. Their outputs must be the same."""
+"""Runs two cores in lock-step, with and without the fast path. Their outputs must be the same."""
 
 from typing import Any
 
@@ -16,18 +16,21 @@ ASKED = (
 )
 """The attributes of a core that the shell reads after each step."""
 COUNTS = ("begun", "tally")
-"""Attributes that make the core count the traffic of the fast path. The shell reads them now and then."""
+"""Attributes that make the core count the traffic of the fast path when read. The shell reads them rarely."""
 
 _OTHERS: dict[int, tuple[SessionLimits, SessionLimits]] = {}
-"""Id of the limits of cores with the fast path -> these limits, and the limits of their twins."""
+"""Id of a `SessionLimits` object -> that object for the cores with the fast path, and a second one for the
+cores without it.
+"""
 _VERSIONS: dict[int, tuple[BrokerVersions, BrokerVersions]] = {}
 
 
 class Twin:
-    """Looks like a `Connection`. Both cores get the same bytes, and their outputs are compared at each step.
+    """A replacement for `Connection`. Two cores get the same bytes, and their outputs are compared at each
+    step.
 
     Args:
-        sessions: as of a `Connection`; so are the others.
+        sessions: the limits of sessions, as for `Connection`. `options` are those of `Connection` too.
     """
 
     asked: tuple[str, ...] = ASKED
@@ -37,7 +40,7 @@ class Twin:
         self._sessions = sessions
         _, self._others = _OTHERS.setdefault(id(sessions), (sessions, SessionLimits(max_sessions=0)))
         self.passed = 0
-        """The number of reads whose bytes all took the fast path."""
+        """The number of reads that the fast path handled completely."""
         self._measured = measured or Measured(), Measured()
         self._mirror()
         self._on = connect(sessions=sessions, measured=self._measured[0], **options)
@@ -59,7 +62,7 @@ class Twin:
 
     @property
     def cores(self) -> tuple[Connection, Connection]:
-        """Both cores: the one with the fast path, and the one without."""
+        """Return both cores: with the fast path, and without it."""
         return self._on, self._off
 
     @property
@@ -68,7 +71,7 @@ class Twin:
         return self._on.tally
 
     def receive_client(self, data: bytes, now: float) -> None:
-        """Process bytes like the link: the fast path comes first."""
+        """Process bytes from the client as the link does: the fast path gets them first."""
         self._mirror()
         done, out = self._on.fast_path.request(data, now)
         self.passed += done == len(data) > 0
@@ -80,13 +83,13 @@ class Twin:
         self._compare(to_broker=out)
 
     def _go_on(self, now: float) -> None:
-        """Process the work that waits for the next turn of the event loop."""
+        """Run the work that a core left for the next turn of the event loop."""
         for core in self.cores:
             while core.goes_on:
                 core.go_on(now)
 
     def receive_broker(self, data: bytes, now: float) -> None:
-        """Process bytes like `receive_client`."""
+        """Process bytes from the broker as the link does: the fast path gets them first."""
         self._mirror()
         done, out = self._on.fast_path.response(data, now, now)
         self.passed += done == len(data) > 0
@@ -155,15 +158,15 @@ class Twin:
         assert (on._state.phase, on._state.stream) == (off._state.phase, off._state.stream)
 
     def _compare_client(self, on: bytes, off: bytes) -> None:
-        """Compare the bytes for the client."""
+        """Compare the bytes that both cores sent to the client."""
         assert on == off
 
     def ask_seldom(self) -> None:
-        """Compare the tally only in tests that ask for it. Otherwise it stays uncounted for longer."""
+        """Do not compare the attributes `COUNTS` at each step, so that traffic stays uncounted for longer."""
         self.asked = tuple(name for name in ASKED if name not in COUNTS)
 
     def check_measured(self) -> None:
-        """Compare the counts and measurements since the beginning."""
+        """Compare all counts and measurements of both cores."""
         assert self._on.tally == self._off.tally
         assert self._distributions(0) == self._distributions(1)
 
@@ -175,17 +178,17 @@ class Twin:
 
 
 class Joining(Twin):
-    """The first core gets the broker's bytes as `FastPath.join` returns them, and the second one as they
-    arrive. While the first one keeps the beginning of a response, the second one may be ahead of it.
+    """A twin whose first core gets the broker's bytes joined by `FastPath.join`. The second core gets them as
+    they arrive. While `join` keeps the start of a response, the second core may be ahead.
     """
 
     kept = 0
-    """The number of reads whose bytes were all kept."""
+    """The number of reads that `FastPath.join` kept back completely."""
     _ahead = b""
-    """The bytes that the client has from the second core alone."""
+    """The bytes that only the second core has sent to the client so far."""
 
     def receive_broker(self, data: bytes, now: float) -> None:
-        """Process bytes like the link."""
+        """Process bytes from the broker as the link does, with `FastPath.join` first."""
         self._mirror()
         fast_path = self._on.fast_path
         joined = fast_path.join(data, now)

@@ -1,4 +1,4 @@
-"""Replays earlier findings of the fuzzers, and a few thousand new inputs for each target."""
+"""Replays earlier findings of the fuzzers, then tries a few thousand new inputs for each target."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from tools.fuzz.targets import TARGETS
 
 FRESH = 3000
 SECONDS = 10.0
-"""The time for new inputs of one target. A slow or busy machine tries fewer."""
+"""Seconds for the new inputs of one target. A slow or busy machine tries fewer inputs."""
 FILES = [(target, file) for target in TARGETS.values() for file in regressions(target)]
 
 

@@ -1,4 +1,4 @@
-"""Golden files of outputs that scripts depend on. A change of one is a change of the contract.
+"""Golden files of outputs that scripts depend on. Changing such a file changes the contract with users.
 
-`python -m tests.golden` writes them again.
+`python -m tests.golden` writes the files again.
 """

@@ -1,4 +1,4 @@
-"""Writes the files of this folder again."""
+"""Writes the golden files of this folder again."""
 
 from tests.golden.made import CAPTURES, FILES, FOLDER, measured
 

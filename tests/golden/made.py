@@ -1,6 +1,4 @@
-"""Makes the contents of the files in this folder: `/metrics`, `/state`, `/cooperative`, and `measure
---json`.
-"""
+"""Creates the contents of the golden files: `/metrics`, `/state`, `/cooperative`, and `measure --json`."""
 
 import io
 import itertools
@@ -37,7 +35,7 @@ def measured(capture: Path) -> str:
 
 
 def metrics() -> str:
-    """Return `/metrics` without the figures of Python and of the process."""
+    """Return `/metrics` without the metrics of Python and of the process."""
     lines = exposition(account()).decode().splitlines(keepends=True)
     return "".join(
         line
@@ -47,7 +45,7 @@ def metrics() -> str:
 
 
 def state() -> str:
-    """Return `/state` without its connections, and without the time."""
+    """Return `/state` without its connections and without its time."""
     return _json(overview(account()) | {"time": 0})
 
 
@@ -63,7 +61,7 @@ def _json(document: dict[str, Any]) -> str:
 
 
 def account() -> Account:
-    """Return an account in which no two figures are equal."""
+    """Return an account in which all figures differ."""
     number = itertools.count(11)
 
     def side() -> SideTally:
