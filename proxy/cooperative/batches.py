@@ -1,4 +1,4 @@
-"""A record batch (magic 2, KIP-98) without the records of others, as Kafka's log cleaner would write it.
+"""Remove other members' records from a record batch (magic 2, KIP-98).
 
 Base offset, last offset delta, timestamps, attributes, producer and leader epoch do not change. Kept records
 do not change either, because their deltas refer to the header. Count, length and CRC change.
@@ -18,9 +18,10 @@ from proxy.protocol.primitives import Buffer, encode_uvarint
 
 HEADER_BYTES: Final = 61
 LENGTH_END: Final = 12
-"""The end of base_offset and batch_length, the first fields. The length counts the bytes after it."""
+"""The offset of the first byte after base_offset and batch_length. batch_length counts the bytes from here
+on."""
 MAGIC_AT: Final = 16
-"""Offset of the magic. It is the same in messages of magic 0 and 1."""
+"""The offset of the magic byte. It is the same in messages of magic 0 and 1."""
 _HEADER: Final = Struct(">qiibIhiqqqhii")
 """base_offset, batch_length, partition_leader_epoch, magic, crc, attributes, last_offset_delta,
 base_timestamp, max_timestamp, producer_id, producer_epoch, base_sequence, number of records."""
@@ -29,23 +30,24 @@ _CRC_AT: Final = 17
 _CRC_END: Final = 21
 _COUNT_AT: Final = 57
 CODEC: Final = 0x07
-"""The bits of the attributes for the codec."""
+"""The bits of the attributes that hold the compression codec."""
 _CONTROL: Final = 0x20
 _COMMITTED: Final = bytes((8, 0, 0, 0, 1, 12, 0, 0, 0, 0, 0, 0))
-"""ControlRecordTypeSchema (version 0, type COMMIT) and EndTxnMarker (version 0, coordinator epoch 0), each
-with its length as a varint."""
+"""The key and value of a commit marker, each after its length as a varint. The key is a
+ControlRecordTypeSchema (version 0, type COMMIT). The value is an EndTxnMarker (version 0, coordinator epoch
+0)."""
 
 
 class BatchError(ValueError):
-    """A batch can't be split. The text is one line."""
+    """A batch can't be split. The message is one line."""
 
 
 class Header(NamedTuple):
-    """The fields of a batch's header that are used."""
+    """The fields of a batch header that the gateway uses."""
 
     base_offset: int
     size: int
-    """The bytes of the complete batch."""
+    """The size of the complete batch in bytes."""
     leader_epoch: int
     crc: int
     attributes: int
@@ -56,20 +58,22 @@ class Header(NamedTuple):
 
     @property
     def has_keys(self) -> bool:
-        """Whether it has records of producers, so it is neither empty nor a control batch."""
+        """Whether the batch has data records. It has none if it is empty or a control batch."""
         return self.records > 0 and not self.attributes & _CONTROL
 
     @property
     def is_marker(self) -> bool:
-        """Whether it is the end of a transaction: a control batch that is not empty."""
+        """Whether the batch is a transaction marker: a control batch that is not empty."""
         return self.records > 0 and self.attributes & _CONTROL > 0
 
 
 def read_header(records: Buffer, at: int) -> Header:
-    """Read the header of the batch at an offset. At least `HEADER_BYTES` must follow.
+    """Read the header of the batch that begins at offset `at` of the bytes.
+
+    At least `HEADER_BYTES` must follow.
 
     Raises:
-        BatchError: its magic is not 2, or it is shorter than its header.
+        BatchError: the magic is not 2, or the batch is shorter than its header.
     """
     base, length, epoch, magic, crc, attributes, delta, first, last, _, _, _, count = _HEADER.unpack_from(
         records, at
@@ -86,7 +90,7 @@ def records_of(batch: bytes) -> int:
 
 
 def check_magic(magic: int) -> None:
-    """Check the format of a batch, or of a message of older Kafka, by the byte at `MAGIC_AT`.
+    """Check the magic byte of a batch, or of a message in an older format.
 
     Raises:
         BatchError: the magic is not 2.
@@ -98,20 +102,21 @@ def check_magic(magic: int) -> None:
 def split_batch(
     batch: Buffer, header: Header, split: Split, least: Sequence[int], *, recompress: bool = True
 ) -> list[tuple[bytes | None, int]]:
-    """Return for each lane its part of a batch, and the offset of its last record (-1 without a record).
+    """Split a batch by lane. For each lane, return its part and the offset of its last record.
 
-    The part is None if it has no record. It is the unchanged batch if it has all records, or if the batch is
-    empty or a control batch.
+    If a lane has no record, the part is None and the offset -1. If a lane has all records, its part is the
+    unchanged batch. All lanes get an empty batch or a control batch unchanged.
 
     Args:
         batch: the complete batch.
-        header: its header.
+        header: the header of the batch.
         split: the lanes.
-        least: for each step of the split, the lowest offset to keep.
-        recompress: whether to compress with the batch's codec. If not, the result is not compressed.
+        least: the lowest offset to keep, for each step of the split.
+        recompress: whether to compress the parts with the batch's codec. If False, the parts are not
+            compressed.
 
     Raises:
-        BatchError: the bytes are damaged, or expand to too much.
+        BatchError: the batch is damaged, or its decompressed size exceeds the limit.
     """
     if not header.has_keys:
         return [(bytes(batch), -1)] * len(split.lanes)
@@ -140,15 +145,15 @@ def split_batch(
 def read_keys(batch: Buffer, header: Header, split: Split) -> tuple[bytes, int, list[bytes | int], list[int]]:
     """Return the decompressed records, the offset of the first one, the keys, and the end of each record.
 
-    If a record is hashed by its offset, the result has the step of that hash instead of a key.
+    If a record is hashed by its offset, the list of keys has the record's step instead of a key.
 
     Args:
         batch: the complete batch.
-        header: its header.
+        header: the header of the batch.
         split: the steps.
 
     Raises:
-        BatchError: the bytes are damaged, or expand to too much.
+        BatchError: the batch is damaged, or its decompressed size exceeds the limit.
     """
     checked = bytes(batch[_CRC_END:])
     if google_crc32c.value(checked) != header.crc:
@@ -167,19 +172,19 @@ def read_keys(batch: Buffer, header: Header, split: Split) -> tuple[bytes, int, 
 
 
 def placeholder(first: int, last: int, like: Header) -> bytes:
-    """Return a batch that moves a client past offset `last`.
+    """Return a batch without data that moves a client past offset `last`.
 
-    It has one record at that offset: the end of a committed transaction, which clients skip. A batch without
-    records does not work, because librdkafka treats such a response as incomplete. It doubles its limit each
-    time, and finally reports that a message may be too large.
+    The batch has one record at that offset: a commit marker, which clients skip. An empty batch does not
+    work: librdkafka takes the response for incomplete, doubles its limit each time, and finally reports that
+    a message may be too large.
 
     Args:
         first: the first offset without a record for this client.
         last: the last offset without a record for this client.
-        like: a batch in this range, for its timestamps and leader epoch.
+        like: the header of a batch in this range. The new batch has its timestamps and leader epoch.
     """
     first = max(first, last - 0x7FFF_FFFF)
-    # Its attributes, the time since the first record, its offset, and its key and value with their lengths.
+    # The attributes of the record, timestamp delta, offset delta, then key and value with their lengths.
     record = bytes(2) + encode_uvarint(2 * (last - first)) + _COMMITTED + bytes(1)
     body = encode_uvarint(2 * len(record)) + record
     times = like.base_timestamp, like.max_timestamp
@@ -201,10 +206,12 @@ def _with_records(batch: Buffer, header: Header, records: list[bytes], codec: in
 
 
 def _walk(body: bytes, at: int, header: Header, split: Split) -> tuple[list[bytes | int], list[int]]:
-    """Return the key of each record (or its step, if it is hashed by its offset), and the end of each record.
+    """Return the key and the end of each record.
 
-    This runs for every record, so varints of one and two bytes are read in place, by comparisons, sums and
-    products: CPython has faster instructions for these than for operations on bits.
+    If a record is hashed by its offset, return its step, not its key.
+
+    This function runs for every record. So it reads varints of one and two bytes inline, with comparisons,
+    sums and products. In CPython these are faster than bit operations.
 
     Raises:
         BatchError, IndexError: the records are incomplete.
@@ -253,7 +260,7 @@ def _walk(body: bytes, at: int, header: Header, split: Split) -> tuple[list[byte
 
 
 def _offset(body: bytes, at: int, header: Header) -> int:
-    """Return the offset of the record that begins at `at`."""
+    """Return the offset of the record that begins at byte `at`."""
     _, at = _varint(body, at)
     at += 1  # attributes
     while body[at] >= 0x80:  # timestamp_delta
@@ -263,11 +270,14 @@ def _offset(body: bytes, at: int, header: Header) -> int:
 
 
 def _varint(body: bytes, at: int) -> tuple[int, int]:
-    """Read a varint of up to 5 bytes, still in zigzag. Return it and the offset after it."""
+    """Read a varint of up to 5 bytes.
+
+    Return the zigzag value, not decoded, and the offset after the varint.
+    """
     value = body[at]
     if value < 0x80:
         return value, at + 1
-    if (more := body[at + 1]) < 0x80:  # as the loop has it, in half the time
+    if (more := body[at + 1]) < 0x80:  # the loop below would give the same result in twice the time
         return value + (more - 1) * 0x80, at + 2
     for shift in range(7, 35, 7):
         at += 1

@@ -1,8 +1,11 @@
 """The declared key ranges of connected clients. No two clients of a group may get the same records.
 
-A client claims its ranges of a partition with its first fetch, and keeps them until its last connection is
-closed, because it may still work on records while it fetches nothing. The first client wins. A client is
-identified by host and client.id on all its connections, so it may reconnect.
+With its first fetch of a partition, a client claims its ranges there. The first client wins. The claim ends
+when the client's last connection is closed. Before that, a client that fetches nothing may still process
+records.
+
+A client is identified by host and client.id on all its connections, so a client that reconnects is the same
+client.
 """
 
 from collections import Counter
@@ -13,14 +16,14 @@ from proxy.cooperative.positions import TopicPartition
 from proxy.cooperative.ranges import KeyRanges, overlap
 
 Client: TypeAlias = tuple[str, bytes]
-"""The client's host, and its client.id with the suffix."""
+"""The client's host, and its client.id with the suffix that declares ranges."""
 
 
 class Overlap(NamedTuple):
-    """The reason why a client can't have its ranges."""
+    """Two clients declare the same hash: the reason to refuse the second client."""
 
     holder: Client
-    """The client that has some of the ranges."""
+    """The client that already holds some of the ranges."""
     place: TopicPartition
 
 
@@ -42,11 +45,11 @@ class Claims:
         return client in self._connections
 
     def opened(self, client: Client) -> None:
-        """Count one more connection of a client."""
+        """Note a new connection of a client."""
         self._connections[client] += 1
 
     def closed(self, client: Client) -> None:
-        """Count one connection less. After the last one, a client has no claims."""
+        """Note that a connection of a client is closed. After the last one, the client has no claims."""
         self._connections[client] -= 1
         if self._connections[client] > 0:
             return
@@ -59,7 +62,7 @@ class Claims:
     def overlap(
         self, client: Client, group: bytes, lanes: Iterable[tuple[TopicPartition, KeyRanges]]
     ) -> Overlap | None:
-        """Return the other client that has some of a client's ranges, or None."""
+        """Return the first conflict between a client's ranges and the claims of others, or None."""
         mine = self._by_client.get(client, ())
         for place, ranges in lanes:
             if (group, place) in mine:
@@ -70,7 +73,7 @@ class Claims:
         return None
 
     def claim(self, client: Client, group: bytes, lanes: Iterable[tuple[TopicPartition, KeyRanges]]) -> None:
-        """Give a client its ranges. `overlap` must have returned None."""
+        """Claim ranges for a client. The caller must have checked that `overlap` returns None."""
         mine = self._by_client.setdefault(client, set())
         for place, ranges in lanes:
             if (key := (group, place)) not in mine:

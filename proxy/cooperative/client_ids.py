@@ -6,8 +6,8 @@
     consumer = Consumer({"client.id": client_id("billing.host-7", member=0, members=4), ...})
     consumer.assign([...])
 
-The gateway must run with ``--cooperative billing``. For a broker, or a gateway without that option, the id is
-only a name, and each consumer gets all records.
+The gateway must run with ``--cooperative billing``. Without that option, and without a gateway, the id is
+only a name: each consumer gets all records.
 
 This module needs only the standard library.
 """
@@ -25,11 +25,11 @@ def client_id(own_id: str, member: int, members: int) -> str:
 
     Args:
         own_id: the application's id. It must begin with the name of the group and a dot.
-        member: its number, from 0.
-        members: how many consumers there are.
+        member: the number of this consumer, from 0 on.
+        members: the number of consumers.
 
     Raises:
-        ValueError: there is no such member, or the id has characters that libraries refuse.
+        ValueError: `member` is out of range, or the id has characters that client libraries refuse.
     """
     if not _OWN_ID.fullmatch(own_id):
         raise ValueError(f"{own_id!r}: a client.id has the characters A-Z a-z 0-9 . _ - only")
@@ -38,10 +38,10 @@ def client_id(own_id: str, member: int, members: int) -> str:
 
 
 def range_of(member: int, members: int) -> tuple[int, int]:
-    """Return the lowest and the highest hash of a member.
+    """Return the lowest and the highest hash of a member's key range.
 
     Raises:
-        ValueError: there is no such member.
+        ValueError: `member` is out of range.
     """
     if not 0 <= member < members <= SPACE:
         raise ValueError(f"member {member} of {members}: members are numbered from 0 on")
@@ -52,7 +52,7 @@ def member_of(key: bytes, members: int) -> int:
     """Return the number of the member that gets the records with a key.
 
     Raises:
-        ValueError: there is no member.
+        ValueError: `members` is not between 1 and 2^32.
     """
     if not 0 < members <= SPACE:
         raise ValueError(f"{members} members")

@@ -1,6 +1,7 @@
-"""Compression of record batches (KIP-98, attributes bits 0 to 2), within bounds.
+"""Compression of record batches (KIP-98, attributes bits 0 to 2), with a limit on the decompressed size.
 
-The bytes come from producers, so the size of the result is limited before it is in memory.
+Producers choose the bytes, so a small batch could expand to gigabytes. The limit is checked before the result
+is in memory.
 """
 
 import zlib
@@ -14,20 +15,21 @@ import zstandard
 from proxy.protocol.primitives import Buffer
 
 MOST_BYTES: Final = 64 << 20
-"""The largest size to which a batch may expand."""
+"""The largest decompressed size of a batch, in bytes."""
 _MOST_TIMES: Final = 200
 _ALWAYS: Final = 1 << 20
-"""This size is always allowed, because a small batch of equal records compresses well."""
+"""A decompressed size up to this many bytes is always allowed, because a small batch of equal records
+compresses well."""
 GZIP, SNAPPY, LZ4, ZSTD = range(1, 5)
 _XERIAL: Final = b"\x82SNAPPY\x00"
 _XERIAL_HEADER: Final = _XERIAL + (1).to_bytes(4) + (1).to_bytes(4)
-"""The framing of Kafka's Java client: magic, version, and the lowest version that can read it. Chunks
-follow."""
+"""The header that Kafka's Java client writes before Snappy data: magic, version, and the lowest compatible
+version. Compressed chunks follow."""
 _XERIAL_CHUNK: Final = 1 << 15
 
 
 class CodecError(ValueError):
-    """Bytes can't be decompressed, or expand to too much."""
+    """The bytes can't be decompressed, or the decompressed size exceeds the limit."""
 
 
 def decompress(codec: int, payload: Buffer) -> bytes:
@@ -38,8 +40,8 @@ def decompress(codec: int, payload: Buffer) -> bytes:
         payload: the compressed bytes.
 
     Raises:
-        CodecError: the codec is unknown, the bytes are damaged, or they expand to too much: more than 64 MiB,
-            or over 1 MiB and more than 200 times.
+        CodecError: the codec is unknown, the bytes are damaged, or the result is too large. Results up to 1
+            MiB are always allowed. Above that, the limit is 200 times the compressed size, and 64 MiB.
     """
     most = min(MOST_BYTES, max(_ALWAYS, _MOST_TIMES * len(payload)))
     try:
@@ -73,13 +75,13 @@ def _unlz4(payload: Buffer, most: int) -> bytes:
 
 
 def _lz4(payload: bytes) -> bytes:
-    # Java's client reads no frame whose blocks are linked (KafkaLZ4BlockInputStream).
+    # Java's client can't read LZ4 frames with linked blocks (KafkaLZ4BlockInputStream).
     frame: bytes = lz4.frame.compress(payload, block_linked=False, store_size=False)
     return frame
 
 
 def _unzstd(payload: Buffer, most: int) -> bytes:
-    # A frame that is cut off gives fewer bytes. Then the records are found not to be whole.
+    # An incomplete frame gives fewer bytes. The code that reads the records finds the error.
     frame = zstandard.ZstdDecompressor(max_window_size=MOST_BYTES).stream_reader(payload)
     return _whole(frame.read(most + 1), most, ended=True)
 

@@ -1,4 +1,4 @@
-"""A member's commits, and its requests for committed offsets. Sans-IO."""
+"""A member's commits, and its requests for committed offsets (OffsetFetch). Sans-IO."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -25,24 +25,27 @@ from proxy.cooperative.responses import Reply, Send
 from proxy.protocol.api import ApiKey
 
 _NOT_ALLOWED: Final = 35
-"""UNSUPPORTED_VERSION: commits for key ranges are off for the group (allow.individual.commit)."""
+"""UNSUPPORTED_VERSION: commits for declared key ranges are off for the group (allow.individual.commit)."""
 _SHARED: Final = 44
-"""POLICY_VIOLATION: transactions commit for all keys of a partition."""
+"""POLICY_VIOLATION: a transaction would commit for all keys of a partition."""
 _REBALANCING: Final = 27
-"""REBALANCE_IN_PROGRESS: the gateway does not know the member's ranges until the member joins again."""
+"""REBALANCE_IN_PROGRESS: the gateway does not know the member's ranges. The member has to join again."""
 _TOO_LARGE: Final = 12
 """OFFSET_METADATA_TOO_LARGE."""
 
 
 class CommitRequest:
-    """A commit of a member: it waits for its turn, may ask the broker for what it has, and is sent with maps.
+    """A commit of a member, which the gateway sends to the broker with the offsets of all hashes (the *map*).
+
+    Commits of one group are sent one after another. If the gateway does not know the committed offsets, it
+    first requests them from the broker.
 
     Args:
         commit: the request.
-        identity: whose it is.
-        members: those of the process.
+        identity: the client that sent it.
+        members: the members of the process.
         send: sends a request to the broker.
-        wake: takes the time in seconds, and calls `go`: the commit's turn has come.
+        wake: continues the commit with `go` when its turn has come. Takes the time in seconds.
     """
 
     __slots__ = (
@@ -72,20 +75,20 @@ class CommitRequest:
         self._commit, self._identity, self._members = commit, identity, members
         self._send, self._wake = send, wake
         self._group: Group | None = None
-        """Set while the commit has its turn, or waits for it."""
+        """The group, while the commit is being sent or waits for its turn. Otherwise None."""
         self._member: Member | None = None
         self._turn = False
         self.waits = False
-        """Whether it waits for another member's commit."""
+        """Whether the commit waits until another member's commit is done."""
         self._asks = False
-        """Whether the broker is being asked for committed offsets before the commit."""
+        """Whether the gateway is requesting the committed offsets from the broker before the commit."""
         self._moved: dict[TopicPartition, Positions] = {}
-        """The committed positions after Kafka has accepted the commit."""
+        """The committed offsets of all hashes as they will be when Kafka has accepted the commit."""
         self._maps = True
-        """Whether the commit is sent with maps."""
+        """Whether the commit is sent with the map of all hashes in its metadata."""
 
     def go(self, now: float) -> Reply | None:
-        """Send the commit, wait for its turn, or refuse it."""
+        """Send the commit to the broker, or wait for its turn, or refuse it."""
         if self.waits and not self._turn:
             return None
         self.waits = False
@@ -113,7 +116,7 @@ class CommitRequest:
         return None
 
     def response(self, frame: bytes, now: float) -> Reply | None:
-        """Process the broker's response: the committed offsets, or the response to the commit."""
+        """Process a response of the broker: the committed offsets, or the result of the commit."""
         group, member = self._group, self._member
         assert group is not None  # noqa: S101 - `go` has sent something
         assert member is not None  # noqa: S101 - the same
@@ -124,19 +127,19 @@ class CommitRequest:
         return reply
 
     def close(self, now: float) -> None:
-        """Drop the commit if it waits for its turn, because the client sends no more."""
+        """Drop the commit if it still waits for its turn, because the client is disconnecting."""
         if self.waits:
             self.waits = False
             self._leave(now)
 
     def end(self, now: float) -> None:
-        """Note that the connection has ended. Kafka may have accepted the commit or not."""
+        """Note that the connection has ended. It is unknown whether Kafka has accepted the commit."""
         if self._group is not None and not self.waits:
             self._group.forget(self._commit.places)
         self._leave(now)
 
     def _refusal(self, member: Member, group: Group | None) -> int:
-        """Return the error for a commit that the broker must not get, or 0."""
+        """Return the error code if the commit must not go to the broker, else 0."""
         commit, identity = self._commit, self._identity
         if not identity.may_commit(commit.group):
             return _NOT_ALLOWED
@@ -166,7 +169,7 @@ class CommitRequest:
         self._wake(now)
 
     def _leave(self, now: float) -> None:
-        """Let the next member of the group commit."""
+        """End the turn of this commit. The next member of the group may commit."""
         group, self._group = self._group, None
         if group is not None:
             group.release(self, now)
@@ -176,7 +179,7 @@ class CommitRequest:
         self._send(with_positions(self._commit, self._moved, maps=self._maps), self.response)
 
     def _asked(self, group: Group, member: Member, frame: bytes) -> Reply | None:
-        """Learn the committed offsets from the broker, and send the commit."""
+        """Note the committed offsets in the broker's response, then send the commit."""
         commit, self._asks = self._commit, False
         said = read_fetched_offsets(frame, FLEXIBLE_ASKS if commit.flexible else ASKS)
         error = next((each.error_code for each in said.groups if each.error_code), 0)
@@ -187,7 +190,10 @@ class CommitRequest:
         return None
 
     def _committed(self, group: Group, member: Member, frame: bytes) -> Reply | None:
-        """Note the accepted commits. If the broker has no room for maps, send the commit without maps."""
+        """Note which commits the broker has accepted.
+
+        If the map is too large for the broker, commit again without it.
+        """
         commit = self._commit
         errors = {(entry.topic, entry.partition): entry.error_code for entry in read_answered(frame, commit)}
         self._members.tally.commits["error" if any(errors.values()) else "ok"] += 1
@@ -205,7 +211,7 @@ class OffsetFetchRequest:
     """A member's request for committed offsets. The response has the member's own offsets.
 
     Args:
-        asked: the parsed request.
+        asked: the parsed OffsetFetch request.
         identity: the client.
         members: the members of the process.
     """
@@ -217,13 +223,13 @@ class OffsetFetchRequest:
         self._changes = {
             each.group: group.changes for each in asked.groups if (group := members.group(each.group))
         }
-        """`Group.changes` of the cooperative groups at the time of the request."""
+        """`Group.changes` of each cooperative group when the request arrived."""
 
     def edit(self, frame: bytes, _now: float) -> bytes:
-        """Return the response with the member's own offsets, and note these offsets.
+        """Return the response with the member's own offsets. Also note these offsets for later commits.
 
         Raises:
-            ProtocolError: the frame is no such response.
+            ProtocolError: the frame can't be read.
         """
         asked = self._asked
         said = read_fetched_offsets(frame, asked.version)
@@ -248,7 +254,7 @@ class OffsetFetchRequest:
 
     @staticmethod
     def _learn(group: Group, member: Member, said: FetchedGroup, changes: int | None) -> None:
-        """Note the committed offsets, unless a commit may have changed them since the request."""
+        """Note the committed offsets in the response, unless a commit began or ended since the request."""
         group.joined(member)
         if not group.busy and group.changes == changes:
             group.learn(entry for entry in said.entries if entry.offset >= 0)

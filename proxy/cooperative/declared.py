@@ -1,11 +1,11 @@
-"""Key ranges in a client.id, the only field that every library sends in each request.
+"""Key ranges in a client.id. It is the only field that every client library sends in each request.
 
-    billing.kr-00000000-3fffffff                      the first quarter, on every partition that it fetches
+    billing.kr-00000000-3fffffff                      the first quarter of the hashes, on every partition
     billing.kr-0-3fffffff-80000000-bfffffff           two ranges
     billing.lane-blue                                 a lane of the gateway's options file
 
-The broker gets the client's own id, without the suffix, because quotas and logs use it. The operator declares
-named lanes: key ranges of partitions, for one group.
+The broker gets the client's own id, without the suffix, because quotas and logs use it. A named lane is
+declared by the operator in the options file: key ranges of certain partitions, for one group.
 """
 
 import json
@@ -17,11 +17,11 @@ from proxy.cooperative.positions import TopicPartition
 from proxy.cooperative.ranges import FULL, KeyRanges, RangeError, Split, check_ranges
 
 NAME: Final = "[A-Za-z0-9_-]{1,64}"
-"""The name of a lane, as in a client.id."""
+"""A regular expression for the name of a lane in a client.id."""
 
 MAX_RANGES: Final = 64
-"""How many ranges a client may declare. Each is compared with the ranges of others, and may be a step of a
-map."""
+"""How many ranges a client may declare. Each is compared with the ranges of other clients, and adds steps to
+the map in a commit."""
 MAX_SHOWN: Final = 256
 _SUFFIX: Final = re.compile(rb"\.(kr|lane)-([A-Za-z0-9._-]*)$")
 _RANGES: Final = re.compile(rb"[0-9a-f]{1,8}-[0-9a-f]{1,8}(-[0-9a-f]{1,8}-[0-9a-f]{1,8})*")
@@ -29,20 +29,21 @@ _NAME: Final = re.compile(NAME.encode())
 
 
 class Declared(NamedTuple):
-    """The declaration in a client.id."""
+    """The key ranges or the lane that a client declares in its client.id."""
 
     own_id: bytes
     """The client.id without the suffix."""
     ranges: KeyRanges = ()
     lane: str = ""
-    """The name of the lane, or "" if ranges are declared."""
+    """The name of the declared lane, or "" if the client declares ranges."""
 
 
 def declared(client_id: bytes) -> Declared | None:
     """Read the declaration in a client.id. Return None if there is none.
 
     Raises:
-        RangeError: it has such a suffix, but no valid ranges or name. Such a client must not get all records.
+        RangeError: the client.id has the suffix, but its ranges or its name are invalid. Such a client must
+            not get all records.
     """
     found = _SUFFIX.search(client_id)
     if found is None:
@@ -66,14 +67,14 @@ def declared(client_id: bytes) -> Declared | None:
 
 
 def suffix(ranges: KeyRanges) -> str:
-    """Return the suffix that declares ranges."""
+    """Return the suffix of a client.id that declares these ranges."""
     return ".kr-" + "-".join(f"{bound:08x}" for pair in ranges for bound in pair)
 
 
 def shown(client_id: bytes) -> str:
-    """Return a client's name for a message, with at most `MAX_SHOWN` characters.
+    """Return a client.id for use in a message, cut to `MAX_SHOWN` characters.
 
-    Its client.id may have 32 KiB.
+    A client.id may be up to 32 KiB long.
     """
     text = client_id.decode(errors="replace")
     return f"client.id {text if len(text) <= MAX_SHOWN else text[:MAX_SHOWN] + '...'}"
@@ -83,17 +84,17 @@ def shown(client_id: bytes) -> str:
 
 
 class NamedLane(NamedTuple):
-    """A lane of the options file."""
+    """A lane from the options file."""
 
     group: bytes
     ranges: Mapping[TopicPartition, KeyRanges]
-    """Ranges by topic and partition. The lane has no other partitions."""
+    """The key ranges, by topic and partition. Other partitions are not part of the lane."""
 
 
 def named_lanes(text: str) -> dict[str, NamedLane]:
-    """Read lanes by name from JSON: ``{"group": {"lane": {"topic": {"partition": [[low, high], ...]}}}}``.
+    """Read named lanes from JSON: ``{"group": {"lane": {"topic": {"partition": [[low, high], ...]}}}}``.
 
-    Without a range, a lane has the whole partition.
+    An empty list of ranges means the whole partition.
 
     Raises:
         RangeError: the JSON is invalid, or two lanes of a group overlap.
@@ -137,10 +138,10 @@ def _pair(where: str, pair: object) -> tuple[int, int]:
 
 
 def _check(lanes: Mapping[str, NamedLane]) -> None:
-    """Check that no hash of a partition has two lanes.
+    """Check that no hash of a partition is in two lanes.
 
     Raises:
-        RangeError: a hash has two lanes.
+        RangeError: a hash is in two lanes.
     """
     by_place: dict[tuple[bytes, TopicPartition], dict[str, KeyRanges]] = {}
     for name, lane in lanes.items():

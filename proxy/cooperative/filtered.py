@@ -1,7 +1,8 @@
-"""The records of one partition in a Fetch response, for each lane of the partition.
+"""Split the records of one partition in a Fetch response into a part for each lane.
 
-A client that gets no record requests the same offset again. Instead of inventing a record, the gateway
-requests the next offsets from the broker: a `Scan` has the offsets without records for a lane.
+Some responses have no record for a lane. A client that gets no record requests the same offset again. So the
+gateway remembers the range of offsets without records (`Scan`), and requests the offsets after it from the
+broker.
 """
 
 from collections.abc import Sequence
@@ -24,41 +25,42 @@ from proxy.protocol.primitives import Buffer
 
 @dataclass(slots=True)
 class LaneRecords:
-    """The records of one lane."""
+    """The records of one lane in a response."""
 
     batches: list[bytes] = field(default_factory=list)
-    """Complete batches, in order."""
+    """The batches of the lane, complete and in order."""
     last_kept: int = -1
-    """The offset of its last record, or -1 without a record."""
+    """The offset of the lane's last record, or -1 if there is none."""
     end: int = -1
-    """The offset after its last batch, or -1 without a batch."""
+    """The offset after the lane's last batch, or -1 if there is none."""
     last_marker: int = -1
-    """The offset of the last end of a transaction, or -1 without one. All lanes get these."""
+    """The offset of the last transaction marker, or -1 if there is none. Every lane gets these markers."""
     records: int = 0
     untouched: int = 0
-    """How many of `batches` are unchanged."""
+    """How many of `batches` are the broker's own, unchanged."""
     dropped: Header | None = None
-    """The last batch without a record for this lane, if it comes after all batches of the lane."""
+    """The header of the last batch without a record for this lane. None if a batch of the lane comes after
+    it."""
 
 
 @dataclass(slots=True)
 class Filtered:
-    """The lanes' shares of a response."""
+    """The records of a response, split by lane."""
 
     lanes: list[LaneRecords]
     end: int = -1
-    """The offset after the last complete batch, or -1 without one. All lanes are served up to it."""
+    """The offset after the last complete batch, or -1 without one. All lanes are split up to this offset."""
     leader_epoch: int = -1
-    """The epoch of that batch."""
+    """The leader epoch of the last complete batch."""
     batches: int = 0
     records: int = 0
-    """The number of complete batches, and of records in them."""
+    """The number of complete batches, and the number of records in them."""
     alone: bytes = b""
-    """The header of an incomplete batch, if it is the only one. It shows the client that its limit is too
-    small."""
+    """The header of an incomplete batch, if the response has no other. The client sees from it that its limit
+    is too small."""
 
     def of(self, lane: LaneRecords) -> "Filtered":
-        """Return the shares with only one lane."""
+        """Return a copy that has only one of the lanes."""
         return replace(self, lanes=[lane])
 
 
@@ -67,9 +69,9 @@ def split_records(
 ) -> Filtered:
     """Split the records of a partition.
 
-    An incomplete batch at the end (KIP-74) goes to no lane, because some clients would read the records
-    before the cut, and their owners are unknown. The next fetch returns the batch completely. If it is the
-    only batch, its header is kept.
+    No lane gets an incomplete batch at the end (KIP-74). Its records can't be assigned to lanes, and some
+    clients would read the records before the cut. The next fetch returns the complete batch. If the response
+    has no other batch, the header is kept in `alone`.
 
     No lane gets a batch that ends before its fetch offset. A broker never sends one, and some clients then
     skip an offset: Sarama for each batch that it already has, KafkaJS for each such response.
@@ -121,7 +123,10 @@ def split_records(
 
 
 def end_of(records: Buffer) -> int:
-    """Return the offset after the last complete batch, or -1 without one. Only headers are read."""
+    """Return the offset after the last complete batch, or -1 if there is none.
+
+    This reads only the headers.
+    """
     at, size, end = 0, len(records), -1
     while at + HEADER_BYTES <= size:
         try:
@@ -137,30 +142,31 @@ def end_of(records: Buffer) -> int:
 
 @dataclass(slots=True)
 class Scan:
-    """Offsets from `low` to `high` - 1, without a record for the lane and without an end of a transaction.
+    """A range of offsets, `low` to `high` - 1, without records for the lane and without transaction markers.
 
-    A client that has lost a response requests such an end again.
+    The range begins after the lane's last record and the last transaction marker. A client that has lost a
+    response requests these again.
     """
 
     low: int = -1
     high: int = -1
     leader_epoch: int = -1
     """The epoch of the last batch in this range. A fetch from `high` sends it as last_fetched_epoch
-    (KIP-595). With the client's own, older epoch, the broker would report a divergence."""
+    (KIP-595). If it sent the client's own, older epoch, the broker would report a divergence."""
     dropped: Header | None = None
-    """The last batch in this range without a record for the lane."""
+    """The header of the last batch in this range that has no record for the lane."""
 
     def after(self, offset: int) -> int:
-        """Return the fetch offset for the broker, for a client's fetch offset."""
+        """Return the offset to request from the broker when the client requests `offset`."""
         return self.high if self.low <= offset < self.high else offset
 
     def learn(self, offset: int, found: Filtered, lane: LaneRecords) -> None:
-        """Update the scan from a response.
+        """Extend the range with the result of a response.
 
         Args:
             offset: the client's fetch offset.
             found: the split response.
-            lane: the lane's share of it.
+            lane: the lane's part of the response.
         """
         low = max(offset, lane.last_kept + 1, lane.last_marker + 1)
         if found.end <= low:
@@ -172,14 +178,15 @@ class Scan:
             self.high, self.leader_epoch = found.end, found.leader_epoch
 
     def forget(self) -> None:
-        """Forget the scan, because the log or the lane has changed (errors 1, 3, 6, 74, 75, 100, 103 ...)."""
+        """Forget the range: the log or the lane has changed (errors 1, 3, 6, 74, 75, 100, 103 ...)."""
         self.low = self.high = self.leader_epoch = -1
         self.dropped = None
 
     def placeholder(self, offset: int) -> bytes:
         """Return a batch without data that moves a client from an offset to `high`, or b"" if none is needed.
 
-        Clients of Fetch v12 and later accept it. So they see their lag and the end of the partition.
+        Clients of Fetch v12 and later accept such a batch. It shows them their lag and the end of the
+        partition.
 
         Args:
             offset: the end of the last batch in the response, or the fetch offset if there is none. No two
