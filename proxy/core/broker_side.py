@@ -1,8 +1,8 @@
-"""The broker's side of a connection: processes each response. Sans-IO.
+"""The broker's side of a connection: processes the broker's responses. Sans-IO.
 
-A response belongs to the first request that the broker has not answered. That request's handler makes the
-client's bytes from the response. They leave in the order of the client's requests. A call processes a bounded
-number of responses. Further bytes wait for the next call.
+A broker responds in order, so a response belongs to the oldest unanswered request. The handler of that
+request makes the client's bytes from the response. The client gets responses in the order of its requests. A
+call processes a limited number of responses. Further bytes wait for the next call.
 """
 
 from typing import Final
@@ -67,7 +67,10 @@ class BrokerSide:
         return len(responses) if responses.data and state.fault is None and responses.ready else 0
 
     def brokers_opened(self, node_ids: frozenset[int]) -> None:
-        """Send the responses that wait for these brokers. A broker without a listener is left out of them."""
+        """Send the responses that waited for the listeners of these brokers.
+
+        If a broker still has no listener, it is left out of the responses.
+        """
         responses, to_client = self._state.responses, self._state.to_client
         for request in list(responses.owed):
             handler = request.handler
@@ -80,7 +83,7 @@ class BrokerSide:
                 to_client += responses.in_turn(request, pieces) + responses.ended(request)
 
     def _begins(self, data: bytes) -> bool:
-        """Note the beginning of a response. Return False if no response is expected."""
+        """Begin a response if these bytes start one. Return False if no response is expected."""
         state = self._state
         length = int.from_bytes(data[:LENGTH_BYTES], signed=True)
         expected = state.responses.expected

@@ -14,9 +14,10 @@ from math import inf
 from typing import Final, Protocol
 
 STALL_SECONDS: Final = 30.0
-"""The longest time without progress for a connection that makes others wait, or while memory is short."""
+"""After this many seconds without progress, a connection is closed if others wait because of it, or if memory
+is short."""
 SILENT_SECONDS: Final = 4.0
-"""After this time without progress, a client counts as one that does not read."""
+"""After this many seconds without progress, a client counts as one that does not read its responses."""
 REQUESTS_PART: Final = 4
 """Incomplete requests may use this fraction of the limit for responses: a quarter."""
 
@@ -25,7 +26,7 @@ class Holder(Protocol):
     """A connection, as the budget sees it."""
 
     buffered_changed_at: float
-    """When it last made progress: its response grew, or its client read something."""
+    """The time of the last progress, in seconds: the buffered response grew, or the client read something."""
 
     @property
     def can_go_on(self) -> bool:
@@ -41,13 +42,15 @@ class Holder(Protocol):
 class Budget:
     """The buffered bytes of all connections, with one limit.
 
-    Over the limit, brokers of connections with a large incomplete response are not read. One connection is
-    excepted: the one that has buffered longest, if its client reads its responses. So one always continues,
-    and all do in turn. If unread bytes of clients alone reach the limit, all wait until those clients read or
-    are closed. If these clients read slowly, one still continues.
+    Above the limit, the gateway stops reading from brokers whose connections have a large incomplete
+    response. Only the connection that has buffered longest continues, if its client reads its responses. So
+    the connections complete their responses one after another. If bytes that clients do not read reach the
+    limit alone, all connections wait until those clients read or are closed. If those clients read slowly,
+    one connection still continues.
 
-    A connection without progress for `STALL_SECONDS` is closed if others wait because of it, or memory is
-    short. The one that holds most is closed first. For a connection that has waited, the time starts again.
+    A connection without progress for `STALL_SECONDS` is closed if others wait because of it, or if memory is
+    short. The connection with the most buffered bytes is closed first. When a connection stops waiting, its
+    `STALL_SECONDS` start again.
     """
 
     __slots__ = ("_holders", "_reads_on", "_released", "_waiting", "limit", "total")
@@ -59,9 +62,9 @@ class Budget:
         """For each connection its buffered bytes, and whether it may be made to wait."""
         self._waiting: set[Holder] = set()
         self._released: set[Holder] = set()
-        """The connections that waited, and have continued since the last call of `stalled`."""
+        """The connections that have stopped waiting since the last call of `stalled`."""
         self._reads_on = False
-        """Clients read the bytes that fill the limit, but slowly."""
+        """Whether clients read slowly: bytes of clients that read nothing are below the limit."""
 
     def __repr__(self) -> str:
         return f"<Budget {self.total} of {self.limit}, {len(self._holders)} hold, {len(self._waiting)} wait>"
@@ -94,10 +97,12 @@ class Budget:
         self.settle()
 
     def stalled(self, now: float) -> Holder | None:
-        """Return the connection to close, which made no progress for `STALL_SECONDS` at the cost of others.
+        """Return a connection to close, because it made no progress for `STALL_SECONDS`.
 
-        Its broker stopped in the middle of a response, or its client does not read. Call this every few
-        seconds.
+        It is returned only if others wait or memory is short.
+
+        Either its broker stopped in the middle of a response, or its client does not read. Call this every
+        few seconds.
         """
         for holder in list(self._holders):
             holder.report_buffered()
@@ -146,9 +151,9 @@ class Budget:
 class RequestBudget:
     """The bytes that all connections reserve for fetch requests.
 
-    They are for incomplete requests, and for the partitions that fetches list. Responses have a separate
-    limit, because clients that stop in the middle of a request must not make brokers wait. If there is no
-    room, a fetch is forwarded as it arrives, without a session.
+    The memory is used for incomplete requests, and for the partitions that fetches list. Responses have a
+    separate limit, because clients that stop in the middle of a request must not make brokers wait. If there
+    is no room, a fetch is forwarded as it arrives, without a session.
     """
 
     __slots__ = ("limit", "total")

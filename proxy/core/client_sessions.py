@@ -1,12 +1,12 @@
-"""The fetches of a client that has, or requests, a session with the gateway. Sans-IO.
+"""Sessions that the gateway gives to clients: handles fetches that request or use one. Sans-IO.
 
-Such a fetch becomes a full one, which is then handled like any client's full fetch (`Fetches`). So it may go
-through a session with the broker. The response to the full fetch becomes the response of the client's
+The gateway turns such a fetch into a full one, and handles it like a full fetch of any client (`Fetches`). So
+the full fetch may use a session with the broker. Its response is turned into the response of the client's
 session. `proxy.fetch_manager` has the rules.
 
-With ``--client-sessions auto`` the broker is asked first. Its own session is forwarded unchanged, and the
-gateway gives a session only if the broker gives none. So a client does not see a refusal, after which
-franz-go would never ask again (fetch-semantics 6.7).
+With ``--client-sessions auto``, the client's request for a session goes to the broker first. If the broker
+gives a session, it is forwarded unchanged. If not, the gateway gives one. So the client never sees a refusal.
+After a refusal, franz-go would never request a session again (fetch-semantics 6.7).
 """
 
 from contextlib import suppress
@@ -41,7 +41,8 @@ _FLOODS: Final = 3
 """After this many consecutive unused sessions, a client gets no more sessions."""
 _FETCH: Final = int(ApiKey.FETCH)
 _MAX_FETCH_HEAD: Final = 1 << 16
-"""So much of a fetch is kept until what it says of its session has come. No client has a longer header."""
+"""The limit of bytes to buffer until a fetch's session id and epoch have arrived. Headers of clients are
+shorter."""
 _REPLICA_ID: Final = Struct(">i")
 _CONSUMER: Final = -1
 
@@ -87,9 +88,9 @@ class ClientSessions(Stage):
     """Serves the sessions of one client.
 
     Args:
-        state: that of the connection.
-        manager: that of the process.
-        eligibility: what is known of the broker.
+        state: the state of the connection.
+        manager: the sessions that this process gives to clients.
+        eligibility: knows the broker's features.
         broker: identifies the broker among those of all connections.
     """
 
@@ -103,19 +104,18 @@ class ClientSessions(Stage):
         self._eligibility = eligibility
         self._broker = broker
         self._context: FetchContext | None = None
-        """Makes the response of the client's session to the fetch that is sent now."""
+        """Makes the response of the client's session for the fetch in flight."""
         self._made: FetchSession | None = None
         """The last session that the client got, if the gateway gave it."""
         self._unused = 0
         """The number of consecutive sessions that the client did not use."""
         self.holds = False
-        """A fetch in a session with the gateway has no response yet, so the next one waits.
-
-        A broker handles one request of a connection at a time (fetch-semantics, trap 16). The next fetch may
-        name the epoch after this one."""
+        """Whether the next fetch has to wait, because a fetch in a session with the gateway is unanswered. A
+        broker handles one request of a connection at a time (fetch-semantics, trap 16). The next fetch may
+        name the next epoch."""
 
     def on_versions(self) -> None:
-        """Note what the client is offered: v7 also for a broker that stops before it."""
+        """Note that the client is offered Fetch v7, even if the broker supports only earlier versions."""
         features = self._eligibility.features
         if features is not None and features.is_raised:
             self._manager.raised = True
@@ -138,7 +138,7 @@ class ClientSessions(Stage):
         return frame, version
 
     def on_request(self, data: bytes, size: int, api_key: int, version: int) -> bytes | None:
-        """Take a fetch that is not read out of its session with the gateway."""
+        """Remove the gateway's session from a fetch that is forwarded unread."""
         if api_key != _FETCH or not SESSION_VERSION <= version <= MAX_VERSION:
             return data
         if self._lacks_sessions(version):
@@ -162,13 +162,13 @@ class ClientSessions(Stage):
         return Serve(fetching, context, self)
 
     def on_fetched(self, fetching: FetchHandler) -> None:
-        """Note that the client gets a session from the broker."""
+        """If the broker gave the client a session, end the client's session with the gateway."""
         walk = fetching.response.walk
         if walk is not None and walk.session_id > 0 and not fetching.through_session:
             self._manager.cache.leave(walk.session_id)
 
     def _lacks_sessions(self, version: int) -> bool:
-        """Return whether the broker lacks sessions, so that a fetch of this version must be lowered.
+        """Return whether the broker lacks sessions, and this version of Fetch has to be lowered.
 
         A client need not ask each broker for its versions. If another broker offered v7, the client may send
         v7 at once. Every broker since 1.0 supports v6.
@@ -183,8 +183,8 @@ class ClientSessions(Stage):
 
         Returns:
             None if the fetch is forwarded unchanged. Otherwise the version of the full fetch to send, and the
-            context that makes the client's response. The context is None if the client already has its
-            response, and nothing is sent.
+            context that makes the client's response. If the context is None, the gateway has already
+            answered, and nothing is sent.
         """
         manager, layout = self._manager, LAYOUTS[version]
         if len(frame) < body + layout.request_head:
@@ -216,11 +216,11 @@ class ClientSessions(Stage):
         return sent_version, None
 
     def _unserved(self, data: bytes, version: int, body: int) -> bytes:
-        """Return the bytes for the broker of a fetch that is not read, or of its beginning.
+        """Return the bytes to send to the broker for an unread fetch, or for its beginning.
 
-        The gateway can't serve its session. So the session is removed if only the gateway gives sessions
-        (``--client-sessions on``), or if the fetch names a session of the gateway. Otherwise nobody would
-        serve that session's next fetch. The response then shows the client that it has no session.
+        The gateway can't serve the session of an unread fetch. So it removes the session id and epoch, if the
+        fetch names a session of the gateway, or if only the gateway gives sessions (``--client-sessions
+        on``). The response then shows the client that it has no session.
 
         Args:
             data: the beginning, with the session's id and epoch at least.
@@ -266,7 +266,8 @@ class ClientSessions(Stage):
     def _floods(self, fetch: FetchRequest) -> bool:
         """Return whether the client requests a session with each fetch and uses none (fetch-semantics 6.7).
 
-        The unused session is given up. A session that the client has ended takes no slot.
+        An unused session is removed from the cache. A session that the client has closed does not count as
+        unused.
         """
         if fetch.session_id or fetch.session_epoch != INITIAL_EPOCH:
             return False

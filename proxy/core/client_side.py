@@ -1,10 +1,11 @@
-"""The client's side of a connection: processes each request. Sans-IO.
+"""The client's side of a connection: processes the client's requests. Sans-IO.
 
-A readable fetch is collected until it is complete, and `Fetches` decides it. Every other request is forwarded
-as it arrives, and only its length and header are read. The client's name and software are noted.
+A fetch of a known version is buffered until it is complete. Then `Fetches` decides how to send it. Every
+other request is forwarded as it arrives, and only its length and header are read. The client's name and
+software are noted.
 
-One read may hold 18,000 requests. So the requests of one call are limited, and the requests in flight too.
-The rest waits as bytes until the shell calls again or the broker has responded.
+One read may contain 18,000 requests. So one call processes a limited number, and the requests in flight are
+limited, too. Further bytes wait until the shell calls again or the broker has responded.
 """
 
 from contextlib import suppress
@@ -49,8 +50,8 @@ bytes. Only ControlledShutdown v0 has 8, but 4 bytes of body follow. PostgreSQL 
 length of 8."""
 _GSSAPI_TOKEN: Final = 0x60
 _UNLEARNT: Final = frozenset({int(ApiKey.FETCH), *map(int, SASL), *map(int, NO_RESPONSE_TIME)})
-"""Requests that are read each time. A JoinGroup or ShareFetch contains how long the broker may wait, and a
-broker may refuse SASL."""
+"""Requests that get no plan, because each one has to be read. A JoinGroup or ShareFetch contains how long the
+broker may wait. A broker may refuse SASL requests."""
 _FETCH: Final = int(ApiKey.FETCH)
 """A plain int, because it is compared for every request, and enum members are looked up slowly."""
 
@@ -60,7 +61,7 @@ class ClientSide:
 
     Args:
         state: the state of the connection.
-        fetches: decides the fetches.
+        fetches: decides how each fetch is sent.
         responses: makes the responses to fetches.
         rewriting: chooses the handlers of other requests.
         max_request_bytes: the longest frame that the client may send.
@@ -122,7 +123,7 @@ class ClientSide:
 
     @property
     def goes_on(self) -> bool:
-        """Whether some of the waiting bytes can be processed now."""
+        """Whether some of the client's waiting bytes can be processed now."""
         state, requests = self._state, self._state.from_client
         return (
             bool(requests.data)
@@ -134,7 +135,7 @@ class ClientSide:
         )
 
     def go_on(self) -> None:
-        """Process the received bytes, as far as they need not wait."""
+        """Process waiting bytes of the client, up to `AT_ONCE` frames."""
         requests = self._state.from_client
         if not requests.data:
             return
@@ -170,7 +171,7 @@ class ClientSide:
     # Requests
 
     def _frame(self, data: bytes) -> bool:
-        """Process a frame, or its beginning. Return False to keep it."""
+        """Process a frame, or its beginning. Return False if it has to be kept for later."""
         length: int
         if whole := len(data) >= REQUEST_START_BYTES:
             length, api_key, version, _ = REQUEST_START.unpack_from(data)
@@ -192,7 +193,7 @@ class ClientSide:
         return self.process(data, size, api_key, version)
 
     def process(self, data: bytes, size: int, api_key: int, version: int) -> bool:
-        """Process a request that no stage has taken. Return False to keep it, until more of it has arrived.
+        """Process a request that no stage has used. Return False if more bytes of it are needed first.
 
         Args:
             data: the request, or its beginning.
@@ -237,7 +238,7 @@ class ClientSide:
         return True
 
     def _unread_fetch(self, version: int, data: bytes) -> InFlight:
-        """Return a fetch that is not read. If its version is known, its response is walked."""
+        """Return the entry in flight of an unread fetch. The response is walked if the version is known."""
         correlation_id = data[REQUEST_CORRELATION_ID]
         if MIN_VERSION <= version <= MAX_VERSION:  # KIP-951: there may be addresses in it
             request, _ = self._responses.in_flight(version, correlation_id)
@@ -246,7 +247,7 @@ class ClientSide:
         return request
 
     def _collect(self, data: bytes, size: int, version: int) -> bool:
-        """Keep the beginning of a fetch until twice as many bytes have arrived, or all of it.
+        """Keep the beginning of a fetch until its bytes have doubled, or the fetch is complete.
 
         If the request budget has no room for it, the fetch is forwarded as it arrives.
         """
@@ -255,7 +256,7 @@ class ClientSide:
         return False
 
     def _other(self, data: bytes, size: int, api_key: int, version: int) -> bool:
-        """Forward a request that is no fetch, or an unread fetch, as it arrives."""
+        """Forward an unread fetch, or a request other than a fetch, as it arrives."""
         state = self._state
         if self._rewriting.refuses(api_key, version):
             state.tally.refused[Refusal.VERSION] += 1
@@ -310,10 +311,10 @@ class ClientSide:
         return True
 
     def _takes_versions(self, frame: bytes, version: int) -> bool:
-        """Note a request for the broker's versions. Return False if the gateway has answered it.
+        """Note an ApiVersions request. Return False if the gateway has answered it itself.
 
-        The gateway must not accept a version whose response it cannot cut (fetch-semantics, traps 5 and 31;
-        case 85).
+        The gateway refuses an ApiVersions version whose response it can't edit (fetch-semantics, traps 5 and
+        31; case 85).
         """
         self._name(frame, version)
         if version <= api_versions.UNDERSTOOD[ApiKey.API_VERSIONS][1]:
@@ -322,7 +323,7 @@ class ClientSide:
         return False
 
     def _in_flight(self, data: bytes, size: int, api_key: int, version: int) -> InFlight:
-        """Return a request that is forwarded, with the handler of its response."""
+        """Return the entry in flight of a forwarded request, with the handler of its response."""
         if api_key == _FETCH:
             self._fetches.count_unread(size, version, Reason.NOT_READ)
             return self._unread_fetch(version, data)
@@ -334,7 +335,7 @@ class ClientSide:
         return request
 
     def _expect(self, request: InFlight) -> None:
-        """Expect the response to a request that is sent now."""
+        """Queue a request that is sent now, so that its response is expected."""
         state = self._state
         for stage in state.stages:
             stage.on_asked(request.api_key)
@@ -343,7 +344,7 @@ class ClientSide:
         request.sent_at = state.now
 
     def _stops_framing(self, request: InFlight) -> bool:
-        """Whether the client's next bytes are tokens of SASL without Kafka's framing."""
+        """Whether the client's next bytes are SASL tokens without Kafka's framing."""
         state, api_key = self._state, request.api_key
         if api_key >> 8 == _GSSAPI_TOKEN and len(state.responses.expected) == 1 and state.phase is Phase.NEW:
             # 0.9 clients begin with a bare GSSAPI token (fetch-semantics, trap 33).
@@ -361,8 +362,7 @@ class ClientSide:
     def _asked_wait(self, data: bytes, api_key: int) -> float:
         """Return how long the broker may delay the response on purpose, in seconds.
 
-        A SyncGroup does not contain this time. The leader of the group has as much time for it as for
-        joining.
+        A SyncGroup does not contain this time. It is assumed to be that of the last JoinGroup.
         """
         wait = self._group_wait
         if api_key != ApiKey.SYNC_GROUP:
@@ -396,10 +396,10 @@ class ClientSide:
         )
 
     def _refuse(self, correlation_id: bytes) -> None:
-        """Answer an ApiVersions request of a version whose response the gateway can't rewrite.
+        """Refuse an ApiVersions request, because the gateway can't rewrite a response of its version.
 
-        The answer is the one of a broker without that version (KIP-35; fetch-semantics, trap 31, case 85).
-        The client then asks again with a version that both support.
+        The client gets the answer of a broker that does not support that version (KIP-35; fetch-semantics,
+        trap 31, case 85). The client then asks again with a version that both support.
         """
         responses = self._state.responses
         request = InFlight(ApiKey.API_VERSIONS, 0, correlation_id, FORWARD)

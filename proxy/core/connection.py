@@ -1,4 +1,4 @@
-"""One client and its own broker connection: bytes from either side in, bytes out. Sans-IO.
+"""One client connection and its broker connection: bytes from either side in, bytes out. Sans-IO.
 
 `ClientSide` takes the client's bytes, `BrokerSide` the broker's, and both share a `ConnectionState`. Unknown
 bytes are forwarded unchanged. The core never raises for a peer's fault. `Connection.fault` is the reason why
@@ -40,7 +40,7 @@ MAX_REQUEST_BYTES: Final = 104_857_600
 
 
 def _none_opening(_node_id: int, /) -> bool:
-    """Return False: no broker's listener is being opened."""
+    """Return False, because no broker's listener is being opened."""
     return False
 
 
@@ -54,7 +54,8 @@ class Common:
     max_request_bytes: int = MAX_REQUEST_BYTES
     """The longest frame that a client may send."""
     maybe_not_kafka: bool = False
-    """Clients may use a protocol other than Kafka, or TLS. All bytes of such a client are forwarded."""
+    """Whether clients may use TLS, or a protocol other than Kafka. All bytes of such a client are
+    forwarded."""
     request_budget: RequestBudget | None = None
     """Memory for incomplete fetches. None for no limit."""
     leaders: Leaders | None = None
@@ -66,7 +67,7 @@ class Common:
     manager: FetchManager | None = None
     """Gives sessions to clients. None if they get no session from the gateway."""
     stages: tuple[MakeStage, ...] = ()
-    """Makers of more stages for each connection; those of the core come before."""
+    """Functions that make further stages for each connection. The core's own stages come before them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +77,7 @@ class BrokerInfo:
     node_id: int | None = None
     """None if unknown."""
     name: str = ""
-    """Identifies it among the brokers of all connections, because a session belongs to one broker."""
+    """Identifies the broker among all brokers, because a session belongs to one broker."""
     versions: BrokerVersions | None = None
     """The features that other connections have learned. None if nothing is shared."""
     measured: Measured | None = None
@@ -94,16 +95,16 @@ class Connection:
 
     | | |
     |---|---|
-    | `fast_path` | asked first about the bytes of either side |
-    | `receive_client`, `receive_broker`, `go_on` | bytes in, and more of those that wait (`goes_on`) |
-    | `client_ended`, `broker_ended`, `brokers_opened`, `tick` | other events; call `attach` first |
-    | `close_session`, then `ended` | the end; `hand_over` to another worker |
-    | `drain_client`, `drain_broker`, `drain_events` | bytes and events out, after each of these |
-    | `fault`, `done`, `reads_client`, `goes_on`, `responses_wait`, `wire`, `buffered` | acted on then |
-    | `tally`, `status()` | read now and then |
+    | `fast_path` | gets the bytes of either side first |
+    | `receive_client`, `receive_broker`, `go_on` | process new bytes, and waiting bytes (`goes_on`) |
+    | `client_ended`, `broker_ended`, `brokers_opened`, `tick` | process other events; call `attach` first |
+    | `close_session`, then `ended` | end the connection; or `hand_over` to another worker |
+    | `drain_client`, `drain_broker`, `drain_events` | take bytes and events, after each of these calls |
+    | `fault`, `done`, `reads_client`, `goes_on`, `responses_wait`, `wire`, `buffered` | then read these |
+    | `tally`, `status()` | read these from time to time |
 
     Args:
-        sessions: the switch and the slots, shared by all connections of the process.
+        sessions: the session switch and the session slots, shared by all connections of the process.
         resolve: returns the address of a broker for clients. None leaves addresses unchanged.
         common: the other shared objects.
         broker: the broker.
@@ -149,11 +150,11 @@ class Connection:
         )
         self._state, self._responses = state, state.responses
         self.fast_path = FastPath(state, max_request_bytes=max_request_bytes, on=fast)
-        """Asked first: the other calls get only the bytes that do not pass there."""
+        """Gets all bytes first. The other methods get only the bytes that it does not handle."""
         self.events = state.events
-        """Events that were not reported yet."""
+        """Events that the shell has not taken yet."""
         self.to_client, self.to_broker = state.to_client, state.to_broker
-        """Bytes to send that were not taken yet."""
+        """Bytes to send that the shell has not taken yet."""
         self._versions = broker.versions or BrokerVersions()
         self._fetches = fetches = Fetches(state, sessions, self._versions)
         leaders = common.leaders or Leaders()
@@ -183,9 +184,9 @@ class Connection:
         for stage in state.stages:
             stage.begin(self._client_side.process, self._resume, self._settle)
         self._client_ended = False
-        """The client sends no more, but still gets its responses."""
+        """Whether the client has stopped sending. It still gets its responses."""
         self._closes = False
-        """Close the session as soon as no bytes of the client wait."""
+        """Whether to close the session as soon as no bytes of the client wait."""
         self._broker_side = BrokerSide(state)
         self._status = ConnectionStatus(state, self._client_side, self._broker_side, fetches, self.fast_path)
 
@@ -202,7 +203,10 @@ class Connection:
 
     @property
     def fault(self) -> Fault | None:
-        """Set when the connection has to end. The client must still get the bytes of `drain_client`."""
+        """The reason why the connection has to end, or None.
+
+        The client must still get the bytes of `drain_client`.
+        """
         return self._state.fault
 
     @property
@@ -220,17 +224,17 @@ class Connection:
 
     @property
     def goes_on(self) -> bool:
-        """Whether received bytes of either side only wait for `go_on`."""
+        """Whether the next call of `go_on` can process received bytes of either side."""
         return self._broker_side.waiting > 0 or self._client_side.goes_on
 
     @property
     def responses_wait(self) -> bool:
-        """Whether received bytes of the broker wait."""
+        """Whether received bytes of the broker still have to be processed."""
         return self._broker_side.waiting > 0
 
     @property
     def done(self) -> bool:
-        """Whether nothing is in flight any more after `close_session`."""
+        """Whether `close_session` was called and no request is in flight any more."""
         state = self._state
         if state.phase is not Phase.CLOSING or self._broker_side.waiting:
             return False
@@ -242,7 +246,7 @@ class Connection:
 
     @property
     def wire(self) -> bool:
-        """Whether it is not Kafka, so that everything is forwarded, including the end of either side."""
+        """Whether the protocol is not Kafka, so that everything is forwarded, including each side's end."""
         return self._state.stream is Stream.WIRE
 
     @property
@@ -252,14 +256,15 @@ class Connection:
 
     @property
     def decided(self) -> Reason | None:
-        """The reason why the last fetch was forwarded unchanged. See `Fetches.decided` for None."""
+        """The reason why the last fetch was forwarded unchanged. `Fetches.decided` says when it is None."""
         return self._fetches.decided
 
     @property
     def session_table(self) -> PartitionTable | None:
-        """The partitions of the session. Before there is a session, the partitions of the last fetch.
+        """The partitions of the session, or None.
 
-        None before the first such fetch, and after the table was dropped.
+        Without a session, these are the partitions of the last fetch that could use one. None if there was no
+        such fetch, or if the table was dropped.
         """
         return self._fetches.handler.table
 
@@ -270,26 +275,26 @@ class Connection:
         return plan if isinstance(plan, SessionPlan) else None
 
     def drain_client(self) -> list[Buffer]:
-        """Return the bytes for the client, and forget them."""
+        """Return the bytes to send to the client, and remove them."""
         return _drain(self.to_client, self._state.tally.client)
 
     def drain_broker(self) -> list[Buffer]:
-        """Return the bytes for the broker, and forget them."""
+        """Return the bytes to send to the broker, and remove them."""
         return _drain(self.to_broker, self._state.tally.broker)
 
     def status(self) -> ConnectionStatus:
-        """Return the view for a caller that asks from time to time. It is always the same one."""
+        """Return the view of this connection for `/state` and metrics. Each call returns the same object."""
         return self._status
 
     def hand_over(self) -> bytes:
-        """Return all bytes of a client that another worker will serve (`MemberElsewhere`)."""
+        """Return the client's waiting bytes, because another worker will serve it (`MemberElsewhere`)."""
         state = self._state
         data = state.from_client.rest()
         state.tally.client.bytes_in -= len(data)  # they are counted there
         return data
 
     def drain_events(self) -> list[Event]:
-        """Return the events since the last call."""
+        """Return the events since the last call, and remove them."""
         due = self.events.copy()
         self.events.clear()
         return due
@@ -300,15 +305,15 @@ class Connection:
         """Attach the I/O shell.
 
         Args:
-            wake: writes the bytes to send. It is called for bytes that do not result from the connection's
-                own bytes. It must write at once, because the bytes of the fast path come after them.
-            alarm: takes the time, in seconds, at which to call `tick`.
+            wake: writes the bytes to send. It is called for bytes that were caused by another connection or a
+                timer. It must write at once, because bytes of the fast path must come later.
+            alarm: gets the time, in seconds, at which the shell has to call `tick`.
         """
         for stage in self._state.stages:
             stage.attach(wake, alarm)
 
     def tick(self, now: float) -> None:
-        """Do the work for which `attach`'s alarm was set."""
+        """Do the work that is due. The shell calls this at the time that `alarm` got (`attach`)."""
         for stage in self._state.stages:
             stage.tick(now)
         self._state.now = now
@@ -320,7 +325,7 @@ class Connection:
         self._settle()
 
     def go_on(self, now: float) -> None:
-        """Process more of the waiting bytes: see `goes_on`."""
+        """Process more of the waiting bytes. `goes_on` tells whether this is needed."""
         if self._broker_side.waiting:
             self.receive_broker(b"", now)
             return
@@ -357,12 +362,12 @@ class Connection:
         self._settle()
 
     def _finish_waiting(self) -> None:
-        """Process bytes that waited for a response. If they were the client's last ones, close."""
+        """Process the client's bytes that waited for a response. After the last ones, close the session."""
         self._client_side.go_on()
         self._close_after_last()
 
     def _close_after_last(self) -> None:
-        """Close if the client sends no more, and none of its bytes waits."""
+        """Close the session if it is to be closed and no bytes of the client wait."""
         state = self._state
         if not self._closes:
             return
@@ -374,7 +379,8 @@ class Connection:
     def client_ended(self) -> None:
         """Note that the client sends no more.
 
-        If only a part of a request was received, it was no Kafka request. Forward it, if that is allowed.
+        If only a part of a request was received, the client does not speak Kafka. Forward the bytes, if that
+        is allowed.
         """
         if self._state.foreign and self._state.from_client:
             self._state.be_wire()
@@ -384,7 +390,8 @@ class Connection:
     def broker_ended(self) -> None:
         """Note that the broker sends no more.
 
-        If only a part of a response was received, it was no Kafka response. Forward it, if that is allowed.
+        If only a part of a response was received, the broker does not speak Kafka. Forward the bytes, if that
+        is allowed.
         """
         if part := self.fast_path.part():
             self.receive_broker(part, self._state.now)
@@ -401,7 +408,10 @@ class Connection:
                 self.brokers_opened(request.handler.awaits_brokers)
 
     def brokers_opened(self, node_ids: frozenset[int]) -> None:
-        """Send the responses that wait for these brokers. A broker without a listener is left out of them."""
+        """Send the responses that waited for the listeners of these brokers.
+
+        If a broker still has no listener, it is left out of the responses.
+        """
         self._broker_side.brokers_opened(node_ids)
         self._settle()
 
@@ -426,13 +436,13 @@ class Connection:
         return any(stage.busy for stage in self._state.stages)
 
     def _resume(self) -> None:
-        """Process bytes that have waited for another connection."""
+        """Process the client's bytes that waited for another connection."""
         self._finish_waiting()
         self._settle()
 
 
 def _drain(pieces: list[Buffer], side: SideTally) -> list[Buffer]:
-    """Empty a list of bytes that are due, count them as sent to a side, and return them."""
+    """Return all pieces of a list, remove them, and count their bytes as sent to a side."""
     due = pieces.copy()
     pieces.clear()
     side.bytes_out += sum(map(len, due))

@@ -1,7 +1,7 @@
-"""The state that both sides of a connection share: reading mode, requests in flight, bytes to send. Sans-IO.
+"""The state shared by both sides of a connection: framing, requests in flight, bytes to send. Sans-IO.
 
-`ClientSide` and `BrokerSide` process the bytes of their sides. Both can detect that it is not Kafka. Both
-send requests: the broker's side sends a fetch again after an unusable response.
+`ClientSide` and `BrokerSide` process the bytes of their sides. Both can detect that the protocol is not
+Kafka. Both send requests: the broker's side sends a fetch again after an unusable response.
 """
 
 from enum import Enum
@@ -20,7 +20,7 @@ from proxy.session.decision import Reason
 
 
 class Phase(Enum):
-    """The phase of a connection. It only increases. `Connection.fault` ends the connection in any phase."""
+    """The phase of a connection. It only moves down this list. `Connection.fault` can end any phase."""
 
     NEW = "new"
     """No complete request was received."""
@@ -30,21 +30,21 @@ class Phase(Enum):
 
 
 class Stream(Enum):
-    """How the bytes of a connection are read. It only moves down this list."""
+    """How the bytes of a connection are read. The mode only moves down this list."""
 
     FRAMES = "frames"
     OPAQUE = "opaque"
-    """The client's bytes are forwarded as they arrive: SASL tokens without Kafka's framing. Responses to
-    earlier requests still are frames."""
+    """The client's bytes are SASL tokens without Kafka's framing, and are forwarded as they arrive. Responses
+    to earlier requests are still frames."""
     WIRE = "wire"
-    """It is not Kafka: everything is forwarded, including the end of either side."""
+    """The protocol is not Kafka: everything is forwarded, including the end of either side."""
 
 
 class RequestFramer(Framer):
-    """The client's bytes. The beginning of a request may be kept until there is enough of it.
+    """Cuts the client's bytes into frames. It can keep the beginning of a request until more bytes arrive.
 
     Args:
-        budget: room for fetches until they are whole, for all connections of the process.
+        budget: memory for incomplete fetches of all connections of the process.
     """
 
     __slots__ = ("_budget", "_reserved", "held")
@@ -55,7 +55,7 @@ class RequestFramer(Framer):
         self._reserved = 0
         """Bytes that are reserved in the budget."""
         self.held = False
-        """The next request is complete, and waits for the response to another one."""
+        """Whether the next request is complete, but has to wait for the response to another request."""
 
     def reserve(self, size: int) -> bool:
         """Reserve room for this many bytes of the next request. Return False if the budget has no room."""
@@ -66,12 +66,12 @@ class RequestFramer(Framer):
         return True
 
     def next(self) -> bytes:
-        """Like `Framer.next`. It releases the bytes reserved for a request."""
+        """Like `Framer.next`. It also releases the bytes that were reserved for the request."""
         self._release()
         return super().next()
 
     def rest(self) -> bytes:
-        """Like `Framer.rest`. It releases the bytes reserved for a request."""
+        """Like `Framer.rest`. It also releases the bytes that were reserved for the request."""
         self._release()
         return super().rest()
 
@@ -88,10 +88,10 @@ class ConnectionState:
     Args:
         limits: the switches for sessions.
         measured: gets the measurements.
-        foreign: the client may use another protocol than Kafka, or TLS.
+        foreign: whether the client may use TLS, or a protocol other than Kafka.
         request_budget: memory for incomplete fetches of all connections of the process. None for no limit.
-        host: the client's.
-        broker: identifies the broker. Empty, or with a comma, if it is not known which one it is.
+        host: the client's host.
+        broker: identifies the broker. It is empty, or has a comma, if the broker is not known exactly.
     """
 
     __slots__ = (
@@ -134,39 +134,42 @@ class ConnectionState:
         self.host = host
         self.broker = broker
         self.grouped = False
-        """There are cooperative groups: this limits the versions that the client is offered."""
+        """Whether there are cooperative groups. They limit the versions that the client is offered."""
         self.has_lane = False
         """Whether the client has a lane of a group, or may have one."""
         self.tally = Tally()
-        """The counts, without exchanges of the fast path since the last `Plans.count`."""
+        """The counts. `Plans.count` adds the exchanges of the fast path later."""
         self.meter = Meter(measured, self.tally)
         self.plans = Plans(limits, measured, self.tally, self.meter)
-        """For the fast path: those that what has come so far has led to."""
+        """The plans for the fast path, made from the requests and responses so far."""
         self.events: list[Event] = []
-        """Events that were not reported yet."""
+        """Events that the shell has not taken yet."""
         self.to_client: list[Buffer] = []
         self.to_broker: list[Buffer] = []
-        """Bytes to send that were not taken yet. These three lists are emptied, never replaced."""
+        """Bytes to send that the shell has not taken yet. The lists of events and bytes are emptied, never
+        replaced."""
         self.client_id = ""
         """The client id, or "" before the client has sent it."""
         self.now = 0.0
-        """When the bytes that are being processed were read, in seconds."""
+        """The time at which the current bytes were read, in seconds."""
         self.phase = Phase.NEW
         self.stream = Stream.FRAMES
         self.foreign = foreign
-        """The protocol may still turn out not to be Kafka, because no request was answered yet."""
+        """Whether the protocol may still turn out not to be Kafka, because no request was answered yet."""
         self.stages: list[Stage] = []
         """The stages of the options, in order from the client to the broker."""
         self.fault: Fault | None = None
-        """Set when the connection has to end. The client must still get the bytes that are ready for it."""
+        """The reason why the connection has to end, or None. The client must still get the bytes in
+        `to_client`."""
         self.request_budget = request_budget or RequestBudget()
         self.from_client = RequestFramer(self.request_budget)
-        """The client's frames. While `left` is above 0, a request is forwarded as it arrives."""
+        """The framer of the client's bytes. While its `left` is above 0, a request is forwarded as it
+        arrives."""
         self.from_broker = Framer()
         self.forwarding: InFlight | None = None
-        """The request that is being forwarded as it arrives, if it will be answered."""
+        """The request that is being forwarded as it arrives. None if the broker will not answer it."""
         self.delayed: list[tuple[InFlight, bytes]] = []
-        """Requests that wait for the end of the request that is being forwarded."""
+        """The gateway's own requests that wait until the request in `forwarding` has ended."""
         self.responses = ResponseQueue()
         self.response_size = 0
         """The size of the response that is arriving."""
@@ -174,7 +177,7 @@ class ConnectionState:
     # Requests to the broker
 
     def send(self, request: InFlight, frame: bytes) -> None:
-        """Send a frame to the broker. If a request is being forwarded, send the frame after its end."""
+        """Send a frame to the broker. If a request is being forwarded, send the frame after that request."""
         if self.from_client.left:
             self.delayed.append((request, frame))
             return
@@ -185,18 +188,18 @@ class ConnectionState:
     # What is not Kafka
 
     def stop_framing(self, stream: Stream, reason: Reason) -> None:
-        """From now on, forward the client's bytes as they arrive."""
+        """From now on, forward the client's bytes as they arrive, without framing."""
         self.stream = stream
         self.tally.passthrough[reason] += 1
         self.events.append(Passthrough(reason=reason))
 
     def unread(self, side: str, reason: str, data: bytes = b"") -> None:
-        """Handle bytes that no Kafka peer sends, by ending the connection with a fault.
+        """Process bytes that no Kafka peer sends: end the connection with a fault.
 
-        While the protocol may still be another one, forward everything instead.
+        If the protocol may still be other than Kafka, forward everything instead.
 
         Args:
-            side: the side that sent them.
+            side: the side that sent these bytes, ``client`` or ``broker``.
             reason: the fault, in words.
             data: the client's latest bytes.
         """
@@ -206,7 +209,7 @@ class ConnectionState:
             self.fail(side, reason)
 
     def be_wire(self, data: bytes = b"") -> None:
-        """Forward everything, because it is not Kafka.
+        """From now on, forward everything, because the protocol is not Kafka.
 
         Args:
             data: the client's latest bytes.
@@ -224,7 +227,7 @@ class ConnectionState:
     # The connection's end
 
     def refuse_response(self, refusal: Refusal, reason: str) -> None:
-        """End the connection. The client must not get any more of this response."""
+        """End the connection, because the client must not get the rest of this response."""
         self.tally.refused[refusal] += 1
         self.fail("broker", reason)
 

@@ -1,7 +1,7 @@
-"""What a connection says of itself: for `/state`, for metrics, and for the shell's look around. Sans-IO.
+"""A view of a connection's state, for `/state`, metrics, and the shell's regular checks. Sans-IO.
 
-Nobody acts on these when bytes come. The shell asks every few seconds, or while memory is short. So they are
-read from the connection's parts when somebody asks, and no command tells of them.
+The shell reads these values every few seconds, or while memory is short. No value is needed to process bytes.
+So each value is computed from the parts of the connection when it is read.
 """
 
 from typing import Final
@@ -15,11 +15,11 @@ from proxy.core.in_flight import MAX_IN_FLIGHT, REQUEST_BYTES
 from proxy.protocol.produce import READ_WITHIN
 
 QUEUED_FREE: Final = 65_536
-"""If a connection's requests have fewer bytes than this, they are not counted."""
+"""The largest number of bytes for which `queued` is 0."""
 
 
 class ConnectionStatus:
-    """A view of a connection: each property is as things are when it is read. It keeps nothing.
+    """A view of a connection. Each property is computed when it is read.
 
     Args:
         state: the state of the connection.
@@ -79,7 +79,7 @@ class ConnectionStatus:
 
     @property
     def session_partitions(self) -> int:
-        """How many partitions the session has, or 0 without a session."""
+        """The number of partitions in the session, or 0 without a session."""
         handler = self._fetches.handler
         return handler.table.size if handler.has_session and handler.table is not None else 0
 
@@ -87,19 +87,19 @@ class ConnectionStatus:
 
     @property
     def begun(self) -> bool:
-        """Whether a complete request was received, or more than READ_WITHIN bytes of a forwarded one.
+        """Whether a complete request was received, or more than READ_WITHIN bytes of a forwarded request.
 
-        It is also true when the connection is not Kafka.
+        Also true if the protocol is not Kafka.
         """
         large = self._state.from_client.left > 0 and self._state.plans.count().client.bytes_in > READ_WITHIN
         return self._state.phase is not Phase.NEW or large or self._state.stream is Stream.WIRE
 
     @property
     def busy(self) -> bool:
-        """Whether the client waits for a response. A partial request does not count.
+        """Whether the client waits for a response. An incomplete request does not count.
 
-        If it is not Kafka, the client counts as waiting once both sides have sent something, because it is
-        unknown which side sends next.
+        If the protocol is not Kafka, it is unknown which side sends next. Then the client counts as waiting
+        once both sides have sent something.
         """
         if self._state.stream is Stream.WIRE:
             tally = self._state.plans.count()
@@ -116,24 +116,26 @@ class ConnectionStatus:
 
     @property
     def outstanding(self) -> int:
-        """How many requests the broker has not answered, including the gateway's own."""
+        """The number of requests that the broker has not answered, including the gateway's own requests."""
         return len(self._state.responses.expected)
 
     @property
     def longest_wait(self) -> float:
-        """How many seconds the requests in flight let the broker wait, at most: see `Handler.wait`.
+        """The longest time that any request in flight may wait at the broker or in a stage, in seconds.
 
-        So may a request wait in a stage.
+        See `Handler.wait` and `Stage.longest_wait`.
         """
         waits = [request.handler.wait for request in self._state.responses.expected]
         return max([0.0, *waits, *(stage.longest_wait for stage in self._state.stages)])
 
     @property
     def due_at(self) -> float | None:
-        """The latest time for the broker's next response, in seconds. None if it owes no response.
+        """The time until which the broker may delay its next response, in seconds.
 
-        A broker answers one request after the other, so the first one counts. Its time starts when it was
-        sent, or when the last bytes arrived, whichever is later. The wait that the request allows is added.
+        None if no response is expected.
+
+        A broker answers requests one by one, so the oldest request counts. Its wait starts when it was sent,
+        or when the broker's last bytes arrived, whichever is later.
         """
         if not self._state.responses.expected:
             return None
@@ -142,7 +144,7 @@ class ConnectionStatus:
 
     @property
     def awaits_client(self) -> bool:
-        """Whether the client has not completely sent the request that the broker answers next."""
+        """Whether the client has sent only a part of the request that the broker answers next."""
         state, expected = self._state, self._state.responses.expected
         return bool(state.from_client.left and expected) and expected[0] is state.forwarding
 
@@ -156,9 +158,9 @@ class ConnectionStatus:
 
     @property
     def queued(self) -> int:
-        """The bytes of the client's requests that are in flight or waiting, if there are many.
+        """The memory of the client's requests in flight and of waiting bytes of both sides, in bytes.
 
-        Waiting bytes of their responses count, too.
+        It is 0 up to `QUEUED_FREE`.
         """
         state = self._state
         kept = len(state.from_client) + self._broker_side.waiting

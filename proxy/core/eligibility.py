@@ -1,8 +1,8 @@
 """Decides which fetches may use a session, from facts about the client and its broker. Sans-IO.
 
-`Eligibility` has the reasons against it, `SessionLimits` the slots. `BrokerVersions` remembers the abilities
-of a broker for connections whose clients do not ask for them. Whether a session pays is said by
-`proxy.core.savings`.
+`Eligibility` finds the reasons against a session. `SessionLimits` counts the slots. `BrokerVersions`
+remembers the features of a broker, for connections whose clients send no ApiVersions request.
+`proxy.core.savings` decides whether a session saves bytes.
 """
 
 from collections.abc import Mapping
@@ -18,15 +18,19 @@ _NO_LIMIT: Final[Mapping[str, int]] = {}
 
 
 class SessionLimits:
-    """The switch for sessions and the broker slots that one gateway takes, shared by its connections.
+    """The session switch, and the number of session slots that the gateway uses at brokers.
+
+    It is shared by all connections of the gateway.
 
     Args:
-        max_sessions: slots that may be used at brokers at one time.
+        max_sessions: the largest number of slots to use at brokers at one time.
         on: whether fetches are turned into sessions at all.
         off_for: client ids whose fetches are forwarded unchanged.
-        keep_order: a fetch goes without a session where the session's order would decide who gets records.
-        max_fetch_bytes: the limit of the bytes of records in a fetch, by client id; "": of all others.
-        slots: for each process of the gateway, how many slots it uses or asks for. The processes share this.
+        keep_order: if true, a fetch uses no session when the session's order of partitions would decide which
+            partitions get records.
+        max_fetch_bytes: the limit of record bytes in a fetch, by client id. The entry "" is for all other
+            clients.
+        slots: for each process of the gateway, how many slots it uses or requests. All processes share it.
         own: the index of this process in `slots`. Only this process changes that item.
     """
 
@@ -58,8 +62,8 @@ class SessionLimits:
         self.keep_order = keep_order
         self.max_fetch_bytes = max_fetch_bytes
         self.crowded = False
-        """The process buffers as many bytes of responses as it may. Fetches use no sessions, so that their
-        responses stream."""
+        """Whether the process has reached its limit of buffered bytes. If so, fetches use no sessions, so
+        that their responses stream."""
         self._slots = [0] if slots is None else slots
         self._own = own
 
@@ -68,7 +72,7 @@ class SessionLimits:
 
     @property
     def used(self) -> int:
-        """Return the slots that the gateway uses or requests."""
+        """Return how many slots the gateway uses or requests."""
         return sum(self._slots)
 
     @property
@@ -81,7 +85,7 @@ class SessionLimits:
         return self.on and client_id not in self.off_for
 
     def max_bytes(self, client_id: str) -> int:
-        """Return the limit of the bytes of records in a client's fetch; 0: none."""
+        """Return the limit of record bytes in a client's fetch, or 0 for no limit."""
         limits = self.max_fetch_bytes
         return limits.get(client_id, limits.get("", 0)) if limits else 0
 
@@ -89,8 +93,7 @@ class SessionLimits:
         """Reserve a slot if one is left.
 
         A broker has 1000 slots for all its clients (fetch-semantics 2.7, trap 22). The count is incremented
-        and then checked. So if two processes race for the last slot, both may be refused, but never both get
-        it.
+        first and checked afterwards. So two processes can never both get the last slot. Both may be refused.
         """
         self._slots[self._own] += 1
         if self.used <= self.max_sessions:
@@ -106,8 +109,8 @@ class SessionLimits:
 class BrokerVersions:
     """The features of the broker at one address, shared by the connections to it.
 
-    They are remembered only while the connection on which they were learned is open. A broker that is
-    replaced by another release closes that connection.
+    The features are forgotten when the connection that learned them ends. So they never survive an upgrade of
+    the broker, because an upgrade closes that connection.
     """
 
     __slots__ = ("__weakref__", "_said_to", "features")
@@ -129,12 +132,15 @@ class BrokerVersions:
             self.features, self._said_to = features, connection
 
     def ended(self, connection: object) -> None:
-        """Forget the features if they were learned on this connection, which has ended."""
+        """Note the end of a connection. Forget the features if this connection learned them."""
         if self._said_to is connection:
             self.forget()
 
     def forget(self) -> None:
-        """Forget everything. The broker closed a connection, so another broker may soon have its address."""
+        """Forget the features, because the broker closed a connection.
+
+        Another broker may soon have its address.
+        """
         self.features = self._said_to = None
 
 
@@ -145,10 +151,10 @@ _KEEPING_VERSION: Final = 12
 
 
 class Eligibility:
-    """The behaviour of one connection's client and broker, as far as it matters for sessions.
+    """Facts about the client and the broker of one connection that decide whether a session may be used.
 
     Args:
-        sessions: the switch of the process.
+        sessions: the session switch of the process.
         versions: the features that other connections have learned, or None.
     """
 
@@ -175,29 +181,30 @@ class Eligibility:
         """The features from the last ApiVersions response on this connection. None if there was none, or
         it was not understood."""
         self.floods = False
-        """The client requests a session with each fetch and uses none."""
+        """Whether the client requests a session with each fetch and uses none."""
         self.given = 0
-        """The session that the broker gave for the client's own (0, 0)."""
+        """The id of the session that the broker gave when the client itself sent (0, 0)."""
         self.large = False
-        """The last response was large, so the client is catching up."""
+        """Whether the last response was large. If so, the client is catching up."""
         self.starves = False
-        """A response had no room for all available records of its partitions."""
+        """Whether a response had no room for all available records of its partitions."""
         self.full_when_throttled = False
-        """A throttled response had entries, so this broker does not empty throttled responses (KIP-219)."""
+        """Whether a throttled response had entries. If so, this broker does not empty throttled responses
+        (KIP-219)."""
         self.never: Reason | None = None
         """The reason why no fetch of this connection may go through a session any more."""
 
     def observe(self, fetch: FetchRequest) -> bool:
         """Note how the client uses sessions, from a fetch.
 
-        Some clients send (0, 0) each time and never use their session: Sarama before 1.26.2,
-        platformatic/kafka before 2.3 (fetch-semantics 6.7, case 89). The first (0, 0) does not prove this,
-        because a client with its own sessions begins with it, too. The proof is a second (0, 0) after the
-        broker gave an id.
+        Some clients send (0, 0) with each fetch and never use their session: Sarama before 1.26.2,
+        platformatic/kafka before 2.3 (fetch-semantics 6.7, case 89). One (0, 0) does not prove this, because
+        clients that use sessions also begin with (0, 0). A second (0, 0) after the broker gave an id proves
+        it.
 
         Returns:
-            True if this fetch proves it for the first time. The caller then adopts the session `given`, so
-            that the broker does not keep an unused session.
+            True if this fetch is the first proof. The caller then adopts the session `given`, so that the
+            broker does not keep an unused session.
         """
         session_id, epoch = fetch.session_id, fetch.session_epoch
         # (-1, -1) is kafka-go's way to have no session (fetch-semantics 2.2, case 14). Once native, always: a
@@ -210,27 +217,30 @@ class Eligibility:
         return True
 
     def know(self, features: Features | None) -> None:
-        """Note the broker's features from an ApiVersions response."""
+        """Note the broker's features from an ApiVersions response.
+
+        None if the response was not understood.
+        """
         self.features = features
         if features is not None:
             self._versions.remember(self, features)
 
     @property
     def known(self) -> Features | None:
-        """The broker's features, from this connection or else from others. None if unknown."""
+        """The broker's features, learned on this connection or else on another one. None if unknown."""
         return self.features or self._versions.features
 
     def features_for(self, fetch: FetchRequest) -> Features | None:
-        """Return the features of the broker for a fetch. None if the broker must be asked first."""
+        """Return the broker's features for a fetch. None if the broker must be asked first."""
         return self.features or self._heard(fetch)
 
     def _heard(self, fetch: FetchRequest) -> Features | None:
-        """Return the features that other connections have learned, if a mistake would do no harm.
+        """Return the features that other connections have learned. None if this fetch must not rely on them.
 
-        One address may lead to brokers of several releases (a load balancer). A broker without sessions
-        closes the connection after such a fetch, and the learned features are forgotten (`BrokerVersions`).
-        But a broker that forgets leader epochs would not be noticed, so in that case the broker itself is
-        asked.
+        Behind a load balancer, one address may lead to brokers of several releases, so the features may be
+        wrong. A broker without sessions closes the connection after a fetch with a session, and the features
+        are forgotten (`BrokerVersions`). But nobody would notice a broker that forgets leader epochs. So if a
+        fetch has leader epochs, this broker has to be asked.
         """
         features = self._versions.features
         if features is None or (fetch.layout.version < _KEEPING_VERSION and _fences(fetch)):
@@ -238,10 +248,10 @@ class Eligibility:
         return features
 
     def against(self, fetch: FetchRequest, client_id: str, handler: FetchSessionHandler) -> Reason | None:
-        """Return the reason against the session for a fetch, if there is one. This changes nothing.
+        """Return the reason why a fetch may not use the session, or None. This changes nothing.
 
-        An unknown broker is a reason only against a fetch that would continue a session. A new session is
-        requested if there is no other reason against it: see `Fetches._decide`.
+        Unknown features of the broker are a reason only if the fetch would continue a session.
+        `Fetches._decide` decides whether to request a new session.
 
         Args:
             fetch: the fetch, after `observe`.
@@ -287,10 +297,10 @@ class Eligibility:
         return Reason.BROKER_NOT_KNOWN if features is None and handler.has_session else None
 
     def hinders(self) -> bool:
-        """Whether there is a new reason, since the last fetch, against continuing the session.
+        """Whether a new reason against continuing the session has appeared since the last fetch.
 
-        For fetches that match a template, the fetch, the client and the broker give the same reasons. Only
-        `SessionLimits` may change, so `SessionPlan` asks each time.
+        `SessionPlan` asks this for each fetch that matches its template. Only the reasons that may have
+        changed since the plan was made are checked.
         """
         sessions = self._sessions
         return (
@@ -303,7 +313,7 @@ class Eligibility:
 
 
 def _fences(fetch: FetchRequest) -> bool:
-    """Return whether any entry has a leader epoch for the broker to check (v9 and later)."""
+    """Return whether any entry has a leader epoch, which makes the broker check it (v9 and later)."""
     listing = fetch.listing
     if listing is None or fetch.layout.version < _FENCING_VERSION:
         return False

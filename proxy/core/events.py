@@ -1,7 +1,7 @@
-"""Reports of a client connection: *events* for rare things, a *tally* for each fetch.
+"""Reports about a client connection: an *event* for each rare incident, and a *tally* that counts fetches.
 
-Log lines, metrics and the state for the dashboard are all made from these two. An object for each fetch would
-cost more than the fetch itself, so fetches are only counted.
+Log lines, metrics and the dashboard's state are all made from events and tallies. An object for each fetch
+would cost more than the fetch itself, so fetches are only counted.
 """
 
 from collections import Counter
@@ -35,9 +35,10 @@ def fetch_kind(session_id: int, epoch: int) -> FetchKind:
 
 
 class Refusal(StrEnum):
-    """Why a connection was ended that could have led its client past the gateway.
+    """Why the gateway ended a connection: the client might have got a broker's own address.
 
-    The label of `fetchgate_refused_total`. Only in explicit mode, where addresses are rewritten.
+    The values are the label of `fetchgate_refused_total`. This only happens in explicit mode, where addresses
+    are rewritten.
     """
 
     VERSION = "version not offered"
@@ -49,13 +50,13 @@ class Refusal(StrEnum):
 
 
 class NotFollowed(StrEnum):
-    """Why a client got the error of a partition with a moved leader, in spite of ``--follow-leader``.
+    """Why a client got an error after a partition's leader moved, in spite of ``--follow-leader``.
 
-    The label of `fetchgate_leaders_not_followed_total`.
+    The values are the label of `fetchgate_leaders_not_followed_total`.
     """
 
     NO_CONNECTION = "no connection"
-    """The client has no connection to the new leader, or it is unknown whose connections these are."""
+    """The client has no connection to the new leader, or its connections can't be identified."""
     NO_LEADER = "no leader"
     """The broker did not name a new leader in time."""
     NOT_PROVEN = "position not proven"
@@ -63,21 +64,22 @@ class NotFollowed(StrEnum):
     REFUSED = "refused"
     """The new leader responded with an error, too, or named another leader."""
     BUSY = "connection busy"
-    """On the client's connection to the new leader, a request may wait too long, or a retry already waits."""
+    """The client's connection to the new leader is in use: a retry already waits there, or would wait too
+    long."""
     CLOSED = "connection closed"
-    """That connection ended first."""
+    """The client's connection to the new leader ended before the answer came."""
     LATE = "too late"
     """The new leader did not answer while the response was held back."""
     SESSION = "session"
     """The client has a session with the gateway."""
     NOT_LISTED = "not listed"
-    """The client's fetch does not list the partition: it has a session with the broker."""
+    """The client's fetch does not list the partition, because the client has a session with the broker."""
     NO_ROOM = "no room"
     """The response would have more records than max_bytes."""
     NOT_NEXT = "not next in sequence"
     """Produce only: an earlier batch was not acknowledged, or a later one was sent elsewhere."""
     TOO_LARGE = "response too large"
-    """The response was too large to be kept."""
+    """The response was too large to be buffered."""
     VERSION = "version"
     """The fetch is so old that the broker may not support the required requests."""
     NOT_UNDERSTOOD = "not understood"
@@ -85,7 +87,7 @@ class NotFollowed(StrEnum):
 
 @dataclass(slots=True)
 class SideTally(Figures):
-    """Counts of one side (client or broker) of a connection. Frames are counted with their length."""
+    """Counts of one side (client or broker) of a connection. Sizes of frames include the length field."""
 
     bytes_in: int = 0
     """Bytes that this side sent to the gateway."""
@@ -114,17 +116,18 @@ class Tally(Figures):
     session_checks: int = 0
     """How often a session was checked, see `Fetches`."""
     refusals: int = 0
-    """Requests for a session that the broker answered without one, because it had no free slot."""
+    """Requests for a session that the broker refused, because it had no free slot."""
     probe_bytes: int = 0
     """Bytes of the gateway's own requests, except fetches, and of their responses."""
     passthrough: Counter[str] = field(default_factory=Counter)
     """Fetches and connections that were forwarded unchanged, by reason."""
     refused: Counter[str] = field(default_factory=Counter)
-    """Connections that were ended because a client could have been led past the gateway, by `Refusal`."""
+    """Connections that the gateway ended so that no client gets a broker's own address, by `Refusal`."""
     leaders_followed: Counter[str] = field(default_factory=Counter)
-    """Partitions whose request was retried at their new leader with success, by request (``fetch``)."""
+    """Partitions that were retried successfully at their new leader, by the name of the request
+    (``fetch``)."""
     leaders_not_followed: Counter[str] = field(default_factory=Counter)
-    """Partitions whose error the client got, by `NotFollowed`."""
+    """Partitions that were not retried successfully, so that the client got the error, by `NotFollowed`."""
 
 
 def saved_bytes(tally: Tally) -> int:
@@ -136,7 +139,7 @@ def saved_bytes(tally: Tally) -> int:
 
 
 def broker_bytes(tally: Tally) -> int:
-    """Return the bytes of fetches on the broker's side, plus those of the gateway's own ApiVersions."""
+    """Return the bytes of fetches on the broker's side, plus the bytes of the gateway's own ApiVersions."""
     return fetch_bytes(tally.broker) + tally.probe_bytes
 
 
@@ -171,7 +174,7 @@ class SessionRefused:
 class SessionLost:
     """A session can't continue, or could not be created.
 
-    The fetch is sent again, in full or without a session. The client gets that response.
+    The fetch is sent again, in full or without a session. The client gets the response to the second fetch.
     """
 
     session_id: int
@@ -192,8 +195,8 @@ class SessionClosed:
 class Passthrough:
     """Something is forwarded unchanged.
 
-    It is one response that was not understood. Or, from now on, it is all fetches of the connection (while it
-    rests, or for good), or all its bytes.
+    This means either one response that was not understood, or all later fetches of the connection (for some
+    time or for good), or all later bytes of the connection.
     """
 
     reason: str
