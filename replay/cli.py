@@ -1,8 +1,14 @@
 """``fetchgate replay``: the command line of captures.
 
-Exit codes: 0 done, 1 failed at run time, 2 wrong usage or configuration, 3 done, but parts of the input could
-not be read, or there was nothing to do; 4 a broker did not respond in time (`drive`). Only the command that
-runs is imported, so that `inspect` starts at once.
+Exit codes:
+
+- 0: done
+- 1: failed at run time
+- 2: wrong usage or configuration
+- 3: done, but parts of the input could not be read, or there was nothing to do
+- 4: a broker did not respond in time (`drive`)
+
+Imports take seconds. So only the module of the given command is imported, and `inspect` starts at once.
 """
 
 import argparse
@@ -72,7 +78,7 @@ class ReplayParser(argparse.ArgumentParser):
         return action
 
     def error(self, message: str) -> NoReturn:
-        """Exit with 2."""
+        """Report wrong usage in one line, and exit with code 2."""
         self.exit(EXIT_USAGE, usage(self.prog, message))
 
     def parse(self, argv: Sequence[str], environ: Mapping[str, str]) -> argparse.Namespace:
@@ -127,7 +133,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _command(name: str, argv: Sequence[str]) -> int:
-    """Import a command, which takes seconds, and run it."""
+    """Import a command and run it. The import may take seconds."""
     try:
         module, parser = _parser(name)
         return int(module.run(parser.parse(argv, os.environ)))
@@ -161,7 +167,7 @@ def parsers() -> dict[str, argparse.ArgumentParser]:
 
 
 def _left(run: Callable[[], int], program: str) -> int:
-    """Run a command. Report an interrupt, or output that fails, without a stack trace."""
+    """Run a command and return its exit code. Ctrl-C and failed output cause no stack trace."""
     try:
         code = run()
         sys.stdout.flush()
@@ -194,7 +200,7 @@ def _overview_parser() -> ReplayParser:
 def _missing(error: ModuleNotFoundError) -> int:
     """Report how to install a missing library.
 
-    Raise the error for any other module, which is a defect of fetchgate.
+    If the missing module is not an optional library, raise the error again: it is a defect of fetchgate.
     """
     name = (error.name or "").partition(".")[0]
     if name not in _EXTRAS:

@@ -1,4 +1,4 @@
-"""Captures: files in, Kafka exchanges out. Each step turns one stream into the next.
+"""Captures: turns files into Kafka exchanges, step by step. Each step reads the results of the one before.
 
 - ``files``: the inputs that the user named become *sources* (files). Sources become *shares*, one for each
   task. A share is read window by window. The packets in a *window* become columns. Only ``sources``,

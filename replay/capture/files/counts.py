@@ -1,4 +1,4 @@
-"""Counts of the contents of one capture file, whether they could be used or not."""
+"""Counts of the contents of one capture file: of the used and of the unused ones."""
 
 import json
 import re
@@ -21,8 +21,8 @@ gap. Clients ask for Metadata every 5 minutes at least (metadata.max.age.ms), an
 class FileCounts:
     """Counts of one file, or of a part of it. The parts of a file add up to the whole.
 
-    Nothing in a file is left out silently: each packet is counted once as `packets`, and a second time under
-    the reason why its bytes did not become segments.
+    Nothing in a file is left out silently: `packets` counts every packet. If the bytes of a packet did not
+    become segments, the packet is also counted under the reason.
     """
 
     file: str
@@ -77,7 +77,10 @@ class FileCounts:
     """Parts that could not be read: one line for each problem, without the name of the file."""
 
     def __post_init__(self) -> None:
-        """Take the whole time as captured if the gaps are unknown, as in tables of earlier releases."""
+        """If the captured intervals are unknown, take the whole time as captured.
+
+        Tables of earlier releases do not have these intervals.
+        """
         if self.first_time and not self.stretches:
             self.stretches = [[self.first_time, max(self.first_time, self.last_time)]]
 
@@ -111,7 +114,10 @@ class FileCounts:
         self.other_ports = dict(counted.most_common(MOST_PORTS))
 
     def add_times(self, first: int, last: int) -> None:
-        """Extend the captured time by packets between `first` and `last`, without a `PAUSE` between them."""
+        """Add the interval from `first` to `last` to the captured time.
+
+        Its packets have no pause longer than `PAUSE` between them.
+        """
         self.first_time = min(self.first_time or first, first)
         self.last_time = max(self.last_time, last)
         self.stretches = joined_stretches([*self.stretches, [first, last]], PAUSE)
@@ -141,7 +147,7 @@ def joined_stretches(stretches: Iterable[list[int]], pause: int) -> list[list[in
 
 
 def _in_words_and_numbers(line: str) -> list[tuple[int, str]]:
-    """Sort key: the words of a line and the numbers between them. The order of reading does not matter."""
+    """Return a sort key: the words of a line, and the numbers between them as integers."""
     return [(int(part) if part.isdecimal() else -1, part) for part in re.split(r"(\d+)", line)]
 
 

@@ -42,7 +42,7 @@ class PcapRecords:
         Args:
             form: the file's format.
             counts: are updated as records are read.
-            start: 0 (the file header is then skipped), or the offset of a record.
+            start: the offset of a record. 0 for the start of the file, whose header is then skipped.
             stop: None for the end of the file.
             first_time: nanoseconds since 1970 of the file's first packet; 0 if unknown.
         """
@@ -205,7 +205,8 @@ class RecordSearch:
             final: the window reaches to the end of the file.
 
         Returns:
-            The record's place and True; or False, with a place before which no record begins.
+            A place, and whether a record was found. If so, the record begins at this place. If not, no record
+            begins before this place.
         """
         last = window.end - self._form.record_header + 1
         for begin in range(window.begin, last, _SCAN):
@@ -218,8 +219,8 @@ class RecordSearch:
     def find_certain(self, window: FileWindow) -> int | None:
         """Find a place where a record certainly begins. Return None if there is no such place.
 
-        Bytes of a payload may look like a record, with real records after it. So this follows the records
-        from the first possible place over more bytes than any packet has.
+        Bytes of a payload may look like a record, and real records may come after them. So the chain of
+        records is followed from the first possible place, over more bytes than the longest packet has.
         """
         place, found = self.next(window, final=False)
         if not found:

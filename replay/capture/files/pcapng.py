@@ -52,7 +52,7 @@ class PcapngRecords:
 
         Args:
             counts: are updated as blocks are read.
-            secrets: gets the TLS key logs in the file. Without it they are skipped.
+            secrets: the TLS key logs in the file are added to this list. With None, they are skipped.
         """
         self.done = False
         self._counts = counts
@@ -89,7 +89,10 @@ class PcapngRecords:
         return self._columns(window, kind, np.array(places, np.int64)) if moved else None
 
     def _follow(self, window: FileWindow) -> tuple[list[int], int]:
-        """Skip packets of one kind, and blocks that are not needed; return the packets' places and kind."""
+        """Move past packets of one kind, and past unneeded blocks between them.
+
+        Return the places of the packets, and their kind.
+        """
         head, tail, data, end = self._head, self._tail, window.data, window.end
         described = self._described
         places: list[int] = []
@@ -147,7 +150,7 @@ class PcapngRecords:
         return 0 if whole and tail != data[begin + 4 : begin + 8] else size
 
     def _describe(self, block: bytes) -> None:
-        """Read the description of a section or of an interface, or secrets."""
+        """Read a block that describes a section or an interface, or that holds secrets."""
         if int.from_bytes(block[:4], "big") == _SECTION:
             self._begin_section(identify(block).order)
             return
@@ -242,7 +245,10 @@ class PcapngRecords:
         self._seeking = True
 
     def _found(self, window: FileWindow, *, final: bool) -> bool:
-        """Search for a block of a known kind whose two lengths agree, with another block after it."""
+        """Search for the next block. Return whether one was found.
+
+        Its kind must be known, its two length fields must agree, and another block must follow it.
+        """
         word = np.ndarray(len(window.data) - 3, f"{self._order}u4", window.data, 0, (1,))
         last = max(window.end - 11, window.begin)
         likely = np.isin(word[window.begin : last], sorted(_KNOWN))
@@ -306,7 +312,7 @@ def first_time(window: FileWindow) -> int:
 
 
 def has_secrets(window: FileWindow) -> bool:
-    """Return whether the blocks in the window include a TLS key log, or end in a block of secrets."""
+    """Return whether the window has a TLS key log, or ends within a block of secrets."""
     secrets: list[bytes] = []
     begin = window.begin
     records = PcapngRecords(FileCounts(file=""), secrets)

@@ -18,11 +18,11 @@ def load(keylogs: Sequence[str], sources: Iterable[Source]) -> tuple[Secrets | N
 
     Args:
         keylogs: the files of --keylog: key logs, or pcapng files with secrets anywhere in them.
-        sources: captures. If one has secrets among its first blocks, it is read to its end.
+        sources: captures. If a capture has secrets among its first blocks, it is read to its end.
 
     Returns:
-        The secrets, or None if no key log was named and no capture has secrets. Then the problems, a line for
-        each part that could not be read.
+        The secrets, or None if no key log was named and no capture has secrets. After them the problems, one
+        line for each part that could not be read.
 
     Raises:
         InputError: a key log can't be read, or has no secrets.

@@ -81,9 +81,9 @@ class Source:
 
     @property
     def once(self) -> bool:
-        """Whether only this process can read it, and only once.
+        """Whether only this process can read the source, and only once.
 
-        This is so for a pipe that was not copied to a file.
+        This is true for a pipe that was not copied to a file.
         """
         return not self.located and is_pipe(self.name)
 
@@ -95,7 +95,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilePiece:
-    """The records of a file that begin from `start` on and before `stop`.
+    """A part of a file: the records that begin at `start` or later, and before `stop`.
 
     A `stop` of None means the end of the file.
     """
@@ -126,7 +126,7 @@ def expand(inputs: Iterable[str]) -> list[Source]:
 
 
 def plan(sources: Iterable[Source], share_bytes: int) -> list[TaskInput]:
-    """Split the input into shares of about `share_bytes` each. Small files share one.
+    """Split the input into shares of about `share_bytes` each. Several small files form one share.
 
     An uncompressed pcap file is split where a record begins. All other files stay whole.
     """
@@ -145,10 +145,10 @@ def plan(sources: Iterable[Source], share_bytes: int) -> list[TaskInput]:
 
 
 def check_seen(sources: Iterable[Source]) -> None:
-    """Check that this machine can open the files. The driver could open them.
+    """Check that this machine, a worker of Spark, can open the files as the driver could.
 
     Raises:
-        FileNotFoundError: it can't. Spark then tries another worker before it fails the job.
+        FileNotFoundError: a file can't be opened. Spark then tries another worker before it fails the job.
     """
     for source in {source.number: source for source in sources if source.form}.values():
         try:
@@ -228,13 +228,13 @@ def _directory(text: str, names: Iterable[str]) -> list[str]:
 
 
 def is_table(text: str) -> bool:
-    """Whether an input is a directory that `measure --parquet` wrote."""
+    """Return whether an input is a directory that `measure --parquet` wrote."""
     patterns = ("day=*/broker=*/*.parquet", "*.parquet")  # the latter: of earlier releases
     return Path(text).is_dir() and any(any(Path(text).glob(pattern)) for pattern in patterns)
 
 
 def _natural(name: str) -> list[tuple[int, str]]:
-    """Sort key that puts capture10 after capture9."""
+    """Return a sort key that puts capture10 after capture9."""
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]
 
 
@@ -278,7 +278,7 @@ def _inspected(name: str) -> Source:
 
 
 def _head(name: str, size: int) -> tuple[FileWindow, str]:
-    """Read the first bytes of a file. Return them and the compression."""
+    """Read the first bytes of a file. Return them, and the compression of the file."""
     window = FileWindow(0, size)
     stream, kind = open_stream(name)
     with stream:
@@ -287,9 +287,9 @@ def _head(name: str, size: int) -> tuple[FileWindow, str]:
 
 
 def _side_by_side(function: Callable[[_One], _Result], given: list[_One]) -> list[_Result]:
-    """Return the results of a function that waits for files, in the order of its inputs.
+    """Call a function for each input, in parallel. Return the results in the order of the inputs.
 
-    Calls run in parallel.
+    Threads are enough, because the function mostly waits for files.
     """
     if len(given) < 2:
         return [function(one) for one in given]

@@ -17,12 +17,15 @@ _STEP = 64 << 10
 
 
 def is_remote(name: str) -> bool:
-    """Whether it is a URI, which pyarrow.fs opens."""
+    """Return whether a name is a URI, which pyarrow.fs opens."""
     return bool(_REMOTE.match(name))
 
 
 def is_pipe(name: str) -> bool:
-    """Whether it can be read only once: standard input, or a pipe such as a shell's `<(command)`."""
+    """Return whether an input is standard input, or a pipe such as a shell's `<(command)`.
+
+    A pipe can be read only once.
+    """
     return name == STDIN or (not is_remote(name) and Path(name).is_fifo())
 
 
@@ -32,7 +35,7 @@ def open_pipe(name: str) -> BinaryIO:
 
 
 def filesystem(name: str) -> tuple[fs.FileSystem, str]:
-    """Return the file system, and the path in it.
+    """Return the file system of a URI, and the path in it.
 
     Raises:
         OSError: this pyarrow has no such file system.
@@ -55,7 +58,10 @@ def first_line(error: BaseException) -> str:
 
 
 class _SmallSteps(io.RawIOBase):
-    """A decompressing stream that is read in small steps, so that damage loses few of the bytes before it."""
+    """A decompressing stream that is read in small steps.
+
+    If the file is damaged, few of the bytes before the damage are lost.
+    """
 
     def __init__(self, compressed: io.RawIOBase | pa.NativeFile, kind: str) -> None:
         self._compressed = compressed
@@ -113,7 +119,7 @@ def open_stream(name: str, start: int = 0) -> tuple[io.RawIOBase, str]:
         start: the first byte to read; 0 if the file is compressed or a pipe.
 
     Raises:
-        OSError: it can't be opened. Reads of the stream raise it as well.
+        OSError: the file can't be opened. Reads of the stream may raise it as well.
     """
     if is_pipe(name):
         stream = open_pipe(name)

@@ -26,7 +26,7 @@ class Readable(Protocol):
 
 
 class FileWindow:
-    """A buffer that moves over a file. `data[begin:end]` has been read and not been used yet."""
+    """A buffer that moves over a file. `data[begin:end]` holds the bytes that were read but not used yet."""
 
     def __init__(self, offset: int, size: int = SIZE) -> None:
         """`offset`: the offset in the file of the next byte to read."""
@@ -60,7 +60,7 @@ class FileWindow:
         return True
 
     def blocks(self, places: Column, dtype: npt.DTypeLike) -> Column:
-        """Read one `dtype` at each place. Places up to `end` are allowed."""
+        """Read a value of type `dtype` at each place. `end` is the highest place allowed."""
         kind = np.dtype(dtype)
         raw = np.ndarray(len(self.data) - kind.itemsize + 1, f"V{kind.itemsize}", self.data, 0, (1,))
         found: Column = raw[places].view(kind)

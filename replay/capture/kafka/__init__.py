@@ -1,1 +1,1 @@
-"""From segments to Kafka exchanges. Sans-IO."""
+"""Turns TCP segments into Kafka exchanges. Sans-IO."""

@@ -1,7 +1,7 @@
-"""One TCP connection of a capture: rows of SEGMENTS in, exchanges out. It detects whether this is Kafka.
+"""One TCP connection of a capture: turns rows of SEGMENTS into exchanges. It detects whether this is Kafka.
 
 Both directions are searched for requests. The end that sent the first request found is the client. Ports and
-SYNs do not count.
+SYNs are not used to decide which end is the client.
 """
 
 from dataclasses import dataclass, field
@@ -41,7 +41,7 @@ _TLS_MAX_RECORD: Final = 0x4100
 class _DirectionFrames:
     """The frames of one direction.
 
-    Its segments are put in order, between the segments of the other direction.
+    Pieces of the two directions are framed in one common order, see `ordering`.
     """
 
     endpoint: str
@@ -100,7 +100,10 @@ class _DirectionFrames:
 
 
 class CapturedConnection:
-    """One connection between two endpoints. Endpoints are used again, so a capture may have several."""
+    """One connection between two endpoints.
+
+    A capture may have several connections, one after the other, between the same two endpoints.
+    """
 
     def __init__(
         self,
@@ -174,7 +177,10 @@ class CapturedConnection:
         return True
 
     def begins(self, side: _DirectionFrames, view: memoryview) -> None:
-        """Read the first captured bytes. If they are TLS, prepare to decrypt the rest, or give it up."""
+        """Look at the first captured bytes.
+
+        If they are TLS, prepare to decrypt the connection, or note why this is not possible.
+        """
         self.unknown = False
         if not begins_with_client_hello(view):
             if self._forced and _has_tls_records(view):
@@ -192,14 +198,14 @@ class CapturedConnection:
             each.begin()
 
     def speaks(self, side: _DirectionFrames) -> None:
-        """Note that the next bytes are those of one side."""
+        """Prepare for bytes of `side`, which are framed next."""
         if self._spoke is side.other:
             side.other.framing.other_spoke()
         if not self._settled:
             self._settle()
 
     def spoke(self, side: _DirectionFrames) -> None:
-        """Note that bytes of one side were framed."""
+        """Update the state after bytes of `side` were framed."""
         self._spoke = side
         if not self._settled:
             self._settle()
@@ -211,7 +217,7 @@ class CapturedConnection:
         return self._pairing.drain()
 
     def finish(self) -> tuple[list[Exchange], ConnectionEnd]:
-        """End the connection; return its last exchanges and its end."""
+        """End the connection. Return its last exchanges, and its counts."""
         sides = sorted((self._low, self._high), key=lambda side: side is not self._first_syn)
         for side in sides:
             side.reassembly.finish()
@@ -305,7 +311,7 @@ class CapturedConnection:
             side.framing.search = None
 
     def _count(self) -> None:
-        """Add the counts of both directions to the end."""
+        """Add the counts of both directions to the connection's counts."""
         end, client = self._end, self._client or self._guess_client()
         broker = client.other
         end.closed_time = client.stream.closed_time
@@ -354,7 +360,10 @@ def _is_hopeless(framing: Framing) -> bool:
 
 
 def _is_tls(framing: Framing) -> bool:
-    """Return whether a stream is TLS: by its first record, or by two if its start was not captured."""
+    """Return whether a stream begins with a TLS record.
+
+    If the start of the stream was not captured, two TLS records in a row are needed.
+    """
     search = framing.search
     if search is None or search.dropped or len(search) < _TLS_HEADER:
         return False

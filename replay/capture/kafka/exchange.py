@@ -1,10 +1,13 @@
 """The results of reading a connection: its exchanges, and counts at its end.
 
-One equation holds for every connection, also with gaps in the capture. `client_bytes` + `broker_bytes` are
-the captured bytes, each counted once. They equal the bytes of all exchanges, plus `headerless_bytes`,
-`unframed_bytes` and `partial_bytes`, less `frame_gap_bytes`.
+One equation holds for every connection, also with gaps in the capture. On its left side, each captured byte
+counts once:
 
-If only contents of records are cut from a response, it counts as whole, because nobody reads them.
+    client_bytes + broker_bytes = bytes of all exchanges
+        + headerless_bytes + unframed_bytes + partial_bytes - frame_gap_bytes
+
+A response whose missing bytes are all contents of records counts as whole: replay does not read these
+contents.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -77,7 +80,7 @@ class Exchange:
 
 @dataclass(slots=True, kw_only=True)
 class ConnectionEnd:
-    """The counts of a whole connection. This is the last event of each connection."""
+    """The counts of a whole connection. Each connection has one, as its last event."""
 
     connection: str
     client: str
@@ -135,13 +138,13 @@ class ConnectionEnd:
 
 
 def cut(size: int) -> Iterator[memoryview]:
-    """Yield slices of `CUT` for a number of bytes."""
+    """Yield slices of `CUT` that have `size` bytes together."""
     for start in range(0, size, len(CUT)):
         yield CUT[: min(len(CUT), size - start)]
 
 
 def records_alone_are_cut(response: Sequence[Buffer], version: int) -> bool:
-    """Return whether only contents of records are missing in a fetch response."""
+    """Return whether the missing bytes of a fetch response are all contents of records."""
     layout = LAYOUTS.get(version)
     if layout is None:
         return False
@@ -160,8 +163,8 @@ def records_alone_are_cut(response: Sequence[Buffer], version: int) -> bool:
 def without_records(response: Sequence[Buffer], version: int) -> list[Buffer]:
     """Return a fetch response, or its start, with `CUT` in place of the contents of records.
 
-    If its version is not supported (v0 to v3), or its bytes do not match the version, it is returned
-    unchanged.
+    The response is returned unchanged if its version is not supported (v0 to v3), or if its bytes do not
+    match the version.
     """
     layout = LAYOUTS.get(version)
     if layout is None:

@@ -33,14 +33,14 @@ def read_exchanges(
     Args:
         batches: SEGMENTS rows. The rows of a connection are in capture order.
         ports: the ports of brokers. If empty, Kafka is recognised by its bytes alone.
-        keep_requests: keep the frames of all requests, also of keys that are not in `READ`.
+        keep_requests: keep the frames of all requests. Otherwise only those with an API key in `READ`.
         groups: set the consumer group of each exchange.
         uses: the number of earlier connections between the same ports.
         secrets: decrypt TLS connections with these.
 
     Yields:
-        Exchanges in the order of their requests, as soon as they are final. A ConnectionEnd is the last event
-        of each connection.
+        The exchanges of each connection in the order of their requests, each as soon as it is complete. The
+        last event of a connection is its ConnectionEnd.
     """
     connections = Connections(
         ports=ports, keep_requests=keep_requests, groups=groups, uses=uses, secrets=secrets
@@ -80,7 +80,7 @@ class Connections:
         self._before = uses
 
     def feed(self, batch: pa.RecordBatch) -> Iterator[Event]:
-        """Read the next rows. Those with FileCounts are skipped."""
+        """Read the next rows. Rows with FileCounts are skipped."""
         columns = [batch.column(name).to_pylist() for name in _COLUMNS]
         opened = self._open
         for key, payload, *row in zip(

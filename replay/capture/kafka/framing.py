@@ -1,8 +1,8 @@
 """Cuts the two streams of a connection into Kafka frames.
 
-A stream is a chain of frames, each with its length in front. So one known start of a frame gives all later
-ones, even across gaps. If the start of the next frame is lost, `resync` finds another one. Every byte counts
-as part of a whole frame, as part of an incomplete frame, or as unframed.
+A stream is a chain of frames, and each frame begins with its length. So if the start of one frame is known,
+the starts of all later frames follow, even across gaps. If the start of the next frame is lost, `resync`
+finds a later one. Every byte counts as part of a whole frame, as part of an incomplete frame, or as unframed.
 """
 
 from collections.abc import Iterable
@@ -15,7 +15,7 @@ from replay.capture.kafka.resync import BufferedRun, Plausibility, Search
 
 
 class FrameOwner(Protocol):
-    """The owner of both directions. It gets their frames, and holds the state that they share."""
+    """Receives the frames of both directions, and holds the state that both directions need."""
 
     client_id: bytes
     """The client id of earlier requests, b"" before the first one."""
@@ -30,10 +30,10 @@ class FrameOwner(Protocol):
     opaque_from_broker: bool
 
     def requests_found(self, framing: "Framing") -> None:
-        """Note that a direction is the client's, and that its requests follow."""
+        """Note that a direction is the client's. Its requests are reported next."""
 
     def request_seen(self, frame: bytes, size: int, missing: int, time: int) -> None:
-        """Note a request. `frame` is all of it, or its kept start."""
+        """Note a request. `frame` is the whole request, or only its start if no more was kept."""
 
     def response_seen(
         self, correlation_id: int, pieces: list[Buffer], size: int, missing: int, end_time: int
@@ -41,26 +41,29 @@ class FrameOwner(Protocol):
         """Note a response."""
 
     def wants_request(self, api_key: int) -> bool:
-        """Return whether requests with a key are kept whole."""
+        """Return whether requests with this API key are kept whole."""
 
     def wants_response(self, correlation_id: int) -> bool | None:
         """Return whether to keep the response with this correlation id.
 
-        It is None if no request with that id waits for a response.
+        Return None if no request with this id waits for a response.
         """
 
     def awaited(self) -> Iterable[int]:
         """Return the correlation ids of requests without a response so far, in order."""
 
     def is_response(self, frame: Buffer, correlation_id: int, *, whole: bool) -> bool | None:
-        """Return whether the contents of bytes show that they are the response to a request.
+        """Return whether the contents of a frame show that it is the response to a known request.
 
-        None means unknown.
+        None means that the contents do not show it.
         """
 
 
 class Framing:
-    """One direction. It receives its stream by `begin`, `data` and `gap`, and its owner gets the frames."""
+    """Cuts the stream of one direction into frames, and reports them to the owner.
+
+    The stream arrives through `begin`, `data` and `gap`.
+    """
 
     minimum: ClassVar[int]
     """The size of the first fields of a frame, which decide how it is read."""
@@ -122,9 +125,9 @@ class Framing:
         self._miss(size)
 
     def unread(self, size: int, *, partial: bool) -> None:
-        """Note captured bytes of TLS that can't be decrypted. `partial` means an incomplete record.
+        """Count captured bytes of TLS that can't be decrypted. `partial` means an incomplete record.
 
-        Only other bytes that can't be decrypted follow.
+        No bytes of this direction are decrypted afterwards.
         """
         self.seen_bytes += size
         if partial:
@@ -137,9 +140,9 @@ class Framing:
             self._head, self._left = b"", 0
 
     def other_spoke(self) -> None:
-        """Note that the other direction sends.
+        """Note that the other direction sends something next.
 
-        This may be a response to the bytes so far, so a frame may end here.
+        This may be the response to the bytes so far, so a frame may end here.
         """
         self.turned = True
         if self.search is not None and self.search.buffer:
@@ -168,7 +171,7 @@ class Framing:
             self.start_at(place)
 
     def start_at(self, place: int) -> None:
-        """Frame the buffered bytes from a place where a frame begins."""
+        """Continue with the frame that begins at this place of the buffered bytes."""
         search = self.search
         if search is None:
             return
@@ -179,7 +182,7 @@ class Framing:
         self.replay(search.split(place))
 
     def replay(self, buffered: list[BufferedRun]) -> None:
-        """Frame runs that were buffered."""
+        """Frame the bytes that were buffered during a search."""
         for run in buffered:
             self.turned |= run.turned
             if run.payload is None:
@@ -227,7 +230,7 @@ class Framing:
     def open(self, view: memoryview, at: int, time: int) -> bool:
         """Read the start of a frame, and set `_left`, `_size`, `_wanted`, `_time`.
 
-        Return False if it is no frame.
+        Return False if no frame begins at `at`.
         """
         raise NotImplementedError
 
@@ -252,9 +255,9 @@ class Framing:
         raise NotImplementedError
 
     def _gather(self, view: memoryview, at: int, time: int) -> int:
-        """Add the next bytes to a header that is spread over runs.
+        """Add the next bytes to a frame's header that is spread over several runs.
 
-        Return the offset of the first byte after it.
+        Return the offset after the bytes that were added.
         """
         if not self._head:
             self._head_time = time

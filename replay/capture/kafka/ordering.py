@@ -1,9 +1,9 @@
 """Puts the two directions of a connection into one order: the order in which client and broker acted.
 
 An ACK number shows which bytes its sender had received (RFC 9293, 3.4). So a piece of one direction comes
-after all bytes of the other direction that it acknowledges. They may have been captured late, by another tap,
-or with another clock. If neither piece acknowledges the other, both were sent at the same time and keep their
-captured order.
+after all bytes of the other direction that it acknowledges. This is so even if these bytes were captured
+later, by another tap, or with another clock. If neither of two pieces acknowledges the other, they were under
+way at the same time, and keep their captured order.
 
 The returned times follow this order, too. If an ACK shows that the clock of one direction is behind the other
 one, times are corrected. See `Clocks`.
@@ -58,12 +58,13 @@ class _WaitingRun:
 
 
 class Clocks:
-    """The clocks by which the two directions were captured.
+    """Estimates how far apart the clocks are with which the two directions were captured.
 
     A response can't come before its request. The next request can't come before the response that it
-    acknowledges. So each change of direction limits how far one clock can be ahead of the other. The smallest
-    possible difference is used, so a single clock is never corrected. The result may be too small, by at most
-    the shortest round trip.
+    acknowledges. So each change of direction gives a limit for the difference of the clocks. The smallest
+    difference within all limits is used. If both directions were captured with one clock, the smallest
+    difference is 0, and nothing is corrected. The difference used may be too small, by at most the shortest
+    round trip.
     """
 
     __slots__ = ("_at", "_least", "_most", "ahead", "last", "speaker")
@@ -100,7 +101,7 @@ class Clocks:
     def tell(self, stream: "OrderedDirection", time: int, end_time: int) -> tuple[int, int]:
         """Return a piece's times by the clock of the first direction.
 
-        No time is before the previous piece's times.
+        The times are never before those of the previous piece.
         """
         if stream.second:
             time, end_time = time - self.ahead, end_time - self.ahead
@@ -202,7 +203,7 @@ class OrderedDirection:
         self.fin_at = sequence
 
     def close(self, time: int, ack: int) -> None:
-        """Note a FIN or RST. Like a piece, it comes after the bytes that it acknowledges."""
+        """Note a FIN or RST. It comes after the bytes that it acknowledges, as a piece of payload does."""
         if not self.closed_time:
             self.closed_time = time - self._clocks.ahead if self.second else time
             self.closing = ack
@@ -210,7 +211,7 @@ class OrderedDirection:
                 self.close_after_last()
 
     def _is_early(self, ack: int) -> bool:
-        """Return whether this acknowledges bytes of the other direction that have not been released yet."""
+        """Return whether `ack` acknowledges bytes of the other direction that were not released yet."""
         other = self.other
         if ack < 0 or ack == other.position:
             return False
@@ -236,7 +237,7 @@ class OrderedDirection:
             other.close_after_last()
 
     def close_after_last(self) -> None:
-        """Move the time of the FIN or RST after the last piece."""
+        """Set the time of the FIN or RST to that of the last piece, if that is later."""
         if self._clocks.last - self.closed_time < _STEP:
             self.closed_time = max(self.closed_time, self._clocks.last)
 
@@ -262,7 +263,7 @@ class OrderedDirection:
 def release(one: OrderedDirection, another: OrderedDirection, *, everything: bool = False) -> None:
     """Release all pieces whose turn has come.
 
-    With `everything`, missing bytes count as not captured, and no piece waits.
+    With `everything`, all pieces are released. Bytes that they waited for count as not captured.
     """
     pair = one, another
     while waiting := [stream for stream in pair if stream.queue]:

@@ -1,7 +1,8 @@
-"""Pairs the requests and responses of one connection to exchanges. It learns topic names from Metadata, too.
+"""Pairs the requests and responses of one connection to exchanges. It also learns topic names from Metadata.
 
-A broker responds in the order of the requests. So once a response was read, the responses to earlier requests
-were not captured, and these requests are complete without them. Only requests in flight are buffered.
+A broker responds in the order of the requests. So if a request is still open when the response to a later one
+is read, its own response was not captured. It then becomes an exchange without a response. Only requests in
+flight are buffered.
 """
 
 from collections import deque
@@ -55,7 +56,7 @@ _CONFIRMED_BY: Final = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Keep:
-    """The frames that are kept."""
+    """Selects the frames to keep."""
 
     requests: bool = False
     """All requests, also of keys that are not in `READ`."""
@@ -297,7 +298,7 @@ class Pairing:
             self._report_early()
 
     def _answered_early(self, request: Exchange) -> bool:
-        """Pair a request with a response that was read before it, if there is one.
+        """Pair a request with a response that was read before it. Return False if there is none.
 
         After a gap, requests are found later than they were sent (see `resync`).
         """
@@ -350,7 +351,7 @@ class Pairing:
         return self._client_text
 
     def _special(self, exchange: Exchange, frame: bytes) -> None:
-        """Read requests that change how later bytes are read, or name the client's software or group."""
+        """Read a request that changes how later bytes are read, or names the client's software or group."""
         version = exchange.api_version
         try:
             body = request_header(frame, LENGTH_BYTES)[-1]
@@ -418,7 +419,7 @@ def learn_topics(frame: Buffer, version: int, topics: dict[bytes, str]) -> None:
 
 @lru_cache(maxsize=8)
 def _topics_of(frame: bytes) -> dict[bytes, str]:
-    """Return topic id -> name. The bytes are a Metadata response after its correlation id.
+    """Return topic id -> name. `frame` is a Metadata response without the bytes up to its correlation id.
 
     Results are cached, because all clients of a cluster get the same response.
     """

@@ -44,7 +44,7 @@ MORE: Final = -1
 
 
 def is_request_start(length: int, api_key: int, version: int) -> bool:
-    """Return whether a request may begin like this, where a request is expected.
+    """Return whether a request may begin with these values, at a place where a request is expected.
 
     API keys of later releases are allowed.
     """
@@ -52,19 +52,19 @@ def is_request_start(length: int, api_key: int, version: int) -> bool:
 
 
 def is_response_start(length: int) -> bool:
-    """Return whether a response may have this length, where a response is expected."""
+    """Return whether a response may have this length, at a place where a response is expected."""
     return 4 <= length <= MAX_FRAME
 
 
 def request_size(head: bytes, *, cut: bool) -> int:
-    """Return whether unknown bytes are the start of a request.
+    """Return the size of the request that begins with these bytes, if they are a request.
 
     Args:
-        head: `HEAD` bytes, beginning with the length. Fewer if fewer are known.
+        head: the first `HEAD` bytes from the length on, or fewer if fewer are known.
         cut: the bytes after `head` were not captured.
 
     Returns:
-        The size of the whole frame, `NO` or `MORE`.
+        The size of the whole frame. `NO` if the bytes are no request, `MORE` if more bytes are needed.
     """
     if len(head) < _CLIENT_ID_LENGTH.stop:
         return NO if cut else MORE
@@ -111,8 +111,8 @@ def request_candidates(
         buffer: a stretch of the client's stream.
         start: the first place.
         client_id: the client id of earlier requests of the connection. None or empty means unknown.
-        nameless: also accept headers without a client id, while it is unknown. A series of zeros looks like
-            one.
+        nameless: while the client id is unknown, also accept headers without a client id. Zeros in a row look
+            like such a header, too.
     """
     if client_id:
         pattern = len(client_id).to_bytes(2) + client_id

@@ -1,8 +1,9 @@
-"""One direction of a TCP connection: runs of segments in capture order in, a byte stream with gaps out.
+"""One direction of a TCP connection: turns runs of segments, in capture order, into a stream with gaps.
 
-The missing bytes of a gap may have been captured late, so runs after it wait, but not for long. They wait for
-`WINDOW` more bytes in either direction, or for `TURNS` runs over `LATE`. If the bytes had not arrived, the
-other side would not continue.
+The missing bytes of a gap may have been captured late. So the runs after a gap wait for them. The wait ends
+when either direction has sent `WINDOW` more bytes, or when the other direction has sent `TURNS` more runs and
+`LATE` ns have passed. If the other side continues for so long, it has received the missing bytes: they were
+sent, but not captured.
 """
 
 from bisect import bisect_left
@@ -65,12 +66,12 @@ class PayloadRun:
 
     @property
     def end(self) -> int:
-        """Position after it."""
+        """The position after the last byte of the run, in the stream."""
         return self.start + len(self.payload) + self.missing
 
 
 class Reassembly:
-    """Puts the runs of one direction in order. If copies differ, the first one counts."""
+    """Puts the runs of one direction in order. If a byte was captured twice, the first copy is used."""
 
     __slots__ = (
         "_fin",
@@ -142,7 +143,7 @@ class Reassembly:
     ) -> bool:
         """Add the next captured run.
 
-        Return False if its numbers are too far away to belong to this connection.
+        Return False if its sequence number is too far away for this connection.
         """
         if sequence == self._next and not self._waiting:
             size = len(payload)
@@ -168,7 +169,7 @@ class Reassembly:
     def other_spoke(self, size: int, time: int, *, turned: bool) -> None:
         """Note a run of the other direction.
 
-        `turned` means that it is the first since a run of this direction.
+        `turned` means that it is the first one after a run of this direction.
         """
         self._others_runs += turned
         self._others_bytes += size
@@ -252,7 +253,10 @@ class Reassembly:
             self._deliver(run)
 
     def _deliver(self, run: PayloadRun) -> None:
-        """Deliver the bytes of a run from the position on. The run begins there or before."""
+        """Deliver the bytes of a run that are after the current position.
+
+        The run begins at this position or before it.
+        """
         known = self._position - run.start
         if run.start < run.end <= self._position:
             self.repeated_segments += run.packets

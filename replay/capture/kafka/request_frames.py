@@ -47,7 +47,7 @@ class RequestFraming(Framing):
         self.ignored = self.conversation.opaque_from_client
 
     def resync(self, *, boundary: bool) -> None:
-        """See `Framing`. The broker's direction has no requests."""
+        """See `Framing`. If the other direction is the client's, this one has no requests."""
         if self.conversation.client not in {None, self}:
             return
         if self.search is not None and self._begins(self.search):
@@ -80,10 +80,10 @@ class RequestFraming(Framing):
         """See `resync.Judge`.
 
         A broker's response can look like a request, for example if its correlation id looks like key and
-        version. So while the client's direction is unknown, two consecutive requests with equal versions are
-        needed. One is enough at the start of the stream, if it can't be a response with a small correlation
-        id. Later one request is enough if it ends where the client waits. A header without a client id is too
-        short to be recognised among other bytes.
+        version. So while the client is unknown, two consecutive requests of one client are needed. Once the
+        client is known, one request is enough if it ends where the client stopped to wait. A header without a
+        client id is accepted only where the known client started to send, because other bytes often look like
+        it.
         """
         size = _size(search, at)
         if size in {NO, MORE}:
@@ -101,7 +101,7 @@ class RequestFraming(Framing):
     def _begins(self, search: Search) -> bool:
         """Return whether the stream begins with a request.
 
-        If the client is known, a possible request is enough.
+        If this direction is known to be the client's, it is enough that the first bytes may be a request.
         """
         if not self.from_start or search.dropped:
             return False
@@ -111,16 +111,17 @@ class RequestFraming(Framing):
         return _size(search, 0) not in {NO, MORE} and _api_key(search, 0) != ApiKey.PRODUCE
 
     def _is_enough(self, search: Search, at: int) -> bool:
-        """Return whether a header without a client id may be judged.
+        """Return whether a header without a client id is accepted for `judge`.
 
-        A series of zeros looks like one, too.
+        Zeros in a row look like such a header. So the client must be known, and must have started to send
+        here.
         """
         known = self.conversation.client is not None and at in search.row_starts
         return known and _api_key(search, at) != ApiKey.PRODUCE
 
 
 def is_no_request(search: Search) -> bool:
-    """Return whether the buffered bytes begin with something other than a request."""
+    """Return whether the buffered bytes certainly do not begin with a request."""
     return _size(search, 0) == NO
 
 
@@ -134,7 +135,7 @@ def _api_key(search: Search, at: int) -> int:
 
 
 def _go_together(search: Search, at: int, end: int) -> bool:
-    """Return whether one client can have sent these two requests, one right after the other."""
+    """Return whether one client may have sent two requests, one directly after the other."""
     _, api_key, version, correlation_id = REQUEST_START.unpack(search.head(at, REQUEST_START_BYTES))
     _, next_key, next_version, next_id = REQUEST_START.unpack(search.head(end, REQUEST_START_BYTES))
     if api_key == next_key and (version != next_version or correlation_id >= next_id):

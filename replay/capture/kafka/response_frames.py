@@ -54,7 +54,7 @@ class ResponseFraming(Framing):
     def start_at(self, place: int) -> None:
         """See `Framing`.
 
-        Complete responses before that place count too, although their requests were not captured.
+        Complete responses before that place count, too. Their requests were not captured.
         """
         search = self.search
         if search is not None:
@@ -73,7 +73,7 @@ class ResponseFraming(Framing):
         self.conversation.response_broken = True
 
     def adopt(self, other: Framing) -> None:
-        """Continue after another framing of this direction that looked for requests."""
+        """Take over the state of `other`, which searched this direction for requests."""
         self.seen_bytes, self.gaps = other.seen_bytes, other.gaps
         self.gap_bytes, self.cut_bytes = other.gap_bytes, other.cut_bytes
         self.unframed_bytes, self.partial_bytes = other.unframed_bytes, other.partial_bytes

@@ -1,8 +1,8 @@
 """Finds the start of a frame in a stream after bytes that were not captured.
 
 Bytes are buffered while they are searched, at most `LIMIT`. A header alone does not prove the start of a
-frame, see `Plausibility`. If a frame is not found, its bytes only count as unframed. A wrong frame would lead
-to wrong results.
+frame, see `Plausibility`. The search prefers to miss a frame: then its bytes count as unframed. A wrong frame
+would make the results wrong.
 """
 
 from collections.abc import Iterable
@@ -114,7 +114,7 @@ class Search:
         """Look for the start of a frame. Return its place, or -1.
 
         Args:
-            boundary: the sender stopped here, to wait for the other side or because it ended.
+            boundary: the sender stopped here: it waits for the other side, or the stream ended.
         """
         if self._exhausted:
             return -1

@@ -1,9 +1,9 @@
-"""From captured packets to TCP segments, in columns.
+"""Turns captured packets into TCP segments, in columns.
 
 - ``links``: where the IP header begins in a packet, by link type.
-- ``tunnels``: where the packet in a VXLAN, Geneve or GRE tunnel begins.
-- ``ip``: where the TCP header begins, between which addresses.
+- ``tunnels``: where the inner packet of a VXLAN, Geneve or GRE tunnel begins.
+- ``ip``: where the TCP header begins, and the two IP addresses.
 - ``tcp``: ports, sequence numbers, flags and payload.
-- ``segments``: joins packets into runs of payload, as Arrow record batches. Its ``read`` goes through a share
-  of files. Everything else here is sans-IO.
+- ``segments``: joins packets into runs of payload, as Arrow record batches. Its ``read`` opens the files of a
+  share. Everything else here is sans-IO.
 """

@@ -76,14 +76,14 @@ class TcpHeaders:
         self.destination = np.zeros((2, packets), np.uint64)
 
     def put(self, rows: Column, version: int, begin: Column, wire_end: Column) -> None:
-        """Note where TCP begins in some records."""
+        """Store where TCP begins in some records."""
         self.version[rows] = version
         self.begin[rows] = begin
         self.wire_end[rows] = wire_end
 
 
 def transport(window: FileWindow, records: Records, counts: FileCounts) -> TcpHeaders:
-    """Read link layers and IP headers. Packets without TCP and unreadable packets are counted."""
+    """Read link layers and IP headers. Packets without TCP, and unreadable packets, are only counted."""
     begin, version = network(window, records, counts)
     end = records.at + records.captured
     found = TcpHeaders(len(begin))
@@ -111,7 +111,7 @@ def _read(
 
 
 def _inside(window: FileWindow, packets: _IpPackets, others: list[_Others], counts: FileCounts) -> _IpPackets:
-    """Return the packets in tunnels. A row without a tunnel has no packet."""
+    """Return the inner packets of tunnels. A row without a tunnel has no inner packet."""
     begin, version = packets.begin.copy(), np.full(len(packets.begin), NEITHER, np.int64)
     wire_end = packets.wire_end.copy()
     for one in others:
@@ -180,8 +180,8 @@ def _extensions(
     """Skip IPv6 extension headers.
 
     Returns:
-        where their payload begins, its protocol, and whether the packet is a fragment. An atomic fragment
-        (RFC 6946: a complete packet after a fragment header) does not count as one.
+        Where the payload begins, its protocol, and whether the packet is a fragment. An atomic fragment (RFC
+        6946: a complete packet after a fragment header) does not count as a fragment.
     """
     protocol, fragment = protocol.copy(), np.zeros(len(place), np.bool_)
     for _ in range(_MOST_EXTENSIONS):

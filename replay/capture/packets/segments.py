@@ -60,8 +60,8 @@ SEGMENTS = pa.schema(
 def endpoints(connection: bytes) -> tuple[str, str]:
     """Return the two ends of a connection, the lower one first, as `host:port` or `[v6]:port`.
 
-    The key is one byte (4 or 6), then address and port of the lower end and of the higher one. Ends are
-    compared as numbers, address first.
+    `connection` is one byte (the IP version, 4 or 6), then address and port of the lower end, then address
+    and port of the higher end. Ends are compared as numbers, address first.
     """
     size = 4 if connection[0] == 4 else 16
     middle = 1 + size + 2
@@ -89,7 +89,7 @@ def _endpoint(packed: bytes) -> str:
 
 
 def read(share: TaskInput, keep: Filter = EVERYTHING) -> Iterator[pa.RecordBatch]:
-    """Read a share as batches of SEGMENTS. After each part of a file, a row has its FileCounts."""
+    """Read a share as batches of SEGMENTS. The last row of each part of a file has its FileCounts."""
     for piece in share.pieces:
         source = piece.source
         counts = FileCounts(file=source.name, number=source.number, fingerprint=source.fingerprint)
@@ -153,7 +153,10 @@ def _array(values: Column) -> pa.Array:
 
 
 def _by_connection(ends: Column) -> Column:
-    """Sort by a hash of the two ends, stably. If two hashes are equal, runs only end more often."""
+    """Return an order by a hash of the two ends. Packets with equal hashes stay in captured order.
+
+    If two connections have the same hash, their runs only end more often.
+    """
     mixed = np.zeros(ends.shape[1], np.uint64)
     for part in ends:
         mixed = (mixed ^ part) * np.uint64(0x9E3779B97F4A7C15)

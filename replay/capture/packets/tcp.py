@@ -1,7 +1,7 @@
 """TCP headers in columns: one row for each packet, but no Python object.
 
-numpy reads the headers of all packets in a window at once. Packets without TCP, and those that can't be read,
-are counted in FileCounts and left out.
+numpy reads the headers of all packets in a window at once. Packets without TCP, and unreadable packets, are
+counted in FileCounts and left out.
 """
 
 import ipaddress
@@ -32,7 +32,7 @@ _ODD = np.uint64(0x9E3779B97F4A7C15)
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Selects connections: one of its hosts and one of its ports must be in these sets."""
+    """Selects connections. One of the two hosts must be in `hosts`, and one of the two ports in `ports`."""
 
     hosts: frozenset[str] = frozenset()
     """Addresses or networks (`10.0.0.0/8`); empty: all."""
@@ -156,7 +156,7 @@ def _ends(header: Column, found: TcpHeaders, rows: Column) -> tuple[Column, Colu
 
 
 def _of_ports(ports: frozenset[int], header: Column) -> Column:
-    """Return which packets go to or come from some ports."""
+    """Return which packets are sent from or to one of some ports."""
     listed = sorted(ports)
     found: Column = np.isin(header["source"], listed) | np.isin(header["destination"], listed)
     return found
@@ -187,12 +187,12 @@ def _wanted(keep: Filter, header: Column, found: TcpHeaders, rows: Column) -> Co
 
 
 def _mixed(address: Column, port: Column) -> Column:
-    """Return a hash of an end."""
+    """Return a hash of one end of a connection."""
     return _spread(_spread(address[0]) + address[1] + (port.astype(np.uint64) << np.uint64(48)))
 
 
 def _spread(values: Column) -> Column:
-    """Spread all bits of numbers over all bits."""
+    """Mix the bits of each number, so that similar numbers give different hashes."""
     mixed = (values ^ (values >> np.uint64(31))) * _ODD
     found: Column = mixed ^ (mixed >> np.uint64(29))
     return found

@@ -37,7 +37,8 @@ def opened(window: FileWindow, place: Column, protocol: Column, end: Column) -> 
         end: where the captured bytes of the packet end.
 
     Returns:
-        The start of the inner IP header, and its IP version. NEITHER means that it is no known tunnel.
+        The start of the inner IP header, and its IP version. A version of NEITHER means that the packet is in
+        no known tunnel.
     """
     begin, kind = place.copy(), np.full(len(place), NEITHER, np.int64)
     for rows, opening in (

@@ -1,4 +1,4 @@
-"""Decrypts TLS connections whose secrets are known: bytes with gaps in, application data with gaps out.
+"""Decrypts TLS connections whose secrets are known: turns bytes with gaps into application data with gaps.
 
 Sans-IO.
 
@@ -8,7 +8,7 @@ Sans-IO.
 - ``direction``: the records of one direction in order, with the gaps between them.
 - ``conversation``: both directions of a connection, from its ClientHello on.
 
-TLS 1.2 and 1.3 are read, with AES-GCM and ChaCha20-Poly1305. Each record proves its place, because it can be
-decrypted with one sequence number only. Not read are renegotiation (TLS 1.2) and early data (TLS 1.3, 0-RTT),
-which no client of Kafka uses.
+TLS 1.2 and 1.3 are read, with AES-GCM and ChaCha20-Poly1305. A record can be decrypted with one sequence
+number only, so its place is certain. Renegotiation (TLS 1.2) and early data (TLS 1.3, 0-RTT) are not read. No
+Kafka client uses them.
 """

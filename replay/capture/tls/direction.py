@@ -1,8 +1,8 @@
-"""One direction of a TLS connection: bytes with gaps in, application data with gaps out.
+"""One direction of a TLS connection: turns bytes with gaps into application data with gaps.
 
-Missing bytes make their records unreadable. The next record is found by its header, and proves its number,
-because it can be decrypted with no other number. From the numbers follows how many records were lost, and how
-many bytes of application data. If no record can be found, the rest of the direction is lost.
+If bytes of a record are missing, the record is unreadable. The next record after a gap is found by its
+header. Only one sequence number decrypts it, so its number is certain. The number shows how many records were
+lost, and how many bytes of application data. If no record can be found, the rest of the direction is lost.
 """
 
 from collections.abc import Callable
@@ -31,7 +31,10 @@ class PlaintextReceiver(Protocol):
     """Receives the contents of the records of one direction."""
 
     def decrypted(self, view: memoryview, time: int, end_time: int) -> None:
-        """Read application data. Times are those of the runs in which its record began and ended."""
+        """Read application data.
+
+        `time` is the time of the run in which its record began, `end_time` of the run in which it ended.
+        """
 
     def lacks(self, size: int, *, cut: bool) -> None:
         """Note that bytes of application data are missing.
@@ -47,7 +50,7 @@ class TlsDirection:
     """The records of one direction.
 
     Args:
-        receiver: gets their contents.
+        receiver: gets the contents of the records.
         on_clear: gets handshake messages that are not encrypted.
         on_lost: called when nothing more can be read.
     """
@@ -226,7 +229,7 @@ class TlsDirection:
         return False
 
     def _lose(self, used: int = 0) -> None:
-        """Give up. `used` captured bytes were read last, and count as unread."""
+        """Give up this direction. The last `used` captured bytes were read already; count them as unread."""
         self.lost = True
         if self._missing:
             self._receiver.lacks(self._missing, cut=self._cut)

@@ -28,7 +28,7 @@ class Cipher:
 
     @property
     def salt_bytes(self) -> int:
-        """Bytes of the nonce that TLS 1.2 derives with the keys."""
+        """The number of nonce bytes that TLS 1.2 derives together with the keys."""
         return _SALT if self.aead is AESGCM else _NONCE
 
 
@@ -48,14 +48,14 @@ _CIPHERS: Final = {
 
 
 class Opener(ABC):
-    """Decrypts the records of one direction. Each has a number, counted from 0 (RFC 8446, 5.3)."""
+    """Decrypts the records of one direction. Records are numbered from 0 (RFC 8446, 5.3)."""
 
     overhead: int
     """Bytes of a record in addition to its contents."""
 
     @abstractmethod
     def open(self, number: int, record: memoryview) -> tuple[int, memoryview, int] | None:
-        """Return type and contents of a record, and its bytes of padding.
+        """Return the type of a record, its contents, and the number of its padding bytes.
 
         Return None if the record has another number or other keys.
         """
