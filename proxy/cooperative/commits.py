@@ -35,7 +35,7 @@ _TOO_LARGE: Final = 12
 
 
 class CommitRequest:
-    """A commit of a member, which the gateway sends to the broker with the offsets of all hashes (the *map*).
+    """A commit of a member. The gateway adds a *map*: the offsets of all hashes of the partition.
 
     Commits of one group are sent one after another. If the gateway does not know the committed offsets, it
     first requests them from the broker.

@@ -1,8 +1,8 @@
-"""The process's knowledge of a cooperative group: the progress of each hash of its partitions.
+"""The state of a cooperative group in this process: the committed offset of each hash of its partitions.
 
-Kafka stores it (`proxy.cooperative.positions`). The copy here saves a request before each commit. It changes
-only when the broker has accepted a commit. Each commit writes the whole map, so only one member commits at a
-time.
+Kafka stores these offsets (`proxy.cooperative.positions`). With the copy here, a commit needs no request for
+them first. The copy changes only when the broker has accepted a commit. Each commit writes the offsets of all
+hashes, so the commits of a group are sent one after another.
 """
 
 from collections import deque
@@ -22,7 +22,7 @@ from proxy.cooperative.positions import (
 from proxy.protocol.fetch_request import MAX_PARTITIONS
 
 Goes: TypeAlias = Callable[[float], None]
-"""Takes the time in seconds, and lets a member continue that has waited for its turn."""
+"""Continues a commit when its turn has come. Takes the time in seconds."""
 _TEXT: Final = "utf-8"
 
 
@@ -48,35 +48,38 @@ class Group:
     def __init__(self, name: str) -> None:
         self.name = name
         self.positions: dict[TopicPartition, Positions] = {}
-        """The committed positions of each known partition."""
+        """The committed offset of each hash, for each known partition."""
         self.members = WeakSet[Member]()
         """The members that have requested the group's offsets, or have committed."""
         self._synced = WeakSet[Member]()
-        """The members that have joined the group and received their lanes."""
+        """The members that have joined the group and have received their lanes."""
         self._generation = -1
-        """The generation of the last member that received its lanes."""
+        """The generation of the member that received its lanes last."""
         self.exclusive = ""
-        """The reason why it shares nothing in its generation
-        (`proxy.cooperative.tally.GroupSeen.exclusive`)."""
+        """The reason why the group shares no partition in this generation. Empty if it may (see
+        `proxy.cooperative.tally.GroupSeen.exclusive`)."""
         self.changes = 0
-        """Increases when a commit begins, and when it ends. While it does not change, the committed
-        positions do not change either."""
+        """A counter that grows when a commit begins, and when it ends. While it stays the same, the committed
+        offsets do not change."""
         self._holder: object = None
-        """The commit that has the turn."""
+        """The commit whose turn it is, or None."""
         self._waiting: deque[tuple[object, Goes]] = deque()
 
     def __repr__(self) -> str:
         return f"<Group {self.name!r} members={len(self.members)} partitions={len(self.positions)}>"
 
-    # Whose turn it is
+    # The order of commits
 
     @property
     def busy(self) -> bool:
-        """Whether a commit is under way."""
+        """Whether a commit is being processed."""
         return self._holder is not None
 
     def takes(self, who: object, go: Goes) -> bool:
-        """Give a commit its turn and return True. If another one has it, call `go` later and return False."""
+        """Return True if it is this commit's turn.
+
+        If not, return False, and call `go` when its turn comes.
+        """
         if self._holder in {None, who}:
             self._holder = who
             self.changes += 1
@@ -85,7 +88,7 @@ class Group:
         return False
 
     def release(self, who: object, now: float) -> None:
-        """End the turn of a commit, or its waiting. Then it is the next commit's turn."""
+        """Remove a commit that is done or still waits. If it had the turn, the next commit begins."""
         self._waiting = deque(each for each in self._waiting if each[0] is not who)
         if self._holder is not who:
             return
@@ -102,15 +105,15 @@ class Group:
 
         Return False if the group is in a later generation.
 
-        Members that did not rejoin are frozen, because their lanes may now belong to others. A client that
-        was stopped or disconnected would not know this. A member that this one replaces within the generation
-        is frozen, too.
+        All members of other generations get no more records (`Member.freeze`), because their lanes may now
+        belong to others. A client that was stopped or disconnected does not notice this. The same is done to
+        a member with the same group_instance_id, which this member replaces.
 
         Args:
             member: the member that has synced.
             generation: the generation into which it has synced.
             instance: its group_instance_id (KIP-345), if it has one.
-            now: in seconds.
+            now: the time in seconds.
         """
         others = [other for other in self._synced if other is not member]
         if any(other.generation > generation and other.lives(now) for other in others):
@@ -121,36 +124,36 @@ class Group:
                 other.freeze()
         if generation != self._generation:
             self._generation = generation
-            self.positions.clear()  # members from elsewhere may have committed meanwhile
+            self.positions.clear()  # members of other gateways may have committed in between
         member.generation, member.instance = generation, instance
         self._synced.add(member)
         return True
 
-    # What is known
+    # Committed offsets
 
     def joined(self, member: Member) -> None:
-        """Note that a member requests the group's offsets, or commits."""
+        """Note that a member has requested the group's offsets, or has committed."""
         self.members.add(member)
 
     def unknown(self, commit: Commit) -> bool:
-        """Return whether Kafka must be asked for committed offsets of the partitions before a commit."""
+        """Return whether a committed offset is not known here. Then Kafka must be asked before the commit."""
         return any(place not in self.positions for place in commit.places)
 
     def shares(self, member: Member, commit: Commit) -> bool:
-        """Return whether a member commits for key ranges of any of the partitions."""
+        """Return whether the commit has a partition of which the member has only some key ranges."""
         return any(member.commits(place) is not None for place in commit.places)
 
     def strange(self, member: Member, commit: Commit) -> bool:
-        """Return whether a member commits for a partition that it does not have.
+        """Return whether the commit has a partition that the member does not have.
 
-        Such a commit would be for all keys.
+        Kafka would take such a commit for all keys.
         """
         return any(not member.has(place) and member.commits(place) is None for place in commit.places)
 
     def learn(self, entries: Iterable[Entry]) -> int:
-        """Store the committed offsets of partitions. Return the first error among them, or 0."""
+        """Store committed offsets. Return the first error code in the entries, or 0."""
         if len(self.positions) > MAX_PARTITIONS:
-            self.positions.clear()  # Kafka has them all
+            self.positions.clear()  # Kafka still has the offsets
         for entry in entries:
             if entry.error_code:
                 return entry.error_code
@@ -162,11 +165,10 @@ class Group:
         return 0
 
     def _lowest(self, place: TopicPartition) -> int:
-        """Return the lowest offset that any member has fetched.
+        """Return the lowest offset from which any member has fetched a partition.
 
-        It is for a partition without a committed offset.
-
-        Using the committing member's own offset would lose records of members that have not committed yet.
+        It is used if the group has no committed offset for the partition. With the committing member's own
+        offset, records of members that have not committed yet would be lost.
         """
         first = [member.first[place] for member in self.members if place in member.first]
         return min(first, default=0)
@@ -174,7 +176,7 @@ class Group:
     # Commits
 
     def moved(self, member: Member, commit: Commit) -> dict[TopicPartition, Positions]:
-        """Return the committed positions after Kafka has accepted a member's commit."""
+        """Return the offsets of all hashes as they will be when Kafka has accepted a commit."""
         found: dict[TopicPartition, Positions] = {}
         for entry in commit.entries:
             place = entry.topic, entry.partition
@@ -193,19 +195,22 @@ class Group:
         return found
 
     def forget(self, places: Iterable[TopicPartition]) -> None:
-        """Ask Kafka before the next commit, because its offsets may differ from the copy here."""
+        """Forget the committed offsets of partitions, because Kafka's may differ.
+
+        The next commit requests them.
+        """
         for place in places:
             self.positions.pop(place, None)
 
 
 def with_positions(commit: Commit, moved: dict[TopicPartition, Positions], *, maps: bool = True) -> bytes:
-    """Return the commit for the broker: the lowest offset of each partition, and the map beside it.
+    """Return the commit for the broker: the lowest offset of each partition, with the map in the metadata.
 
     Args:
         commit: the member's commit.
-        moved: the maps.
-        maps: False if the broker has no room for a map (error 12). Then records are read again, but none is
-            lost.
+        moved: the map of each partition: the offsets of all hashes.
+        maps: False if a map is too large for the broker (error 12). Without maps some records are read again,
+            but none is lost.
     """
     entries = []
     for entry in commit.entries:
@@ -224,8 +229,8 @@ def with_positions(commit: Commit, moved: dict[TopicPartition, Positions], *, ma
 def own_offset(member: Member, entry: Entry) -> Entry:
     """Return the member's own committed offset, with the application's own metadata.
 
-    The progress of others beyond it is noted, so that the member does not get these records
-    (`Member.started`).
+    For some hashes the group may have got further than this offset. They are noted in `Member.started`, so
+    that the member does not get these records again.
     """
     place = entry.topic, entry.partition
     if entry.error_code or entry.offset < 0:
@@ -241,9 +246,9 @@ def own_offset(member: Member, entry: Entry) -> Entry:
 
 
 def _idle(member: Member, place: TopicPartition, positions: Positions) -> Positions:
-    """Move an idle member past records of others. Otherwise it would keep the lowest offset back.
+    """Raise the offsets of an idle member past records of others. If not, the lowest offset would not move.
 
-    It is idle if it has committed all its records.
+    A member is idle if it has committed all its records.
     """
     ranges = member.ranges(place)
     if ranges is None or member.frozen:

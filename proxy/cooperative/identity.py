@@ -1,4 +1,4 @@
-"""The identity of a connection's client, by its client.id, and its lane. Sans-IO."""
+"""The client of a connection as its client.id tells: its group, and its lane. Sans-IO."""
 
 from collections.abc import Iterable
 
@@ -12,7 +12,8 @@ from proxy.cooperative.tally import GroupNotice
 class MemberIdentity:
     """The client of one connection.
 
-    It has a lane if it declares one in its client.id, or if its client.id is that of a group's member.
+    The client has a lane in two cases. Its client.id declares a lane, or begins with the name of a group and
+    a dot.
     """
 
     __slots__ = ("_declared", "_denied", "_members", "bound", "client_id", "host", "own_id", "refused")
@@ -23,35 +24,35 @@ class MemberIdentity:
         self.client_id = b""
         """The client.id in the client's requests."""
         self.own_id = b""
-        """The client.id for the broker: without the suffix that declares a lane."""
+        """The client.id for the broker, without the suffix that declares a lane."""
         self._declared: Member | None = None
         self._denied = False
-        """Whether the refusal of the declared lane has been logged."""
+        """Whether the log already says that the declared lane is refused."""
         self.bound = False
-        """Whether its client.id shows that it is a member of a group."""
+        """Whether the client.id begins with the name of a cooperative group and a dot."""
         self.refused = ""
-        """The reason why it can't have its declared lane, in words."""
+        """Why the declared lane is invalid, in words. Empty if it is valid, or if none is declared."""
 
     def __repr__(self) -> str:
         return f"<Identity {self.client_id!r} bound={self.bound} declares={self.declares}>"
 
     @property
     def declares(self) -> bool:
-        """Whether its client.id declares a lane, valid or not."""
+        """Whether the client.id declares a lane, valid or not."""
         return self._declared is not None or bool(self.refused)
 
     @property
     def has_lane(self) -> bool:
-        """Whether it has a lane, or requests one that it can't have."""
+        """Whether the client.id gives the client a lane, or declares an invalid one."""
         return self.bound or self.declares
 
     @property
     def member(self) -> Member | None:
-        """The member, or None if it has no lane."""
+        """The member, or None if the client has no lane."""
         return self._members.bound(self.host, self.client_id) if self.bound else self._declared
 
     def named(self, client_id: bytes) -> None:
-        """Note the client.id and its declaration."""
+        """Note the client.id, and read its declaration."""
         self.client_id = self.own_id = client_id
         try:
             found = self._members.declared(self.host, client_id)
@@ -66,7 +67,7 @@ class MemberIdentity:
         self.bound = found is None and self._members.is_bound(client_id)
 
     def denied(self, places: Iterable[TopicPartition], *, claims: bool) -> int:
-        """Return the error for a client that can't have its declared lane, or 0 if it can.
+        """Return the error code if the client can't have its declared lane, else 0.
 
         Args:
             places: the requested partitions.
@@ -81,13 +82,16 @@ class MemberIdentity:
         return 0 if found is None else found.code
 
     def may_commit(self, group: bytes) -> bool:
-        """Return whether this process accepts a group's commits with declared ranges."""
+        """Return whether this process may commit for the client in a group.
+
+        Another process may own the group.
+        """
         return self._declared is None or self._members.owns(group)
 
     def is_of(self, group: bytes) -> bool:
-        """Return whether the declared lane belongs to a cooperative group.
+        """Return whether the declared lane belongs to this cooperative group.
 
-        The first group that uses it becomes its owner.
+        If the lane has no group yet, it belongs to this group from now on.
         """
         member = self._declared
         if member is None or self._members.group(group) is None:

@@ -1,6 +1,8 @@
-"""A member joins its group, receives its lanes, and leaves: requests to the broker, responses to the client.
+"""How a member joins its group, receives its lanes, and leaves.
 
-The coordinator is the only authority. If the gateway forgets its state, members join again.
+Requests of the client are changed for the broker, and responses for the client.
+
+Only the coordinator decides who is in the group. If the gateway loses its state, the members join again.
 """
 
 from collections import Counter
@@ -32,10 +34,11 @@ from proxy.cooperative.ranges import FULL
 from proxy.protocol.primitives import ProtocolError
 
 _GONE: Final = frozenset({22, 25, 82})
-"""ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID and FENCED_INSTANCE_ID: the group continues without the member."""
+"""ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID and FENCED_INSTANCE_ID: the member is no longer in the group."""
 _BETWEEN: Final = b"\0"
 _NOWHERE: Final[TopicPartition] = b"", 0
-"""A partition that is planned for a member to make it join again."""
+"""A partition that does not exist. If a member's planned lanes have it, they differ from its present lanes,
+so it joins again."""
 
 
 class Joining:
@@ -63,28 +66,29 @@ class Joining:
         self._host = host
         self.client_id = b""
         self.member_id = b""
-        """Its member id, or "" if it is in no group."""
+        """The client's member id, or b"" if it is in no group."""
         self._join: Join | None = None
         self.saw_join = False
         """Whether a JoinGroup request was received on this connection."""
         self._owned: frozenset[TopicPartition] = frozenset()
         """The partitions that the client listed as its own when it joined (`plan.Joined.owned`)."""
         self._offers: dict[bytes, Offer] = {}
-        """If the client leads its group: each member's offer, by member id."""
+        """If the client is the leader of its group: the offer of each member, by member id."""
         self._given = b""
-        """The member id that the coordinator gave to a client without one, until the client receives its
-        lanes."""
+        """The member id that the coordinator gave to a client that had none. Empty again once the client has
+        its lanes."""
         self._syncs = 0
         """`Member.syncs` after the last SyncGroup on this connection."""
         self._had_nothing = False
-        """Whether the client had no partitions before that. If it drops the response, it still has none."""
+        """Whether the client had no partitions before its last SyncGroup. If it drops the response, it still
+        has none."""
         self._unknown = False
-        """`Joined.unknown` of the client at the time when it joined."""
+        """The value of `Joined.unknown` when the client joined."""
         self._sharing = False
-        """Whether the coordinator has chosen `PROTOCOL`."""
+        """Whether the coordinator has chosen the gateway's protocol, `PROTOCOL`."""
 
     def takes(self, join: Join) -> bool:
-        """Return whether the client joins a cooperative group, as a consumer."""
+        """Return whether a JoinGroup request is for a cooperative group, and from a consumer."""
         named = self._members.group(join.group) is not None
         return named and join.protocol_type == CONSUMER and bool(join.protocols)
 
@@ -100,24 +104,25 @@ class Joining:
         if member is not None and self._unknown and member.syncs != self._syncs:
             member.moves()
         doubtful = self._members.joins(self._host, self)
-        if member is not None and not doubtful:  # else it may be refused, and the other one stays where it is
+        if member is not None and not doubtful:  # else the broker may refuse it
             member.joins(join.group, join.session_ms / 1e3)
         binding = b"" if doubtful else self._host.encode() + _BETWEEN + self.client_id
         planned = {place: ranges[0][0] for place, ranges in member.planned.items()} if member else {}
         shared = member is not None and not member.plain
         held = member.lanes if member is not None and shared else dict.fromkeys(self._owned, FULL)
         keeps = member is not None and member.keeps
-        again = keeps and not shared and join.member_id not in {b"", self._given}  # it may keep anything
+        again = keeps and not shared and join.member_id not in {b"", self._given}  # its position is unknown
         unknown = self._unknown or again
         offer = Offer(self._members.gateway, binding, planned, held, unknown, keeps, own)
         return join.with_offer(offer.encoded())
 
     def _knows(self, member: Member, join: Join) -> bool:
-        """Return whether this process knows the partitions of a joining client.
+        """Return whether this process knows which partitions a joining client has.
 
-        A SyncGroup response may be lost with its connection, or dropped by the client. The client then has
-        its earlier partitions. kafka-python 3 drops a response that arrives between two polls, and keeps its
-        positions. In that case it has sent no heartbeat, unlike other clients.
+        The client may not have received its last SyncGroup response: its connection may have ended, or the
+        client has dropped the response. Then it still has its earlier partitions. kafka-python 3 drops a
+        response that arrives between two polls, and keeps its positions. One sign of this is that it has sent
+        no heartbeat since, as other clients would.
         """
         if member.keeps_position:
             return False
@@ -130,7 +135,7 @@ class Joining:
         """Return the JoinGroup response for the client.
 
         Raises:
-            ProtocolError: the frame is no such response.
+            ProtocolError: the frame can't be read.
         """
         join = self._join
         if join is None:
@@ -145,11 +150,11 @@ class Joining:
             member.joins(join.group, join.session_ms / 1e3)
         if said.protocol != PROTOCOL:
             self._members.noted(join.group, "outsider")
-            return frame  # a member from outside: a plain group
+            return frame  # a member of another gateway, or of none: the group shares nothing
         self._sharing = True
         offers = [(member_id, instance, read_offer(data)) for member_id, instance, data in said.members]
         self._offers = {member_id: offer for member_id, _, offer in offers}
-        # Its assignor knows of no partition that several members have.
+        # The client's assignor must not see that several members have a partition.
         owners = Counter(place for _, _, offer in offers for place in read_owned(offer.own)[0])
         several = [place for place, number in owners.items() if number > 1]
         members = [(member_id, who, without_owned(offer.own, several)) for member_id, who, offer in offers]
@@ -158,10 +163,11 @@ class Joining:
     def sync(self, sync: Sync) -> bytes | None:
         """Return the SyncGroup request for the broker, or None if the client must join again.
 
-        The plan needs the members' offers, which are in the JoinGroup response. If that response came on
-        another connection, or through a gateway that has ended since, the leader's own assignment would be
-        forwarded: whole partitions, from the lowest committed offset on. Members would get records again that
-        were done beyond it.
+        To plan the lanes, the leader's gateway needs the offers of all members. They are in the JoinGroup
+        response. That response may have come on another connection, or through a gateway that has since
+        stopped. Without the offers, the leader's own assignment would be forwarded: whole partitions, each
+        from its lowest committed offset on. Then members would get again some records that are already
+        processed.
         """
         if not self.saw_join:
             return None
@@ -172,7 +178,7 @@ class Joining:
         try:
             members = [joined(member_id, offer) for member_id, offer in self._offers.items()]
             assigned = {member_id: read_assignment(data)[0] for member_id, data in sync.assignments}
-        except ProtocolError:  # another kind of assignor: its assignment stays
+        except ProtocolError:  # the assignment of another kind of assignor does not change
             self._members.noted(sync.group, "assignor")
             return sync.with_assignments(sync.assignments)
         exclusive = self._exclusive()
@@ -188,7 +194,7 @@ class Joining:
         )
 
     def _exclusive(self) -> str:
-        """Return why no partition is shared in this generation, or "" if some may be."""
+        """Return the reason why the group shares no partition in this generation, or "" if it may."""
         offers = self._offers.values()
         if len({offer.gateway for offer in offers}) > 1:
             return "instances"
@@ -201,7 +207,7 @@ class Joining:
         """Return the SyncGroup response for the client, and give the member its lanes.
 
         Raises:
-            ProtocolError: the frame is no such response.
+            ProtocolError: the frame can't be read.
         """
         said = read_synced(frame, sync.version)
         if said.error_code:
@@ -231,10 +237,10 @@ class Joining:
         return frame if given == said.assignment else said.renamed(said.protocol, given)
 
     def _plain(self, member: Member, given: bytes) -> tuple[Lanes, Lanes, bytes]:
-        """Return the lanes, the planned lanes and the assignment of a member of a group that shares nothing.
+        """Return the lanes, the planned lanes and the assignment of a member whose group shares no partition.
 
-        It may keep its position in a partition of which it had a part (`plan.at_once`). So it gets that
-        partition only after it has joined again.
+        If the member had only a part of a partition, it may keep its position there (`plan.at_once`). So it
+        gets the whole partition only after it has joined again.
 
         Raises:
             ProtocolError: the assignment is not a consumer's.
@@ -246,7 +252,7 @@ class Joining:
         return {}, dict.fromkeys(again, FULL), given
 
     def beats(self) -> None:
-        """Note that the client sends a heartbeat."""
+        """Note that the client has sent a heartbeat."""
         member = self._member
         if member is not None:
             member.heartbeat()
@@ -255,14 +261,14 @@ class Joining:
         """Note the coordinator's response to a heartbeat, and return it.
 
         Args:
-            member_id: the member id of the heartbeat. Another client with the same client.id may have joined
-                since.
+            member_id: the member id in the heartbeat. If another client with the same client.id has joined
+                since, the response says nothing about the present member.
             version: the version of the request.
-            sent: the time of the heartbeat, in seconds.
+            sent: when the heartbeat was sent, in seconds.
             frame: the response.
 
         Raises:
-            ProtocolError: the frame is no such response.
+            ProtocolError: the frame can't be read.
         """
         error_code, member = heartbeat_error(frame, version), self._member
         if member is not None and member_id == member.member_id:
@@ -286,6 +292,6 @@ class Joining:
 
     @property
     def _member(self) -> Member | None:
-        """The member. None if its client.id is not bound to a group, so that it has whole partitions."""
+        """The member. None if the client.id is not bound to a group: such a client gets whole partitions."""
         bound = self._members.is_bound(self.client_id)
         return self._members.bound(self._host, self.client_id) if bound else None

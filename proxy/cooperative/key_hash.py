@@ -1,4 +1,4 @@
-"""The hash that decides the lane of a record: murmur2 of its key, as in Kafka's partitioner."""
+"""The hash of a record, which decides its lane: murmur2 of the key, as in Kafka's partitioner."""
 
 from collections.abc import Collection
 from typing import Final
@@ -12,14 +12,14 @@ __all__ = ["SPACE", "murmur2", "murmur2_of", "offset_hash"]
 _SPREAD: Final = 0x9E3779B1
 """2^32 divided by the golden ratio. Its multiples spread any series of offsets evenly."""
 _MANY: Final = 64
-"""With this many keys or more, arrays are faster."""
+"""If there are at least this many keys, their hashes are computed in NumPy arrays, which is faster."""
 _SHORT: Final = 64
-"""The longest key, in bytes, that goes into an array. All rows of an array have the length of the longest
+"""The longest key, in bytes, that is hashed in an array. In an array, all rows are as long as the longest
 key."""
 
 
 def murmur2_of(keys: Collection[bytes]) -> dict[bytes, int]:
-    """Return murmur2 of each key. For many keys this takes a tenth of the time."""
+    """Return murmur2 of each key. Many keys at once take a tenth of the time of single calls."""
     short = [key for key in keys if len(key) <= _SHORT]
     if len(short) < _MANY:
         return {key: murmur2(key) for key in keys}
@@ -40,5 +40,5 @@ def murmur2_of(keys: Collection[bytes]) -> dict[bytes, int]:
 
 
 def offset_hash(offset: int) -> int:
-    """Return the hash of a record without a key. The record needs no order, but always the same lane."""
+    """Return the hash of a record without a key. It only has to be the same each time, and evenly spread."""
     return offset * _SPREAD & MASK

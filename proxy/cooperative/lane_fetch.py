@@ -1,6 +1,6 @@
 """A member's fetch: the request to the broker, and the member's part of the response. Sans-IO.
 
-Fetch v4 to v12. Later versions name topics by id, and are not offered to a client with a lane.
+This is for Fetch v4 to v12. Later versions name topics by id, and are not offered to a client with a lane.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,51 +33,53 @@ from proxy.protocol.fetch_response import FetchResponseWalk, PartitionResponse, 
 from proxy.protocol.primitives import NO_TAGS, Buffer, Malformed, encode_uvarint, read_count, read_uvarint
 
 MAX_VERSION: Final = 12
-"""KIP-516: from v13 on, topics are named by id."""
+"""The highest Fetch version for members. From v13 on, topics are named by id (KIP-516)."""
 _PLACEHOLDERS_SINCE: Final = 12
-"""Clients of older versions do not accept a batch without records, or were not tested (cooperative.md)."""
+"""The lowest Fetch version that gets batches without data. Clients of older versions do not accept these, or
+were not tested (cooperative.md)."""
 _SCANNED_LIMITS: Final = 8
-"""After this many times max_bytes without a record for the member, it gets an empty response."""
+"""How much may be read for one fetch without a record for the member, in multiples of max_bytes. Then the
+response is empty."""
 _LOG_STARTS_SINCE: Final = 5
 _EPOCHS_SINCE: Final = 9
 _REPLICAS_SINCE: Final = 11
 _NOWHERE: Final = (-1).to_bytes(8, signed=True)
 HELD_SECONDS: Final = 0.25
-"""The shortest delay of the gateway's own errors, in seconds. Some clients retry at once. The delay limits
-them to fewer than five fetches a second, even with a shorter max_wait_ms."""
+"""The gateway delays its own errors by at least this time, in seconds. Some clients retry at once. With the
+delay they send fewer than five fetches a second, even if their max_wait_ms is shorter."""
 _UNSPLIT: Final = 44
-"""POLICY_VIOLATION: a batch can't be split, and must not be forwarded."""
+"""POLICY_VIOLATION: a batch can't be split by lane, so it must not go to a member."""
 
 
 _Edit: TypeAlias = tuple[int, int, list[Buffer]]
-"""The start and end of a span in a frame, and its replacement."""
+"""A change to a response: start and end of the bytes to replace, and the new bytes."""
 
 
 class Verdict(Enum):
-    """The decision on a response to a member's fetch."""
+    """What to do after a response to a member's fetch."""
 
     SEND = "send"
-    """Send it to the client now."""
+    """Send the response to the client now."""
     GO_ON = "go on"
-    """It has nothing for the member, so fetch from the next offsets."""
+    """The response has no record for the member. Fetch again, from the next offsets."""
     WAIT = "wait"
-    """It has only an error of the gateway's own, or the next records can't be fetched. Send it when the
-    fetch's max_wait_ms is over, because some clients retry at once, hundreds of times a second."""
+    """The response has only an error of the gateway's own, or the next records can't be fetched. Send it when
+    the fetch's max_wait_ms is over. Some clients would retry at once, hundreds of times a second."""
 
 
 class LaneFetch:
     """One fetch of a member, until the member has its response.
 
     Args:
-        fetch: the client's request, of v4 to v12.
-        member: whose it is.
-        subscriber: the member's connection, as shared fetches know it.
-        members: those of the process.
+        fetch: the client's request, Fetch v4 to v12.
+        member: the member that sent the fetch.
+        subscriber: the member's connection in `SharedFetches`.
+        members: the members of the process.
         send: sends a request to the broker.
-        now: in seconds.
+        now: the time in seconds.
 
     Raises:
-        Malformed: it is not a consumer's fetch.
+        Malformed: the request is not a consumer's fetch.
     """
 
     __slots__ = (
@@ -115,9 +117,9 @@ class LaneFetch:
             raise Malformed(f"a fetch that is not a plain consumer's: {fetch.unsupported_reason}")
         self._fetch, self._members, self._send = fetch, members, send
         self.waits = False
-        """Whether it is parked, because another member's fetch is bringing its records."""
+        """Whether the fetch is parked: another member's fetch at the broker will bring its records."""
         self._closing = False
-        """Whether the member gets the next response in any case, because its connection ends."""
+        """Whether the connection is closing, so that the member gets the next response in any case."""
         self._member = member
         self._subscriber = subscriber
         self._began = now
@@ -125,9 +127,9 @@ class LaneFetch:
         self.wait_until = now + max(fetch.max_wait_ms, 0) / 1e3
         """When the client must have a response, in seconds."""
         self.refuse_at = max(self.wait_until, now + HELD_SECONDS)
-        """When an error of the gateway's own may be sent."""
+        """When the client may get an error of the gateway's own, in seconds."""
         self._scanned = 0
-        """How many bytes of records were received for this fetch."""
+        """How many bytes of records the broker has sent for this fetch."""
         self._offsets: dict[bytes, dict[int, int]] = {}
         """The member's fetch offsets, by topic and partition."""
         for topic, entries in _elements(fetch.topics, fetch.frame):
@@ -137,24 +139,25 @@ class LaneFetch:
             ):
                 offsets[partition] = offset
         self._goes_on = member.goes_on(self.places)
-        """Whether the member has requested the committed offsets of all partitions, see `Member.unasked`."""
+        """Whether the member has requested the committed offsets of all these partitions (see
+        `Member.unasked`)."""
         for topic, partitions in self._offsets.items():
             for partition, offset in partitions.items():
                 if (topic, partition) not in member.unasked:
                     member.fetches((topic, partition), offset)
         self.failed: set[TopicPartition] = set()
-        """The partitions with an error, or with another broker's name. Their log may have changed."""
+        """The partitions whose entry has an error, or names another broker. Their log may have changed."""
         self._asked: set[tuple[bytes, int]] = set()
-        """The partitions that are requested from a later offset than the member's."""
+        """The partitions that the gateway requests from a later offset than the member did."""
         self._own: set[tuple[bytes, int]] = set()
-        """The partitions that must be requested from the member's own offset, because a later one got an
-        error."""
+        """The partitions to request from the member's own offset, because a later offset got an error."""
         self._kept = self._refused = False
-        """Whether the last response has something for the member, and whether records were withheld."""
+        """Whether the last response has something for the member, and whether records were withheld from
+        it."""
 
     @property
     def in_session(self) -> bool:
-        """Whether the client names a session. The gateway gave it no session."""
+        """Whether the request names a fetch session. The gateway has never given a session to this client."""
         return self._fetch.session_id != 0
 
     @property
@@ -167,9 +170,9 @@ class LaneFetch:
         return refusal(self._fetch, code)
 
     def _wants(self) -> Wants | None:
-        """Return the request to the broker in a comparable form.
+        """Return the fetch in a form that can be compared with other members' fetches.
 
-        Return None if no other member could send the same fetch.
+        Return None if no other member could send an equal fetch.
         """
         fetch = self._fetch
         if self._own:
@@ -187,7 +190,10 @@ class LaneFetch:
         return Wants(found, (fetch.min_bytes, fetch.max_bytes, fetch.isolation_level), self.wait_until)
 
     def go(self, now: float) -> Reply | None:
-        """Return records from other members' fetches, or wait for such a fetch, or ask the broker."""
+        """Take records from other members' fetches, wait for such a fetch, or send this one to the broker.
+
+        Return the response if there is one already.
+        """
         self.waits = False
         while (shares := self._find(now)) is not None:
             if not shares:
@@ -202,10 +208,11 @@ class LaneFetch:
     def response(self, frame: bytes, now: float) -> Reply | None:
         """Process the broker's response.
 
-        Return the client's response, or None if more is requested from the broker.
+        Return the client's response, or None if another request was sent to the broker.
 
         Raises:
-            ProtocolError: it is no response of this version, or has partitions that were not requested.
+            ProtocolError: the frame is not a response of this version, or has partitions that were not
+                requested.
         """
         verdict, pieces = self._judged(frame, now)
         waiting = self._subscriber.arrived()
@@ -220,26 +227,29 @@ class LaneFetch:
         return reply
 
     def close(self, now: float) -> None:
-        """Give the client a response now, because it sends no more."""
+        """Send a parked fetch now, so that the client gets a response before its connection closes."""
         self._closing = True
         if self.waits:
             self.waits = False
             self._subscriber.goes(now)
-            self._send(self._request(self.wait_until), self.response)  # the broker is not to wait
+            self._send(self._request(self.wait_until), self.response)  # with a wait of 0 ms at the broker
 
     def end(self, now: float) -> None:
         """Note that the connection has ended."""
 
     def _find(self, now: float) -> dict[TopicPartition, Share] | None:
-        """Look for shares of other members' fetches, see `Subscriber.find`."""
-        gets = self._gets(now)  # else the broker is asked, and the response has nothing
+        """Look for records in other members' fetches, see `Subscriber.find`."""
+        gets = self._gets(now)  # if not, the broker is asked, and the member gets no records
         return self._subscriber.find(self._member, self._wants() if gets else None, now)
 
     def _gets(self, now: float) -> bool:
         return self._goes_on and self._member.gets(self._epoch, now)
 
     def _request(self, now: float) -> bytes:
-        """Return the sessionless fetch for the broker, from the next offsets that may have records."""
+        """Return the fetch for the broker.
+
+        It is sessionless, and skips offsets without records for the member.
+        """
         fetch = self._fetch
         frame = bytearray(fetch.frame)
         layout = fetch.layout
@@ -267,10 +277,11 @@ class LaneFetch:
         return bytes(frame)
 
     def _judged(self, frame: bytes, now: float) -> tuple[Verdict, list[Buffer]]:
-        """Return the decision on a complete response, and the member's part of it.
+        """Return what to do with a complete response, and the member's part of it.
 
         Raises:
-            ProtocolError: it is no response of this version, or has partitions that were not requested.
+            ProtocolError: the frame is not a response of this version, or has partitions that were not
+                requested.
         """
         fetch, tally = self._fetch, self._member.tally
         walk = FetchResponseWalk(fetch.layout, fetch.isolation_level, keep=True, spans=True)
@@ -294,7 +305,7 @@ class LaneFetch:
         return self._verdict(walk, now), [sum(map(len, pieces)).to_bytes(4), *pieces]
 
     def _filtered(self, frame: bytes, walk: FetchResponseWalk, now: float) -> Iterator[_Edit]:
-        """Yield the edits of entries that have records."""
+        """Yield the changes to entries with records."""
         member, view = self._member, memoryview(frame)
         spans = iter(walk.record_spans or ())
         gets = self._gets(now)
@@ -324,7 +335,7 @@ class LaneFetch:
                 yield begin, end, [self._length(0)]
                 continue
             batches = self._batches(place, offset, found)
-            self._refused = self._refused or place in self._own  # it would only be asked for again
+            self._refused = self._refused or place in self._own  # such records would only be requested again
             yield begin, end, [self._length(sum(map(len, batches))), *batches]
 
     def _split(
@@ -335,7 +346,7 @@ class LaneFetch:
         split: tuple[Split, list[int]],
         now: float,
     ) -> Filtered:
-        """Split the records of an entry, for all members that share the partition.
+        """Split the records of an entry for all members that share the partition. Return the member's part.
 
         Raises:
             BatchError: a batch can't be split.
@@ -346,7 +357,7 @@ class LaneFetch:
         return split_records(records, *split, [self._offset(entry)]) if found is None else found
 
     def _batches(self, place: TopicPartition, offset: int, found: Filtered) -> list[bytes]:
-        """Return the member's batches of a partition, and note the member's progress."""
+        """Return the member's batches of a partition, and note how far the member has got."""
         member, lane = self._member, found.lanes[0]
         scan = member.scan(*place)
         scan.learn(offset, found, lane)
@@ -360,7 +371,7 @@ class LaneFetch:
         return batches
 
     def _note(self, walk: FetchResponseWalk) -> None:
-        """Note the state of shared partitions from a response, for all members."""
+        """Note the high watermark and log start of shared partitions in a response, for all members."""
         shared = set(self._subscriber.places)
         if not shared:
             return
@@ -376,11 +387,11 @@ class LaneFetch:
                     self._subscriber.note((run.key, number), item[state])
 
     def _served(self, shares: Mapping[TopicPartition, Share], now: float) -> tuple[Verdict, list[Buffer]]:
-        """Return the decision on a response that consists of shares, and its bytes.
+        """Build a response from shares of other members' fetches. Return what to do with it, and its bytes.
 
         Args:
-            shares: by partition. A partition without a share has no records.
-            now: in seconds.
+            shares: the shares by partition. A partition without a share gets no records.
+            now: the time in seconds.
         """
         fetch, layout, member = self._fetch, self._fetch.layout, self._member
         self._kept = self._refused = False
@@ -410,12 +421,12 @@ class LaneFetch:
         return verdict, [sum(map(len, content)).to_bytes(4), *content]
 
     def _state(self, place: TopicPartition) -> bytes:
-        """Return the high watermark and the other offsets of an entry that the version has."""
+        """Return high_watermark, last_stable_offset and log_start_offset (if the version has it) as bytes."""
         size = self._fetch.layout.aborted - HIGH_WATERMARK.start
         return (self._subscriber.state(place) + _NOWHERE)[:size]
 
     def _aborted(self, aborted: Sequence[bytes]) -> bytes:
-        """Return the fields aborted_transactions and preferred_read_replica."""
+        """Return the bytes of the fields aborted_transactions and preferred_read_replica."""
         layout = self._fetch.layout
         tags = NO_TAGS if layout.flexible else b""
         replica = b"\xff\xff\xff\xff" if layout.version >= _REPLICAS_SINCE else b""
@@ -424,7 +435,7 @@ class LaneFetch:
         return b"".join((layout.count(len(aborted)), *(each + tags for each in aborted), replica))
 
     def _placeholders(self, walk: FetchResponseWalk) -> Iterator[_Edit]:
-        """Yield edits that put placeholders into entries without records, if the scan is ahead."""
+        """Yield changes that put a batch without data into empty entries whose offsets were skipped."""
         if self._fetch.layout.version < _PLACEHOLDERS_SINCE or not self._asked:
             return
         layout = self._fetch.layout
@@ -461,7 +472,7 @@ class LaneFetch:
         return self._scanned >= _SCANNED_LIMITS * max(self._fetch.max_bytes, 1)
 
     def no_session(self) -> bytes:
-        """Return a response with error FETCH_SESSION_ID_NOT_FOUND."""
+        """Return a response with the error FETCH_SESSION_ID_NOT_FOUND."""
         layout = self._fetch.layout
         head = response_head(layout, self._fetch.frame[REQUEST_CORRELATION_ID], 0)
         error = ErrorCode.FETCH_SESSION_ID_NOT_FOUND.to_bytes(2) + bytes(4)
@@ -469,10 +480,10 @@ class LaneFetch:
         return len(body).to_bytes(4) + body
 
     def _forget_failed(self, entries: list[PartitionResponse]) -> bool:
-        """Forget the scans of partitions that have an error or name another broker.
+        """Note partitions that have an error or name another broker, and forget which offsets to skip.
 
-        Return whether to fetch again with the member's own offsets. The error may be due to a later offset,
-        and the member would relate it to its own.
+        Return whether to fetch again from the member's own offsets. The error may be about a later offset,
+        and the member would take it for an error of its own offset.
         """
         due = False
         for entry in entries:
@@ -497,7 +508,7 @@ class LaneFetch:
 
 
 def refusal(fetch: FetchRequest, code: int) -> bytes:
-    """Return a response to a fetch with an error for each partition."""
+    """Return a response that has this error for each partition of a fetch."""
     layout = fetch.layout
     fixed = code.to_bytes(2) + _NOWHERE * (3 if layout.version >= _LOG_STARTS_SINCE else 2)
     fixed += layout.empty_ends[0]
@@ -514,7 +525,7 @@ def refusal(fetch: FetchRequest, code: int) -> bytes:
 
 
 def _aborted(frame: bytes, entry: PartitionResponse, layout: FetchLayout) -> list[bytes]:
-    """Return the aborted transactions of an entry, as on the wire, without tags."""
+    """Return the aborted transactions of an entry in wire format, without tags."""
     at = entry.start + layout.aborted
     if layout.flexible:
         count, at = read_uvarint(frame, at)
@@ -526,9 +537,9 @@ def _aborted(frame: bytes, entry: PartitionResponse, layout: FetchLayout) -> lis
 
 
 def _elements(topics: Topics, frame: Buffer) -> Iterator[tuple[bytes, npt.NDArray[Any]]]:
-    """Yield topic and entries of each element of a fetch, as columns over the frame itself.
+    """Yield each topic element of a fetch: the topic, and its partitions as an array over the frame's bytes.
 
-    `Topics.keys` joins neighbouring elements of one topic. Here they stay separate.
+    `Topics.keys` joins neighbouring elements of the same topic. Here each element is separate.
     """
     fields = topics.layout.request_fields
     if topics.element:
@@ -546,7 +557,7 @@ def _elements(topics: Topics, frame: Buffer) -> Iterator[tuple[bytes, npt.NDArra
 
 
 def _count(tally: FilterTally, found: Filtered, lane: LaneRecords) -> None:
-    """Count a lane's records of a partition."""
+    """Count the records and batches that a lane got of a partition, and those that it did not get."""
     tally.records["kept"] += lane.records
     tally.records["filtered"] += found.records - lane.records
     tally.batches["untouched"] += lane.untouched

@@ -1,4 +1,4 @@
-"""The gateway's knowledge of a member of a cooperative group: its lanes, and the records that it was sent."""
+"""The state of a member of a cooperative group: its lanes, and which records were sent to it."""
 
 from collections.abc import Collection, Iterable, Mapping
 from enum import Enum
@@ -13,32 +13,36 @@ from proxy.protocol.fetch_request import MAX_PARTITIONS
 from proxy.protocol.primitives import TooMany
 
 _HEARTBEATS: Final = 2
-"""After this many heartbeats, a client has read the assignment that came before them. It never has two
-heartbeats in flight. So with the second one it has read the response to the first one, and everything
-before that on this connection. A client that sends heartbeats on another connection (franz-go) does so
-after it has read its assignment."""
+"""How many heartbeats a client must send after an assignment, before it is certain that it has read the
+assignment. A client has only one heartbeat in flight. So if it sends the second one, it has read the response
+to the first one, and everything that came before on this connection. franz-go sends heartbeats on another
+connection, but only after it has read the assignment."""
 
 
 class State(Enum):
-    """A member's relation to its group, as far as this process knows."""
+    """Whether a member gets records. This is what the gateway process knows of its group."""
 
     DECLARED = "declared"
-    """It has the lane that its client.id declares. No group gives it lanes."""
+    """The client.id declares the lane. No group assigns lanes to this member."""
     UNKNOWN = "unknown"
-    """It joined its group before this process knew it. It has to join again, and gets nothing until then."""
+    """The member joined its group before this process knew the member. It gets no records until it has joined
+    again."""
     FROZEN = "frozen"
-    """It is joining, or its group may have gone on without it. It gets nothing until it has synced."""
+    """The member is joining, or its group may have continued without it. It gets no records until its next
+    SyncGroup."""
     ASSIGNED = "assigned"
-    """It has synced, and gets the records of its lanes."""
+    """The member has its assignment (SyncGroup), and gets the records of its lanes."""
 
 
 class Member:
-    """A client with a lane: one that it declares, for every partition, or lanes that its group gives it.
+    """A client with a lane.
+
+    Either its client.id declares key ranges for every partition, or its group assigns lanes.
 
     Args:
         tally: the tally of the process.
-        declared: its key ranges on every partition that it fetches. Empty if it declares a lane by name. None
-            if it is a member of a group.
+        declared: the declared key ranges, for every partition. Empty if the client.id declares a named lane.
+            None if the client is a member of a group.
     """
 
     __slots__ = (
@@ -78,63 +82,66 @@ class Member:
         self.tally = tally
         self.state = State.UNKNOWN if declared is None else State.DECLARED
         self.group = b""
-        """The group that it has joined, or that owns its declared lane. The latter follows from its
-        client.id, or is the first group for which it commits or requests offsets. Empty until it is known."""
+        """The group that the member has joined, or that owns its declared lane. The owner follows from the
+        client.id. If not, it is the first group for which the member commits or requests offsets. Empty until
+        the group is known."""
         self.member_id = b""
         self.generation = -1
-        """The generation of its last sync."""
+        """The generation in the member's last SyncGroup."""
         self.instance: bytes | None = None
-        """Its group_instance_id at that time."""
+        """The group_instance_id in the member's last SyncGroup."""
         self.keeps = False
         """See `plan.Joined.keeps`."""
         self.session_seconds = 0.0
         self.expires_at = 0.0
-        """When its session timeout is over, in seconds."""
+        """When the member's session timeout is over, in seconds."""
         # What its group gave it
         self.lanes: Lanes = {}
-        """The lanes that its group gave it, or the lanes of its declared name."""
+        """The lanes that the group assigned to the member, or the lanes of its declared name."""
         self.plain = False
-        """Whether its group shared nothing at its last sync, so that it has whole partitions and no lanes."""
+        """Whether the group shared no partition at the last SyncGroup. Then the member has whole partitions
+        and no lanes."""
         self.planned: Lanes = {}
-        """The lanes that its group plans for it. If they differ from its lanes, it has to join again
-        (`plan.at_once`)."""
+        """The lanes that the group plans for the member. If they differ from `lanes`, the member has to join
+        again (`plan.at_once`)."""
         self.released: Lanes = {}
-        """Its earlier lanes, for which it may still commit, because its client releases them only after
-        the rebalance."""
+        """Earlier lanes for which the member may still commit. Its client releases them only after the
+        rebalance."""
         self.epoch = 0
-        """Changes with the lanes. Responses to requests of an earlier epoch are dropped."""
+        """A number that changes with the lanes. Responses to requests of an earlier epoch are dropped."""
         self.syncs = 0
-        """How often its group gave it partitions through this process."""
+        """How often this process has given the member an assignment of its group."""
         self.heartbeats = 0
-        """How many heartbeats it has sent since then, on any connection."""
+        """How many heartbeats the member has sent since its last assignment, on any connection."""
         # Whether it begins where the group has committed
         self.unasked: set[TopicPartition] = set()
-        """Partitions of which it gets nothing until it has requested their committed offsets. A client
-        that does not request them keeps its earlier position. Then nobody would read the records before
-        that position in its new ranges. (kafka-python forgets an assignment that arrives just as a poll
-        ends.)"""
+        """Partitions without records for the member until it requests their committed offsets. A client that
+        does not request them keeps its earlier position. Then nobody would read the records before that
+        position in its new ranges. (kafka-python drops an assignment that arrives just as a poll ends.)"""
         self._given: Lanes = {}
-        """Its last assignment, including whole partitions."""
+        """The member's last assignment, with whole partitions too."""
         self._has_shared = False
-        """Whether its group ever gave it lanes. Until then all hashes are at one offset."""
+        """Whether the group has ever assigned lanes to the member. Before that, all hashes have the same
+        offset."""
         self._kept_position = False
-        """Whether it keeps an earlier position, or may. It then has to release everything, and to join
-        again."""
+        """Whether the client keeps an earlier position, or may do so. Then the member has to release
+        everything and join again."""
         self._gave_up_all = False
-        """Whether it was given nothing for that reason. It joins again once it knows this. If it still
-        does not request offsets after that, its application sets the positions."""
+        """Whether the member's last assignment was empty because of `_kept_position`. It joins again once it
+        knows the assignment. If it still requests no offsets after that, its application sets the
+        positions."""
         # What it was sent
         self.scans: dict[bytes, dict[int, Scan]] = {}
-        """Scans by topic (named as in the fetch) and partition."""
+        """Which offsets to skip (`Scan`), by topic (named as in the fetch) and partition."""
         self.first: dict[TopicPartition, int] = {}
-        """The lowest offset that it has fetched of each partition."""
+        """The lowest offset from which the member has fetched each partition."""
         self.delivered: dict[TopicPartition, int] = {}
-        """The offset of the last record that it was sent."""
+        """The offset of the last record that was sent to the member, by partition."""
         self.ends: dict[TopicPartition, int] = {}
-        """The high watermarks in the responses that had records."""
+        """The high watermark in the last response with records, by partition."""
         self.started: dict[TopicPartition, Positions] = {}
-        """The progress of each hash when the member received its offset. For some hashes, another member
-        may have got further. This member does not get those records."""
+        """The offset of each hash when the member received its committed offset. For some hashes, another
+        member may have got further. This member does not get those records."""
         self._splits: dict[TopicPartition | None, Split] = {}
         """Splits by partition. None is the key of the split of all partitions for declared ranges."""
 
@@ -144,46 +151,49 @@ class Member:
     # Its group
 
     def joins(self, group: bytes, session_seconds: float) -> None:
-        """Note that it joins a group."""
+        """Note that the member joins a group."""
         self.group = group
         self.session_seconds = session_seconds
         self.freeze()
 
     def moves(self) -> None:
-        """Note that it joins on another connection than before, so it may not know its last assignment.
+        """Note that the member joins on another connection than before. It may not know its last assignment.
 
-        A client that uses a new connection for each generation (kafka-go) must not be told at its first
-        heartbeat to join again, or it would do so forever. At its second heartbeat it knows its assignment.
+        kafka-go uses a new connection for each generation. If its first heartbeat got the answer to join
+        again, it would join again forever. At the second heartbeat it knows its assignment.
         """
         self._kept_position = self.syncs > 0
 
     def freeze(self) -> None:
-        """Give it no records until it has synced."""
+        """Give the member no records until its next SyncGroup."""
         self.state = State.FROZEN
         self.epoch += 1
 
     def heartbeat(self) -> None:
-        """Note that it has sent a heartbeat."""
+        """Note that the member has sent a heartbeat."""
         self.heartbeats += 1
 
     @property
     def has_heard(self) -> bool:
-        """Return whether its client knows its last assignment."""
+        """Whether the client is certain to have read its last assignment."""
         return self.syncs > 0 and self.heartbeats >= _HEARTBEATS
 
     @property
     def frozen(self) -> bool:
-        """Whether it gets no records until it has synced."""
+        """Whether the member gets no records until its next SyncGroup."""
         return self.state in _GET_NOTHING
 
     @property
     def keeps_position(self) -> bool:
-        """Whether its position is unknown, so that it has to release everything and to join again."""
+        """Whether the member's position is unknown.
+
+        Then the member has to release everything and join again.
+        """
         return self._kept_position
 
     @property
     def joins_again(self) -> bool:
-        """Return whether it has to join its group again."""
+        """Whether the member has to join its group again."""
         if self.frozen:
             return self.state is State.UNKNOWN
         if self._gave_up_all and not self.has_heard:
@@ -198,14 +208,14 @@ class Member:
         owned: Collection[TopicPartition] = frozenset(),
         whole: Collection[TopicPartition] = (),
     ) -> None:
-        """Give it lanes.
+        """Give the member its lanes.
 
         Args:
-            lanes: its lanes from now on. None if its group shares nothing.
-            planned: the lanes that it will have.
-            now: in seconds.
-            owned: the partitions in which its client keeps its position, or has more to commit.
-            whole: its whole partitions if its group shares nothing.
+            lanes: its lanes from now on. None if its group shares no partition.
+            planned: its lanes after it has joined again.
+            now: the time in seconds.
+            owned: the partitions in which its client keeps its position, or still has to commit.
+            whole: its whole partitions if its group shares no partition.
         """
         self._has_shared = self._has_shared or lanes is not None
         self._begin(dict.fromkeys(whole, FULL) if lanes is None else lanes)
@@ -222,7 +232,7 @@ class Member:
         self.confirm(now)
 
     def _begin(self, given: Lanes) -> None:
-        """Note the partitions in which it has to begin from the committed offsets, see `unasked`."""
+        """Note in which partitions the member has to begin from the committed offsets, see `unasked`."""
         self.unasked = {
             place
             for place, ranges in given.items()
@@ -235,7 +245,7 @@ class Member:
         self._kept_position, self._gave_up_all = False, self._kept_position
 
     def _forget_but(self, kept: Collection[TopicPartition]) -> None:
-        """Forget the records that it was sent, except in partitions in which it continues."""
+        """Forget what was sent to the member, except in the partitions in which it continues."""
         self.first = {place: each for place, each in self.first.items() if place in kept}
         self.delivered = {place: each for place, each in self.delivered.items() if place in kept}
         self.ends = {place: each for place, each in self.ends.items() if place in kept}
@@ -247,38 +257,41 @@ class Member:
             self.scans[topic] = {each: scan for each, scan in scans.items() if (topic, each) in kept}
 
     def goes_on(self, places: Iterable[TopicPartition]) -> bool:
-        """Return whether it may get records of partitions: its client has requested the committed offsets."""
+        """Return whether the member may get records of all these partitions.
+
+        It may not, if its client still has to request the committed offset of one of them.
+        """
         if self.unasked.isdisjoint(places):
             return True
         self._kept_position = self._kept_position or self.has_heard
         return False
 
     def assigned(self, now: float) -> None:
-        """Note that a broker assigns it whole partitions."""
+        """Note that a broker assigns whole partitions to the member (KIP-848)."""
         if self.frozen or not self.plain:
             self.synced(None, {}, now)
 
     def confirm(self, now: float) -> None:
-        """Note a time when the group knew the member. Its session timeout starts then."""
+        """Note that the group knew the member at this time. The session timeout starts again then."""
         self.expires_at = max(self.expires_at, now + self.session_seconds)
 
     def lives(self, now: float) -> bool:
-        """Whether the group still counts this member, as far as the gateway can tell."""
+        """Return whether the member is still in the group, as far as the gateway can tell."""
         return not self.frozen and now <= self.expires_at
 
     def gets(self, epoch: int, now: float) -> bool:
-        """Return whether it still gets records that it requested in this epoch."""
+        """Return whether the member still gets the records that it requested in this epoch."""
         if self.declared is None and not self.plain and now > self.expires_at:
-            return False  # others may have its lanes already
+            return False  # its lanes may already belong to other members
         return not self.frozen and epoch == self.epoch
 
     def seen(
         self, positions: Mapping[TopicPartition, Positions], ends: Mapping[TopicPartition, int]
     ) -> tuple[str, list[LaneSeen]]:
-        """Return its state (`MemberSeen.state`) and its lanes.
+        """Return the member's state (`MemberSeen.state`) and its lanes, for the figures.
 
         Args:
-            positions: the known positions of its group.
+            positions: the known offsets of its group.
             ends: the known high watermarks.
         """
         places = self.lanes or dict.fromkeys(self.first, self.declared or ())
@@ -301,29 +314,29 @@ class Member:
     # Its lanes
 
     def has(self, place: TopicPartition) -> bool:
-        """Return whether it has a partition, in whole or in part.
+        """Return whether the member has a partition, in whole or in part.
 
-        True if its group gives it no partitions.
+        This is true for all partitions if the member has no lanes from a group.
         """
         return self.declared is not None or self.plain or place in self.lanes
 
     def commits(self, place: TopicPartition) -> KeyRanges | None:
-        """Return the key ranges for which it commits, or None for the whole partition."""
+        """Return the key ranges for which the member commits, or None for the whole partition."""
         return self.released.get(place) or self.ranges(place)
 
     def ranges(self, place: TopicPartition) -> KeyRanges | None:
-        """Return its key ranges of a partition, or None if no lane is known."""
+        """Return the member's key ranges of a partition, or None if the member has no lane there."""
         return self.declared or self.lanes.get(place)
 
     def scan(self, topic: bytes, partition: int) -> Scan:
-        """Return the scan of a partition, and keep it from now on."""
+        """Return the `Scan` of a partition, which is made if there is none."""
         return self.scans.setdefault(topic, {}).setdefault(partition, Scan())
 
     def fetches(self, place: TopicPartition, offset: int) -> None:
         """Note the offset from which the member fetches a partition.
 
         Raises:
-            TooMany: it has fetched more partitions than are tracked for a member.
+            TooMany: the member has fetched from too many partitions.
         """
         if 0 <= offset < self.first.get(place, offset + 1):
             self.first[place] = offset
@@ -331,12 +344,14 @@ class Member:
                 raise TooMany(f"a member of more than {MAX_PARTITIONS} partitions")
         started, ranges = self.started.get(place), self.ranges(place)
         if started is not None and ranges is not None and offset < started.lowest(ranges):
-            self.start(place, None)  # the application reads again what was done
+            self.start(place, None)  # the application reads processed records again
 
     def start(self, place: TopicPartition, positions: Positions | None) -> None:
-        """Note the progress of each hash of a partition.
+        """Note the committed offset of each hash of a partition.
 
-        None if it may get all records from its offset on.
+        The member gets no records before these offsets.
+
+        With None, the member gets all records from its fetch offset on.
         """
         self._splits.pop(place, None)
         before, ranges = self.started.pop(place, None), self.ranges(place)
@@ -345,12 +360,12 @@ class Member:
         else:
             self.started[place] = positions
         if before is not None and before != positions:
-            self.forget(*place)  # what others had done was scanned as nothing for it
+            self.forget(*place)  # the scan skips records that others had processed
 
     def lane(self, place: TopicPartition, offset: int) -> tuple[Split, list[int]] | None:
-        """Return how a partition is split for it, and for each step the lowest offset to keep.
+        """Return the split of a partition, and the lowest offset to keep for each step.
 
-        Return None if it gets all records unchanged.
+        Return None if the member gets all records unchanged.
         """
         ranges, started = self.ranges(place), self.started.get(place)
         if ranges is None or (ranges == FULL and started is None):
@@ -364,12 +379,12 @@ class Member:
         return split, [max(offset, started.at(start)) for start in split.starts]
 
     def skips(self, place: TopicPartition, offset: int) -> int:
-        """Return the next offset that may have a record for it, from a given offset on."""
+        """Return the next offset, from a given offset on, that may have a record for the member."""
         scan = self.scans.get(place[0], {}).get(place[1])
         return offset if scan is None else scan.after(offset)
 
     def forget(self, topic: bytes, partition: int) -> None:
-        """Forget the scan of a partition, because its log may have changed."""
+        """Forget which offsets of a partition to skip, because the log may have changed."""
         if (scans := self.scans.get(topic)) is not None:
             scans.pop(partition, None)
 

@@ -1,11 +1,11 @@
 """The stage for members of cooperative groups (docs/cooperative.md). Sans-IO.
 
-The rest of the core sees the client as if it had no lane: its own client.id, full fetches of whole
-partitions. So its fetches go through a session like any others. The stage claims the responses to the
-requests that it reads, and the client gets the records of its lane.
+The rest of the core sees a client without a lane: the client.id has no suffix, and fetches are full fetches
+of whole partitions. So these fetches use a session like any others. The stage takes the responses to the
+requests that it reads. From them it makes responses with the records of the client's lane.
 
-A client has a lane if it declares one in its client.id, or if its group gave it one, perhaps on another
-connection. Requests of a client without a lane pass, except those that join a group.
+A client has a lane if its client.id declares one, or if its group assigned one, maybe on another connection.
+The stage does not change requests of a client without a lane, except those that join a group.
 """
 
 from collections.abc import Callable
@@ -43,14 +43,15 @@ from proxy.protocol.primitives import Buffer, ProtocolError, encode_string
 from proxy.protocol.produce import READ_WITHIN
 
 _GROUP: Final = "group_id:string"
-"""The first field of group requests."""
+"""The first field of requests to a group's coordinator."""
 MAX_READ: Final = 1 << 20
-"""The longest request of a member that is read. A longer one ends the connection, because it must not be
-forwarded unread."""
+"""The largest request of a member, in bytes. A larger one ends the connection, because the stage can't read
+it and must not forward it unread."""
 MAX_HELD: Final = 1 << 16
-"""If this many bytes wait for the response to a fetch, the client is not read any more."""
+"""How many bytes of requests a client may send while a response is outstanding. Then the gateway stops
+reading from the client."""
 _NAME_BYTES: Final = 2
-"""The length field of client.id, right after the correlation id."""
+"""The size of the length field of client.id, which comes right after the correlation id."""
 _OF_LANES: Final = frozenset(
     {
         int(ApiKey.FETCH),
@@ -59,40 +60,41 @@ _OF_LANES: Final = frozenset(
         int(ApiKey.TXN_OFFSET_COMMIT),
     }
 )
-"""The requests of a client with a lane that are read."""
+"""The APIs whose requests the stage reads if the client has a lane."""
 _AUTHENTICATE: Final = frozenset({int(ApiKey.SASL_HANDSHAKE), int(ApiKey.SASL_AUTHENTICATE)})
 _OF_GROUPS: Final = frozenset(
     {int(ApiKey.JOIN_GROUP), int(ApiKey.SYNC_GROUP), int(ApiKey.HEARTBEAT), int(ApiKey.LEAVE_GROUP)}
 )
-"""The requests of any client that are read, if they concern a cooperative group."""
+"""The APIs whose requests the stage reads if they name a cooperative group."""
 _KEEP: Final = frozenset({"kafka-python"})
-"""Software that keeps its position in a partition that it had and gets again, although it has reported the
-release of the partition. kafka-python 3 also delivers records that it had fetched before
+"""Client software that keeps its position in a partition that is taken and assigned again, although it has
+reported the release. kafka-python 3 also delivers records that it had fetched before
 (`assign_from_subscribed`)."""
 _ASSIGNED_BY_BROKERS: Final = frozenset({68, 88})
-"""ConsumerGroupHeartbeat (KIP-848) and StreamsGroupHeartbeat (KIP-1071): brokers assign whole partitions."""
+"""ConsumerGroupHeartbeat (KIP-848) and StreamsGroupHeartbeat (KIP-1071): here brokers assign whole
+partitions."""
 
 
 class _Request(NamedTuple):
     """The beginning of a request."""
 
     size: int
-    """With its length."""
+    """The size of the whole request in bytes, including the length field."""
     name_end: int
-    """Where its client.id ends."""
+    """The offset of the first byte after the client.id."""
     api_key: int
     version: int
 
 
 class MemberStage(Stage):
-    """Reads a member's requests, and makes what it gets of the responses.
+    """Reads a member's requests, and makes the member's responses.
 
-    The client's next request waits behind each that is read. A broker handles one request of a connection at
-    a time as well (fetch-semantics, trap 16).
+    The stage processes one request at a time: the client's next request waits until the response is sent. A
+    broker does the same on each connection (fetch-semantics, trap 16).
 
     Args:
-        members: those of the process.
-        state: that of the connection.
+        members: the members of the process.
+        state: the state of the connection.
     """
 
     __slots__ = (
@@ -121,29 +123,31 @@ class MemberStage(Stage):
         self._members = members
         self._state = state
         self._rest: Callable[[bytes, int, int, int], bool]
-        """Takes requests as those of a client without a lane (`ClientSide.process`)."""
+        """Processes a request as if the client had no lane (`ClientSide.process`)."""
         self._resume: Callable[[], None] = _nothing
         self._is_member: bool | None = None
-        """Whether the stage is needed. None until the first request has arrived."""
+        """Whether the connection needs this stage. None until the first request has arrived."""
         self._elsewhere = False
-        """Whether another process is to serve the client."""
+        """Whether another worker process has to serve the client."""
         self._identity = MemberIdentity(members, state.host)
         self._joining = Joining(members, state.host)
         self._subscriber = Subscriber(members.shared_fetches, state.broker, self._go_on)
         self._current: LaneFetch | CommitRequest | None = None
-        """The fetch or commit that the client's next request waits for."""
+        """The fetch or commit that is being processed. The client's next request waits for it."""
         self._claim: Claim | None = None
-        """The response behind which it waits."""
+        """The response that the client's next request waits for."""
         self._take: Take | None = None
-        """Takes that response. None if it only waits for its turn, and until `_due_at`, in seconds."""
+        """The function that processes the response in `_claim`. None if the client's response is ready, and
+        waits for its turn and for `_due_at` (in seconds)."""
         self._due_at = 0.0
         self._last = InFlight(0, 0, b"", FORWARD)
-        """The last request that was read, as one that the broker does not get."""
+        """The last request that the stage has read. It is used for responses of the gateway's own, without
+        the broker."""
         self._fetch_wait = 0.0
-        """How long the last request may wait in the gateway, if it is a fetch, in seconds."""
+        """How long the last request may wait in the gateway, in seconds. 0 if it is no fetch."""
         self._closing = False
         self._alarmed_at = inf
-        """The time of the next alarm for a parked fetch, in seconds."""
+        """When the next alarm for a parked fetch is due, in seconds. Infinite if there is none."""
         self._alarm: Callable[[float], None] = _nothing
         self._wake: Callable[[], None] = _nothing
 
@@ -160,26 +164,26 @@ class MemberStage(Stage):
         self._rest, self._resume = process, resume
 
     def attach(self, wake: Callable[[], None], alarm: Callable[[float], None]) -> None:
-        """Attach the I/O shell, see `Connection.attach`."""
+        """Set the functions of the I/O shell, see `Connection.attach`."""
         self._wake, self._alarm = wake, alarm
 
     @property
-    def holds(self) -> bool:  # type: ignore[override]  # it depends on what is in flight
+    def holds(self) -> bool:  # type: ignore[override]  # computed, not set
         """Whether the client's next request has to wait."""
         return self._claim is not None or (self._current is not None and self._current.waits)
 
     @property
     def busy(self) -> bool:
-        """Whether a request is not answered, also one that waits for another member."""
+        """Whether a request has no response yet, even if it waits for another member."""
         return self.holds
 
     @property
     def longest_wait(self) -> float:
-        """How long a fetch may wait here, for another member's fetch or until it is refused, in seconds."""
+        """How long the current fetch may wait in this stage, in seconds."""
         return self._fetch_wait if self.holds else 0.0
 
     def reads_on(self, waiting: int) -> bool:
-        """Whether the client is read on: so it is seen when it leaves."""
+        """Whether to keep reading while a request is processed, to notice when the client disconnects."""
         return self.holds and waiting < MAX_HELD
 
     def close(self) -> None:
@@ -190,7 +194,7 @@ class MemberStage(Stage):
             self._current.close(self._state.now)
 
     def end(self) -> None:
-        """Note that the connection has ended, so that other members need not wait for it."""
+        """Note that the connection has ended. Other members need not wait for this one."""
         self._wake = self._alarm = self._resume = _nothing
         self._joining.end()
         if self._current is not None:
@@ -199,7 +203,7 @@ class MemberStage(Stage):
         self._subscriber.end(self._state.now)
 
     def tick(self, now: float) -> None:
-        """Do the work that is due."""
+        """Do what is due at this time: send a delayed response, or continue a parked fetch."""
         self._state.now = now
         if now >= self._alarmed_at:
             self._alarmed_at = inf
@@ -209,14 +213,14 @@ class MemberStage(Stage):
         self._resume()
 
     def _go_on(self, now: float) -> None:
-        """Continue, because another member has finished."""
+        """Continue the current request, because another member's request is done."""
         self.tick(now)
         self._wake()
 
     # Requests
 
     def on_frame(self, data: bytes, size: int, api_key: int, version: int) -> bool | None:
-        """Read a request of a member."""
+        """Read a request of a member. Return whether it was used, or None to leave it to the other stages."""
         if self._is_member is False:
             return None
         if self.holds or self._closing or self._elsewhere:
@@ -226,7 +230,7 @@ class MemberStage(Stage):
             name_end += max(int.from_bytes(data[REQUEST_START_BYTES:name_end], signed=True), 0)
         if name_end > size:
             if self._is_member is None:
-                self._is_member = False  # the rest of the core says what is wrong with it
+                self._is_member = False  # the core reports the error
                 return None
             return self._fail(describe_length(data[:16], size - LENGTH_BYTES, size))
         if len(data) < name_end:
@@ -240,7 +244,10 @@ class MemberStage(Stage):
         return self._process(_Request(size, name_end, api_key, version), data)
 
     def _names(self, client_id: bytes) -> bool | None:
-        """Note what the client calls itself; return None if the request can be processed."""
+        """Note the client.id.
+
+        Return None if the request can now be processed, and otherwise the result of `on_frame`.
+        """
         if self._identity.declares:
             return self._fail("another client.id than before, on a connection with a lane")
         owner = self._members.owner(client_id)
@@ -251,29 +258,29 @@ class MemberStage(Stage):
             self._state.events.append(MemberElsewhere(worker=owner))
             return self._hold()
         if self._is_member and self._state.responses.owed:
-            return self._hold()  # what another client has asked, by its client.id, may be in a session
+            return self._hold()  # a session may hold fetches under the earlier client.id
         self._is_member = True
         self._joining.client_id = client_id
         self._identity.named(client_id)
         return None
 
     def _need(self, size: int) -> bool:
-        """Keep the request until this many bytes of it have arrived."""
+        """Wait until this many bytes of the request have arrived."""
         self._state.from_client.need = size
         return False
 
     def _hold(self) -> bool:
-        """Keep the whole request until the stage no longer holds."""
+        """Wait with the request until the stage no longer holds requests."""
         self._state.from_client.held = True
         return False
 
     def _fail(self, reason: str) -> bool:
-        """End the connection for a fault of the client's."""
+        """End the connection because of an error of the client."""
         self._state.fail("client", reason)
         return True
 
     def _process(self, request: _Request, data: bytes) -> bool | None:
-        """Process a request. Return False to keep it, and None to leave it to the other stages."""
+        """Process a request. Return False if it has to wait, and None to leave it to the other stages."""
         size, identity = request.size, self._identity
         has_lane = bool(identity.refused) or identity.member is not None
         if request.api_key in _AUTHENTICATE:
@@ -289,7 +296,7 @@ class MemberStage(Stage):
         return self._read_whole(request, data) if is_read else self._pass(request, data)
 
     def _read_whole(self, request: _Request, data: bytes) -> bool:
-        """Read a request of a member. Return False to keep it until it is whole."""
+        """Read a request of a member. Return False if more bytes of it are needed."""
         size, version, now = request.size, request.version, self._state.now
         lowest, highest = FOR_MEMBERS.get(request.api_key, (0, version))
         name = ApiKey(request.api_key).name
@@ -317,9 +324,9 @@ class MemberStage(Stage):
         return True
 
     def _pass(self, request: _Request, data: bytes) -> bool | None:
-        """Pass a request with the client's own id. Return False to keep it until more of it has arrived.
+        """Forward a request, with the client.id without suffix. Return False if more bytes of it are needed.
 
-        Return None to leave it to the other stages, because the client's id is its own.
+        If the client.id has no suffix, return None: the other stages then get the request.
         """
         size, identity, requests = request.size, self._identity, self._state.from_client
         if request.api_key == ApiKey.API_VERSIONS and identity.bound and size <= READ_WITHIN:
@@ -338,7 +345,10 @@ class MemberStage(Stage):
         return used
 
     def _versions(self, frame: bytes, version: int) -> None:
-        """Note the client's software from an ApiVersions request. It decides how the client joins."""
+        """Note the name of the client software in an ApiVersions request.
+
+        Some software has to join differently (`_KEEP`).
+        """
         with suppress(ProtocolError):
             _, software = read_client_names(frame, version)
             if software is not None and software.name in _KEEP:
@@ -346,7 +356,9 @@ class MemberStage(Stage):
 
     @staticmethod
     def _group_named(data: bytes, size: int) -> bytes | None:
-        """Return the group of a request. Return b"" if it can't be read, or None if more bytes are needed.
+        """Return the group that a request names.
+
+        Return b"" if it can't be read, or None if more bytes are needed.
 
         Args:
             data: the first bytes of the request.
@@ -360,7 +372,7 @@ class MemberStage(Stage):
         return group or b""
 
     def _renamed(self, data: bytes, request: _Request) -> bytes:
-        """Return a request, or its beginning, with the client's own id."""
+        """Return a request, or its beginning, in which the client.id has no suffix."""
         own_id = self._identity.own_id
         less = len(self._identity.client_id) - len(own_id)
         head = (request.size - LENGTH_BYTES - less).to_bytes(LENGTH_BYTES)
@@ -368,7 +380,7 @@ class MemberStage(Stage):
         return b"".join((head, data[LENGTH_BYTES:REQUEST_START_BYTES], encode_string(own_id), rest))
 
     def _group_request(self, frame: bytes, request: _Request, now: float) -> None:
-        """Process a member's request to the coordinator of a cooperative group.
+        """Process a request that names a cooperative group, for the group's coordinator.
 
         Raises:
             ProtocolError: the request can't be read.
@@ -424,21 +436,21 @@ class MemberStage(Stage):
             self._go(lane, now)
 
     def _go(self, request: LaneFetch | CommitRequest, now: float) -> None:
-        """Continue a fetch or commit, as far as it need not wait for other members."""
+        """Continue a fetch or commit until it is done or has to wait for other members."""
         self._current = request
         if (reply := request.go(now)) is not None:
             self._reply(*reply)
         self._set_alarm()
 
     def _set_alarm(self) -> None:
-        """Set an alarm for the time when a fetch may not wait for another member's fetch any longer."""
+        """Set an alarm for the time at which a parked fetch must not wait any longer."""
         current = self._current
         if current is not None and current.waits and current.wait_until < self._alarmed_at:
             self._alarmed_at = current.wait_until
             self._alarm(current.wait_until)
 
     def _send(self, frame: bytes, take: Take | None) -> None:
-        """Send a request to the broker."""
+        """Send a request to the broker. `take` processes the response; with None it is forwarded."""
         state = self._state
         if state.fault is not None or state.phase is Phase.CLOSING:
             return
@@ -450,7 +462,7 @@ class MemberStage(Stage):
     # Responses
 
     def settle(self) -> None:
-        """Process a response that is whole, in its turn."""
+        """Process the response that the client waits for, if it is complete and next in order."""
         state, claim, take = self._state, self._claim, self._take
         if claim is None or state.responses.owed[0] is not claim.request:
             return
@@ -475,13 +487,13 @@ class MemberStage(Stage):
         self._resume()
 
     def _reply(self, pieces: list[Buffer], due_at: float = 0.0) -> None:
-        """Respond to the last request without the broker."""
+        """Answer the last request without asking the broker."""
         responses = self._state.responses
         responses.owed.append(self._last)
         self._respond(responses.claim(self._last), Reply(pieces, due_at))
 
     def _respond(self, claim: Claim, reply: Reply) -> None:
-        """Send the client a response when it is due."""
+        """Send a response to the client, at once or when it is due."""
         state = self._state
         state.responses.keep(claim, reply.pieces)
         self._claim, self._due_at = claim, reply.due_at
@@ -490,7 +502,7 @@ class MemberStage(Stage):
             self._alarm(reply.due_at)
 
     def _send_due(self) -> bool:
-        """Send the response that is made, if it is due; return whether it was."""
+        """Send the finished response if it is due. Return whether it was sent."""
         state, claim = self._state, self._claim
         if claim is None or self._take is not None or state.responses.owed[0] is not claim.request:
             return False
@@ -502,9 +514,9 @@ class MemberStage(Stage):
 
 
 def _edited(edit: Callable[[bytes, float], bytes]) -> Take:
-    """Return what takes a response of which the client gets an edited one."""
+    """Return a function that passes a changed response on to the client."""
     return lambda frame, now: Reply([edit(frame, now)])
 
 
 def _nothing(*_: object) -> None:
-    """Do nothing: no shell is attached."""
+    """Do nothing. This stands in for the functions of the I/O shell."""

@@ -1,4 +1,4 @@
-"""The members of cooperative groups, and the groups, of one process.
+"""All members and groups of cooperative consuming in one process.
 
 A member is identified by its host and client.id, on any connection. With ``--workers``, one worker serves all
 members of a group.
@@ -29,15 +29,16 @@ from proxy.cooperative.tally import (
 )
 
 MAX_MEMBERS: Final = 4096
-"""How many members are tracked. The least recently seen one is dropped first. It has to join its group
-again, and its declared ranges are scanned again."""
+"""How many members are tracked. Above that, the least recently seen member is dropped. It has to join its
+group again. If it has declared ranges, the gateway only forgets which offsets have no record for it."""
 MAX_PLACES: Final = 1 << 20
-"""The limit of tracked partitions that members have fetched: 130 MB. The partitions of the member with the
-most are dropped first (`Member.first`)."""
+"""How many partitions of all members are tracked (`Member.first`). This takes 130 MB at most. Above that, the
+partitions of the member with the most are dropped."""
 MAX_NAMED: Final = 10
-"""How many lanes an error lists if a client asks for a lane that does not exist."""
+"""How many lane names an error message lists if a client declares an unknown lane."""
 INVALID_RANGES: Final = 42
-"""INVALID_REQUEST: the ranges can't be read, there is no such lane, or it does not have the partition."""
+"""INVALID_REQUEST: the ranges can't be read, the lane does not exist, or the partition is not part of the
+lane."""
 OVERLAPS: Final = 44
 """POLICY_VIOLATION: another client has some of the key ranges, or the lane belongs to another group."""
 
@@ -47,19 +48,19 @@ class Joins(Protocol):
 
     client_id: bytes
     member_id: bytes
-    """Its member id, or "" if it is in no group."""
+    """The client's member id, or b"" if it is in no group."""
 
     def __hash__(self) -> int:
         """Return a hash. Two connections are never equal."""
 
 
 class Denial(NamedTuple):
-    """The reason why a client does not get its declared lane."""
+    """Why a client does not get its declared lane."""
 
     code: int
     """Kafka's error code for the client."""
     reason: str
-    """In words."""
+    """The reason in words, for the log."""
 
 
 class Members:
@@ -67,9 +68,9 @@ class Members:
 
     Args:
         groups: the names of the cooperative groups.
-        gateway: identifies this process among all others.
-        tell: called with the events of groups and their clients, for the log.
-        number: the number of this process among those of the gateway, from 1.
+        gateway: an id of this process that no other process has.
+        tell: logs an event of a group or of a client.
+        number: the number of this process in the gateway, from 1 on.
         processes: how many processes the gateway has.
     """
 
@@ -102,17 +103,17 @@ class Members:
         self.number = number
         self._members: OrderedDict[Client, Member] = OrderedDict()
         self._joining: dict[Client, WeakSet[Joins]] = {}
-        """By client: its open connections on which it has joined a group."""
+        """The open connections on which a client has joined a group, by client."""
         self.places = 0
-        """An upper limit of the tracked partitions that members have fetched: the last count, plus the
-        additions since."""
+        """An upper bound of the number of tracked partitions: the last exact count, plus the additions
+        since."""
         self.tally = FilterTally()
         self.shared_fetches = SharedFetches()
         self.gateway = gateway
         self.tell = tell
         self.lanes: Mapping[str, NamedLane] = {}
-        """Lanes by name. If they change, a client keeps its lane until its last connection is closed. So
-        nobody gets records on which another client may still work."""
+        """The lanes of the options file, by name. If a reload changes a lane, a client keeps the old one
+        until its last connection is closed. So nobody gets records that another client may still process."""
         self.claims = Claims()
 
     def __repr__(self) -> str:
@@ -125,7 +126,7 @@ class Members:
         """Return the figures of the groups that this process owns.
 
         Args:
-            now: the time in seconds. Members whose session timeout is over are left out.
+            now: the time in seconds. Disconnected members whose session timeout is over are left out.
         """
         ends: dict[TopicPartition, int] = {}
         for member in self._members.values():
@@ -159,7 +160,10 @@ class Members:
         )
 
     def noted(self, name: bytes, exclusive: str) -> None:
-        """Note why a group shares nothing in its generation; "" if it may (see `GroupSeen.exclusive`)."""
+        """Note the reason why a group shares no partition in this generation.
+
+        "" if it may (see `GroupSeen.exclusive`).
+        """
         group = self._groups.get(name)
         if group is None:
             return
@@ -169,7 +173,13 @@ class Members:
         group.exclusive = exclusive
 
     def planned(self, name: bytes, generation: int, lanes: Mapping[bytes, Lanes]) -> None:
-        """Log how a group's partitions are shared in a generation. Lanes are by member id."""
+        """Log how the partitions of a group are shared in a generation.
+
+        Args:
+            name: the group.
+            generation: the generation.
+            lanes: the lanes of each member, by member id.
+        """
         owners = Counter(place for each in lanes.values() for place in each)
         shared = sum(number > 1 for number in owners.values())
         counted = f"{shared} of {len(owners)} partitions shared"
@@ -177,14 +187,15 @@ class Members:
         self.tell(GroupNotice.REBALANCED, name.decode(errors="replace"), text)
 
     def group(self, name: bytes) -> Group | None:
-        """Return a cooperative group, or None if the group is not cooperative."""
+        """Return the state of a cooperative group, or None if the group is not cooperative."""
         return self._groups.get(name)
 
     def owner(self, client_id: bytes) -> int:
-        """Return the number of the process that serves a client: the owner of its group.
+        """Return the number of the process that has to serve a client: the owner of its group.
 
-        If a client declares ranges, and its client.id begins with no group's name, the owner of the first
-        group serves it. Clients without a group, and refused clients, stay where they are.
+        If a client declares ranges, but its client.id begins with no group's name, the owner of the first
+        group serves it. For a client without a group, or with an invalid declaration, return the number of
+        this process.
         """
         try:
             found = declared(client_id)
@@ -204,10 +215,12 @@ class Members:
         return self._owners.get(group) == self.number
 
     def declared(self, host: str, client_id: bytes) -> tuple[Declared, Member] | None:
-        """Return the declaration in a client.id, and its member. Return None if it declares nothing.
+        """Return the declaration in a client.id, and the member.
+
+        Return None if the client.id declares nothing.
 
         Raises:
-            RangeError: the declaration is invalid, or there is no such lane.
+            RangeError: the declaration is invalid, or the lane does not exist.
         """
         found = declared(client_id)
         if found is None:
@@ -215,17 +228,17 @@ class Members:
         key = host, client_id
         member = self._members.get(key)
         if found.lane and not self.claims.connected(key):
-            member = None  # the lane may be another one by now
+            member = None  # a reload may have changed the lane
         if member is None:
             member = self._new(key, self._lane(client_id, found))
         self._members.move_to_end(key)
         return found, member
 
     def _lane(self, client_id: bytes, found: Declared) -> Member:
-        """Return a new member with the declared lane.
+        """Return a new member with the declared ranges or lane.
 
         Raises:
-            RangeError: there is no such lane.
+            RangeError: the lane does not exist.
         """
         member = Member(self.tally, found.ranges)
         if not found.lane:
@@ -247,13 +260,13 @@ class Members:
     def denied(
         self, client: Client, member: Member, places: Iterable[TopicPartition], *, claims: bool
     ) -> Denial | None:
-        """Return why a client can't have its lane of some partitions, or None if it can.
+        """Return the reason why a client can't have its lane of some partitions, or None if it can.
 
-        It can if its group is not known yet, because there is nothing to compare.
+        If the client's group is not known yet, there are no other claims to compare, so the result is None.
 
         Args:
             client: the client.
-            member: its member.
+            member: the member of this client.
             places: the partitions.
             claims: whether to reserve the lane for the client until its last connection is closed.
         """
@@ -278,7 +291,7 @@ class Members:
         return None
 
     def fetched(self, places: int) -> None:
-        """Note that a member has fetched a number of partitions for the first time."""
+        """Add to the number of tracked partitions. If there are too many, drop some."""
         self.places += places
         while self.places > MAX_PLACES:
             self.places = sum(len(member.first) for member in self._members.values())
@@ -286,26 +299,32 @@ class Members:
                 max(self._members.values(), key=lambda member: len(member.first)).first.clear()
 
     def _named_by(self, own_id: bytes) -> bytes:
-        """Return the group whose name a client's own id is, or begins with. Return "" if there is none."""
+        """Return the group of a client: the client.id is the group's name, or begins with the name and a dot.
+
+        Return b"" if there is no such group.
+        """
         names = (name for name in self._groups if own_id == name or own_id.startswith(name + b"."))
         return max(names, key=len, default=b"")
 
     def is_bound(self, client_id: bytes) -> bool:
-        """Return whether a client.id begins with a cooperative group's name and a dot, and so is bound to it.
+        """Return whether a client.id begins with a cooperative group's name and a dot (it is *bound*).
 
-        So a process that has just started knows the group of each fetch.
+        The client.id alone shows the group. So a process that has just started knows the group of each fetch.
         """
         return any(client_id.startswith(name + b".") for name in self._groups)
 
     def bound(self, host: str, client_id: bytes) -> Member:
-        """Return the member of a client whose client.id is bound."""
+        """Return the member of a client with a bound client.id. A new member is made if there is none."""
         key = host, client_id
         member = self._members.get(key) or self._new(key, Member(self.tally))
         self._members.move_to_end(key)
         return member
 
     def joins(self, host: str, client: Joins) -> bool:
-        """Note that a client joins a group. Return whether another one with its client.id is in it."""
+        """Note that a client joins a group.
+
+        Return whether another client with the same client.id is in a group.
+        """
         known = self._joining.setdefault((host, client.client_id), WeakSet())
         known.add(client)
         return any(
@@ -313,7 +332,7 @@ class Members:
         )
 
     def left(self, host: str, client: Joins) -> None:
-        """Note that a client's connection has ended."""
+        """Note that a connection has ended on which a client had joined."""
         key = host, client.client_id
         if (known := self._joining.get(key)) is not None:
             known.discard(client)
@@ -325,7 +344,7 @@ class Members:
         if len(self._members) > MAX_MEMBERS:
             _, oldest = self._members.popitem(last=False)
             if oldest.declared is None:
-                oldest.freeze()  # it is asked to join again
+                oldest.freeze()  # it will be told to join again
         return member
 
 

@@ -1,7 +1,8 @@
-"""Messages for joining a group: JoinGroup v0 to v9, SyncGroup v0 to v5, and their contents.
+"""Messages for joining a group: JoinGroup v0 to v9, SyncGroup v0 to v5, Heartbeat, and the data inside them.
 
-One protocol, `PROTOCOL`, is put in front of a member's own ones. A coordinator chooses a protocol that all
-members have. So a group shares partitions only if all its members connect through the gateway.
+The gateway adds one protocol, `PROTOCOL`, before the member's own protocols. A coordinator only chooses a
+protocol that all members have. So a group shares partitions only if all its members connect through the
+gateway.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -24,9 +25,9 @@ from proxy.protocol.primitives import Malformed
 PROTOCOL: Final = b"fetchgate.keyrange.1"
 CONSUMER: Final = b"consumer"
 _REJOIN: Final = {"throttle_time_ms": 0, "error_code": 27}
-"""A response with REBALANCE_IN_PROGRESS."""
+"""The fields of a response with the error REBALANCE_IN_PROGRESS."""
 _OWNED_SINCE: Final = 1
-"""From this version on, subscriptions list the client's partitions."""
+"""The lowest version of a consumer's subscription that lists the partitions of the client."""
 _OFFER: Final = b"fgj1"
 _LANES: Final = b"fgk1"
 _LANES_SCHEMA: Final = "lanes:[topic:string partition:int32 ranges:[first:uint32 last:uint32]]"
@@ -36,7 +37,7 @@ _OFFER_SCHEMA: Final = (
 )
 _GIVEN_SCHEMA: Final = f"{_LANES_SCHEMA} {_LANES_SCHEMA.replace('lanes', 'planned')}"
 _OLD: Final = (int(ApiKey.JOIN_GROUP), 0)
-"""A key and a version without compact strings. The data inside group messages has this form."""
+"""An API key and a version whose strings have 2-byte lengths. Data inside group messages has this form."""
 
 
 # JoinGroup
@@ -54,10 +55,10 @@ class Join:
     member_id: bytes
     protocol_type: bytes
     protocols: tuple[tuple[bytes, bytes], ...]
-    """Name and metadata of each protocol, by preference."""
+    """The name and the metadata of each protocol, the preferred one first."""
 
     def with_offer(self, offer: bytes) -> bytes:
-        """Return the request with `PROTOCOL` in front of the others."""
+        """Return the request with `PROTOCOL`, whose metadata is the offer, before the other protocols."""
         ours = {"name": PROTOCOL, "metadata": offer}
         return with_fields(self.frame, self.message, protocols=[ours, *(self.message["protocols"] or ())])
 
@@ -66,7 +67,7 @@ def read_join(frame: bytes) -> Join:
     """Read a JoinGroup request.
 
     Raises:
-        ProtocolError: the frame is no such request.
+        ProtocolError: the frame can't be read.
     """
     request = read_request(frame)
     found = request.message
@@ -94,12 +95,12 @@ class JoinedGroup:
     leader: bytes
     member_id: bytes
     skips: bool
-    """Whether the leader must not assign anything (KIP-814)."""
+    """Whether the leader must not assign partitions (KIP-814)."""
     members: tuple[tuple[bytes, bytes | None, bytes], ...]
-    """For the leader: member id, group_instance_id and metadata of each."""
+    """If the client is the leader: member id, group_instance_id and metadata of each member. Else empty."""
 
     def renamed(self, protocol: bytes, members: Sequence[tuple[bytes, bytes | None, bytes]]) -> bytes:
-        """Return the response with another protocol, and other metadata of the members."""
+        """Return the response with another protocol name, and other metadata for the members."""
         listed = [
             {"member_id": member_id, "group_instance_id": instance, "metadata": metadata}
             for member_id, instance, metadata in members
@@ -111,7 +112,7 @@ def read_joined(frame: bytes, version: int) -> JoinedGroup:
     """Read a JoinGroup response.
 
     Raises:
-        ProtocolError: the frame is no such response.
+        ProtocolError: the frame can't be read.
     """
     found = read_response(schemas.JOIN_GROUP, frame, ApiKey.JOIN_GROUP, version)
     return JoinedGroup(
@@ -144,13 +145,13 @@ class Sync:
     generation: int
     member_id: bytes
     instance: bytes | None
-    """group_instance_id (KIP-345)."""
+    """The group_instance_id (KIP-345), or None."""
     protocol: bytes
-    """The client's own protocol. Empty below v5."""
+    """The name of the client's own protocol. Empty below v5."""
     assignments: tuple[tuple[bytes, bytes], ...]
 
     def with_assignments(self, assignments: Sequence[tuple[bytes, bytes]]) -> bytes:
-        """Return the request for `PROTOCOL`, with other assignments."""
+        """Return the request with other assignments, for the protocol `PROTOCOL`."""
         listed = [{"member_id": member_id, "assignment": data} for member_id, data in assignments]
         return with_fields(self.frame, self.message, protocol_name=PROTOCOL, assignments=listed)
 
@@ -159,7 +160,7 @@ def read_sync(frame: bytes) -> Sync:
     """Read a SyncGroup request.
 
     Raises:
-        ProtocolError: the frame is no such request.
+        ProtocolError: the frame can't be read.
     """
     request = read_request(frame)
     found = request.message
@@ -189,7 +190,7 @@ class Synced:
     assignment: bytes
 
     def renamed(self, protocol: bytes, assignment: bytes) -> bytes:
-        """Return the response with another protocol and assignment."""
+        """Return the response with another protocol name and another assignment."""
         return with_fields(self.frame, self.message, protocol_name=protocol, assignment=assignment)
 
 
@@ -197,7 +198,7 @@ def read_synced(frame: bytes, version: int) -> Synced:
     """Read a SyncGroup response.
 
     Raises:
-        ProtocolError: the frame is no such response.
+        ProtocolError: the frame can't be read.
     """
     found = read_response(schemas.SYNC_GROUP, frame, ApiKey.SYNC_GROUP, version)
     protocol, given = found.get("protocol_name") or b"", found["assignment"] or b""
@@ -211,7 +212,7 @@ def heartbeat_member(frame: bytes) -> bytes:
     """Return the member id in a Heartbeat request.
 
     Raises:
-        ProtocolError: the frame is no such request.
+        ProtocolError: the frame can't be read.
     """
     return string(read_request(frame).message, "member_id")
 
@@ -220,14 +221,14 @@ def heartbeat_error(frame: bytes, version: int) -> int:
     """Return the error code of a Heartbeat response.
 
     Raises:
-        ProtocolError: the frame is no such response.
+        ProtocolError: the frame can't be read.
     """
     error: int = read_response(schemas.HEARTBEAT, frame, ApiKey.HEARTBEAT, version)["error_code"]
     return error
 
 
 def rejoin(request: bytes) -> bytes:
-    """Return a response to a Heartbeat or SyncGroup that tells the member to join again."""
+    """Return a response to a Heartbeat or SyncGroup request that tells the member to join again."""
     api_key, version, _, _, _ = request_header(request, LENGTH_BYTES)
     correlation_id = bytes(request[REQUEST_CORRELATION_ID])
     if api_key == ApiKey.HEARTBEAT:
@@ -236,33 +237,33 @@ def rejoin(request: bytes) -> bytes:
     return response(schemas.SYNC_GROUP, api_key, version, correlation_id, **_REJOIN, **nothing)
 
 
-# What `PROTOCOL` carries
+# The data inside `PROTOCOL`
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """The metadata of `PROTOCOL` in a JoinGroup request."""
+    """The metadata of a member for `PROTOCOL`, in a JoinGroup request."""
 
     gateway: bytes
-    """The gateway process that serves the member."""
+    """The id of the gateway process that serves the member."""
     binding: bytes
-    """The identification of its fetches: host and client.id."""
+    """What identifies the member's fetches: its host and client.id."""
     planned: Mapping[TopicPartition, int]
     held: Lanes
     unknown: bool
     keeps: bool
-    """See `Joined` for these four fields."""
+    """`planned`, `held`, `unknown` and `keeps` have the same meaning as in `Joined`."""
     own: bytes
-    """The metadata of its client's first protocol."""
+    """The metadata of the client's own first protocol."""
 
     def encoded(self) -> bytes:
-        """Return the offer as user data of a consumer's subscription to the same topics.
+        """Return the offer as a consumer's subscription, with the client's topics and the offer as user data.
 
-        A broker of 4.0 or later reads the subscriptions of all members. If one is unreadable, no rebalance
-        completes.
+        Brokers of 4.0 or later read the subscriptions of all members. If one of them is unreadable, no
+        rebalance completes.
 
         Raises:
-            ProtocolError: the client's metadata is no subscription.
+            ProtocolError: the client's own metadata is not a subscription.
         """
         topics = fields_at(schemas.SUBSCRIPTION, 0)[1]
         user_data = body(
@@ -318,10 +319,11 @@ def read_offer(data: bytes) -> Offer:
 
 
 def joined(member_id: bytes, offer: Offer) -> Joined:
-    """Return a member with the topics of its subscription (ConsumerProtocolSubscription.json).
+    """Return a member as the plan needs it, with the topics of its subscription.
 
     Raises:
-        ProtocolError: its own metadata is no subscription of a consumer.
+        ProtocolError: the client's own metadata is not a consumer's subscription
+            (ConsumerProtocolSubscription).
     """
     topics = frozenset(_subscription(offer.own)["topics"] or ())
     return Joined(
@@ -330,13 +332,13 @@ def joined(member_id: bytes, offer: Offer) -> Joined:
 
 
 def read_owned(own: bytes) -> tuple[frozenset[TopicPartition], int, int]:
-    """Return the partitions that a client lists as its own, and their span in its metadata.
+    """Return the partitions that a client lists as its own, and where the list is in its metadata.
 
-    Clients list them with incremental rebalancing (KIP-429, v1 of a subscription). Other clients have
-    released all partitions. kafka-go sends v1 without them.
+    Only clients with incremental rebalancing (KIP-429, v1 of a subscription) list partitions. Other clients
+    have released all of them. kafka-go sends v1 without a list.
 
     Raises:
-        ProtocolError: the metadata is no subscription of a consumer.
+        ProtocolError: the metadata is not a consumer's subscription.
     """
     if int.from_bytes(own[:2]) < _OWNED_SINCE:
         return frozenset(), len(own), len(own)
@@ -348,10 +350,10 @@ def read_owned(own: bytes) -> tuple[frozenset[TopicPartition], int, int]:
 
 
 def without_owned(own: bytes, places: Collection[TopicPartition]) -> bytes:
-    """Return a client's metadata without some of its own partitions.
+    """Return a client's metadata, with some partitions removed from the list of its own.
 
     Raises:
-        ProtocolError: the metadata is no subscription of a consumer.
+        ProtocolError: the metadata is not a consumer's subscription.
     """
     owned, begin, end = read_owned(own)
     if owned.isdisjoint(places):
@@ -377,7 +379,7 @@ def read_assignment(data: bytes) -> tuple[list[TopicPartition], bytes]:
     """Read a consumer's assignment (ConsumerProtocolAssignment.json): the partitions and the user data.
 
     Raises:
-        ProtocolError: the bytes are no assignment.
+        ProtocolError: the bytes are not an assignment.
     """
     if not data:
         return [], b""
@@ -386,7 +388,7 @@ def read_assignment(data: bytes) -> tuple[list[TopicPartition], bytes]:
 
 
 def assignment(places: Sequence[TopicPartition], user_data: bytes | None = None) -> bytes:
-    """Return an assignment of v0."""
+    """Return an assignment (ConsumerProtocolAssignment) of version 0."""
     listed = _topics(places)
     return body(
         schemas.ASSIGNMENT, *_OLD, protocol_version=0, assigned_partitions=listed, user_data=user_data
@@ -394,16 +396,16 @@ def assignment(places: Sequence[TopicPartition], user_data: bytes | None = None)
 
 
 def with_lanes(lanes: Lanes, planned: Lanes) -> bytes:
-    """Return the assignment of a member, with its lanes and its planned lanes in the user data."""
+    """Return a member's assignment. Its user data has the lanes and the planned lanes."""
     carried = body(_GIVEN_SCHEMA, *_OLD, lanes=_listed(lanes), planned=_listed(planned))
     return assignment(sorted(lanes), _LANES + carried)
 
 
 def read_lanes(data: bytes) -> tuple[Lanes, Lanes]:
-    """Read the assignment that `with_lanes` made.
+    """Return the lanes and the planned lanes in an assignment that `with_lanes` has made.
 
     Raises:
-        ProtocolError: it is another assignment.
+        ProtocolError: the assignment was made by another assignor.
     """
     if not data:
         return {}, {}

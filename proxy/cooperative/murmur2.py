@@ -1,10 +1,10 @@
-"""murmur2 of one key, with the standard library alone, because applications use it as well (`client_ids`)."""
+"""murmur2 of one key. Applications import this (`client_ids`), so it needs only the standard library."""
 
 from struct import unpack_from
 from typing import Final
 
 SPACE: Final = 1 << 32
-"""The number of hashes: 0 to 2^32 - 1."""
+"""The number of different hashes: 0 to 2^32 - 1."""
 MASK: Final = SPACE - 1
 SEED: Final = 0x9747B28C
 M: Final = 0x5BD1E995
@@ -13,8 +13,8 @@ M: Final = 0x5BD1E995
 def murmur2(key: bytes) -> int:
     """Return murmur2 of a key: all 32 bits, unsigned.
 
-    Kafka's default partitioner uses it modulo the number of partitions, so within one partition the low bits
-    are nearly the same for all keys. Key ranges use the whole number, where the high bits decide.
+    Kafka's default partitioner takes this number modulo the number of partitions. So within a partition the
+    low bits are nearly the same for all keys. Key ranges compare the whole number, so the high bits decide.
 
     Source: org.apache.kafka.common.utils.Utils.murmur2.
     """

@@ -1,7 +1,7 @@
 """Committed offsets on the wire: OffsetCommit v2 to v9, TxnOffsetCommit v0 to v5 and OffsetFetch v1 to v9.
 
 Later versions name topics by id, and are not offered to a member. Frames are complete, with their 4-byte
-length. Commits are rare, so they are read into `Entry` objects and encoded again.
+length. Commits are rare, so reading and encoding them with `Entry` objects is fast enough.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -61,12 +61,12 @@ class Commit:
         return bool(is_flexible(self.api_key, self.version))
 
     def with_entries(self, entries: Iterable[Entry]) -> bytes:
-        """Return the request with other entries."""
+        """Return the request with other entries in place of its own."""
         topics = _by_topic(entries, lambda entry: _committed(entry) | {"committed_metadata": entry.metadata})
         return with_fields(self.frame, self.message, topics=topics)
 
     def response(self, errors: Sequence[int]) -> bytes:
-        """Return a response with an error code for each entry."""
+        """Return a response to the request, with one error code for each entry."""
         said = [replace(entry, error_code=error) for entry, error in zip(self.entries, errors, strict=True)]
         topics = _by_topic(
             said, lambda entry: {"partition_index": entry.partition, "error_code": entry.error_code}
@@ -80,14 +80,14 @@ _COMMITS: Final = {
     int(ApiKey.OFFSET_COMMIT): schemas.OFFSET_COMMIT,
     int(ApiKey.TXN_OFFSET_COMMIT): schemas.TXN_OFFSET_COMMIT,
 }
-"""API key -> the schema of the response."""
+"""The schema of the response, by API key."""
 
 
 def read_commit(frame: bytes) -> Commit:
     """Read an OffsetCommit request of v2 to v9, or a TxnOffsetCommit request of v0 to v5.
 
     Raises:
-        ProtocolError: the frame is no such request.
+        ProtocolError: the frame can't be read.
     """
     request = read_request(frame)
     found = request.message
@@ -106,17 +106,17 @@ def read_commit(frame: bytes) -> Commit:
 
 
 def read_answered(frame: bytes, commit: Commit) -> list[Entry]:
-    """Read the response to an OffsetCommit: the error code of each partition.
+    """Read the response to a commit: the error code of each partition.
 
     Raises:
-        ProtocolError: the frame is no such response.
+        ProtocolError: the frame can't be read.
     """
     schema = _COMMITS[commit.api_key]
     return list(_entries(read_response(schema, frame, commit.api_key, commit.version)))
 
 
 def _entries(message: Struct, metadata: str = "metadata") -> Iterator[Entry]:
-    """Yield the entries of a message."""
+    """Yield the entries of a request or response."""
     for topic in message["topics"] or ():
         name = string(topic, "name")
         for each in topic["partitions"] or ():
@@ -139,7 +139,7 @@ def _committed(entry: Entry) -> dict[str, Any]:
 
 
 def _by_topic(entries: Iterable[Entry], written: Callable[[Entry], dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return topics and their partitions. Neighbouring entries of one topic share an element."""
+    """Return the entries grouped by topic. Only neighbouring entries of the same topic share an element."""
     return [
         {"name": topic, "partitions": [written(entry) for entry in some]}
         for topic, some in groupby(entries, attrgetter("topic"))
@@ -154,12 +154,12 @@ class FetchedGroup:
     entries: tuple[Entry, ...] = ()
     error_code: int = 0
     everything: bool = False
-    """Whether a request is for all partitions of the group."""
+    """Whether the request is for all partitions of the group."""
 
 
 @dataclass(slots=True)
 class OffsetFetch:
-    """An OffsetFetch request. Up to v7 it has one group."""
+    """An OffsetFetch request. Up to v7 it names one group."""
 
     frame: bytes
     version: int
@@ -167,14 +167,14 @@ class OffsetFetch:
 
 
 GROUPS_SINCE: Final = 8
-"""KIP-709: several groups in one OffsetFetch."""
+"""The lowest version of OffsetFetch with several groups (KIP-709)."""
 
 
 def read_offset_fetch(frame: bytes) -> OffsetFetch:
     """Read an OffsetFetch request of v1 to v9.
 
     Raises:
-        ProtocolError: the frame is no such request.
+        ProtocolError: the frame can't be read.
     """
     request = read_request(frame)
     version, message = request.version, request.message
@@ -198,10 +198,10 @@ class FetchedOffsets:
     version: int
     message: Struct
     groups: tuple[FetchedGroup, ...]
-    """The groups. Up to v7, one group without a name."""
+    """The groups. Up to v7 there is one group, without a name."""
 
     def with_groups(self, groups: Iterable[FetchedGroup]) -> bytes:
-        """Return the response with other entries."""
+        """Return the response with other groups in place of its own."""
         said: list[dict[str, Any]] = [
             {
                 "group_id": group.group,
@@ -220,7 +220,7 @@ def read_fetched_offsets(frame: bytes, version: int) -> FetchedOffsets:
     """Read the response to an OffsetFetch of v1 to v9.
 
     Raises:
-        ProtocolError: the frame is no such response.
+        ProtocolError: the frame can't be read.
     """
     message = read_response(schemas.OFFSET_FETCH, frame, ApiKey.OFFSET_FETCH, version)
     groups = [
@@ -240,8 +240,8 @@ def _fetched(entry: Entry) -> dict[str, Any]:
 
 ASKS: Final = 2
 FLEXIBLE_ASKS: Final = 6
-"""The versions of `offset_fetch`, for flexible commits and for others. A broker that supports the commit
-also supports this version."""
+"""The versions of OffsetFetch that `offset_fetch` sends: one for flexible commits, one for other commits. If
+a broker supports the version of the commit, it also supports this version."""
 
 
 def offset_fetch(commit: Commit) -> bytes:

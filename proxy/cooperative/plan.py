@@ -1,8 +1,9 @@
-"""Assigns lanes: a pure function of a group's members, their earlier lanes, and the partitions.
+"""Assign lanes to members: a pure function of the members, their earlier lanes, and the partitions.
 
-A topic with at most as many subscribers as partitions keeps the assignment of the leading client. In a topic
-with more subscribers, each gets one partition. The numbers of members of two partitions differ by at most
-one. The hashes of a partition are cut into equal parts, in the order in which the members held them.
+If a topic has at most as many subscribers as partitions, the assignment of the leading client does not
+change. If it has more, each subscriber gets one partition, and the numbers of members per partition differ by
+at most one. The hashes of a partition are cut into equal parts. The members keep the order of their earlier
+parts.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,21 +21,21 @@ Lanes: TypeAlias = dict[TopicPartition, KeyRanges]
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """A member as the leader of its group sees it."""
+    """A member of the group, with the data that the leader needs for the plan."""
 
     member_id: bytes
     topics: frozenset[bytes]
     """The topics to which it subscribes."""
     planned: Mapping[TopicPartition, int] = field(default_factory=dict)
-    """The first hash of each partition in its last planned lanes."""
+    """The first hash that was planned for the member last time, by partition."""
     held: Mapping[TopicPartition, KeyRanges] = field(default_factory=dict)
-    """Its present lanes. Its client may keep its position in them."""
+    """The member's present lanes. Its client may keep its position in these partitions."""
     owned: frozenset[TopicPartition] = frozenset()
-    """The partitions that its client continues to process during a rebalance (incremental rebalancing)."""
+    """The partitions that the client continues to process during a rebalance (incremental rebalancing)."""
     unknown: bool = False
-    """Whether this process does not know its lanes."""
+    """Whether the process does not know the member's lanes."""
     keeps: bool = False
-    """Whether its client keeps its position and unprocessed records in a partition that it had and gets
+    """Whether the client keeps its position and unprocessed records in a partition that is taken and assigned
     again."""
 
 
@@ -44,11 +45,11 @@ def plan(
     """Return the lanes of each member, by member id.
 
     Args:
-        members: all joined members.
-        assigned: the leading client's assignment, by member id. No partition has two members. With
-            incremental rebalancing it leaves out a partition that moves to another member but is not released
-            yet.
-        shares: whether partitions may be shared. If not, the assignment does not change.
+        members: all members that have joined.
+        assigned: the assignment of the leading client, by member id. No partition is in it twice. With
+            incremental rebalancing, a partition that moves to another member is missing until it is released.
+        shares: whether partitions may be shared. If False, each member gets its assignment as whole
+            partitions.
     """
     lanes: dict[bytes, Lanes] = {member.member_id: {} for member in members}
     partitions: dict[bytes, set[int]] = {}
@@ -73,16 +74,17 @@ def plan(
 
 
 def at_once(member: Joined, lanes: Lanes, members: Sequence[Joined]) -> Lanes:
-    """Return the lanes that a member gets at once. It has to join again for its other lanes.
+    """Return the lanes that a member may have now. It has to join again to get its other lanes.
 
-    A client may keep its position in a partition that it had and gets again. With incremental rebalancing it
-    does, and some clients always do. In its new ranges, it would never read the records before that position.
-    So it first gets nothing of such a partition, and then begins from the committed offset.
+    A client may keep its position in a partition that is taken and assigned again. With incremental
+    rebalancing it does, and some clients always do. In new ranges it would never read the records before that
+    position. So the member first loses such a partition. Then it gets the partition with the new ranges, and
+    begins from the committed offset.
 
     With incremental rebalancing, a client also continues to process records of ranges that it has lost, and
-    commits them later. So it keeps a partition only with the same ranges, and nobody gets ranges that another
-    member still has. The same applies to a client that `keeps` unprocessed records, except that it processes
-    nothing while it joins.
+    commits them later. So it keeps a partition only if the ranges are the same. Nobody gets ranges that
+    another member still has. This also holds for a client that `keeps` unprocessed records, but such a client
+    processes nothing while it joins.
     """
     if member.unknown:
         return {}
@@ -98,20 +100,20 @@ def at_once(member: Joined, lanes: Lanes, members: Sequence[Joined]) -> Lanes:
 
 
 def _goes_on(member: Joined, place: TopicPartition, ranges: KeyRanges) -> bool:
-    """Return whether a client may have these ranges at any position in the partition."""
+    """Return whether a client may get these ranges, whatever its position in the partition is."""
     if place in member.owned or (member.keeps and place in member.held):
         return ranges == member.held.get(place)
     return place not in member.held or within(ranges, member.held[place])
 
 
 def cut(parts: int) -> list[KeyRange]:
-    """Cut the space of hashes into equal parts, in order."""
+    """Cut all hashes into equal parts, in order."""
     bounds = [number * SPACE // parts for number in range(parts + 1)]
     return [(low, high - 1) for low, high in pairwise(bounds)]
 
 
 def _spread(topic: bytes, numbers: Sequence[int], members: Sequence[Joined]) -> dict[int, list[Joined]]:
-    """Give each member one partition. It is the one that it held, if the numbers of members stay equal."""
+    """Give each member one partition: its earlier one, if the members stay evenly spread."""
     least, more = divmod(len(members), len(numbers))
     found: dict[int, list[Joined]] = {number: [] for number in numbers}
     left: list[Joined] = []
@@ -133,9 +135,9 @@ def _spread(topic: bytes, numbers: Sequence[int], members: Sequence[Joined]) -> 
 
 
 def _order(topic: bytes, member: Joined, number: int | None = None) -> tuple[int, bytes]:
-    """Return a sort key: the hashes that a member held, of one partition or of any.
+    """Return a sort key: the first hash that was planned for a member, in one partition or in any.
 
-    Members without hashes come last.
+    Members without a planned hash come last.
     """
     starts = [
         start

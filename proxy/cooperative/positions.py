@@ -1,7 +1,9 @@
-"""The progress of each hash of a partition. A cooperative group commits it instead of one offset.
+"""The committed offset of each hash of a partition.
 
-Kafka stores the lowest offset as the committed one, and the map in the metadata beside it
-(`committed_metadata`). A consumer that only uses the committed offset reads some records again, but misses
+A cooperative group commits this map instead of one offset.
+
+The committed offset in Kafka is the lowest offset of the map. The map itself is in the metadata of the commit
+(`committed_metadata`). A consumer that uses only the committed offset reads some records again, but misses
 none.
 """
 
@@ -15,17 +17,17 @@ from proxy.cooperative.key_hash import SPACE
 from proxy.cooperative.ranges import KeyRanges
 
 MURMUR2, BY_OFFSET = 1, 2
-"""The hash functions of a map."""
+"""The hash function of a map: by key, or by offset."""
 MOST_CHARACTERS: Final = 4095
-"""The default of offset.metadata.max.bytes, which counts UTF-16 units, minus one for the NUL that
-confluent-kafka appends."""
+"""How long the metadata may be, in UTF-16 units: Kafka's default of offset.metadata.max.bytes, minus one for
+the NUL that confluent-kafka appends."""
 _STEP_CHARACTERS: Final = 18
-"""The longest step in base64: its start, and up to 9 bytes of its offset."""
+"""How many characters of base64 a step needs at most: for its first hash, and up to 9 bytes of its offset."""
 _HIGHEST: Final = 2**63 - 1
 _PREFIX: Final = "fg1:"
 _FORMAT: Final = 1
 _OWN: Final = ";"
-"""Separates the map from the application's own metadata."""
+"""The separator between the map and the application's own metadata."""
 
 
 TopicPartition: TypeAlias = tuple[bytes, int]
@@ -33,8 +35,9 @@ TopicPartition: TypeAlias = tuple[bytes, int]
 
 
 class Positions:
-    """A map of all hashes to their next offsets, in steps. The first step begins with hash 0. Immutable.
+    """A map from all hashes to their next offsets. Immutable.
 
+    The map consists of steps: intervals of hashes with the same offset. The first step begins with hash 0.
     Neighbouring steps have different offsets.
 
     Args:
@@ -53,7 +56,7 @@ class Positions:
 
     @classmethod
     def all_at(cls, offset: int, kind: int = MURMUR2) -> Self:
-        """Return the map of a partition with one offset for all hashes."""
+        """Return a map in which all hashes have the same offset."""
         return cls((0,), (offset,), kind)
 
     def __repr__(self) -> str:
@@ -69,7 +72,7 @@ class Positions:
 
     @property
     def base(self) -> int:
-        """The lowest offset. All records before it are processed."""
+        """The lowest offset of the map. All records before it are processed."""
         return min(self.offsets)
 
     def at(self, hashed: int) -> int:
@@ -77,15 +80,15 @@ class Positions:
         return self.offsets[bisect_right(self.starts, hashed) - 1]
 
     def lowest(self, ranges: KeyRanges) -> int:
-        """Return the lowest offset within ranges. Their owner begins to fetch there."""
+        """Return the lowest offset within key ranges. The owner of the ranges begins to fetch there."""
         return min(offset for low, high in ranges for offset in self._within(low, high))
 
     def highest(self, ranges: KeyRanges) -> int:
-        """Return the highest offset within ranges."""
+        """Return the highest offset within key ranges."""
         return max(offset for low, high in ranges for offset in self._within(low, high))
 
     def at_least(self, other: "Positions", ranges: KeyRanges) -> "Positions":
-        """Return the map, raised to another map within ranges where that one is higher."""
+        """Return a map in which no offset within the ranges is lower than in the other map."""
         bounds = {0, *self.starts, *other.starts}
         for low, high in ranges:
             bounds |= {low, high + 1} - {SPACE}
@@ -99,7 +102,10 @@ class Positions:
         return Positions(starts, offsets, self.kind)
 
     def moved(self, ranges: KeyRanges, offset: int) -> "Positions":
-        """Return the map after the owner of ranges has committed an offset, even a lower one."""
+        """Return the map after the owner of key ranges has committed an offset.
+
+        The offset may be lower than before.
+        """
         bounds = {0, *self.starts}
         for low, high in ranges:
             bounds |= {low, high + 1} - {SPACE}
@@ -113,10 +119,10 @@ class Positions:
         return Positions(starts, offsets, self.kind)
 
     def fitted(self, most: int) -> "Positions":
-        """Return a coarser map of at most `most` characters.
+        """Return a coarser map, whose text has at most `most` characters.
 
-        It merges the neighbours with the smallest difference, to their lower offset. So records may be read
-        again, but are never lost.
+        Neighbouring steps with the smallest loss are merged, and get the lower offset of the two. So some
+        records may be read again, but none is lost.
         """
         found = self
         while len(found.starts) > 1 and (over := len(found.encoded()) - most) > 0:
@@ -124,7 +130,7 @@ class Positions:
         return found
 
     def _merged(self, number: int) -> "Positions":
-        """Return the map after merging up to a number of pairs of neighbours.
+        """Return the map with up to `number` pairs of neighbouring steps merged.
 
         A step is in one pair at most.
         """
@@ -145,7 +151,7 @@ class Positions:
         return Positions(self.starts, offsets, self.kind)
 
     def encoded(self) -> str:
-        """Return the map as text."""
+        """Return the map as text for the metadata of a commit."""
         base = self.base
         parts = [bytes((_FORMAT, self.kind)), _uvarint(base), _uvarint(len(self.starts))]
         for start, offset in zip(self.starts, self.offsets, strict=True):
@@ -157,7 +163,7 @@ class Positions:
 
 
 class Committed(NamedTuple):
-    """Kafka's committed data of a partition: the map, and the application's metadata."""
+    """What Kafka stores for a partition of the group: the map, and the application's own metadata."""
 
     positions: Positions
     metadata: str
@@ -165,10 +171,10 @@ class Committed(NamedTuple):
 
 
 def committed_metadata(positions: Positions, own: str, most: int = MOST_CHARACTERS) -> str:
-    """Return the metadata to commit beside `positions.base`.
+    """Return the metadata to commit together with `positions.base`.
 
     Args:
-        positions: the map. It is made coarser if it does not fit.
+        positions: the map. If it does not fit, it becomes coarser.
         own: the application's own metadata, which is never cut.
         most: the limit in UTF-16 units. If `own` alone exceeds it, the broker refuses the commit (error 12).
     """
@@ -181,25 +187,26 @@ def committed_metadata(positions: Positions, own: str, most: int = MOST_CHARACTE
 
 
 def without_map(own: str) -> str:
-    """Return the metadata to commit without a map, in a form that can't be mistaken for a map."""
+    """Return the metadata for a commit without a map, such that nobody can take it for a map."""
     return _PREFIX + _OWN + own if own.startswith(_PREFIX) else own
 
 
 def read_committed(offset: int, metadata: str, kind: int = MURMUR2) -> Committed:
-    """Read Kafka's committed data of a partition.
+    """Read what Kafka stores for a partition of the group.
 
-    A map is ignored if its base is not the committed offset. Then a tool has reset the offset, a mirror has
-    translated it, or a plain client has committed, and all hashes are at that offset.
+    The map is ignored if its lowest offset is not the committed offset. In that case a tool has reset the
+    offset, a mirror has translated it, or a client without the gateway has committed. Then all hashes have
+    the committed offset.
 
     Args:
         offset: the committed offset.
-        metadata: the metadata beside it.
-        kind: the group's hash.
+        metadata: the metadata of the commit.
+        kind: the hash function of the group.
     """
     own = metadata
     if metadata.startswith(_PREFIX):
         encoded, _, own = metadata.partition(_OWN)
-        # confluent-kafka ends what it commits with a NUL, and needs it back.
+        # confluent-kafka appends a NUL to the metadata, and needs it back.
         positions = _decoded(encoded.removeprefix(_PREFIX).rstrip("\0"), kind)
         if positions is not None and positions.base == offset:
             return Committed(positions, own)
@@ -207,7 +214,7 @@ def read_committed(offset: int, metadata: str, kind: int = MURMUR2) -> Committed
 
 
 def utf16_units(text: str) -> int:
-    """Return the length of a text as a broker counts it (offset.metadata.max.bytes)."""
+    """Return the length of a text in UTF-16 units, as brokers count it (offset.metadata.max.bytes)."""
     return len(text.encode("utf-16-le", "surrogatepass")) // 2
 
 
@@ -223,7 +230,7 @@ def _decoded(text: str, kind: int) -> Positions | None:
             starts.append(int.from_bytes(data[at : at + 4]))
             more, at = _read_uvarint(data, at + 4)
             offsets.append(base + more)
-    except (ValueError, IndexError):  # not base64, not ASCII, or cut off
+    except (ValueError, IndexError):  # the text is no valid base64, or not ASCII, or incomplete
         return None
     if max(offsets, default=0) > _HIGHEST:
         return None
@@ -234,7 +241,7 @@ def _decoded(text: str, kind: int) -> Positions | None:
 
 
 def _uvarint(value: int) -> bytes:
-    """Encode an offset of up to 63 bits: 7 bits per byte, the low ones first."""
+    """Encode an offset of up to 63 bits as a varint: 7 bits per byte, the lowest bits first."""
     out = bytearray()
     while value >= 0x80:
         out.append(value & 0x7F | 0x80)

@@ -1,7 +1,7 @@
 """Key ranges, and how a partition is split into lanes.
 
-A *key range* is an inclusive pair of hashes. A *lane* is one member's part of a partition: a set of key
-ranges.
+A *key range* is a pair of hashes, the first and the last one. A *lane* is one member's part of a partition:
+one or more key ranges.
 """
 
 from bisect import bisect_right
@@ -12,31 +12,32 @@ from proxy.cooperative.key_hash import SPACE, murmur2_of
 
 KeyRange: TypeAlias = tuple[int, int]
 KeyRanges: TypeAlias = tuple[KeyRange, ...]
-"""At least one range."""
+"""One or more key ranges."""
 FULL: Final[KeyRanges] = ((0, SPACE - 1),)
 NOBODY: Final = -1
 _CACHED_BYTES: Final = 1 << 20
-"""How many bytes of keys each split remembers. A member may have a thousand splits."""
+"""How many bytes of keys each `Split` may remember. A member may have a thousand of them."""
 _KEY_BYTES: Final = 128
-"""The memory for a remembered key, in addition to its bytes."""
+"""How many bytes a remembered key needs, in addition to its own."""
 
 
 class RangeError(ValueError):
-    """Invalid key ranges. The text is one line."""
+    """The key ranges are invalid. The message is one line."""
 
 
 class Split:
     """The lanes of a partition.
 
-    A *step* is an interval of hashes with one owner. Steps cover the whole space, in order.
+    A *step* is an interval of hashes that belong to one lane, or to nobody. The steps are in order and cover
+    all hashes.
 
     Args:
         lanes: the key ranges of each lane.
         by_offset: whether to hash the offset of every record, even with a key (round robin).
-        cuts: hashes at which a step begins in any case.
+        cuts: hashes at which a new step must begin, even if the lane does not change.
 
     Raises:
-        RangeError: a range is outside of the space, or two ranges overlap.
+        RangeError: a range is not within 0 to 2^32 - 1, or two ranges overlap.
     """
 
     __slots__ = ("_room", "_steps", "by_offset", "lanes", "owners", "starts")
@@ -49,36 +50,38 @@ class Split:
         self.starts: list[int] = []
         """The first hash of each step."""
         self.owners: list[int] = []
-        """The lane of each step, or `NOBODY`."""
+        """The number of the lane of each step, or `NOBODY`."""
         owned = dict(_steps(lanes))
         for start in sorted(owned.keys() | set(cuts)):
             self.starts.append(start)
             self.owners.append(owned[start] if start in owned else self.owners[-1])
         self._steps: dict[bytes | int, int]
-        """The steps of recent keys, because hashing is slow. Each step number is a key, too."""
+        """The step of each recent key, because hashing is slow. Step numbers are in it as well: each maps to
+        itself."""
         self._room: int
-        """How many more bytes may be remembered. Below 0, all keys are forgotten before the next new one."""
+        """How many more bytes of keys may be remembered. If it is below 0, all keys are forgotten before the
+        next new key."""
         self._forget()
 
     def __repr__(self) -> str:
         return f"<Split lanes={len(self.lanes)} steps={len(self.starts)}>"
 
     def steps_of(self, keys: Sequence[bytes | int]) -> list[int]:
-        """Return the step of each key. A key that is already a step number does not change."""
+        """Return the step of each key. If an element is already the number of a step, it does not change."""
         try:
             return [*map(self._steps.__getitem__, keys)]
         except KeyError:
             return [*map(self._with({key for key in keys if isinstance(key, bytes)}).__getitem__, keys)]
 
     def step_of(self, hashed: int) -> int:
-        """Return the step of a hash."""
+        """Return the number of the step that a hash is in."""
         return bisect_right(self.starts, hashed) - 1
 
     def _with(self, keys: set[bytes]) -> dict[bytes | int, int]:
-        """Return the remembered steps, including those of some new keys."""
+        """Add the steps of some keys to the remembered ones. Return all remembered steps."""
         if self._room < 0:
             self._forget()
-        steps = self._steps  # another thread may forget them meanwhile
+        steps = self._steps  # another thread may replace the attribute meanwhile
         unknown = keys - steps.keys()
         self._room -= sum(map(len, unknown)) + _KEY_BYTES * len(unknown)
         for key, hashed in murmur2_of(unknown).items():
@@ -94,24 +97,24 @@ def check_ranges(ranges: KeyRanges) -> None:
     """Check the key ranges of one lane.
 
     Raises:
-        RangeError: a range is outside of the space, or two ranges overlap.
+        RangeError: a range is not within 0 to 2^32 - 1, or two ranges overlap.
     """
     for _ in _steps([ranges]):
         pass
 
 
 def within(ranges: KeyRanges, others: KeyRanges) -> bool:
-    """Return whether each range lies within one of the other ranges."""
+    """Return whether each of `ranges` lies within one of `others`."""
     return all(any(low <= start and end <= high for low, high in others) for start, end in ranges)
 
 
 def overlap(one: KeyRanges, other: KeyRanges) -> bool:
-    """Return whether any hash is in both."""
+    """Return whether any hash is in both lanes."""
     return any(low <= end and start <= high for low, high in one for start, end in other)
 
 
 def _steps(lanes: Sequence[KeyRanges]) -> Iterator[tuple[int, int]]:
-    """Yield the first hash and the owner of each step."""
+    """Yield the first hash of each step, and the number of its lane."""
     owned = sorted((low, high, lane) for lane, ranges in enumerate(lanes) for low, high in ranges)
     at, before = 0, None
     for low, high, lane in owned:

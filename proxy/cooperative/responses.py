@@ -1,4 +1,4 @@
-"""Handlers of the responses that a member waits for. Sans-IO."""
+"""Types for the functions that send a member's requests and process their responses. Sans-IO."""
 
 from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
@@ -11,12 +11,13 @@ class Reply(NamedTuple):
 
     pieces: list[Buffer]
     due_at: float = 0.0
-    """When it may be sent, in seconds."""
+    """The earliest time at which the response may be sent, in seconds. 0 to send it now."""
 
 
 Take: TypeAlias = Callable[[bytes, float], Reply | None]
-"""Takes a complete response and the time, and returns the client's response. It returns None if there is none
-yet, because another request was sent, or the member waits for another one. It raises ProtocolError if it
-can't read the response."""
+"""Processes a broker's complete response at a given time, and returns the response for the client. Returns
+None if the client has to wait, because another request was sent or another member is waited for. Raises
+ProtocolError if the broker's response can't be read."""
 Send: TypeAlias = Callable[[bytes, Take | None], None]
-"""Sends a request to the broker, with the handler of its response. None to forward the response unchanged."""
+"""Sends a request to the broker. The second argument processes the response. If it is None, the response is
+forwarded unchanged."""

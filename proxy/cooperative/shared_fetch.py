@@ -1,13 +1,14 @@
 """One fetch to the broker serves all members that share a partition (docs/cooperative.md). Sans-IO.
 
-Only members fetch. The response to one member's fetch is split once, and the shares of other members at the
-same offset are stored. A member that requests these records gets its share without asking the broker. If
-another member's fetch is already bringing these records, the member waits for it (is *parked*), at most for
-its own max_wait_ms. In all other cases its fetch goes to the broker, as if it were alone. So no member
-depends on another one. If one leaves, is slow or gets an error, the others fetch for themselves.
+Only members' fetches cause fetches to the broker. When a response arrives, it is split once, and the parts
+(*shares*) for other members at the same offset are stored. If a member requests records that are stored, it
+gets them without a fetch to the broker. If another member's fetch at the broker will bring the records, the
+member waits for it (it is *parked*), at most for its own max_wait_ms. In all other cases its own fetch goes
+to the broker. So no member depends on another member. If one leaves, is slow or gets an error, the others
+fetch for themselves.
 
-A share is a part of the broker's response to a fetch at a certain offset. A member gets it only if its own
-fetch would have been the same, to the same broker, as the same user (`Key`).
+A share is a part of the broker's response to a fetch from a certain offset. A member gets it only if its own
+fetch would be the same fetch, to the same broker, as the same user (`Key`).
 """
 
 from collections import Counter, deque
@@ -22,77 +23,79 @@ from proxy.cooperative.ranges import FULL, KeyRanges, Split
 from proxy.protocol.primitives import Buffer
 
 PARTITION_BYTES: Final = 8 << 20
-"""The limit of stored bytes for the members of one partition."""
+"""How many bytes may be stored for all members of one partition."""
 ALL_BYTES: Final = 64 << 20
-"""The limit of all stored bytes."""
+"""How many bytes may be stored in total."""
 WAIT_SECONDS: Final = 45.0
-"""How long a share is kept for a member without a session timeout (fetched.data.max.wait.ms)."""
+"""How long shares are stored for a member without a session timeout, in seconds
+(fetched.data.max.wait.ms)."""
 UPSTREAM_SECONDS: Final = 60.0
-"""After this time, a member fetches from the broker itself. Brokers close connections that are idle for
-connections.max.idle.ms (10 minutes)."""
+"""After this many seconds, a member's own fetch goes to the broker. Brokers close connections that are idle
+for connections.max.idle.ms (10 minutes)."""
 _NOT_YET: Final = 2**63 - 1
 
 State: TypeAlias = bytes
-"""The high watermark, last stable offset and, from v5 on, log start offset of an entry, as on the wire."""
+"""The bytes of the high watermark, last stable offset and (from v5 on) log start offset of an entry."""
 
 
 class Want(NamedTuple):
-    """The request of a fetch for one partition."""
+    """A fetch's request for one partition."""
 
     offset: int
-    """The fetch offset for the broker."""
+    """The fetch offset to request from the broker."""
     leader_epoch: int
     max_bytes: int
 
 
 class Wants(NamedTuple):
-    """The request of a fetch."""
+    """A fetch, in a form that can be compared with other fetches."""
 
     partitions: Mapping[TopicPartition, Want]
     limits: tuple[int, int, int]
-    """min_bytes, max_bytes and isolation_level."""
+    """The fields min_bytes, max_bytes and isolation_level."""
     wait_until: float
-    """The time in seconds."""
+    """When the client needs a response, in seconds."""
 
 
 class Key(NamedTuple):
-    """The common properties that fetches of a partition need.
+    """The properties that must be equal for fetches of a partition to share a response.
 
-    If they differ, the broker would respond differently.
+    If one of them differs, the broker might respond differently.
     """
 
     place: TopicPartition
     group: bytes
-    """The group. Empty if its members declare their lanes."""
+    """The group. Empty if the members declare their lanes."""
     broker: str
     limits: tuple[int, int, int]
     max_bytes: int
     leader_epoch: int
-    """The epoch that the client knows. Within one epoch, a leader's log only grows, and no record changes
-    its offset."""
+    """The leader epoch in the client's fetch. Within one epoch, the log only grows, and each record keeps its
+    offset."""
 
 
 @dataclass(slots=True)
 class Share:
-    """A member's share of the response to a fetch."""
+    """A member's part of the response to a fetch."""
 
     start: int
-    """The fetch offset, or an offset within the response at which the member continued."""
+    """The offset from which this share has records: the fetch offset, or the offset at which the member
+    continued."""
     end: int
-    """The offset after the response."""
+    """The offset after the last record of the response."""
     found: Filtered
-    """The records of this member alone."""
+    """The records for this member."""
     aborted: Sequence[bytes]
-    """aborted_transactions of the response, as on the wire. They are wrong for a fetch offset above
-    `start`, because the client would miss the end of a transaction before it."""
+    """The field aborted_transactions of the response, in wire format. It is only right for a fetch offset of
+    `start`. From a later offset, the client would miss the end of a transaction before it."""
     size: int
-    """The memory of the share in bytes."""
+    """The memory that the share needs, in bytes."""
     fetched: int
-    """How many bytes of records the response had, for all members."""
+    """How many bytes of records the broker's response had, for all members."""
 
 
 class _Subscription:
-    """A subscriber's lane, and its stored shares."""
+    """A member's lane in a shared fetch, and the shares stored for this member."""
 
     __slots__ = ("asked_at", "epoch", "member", "ranges", "shares", "started", "upto")
 
@@ -102,11 +105,11 @@ class _Subscription:
         self.started = member.started.get(place)
         self.shares = deque[Share]()
         self.upto = _NOT_YET
-        """The offset that the member will request after all of its shares."""
+        """The offset that the member will request when it has read all of its shares."""
         self.asked_at = 0.0
 
     def is_of(self, member: Member, place: TopicPartition) -> bool:
-        """Return whether this is still the member's lane. Shares for another lane do not belong to it."""
+        """Return whether the member still has this lane. If not, its shares must not be used."""
         return (
             self.member is member
             and self.epoch == member.epoch
@@ -116,28 +119,28 @@ class _Subscription:
 
     @property
     def patience(self) -> float:
-        """How long shares are kept if the member does not request them, in seconds."""
+        """How long shares are stored if the member does not request them, in seconds."""
         return self.member.session_seconds or WAIT_SECONDS
 
     def least(self, offset: int, split: Split, step: int) -> int:
-        """Return the lowest offset that the member gets in a step of a split."""
+        """Return the lowest offset of which the member gets records, in one step of a split."""
         return offset if self.started is None else max(offset, self.started.at(split.starts[step]))
 
 
 class SharedFetches:
-    """The shared fetches of a process."""
+    """The shared fetches of all partitions, in one process."""
 
     __slots__ = ("_registry", "buffered", "detached", "fetches")
 
     def __init__(self) -> None:
         self._registry: dict[Key, SharedFetch] = {}
         self.fetches = 0
-        """How many partitions were requested from the broker in fetches that may serve several members."""
+        """How many partitions were requested from the broker in fetches that several members may share."""
         self.buffered = 0
-        """How many bytes are stored."""
+        """How many bytes are stored now."""
         self.detached: Counter[str] = Counter()
-        """How often the shares of a member were dropped, so that it fetches for itself: ``full`` if there
-        was no room, ``wait`` if it did not request them in time."""
+        """How often stored shares of a member were dropped, so that the member has to fetch for itself. By
+        reason: ``full`` if there was no room, ``wait`` if the member did not request them in time."""
 
     def __repr__(self) -> str:
         return f"<SharedFetches {len(self._registry)} buffered={self.buffered}>"
@@ -146,24 +149,27 @@ class SharedFetches:
         return len(self._registry)
 
     def of(self, key: Key) -> "SharedFetch":
-        """Return the shared fetch of a key. It is kept until its last subscriber leaves."""
+        """Return the shared fetch of a key, which is made if there is none.
+
+        It exists until its last subscriber leaves.
+        """
         shared = self._registry.get(key)
         if shared is None:
             shared = self._registry[key] = SharedFetch(self, key)
         return shared
 
     def drop(self, shared: "SharedFetch") -> None:
-        """Forget a shared fetch without subscribers."""
+        """Remove a shared fetch that has no subscribers."""
         self._registry.pop(shared.key, None)
 
     def fit(self) -> None:
-        """Drop shares until the rest fits, each time from the partition with the most bytes."""
+        """Drop shares until the total is within the limit, always from the partition with the most bytes."""
         while self.buffered > ALL_BYTES:
             max(self._registry.values(), key=lambda shared: shared.buffered).detach_last()
 
 
 class SharedFetch:
-    """Fetches of one partition for several members: lanes, fetches at the broker, and waiting members."""
+    """The members that share fetches of one partition: their lanes, fetches at the broker, and who waits."""
 
     __slots__ = (
         "_registry",
@@ -182,22 +188,23 @@ class SharedFetch:
         self.key = key
         self._subscriptions: dict[Subscriber, _Subscription] = {}
         self.fetching: dict[Subscriber, tuple[int, float]] = {}
-        """The members with a fetch at the broker, by fetch offset, each with the time in seconds by which
-        the broker must respond."""
+        """The members that have a fetch at the broker. For each: its fetch offset, and when the broker must
+        respond, in seconds."""
         self.parked: dict[Subscriber, None] = {}
-        """The members that wait for these fetches, in order. The values have no meaning."""
+        """The parked members, which wait for a fetch in `fetching`, in order. The values have no meaning."""
         self.buffered = 0
         self.state: State | None = None
-        """The state from the last response. None if there was none, or if the log may have changed since."""
+        """The watermarks in the last response. None if there was no response, or if the log may have changed
+        since."""
         self._split_key: tuple[tuple[KeyRanges, tuple[int, ...]], ...] = ()
         self._split = Split([FULL])
-        """The last split. It remembers the hashes of keys."""
+        """The split that was used last. It is kept because it remembers the hashes of keys."""
 
     def __repr__(self) -> str:
         return f"<SharedFetch {self.key.place} lanes={len(self._subscriptions)} buffered={self.buffered}>"
 
     def ask(self, subscriber: "Subscriber", member: Member, offset: int, now: float) -> Share | None:
-        """Return the share at an offset, if there is one, and drop the shares before it."""
+        """Return the stored share for an offset, or None. Drop the shares before this offset."""
         place = self.key.place
         lane = self._subscriptions.get(subscriber)
         if lane is None or not lane.is_of(member, place):
@@ -219,11 +226,11 @@ class SharedFetch:
         return None
 
     def has(self, subscriber: "Subscriber") -> bool:
-        """Return whether there is a share for a subscriber."""
+        """Return whether a share is stored for a subscriber."""
         return subscriber in self._subscriptions and bool(self._subscriptions[subscriber].shares)
 
     def comes(self, subscriber: "Subscriber", offset: int, now: float) -> bool:
-        """Return whether another subscriber's fetch is already bringing the records from an offset on."""
+        """Return whether another member's fetch at the broker begins at the same offset."""
         return subscriber in self._subscriptions and any(
             who is not subscriber and at == offset and until > now
             for who, (at, until) in self.fetching.items()
@@ -238,19 +245,17 @@ class SharedFetch:
         aborted: Sequence[bytes],
         now: float,
     ) -> Filtered | None:
-        """Split the records of a member's response, and store the shares of others.
+        """Split the records in the response to a member's fetch. Store the shares of other members.
 
-        Return the member's own share.
-
-        Return None if the member's lane has changed since its request.
+        Return the member's own share. Return None if the member's lane has changed since its request.
 
         Args:
-            subscriber: the member's connection.
-            member: the member that gets the response.
+            subscriber: the connection of the member.
+            member: the member whose fetch it was.
             records: the records of the response.
-            own: the member's fetch offset. The offset in the request to the broker is the same or higher.
-            aborted: the response's aborted_transactions.
-            now: in seconds.
+            own: the member's fetch offset. The broker was asked for this offset or a higher one.
+            aborted: the field aborted_transactions of the response.
+            now: the time in seconds.
 
         Raises:
             BatchError: a batch can't be split.
@@ -285,18 +290,18 @@ class SharedFetch:
         return found.of(found.lanes[0])
 
     def note(self, state: State) -> None:
-        """Note the state of the partition from a response."""
-        if self.state is None or _watermark(state) >= _watermark(self.state):  # they may overtake each other
+        """Note the watermarks of the partition in a response."""
+        if self.state is None or _watermark(state) >= _watermark(self.state):  # may arrive out of order
             self.state = state
 
     def forget(self) -> None:
-        """Drop all shares, because the log may have changed."""
+        """Drop all shares of the partition, because the log may have changed."""
         self.state = None
         for lane in self._subscriptions.values():
             self._clear(lane)
 
     def detach_last(self) -> None:
-        """Drop the shares of the member that is furthest behind."""
+        """Drop the shares of the member with the lowest offset."""
         behind = [
             (lane.shares[0].start, at) for at, lane in enumerate(self._subscriptions.values()) if lane.shares
         ]
@@ -304,11 +309,11 @@ class SharedFetch:
         self.detach([*self._subscriptions][at], "full")
 
     def detach(self, subscriber: "Subscriber", reason: str = "") -> None:
-        """Drop a subscriber's lane and shares, until it asks again.
+        """Drop the lane and the shares of a subscriber. With its next fetch it can take part again.
 
         Args:
             subscriber: the subscriber.
-            reason: the label in `SharedFetches.detached`. Empty if the subscriber has another lane now.
+            reason: the label in `SharedFetches.detached`. If it is empty, the drop is not counted.
         """
         if (lane := self._subscriptions.pop(subscriber, None)) is not None:
             self._clear(lane)
@@ -316,7 +321,7 @@ class SharedFetch:
                 self._registry.detached[reason] += 1
 
     def leave(self, subscriber: "Subscriber") -> None:
-        """Note that a subscriber does not fetch here any more."""
+        """Note that a subscriber no longer fetches this partition."""
         self.detach(subscriber)
         self.fetching.pop(subscriber, None)
         self.parked.pop(subscriber, None)
@@ -324,7 +329,7 @@ class SharedFetch:
             self._registry.drop(self)
 
     def _attach(self, subscriber: "Subscriber", member: Member, now: float) -> _Subscription | None:
-        """Note a member's lane. Return None if it overlaps with another member's lane."""
+        """Note the lane of a member. Return None if it overlaps with the lane of another member."""
         self.detach(subscriber)
         place = self.key.place
         ranges = member.ranges(place)
@@ -332,7 +337,7 @@ class SharedFetch:
             return None
         for who, other in list(self._subscriptions.items()):
             if other.member is member or not _is_current(other, place, now):
-                self.detach(who)  # a connection that the client has left, perhaps
+                self.detach(who)  # maybe an earlier connection of the member
             elif any(low <= last and first <= high for low, high in ranges for first, last in other.ranges):
                 return None
         lane = self._subscriptions[subscriber] = _Subscription(member, ranges, place)
@@ -341,10 +346,10 @@ class SharedFetch:
     def _others(
         self, subscriber: "Subscriber", records: Buffer, start: int, aborted: Sequence[bytes], now: float
     ) -> dict["Subscriber", _Subscription]:
-        """Return the lanes of other members whose next records are in a response."""
+        """Return the lanes of other members that need records of this response next."""
         found: dict[Subscriber, _Subscription] = {}
         if len(records) > PARTITION_BYTES:
-            return found  # there would be no room for it
+            return found  # too large to store
         for who, lane in list(self._subscriptions.items()):
             if who is subscriber or lane.upto < start or (aborted and lane.upto != start):
                 continue
@@ -377,12 +382,13 @@ class SharedFetch:
 
 
 class Subscriber:
-    """A member's connection, which takes part in shared fetches.
+    """The connection of a member that takes part in shared fetches.
 
     Args:
         shared_fetches: the shared fetches of the process.
-        broker: identifies the broker. Empty, or with a comma, if the broker is not known for certain.
-        wake: takes the time in seconds, and lets the member's parked fetch continue.
+        broker: the name of the broker. Nothing is shared if it is empty or has a comma, because then the
+            broker is not known for certain.
+        wake: continues the parked fetch. Takes the time in seconds.
     """
 
     __slots__ = ("_at", "_broker", "_fetching", "_parked", "_registry", "_wake", "_went_at")
@@ -392,22 +398,23 @@ class Subscriber:
         self._broker = "" if "," in broker else broker
         self._at: dict[TopicPartition, SharedFetch] = {}
         self._fetching: list[SharedFetch] = []
-        """The shared fetches to which the member's fetch at the broker belongs."""
+        """The shared fetches in which the member has a fetch at the broker."""
         self._parked: dict[SharedFetch, int] = {}
-        """The shared fetches that the member waits for, with its fetch offset in each."""
+        """The shared fetches for which the member waits, with its fetch offset in each."""
         self._went_at: float | None = None
         """When the member last sent a fetch to the broker, in seconds."""
 
     def find(self, member: Member, wants: Wants | None, now: float) -> dict[TopicPartition, Share] | None:
         """Return the stored shares for a member's fetch.
 
-        An empty dict means that another member's fetch is bringing them, and the member is parked until
-        `wake`. None means that the member's fetch must go to the broker. From then on others may wait for it.
+        An empty dict means that another member's fetch will bring the records. Then this fetch is parked
+        until `wake`. None means that this fetch must go to the broker, and others may wait for it from now
+        on.
 
         Args:
             member: the member.
-            wants: its request. None if the broker must be asked in any case.
-            now: in seconds.
+            wants: the fetch. None if the broker must be asked in any case.
+            now: the time in seconds.
         """
         self.unpark()
         if self._went_at is None:
@@ -446,10 +453,13 @@ class Subscriber:
         return None
 
     def state(self, place: TopicPartition) -> State:
-        """Return the state from the last response for a partition of the fetch that was given to `find`."""
+        """Return the last known watermarks of a partition.
+
+        It must be in the fetch that was given to `find`.
+        """
         return self._at[place].state or b""
 
-    # The response to a fetch that has gone to the broker
+    # The response to the fetch at the broker
 
     @property
     def places(self) -> list[TopicPartition]:
@@ -457,12 +467,12 @@ class Subscriber:
         return [shared.key.place for shared in self._fetching]
 
     def note(self, place: TopicPartition, state: State) -> None:
-        """Note the state of a partition without an error from the response."""
+        """Note the watermarks of a partition. Its entry in the response has no error."""
         if (shared := self._under_way(place)) is not None:
             shared.note(state)
 
     def forget(self, place: TopicPartition) -> None:
-        """Note that the response has an error for a partition, or names another broker."""
+        """Note that the entry of a partition has an error, or names another broker."""
         if (shared := self._under_way(place)) is not None:
             shared.forget()
 
@@ -475,14 +485,17 @@ class Subscriber:
         aborted: Sequence[bytes],
         now: float,
     ) -> Filtered | None:
-        """See `SharedFetch.split`. Return None if the partition is not shared."""
+        """Split the records of a partition, see `SharedFetch.split`.
+
+        Return None if the partition is not shared.
+        """
         shared = self._under_way(place)
         return None if shared is None else shared.split(self, member, records, offset, aborted, now)
 
     def arrived(self) -> list["Subscriber"]:
-        """Note that the response has arrived.
+        """Note that the response to this member's fetch has arrived.
 
-        Return the subscribers that waited for it, so that the caller can `wake` them.
+        Return the subscribers that have waited for it. The caller has to `wake` them.
         """
         waiting: dict[Subscriber, None] = {}
         for shared in self._fetching:
@@ -494,27 +507,30 @@ class Subscriber:
     # Waiting
 
     def wake(self, now: float) -> None:
-        """Let the parked fetch continue, unless everything that it waits for is still missing."""
+        """Continue the parked fetch if its records have arrived, or if no fetch will bring them any more."""
         if any(shared.has(self) or not shared.comes(self, at, now) for shared, at in self._parked.items()):
             self._wake(now)
 
     def unpark(self) -> None:
-        """Note that the member does not wait any more."""
+        """Note that the fetch is no longer parked."""
         for shared in self._parked:
             shared.parked.pop(self, None)
         self._parked = {}
 
     def goes(self, now: float) -> None:
-        """Note that the fetch goes to the broker in any case."""
+        """Note that the fetch goes to the broker without waiting for other members."""
         self.unpark()
         self._went_at = now
 
     def alone(self) -> None:
-        """Share nothing on this connection from now on, because the broker may see it as another user."""
+        """Stop sharing on this connection: after SASL, the broker may see it as another user."""
         self._broker = ""
 
     def end(self, now: float) -> None:
-        """Note that the connection has ended. Nobody waits for it any more, and no shares are kept for it."""
+        """Note that the connection has ended.
+
+        Its shares are dropped, and members that wait for it continue.
+        """
         waiting = self.arrived()
         self.unpark()
         for place in list(self._at):
@@ -523,7 +539,10 @@ class Subscriber:
             each.wake(now)
 
     def _join(self, key: Key) -> SharedFetch:
-        """Return the shared fetch of a key. Leave the earlier one of this partition."""
+        """Return the shared fetch of a key.
+
+        Leave the shared fetch that was used for this partition before.
+        """
         shared = self._at.get(key.place)
         if shared is None or shared.key != key:
             self._leave(key.place)
@@ -540,7 +559,7 @@ class Subscriber:
 
 
 def _is_current(lane: _Subscription, place: TopicPartition, now: float) -> bool:
-    """Return whether a lane still belongs to its member, and the member gets records."""
+    """Return whether a member still has this lane, and still gets records."""
     return lane.is_of(lane.member, place) and lane.member.gets(lane.epoch, now)
 
 
@@ -549,7 +568,7 @@ def _watermark(state: State) -> int:
 
 
 def _from(share: Share, member: Member, place: TopicPartition, offset: int) -> Share | None:
-    """Return the rest of a share, from an offset within it on."""
+    """Return the part of a share that begins at a later offset."""
     lane = member.lane(place, offset)
     if lane is None:
         return None
@@ -561,7 +580,7 @@ def _from(share: Share, member: Member, place: TopicPartition, offset: int) -> S
 
 
 def _within(shares: dict[TopicPartition, Share], limit: int) -> dict[TopicPartition, Share]:
-    """Return the first shares that fit into a number of bytes, but at least one."""
+    """Return the first shares that together fit into `limit` bytes, but at least one share."""
     found: dict[TopicPartition, Share] = {}
     for place, share in shares.items():
         limit -= sum(map(len, share.found.lanes[0].batches))

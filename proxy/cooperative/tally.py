@@ -1,6 +1,7 @@
-"""Figures of cooperative groups and their members. Sans-IO, without the libraries of the extra.
+"""Figures of cooperative groups and their members. Sans-IO. This module does not need the optional packages.
 
-Each process has the figures of the groups that it serves. With ``--workers`` they are pickled and added up.
+Each process has the figures of the groups that it serves. With ``--workers``, the workers send these figures
+to the supervisor, which adds them up.
 """
 
 from collections import Counter
@@ -25,76 +26,79 @@ EXCLUSIVE: Final = {
     "client_id": "a client.id does not begin with the group's name and a dot, or two members share one",
     "assignor": "its assignor gives out something else than partitions",
 }
-"""The values of `GroupSeen.exclusive`, in words."""
+"""The values of `GroupSeen.exclusive`, explained in words."""
 
 
 class GroupNotice(StrEnum):
-    """The log lines about a group or one of its clients."""
+    """The events of a group or a client that are logged."""
 
     REFUSED = "client refused"
-    """The client does not get its declared lane."""
+    """A client does not get the lane that it declares."""
     EXCLUSIVE = "group shares no partition"
     REBALANCED = "group rebalanced"
 
 
 Tell: TypeAlias = Callable[[GroupNotice, str, str], None]
-"""Called with the event, the client's host or the group's name, and a reason or description."""
+"""Logs an event. The arguments: the event, then the client's host or the group's name, then a reason or
+description."""
 
 
 @dataclass(slots=True)
 class FilterTally(Figures):
-    """Counts of all members."""
+    """Counts over all members of a process."""
 
     records: Counter[str] = field(default_factory=Counter)
-    """Records by their handling, see `RECORDS`."""
+    """Records of partitions, by whether the member got them: see `RECORDS`."""
     batches: Counter[str] = field(default_factory=Counter)
-    """Batches by their handling, see `BATCHES`."""
+    """Batches, by how they were changed: see `BATCHES`."""
     upstream_bytes: int = 0
-    """Bytes of records from brokers."""
+    """Bytes of records that brokers have sent."""
     client_bytes: int = 0
-    """Bytes of records for members."""
+    """Bytes of records that were sent to members."""
     skipped_offsets: int = 0
-    """Offsets that were not fetched again, because they had no record for the lane."""
+    """Offsets that the gateway did not request again, because they have no record for the lane."""
     commits: Counter[str] = field(default_factory=Counter)
-    """Commits for key ranges: ``ok``, or ``error`` from the broker."""
+    """Commits for key ranges, by result: ``ok``, or ``error`` if the broker has returned an error."""
     refused: Counter[int] = field(default_factory=Counter)
-    """Partitions for which the gateway itself responded with an error, by error code."""
+    """Partitions for which the gateway itself returned an error, by error code."""
     exclusive: Counter[str] = field(default_factory=Counter)
-    """How often a group has begun to share nothing, by reason (`GroupSeen.exclusive`)."""
+    """How often a group stopped sharing partitions, by reason (`GroupSeen.exclusive`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaneSeen:
-    """A member's part of a partition."""
+    """A member's part of a partition, as shown in the figures."""
 
     topic: str
     partition: int
     ranges: KeyRanges
     position: int | None
-    """The offset up to which all its records are committed. None if this process does not know it."""
+    """All records of the lane before this offset are committed. None if this process does not know the
+    offset."""
     lag: int | None
-    """The number of offsets up to the end of the partition, without those known to have no record for it."""
+    """The number of offsets from `position` to the end of the partition, minus skipped ones. None if
+    unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberSeen:
-    """A member of a cooperative group."""
+    """A member of a cooperative group, as shown in the figures."""
 
     client_id: str
     host: str
     state: str
-    """``declared``: its client.id declares its lane. ``shares``: its group gave it lanes. ``plain``: its
-    group shares nothing. ``frozen``: it gets nothing until it has joined again."""
+    """``declared``: its client.id declares its lane. ``shares``: its group has assigned lanes. ``plain``: its
+    group shares no partition. ``frozen``: it gets no records until it has joined again."""
     lanes: list[LaneSeen]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupSeen:
-    """A cooperative group."""
+    """A cooperative group, as shown in the figures."""
 
     name: str
     exclusive: str
-    """The reason why it shares nothing, a key of `EXCLUSIVE`. Empty if it may share."""
+    """The reason why the group shares no partition, a key of `EXCLUSIVE`. Empty if it may share."""
     members: list[MemberSeen]
 
     def lags(self) -> list[int]:
@@ -102,7 +106,10 @@ class GroupSeen:
         return [lane.lag for member in self.members for lane in member.lanes if lane.lag is not None]
 
     def unowned(self) -> int:
-        """Return how many gaps the lanes leave in shared partitions. Nobody reads the records in them."""
+        """Return the number of gaps between the lanes of shared partitions.
+
+        Nobody reads the records in a gap.
+        """
         by_place: dict[tuple[str, int], list[tuple[int, int]]] = {}
         for member in self.members:
             for lane in member.lanes:
@@ -127,10 +134,10 @@ class Cooperative(Figures):
 
     tally: FilterTally = field(default_factory=FilterTally)
     reader_fetches: int = 0
-    """See `SharedFetches.fetches`."""
+    """The number of partitions requested from brokers, see `SharedFetches.fetches`."""
     buffered_bytes: int = 0
-    """How many bytes are stored for members."""
+    """How many bytes of shares are stored for members."""
     detached: Counter[str] = field(default_factory=Counter)
-    """See `SharedFetches.detached`."""
+    """How often stored shares were dropped, see `SharedFetches.detached`."""
     groups: list[GroupSeen] = field(default_factory=list, metadata={ADDS: _by_name})
-    """The groups by name. One process serves each group."""
+    """The groups, sorted by name. Each group is served by one process."""

@@ -1,4 +1,4 @@
-"""Whole frames of group messages, read by their schema."""
+"""Read complete frames of group messages by their schemas."""
 
 from typing import Final, NamedTuple
 
@@ -28,10 +28,10 @@ class Request(NamedTuple):
 
 
 def read_request(frame: bytes) -> Request:
-    """Read a request of a group.
+    """Read a request that concerns a group.
 
     Raises:
-        ProtocolError: the frame does not match the schema, or has tags that would be lost.
+        ProtocolError: the frame does not match the schema, or has tagged fields that would be lost.
     """
     api_key, version, correlation_id, client_id, at = request_header(frame, LENGTH_BYTES)
     message = _checked(read(_REQUESTS[api_key], api_key, version, frame, at))
@@ -39,13 +39,13 @@ def read_request(frame: bytes) -> Request:
 
 
 def read_response(schema: str, frame: bytes, api_key: int, version: int) -> Struct:
-    """Read a response; see `read_request`."""
+    """Read a response that concerns a group. Like `read_request`, it raises ProtocolError."""
     _, at = response_header(frame, LENGTH_BYTES, api_key, version)
     return _checked(read(schema, api_key, version, frame, at))
 
 
 def string(fields: Struct, name: str) -> bytes:
-    """Return a string that must not be null.
+    """Return the value of a string field that must not be null.
 
     Raises:
         Malformed: the string is null.
@@ -57,7 +57,10 @@ def string(fields: Struct, name: str) -> bytes:
 
 
 def _checked(message: Struct) -> Struct:
-    """Refuse tags within arrays. Elements are encoded again, and no version here has tags there."""
+    """Raise Malformed if an element of an array has tagged fields, because they would be lost.
+
+    Elements are encoded again, and the versions read here define no such fields.
+    """
     if any(struct.tags != NO_TAGS for struct, depth in structs(message) if depth):
         raise Malformed("an element with tags")
     return message
