@@ -1,1 +1,1 @@
-"""Playing captured requests against a live gateway or broker."""
+"""Sends captured requests to a running gateway or broker."""

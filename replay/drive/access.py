@@ -36,7 +36,7 @@ Versions = dict[int, tuple[int, int]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """How connections to a target are opened."""
+    """The settings for opening connections to a target."""
 
     timeout: float = TIMEOUT_SECONDS
     """How long to wait for a response, in seconds."""
@@ -51,8 +51,8 @@ class Access:
         """Open a connection.
 
         Raises:
-            SilentError: it is not open in time.
-            TargetError: it can't be opened, or the target refuses the login.
+            SilentError: the connection is not open in time.
+            TargetError: the connection can't be opened, or the target refuses the login.
         """
         loop = asyncio.get_running_loop()
         seconds = min(self.timeout, CONNECT_SECONDS)
@@ -92,7 +92,7 @@ async def ask_versions(connection: TargetConnection, access: Access) -> Versions
 
     Raises:
         TargetError: there is no response.
-        ProtocolError: it does not parse.
+        ProtocolError: the response does not parse.
     """
     try:
         response = await connection.ask(ApiKey.API_VERSIONS, 0, b"")

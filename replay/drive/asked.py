@@ -1,4 +1,4 @@
-"""The contents of a capture's fetches: partitions, offsets, topic ids without a known name. Sans-IO."""
+"""The contents of a capture's fetches: partitions, offsets, and topic ids without a known name. Sans-IO."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -29,7 +29,7 @@ def topic_name(layout: FetchLayout, key: bytes, names: Mapping[bytes, str]) -> s
 
 @dataclass(slots=True, eq=False)
 class Asked:
-    """The offsets from which a capture fetched one topic, by partition."""
+    """The offsets that a capture's fetches requested in one topic, by partition."""
 
     lowest: Offsets = field(default_factory=lambda: np.empty(0, np.int64))
     """`HIGHEST` for a partition that nobody fetched."""
@@ -37,7 +37,7 @@ class Asked:
     """-1 for a partition that nobody fetched."""
 
     def add(self, partitions: npt.NDArray[np.intp], offsets: Offsets) -> None:
-        """Add what a fetch requested."""
+        """Add the partitions and offsets of a fetch."""
         if missing := max(int(partitions.max(initial=-1)) + 1 - len(self.lowest), 0):
             self.lowest = np.concatenate((self.lowest, np.full(missing, HIGHEST, np.int64)))
             self.highest = np.concatenate((self.highest, np.full(missing, _UNKNOWN_OFFSET, np.int64)))
@@ -80,14 +80,14 @@ def asked(script: Script, names: Mapping[bytes, str]) -> dict[str, Asked]:
 
 
 def needed(script: Script, fetched_topics: Mapping[str, Asked]) -> dict[str, int]:
-    """Return the topics that requests of a script name, and how many partitions each must have.
+    """Return the topics that a script's requests name, with the number of partitions that each must have.
 
-    The number is the one in the capture's Metadata, or higher if requests name more. An id without a name is
-    no topic.
+    The number is the one in the capture's Metadata, or higher if a request names a higher partition. Topic
+    ids without a known name are left out.
 
     Args:
         script: the requests to play.
-        fetched_topics: what `asked` returned for it.
+        fetched_topics: the result of `asked` for this script.
     """
     found = {name: len(topic.lowest) for name, topic in fetched_topics.items()}
     for id_ in nameless(script):

@@ -372,9 +372,9 @@ def _nothing(script: Script, problems: list[str]) -> int:
 
 
 def _most(left_out: Sequence[LeftOutRow]) -> str:
-    """Return the API and the reason of the most left-out requests.
+    """Return the API and the reason that most left-out requests have.
 
-    If fetches were left out, only they count.
+    If fetches were left out, only fetches are compared.
     """
     fetches = [row for row in left_out if row["api"] == FETCH]
     most = max(fetches or left_out, key=lambda row: row["requests"])

@@ -39,7 +39,7 @@ def load(inputs: Iterable[str], wanted: Wanted) -> tuple[Script, list[str]]:
     """Read captures.
 
     Returns:
-        The script, and a line for each part that could not be read.
+        The script, and one line for each part of the input that could not be read.
 
     Raises:
         InputError: an input that the user named does not exist, or a key log has no secrets.

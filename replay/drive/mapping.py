@@ -1,7 +1,8 @@
 """Translates captured requests for the target: topics, offsets, leader epochs. Sans-IO.
 
-Topics are matched by name; for a topic id (Fetch v13 and later) the capture's Metadata gives the name, and
-the target's Metadata its own id. Partitions that the target lacks are left out of a fetch and counted.
+Topics are matched by name. A topic id (Fetch v13 and later) is translated in two steps: the capture's
+Metadata gives the topic's name, and the target's Metadata gives the target's id. Partitions that the target
+lacks are left out of a fetch and counted.
 """
 
 from collections import Counter
@@ -66,7 +67,7 @@ class Topic:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """How a topic's offsets change: `shift` is added, then they are clamped to `low` and `high`."""
+    """How the offsets of a topic change: `shift` is added, then the result is limited to `low` .. `high`."""
 
     shift: Offsets
     low: Offsets
@@ -75,7 +76,7 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class Overrides:
-    """Values that replace the captured ones in fetches. None to keep the captured one."""
+    """Values that replace the captured ones in fetches. None keeps the captured value."""
 
     max_wait_ms: int | None = None
     min_bytes: int | None = None
@@ -98,7 +99,7 @@ class MappedFetch:
 
     @property
     def entries(self) -> "list[tuple[tuple[bytes, bytes], bytes]]":
-        """The entries of `topics`, each with its key and partition. All sessions share these objects."""
+        """The entries of `topics`, each with its key and partition. All sessions use these same objects."""
         if self._entries is None:
             size = self.layout.request_entry
             self._entries = [
@@ -116,7 +117,7 @@ class MappedFetch:
         Args:
             session_id: ignored below v7.
             session_epoch: ignored below v7.
-            listed: elements that replace its own. The frame then forgets nothing.
+            listed: entries to send in place of this fetch's own. The frame then has no forgotten partitions.
         """
         layout = self.layout
         forgotten = self.forgotten if listed is None else []
@@ -145,7 +146,7 @@ class FetchMapping:
         names: topic id -> name, from the capture.
         topics: the target's topics by name.
         bounds: how offsets change, by topic name. Other topics keep their offsets.
-        overrides: values that replace those in fetches.
+        overrides: values that replace the captured ones in fetches.
     """
 
     def __init__(
@@ -172,10 +173,12 @@ class FetchMapping:
 
         Args:
             step: a fetch.
-            node_id: the broker that gets the fetch. Only its partitions are kept. With None, all are kept.
+            node_id: the broker that gets the fetch. Only the partitions that it leads are kept. With None,
+                all are kept.
 
         Returns:
-            The fetch. In a session it may have no entries, and then fetches the partitions of the session.
+            The fetch. In a session it may list no partition: then it only fetches what the session already
+            has.
         """
         key = step.frame, node_id
         if key not in self._mapped:
@@ -225,7 +228,7 @@ class FetchMapping:
     def _here(
         self, layout: FetchLayout, name: str, topic: Topic, block: bytes, node_id: int | None
     ) -> npt.NDArray[Any]:
-        """Return the entries of partitions that the broker leads. Count the other entries."""
+        """Return the entries whose partitions the broker leads. Count the other entries."""
         fields = layout.request_fields
         partitions = np.frombuffer(block, fields)["partition"]
         here = partitions < topic.partitions
@@ -262,7 +265,7 @@ class FetchMapping:
 def bounds_of(policy: OffsetPolicy, topic: Topic, captured: Asked) -> Bounds | None:
     """Return how a topic's offsets change, or None if they do not change.
 
-    If the target did not give the offsets of a partition, its offsets stay, too.
+    If the target did not give the offsets of a partition, the captured offsets of this partition are kept.
     """
     if policy is OffsetPolicy.KEEP:
         return None
@@ -279,7 +282,7 @@ def bounds_of(policy: OffsetPolicy, topic: Topic, captured: Asked) -> Bounds | N
 
 
 def most_leading(script_topics: Mapping[str, Iterable[int]], topics: Mapping[str, Topic]) -> int | None:
-    """Return the node that leads the most of the partitions, or None if no partition has a leader."""
+    """Return the node that leads most of these partitions, or None if no partition has a leader."""
     votes: Counter[int] = Counter()
     for name, partitions in script_topics.items():
         topic = topics.get(name)
@@ -292,9 +295,9 @@ def most_leading(script_topics: Mapping[str, Iterable[int]], topics: Mapping[str
 
 
 def with_ids(frame: bytes, ids: Mapping[bytes, bytes]) -> bytes:
-    """Replace the capture's topic ids by the target's in a request other than Fetch.
+    """Replace the capture's topic ids by the target's, in a request other than Fetch.
 
-    An id is 16 random bytes. They occur nowhere else, so each occurrence is replaced.
+    A topic id is 16 random bytes, so other bytes are never equal to it. Each occurrence is replaced.
     """
     for captured, here in ids.items():
         frame = frame.replace(captured, here)
@@ -302,14 +305,14 @@ def with_ids(frame: bytes, ids: Mapping[bytes, bytes]) -> bytes:
 
 
 def without_creation(step: Step, topics: Iterable[str]) -> bytes | None:
-    """Return a Metadata request that creates no topic. Return None below v4, which can't forbid it.
+    """Return a Metadata request that creates no topic. Return None if this is not possible (below v4).
 
     Args:
         step: a Metadata request.
         topics: the target's topics.
 
     Raises:
-        ProtocolError: it does not parse.
+        ProtocolError: the request does not parse.
     """
     frame, version = step.frame, step.version
     flexible = version >= 9

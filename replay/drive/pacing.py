@@ -1,8 +1,8 @@
-"""When a request may be sent: deadlines on the loop's clock, and a rate limit by asyncio-throttle.
+"""Decides when a request may be sent: by deadlines on the loop's clock, and by a rate limit.
 
-asyncio-throttle limits calls within a sliding window, and lets a whole window's calls through at once. So it
-only limits the rate, with windows so short that its bursts don't matter. It never decides the time of a
-request.
+The rate limit uses asyncio-throttle. It counts calls in a sliding window, and lets all calls of a window
+through at once. The windows are so short that these bursts don't matter. Only deadlines decide when a
+request is due.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ class Ceiling:
         )  # one caller waits for the throttler, which polls; the others wait for the lock
 
     def lift(self) -> None:
-        """End the limit."""
+        """Remove the limit."""
         self._throttler.rate_limit = sys.maxsize
 
     async def wait(self) -> None:
@@ -46,7 +46,7 @@ class Ceiling:
 
 
 class Pace:
-    """The time at which steps are due.
+    """Waits until steps are due, and until the rate allows one more request.
 
     Args:
         speed: 1.0 plays in the captured time, 2.0 in half of it. With None, all requests are due at once.
@@ -63,21 +63,21 @@ class Pace:
 
     @property
     def stopped(self) -> bool:
-        """Whether to send no more requests."""
+        """Whether the run was stopped, so that no more requests are sent."""
         return self._stop.is_set()
 
     def start(self) -> None:
-        """Start the time of a round."""
+        """Begin a round: the times of its steps count from now."""
         self._began = asyncio.get_running_loop().time()
 
     def stop(self) -> None:
-        """End all waits."""
+        """Stop the run, and end all waits."""
         self._stop.set()
         if self._ceiling is not None:
             self._ceiling.lift()
 
     async def until(self, at: float) -> None:
-        """Wait until a step is due, or until a stop: `at` seconds after the capture's start."""
+        """Wait until a step is due: `at` seconds after the capture's start. A stop ends the wait."""
         if self._speed is None:
             return
         delay = self._began + at / self._speed - asyncio.get_running_loop().time()
@@ -87,7 +87,10 @@ class Pace:
                     await self._stop.wait()
 
     async def admit(self, at: float) -> None:
-        """Return when the rate allows one more request, or on a stop, and record how late it is."""
+        """Wait until the rate allows one more request. Update the longest delay.
+
+        A stop ends the wait.
+        """
         if self._ceiling is not None:
             await self._ceiling.wait()
         if self._speed is not None:

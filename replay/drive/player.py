@@ -29,7 +29,7 @@ _MAX_RECONNECTS: Final = 3
 
 @dataclass(slots=True, eq=False)
 class _Copy:
-    """The state that the connections of one copy of the capture share."""
+    """The state of one copy of the capture, used by all its connections."""
 
     sessions: list[dict[str, SideSessions]]
     """Sessions by captured broker, for each side."""
@@ -62,11 +62,11 @@ class _LiveConnection:
 
 
 class Player:
-    """Plays connections at one side, or at two.
+    """Plays connections at one target, or at two.
 
     Args:
         connections: the connections to play.
-        sides: the targets; each gets the same requests, and the next request waits for all of them.
+        sides: the targets. Each gets the same requests. The next request waits for all of them.
         routes: the brokers that the connections go to.
         pace: when requests are sent.
         copies: how many times each connection is played at the same time.
@@ -119,7 +119,11 @@ class Player:
         self.seconds = perf_counter() - began
 
     def _start(self, copy: _Copy, lines: asyncio.TaskGroup) -> None:
-        """Start each connection once all connections have ended that had ended before it in the capture."""
+        """Start all connections that may start now.
+
+        A connection may start if every connection that had ended before it in the capture has ended here,
+        too.
+        """
         order = self._by_after
         while copy.started < len(order) and order[copy.started].after <= copy.first_open:
             copy.started += 1
@@ -178,7 +182,7 @@ class Player:
                     )
 
     async def _send(self, line: _LiveConnection, step: Step, *, reverse: bool) -> None:
-        """Send a step to every side, or to none. The first side changes with every step."""
+        """Send a step to every side, or to none. The order of the sides changes with every step."""
         each = zip(self._sides, line.places, line.sessions, strict=True)
         frames = [side.frame(step, place, sessions) for side, place, sessions in each]
         if any(frame is None for frame in frames):
@@ -205,7 +209,10 @@ class Player:
         return live
 
     def _silent(self, side: TargetSide, address: Address, sent_at: float) -> None:
-        """End the run if a broker that missed a response in time has not responded to anything since."""
+        """Stop the run if a broker is silent: it missed a deadline and has sent nothing since that request.
+
+        `sent_at` is the time of the request whose response is late.
+        """
         self.timed_out = True
         if side.heard.get(address, 0.0) <= sent_at:
             self._pace.stop()
@@ -221,7 +228,7 @@ class Player:
 def _receive(
     side: TargetSide, address: Address, step: Step, session: Session | None, frame: bytes, seconds: float
 ) -> None:
-    """Count a response and its errors, and update the session of its fetch."""
+    """Count a response and its errors. Update the session of its fetch."""
     side.heard[address] = perf_counter()
     side.tally.answered(step.api_key, len(frame), seconds)
     if step.api_key != ApiKey.FETCH:

@@ -23,7 +23,7 @@ FETCH: Final = "Fetch"
 
 
 class ApiFigures(TypedDict):
-    """One side's figures of one API, or of all. Bytes are whole frames, including the 4-byte length."""
+    """One side's figures of one API, or of all APIs. Bytes are whole frames, including the 4-byte length."""
 
     side: str
     """capture, target or against."""
@@ -59,7 +59,7 @@ class LeftOutRow(TypedDict):
 
 
 class SavingFigures(TypedDict):
-    """Fetch bytes between gateway and broker, and those of the same fetches sent directly."""
+    """Fetch bytes between gateway and broker, and the bytes of the same fetches sent without a gateway."""
 
     gateway_request_bytes: int
     gateway_response_bytes: int
@@ -190,7 +190,7 @@ _COLUMNS: Final = (
 
 
 def to_csv(report: DriveReport) -> str:
-    """Write the figures as a table with a row for each side and API; all runs have the same columns."""
+    """Return the figures as a CSV table, one row for each side and API. All runs have the same columns."""
     out = StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(_COLUMNS)
@@ -249,9 +249,9 @@ def _failures(report: DriveReport) -> list[Text]:
 
 
 def _sides(report: DriveReport) -> Table:
-    """Add a column for each side.
+    """Return the table with one column for each side.
 
-    The first row is all requests, then fetches, then other APIs with errors.
+    The first rows are of all requests, then of fetches, then of other APIs with errors.
     """
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_edge=False)
     sides = list(dict.fromkeys(row["side"] for row in report["figures"]))
@@ -279,7 +279,7 @@ def _sides(report: DriveReport) -> Table:
 
 
 def _add_errors(table: Table, entries: str, sides: Sequence[ApiFigures | None]) -> None:
-    """Add a row for each error code, of whole responses first, then of their entries."""
+    """Add a row for each error code: first the codes of whole responses, then the codes of their entries."""
     for what, all_ in (
         ("error", [row["errors"] if row else {} for row in sides]),
         (entries, [row["partition_errors"] if row else {} for row in sides]),

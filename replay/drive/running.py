@@ -1,4 +1,4 @@
-"""One run: look at the targets, translate the script for them, play it, and make the report."""
+"""One run: asks the targets what they have, translates the script for them, plays it, makes the report."""
 
 import asyncio
 import signal
@@ -42,7 +42,7 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlayOptions:
-    """The options of the command line that decide how to play. The names are the same."""
+    """The command-line options that decide how to play. Fields are named like the options."""
 
     target: Address | None
     against: Address | None = None
@@ -227,7 +227,7 @@ async def _report_progress(player: Player, progress: Progress) -> None:
 
 
 class _Played(TypedDict):
-    """The fields of the report that are known after playing."""
+    """The fields of the report that are only known after playing."""
 
     connections: int
     planned: int

@@ -1,7 +1,7 @@
 """SASL toward a target: PLAIN (RFC 4616) and SCRAM (RFC 5802, KIP-84), in SaslAuthenticate. Sans-IO.
 
 Exception
-  SaslError              the target's part of an exchange is wrong
+  SaslError              a message of the target is wrong
 """
 
 import hashlib
@@ -21,12 +21,12 @@ Exchange: TypeAlias = Generator[bytes, bytes, None]
 
 
 class SaslError(ValueError):
-    """The target's part of an exchange is wrong. The text contains no secret."""
+    """A message of the target is wrong. The text contains no secret."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SaslCredentials:
-    """A user's name and password, and the mechanism that proves them."""
+    """A user's name and password, and the SASL mechanism that uses them."""
 
     mechanism: str
     """One of `MECHANISMS`."""
@@ -37,13 +37,13 @@ class SaslCredentials:
     milliseconds."""
 
     def exchange(self, nonce: str) -> Exchange:
-        """Authenticate.
+        """Yield the client's messages. Each response of the target is sent into the generator.
 
         Args:
             nonce: for SCRAM. It must be printable, without a comma, and different each time.
 
         Raises:
-            SaslError: from the generator, if the target's part is wrong.
+            SaslError: from the generator, if a message of the target is wrong.
         """
         if self.mechanism in HASHES:
             yield from self._scram(HASHES[self.mechanism], nonce)

@@ -1,4 +1,4 @@
-"""The measured saving: compares a gateway's own counters with the bytes of the same requests without it."""
+"""The measured saving: compares a gateway's counters with the bytes of the same requests sent directly."""
 
 import asyncio
 import urllib.request
@@ -47,7 +47,7 @@ class GatewayCounters:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriveSaving:
-    """Fetch bytes between gateway and broker, and those of the same fetches without a gateway."""
+    """Fetch bytes between gateway and broker, and the bytes of the same fetches without a gateway."""
 
     gateway: GatewayCounters
     """The gateway's counters for the run."""
@@ -59,17 +59,17 @@ class DriveSaving:
 
     @property
     def gateway_bytes(self) -> int:
-        """Both directions, between gateway and broker."""
+        """Bytes between gateway and broker, both directions."""
         return self.gateway.broker_request + self.gateway.broker_response + self.gateway.broker_probes
 
     @property
     def direct_bytes(self) -> int:
-        """Both directions, without a gateway."""
+        """Bytes without a gateway, both directions."""
         return self.direct_request + self.direct_response
 
     @property
     def saved_bytes(self) -> int:
-        """Negative if the gateway cost more."""
+        """Bytes that the gateway saved. Negative if it cost more."""
         return self.direct_bytes - self.gateway_bytes
 
     @property
@@ -128,7 +128,9 @@ def _get(url: str) -> str:
 
 
 async def settled(admin: Address) -> GatewayCounters:
-    """Ask a gateway for its counters until they don't change. It closes sessions after its clients left.
+    """Ask a gateway for its counters until they no longer change.
+
+    After its clients have left, a gateway still closes its sessions.
 
     Raises:
         TargetError: as in `scrape`.

@@ -1,4 +1,4 @@
-"""Makes a script of captured exchanges: connections with steps, in order and with their times. Sans-IO."""
+"""Makes a script from captured exchanges: connections with steps, in order and with their times. Sans-IO."""
 
 from collections import Counter, deque
 from collections.abc import Iterable
@@ -60,7 +60,7 @@ _NANOSECONDS: Final = 1e9
 
 @dataclass(frozen=True, slots=True)
 class Original:
-    """A request's sizes, time and response in the capture."""
+    """A request in the capture: sizes, time and response."""
 
     request_bytes: int
     response_bytes: int
@@ -122,7 +122,7 @@ class LeftOut:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Script:
-    """All that is played."""
+    """Everything that is played."""
 
     connections: list[PlayedConnection]
     left_out: Counter[LeftOut]
@@ -140,12 +140,12 @@ class Script:
 
     @property
     def seconds(self) -> float:
-        """Their duration in the capture."""
+        """The time of the last step in the capture, in seconds after the first."""
         return max((connection.steps[-1].at for connection in self.connections), default=0.0)
 
 
 def captured(connections: Iterable[PlayedConnection]) -> DriveTotals:
-    """Count the steps as they were in the capture."""
+    """Count the steps with their sizes and responses in the capture."""
     tally = DriveTotals()
     for connection in connections:
         for step in connection.steps:
@@ -171,7 +171,7 @@ class _Draft:
 
 
 class ScriptMaker:
-    """Collects the exchanges of a capture, and makes a script of them.
+    """Collects the exchanges of a capture, and makes a script from them.
 
     Args:
         include: API keys to play in addition to `READS`.
@@ -220,8 +220,8 @@ class ScriptMaker:
         """Make the script.
 
         Args:
-            longest_wait: in seconds. Longer times without any request are shortened to this.
-            limit: the maximum of requests to play, from the first on.
+            longest_wait: in seconds. A longer time without any request is shortened to this.
+            limit: the maximum number of requests to play. Later requests are left out.
         """
         order = sorted(
             (
@@ -338,7 +338,10 @@ def _times(times: list[int], longest_wait: float | None) -> list[float]:
 
 
 def _with_in_flight(all_: list[_Draft]) -> list[Step]:
-    """Set how many requests were in flight before each step, not counting those without a response."""
+    """Set for each step how many requests were in flight before it.
+
+    Requests without a captured response are not counted.
+    """
     steps = []
     waiting: deque[int] = deque()
     for draft in all_:

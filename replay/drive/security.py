@@ -74,7 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def accesses(args: argparse.Namespace, environ: Mapping[str, str]) -> tuple[Access, Access]:
-    """Return how --target and --against are reached.
+    """Return the settings for connecting to --target, and those for --against.
 
     Raises:
         SecurityError: options or files can't be used.
@@ -109,7 +109,7 @@ def warning(args: argparse.Namespace) -> str:
 
 
 def _refuse(args: argparse.Namespace, prefix: str, protocols: str) -> None:
-    """Refuse options that have no effect, because the user would expect an effect."""
+    """Refuse options that would have no effect. The user expects one, for example encryption."""
     for name, value in vars(args).items():
         if name.startswith(prefix) and value:
             flag = "--" + name.replace("_", "-")
@@ -164,5 +164,5 @@ def _why(error: OSError, otherwise: str) -> str:
 
 
 def _no_passphrase() -> str:
-    """Refuse a passphrase. Without this callback OpenSSL would ask for it at the terminal."""
+    """Refuse to give a passphrase. Without this callback OpenSSL would ask for it at the terminal."""
     raise SecurityError("the key is encrypted; give one without a passphrase")

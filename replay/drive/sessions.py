@@ -1,8 +1,8 @@
 """The fetch sessions of the capture's clients at the target. Sans-IO.
 
 A client with its own sessions (KIP-227) sends the id that its broker gave. The target gives another id, and
-its epochs start again. If the target loses a session, it is created again with all its partitions, as such a
-client does.
+its epochs start again. If the target loses a session, a new one is created with all partitions of the lost
+one, as such a client does.
 """
 
 from collections.abc import Iterable
@@ -20,7 +20,7 @@ _LAST_EPOCH: Final = 0x7FFF_FFFF
 
 @dataclass(slots=True, eq=False)
 class Session:
-    """The target's session for one captured session id."""
+    """The target's session that replaces one captured session."""
 
     session_id: int = 0
     """The id that the target gave. 0 if it gave none, or lost the session."""
@@ -48,7 +48,7 @@ class Session:
 class SideSessions:
     """The sessions of all connections to one broker.
 
-    A client may continue a session on another connection.
+    They belong to no connection, because a client may continue a session on another connection.
     """
 
     def __init__(self) -> None:
@@ -60,8 +60,8 @@ class SideSessions:
         """Build the frame of a fetch.
 
         Returns:
-            The frame, and the session that it creates or continues. None if its session began before the
-            capture, because its partitions are unknown.
+            The frame, and the session that it creates or continues. None if the session began before the
+            capture: its partitions are unknown.
         """
         if step.session_epoch == FIRST:
             return self._first(step, fetch)
@@ -82,7 +82,11 @@ class SideSessions:
         return fetch.frame(session.session_id, epoch), session
 
     def _first(self, step: Step, fetch: MappedFetch) -> tuple[bytes, Session]:
-        """Create a session. This closes the earlier session of that id, or one that the client gives up."""
+        """Create a session.
+
+        The same request closes an earlier session: the one that the client gives up, or one with the same
+        captured id.
+        """
         before = self._by_captured.pop(step.session_id or step.given, None)
         session = Session()
         session.apply(fetch)

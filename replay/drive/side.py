@@ -38,9 +38,9 @@ class TargetSide:
         name: "target" or "against".
         target: its versions, brokers and topics.
         names: topic id -> name, from the capture.
-        asked: the offsets that the capture fetched from, by topic.
+        asked: the offsets that the capture's fetches requested, by topic.
         policy: the offsets that fetches read from.
-        overrides: values that replace those in fetches.
+        overrides: values that replace the captured ones in fetches.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class TargetSide:
         self._plain: dict[tuple[bytes, int | None], bytes] = {}
 
     def why_not(self, step: Step, place: Destination) -> str:
-        """Return why a step can't be played here. Return "" if it can, as far as is known before the run."""
+        """Return the reason why a step can't be played here; "" if none is known before the run."""
         if not self.target.speaks(step.api_key, step.version):
             return UNSPOKEN.format(step.version)
         if step.api_key == ApiKey.FETCH:
@@ -95,7 +95,7 @@ class TargetSide:
     def frame(
         self, step: Step, place: Destination, sessions: SideSessions
     ) -> tuple[bytes, Session | None] | None:
-        """Return the frame of a step and its session, or None if it can't be sent."""
+        """Return the frame of a step, and its session if it has one. Return None if it can't be sent."""
         if step.api_key != ApiKey.FETCH:
             return self._other(step), None
         plain = step.session_id == 0 and step.session_epoch < 0

@@ -77,7 +77,7 @@ class DriveTotals:
         counts.seconds.append(seconds)
 
     def fetched(self, response: FetchSummary | None) -> None:
-        """Count the fields of a fetch response. None if it could not be parsed."""
+        """Count the fields of a fetch response. `response` is None if it could not be parsed."""
         if response is None:
             self.failed(ApiKey.FETCH, None)
             return
@@ -88,7 +88,7 @@ class DriveTotals:
         self.failed(ApiKey.FETCH, Errors(whole, response.partition_errors))
 
     def failed(self, api_key: int, errors: Errors | None) -> None:
-        """Count the errors of a response. None if it could not be parsed."""
+        """Count the errors of a response. `errors` is None if the response could not be parsed."""
         counts = self.of(api_key)
         if errors is None:
             counts.unreadable += 1
@@ -106,7 +106,7 @@ class DriveTotals:
 
 
 def percentile(ordered: Sequence[float], percent: float) -> float:
-    """Return the smallest value that at least `percent` of the values do not exceed. Without values: 0.0.
+    """Return the smallest value with at least `percent` % of the values at or below it. Without values: 0.0.
 
     Args:
         ordered: ascending.

@@ -59,7 +59,7 @@ class Destination:
 
 @dataclass(slots=True, kw_only=True)
 class Target:
-    """The responses of one address."""
+    """What a target reports at one address: versions, brokers, topics, offsets."""
 
     address: Address
     access: Access = field(default_factory=Access)
@@ -80,7 +80,7 @@ class Target:
     def place(self, leader: int | None) -> Destination:
         """Return the destination for partitions that a broker leads.
 
-        A single broker has the target's own address.
+        If the target has a single broker, or the leader is not known, this is the target's own address.
         """
         if len(self.brokers) <= 1 or leader is None or leader not in self.brokers:
             return Destination(self.address, None)
@@ -101,12 +101,13 @@ async def look(
         address: the address of the target.
         names: the topics to ask for.
         offsets: whether to ask for the earliest and the latest offsets.
-        create: the topics that are created if they are missing, and how many partitions each gets.
-        access: how connections are opened.
+        create: the topics to create if they are missing, each with its number of partitions.
+        access: the settings for opening connections.
 
     Raises:
-        SilentError: it does not respond in time.
-        TargetError: it can't be reached, does not respond as a Kafka broker does, or can't create a topic.
+        SilentError: the target does not respond in time.
+        TargetError: the target can't be reached, does not respond as a Kafka broker does, or can't create a
+            topic.
     """
     access = access or Access()
     connection = await access.connect(address)
@@ -160,7 +161,7 @@ async def _describe(connection: TargetConnection, target: Target, names: list[st
 
 
 def metadata_request(version: int, names: list[str]) -> bytes:
-    """Write a Metadata request (v4 to v12) for these topics that creates none of them, without its header."""
+    """Return a Metadata request (v4 to v12), without its header, that creates no topic."""
     return body(
         METADATA_REQUEST,
         ApiKey.METADATA,
@@ -179,7 +180,7 @@ def read_metadata(response: bytes, version: int) -> tuple[dict[int, Address], in
         Brokers by node id, the controller's node id, and topics without an error by name.
 
     Raises:
-        ProtocolError: it does not parse.
+        ProtocolError: the response does not parse.
     """
     found = read(METADATA, ApiKey.METADATA, version, response, 0, whole=False)
     brokers = {
@@ -217,7 +218,7 @@ def _text(name: bytes | None) -> str:
 async def _create(target: Target, topics: Mapping[str, int]) -> None:
     """Create topics, and wait until each partition has a leader that responds with its offsets.
 
-    Metadata names a leader before the leader itself knows. Until then it responds with errors.
+    Metadata may name a leader that does not know yet that it leads. Such a broker responds with errors.
     """
     lowest, highest = target.versions.get(ApiKey.CREATE_TOPICS, (0, -1))
     version = min(highest, _CREATE_TOPICS_VERSIONS[1])
@@ -257,7 +258,7 @@ def _serves(target: Target, name: str, partitions: int) -> bool:
 
 
 def create_request(version: int, topics: Mapping[str, int]) -> bytes:
-    """Write a CreateTopics request (v2 to v4).
+    """Return a CreateTopics request (v2 to v4).
 
     From v4 on, the broker uses its default replication factor (KIP-464). Below v4, each partition gets one
     replica.
@@ -310,7 +311,7 @@ async def _find_offsets(connection: TargetConnection, target: Target) -> None:
 
 
 def offsets_request(partitions: Mapping[str, list[int]], timestamp: int) -> bytes:
-    """Write a ListOffsets request (v1)."""
+    """Return a ListOffsets request (v1)."""
     topics = [
         {
             "name": name.encode(),

@@ -1,6 +1,7 @@
 """Parses the values of `drive`'s options.
 
-Each function raises `argparse.ArgumentTypeError`. Its message has the text and the expected format.
+Each function raises `argparse.ArgumentTypeError` for a wrong value. The message has the value and the
+expected format.
 """
 
 import argparse
@@ -29,7 +30,7 @@ def address(text: str) -> Address:
 
 
 def admin(text: str) -> Address:
-    """Read HOST:PORT, or a port of this machine."""
+    """Read HOST:PORT, or a port number alone, which means a port of this machine."""
     try:
         return Address.parse(text, default_host="127.0.0.1")
     except ValueError as error:
@@ -48,12 +49,12 @@ def duration(text: str) -> float:
 
 
 def wait(text: str) -> int:
-    """Read a time from 0, in milliseconds."""
+    """Read a time in milliseconds, 0 or more."""
     return _int32(text, milliseconds)
 
 
 def size(text: str) -> int:
-    """Read a size from 0, in bytes."""
+    """Read a size in bytes, 0 or more."""
     return _int32(text, bytes_of)
 
 
@@ -84,7 +85,7 @@ def speed(text: str) -> float | None:
 
 
 def count(text: str) -> int:
-    """Read an integer from 1."""
+    """Read an integer, 1 or more."""
     return _whole(text, 1)
 
 
@@ -100,7 +101,7 @@ def _whole(text: str, lowest: int, highest: int = _INT32) -> int:
 
 
 def offsets(text: str) -> OffsetPolicy:
-    """Read the name of a policy."""
+    """Read the name of a policy for offsets."""
     try:
         return OffsetPolicy(text)
     except ValueError:

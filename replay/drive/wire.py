@@ -2,7 +2,7 @@
 
 Exceptions
   TargetError            a target can't be reached, or does not respond as a Kafka broker does
-    SilentError          it does not respond in time
+    SilentError          a target does not respond in time
 """
 
 import asyncio
@@ -58,11 +58,11 @@ class _Waiting:
 
 
 class TargetConnection(asyncio.Protocol):
-    """One connection; `Access.connect` makes it.
+    """One connection to a target. `Access.connect` opens it.
 
     Args:
-        address: of the peer.
-        timeout: how long to wait for a response, in seconds. A fetch gets its max_wait_ms in addition.
+        address: of the target.
+        timeout: how long to wait for a response, in seconds. For a fetch, its max_wait_ms is added.
     """
 
     def __init__(self, address: Address, timeout: float = TIMEOUT_SECONDS) -> None:
@@ -90,12 +90,12 @@ class TargetConnection(asyncio.Protocol):
 
     @property
     def outstanding(self) -> int:
-        """How many requests have no response yet."""
+        """The number of requests that have no response yet."""
         return len(self._waiting)
 
     @property
     def closed(self) -> bool:
-        """Whether nothing can be sent any more."""
+        """Whether the connection is closed."""
         return self._transport is None or self._transport.is_closing()
 
     def send(self, frame: bytes, on_response: OnResponse | None) -> None:
@@ -118,7 +118,7 @@ class TargetConnection(asyncio.Protocol):
 
         Raises:
             SilentError: a response did not come in time.
-            TargetError: it was closed.
+            TargetError: the connection was closed.
         """
         if len(self._waiting) > most and not self.error:
             self._most = most
@@ -159,12 +159,12 @@ class TargetConnection(asyncio.Protocol):
             raise TargetError(f"{self.address}: does not respond as Kafka does: {error}") from None
 
     def close(self) -> None:
-        """Close it. Outstanding requests get no response."""
+        """Close the connection. Outstanding requests get no response."""
         if self._transport is not None:
             self._transport.close()
 
     async def finish(self) -> None:
-        """Close it, and wait until it is closed. TLS sends a last message first."""
+        """Close the connection, and wait until it is closed. TLS sends a last message first."""
         self.close()
         with suppress(TimeoutError):
             async with asyncio.timeout(_GOODBYE_SECONDS):
@@ -201,7 +201,7 @@ class TargetConnection(asyncio.Protocol):
             self._enough.set_result(None)
 
     def _check_time(self) -> None:
-        """Close the connection if a response is late. Otherwise check again when the next one is due."""
+        """Close the connection if a response is late. Otherwise check again when the next response is due."""
         self._timer = None
         if not self._waiting or self._transport is None:
             return
@@ -217,7 +217,7 @@ class TargetConnection(asyncio.Protocol):
         self._fail(f"no response to {name_of(api_key)} v{version} in {self.timeout:g} s")
 
     def _response(self, frame: bytes) -> bool:
-        """Take a response; return False if it is not whole."""
+        """Take a response from the received bytes. Return False if it is incomplete."""
         if len(frame) < LENGTH_BYTES:
             self._received.need = LENGTH_BYTES
             return False
@@ -259,7 +259,7 @@ def _longest_wait(frame: bytes) -> float:
 
 
 def reason_of(error: Exception) -> str:
-    """Return in a few words why a connection failed."""
+    """Return the reason why a connection failed, in a few words."""
     if isinstance(error, gaierror):
         return f"unknown host: {error.strerror}"
     if isinstance(error, ssl.SSLCertVerificationError):

@@ -1,4 +1,4 @@
-"""Counts of the contents of captures: files, connections, and their requests. Sans-IO."""
+"""Counts of the contents of captures: files, connections, and the requests on them. Sans-IO."""
 
 import dataclasses
 import struct
@@ -80,12 +80,12 @@ class ConnectionCounts:
 
     @property
     def unpaired_responses(self) -> int:
-        """Responses without a captured request."""
+        """The number of responses whose request was not captured."""
         return self.keys[UNSEEN].responses if UNSEEN in self.keys else 0
 
     @property
     def sessions(self) -> str:
-        """Whether it uses fetch sessions: "yes", "no", or "" if it does not fetch."""
+        """Whether the client uses fetch sessions: "yes", "no", or "" if it does not fetch."""
         kinds = self.fetch.kinds
         if not kinds:
             return ""
@@ -104,7 +104,7 @@ class ConnectionCounts:
 
 
 class Inspection:
-    """All counts: of the events that `Connections` returns, and of files.
+    """All counts: those of files, and those of the exchanges and connections that `Connections` returns.
 
     Args:
         ports: the ports of --port.
@@ -147,7 +147,7 @@ class Inspection:
         return sorted(found, key=lambda counts: -counts.end.client_bytes - counts.end.broker_bytes)
 
     def others(self) -> dict[str, list[ConnectionEnd]]:
-        """Return the other connections, by the reason why they were not read."""
+        """Return the connections that were not read as Kafka, by the reason."""
         found: dict[str, list[ConnectionEnd]] = {}
         for counts in self.connections:
             if not counts.keys:
@@ -155,7 +155,7 @@ class Inspection:
         return found
 
     def verdict(self) -> str:
-        """Say in one line whether there is Kafka, and who fetches."""
+        """Return one line: whether the captures have Kafka, and which clients fetch."""
         kafka = self.kafka()
         if not kafka:
             return "No connection that speaks Kafka was found."
@@ -173,7 +173,7 @@ class Inspection:
         )
 
     def cut_fetches(self) -> int:
-        """Return how many of the fetches were captured only in part."""
+        """Return how many fetches were captured only in part."""
         return sum(counts.fetch.unread for counts in self.connections)
 
     def next_step(self) -> str:
@@ -196,12 +196,12 @@ class Inspection:
         )
 
     def encrypted(self) -> str:
-        """Say how many TLS connections were decrypted, and why others were not; "" without a key log."""
+        """Return how many TLS connections were decrypted, and why others were not; "" without a key log."""
         others = {reason: len(ends) for reason, ends in self.others().items() if reason in reasons.ALL}
         return encrypted(sum(counts.end.tls_bytes > 0 for counts in self.connections), others)
 
     def problems(self) -> Iterator[tuple[str, str]]:
-        """Yield the problems: file, and the part that could not be read."""
+        """Yield each part that could not be read: the name of its file, and the problem."""
         for name, counts in self.files.items():
             for problem in counts.problems:
                 yield name, problem
@@ -267,7 +267,7 @@ def _listed(exchange: Exchange) -> tuple[int, str] | None:
 
 
 def _count(frame: bytes, at: int, layout: FetchLayout) -> int:
-    """Count the partitions of a request with topic ids and without tags. Return -1 for any other request."""
+    """Count the partitions in a fetch that has topic ids and no tags. Return -1 for any other fetch."""
     if not layout.topic_ids:
         return -1
     topics, at = read_compact_count(frame, at)

@@ -135,7 +135,7 @@ def _connections(kafka: list[ConnectionCounts]) -> Table:
 
 
 def _connection_lines(kafka: list[ConnectionCounts]) -> Text:
-    """Return the contents of `_connections` as lines that wrap only between words."""
+    """Return the rows of `_connections` as plain lines, which are wrapped only between words."""
     text = Text("Connections that speak Kafka\n", style="")
     for counts in kafka[:_SHOWN]:
         end = counts.end
@@ -158,7 +158,7 @@ def _fetch_versions(counts: ConnectionCounts) -> str:
 
 
 def _span(counts: ConnectionCounts) -> str:
-    """Return the range of the number of partitions in fetches; "" without a fetch."""
+    """Return the lowest and the highest number of partitions in fetches; "" if there is no fetch."""
     fetch = counts.fetch
     span = f"{fetch.least}" if fetch.least == fetch.most else f"{fetch.least}-{fetch.most}"
     return span if fetch.kinds else ""
@@ -206,7 +206,10 @@ def _lines(inspection: Inspection) -> list[str]:
 
 
 def _ports(ends: list[ConnectionEnd]) -> str:
-    """Return --port options for connections that did not look like Kafka: the ports with the most bytes."""
+    """Return --port options for the connections that were not recognised as Kafka.
+
+    They have the ports with the most bytes.
+    """
     ports: Counter[str] = Counter()
     for end in ends:
         ports[end.broker.rpartition(":")[2]] += end.client_bytes + end.broker_bytes

@@ -202,7 +202,7 @@ def error_name(code: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Errors:
-    """The error codes of a response, without 0 (no error)."""
+    """The error codes of a response. Code 0 (no error) is left out."""
 
     whole: tuple[int, ...] = ()
     """Errors of the whole response."""
@@ -213,7 +213,7 @@ class Errors:
 def read_errors(api_key: int, version: int, pieces: Iterable[Buffer]) -> Errors | None:
     """Read the error codes of a response. Return None if it can't be parsed.
 
-    For a response without a schema, the result is empty.
+    If replay has no schema for the response, the result is empty.
 
     Args:
         api_key: the key of its request.

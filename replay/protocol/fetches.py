@@ -1,4 +1,4 @@
-"""Reads the fields of a fetch response that are counted. Sans-IO."""
+"""Reads the fields of a fetch response that replay counts. Sans-IO."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from proxy.protocol.primitives import Buffer, ProtocolError
 
 @dataclass(frozen=True, slots=True)
 class FetchSummary:
-    """The fields of a fetch response that are counted."""
+    """The fields of a fetch response that replay counts."""
 
     error_code: int
     session_id: int

@@ -78,7 +78,9 @@ def named_partitions(api_key: int, version: int, frame: bytes, body: int) -> Ite
 
 
 def count_partitions(api_key: int, version: int, frame: bytes, body: int) -> int | None:
-    """Return how many partitions a request names. Return None if its API names none, or it can't be read.
+    """Return how many partitions a request names.
+
+    Return None if requests of this API name none, or if the request can't be read.
 
     Args:
         api_key: its key.
@@ -98,7 +100,7 @@ def count_partitions(api_key: int, version: int, frame: bytes, body: int) -> int
 def metadata_partitions(version: int, frame: bytes) -> Iterator[tuple[str, int]]:
     """Yield the topic and the number of each partition in a Metadata response.
 
-    Yield none if it does not parse.
+    If the response does not parse, nothing is yielded.
     """
     key = ApiKey.METADATA
     try:
@@ -112,7 +114,7 @@ def metadata_partitions(version: int, frame: bytes) -> Iterator[tuple[str, int]]
 
 
 def own_ids(api_key: int, version: int, frame: bytes, body: int, suffix: bytes) -> bytes:
-    """Return a request with a suffix at each group and transactional id.
+    """Return a request with a suffix added to each group id and transactional id.
 
     Args:
         api_key: its key.
@@ -129,7 +131,7 @@ def own_ids(api_key: int, version: int, frame: bytes, body: int, suffix: bytes) 
 
 
 def _own(struct: Struct, suffix: bytes) -> Iterator[Edit]:
-    """Yield the replacements that add a suffix to the ids in a struct. Empty ids stay."""
+    """Yield the replacements that add a suffix to the ids in a struct. Empty ids are not changed."""
     for name in ("group", "transaction"):
         value = struct.get(name)
         if isinstance(value, list):
@@ -139,7 +141,7 @@ def _own(struct: Struct, suffix: bytes) -> Iterator[Edit]:
 
 
 def own_client(frame: bytes, suffix: bytes) -> bytes:
-    """Return a request with a suffix at its client id. Without a client id, it is unchanged."""
+    """Return a request with a suffix added to its client id. Without a client id, it is unchanged."""
     at = REQUEST_START_BYTES
     size = int.from_bytes(frame[at : at + 2], signed=True)
     if size < 0:

@@ -1,7 +1,7 @@
 """Simulates a broker's incremental responses from the full responses in a capture. Sans-IO.
 
-In a session a broker leaves out partitions that have not changed since it last sent them. It keeps its own
-order of partitions. After it sent records of a partition, it moves that partition to the end
+In a session a broker leaves out partitions that have not changed since it last sent them. It orders
+partitions itself: after it has sent records of a partition, it moves this partition to the end
 (FetchSession.java: IncrementalFetchContext, CachedPartition).
 """
 
@@ -47,7 +47,10 @@ _HIGH: Final = Struct("<q")
 
 @cache
 def _bounds(size: int) -> np.dtype[np.void]:
-    """Return a view of entries of this size (v5 and later): partition, high watermark, log start offset."""
+    """Return the numpy type of response entries of this size (v5 and later).
+
+    Its fields are partition, high watermark and log start offset.
+    """
     names, formats, offsets = ["partition", "high", "start"], [">u4", "<i8", "<i8"], [0, 6, 22]
     return np.dtype({"names": names, "formats": formats, "offsets": offsets, "itemsize": size})
 
@@ -77,8 +80,8 @@ class CapturedBroker:
     """A simulated broker with the session of one connection.
 
     Args:
-        moves_all: brokers up to 2.8 move every partition that they send to the end (KAFKA-12330). Later ones
-            move only those with records.
+        moves_all: whether every partition sent moves to the end, as in brokers up to 2.8 (KAFKA-12330). In
+            later brokers only partitions sent with records move.
     """
 
     def __init__(self, *, moves_all: bool = False) -> None:
@@ -96,7 +99,7 @@ class CapturedBroker:
         """Create a session from a full fetch (epoch 0) and its response, of v7 or later.
 
         Returns:
-            False if the broker created none, because the response is an error or was emptied by a throttle.
+            False if the broker created no session: the response is an error, or a throttle emptied it.
         """
         walk = response.walk
         if walk.error_code or (not walk.partitions and walk.throttle_time_ms):
@@ -124,7 +127,10 @@ class CapturedBroker:
         return self.add(table.locate(listing)) if listing is not None and sent.partitions else 0, forgotten
 
     def _only_alters(self, table: PartitionTable, sent: FetchRequest) -> bool:
-        """Return whether a fetch lists only a few partitions, and all of them are in the session."""
+        """Return whether a fetch adds no partition to the session.
+
+        Fetches with many partitions are not checked: for them the answer is False.
+        """
         topics, size = sent.topics, sent.layout.request_entry
         if topics.partitions > _FEW or len(topics.keys) != len(topics.blocks):
             return not topics.partitions
@@ -185,7 +191,7 @@ class CapturedBroker:
         return pieces, elements
 
     def _arranged(self, order: Rows) -> None:
-        """Reorder the columns as the table reordered its rows."""
+        """Reorder the columns in the way in which the table reordered its rows."""
         for column in (self._high, self._start, self._rank, self._named):
             column[: len(order)] = column[order]
 
@@ -201,7 +207,7 @@ class CapturedBroker:
     def _included(self, response: CapturedResponse) -> Iterator[tuple[int, IncludedEntry]]:
         """Yield the entries of a full response that a session would send, each with its rank.
 
-        Remember them.
+        Their offsets are stored, for the comparison with the next response.
         """
         for key, entries, rows, changed in self._note_empties(response):
             for at in changed.tolist():
@@ -210,7 +216,10 @@ class CapturedBroker:
         yield from self._others(response)
 
     def _note_empties(self, response: CapturedResponse) -> list[tuple[bytes, Entries, Rows, Rows]]:
-        """Remember the empty entries. Return for each topic its key, entries, rows, and which changed."""
+        """Store the offsets of empty entries.
+
+        Return for each topic its key, its entries, their rows, and the positions of the changed entries.
+        """
         table, layout = self._session_table(), response.layout
         found = []
         for key, entries in response.empty_entries:
@@ -242,7 +251,10 @@ class CapturedBroker:
     def _as_in_session(
         self, response: CapturedResponse, entry: PartitionResponse, row: int
     ) -> tuple[list[memoryview], int]:
-        """Return an entry and its error in the form of a session. A topic id that was known stays known."""
+        """Return an entry and its error in the form of a session.
+
+        If a topic id was known in the session, the error UNKNOWN_TOPIC_ID becomes UNKNOWN_TOPIC_OR_PARTITION.
+        """
         start, code = entry.start, entry.error_code
         if code != ErrorCode.UNKNOWN_TOPIC_ID:
             self._named[row] = True

@@ -19,7 +19,8 @@ class CapturedResponse:
     """A captured fetch response, parsed to its end.
 
     Args:
-        pieces: the whole frame. Contents of records may be cut (see `is_cut`): they keep their length.
+        pieces: the whole frame. Contents of records may be cut (see `is_cut`), and then still have their
+            length.
         version: of the request.
         isolation_level: of the request.
 
@@ -48,7 +49,7 @@ class CapturedResponse:
 
     @cached_property
     def as_v7(self) -> "CapturedResponse":
-        """The response in the format of v7, if it is older."""
+        """The response. If it is older than v7, it is converted to v7."""
         if self.layout.version >= SESSION_VERSION:
             return self
         return CapturedResponse([_raised(self)], SESSION_VERSION, self.isolation_level)
@@ -98,7 +99,7 @@ class CapturedResponse:
 
 
 def joined(pieces: Sequence[Buffer]) -> list[Buffer]:
-    """Join the pieces of a frame between cut contents. Cut contents stay as they are."""
+    """Join the pieces of a frame that lie between cut contents. Cut contents are not joined."""
     if len(pieces) == 1 and isinstance(pieces[0], bytes):
         return list(pieces)
     whole: list[Buffer] = []

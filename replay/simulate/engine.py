@@ -1,4 +1,4 @@
-"""Runs the exchanges of a connection through sessions, to compute their cost. Sans-IO."""
+"""Runs the exchanges of a connection through simulated sessions, to compute their cost. Sans-IO."""
 
 from contextlib import suppress
 from dataclasses import dataclass
@@ -26,9 +26,9 @@ class Ending:
 
 
 class Engine:
-    """Turns the exchanges of one connection into outcomes. They are added in the order of their requests.
+    """Turns the exchanges of one connection, added in the order of their requests, into outcomes.
 
-    The other policy gets the same parsed fetches, so that both can be compared.
+    Both policies get the same parsed fetches, so that they can be compared.
     """
 
     def __init__(self, policy: Policy) -> None:
@@ -45,7 +45,7 @@ class Engine:
         """Of the last fetch."""
 
     def add(self, exchange: Exchange) -> list[Outcome]:
-        """Add an exchange. Return the outcomes of all fetches that are final now."""
+        """Add an exchange. Return the outcomes of all fetches that became final with it."""
         if exchange.api_key == ApiKey.API_VERSIONS:
             with suppress(ProtocolError):
                 self._of_other += self._other.versions(exchange)
@@ -70,9 +70,10 @@ class Engine:
         return settled + self._take(fetch)
 
     def drain_other(self) -> list[Outcome]:
-        """Return the other policy's final outcomes, and forget them.
+        """Return the final outcomes of the other policy, and forget them.
 
-        Their topics have no figures. A fetch that repeats the previous one has the same outcome object.
+        The topics of these outcomes have no figures. Fetches that repeat the previous one share its outcome
+        object.
         """
         outcomes, self._of_other = self._of_other, []
         return outcomes
@@ -101,7 +102,7 @@ class Engine:
         return self._policy.add(fetch)
 
     def _repeat_in_other(self, exchange: Exchange) -> None:
-        """Add a fetch that repeats the last one to the other policy."""
+        """Add a fetch to the other policy. It repeats the last fetch of the first policy."""
         if self._unchanged is not None:
             self._of_other.append(self._unchanged)
             return
@@ -113,14 +114,17 @@ class Engine:
             self._unchanged = outcome if _changes_nothing(outcome) else None
 
     def _left_out(self, fetch: CapturedFetch) -> Outcome:
-        """Count a fetch as captured. Without its response, the next state of the session is unknown."""
+        """Count a fetch without a captured response at its captured cost.
+
+        Its response would be needed to know the next state of the session.
+        """
         share_captured(fetch)
         fetch.outcome.reason = UNPAIRED
         return fetch.outcome
 
 
 def _changes_nothing(outcome: Outcome) -> bool:
-    """Return whether a fetch went through a session, and neither it nor its response had anything new."""
+    """Return whether a fetch was incremental, and neither its request nor its response had any partition."""
     alone = outcome.incremental == 1 and not (outcome.full or outcome.sessionless or outcome.closes)
     news = outcome.session_partitions_requested or outcome.forgotten or outcome.session_partitions_answered
     return alone and not news

@@ -43,7 +43,7 @@ CUT: Final = "bytes missing"
 
 @dataclass(slots=True)
 class TopicShare:
-    """A topic's part of a fetch: its entries, and the element that contains them."""
+    """A topic's part of a fetch: its entries, and the topic element that contains them."""
 
     partitions_requested: int = 0
     partitions_answered: int = 0
@@ -139,7 +139,7 @@ class Outcome:
         self.session_partitions_requested += partitions
 
     def repeated_by(self, exchange: Exchange) -> "Outcome":
-        """Return the same outcome for another exchange. Both have the same `TopicShare` objects."""
+        """Return a copy of this outcome for another exchange. Both use the same `TopicShare` objects."""
         return Outcome(exchange, *_values_of(self))
 
 
@@ -161,18 +161,18 @@ class CapturedFetch:
 
     @property
     def listed(self) -> bool:
-        """Whether it is a consumer's full fetch that the gateway supports."""
+        """Whether the fetch is a consumer's full fetch that the gateway supports."""
         return (
             self.request.session_id <= 0 >= self.request.session_epoch and not self.request.unsupported_reason
         )
 
     def repeated_by(self, exchange: Exchange) -> "CapturedFetch":
-        """Return a fetch that will have the same outcome. Both have the same `TopicShare` objects."""
+        """Return a fetch that has the same outcome as this one. Both use the same `TopicShare` objects."""
         outcome = self.outcome.repeated_by(exchange)
         return CapturedFetch(outcome, self.request, self.elements, self.response, repeats=True)
 
     def stop_repeating(self) -> None:
-        """Copy everything that it shares with the repeated fetch."""
+        """Copy all objects that this fetch shares with the fetch that it repeats."""
         outcome, request = self.outcome, self.request
         outcome.topics = {key: copy(share) for key, share in outcome.topics.items()}
         self.response = outcome.response = CapturedResponse(
@@ -182,7 +182,7 @@ class CapturedFetch:
 
     @property
     def listing(self) -> Listing:
-        """Its partitions. If it is older than v7, in the format of v7."""
+        """The partitions of the fetch. If the fetch is older than v7, they are in the format of v7."""
         listing = self.request.listing
         if listing is None:
             raise RuntimeError("only a consumer's plain fetch has a listing")
@@ -192,15 +192,15 @@ class CapturedFetch:
 def read_fetch(
     outcome: Outcome, template: FetchTemplate | None
 ) -> tuple[CapturedFetch | None, FetchTemplate | None]:
-    """Parse a fetch and its response, and note their figures in its outcome.
+    """Parse a fetch and its response, and store their figures in its outcome.
 
     Args:
         outcome: the outcome of the fetch.
         template: of the connection's last fetch.
 
     Returns:
-        The parsed fetch, and the template for the next one. The fetch is None if it can't be used; the
-        outcome then has the reason.
+        The parsed fetch, and the template for the next fetch. If the fetch can't be used, None takes its
+        place, and the outcome has the reason.
     """
     exchange = outcome.exchange
     version = exchange.api_version
@@ -310,12 +310,12 @@ def _request_topics(request: FetchRequest) -> Iterator[ListedTopic]:
 
 @cache
 def head_size(layout: FetchLayout) -> int:
-    """Return the number of bytes before the only topic element of a response."""
+    """Return the size of a response up to its topic element, if it has only one."""
     return len(response_head(layout, bytes(4), 0)) + 4 + len(layout.count(1))
 
 
 def _response_topics(response: CapturedResponse) -> Iterator[tuple[bytes, int, int, int]]:
-    """Yield each topic of a response: key, partitions, bytes, and bytes of records among them."""
+    """Yield for each topic of a response: key, partitions, bytes, and bytes of its records."""
     layout, walk = response.layout, response.walk
     end = 1 if layout.flexible else 0
     if len(walk.elements) == 1:

@@ -69,7 +69,7 @@ class _SimulatedRequest:
 class _Template:
     """A template: a fetch that changed nothing, and its response without anything new.
 
-    The next fetches probably match it.
+    The next fetches are often equal to it, except for correlation id and rotation (see `Turned`).
     """
 
     fetch: CapturedFetch
@@ -89,12 +89,12 @@ class _Template:
         return RESPONSE_CORRELATION_ID.stop + len(self.answer)
 
     def answered(self, exchange: Exchange) -> bytes:
-        """Return the broker's response to a fetch that matches."""
+        """Return the broker's response to a fetch that matches the template."""
         return (4 + len(self.answer)).to_bytes(4) + exchange.request[REQUEST_CORRELATION_ID] + self.answer
 
 
 class GatewayPolicy:
-    """Runs the gateway's own core, with the clock of the capture."""
+    """Runs the gateway's own core. Its clock shows the times of the capture."""
 
     def __init__(self) -> None:
         self.number = -1
@@ -112,7 +112,7 @@ class GatewayPolicy:
         """A matching fetch, until it is known whether anything happens before its response."""
 
     def versions(self, exchange: Exchange) -> list[Outcome]:
-        """Show the core the client's ApiVersions exchange. From it the core learns the broker's versions."""
+        """Pass the client's ApiVersions exchange to the core, which learns the broker's versions."""
         if not (exchange.request and exchange.response):
             return []
         settled = self.settle(exchange.request_time)
@@ -126,9 +126,9 @@ class GatewayPolicy:
         return settled
 
     def repeats(self, exchange: Exchange) -> bool:
-        """Add the next fetch if it and its response match the template. Return whether they match.
+        """Add the next fetch if the fetch and its response match the template. Return whether they match.
 
-        The core's fast path handles it, as in a live gateway. Its cost is the cost of the template. All
+        The core's fast path handles this fetch, as in a live gateway. It costs as much as the template. All
         earlier fetches must be final.
         """
         template = self._template
@@ -161,7 +161,7 @@ class GatewayPolicy:
         return True
 
     def _settle_waiting(self, exchange: Exchange, until: int | None) -> list[Outcome]:
-        """Pass the waiting fetch to the core, with its response if nothing happens before that."""
+        """Send the waiting fetch through the core, with its response unless that came after `until`."""
         template, self._waiting = self._template, None
         if template is None or template.plan is None:
             raise RuntimeError("a fetch waits without a template that it matches")
@@ -173,7 +173,7 @@ class GatewayPolicy:
         return []
 
     def add(self, fetch: CapturedFetch) -> list[Outcome]:
-        """Add the next fetch. Without a response, it is sent and stays open."""
+        """Add the next fetch. If its response was not captured, it is sent to the broker and stays open."""
         exchange, outcome = fetch.outcome.exchange, fetch.outcome
         settled = self.settle(exchange.request_time)
         self.number = exchange.number
@@ -195,8 +195,8 @@ class GatewayPolicy:
     def end(self, end: ConnectionEnd) -> tuple[list[Outcome], Outcome | None]:
         """Settle all open fetches.
 
-        If the capture shows when the client left, the core is told, because it then handles later responses
-        differently.
+        If the capture shows when the client left, the core's session is closed at that time. The core treats
+        responses differently after it.
         """
         settled = []
         closing = Outcome(_no_exchange(end))
@@ -253,8 +253,8 @@ class GatewayPolicy:
     def settle(self, until: int | None) -> list[Outcome]:
         """Deliver all responses that came before a time, in ns. With None, deliver all.
 
-        The broker answers requests in the order in which they were sent. A fetch that is sent again comes
-        after the ones that were sent meanwhile.
+        The broker answers requests in the order in which they were sent. If a fetch is sent again, its answer
+        comes after those of requests sent in between.
         """
         settled = self._settle_waiting(self._waiting, until) if self._waiting is not None else []
         self._connection.drain_events()  # nothing here uses them
@@ -270,11 +270,14 @@ class GatewayPolicy:
         return settled
 
     def _is_in_flight(self, outcome: Outcome) -> bool:
-        """Whether the broker still has to answer a fetch."""
+        """Return whether the broker still has to answer a fetch."""
         return any(sent.outcome is outcome and not sent.own for sent in self._in_flight)
 
     def _answer(self, fetch: CapturedFetch, response: CapturedResponse) -> None:
-        """Answer the oldest request, which belongs to this fetch. The core may then send it once more."""
+        """Answer the oldest request, which belongs to this fetch.
+
+        The core may then send the fetch once more.
+        """
         exchange, outcome, connection = fetch.outcome.exchange, fetch.outcome, self._connection
         time = exchange.response_time / _SECOND
         buffered, sent = connection.buffered, self._in_flight.popleft().request
@@ -381,14 +384,14 @@ class AlwaysPolicy:
         return False
 
     def versions(self, exchange: Exchange) -> list[Outcome]:
-        """Learn from ApiVersions the order in which the broker keeps a session's partitions."""
+        """Learn the broker's order of partitions in a session, from its ApiVersions response."""
         if exchange.request and exchange.response:
             _, features = clamped(b"".join(exchange.response), exchange.api_version)
             self._broker.moves_all = features is not None and not features.moves_records_only
         return []
 
     def add(self, fetch: CapturedFetch) -> list[Outcome]:
-        """Add the next fetch. Without a response, it counts as captured."""
+        """Add the next fetch. If its response was not captured, it counts at its captured cost."""
         outcome, response = fetch.outcome, fetch.response
         self.number = outcome.exchange.number
         if response is None:
@@ -447,7 +450,7 @@ class AlwaysPolicy:
 
 
 def _whole(fetch: CapturedFetch, session: tuple[int, int]) -> FetchRequest:
-    """Return the full fetch that would be sent. A fetch of v4 to v6 becomes v7."""
+    """Return the full fetch that would be sent to the broker. A fetch of v4 to v6 becomes v7."""
     request, listing = fetch.request, fetch.listing
     if listing.layout is request.layout:
         return request
@@ -458,7 +461,7 @@ def _whole(fetch: CapturedFetch, session: tuple[int, int]) -> FetchRequest:
 def _modern(correlation_id: bytes) -> bytes:
     """Return the ApiVersions response of a modern broker.
 
-    It is for captures that began after the client's own request.
+    It is used if the capture began after the client's own ApiVersions request.
     """
     ranges = b"".join(key.to_bytes(2) + least.to_bytes(2) + most.to_bytes(2) for key, least, most in _MODERN)
     body = correlation_id + bytes(2) + encode_count(len(_MODERN)) + ranges
@@ -469,14 +472,14 @@ _MODERN: Final = ((ApiKey.FETCH, 4, 17), (ApiKey.OFFSET_FETCH, 1, 9), (ApiKey.FI
 
 
 def _closed(layout: FetchLayout, correlation_id: bytes) -> bytes:
-    """Return the response to a session's close."""
+    """Return the broker's response to the close of a session."""
     tags = b"\x00" if layout.flexible else b""
     content = response_head(layout, correlation_id, 0) + layout.count(0) + tags
     return len(content).to_bytes(4) + content
 
 
 def _no_exchange(end: ConnectionEnd) -> Exchange:
-    """Return an exchange for the close that the gateway sends when the client has left."""
+    """Return an empty exchange, for the close that the gateway sends after the client has left."""
     return Exchange(
         connection=end.connection,
         client=end.client,

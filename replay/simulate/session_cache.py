@@ -1,9 +1,9 @@
 """Simulates a broker's cache of fetch sessions, for the sessions of a capture. Sans-IO.
 
 It follows Kafka's ``FetchSessionCache`` (FetchSession.scala). A broker has 1,000 slots by default, since 3.8
-in eight shards. When the cache is full, a new session evicts a session that was not used for two minutes, or
-a smaller session that is older than two minutes. If no session can be evicted, the new one is refused. An
-unused session stays in the cache while there are free slots.
+in eight shards. When the cache is full, a new session may evict an old one. It evicts a session that was not
+used for two minutes, or else a smaller session that is older than two minutes. If no session can be evicted,
+the new one is refused. While there are free slots, unused sessions stay in the cache.
 """
 
 from collections.abc import Iterable
@@ -54,14 +54,14 @@ class CachedSession:
     """It was more than two minutes old at the last use, so a larger session may evict it."""
 
     def touch(self, now: int, size: int) -> None:
-        """Note a use. `now` is in ms."""
+        """Record a use at `now`, in ms."""
         self.last_used = now
         self.cached_size = size
         self.lasting = now - self.made > EVICTION_MS
 
     @property
     def rank(self) -> tuple[bool, int, int]:
-        """The order of eviction. Only a session of higher rank can evict it."""
+        """The rank for eviction. Only a session of higher rank can evict this one."""
         return self.privileged, self.cached_size, self.id
 
 
@@ -78,8 +78,8 @@ class BrokerSessionCache:
 
     Args:
         slots: of the whole broker.
-        shards: 8 since Kafka 3.8, before that 1. All have the same number of slots. The remainder is not
-            used.
+        shards: 8 since Kafka 3.8, 1 before. All shards have the same number of slots. Slots that can't be
+            divided evenly are not used.
     """
 
     def __init__(self, slots: int = SLOTS, shards: int = SHARDS) -> None:
@@ -214,7 +214,7 @@ class _Needed:
         """For each period: its start, the maximum of sessions in it, and the sessions at its end."""
 
     def note(self, time: int, needed: int) -> None:
-        """Note that there are `needed` sessions from `time` on."""
+        """Record that `needed` sessions are needed from `time` on."""
         begin = time // self._width * self._width
         before, most, last = self._periods[-1] if self._periods else (begin, 0, 0)
         if before == begin and self._periods:
@@ -241,11 +241,11 @@ class _Needed:
 
 
 class SessionLog:
-    """The events of one connection's sessions, without uses that hardly matter to a cache.
+    """The events of one connection's sessions. Uses that hardly matter to a cache are left out.
 
-    It keeps the first and last use of a session, uses that change its size, the uses before and after a pause
-    of `TOUCH_NS`, and one use in each `TOUCH_NS`. So if a session is evicted while in use, its next request
-    may be up to `TOUCH_NS` later than in reality.
+    These uses of a session are kept: the first and the last, those that change its size, those before and
+    after a pause of `TOUCH_NS`, and one in each `TOUCH_NS`. So if a session is evicted while in use, its next
+    request may come up to `TOUCH_NS` later than in reality.
     """
 
     def __init__(self) -> None:
@@ -254,11 +254,11 @@ class SessionLog:
         self._skipped: dict[str, CacheEvent] = {}
 
     def make(self, time: int, name: str, size: int) -> None:
-        """Note that a session was requested."""
+        """Record that a session was requested."""
         self._keep(CacheEvent(time, "make", name, size))
 
     def touch(self, time: int, name: str, size: int) -> None:
-        """Note that a session was used."""
+        """Record that a session was used."""
         event = CacheEvent(time, "touch", name, size)
         before = self._skipped.get(name)
         if before is not None and time - before.time >= TOUCH_NS:
@@ -270,7 +270,7 @@ class SessionLog:
             self._skipped[name] = event
 
     def close(self, time: int, name: str) -> None:
-        """Note that a session was closed."""
+        """Record that a session was closed."""
         self._flush(name)
         self._keep(CacheEvent(time, "close", name, 0))
 

@@ -16,7 +16,7 @@ class Turned:
 
     Args:
         frame: the frame.
-        begin: offset from which frames are compared: the end of the correlation id.
+        begin: the offset after the correlation id. Frames are compared from there on.
         start: offset of the first entry.
         end: offset of the end of the last entry.
         item: bytes of each entry. An entry begins with its partition, and no partition is listed twice.
@@ -48,9 +48,9 @@ class Turned:
         return True
 
     def _place(self, frame: bytes) -> int:
-        """Return the place of a frame's first entry in the circle, or -1 if the entry is not in it.
+        """Return the position of a frame's first entry in the template's circle of entries, or -1.
 
-        Usually it is the first entry of the last frame, or the one after it.
+        Usually this entry was the first or the second one of the last frame.
         """
         circle, start, item, last = self._circle, self._start, self._item, self._at
         for at in (last, (last + item) % self._listed):
@@ -72,7 +72,10 @@ def turned_request(request: FetchRequest) -> Turned | None:
 
 
 def turned_response(response: CapturedResponse) -> Turned | None:
-    """Return a template of a response. Return None if it has more than the empty entries of one topic."""
+    """Return a template of a response.
+
+    Return None if the response has anything but empty entries of one topic.
+    """
     walk, item = response.walk, response.layout.response_entry
     if len(walk.elements) != 1 or len(walk.runs) != 1 or walk.entries or response.cut:
         return None

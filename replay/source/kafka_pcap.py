@@ -4,14 +4,17 @@
     spark.dataSource.register(KafkaPcap)
     spark.read.format("kafka-pcap").load("/var/tmp/captures").createOrReplaceTempView("exchanges")
 
-A connection's packets may be in any of the files (of a ring, of two taps), and a data source can't shuffle.
-So each task reads all files, and keeps the packets of its own part of the connections, by a hash of their
-ends. Finding a packet's connection takes 0.8 s of CPU per GB. Reading its contents takes 5 to 9 s. Files
-without common connections could be read separately, but finding them would need one process that reads all
-files first. The files of a ring share nearly all connections.
+The packets of one connection may be in several files (of a ring, of two taps), and a data source can't
+shuffle. So each task reads all files. It keeps only the packets of its own part of the connections, chosen by
+a hash of their ends.
 
-`measure` does not use this data source. On a cluster it has a task for each 16 MB, and 64 tasks for a GB
-would spend 51 s of CPU on packets of others. Instead it shuffles segments without records.
+Finding a packet's connection takes 0.8 s of CPU per GB. Reading its contents takes 5 to 9 s per GB. Files
+without common connections could be read separately. But one process would have to read all files first to
+find such files, and the files of a ring share nearly all connections.
+
+`measure` does not use this data source. On a cluster, `measure` has a task for each 16 MB. With this data
+source, the 64 tasks for a GB would spend 51 s of CPU on packets of other tasks. Instead `measure` shuffles
+segments without records.
 """
 
 import json
@@ -52,8 +55,8 @@ class KafkaPcap(DataSource):
     The path is a file, a directory, a pattern or a URI, as for `fetchgate replay measure`; `load` takes a
     list as well. Options:
 
-    - ``partitions``: how many tasks read. All of them read all files. Default: the cores of the driver's
-      machine, fewer for small captures.
+    - ``partitions``: the number of tasks. Each task reads all files. Default: the number of cores of the
+      driver's machine, fewer for small captures.
     - ``ports``: the ports of brokers, with commas between them. Without it, Kafka is recognised by its bytes.
     - ``keylog``: a file with the secrets of TLS connections, as for `fetchgate replay measure --keylog`.
     """
@@ -112,7 +115,7 @@ class KafkaPcapReader(DataSourceReader):
         self._secrets = secrets
 
     def partitions(self) -> list[InputPartition]:
-        """Return the parts: one task for each."""
+        """Return the parts of the connections. Spark makes one task for each part."""
         return [Part(number) for number in range(self._parts)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -152,7 +155,7 @@ def _paths(options: MutableMapping[str, str]) -> list[str]:
 
 
 def _numbers(options: MutableMapping[str, str], name: str) -> list[int]:
-    """Return the numbers in an option, or none if it is not set."""
+    """Return the numbers in an option. Return an empty list if it is not set."""
     texts = [text.strip() for text in options.get(name, "").split(",")]
     texts = texts if texts != [""] else []
     if not all(text.isascii() and text.isdecimal() and int(text) for text in texts):
