@@ -1,4 +1,4 @@
-"""Metadata responses, and others that name leaders, for tests."""
+"""Builds Metadata responses, and other responses that name partition leaders, for tests."""
 
 import struct
 from collections.abc import Iterable, Mapping
@@ -18,7 +18,7 @@ ORDERS: Final = UUID(int=0xA1)
 OTHERS: Final = UUID(int=0xB2)
 
 Told = Mapping[int, tuple[int, int]]
-"""By partition: leader id and leader epoch."""
+"""Partition -> leader id and leader epoch."""
 
 
 def partition(version: int, index: int, leader: int, epoch: int, error: ErrorCode = ErrorCode.none) -> Any:
@@ -79,14 +79,14 @@ def body(
     brokers: Iterable[int] = BROKERS,
     tags: tuple[tuple[int, bytes], ...] = (),
 ) -> bytes:
-    """Write the body of a response with one topic."""
+    """Build the body of a Metadata response with one topic."""
     entries = [partition(version, index, *leader) for index, leader in told.items()]
     return encode(message(version, topic(version, topic_id, entries), brokers=brokers), tags)
 
 
 def moved(api_key: int, topic_id: UUID, leader: tuple[int, int]) -> bytes:
-    """Write the body of Produce, ShareFetch or ShareAcknowledge, in which partition 0 has another leader
-    (error 6).
+    """Build a response of Produce, ShareFetch or ShareAcknowledge. It says that partition 0 has another
+    leader (error 6).
     """
     head = bytes(4) + b"\0\6"  # partition_index, error_code
     told = struct.pack(">ii", *leader) + b"\0"
@@ -108,7 +108,7 @@ def _one(element: bytes) -> bytes:
 
 
 def _tag(payload: bytes) -> bytes:
-    """Write a tag buffer with only tag 0."""
+    """Build a tag buffer whose only tag is tag 0."""
     return b"\1\0" + bytes([len(payload)]) + payload
 
 

@@ -1,6 +1,6 @@
-"""The gateway's own request for a broker's versions.
+"""The gateway asks the broker for its versions itself (ApiVersions) if the client has not asked.
 
-It is sent only if a session would be requested otherwise.
+It does so only when the next fetch would otherwise request a session.
 """
 
 from typing import Any, Final
@@ -17,20 +17,21 @@ EPOCHS: Final[dict[str, Any]] = {"values": {"current_leader_epoch": 3}}
 
 
 def said(release: str) -> bytes:
-    """Build a broker's response to the gateway's own request."""
+    """Build a broker's response to the gateway's own ApiVersions request."""
     return framed(b"fgat" + api_versions(release)[1][8:])
 
 
 def passed(play: Playbook, version: int, wants: list[Want], *numbers: int, **fields: Any) -> None:
-    """Check that these fetches are forwarded, and the broker gets no other request."""
+    """Check that these fetches are forwarded, and that the broker gets no other request."""
     for number in numbers:
         asked = fetch(version, *wants, correlation=number, **fields)
         play.exchange(asked, full(version, wants, correlation_id=number))
 
 
 def asked_third(play: Playbook, release: str, version: int = 11, **fields: Any) -> Playbook:
-    """Check that the versions are requested with the third fetch, the first one that would request a
-    session.
+    """Check that the gateway asks for the versions together with the third fetch.
+
+    Without this question, the third fetch would be the first one to request a session.
     """
     passed(play, version, T, 1, 2, **fields)
     third = fetch(version, *T, correlation=3, **fields)
@@ -46,8 +47,8 @@ def asks_session(play: Playbook, number: int, version: int = 11, **fields: Any) 
 
 
 def test_connections_of_one_fetch_cost_nothing_more() -> None:
-    """Before the fix, 20 connections of one fetch each took 3,200 bytes for clients and 11,180 for the
-    broker.
+    """A connection with a single fetch causes no extra bytes. Before the fix, 20 such connections took 3,200
+    bytes from the clients and 11,180 bytes to the broker.
     """
     for _ in range(20):
         play = Playbook()
@@ -118,7 +119,9 @@ def test_a_clients_own_question_is_known_for_the_next() -> None:
 
 
 def test_it_is_remembered_as_long_as_the_connection_is_open_on_which_it_said_so() -> None:
-    """A broker that is replaced, even by an older one, first closes its connections."""
+    """The broker's versions are remembered while the connection that learned them is open. A replaced broker,
+    even with an older release, first closes its connections.
+    """
     versions = BrokerVersions()
     first = asked_third(Playbook(versions=versions), "4.3")
     second = Playbook(versions=versions).knows("4.3")
@@ -130,7 +133,9 @@ def test_it_is_remembered_as_long_as_the_connection_is_open_on_which_it_said_so(
 
 
 def test_it_is_forgotten_when_the_broker_closes_any_connection() -> None:
-    """In a rolling upgrade or a downgrade, the broker stops and returns with another release."""
+    """The broker's versions are forgotten when it closes any connection. In a rolling upgrade or a downgrade,
+    the broker stops and comes back with another release.
+    """
     versions = BrokerVersions()
     asked_third(Playbook(versions=versions), "4.3")
     other = Playbook(versions=versions)
@@ -139,9 +144,9 @@ def test_it_is_forgotten_when_the_broker_closes_any_connection() -> None:
 
 
 def test_brokers_of_two_releases_behind_one_address() -> None:
-    """One broker's answer about leader epochs is not used for another, which is asked itself.
+    """Two brokers behind one address are each asked whether they keep leader epochs.
 
-    KAFKA-9338, case 68: otherwise 2.4 would silently stop fencing.
+    KAFKA-9338, case 68: otherwise a 2.4 broker would silently stop fencing.
     """
     versions = BrokerVersions()
     new = asked_third(Playbook(versions=versions), "4.3")
@@ -152,7 +157,7 @@ def test_brokers_of_two_releases_behind_one_address() -> None:
 
 
 def test_a_fetch_that_an_old_broker_can_not_take_shows_that_it_is_new() -> None:
-    """Fetch v12: 2.7 and later, which keep leader epochs (fetch-semantics 1.7)."""
+    """A Fetch v12 shows that the broker is 2.7 or later, and keeps leader epochs (fetch-semantics 1.7)."""
     versions = BrokerVersions()
     asked_third(Playbook(versions=versions), "4.3")
     second = Playbook(versions=versions)
@@ -161,7 +166,7 @@ def test_a_fetch_that_an_old_broker_can_not_take_shows_that_it_is_new() -> None:
 
 
 def test_leader_epochs_in_a_session_that_was_made_without_them() -> None:
-    """Only this broker's own answer lets the session continue."""
+    """A fetch with leader epochs continues a session only if this broker itself has told its versions."""
     versions = BrokerVersions()
     first = Playbook(versions=versions).knows()
     second = Playbook(versions=versions)

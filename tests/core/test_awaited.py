@@ -1,4 +1,4 @@
-"""A response that names a broker waits until it is known whether the broker has a listener."""
+"""A response that names a broker is held until the gateway knows whether this broker has a listener."""
 
 from typing import Final
 
@@ -12,7 +12,7 @@ LISTED: Final = response(12, b"groups")
 
 
 class Opening:
-    """A gateway that opens the listeners of some brokers."""
+    """A connection of a gateway that is still opening listeners for some brokers."""
 
     def __init__(self, *node_ids: int) -> None:
         self.node_ids = set(node_ids)
@@ -22,7 +22,7 @@ class Opening:
         return None if node_id in self.node_ids else ("gate", 19093 + node_id)
 
     def asked(self, correlation: int, *brokers: int) -> None:
-        """Let the client request metadata, and the broker name these brokers."""
+        """Let the client ask for Metadata, and let the response name these brokers."""
         self.play.client(asks := request(ApiKey.METADATA, 1, correlation)).to_broker(asks)
         self.play.broker(response(correlation, metadata(*((each, "kafka", 9092) for each in brokers))))
 
@@ -32,7 +32,7 @@ class Opening:
         return self.waited_for(*node_ids)
 
     def waited_for(self, *node_ids: int) -> Playbook:
-        """Report that the wait for these brokers is over."""
+        """Report that the gateway no longer waits for listeners of these brokers."""
         self.play.connection.brokers_opened(frozenset(node_ids))
         return self.play
 
@@ -68,7 +68,7 @@ def test_a_broker_that_takes_too_long_is_left_out() -> None:
 
 
 def test_later_responses_wait_for_their_turn() -> None:
-    """Trap 16: responses leave in the order of requests."""
+    """Trap 16: later responses wait too, because responses are sent in the order of requests."""
     opening = Opening(2)
     opening.asked(11, 2)
     opening.play.client(LIST).to_broker(LIST).broker(LISTED).nothing()

@@ -92,7 +92,9 @@ def test_a_holder_whose_client_does_not_read_is_not_the_one_that_goes_on() -> No
 
 
 def test_responses_that_lie_until_the_limit_let_no_other_be_completed() -> None:
-    """If they continued, each would add its own response. Clients that do not read would fill the memory."""
+    """While a large response waits for its client, no other response over the budget is completed. Otherwise
+    clients that do not read would fill the memory.
+    """
     budget, a, b, c = _three()
     a.can_go_on = False
     a.holds(200)
@@ -137,7 +139,9 @@ def test_a_waiting_holder_is_not_the_one_to_give_up() -> None:
 
 
 def test_what_is_small_never_waits_and_counts() -> None:
-    """Metadata of one client does not wait because another client does not read."""
+    """A small response, such as Metadata, never waits for clients that do not read. It is counted all the
+    same.
+    """
     budget, a, b, c = _three()
     a.can_go_on = False
     a.holds(200)
@@ -149,7 +153,9 @@ def test_what_is_small_never_waits_and_counts() -> None:
 
 
 def test_the_time_of_one_that_waited_begins_when_it_goes_on() -> None:
-    """Before the fix, it was closed instead of the connection that it had waited for."""
+    """The time limit of a response that waited starts when it continues. Before the fix, its connection was
+    closed instead of the connection that had delayed it.
+    """
     budget, a, b, _ = _three()
     a.can_go_on = False
     a.holds(200)

@@ -1,4 +1,6 @@
-"""Clients with sessions at the gateway, through the core, before brokers with and without sessions."""
+"""The gateway gives sessions to clients. The tests run through the core, with and without sessions of the
+broker.
+"""
 
 import random
 from collections.abc import Callable
@@ -32,7 +34,7 @@ from tests.sessionless import API_VERSIONS
 
 @dataclass
 class Gateway:
-    """Connections of one process to one broker."""
+    """The connections of one gateway process to one broker."""
 
     broker: ModelBroker
     asks_broker: bool = False
@@ -56,7 +58,7 @@ class Gateway:
         return gate
 
     def begin(self, message: bytes) -> Finish:
-        """Send a fetch on an idle connection."""
+        """Send a fetch on an idle connection. The returned function gives the response."""
         gate = self.idle.pop() if self.idle else self.connect()
         gate.connection.receive_client(framed(message), 0.0)
 
@@ -69,7 +71,7 @@ class Gateway:
         return finish
 
     def check(self) -> None:
-        """Check the counts and the memory in use."""
+        """Check the byte counts, and that closed connections are not busy."""
         for gate in self.gates:
             gate.check_tally()
             gate.close(0.0)
@@ -88,7 +90,7 @@ def script(world: Modelled, gateway: Gateway, version: int) -> Script:
 @every_case()
 @pytest.mark.parametrize("asks_broker", [False, True])
 def test_over_a_broker_without_slots(case: Case, version: int, *, asks_broker: bool) -> None:
-    """Cases 14 to 48."""
+    """Cases 14 to 48, with a broker that has no free session slots."""
     world = Modelled()
     gateway = Gateway(world.bare, asks_broker=asks_broker)
 
@@ -110,7 +112,9 @@ def test_in_pieces_of_any_size(case: Case, version: int) -> None:
 
 @every_case()
 def test_over_sessions_with_the_broker(case: Case, version: int) -> None:
-    """Section 6.11: the two sessions are independent."""
+    """Section 6.11: the client's session and the broker's session are independent. The broker has sessions
+    here.
+    """
     world = Modelled()
     world.bare = ModelBroker(topics=world.native.topics, denied=world.native.denied)
     gateway = Gateway(world.bare)
@@ -131,7 +135,9 @@ OTHERWISE_IN_1 = (
 @pytest.mark.parametrize("release", ["1.0", "1.1"])
 @every_case(7)
 def test_v7_over_kafka_1_0_and_1_1(case: Case, version: int, release: str) -> None:
-    """Trap 4: v7 toward the client, v6 toward the broker. For 1.1, a broker without slots."""
+    """Trap 4: the client uses v7, and the broker v6. Kafka 1.1 is a broker with v7 but without session
+    slots.
+    """
     if case.__name__ in OTHERWISE_IN_1:
         return
     world = Modelled()
@@ -147,7 +153,7 @@ def test_v7_over_kafka_1_0_and_1_1(case: Case, version: int, release: str) -> No
 
 
 class Client(Requests):
-    """A client at one version, on one connection at a time."""
+    """A client with one fetch version and one open connection."""
 
     def __init__(self, gateway: Gateway, version: int = 12) -> None:
         super().__init__(version=version)
@@ -170,7 +176,9 @@ FOO: tuple[Want, ...] = (("foo", 0), ("foo", 1), ("foo", 2))
 
 
 def test_a_brokers_own_session_passes() -> None:
-    """Trap 43: with auto the gateway keeps nothing of it."""
+    """Trap 43: with `auto`, a session between client and broker is forwarded, and the gateway stores
+    nothing.
+    """
     gateway = Gateway(broker(slots=1000), asks_broker=True)
     client = Client(gateway)
     first = client.fetch(*FOO, session=(0, 0))
@@ -185,7 +193,9 @@ def test_a_brokers_own_session_passes() -> None:
 
 
 def test_a_session_of_the_brokers_and_then_one_of_the_gateways() -> None:
-    """The broker's slots are used up, and later free again."""
+    """A client gets its session from the gateway while the broker has no free slots, and later from the
+    broker again.
+    """
     gateway = Gateway(broker(slots=1000), asks_broker=True)
     client = Client(gateway)
     native = client.fetch(*FOO, session=(0, 0)).session_id
@@ -216,7 +226,7 @@ def test_with_on_the_brokers_sessions_are_not_the_clients() -> None:
 
 
 def test_a_session_outlives_its_connection() -> None:
-    """Trap 20: Java continues it on another connection."""
+    """Trap 20: a client such as Java continues its session on another connection."""
     gateway = Gateway(broker())
     client = Client(gateway)
     made = client.fetch(*FOO, session=(0, 0)).session_id
@@ -229,7 +239,7 @@ def test_a_session_outlives_its_connection() -> None:
 
 
 def test_v7_before_the_versions_are_known_on_this_connection() -> None:
-    """A client need not ask each broker. If v7 was offered to it once, it uses v7."""
+    """A client may use v7 without asking this broker for its versions, if v7 was offered to it before."""
     gateway = Gateway(broker("1.0"), asks_broker=True)
     Client(gateway, 7)
     assert gateway.manager.raised
@@ -243,7 +253,7 @@ def test_v7_before_the_versions_are_known_on_this_connection() -> None:
 
 
 def test_a_client_without_sessions_before_a_broker_without() -> None:
-    """Law 1: the fields that v7 adds are removed again."""
+    """Law 1: if client and broker have no session, the fields that v7 adds are removed from the responses."""
     gateway = Gateway(broker("1.0"), asks_broker=True)
     client = Client(gateway, 7)
     for number in range(5):
@@ -256,7 +266,7 @@ def test_a_client_without_sessions_before_a_broker_without() -> None:
 
 @pytest.mark.parametrize("message", ["followers", "too large", "not read"])
 def test_what_can_not_be_taken_to_v6_ends_the_connection(message: str) -> None:
-    """The broker would close the connection as well."""
+    """If a v7 fetch can't be converted to v6, the connection is closed. The broker would also close it."""
     gateway = Gateway(broker("1.0"), asks_broker=True)
     client = Client(gateway, 7)
     sent = framed(encode_request(client.request(*FOO, session=(0, 0), replica_id=3)))
@@ -272,7 +282,7 @@ def test_what_can_not_be_taken_to_v6_ends_the_connection(message: str) -> None:
 
 
 def test_fetches_that_come_together_are_served_one_after_the_other() -> None:
-    """Trap 16: a broker handles one request of a connection at a time."""
+    """Trap 16: several fetches in one read are answered one after the other, as a broker does."""
     gateway = Gateway(broker())
     client = Client(gateway)
     made = client.fetch(*FOO, session=(0, 0)).session_id
@@ -294,7 +304,9 @@ def test_fetches_that_come_together_are_served_one_after_the_other() -> None:
 
 @pytest.mark.parametrize("last", ["fetch", "versions"])
 def test_what_a_client_sent_before_it_closed_its_writing_half_is_answered(last: str) -> None:
-    """Section 1.7: a broker does the same. The second fetch waits for the response to the first."""
+    """Section 1.7: requests sent before the client half-closed its connection are answered, as a broker does.
+    The second fetch waits for the response to the first.
+    """
     gateway = Gateway(broker())
     client = Client(gateway)
     made = client.fetch(*FOO, session=(0, 0)).session_id
@@ -347,7 +359,7 @@ def test_a_whole_read_waits_and_other_requests_behind_it() -> None:
 
 
 def test_errors_leave_in_their_turn() -> None:
-    """A response that is known at once waits for earlier ones."""
+    """An error response that the gateway knows at once still waits for the responses to earlier requests."""
     gateway = Gateway(broker())
     client = Client(gateway)
     requests = [
@@ -363,7 +375,9 @@ def test_errors_leave_in_their_turn() -> None:
 
 
 def test_who_asks_each_time_and_uses_none_has_no_session() -> None:
-    """Section 6.7: such clients would fill the slots."""
+    """Section 6.7: a client that requests a new session each time, and uses none, gets no more sessions.
+    Otherwise it would fill the slots.
+    """
     gateway = Gateway(broker(), asks_broker=True)
     client = Client(gateway)
     ids = [client.fetch(*FOO, session=(0, 0)).session_id for _ in range(6)]
@@ -376,7 +390,7 @@ def test_who_asks_each_time_and_uses_none_has_no_session() -> None:
 
 @pytest.mark.parametrize("ended", ["closed", "emptied"])
 def test_who_ends_its_sessions_gets_others(ended: str) -> None:
-    """Section 6.7: they do not fill slots."""
+    """Section 6.7: a client that ends its sessions gets new ones, because it does not fill the slots."""
     gateway = Gateway(broker(), asks_broker=True)
     client = Client(gateway)
     for _ in range(6):
@@ -391,7 +405,9 @@ def test_who_ends_its_sessions_gets_others(ended: str) -> None:
 
 @pytest.mark.parametrize("steps", [(), ("data",), ("evicted",), ("data", "evicted")])
 def test_a_session_with_the_broker_below_one_with_the_client(steps: tuple[str, ...]) -> None:
-    """Section 6.11: an eviction at the broker does not affect the client."""
+    """Section 6.11: if the broker evicts its session, the client's session with the gateway is not
+    affected.
+    """
     gateway = Gateway(broker(slots=1000))
     client = Client(gateway)
     made = client.fetch(*FOO, session=(0, 0)).session_id
@@ -411,7 +427,9 @@ def test_a_session_with_the_broker_below_one_with_the_client(steps: tuple[str, .
 
 
 def test_the_clients_of_hostile_bytes_only_hurt_themselves() -> None:
-    """Fetches in any session, with any list, cause no fault of the core."""
+    """Random fetches of one client, with any session and any list, cause no fault and do not affect another
+    client.
+    """
     gateway = Gateway(broker(), asks_broker=True, slots=16)
     chance = random.Random(3)
     client = Client(gateway)
@@ -431,7 +449,9 @@ def test_the_clients_of_hostile_bytes_only_hurt_themselves() -> None:
 
 
 def test_requests_are_those_of_a_client_without_sessions() -> None:
-    """The broker gets a full fetch (0, -1), or with auto the client's own (0, 0)."""
+    """To get full responses, the gateway sends sessionless fetches (0, -1). With `auto`, the client's own
+    first fetch (0, 0) is forwarded.
+    """
     for asks_broker, epoch in ((False, -1), (True, 0)):
         gateway = Gateway(broker(), asks_broker=asks_broker)
         client = Client(gateway)
@@ -449,7 +469,7 @@ def test_requests_are_those_of_a_client_without_sessions() -> None:
 
 
 LONG: tuple[Want, ...] = tuple((f"t{number}", 0) for number in range(MAX_TOPICS + 1))
-"""A list that is too long to be read."""
+"""A list with more topics than the gateway reads."""
 
 
 @pytest.mark.parametrize(
@@ -459,8 +479,8 @@ LONG: tuple[Want, ...] = tuple((f"t{number}", 0) for number in range(MAX_TOPICS 
 def test_with_on_a_list_that_is_not_read_gets_no_session_of_the_brokers(
     version: int, large: bool, seed: int | None
 ) -> None:
-    """Nobody would serve its next fetch: the client would get 70 forever, and leave a session at the broker
-    each time.
+    """With `on`, a fetch whose list is too long gets no session from the broker. Otherwise the client would
+    get error 70 forever, and leave a new session at the broker each time.
     """
     gateway = Gateway(broker(slots=1000), chance=None if seed is None else random.Random(seed))
     client = Client(gateway, version)
@@ -489,7 +509,9 @@ def test_a_session_that_grows_beyond_what_is_read_ends_and_its_client_begins_aga
 
 
 def test_followers_keep_what_they_say_of_their_session() -> None:
-    """Trap 2, also for lists that are not read."""
+    """Trap 2: the session fields of a follower's fetch are forwarded unchanged, even if its list is not
+    read.
+    """
     gateway = Gateway(broker(slots=1000))
     client = Client(gateway, 12)
     seen: list[bytes] = []
@@ -502,7 +524,9 @@ def test_followers_keep_what_they_say_of_their_session() -> None:
 
 
 def test_with_on_who_floods_once_is_not_led_to_a_session_of_the_brokers() -> None:
-    """Section 6.7: it gets no session. If it got one from the broker, nobody would serve it."""
+    """Section 6.7: with `on`, a client that floods with (0, 0) gets no session, not even from the broker. The
+    gateway would refuse the fetches of a broker's session.
+    """
     gateway = Gateway(broker(slots=1000))
     client = Client(gateway)
     ids = [client.fetch(*FOO, session=(0, 0)).session_id for _ in range(6)]
@@ -513,7 +537,9 @@ def test_with_on_who_floods_once_is_not_led_to_a_session_of_the_brokers() -> Non
 
 
 def test_a_broker_and_the_gateway_never_give_one_id_to_two_clients() -> None:
-    """The next fetch only contains the id, so one client would get the other's partitions."""
+    """The gateway does not use a session id that the broker gave to another client. An incremental fetch
+    names only the id, so one client would get the other client's partitions.
+    """
     ids = iter([5, 5, 6])
     gateway = Gateway(broker(slots=1000), asks_broker=True)
     cache = gateway.manager.cache = FetchSessionCache(lambda first, last: next(ids, last))

@@ -1,4 +1,6 @@
-"""In explicit mode no response leads a client past the gateway, at any version of brokers up to 4.3."""
+"""In explicit mode, no response gives a client the real address of a broker, with any version up to Kafka
+4.3.
+"""
 
 from typing import Any, Final
 
@@ -15,7 +17,7 @@ from tests.playbook import Playbook, api_versions, request, response
 from tests.protocol.kio_messages import encode, messages, response_class
 
 DIRECT: Final = (b"broker-1.example", b"h" * 130)
-"""The hosts in kio's messages that are long enough to be distinguished from other bytes."""
+"""Hosts in the generated messages that are long enough to be recognised among other bytes."""
 ADDRESSED: Final = [
     pytest.param(key, version, id=f"{ApiKey(key).name}-v{version}")
     for key, (oldest, last) in CONFINED.items()
@@ -40,7 +42,7 @@ OFFERED_TO_4_3: Final = {
 
 
 def through(node_id: int, _host: str, _port: int, /) -> tuple[str, int] | None:
-    """Return gw:19092+N for broker N, and no address for broker 2."""
+    """Map broker N to gw:19092+N, and broker 2 to no address."""
     return None if node_id in {2, -1} else ("gw", 19_092 + node_id % 1000)
 
 
@@ -50,7 +52,7 @@ def answer(api_key: int, version: int, body: bytes) -> bytes:
 
 
 def asked(play: Playbook, api_key: int, version: int) -> Playbook:
-    """Check that a request is forwarded to the broker."""
+    """Send a request, and check that it is forwarded to the broker."""
     body = (
         b"\0" * 9 if api_key != ApiKey.PRODUCE else (b"\0\0" if version >= 9 else b"\xff\xff") + b"\0\1" * 9
     )
@@ -60,8 +62,8 @@ def asked(play: Playbook, api_key: int, version: int) -> Playbook:
 
 @pytest.mark.parametrize("api_key", OFFERED_TO_4_3, ids=lambda key: key.name)
 def test_a_version_whose_addresses_may_not_be_found_is_refused(api_key: ApiKey) -> None:
-    """A broker closes the connection for a version that it does not offer (fetch-semantics 1.7), and so does
-    the gateway. Trap 5.
+    """Trap 5: the gateway closes the connection for a version whose addresses it may not find. A broker does
+    the same for a version that it does not offer (fetch-semantics 1.7).
     """
     for version in (-1, *range(25)):
         frame = request(api_key, version & 0xFFFF, 5, b"\0\0\0\1" * 4)
@@ -85,9 +87,9 @@ def test_what_may_be_asked_is_what_is_offered() -> None:
 
 @pytest.mark.parametrize(("api_key", "version"), ADDRESSED)
 def test_no_direct_address_reaches_a_client(api_key: int, version: int) -> None:
-    """The response is complete, cut anywhere, or has a byte too many.
+    """No broker address reaches the client, even if the response is cut anywhere, or has an extra byte.
 
-    It is rewritten, or the connection ends.
+    The response is rewritten, or the connection is closed.
     """
 
     @examples(4)
@@ -121,7 +123,9 @@ def test_one_that_is_too_large_to_be_kept() -> None:
 
 
 def test_a_client_agrees_on_no_version_that_is_refused() -> None:
-    """The share groups of 4.0, and the next version after each known one."""
+    """ApiVersions offers no version that the gateway refuses. Tried: the share groups of 4.0, and for each
+    API the version after the last known one.
+    """
     ranges = {key: (0, last + 1) for key, (_, last) in CONFINED.items()} | {78: (0, 0), 79: (0, 1)}
     body = b"\0\0" + len(ranges).to_bytes(4)
     body += b"".join(n.to_bytes(2, signed=True) for key, ends in ranges.items() for n in (key, *ends))

@@ -27,7 +27,7 @@ from tests.sessionless import B2, IDLE, Client, all_of, filled
 
 @pytest.mark.parametrize("version", [4, 7, 11, 12, 16])
 def test_each_change_alone(version: int) -> None:
-    """Case 22."""
+    """Case 22: new records, a new high watermark and a new log start each reach the client."""
     client = Client(version).established(*all_of())
     part = client.part("t", 2)
     part.append(b"records", replicated=False)
@@ -43,7 +43,7 @@ def test_each_change_alone(version: int) -> None:
 
 @pytest.mark.parametrize("version", [7, 11, 12, 16])
 def test_what_the_client_alone_changes(version: int) -> None:
-    """Case 23: the new values are used for reading, although the broker's response does not mention them."""
+    """Case 23: a new offset or size limit of the client is used, although the broker has nothing new."""
     client = Client(version)
     for size in (5, 6, 7):
         client.part().append(bytes(size))
@@ -56,7 +56,10 @@ def test_what_the_client_alone_changes(version: int) -> None:
 
 @pytest.mark.parametrize("version", [7, 11, 12, 16])
 def test_recovered_at_the_same_high_watermark(version: int) -> None:
-    """Case 25. Trap 25: a high watermark of -1 is forwarded and not remembered."""
+    """Case 25: a partition recovers from an error, with the high watermark that it had before.
+
+    Trap 25: a high watermark of -1 is forwarded and not remembered.
+    """
     client = Client(version).established(*all_of())
     client.part("t", 1).error = 56
     for _ in range(3):
@@ -69,7 +72,7 @@ def test_recovered_at_the_same_high_watermark(version: int) -> None:
 
 @pytest.mark.parametrize("version", [7, 12, 16])
 def test_an_added_partition(version: int) -> None:
-    """Case 26."""
+    """Case 26: a partition is added to the list, and the session continues."""
     client = Client(version).established(*all_of(3))
     for _ in range(3):
         client.same(*all_of(4))
@@ -78,7 +81,7 @@ def test_an_added_partition(version: int) -> None:
 
 @pytest.mark.parametrize("version", [7, 12, 16])
 def test_a_high_watermark_that_goes_back(version: int) -> None:
-    """Case 28."""
+    """Case 28: a high watermark that decreases reaches the client."""
     client = Client(version)
     client.part().append(b"x", count=9)
     client.established(("t", 0, 9), ("t", 1))
@@ -89,9 +92,9 @@ def test_a_high_watermark_that_goes_back(version: int) -> None:
 
 @pytest.mark.parametrize("version", [12, 13, 16, 18])
 def test_divergence_each_time(version: int) -> None:
-    """Cases 29 and 69: a last_fetched_epoch whose log ended earlier.
+    """Cases 29 and 69: the log of the fetch's last_fetched_epoch ended before the fetch offset.
 
-    Every response reports it, at an unchanged watermark.
+    Every response reports the divergence, although the high watermark does not change.
     """
     client = Client(version)
     client.part().append(b"x", count=2)
@@ -113,9 +116,9 @@ def test_divergence_each_time(version: int) -> None:
 
 
 def test_ids_come_and_go() -> None:
-    """Case 57: a client that loses an id uses v12 for a while. It never gets 106, and never has two sessions.
+    """Case 57, trap 27: a client without a topic id uses v12 for a while, and later v16 again.
 
-    Trap 27.
+    It never gets error 106, and never has two sessions.
     """
     client = Client(16).established(*all_of())
     for version in (12, 16, 12):
@@ -131,7 +134,7 @@ def test_ids_come_and_go() -> None:
 
 
 def test_partitions_fill_the_response_in_order() -> None:
-    """Case 58."""
+    """Case 58: under a response limit, partitions get records in the order of the request."""
     client = filled([50] * 10)
     assert sizes(client.same(*all_of(size=190), *IDLE, max_bytes=800))[:5] == [190] * 4 + [0]
     assert client.incremental == 1
@@ -141,10 +144,9 @@ def test_partitions_fill_the_response_in_order() -> None:
 
 
 def test_starvation_ends_by_the_sessions_own_order() -> None:
-    """Case 58: a partition that got records moves to the end of the session, so under a limit each one gets
-    its turn.
+    """Case 58, trap 25a: under a response limit, each partition gets its turn.
 
-    Trap 25a.
+    A partition that got records moves to the end of the session's order.
     """
     client = Client()
     for index in range(5):
@@ -157,14 +159,14 @@ def test_starvation_ends_by_the_sessions_own_order() -> None:
 
 @pytest.mark.parametrize(("size", "limit"), [(100, 800), (900, 100), (0, 0)])
 def test_a_first_batch_comes_whole(size: int, limit: int) -> None:
-    """Case 59."""
+    """Case 59: the first batch of a response is complete, even if it is larger than a limit."""
     client = filled([500, 20])
     assert sizes(client.same(*all_of(size=size), *IDLE, max_bytes=limit))[:5] == [500, 0, 0, 0, 0]
     assert client.incremental == 1
 
 
 def test_the_same_batch_later_is_left_out() -> None:
-    """Case 60."""
+    """Case 60: a batch over the partition's limit is left out, if another partition already has records."""
     client = Client()
     client.part("t", 0).append(bytes(10))
     client.part("t", 1).append(bytes(500))
@@ -176,7 +178,7 @@ def test_the_same_batch_later_is_left_out() -> None:
 
 @pytest.mark.parametrize(("offset", "size"), [(0, 1024), (2, 1040), (3, 550)])
 def test_the_brokers_own_limit(offset: int, size: int) -> None:
-    """Case 61."""
+    """Case 61: the broker's own `fetch.max.bytes` limits the records."""
     client = filled([100, 1400, 1040, 500, 50], partitions=2)
     client.broker.fetch_max_bytes = 1024
     assert sizes(client.same(("t", 0, offset), ("t", 1, 5), *IDLE))[:2] == [size, 0]
@@ -184,7 +186,7 @@ def test_the_brokers_own_limit(offset: int, size: int) -> None:
 
 
 def test_caught_up_partitions_leave_the_first_batch_to_others() -> None:
-    """Case 62."""
+    """Case 62: a partition without new records does not use up the exception for the first batch."""
     client = filled([500], partitions=3)
     wants: list[Want] = [("t", 0, 1, 100), ("t", 1, 0, 100), ("t", 2, 0, 100)]
     assert sizes(client.same(*wants, *IDLE[:3]))[:3] == [0, 500, 0]
@@ -192,7 +194,7 @@ def test_caught_up_partitions_leave_the_first_batch_to_others() -> None:
 
 
 def test_errors_cost_nothing() -> None:
-    """Case 63."""
+    """Case 63: a partition with an error uses up neither a limit nor the exception for the first batch."""
     client = filled([500], partitions=3)
     client.part("t", 1).error = 56
     wants: list[Want] = [("t", 0, 99, 100), ("t", 1, 0, 100), ("t", 2, 0, 100)]
@@ -206,7 +208,7 @@ def test_errors_cost_nothing() -> None:
 
 @pytest.mark.parametrize("version", [11, 12, 15, 16, 18])
 def test_leaders_and_endpoints_through_a_session(version: int) -> None:
-    """Case 64."""
+    """Case 64: the new leader and its endpoint reach the client through a session."""
     client = Client(version)
     values = {"current_leader_epoch": 0}
     client.established(*all_of(), values=values)
@@ -221,7 +223,9 @@ def test_leaders_and_endpoints_through_a_session(version: int) -> None:
 
 
 def test_no_leader_a_dead_one_and_one_not_yet_missed() -> None:
-    """Case 65."""
+    """Case 65: a partition has no known leader, a leader that is known to be dead, or a dead leader not yet
+    noticed.
+    """
     client = Client(16).established(*all_of())
     for index, (leader, epoch) in enumerate([(-1, -1), (-1, 4), (2, 4)]):
         part = client.part("t", index)
@@ -236,7 +240,9 @@ def test_no_leader_a_dead_one_and_one_not_yet_missed() -> None:
 
 @pytest.mark.parametrize("release", ["2.4", "2.5", "4.3"])
 def test_fencing_in_a_session_and_without_on_old_brokers(release: str) -> None:
-    """Case 68."""
+    """Case 68: leader epochs are checked in a session. Brokers before 2.5 get no session, so they check them
+    too.
+    """
     version = 11
     client = Client(version, release)
     for part in client.broker.topics["t"].partitions.values():
@@ -264,8 +270,8 @@ SPOKEN = {
 @pytest.mark.parametrize(("release", "version"), [(one, v) for one, found in SPOKEN.items() for v in found])
 @pytest.mark.parametrize("isolation", [0, 1])
 def test_an_idle_client_gets_what_it_always_got(release: str, version: int, isolation: int) -> None:
-    """Cases 70 and 98: byte for byte, including brokers up to 2.0, which send no last stable offset to
-    read_uncommitted.
+    """Cases 70 and 98: an idle client gets the same bytes as directly. Brokers up to 2.0 are included, which
+    send no last stable offset for read_uncommitted.
     """
     client = Client(version, release)
     client.part().append(b"x", count=3)
@@ -282,16 +288,17 @@ def test_an_idle_client_gets_what_it_always_got(release: str, version: int, isol
 
 
 def test_isolation_changes_fill_in_no_old_last_stable_offset() -> None:
-    """Case 98: up to 2.0, read_uncommitted gets -1. It must not be used for read_committed. Trap 26."""
+    """Case 98, trap 26: up to 2.0, read_uncommitted gets a last stable offset of -1. This value is not filled
+    in after a change to read_committed.
+    """
     client = Client(8, "2.0").established(*all_of())
     for isolation in (1, 1, 1, 1, 0, 0, 0, 0):
         client.same(*all_of(), isolation_level=isolation)
 
 
 def test_a_new_connection_begins_in_full() -> None:
-    """Case 72: the broker has lost nothing, but a response may be lost, so the session is not continued.
-
-    Trap 19.
+    """Case 72, trap 19: on a new connection the session is not continued, because a response may be lost. The
+    first fetch is full, although the broker still has the session.
     """
     client = Client().established(*all_of())
     client.same(*all_of())
@@ -308,7 +315,7 @@ def test_a_new_connection_begins_in_full() -> None:
 
 @pytest.mark.parametrize("version", [4, 7, 11, 12, 16])
 def test_transactions_under_read_committed(version: int) -> None:
-    """Case 76."""
+    """Case 76: transactions are open, aborted and committed, under read_committed."""
     client = Client(version).established(*all_of(), isolation_level=1)
     part = client.part()
     part.append(b"open", producer=7)
@@ -330,7 +337,7 @@ def test_transactions_under_read_committed(version: int) -> None:
 
 @pytest.mark.parametrize("version", [7, 12, 16])
 def test_seek_back_on_an_idle_partition(version: int) -> None:
-    """Case 78."""
+    """Case 78: a client that seeks back in an idle partition gets the old records at once."""
     client = Client(version)
     client.part().append(b"first")
     client.part().append(b"second")
@@ -344,9 +351,8 @@ def test_seek_back_on_an_idle_partition(version: int) -> None:
 
 
 def test_a_thousand_pauses_and_rebalances() -> None:
-    """Case 79: the session follows the list, and no partition stays at an old offset.
-
-    Traps 24 and 28.
+    """Case 79, traps 24 and 28: the session always has the partitions of the list, with their current
+    offsets.
     """
     chance = random.Random(79)
     client = Client(16)
@@ -373,7 +379,7 @@ def test_a_thousand_pauses_and_rebalances() -> None:
 
 @pytest.mark.parametrize("version", [4, 7, 12])
 def test_a_topic_deleted_and_made_anew_by_name(version: int) -> None:
-    """Case 80. Trap 9: a topic deleted and made again, by name."""
+    """Case 80, trap 9: a topic is deleted and made again, with a client that uses topic names."""
     client = Client(version)
     client.part("u").append(b"old", count=5)
     wants: list[Want] = [("t", 0), ("u", 0, 5)]
@@ -389,7 +395,9 @@ def test_a_topic_deleted_and_made_anew_by_name(version: int) -> None:
 
 @pytest.mark.parametrize("version", [13, 16, 18])
 def test_a_topic_deleted_and_made_anew_by_id(version: int) -> None:
-    """Case 80: never 103, and 100 as from a broker without a session. Trap 8."""
+    """Case 80, trap 8: a topic is deleted and made again, with a client that uses topic ids. It gets error
+    100, as without a session, and never 103.
+    """
     client = Client(version).established(("t", 0), ("u", 0))
     client.broker.delete_topic("u")
     for _ in range(3):
@@ -405,7 +413,7 @@ def test_a_topic_deleted_and_made_anew_by_id(version: int) -> None:
 
 @pytest.mark.parametrize("version", [7, 12, 16])
 def test_access_withdrawn_and_restored(version: int) -> None:
-    """Case 82."""
+    """Case 82: a client loses the access to a topic, and gets it back."""
     client = Client(version).established(*all_of(3), ("u", 0))
     client.broker.denied.add("u")
     client.part("u").append(b"secret")
@@ -418,7 +426,9 @@ def test_access_withdrawn_and_restored(version: int) -> None:
 
 @pytest.mark.parametrize("version", [11, 12, 16, 18])
 def test_a_preferred_replica_is_passed_and_the_partition_forgotten(version: int) -> None:
-    """Case 83. Trap 29: a preferred read replica is forwarded."""
+    """Case 83, trap 29: a preferred read replica reaches the client. The session then forgets the
+    partition.
+    """
     client = Client(version)
     client.part().append(b"here")
     client.established(*all_of(), rack_id="r")
@@ -437,7 +447,8 @@ def test_a_preferred_replica_is_passed_and_the_partition_forgotten(version: int)
 
 @pytest.mark.parametrize(("before", "after"), [("3.7", "3.9"), ("4.3", "4.3"), ("3.9", "2.8")])
 def test_a_broker_that_comes_back_without_its_sessions(before: str, after: str) -> None:
-    """Case 92: another release numbers sessions differently.
+    """Case 92: the broker restarts without its sessions, in another release that numbers sessions
+    differently.
 
     The connection stays open, as behind a load balancer.
     """
@@ -452,7 +463,7 @@ def test_a_broker_that_comes_back_without_its_sessions(before: str, after: str) 
 
 
 def test_an_id_that_the_new_shards_do_not_have() -> None:
-    """Cases 96 and 92."""
+    """Cases 96 and 92: the session id is outside the range of all shards of the new release."""
     client = Client(12, "3.7").established(*all_of())
     (session,) = client.broker.cache.sessions.values()
     high = 2_147_483_640
@@ -472,7 +483,7 @@ def test_an_id_that_the_new_shards_do_not_have() -> None:
 
 @pytest.mark.parametrize("version", [4, 9, 11, 12])
 def test_null_records_pass_as_they_are_and_are_never_made_up(version: int) -> None:
-    """Case 93."""
+    """Case 93: null records in an error entry are forwarded unchanged, and are never filled in."""
     play = Playbook().established(version, [("t", 0), ("t", 1)], release="3.9")
     play.client(fetch(version, ("t", 0), ("t", 1), correlation=4))
     play.to_broker(asks(version, [], (SESSION_ID, 1), correlation=4))
@@ -486,7 +497,9 @@ def test_null_records_pass_as_they_are_and_are_never_made_up(version: int) -> No
 
 @pytest.mark.parametrize("release", ["3.7", "3.9", "4.3"])
 def test_a_full_cache_means_no_session_and_no_loop(release: str) -> None:
-    """Case 95. Trap 22: session slots are shared, so there is a limit."""
+    """Case 95, trap 22: the broker's session slots are full. The gateway goes on without a session, and does
+    not repeat fetches in a loop.
+    """
     client = Client(16 if release != "3.7" else 12, release, slots=8)
     for shard in client.broker.cache.shards:
         for _ in range(shard.slots):
@@ -501,18 +514,16 @@ def test_a_full_cache_means_no_session_and_no_loop(release: str) -> None:
 
 
 def many(count: int) -> list[CachedPartition]:
-    """A session that is too large for any consumer's session to evict."""
+    """Build the partitions of a session that is too large to be evicted by a consumer's session."""
     parts = (FetchPartition(partition=index, fetch_offset=0) for index in range(count))
     return [CachedPartition("other", ZERO_ID, part) for part in parts]
 
 
 @pytest.mark.parametrize("version", [8, 12, 16])
 def test_a_batch_that_no_quota_lets_through(version: int) -> None:
-    """Case 97: responses are empty and throttled forever, as without the gateway.
+    """Case 97, trap 13: a batch is larger than the quota window, so all responses are throttled and empty.
 
     No session is lost, and no fetch is sent twice.
-
-    Trap 13.
     """
     client = Client(version).established(*all_of())
     client.broker.throttle_ms = 1000

@@ -1,4 +1,4 @@
-"""One client connection in transcripts: order, forwarded and rewritten bytes, and its end."""
+"""One client connection, step by step: order of responses, forwarded and changed bytes, and its end."""
 
 import random
 
@@ -22,7 +22,7 @@ SASL_HANDSHAKE, SASL_AUTHENTICATE = 17, 36
 
 
 def produce(correlation: int, acks: int, size: int = 40) -> bytes:
-    """Build a Produce v3 without a transaction."""
+    """Build a Produce v3 request without a transaction."""
     return request(0, 3, correlation, b"\xff\xff" + acks.to_bytes(2, signed=True) + bytes(size))
 
 
@@ -72,7 +72,9 @@ def test_half_a_request_that_is_answered_is_none_to_wait_for() -> None:
 
 
 def test_of_a_large_first_request_a_part_will_do() -> None:
-    """A Produce of many megabytes takes long on a slow line. A fetch is buffered until it is complete."""
+    """A large first Produce counts as received when a part of it has come, because it may take long on a slow
+    line. A fetch counts only when it is complete.
+    """
     play = Playbook()
     sent = produce(1, -1, 10_000_000)[: READ_WITHIN + 1]
     play.client(sent).to_broker(sent)
@@ -134,21 +136,23 @@ PASSING = set(ApiKey) - {ApiKey.API_VERSIONS, ApiKey.CONTROLLED_SHUTDOWN}
 
 @pytest.mark.parametrize("api_key", sorted(PASSING | {93, 500, 0x7FFF}))
 def test_what_is_not_understood_passes_byte_for_byte(api_key: int) -> None:
-    """Trap 35: share groups pass. Trap 36: telemetry passes."""
+    """Requests that the gateway does not read are forwarded unchanged: share groups (trap 35), telemetry
+    (trap 36).
+    """
     asked = request(api_key, 99, 7, b"anything at all, whatever")
     Playbook().exchange(asked, response(7, b"as it came"))
 
 
 @pytest.mark.parametrize("correlation", [0, 1, -1, 2**31 - 1, 2**31 - 8, -(2**31)])
 def test_correlation_ids_stay(correlation: int) -> None:
-    """Trap 17: ids from 2^31-8 on are Java's own for re-authentication."""
+    """Trap 17: correlation ids are not changed. Java uses ids from 2^31-8 on for re-authentication."""
     Playbook().exchange(request(METADATA, 9, correlation), response(correlation, b"x"))
 
 
 @pytest.mark.parametrize("correlation", [0, -5, 2**31 - 1])
 @pytest.mark.parametrize("version", [4, 7, 12, 16])
 def test_fetches_through_a_session_keep_theirs(version: int, correlation: int) -> None:
-    """Trap 17."""
+    """Trap 17: a fetch in a session keeps its correlation id."""
     play = Playbook().established(version, T)
     play.client(fetch(version, *T, correlation=correlation))
     play.to_broker(asks(version, [], (SESSION_ID, 1), correlation=correlation))
@@ -157,7 +161,7 @@ def test_fetches_through_a_session_keep_theirs(version: int, correlation: int) -
 
 
 def test_responses_come_in_the_order_of_the_requests() -> None:
-    """Trap 16: one request at a time, answered in order. Trap 37: requests wait for an earlier fetch."""
+    """Traps 16 and 37: responses are sent in the order of the requests."""
     play = Playbook()
     asked = [request(METADATA, 9, 5), produce(6, -1), request(12, 0, 7)]
     play.client(*asked).to_broker(*asked)
@@ -166,7 +170,7 @@ def test_responses_come_in_the_order_of_the_requests() -> None:
 
 
 def test_produce_without_acks_is_not_waited_for() -> None:
-    """Case 86. Trap 32: Produce with acks=0 has no response."""
+    """Case 86, trap 32: a Produce with acks=0 has no response, so nothing waits for one."""
     play = Playbook()
     frames = [produce(1, 0), produce(2, 1), produce(3, 0), produce(4, 0), produce(5, -1)]
     play.client(*frames).to_broker(*frames)
@@ -180,7 +184,7 @@ def test_produce_without_acks_is_not_waited_for() -> None:
 @pytest.mark.parametrize("version", [0, 2, 3, 8, 9, 13])
 @pytest.mark.parametrize("chunk", [1, 5, 17, 1000])
 def test_acks_are_found_however_the_bytes_come(version: int, chunk: int) -> None:
-    """Case 86. Trap 32: Produce with acks=0 has no response."""
+    """Case 86, trap 32: acks=0 is recognised with any version of Produce and any chunks."""
     transactional = b"" if version < 3 else b"\xff\xff" if version < 9 else b"\x00"
     tags = b"\0" if version >= 9 else b""
     frames = [
@@ -195,14 +199,16 @@ def test_acks_are_found_however_the_bytes_come(version: int, chunk: int) -> None
 
 
 def test_a_transactional_id_that_never_ends_is_not_waited_for() -> None:
-    """Case 86: acks is within the first 128 KiB, or the request is treated as one with a response."""
+    """Case 86: acks is read from the first 128 KiB of a Produce. Without it there, a response is expected."""
     head = request(0, 3, 1, b"\x7f\xff" + bytes(40_000))[4:]
     play = Playbook().client(framed(head), chunk=1000)
     assert play.takes_broker() == framed(head)
 
 
 def test_metadata_behind_a_parked_fetch() -> None:
-    """Case 84. Traps 16 and 37."""
+    """Case 84, traps 16 and 37: a Metadata response comes after the response to an earlier fetch, which still
+    waits at the broker.
+    """
     play = Playbook().established(16, T)
     metadata = request(METADATA, 8, 11)
     play.client(fetch(16, *T, correlation=10)).to_broker(asks(16, [], (SESSION_ID, 1), correlation=10))
@@ -214,9 +220,8 @@ def test_metadata_behind_a_parked_fetch() -> None:
 
 @pytest.mark.parametrize("code", [70, 71, 106])
 def test_metadata_behind_a_fetch_that_is_resent(code: int) -> None:
-    """Cases 84 and 71: the responses to later requests wait for the repeated fetch.
-
-    Traps 6 and 17.
+    """Cases 84 and 71, traps 6 and 17: a fetch is sent again. Responses to later requests wait for its
+    response.
     """
     play = Playbook().established(16, T)
     later = [request(METADATA, 8, 11), request(2, 3, 12)]
@@ -234,7 +239,9 @@ def test_metadata_behind_a_fetch_that_is_resent(code: int) -> None:
 
 
 def test_a_repeated_response_streams_past_what_waits() -> None:
-    """The awaited response continues chunk by chunk. A later one that has begun follows it."""
+    """The response to the repeated fetch is forwarded chunk by chunk. The later response, already received,
+    follows.
+    """
     play = Playbook().established(16, T)
     play.client(fetch(16, *T, correlation=10), request(METADATA, 8, 11)).takes_broker()
     play.broker(fetch_response(16, error_code=70, correlation_id=10)).takes_broker()
@@ -249,7 +256,9 @@ def test_a_repeated_response_streams_past_what_waits() -> None:
 
 
 def test_our_own_frames_wait_for_the_end_of_a_request_that_is_being_passed() -> None:
-    """A fetch is repeated after half of a Produce was sent. The broker would treat it as the other half."""
+    """A fetch is sent again only after the current Produce is complete. Otherwise the broker would read it as
+    a part of the Produce.
+    """
     play = Playbook().established(16, T)
     play.client(fetch(16, *T, correlation=10)).to_broker(asks(16, [], (SESSION_ID, 1), correlation=10))
     whole = produce(11, -1, 500)
@@ -264,7 +273,7 @@ def test_our_own_frames_wait_for_the_end_of_a_request_that_is_being_passed() -> 
 
 
 def test_a_client_with_too_much_in_flight_is_not_read() -> None:
-    """Trap 14: a throttled client is not read without limit, and quotas use its client id."""
+    """Trap 14: the gateway stops reading a client that has too many requests in flight."""
     play = Playbook()
     for number in range(MAX_IN_FLIGHT):
         assert play.connection.reads_client
@@ -278,7 +287,7 @@ def test_a_client_with_too_much_in_flight_is_not_read() -> None:
 
 
 def script(version: int) -> list[tuple[bytes, bytes]]:
-    """Build requests of a client with a session, and the broker's responses to the gateway's requests."""
+    """Return requests of a client with a session, and the broker's responses to what the gateway sends."""
     spoken = max(version, 7)
     changes = fetch_response(
         spoken, ("t", [entry(1, 9, records=b"r" * 90)]), correlation_id=10, session_id=SESSION_ID
@@ -352,7 +361,7 @@ def test_noise_from_the_client_ends_at_worst_the_connection(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(60))
 def test_noise_from_the_broker_ends_at_worst_the_connection(seed: int) -> None:
-    """A response with the right length and correlation id and any contents, to each kind of fetch."""
+    """A fetch response with five damaged bytes causes no crash. At worst it ends the connection."""
     chance = random.Random(seed)
     play = Playbook().established(16, T)
     if seed % 3 == 0:
@@ -401,7 +410,7 @@ def test_the_longest_frame_that_is_taken() -> None:
 
 
 def test_tls_on_a_plaintext_port_is_named() -> None:
-    """Trap 34: TLS on a plaintext port can't be read, and the fault names it."""
+    """Trap 34: if a client speaks TLS on a plaintext port, the error message says so."""
     play = Playbook().client(bytes.fromhex("16030100f5010000f10303")).nothing()
     assert play.connection.fault == Fault(side="client", reason="TLS on a plaintext listener")
 
@@ -434,7 +443,7 @@ def test_a_fault_lets_earlier_responses_go() -> None:
 
 
 def test_what_a_fetch_header_lacks() -> None:
-    """A fetch whose client id extends beyond its end. The broker decides about it."""
+    """A fetch whose client id is longer than the request is forwarded. The broker decides what to do."""
     frame = framed(b"\0\1\0\x10" + bytes(4) + b"\x7f\xff" + bytes(10))
     Playbook().exchange(frame, response(0, b"closed"))
 
@@ -443,7 +452,7 @@ def test_what_a_fetch_header_lacks() -> None:
 
 
 def test_api_versions_is_cut_to_what_is_understood() -> None:
-    """Trap 5: client and broker agree on no version that the gateway can't read."""
+    """Trap 5: ApiVersions offers only versions that the gateway can read."""
     body = bytes.fromhex("0000 00000003 0001 0004 0014 0063 0000 7fff 0012 0000 0005")
     less = bytes.fromhex("0000 00000003 0001 0004 0012 0063 0000 7fff 0012 0000 0004")
     asked = request(18, 0, 1)
@@ -452,9 +461,8 @@ def test_api_versions_is_cut_to_what_is_understood() -> None:
 
 
 def test_an_unknown_version_is_refused_as_brokers_do() -> None:
-    """Case 85: the gateway can't cut v5. It sends error 35 in v0 form, and the client asks again.
-
-    Trap 31.
+    """Case 85, trap 31: the gateway refuses a version of ApiVersions that it does not know. It sends error 35
+    in a v0 response, as a broker does, and the client asks again.
     """
     play = Playbook()
     play.client(request(18, 5, 1, b"\0\x01a\x01b\0"))
@@ -464,14 +472,16 @@ def test_an_unknown_version_is_refused_as_brokers_do() -> None:
 
 
 def test_a_brokers_own_refusal_passes() -> None:
-    """Case 85. Trap 31: ApiVersions at any version."""
+    """Case 85, trap 31: a broker's own refusal of ApiVersions is forwarded unchanged."""
     asked = request(18, 4, 1, b"\0\x02a\x02b\0")
     told = response(1, bytes.fromhex("0023 00000001 0012 0000 0003"))
     Playbook().exchange(asked, told).knows()
 
 
 def test_a_refusal_keeps_its_place() -> None:
-    """Case 85. Trap 31: ApiVersions at any version."""
+    """Case 85, trap 31: the gateway's own refusal of ApiVersions waits for the responses to earlier
+    requests.
+    """
     first = request(METADATA, 1, 1)
     play = Playbook().client(first, request(18, 9, 2, b"\0\x01\x01\0")).to_broker(first)
     play.broker(response(1, b"brokers"))
@@ -488,11 +498,9 @@ def test_the_client_names_its_software() -> None:
 
 
 def test_a_client_that_does_not_ask_for_versions_is_asked_for() -> None:
-    """KafkaJS asks, kafka-go's Conn may not.
+    """Trap 14: if a client does not ask for versions, the gateway asks once, with the client's id.
 
-    The gateway asks once for the broker's versions, with the client's id.
-
-    Trap 14.
+    KafkaJS asks for versions. kafka-go's Conn may not.
     """
     play = Playbook()
     for number in (1, 2):
@@ -511,11 +519,9 @@ def test_a_client_that_does_not_ask_for_versions_is_asked_for() -> None:
 
 
 def test_handshake_v0_goes_opaque() -> None:
-    """Case 87: tokens without Kafka's header follow in both directions.
+    """Case 87, trap 33: after SaslHandshake v0, tokens without Kafka's header follow in both directions.
 
-    A fetch after them is forwarded unchanged.
-
-    Trap 33.
+    Everything is then forwarded unchanged, even a later fetch.
     """
     asked = request(SASL_HANDSHAKE, 0, 1, b"\0\x05PLAIN")
     play = Playbook().client(asked).to_broker(asked)
@@ -531,7 +537,7 @@ def test_handshake_v0_goes_opaque() -> None:
 
 @pytest.mark.parametrize("chunk", [1, 7, 50])
 def test_tokens_in_the_same_bytes_as_the_handshake(chunk: int) -> None:
-    """Case 87. Trap 33: SASL tokens are forwarded, framed or not."""
+    """Case 87, trap 33: SASL tokens may come in the same read as the handshake."""
     asked = request(SASL_HANDSHAKE, 0, 1, b"\0\x05PLAIN") + framed(b"\0user\0password")
     play = Playbook().client(asked, chunk=chunk)
     assert play.takes_broker() == asked
@@ -541,7 +547,9 @@ def test_tokens_in_the_same_bytes_as_the_handshake(chunk: int) -> None:
 
 
 def test_handshake_v1_keeps_its_frames() -> None:
-    """Case 87: re-authentication in mid-stream as well, with Java's reserved correlation ids. Trap 33."""
+    """Case 87, trap 33: after SaslHandshake v1, requests are still read. A client may authenticate again
+    later, with Java's reserved correlation ids.
+    """
     play = Playbook()
     for base in (1, 2**31 - 8):
         play.exchange(request(SASL_HANDSHAKE, 1, base, b"\0\x05PLAIN"), response(base, b"\0\0"))
@@ -551,7 +559,7 @@ def test_handshake_v1_keeps_its_frames() -> None:
 
 
 def test_a_bare_gssapi_token_goes_opaque() -> None:
-    """Trap 33."""
+    """Trap 33: a GSSAPI token as the first bytes of a connection is forwarded, with all that follows."""
     token = framed(bytes.fromhex("6082011006092a864886f71201020201006e"))
     play = Playbook().client(token).to_broker(token)
     play.broker(framed(b"\x60reply")).to_client(framed(b"\x60reply"))
@@ -569,7 +577,7 @@ def test_closing_without_a_session() -> None:
 
 @pytest.mark.parametrize("version", range(4, 19))
 def test_a_session_is_closed_at_the_broker(version: int) -> None:
-    """Case 88. Trap 21: the gateway closes its own sessions."""
+    """Case 88, trap 21: when a client leaves, the gateway closes its session at the broker."""
     play = Playbook().established(version, T)
     play.events()
     play.close().to_broker(asks(version, [], (SESSION_ID, -1), correlation=3))
@@ -586,7 +594,9 @@ def test_closing_twice_says_it_once() -> None:
 
 
 def test_a_session_is_closed_once_though_another_response_comes_before_its_own() -> None:
-    """A forwarded fetch is outstanding, and then one of the session. The close is not sent a second time."""
+    """The session is closed only once, although the response to an earlier forwarded fetch comes in
+    between.
+    """
     play = Playbook().established(16, T)
     twice = [*T, T[0]]
     play.client(fetch(16, *twice, correlation=8)).to_broker(fetch(16, *twice, correlation=8))
@@ -609,7 +619,7 @@ def test_after_closing_nothing_is_taken_from_the_client() -> None:
 
 
 def test_closing_with_a_fetch_parked() -> None:
-    """Requests in flight are finished, and the response is still completed from the session."""
+    """On closing, requests in flight are finished. The last response is still completed from the session."""
     play = Playbook().established(16, T)
     play.client(fetch(16, *T, correlation=9)).to_broker(asks(16, [], (SESSION_ID, 1), correlation=9))
     play.close().to_broker(asks(16, [], (SESSION_ID, -1), correlation=3))
@@ -622,7 +632,9 @@ def test_closing_with_a_fetch_parked() -> None:
 
 
 def test_closing_while_a_session_is_asked_for() -> None:
-    """The session is closed when it arrives. Trap 21."""
+    """Trap 21: the client leaves while a session is being requested. The session is closed when the response
+    comes.
+    """
     play = Playbook().knows()
     for number in (1, 2):
         play.exchange(fetch(16, *T, correlation=number), full(16, T, correlation_id=number))
@@ -638,7 +650,7 @@ def test_closing_while_a_session_is_asked_for() -> None:
 
 @pytest.mark.parametrize("code", [70, 71, 106])
 def test_closing_with_a_fetch_parked_that_fails(code: int) -> None:
-    """The client gets its response, without another session."""
+    """On closing, a fetch whose session is lost still gets its response, without a new session."""
     play = Playbook().established(16, T)
     play.client(fetch(16, *T, correlation=9)).to_broker(asks(16, [], (SESSION_ID, 1), correlation=9))
     play.close().to_broker(asks(16, [], (SESSION_ID, -1), correlation=3))
@@ -661,7 +673,9 @@ def test_closing_with_a_full_fetch_parked_that_fails() -> None:
 
 
 def test_closing_in_the_middle_of_a_request_says_nothing() -> None:
-    """The broker would treat (id, -1) as the rest of the request. There is nothing to wait for."""
+    """On closing within a request, the gateway does not close the session. The broker would read the closing
+    fetch as the rest of the request.
+    """
     play = Playbook().established(16, T)
     whole = produce(9, -1)
     play.client(whole[:30]).to_broker(whole[:30])
@@ -689,7 +703,9 @@ def test_closing_in_the_middle_of_a_produce_without_acks_waits_for_earlier_respo
 
 
 def test_closing_in_the_middle_of_a_fetch_that_has_not_been_sent() -> None:
-    """No part of a fetch is sent before it is complete. Its beginning is dropped, and the session closed."""
+    """On closing within a fetch, the received part is dropped, and the session is closed. A fetch is sent
+    only when it is complete.
+    """
     play = Playbook().established(16, T)
     play.client(fetch(16, *T, correlation=9)[:50]).nothing()
     play.close().to_broker(asks(16, [], (SESSION_ID, -1), correlation=3))
@@ -731,7 +747,7 @@ def test_bytes_are_counted_on_both_sides() -> None:
 
 
 def metadata(correlation: int, host: bytes, port: int) -> bytes:
-    """Build Metadata v0 that names broker 2 and no topic."""
+    """Build a Metadata v0 response that names broker 2 and no topic."""
     body = b"\0\0\0\1" + b"\0\0\0\2" + len(host).to_bytes(2) + host + port.to_bytes(4) + b"\0\0\0\0"
     return response(correlation, body)
 
@@ -746,7 +762,9 @@ def test_addresses_lead_through_the_gateway(chunk: int) -> None:
 
 
 def test_addresses_that_are_not_understood_end_the_connection() -> None:
-    """They would lead the client past the gateway. Later bytes do not take their place."""
+    """A response whose addresses can't be read ends the connection. It would give the client a real broker
+    address.
+    """
     play = Playbook(resolve=lambda node_id, _host, _port, /: ("gw", 19_092 + node_id))
     asked = request(METADATA, 0, 5, b"\0\0\0\0") + request(12, 0, 6)
     play.client(asked).to_broker(asked)

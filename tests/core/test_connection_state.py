@@ -1,4 +1,4 @@
-"""The few functions of a connection's shared state."""
+"""Functions of the state that a connection's parts share."""
 
 import gc
 import weakref
@@ -41,11 +41,13 @@ def test_a_request_waits_for_the_end_of_the_one_that_is_being_forwarded() -> Non
 
 
 class Tracked(Connection):
-    """A connection that can be referred to weakly."""
+    """A connection that allows weak references."""
 
 
 def test_a_connection_goes_as_soon_as_nobody_needs_it() -> None:
-    """It is not part of a cycle, so that a closed connection's memory does not wait for the collector."""
+    """A connection is freed at its last reference. It is not part of a reference cycle, so its memory does
+    not wait for the garbage collector.
+    """
     connection = Tracked(sessions=SessionLimits(max_sessions=1), resolve=None)
     gone = weakref.ref(connection)
     gc.disable()

@@ -1,4 +1,4 @@
-"""The reasons why a fetch does not use the session, one after the other, on one connection."""
+"""Each reason for which a fetch does not use the session, tested on one connection."""
 
 from typing import Any
 
@@ -137,7 +137,7 @@ def test_not_now() -> None:
 
 
 def test_slots_are_bounded() -> None:
-    """Trap 22: session slots are shared, so there is a limit."""
+    """Trap 22: the number of sessions is limited, because the broker's session slots are shared."""
     sessions = SessionLimits(max_sessions=2)
     assert [sessions.reserve() for _ in range(3)] == [True, True, False]
     sessions.release()

@@ -1,4 +1,4 @@
-"""The kind of a fetch, by its session fields."""
+"""The kind of a fetch is found from its session id and epoch."""
 
 import pytest
 

@@ -1,8 +1,9 @@
-"""For any sequence of fetches and any allowed behaviour of a broker, each response equals that of a fetch
-without a session at that moment: same entries, same bytes, and no errors of sessions.
+"""A response through the gateway equals that of a direct fetch without a session at the same moment: same
+entries, same bytes, and no session errors. This holds for any sequence of fetches and any allowed broker
+behaviour.
 
-The broker is the model, which was checked against live brokers. Entries are in request order, or in the
-broker's order without a session (errors that it finds before reading come last).
+The broker is the model, which was checked against live brokers. Entries are in the order of the request, or
+in the broker's order without a session, which puts errors found before reading last.
 """
 
 import os
@@ -32,7 +33,7 @@ from tests.model.wire import (
 from tests.twin import Twin
 
 EXAMPLES = int(os.environ.get("LAW_EXAMPLES", "50"))
-"""The number of histories. A soak test sets a higher one."""
+"""The number of histories to try. A soak test sets a higher number."""
 RELEASES = ("1.0.2", "1.1.1", "2.0.1", "2.4.1", "2.8.2", "3.7.2", "3.9.1", "4.3.0")
 TOPICS = ("a", "b", "cc")
 PARTITIONS = 4
@@ -40,11 +41,11 @@ METADATA = bytes.fromhex("00030001000000630001780000")
 API_VERSIONS = bytes.fromhex("001200000000006200017800")[:11]
 NODES = {n: NodeEndpoint(node_id=n, host=f"b{n}", port=9092) for n in (1, 2)}
 BATCHES = (1, 20, 300)
-"""Sizes of batches. A limit of `BIG` never cuts."""
+"""Sizes of batches, in bytes. The size limit `BIG` never cuts records off."""
 
 
 class AnyClientAnyBroker(RuleBasedStateMachine):
-    """Rules change the state, and `fetch` checks the law."""
+    """Rules change the state of broker and client. The rule `fetch` checks that both responses are equal."""
 
     @initialize(
         release=st.sampled_from(RELEASES),
@@ -76,7 +77,7 @@ class AnyClientAnyBroker(RuleBasedStateMachine):
         self.broker = ModelBroker(release=release, slots=slots, seed=seed, dialect=dialect, empties=empties)
         self.broker.nodes = NODES
         self.ids: dict[str, bytes] = {}
-        """Topic ids, as the client knows them."""
+        """Topic name -> topic id, as the client last learned it."""
         for name in TOPICS:
             self.create(name)
         self.sessions = SessionLimits(max_sessions=max_sessions)
@@ -87,7 +88,7 @@ class AnyClientAnyBroker(RuleBasedStateMachine):
         self.now = 1.0
         self.correlation = 0
         self.others: set[int] = set()
-        """Sessions of other clients."""
+        """Ids of sessions that other clients hold."""
         self.wanted: list[tuple[str, int]] = [
             (name, i) for name in TOPICS[:topics] for i in range(PARTITIONS)
         ]
@@ -170,14 +171,15 @@ class AnyClientAnyBroker(RuleBasedStateMachine):
 
     @rule()
     def learn_ids(self) -> None:
-        """The client has requested Metadata."""
+        """Let the client learn the topic ids from Metadata."""
         self.ids |= {name: topic.topic_id for name, topic in self.broker.topics.items()}
 
     @rule(name=names)
     def deny_or_allow(self, name: str) -> None:
-        """A topic whose id has changed is excluded.
+        """Withdraw the access to a topic, or restore it. Topics whose id has changed are left out.
 
-        A session gives 29 for its old name, a direct fetch gives 100, and nothing shows the difference.
+        For such a topic a session gives error 29 by its old name, and a direct fetch gives 100. The gateway
+        cannot see this difference.
         """
         topic = self.broker.topics.get(name)
         if topic is not None and topic.topic_id == self.ids[name]:
@@ -208,13 +210,15 @@ class AnyClientAnyBroker(RuleBasedStateMachine):
 
     @rule(ms=st.sampled_from([0, 0, 40]))
     def throttle(self, ms: int) -> None:
-        """Without endpoints of leaders, see `test_endpoints_that_a_throttle_keeps_back`."""
+        """Set the throttle time. While fetches are throttled, the broker names no leader endpoints: see
+        `test_endpoints_that_a_throttle_keeps_back`.
+        """
         self.broker.throttle_ms = ms
         self.broker.nodes = {} if ms else NODES
 
     @rule()
     def restart(self) -> None:
-        """All sessions are lost. The connection stays open, because the next rules need it."""
+        """Let the broker lose all sessions. The connection stays open, because the next rules need it."""
         for session in list(self.broker.cache.sessions.values()):
             self.broker.cache.remove(session)
 
@@ -235,7 +239,7 @@ class AnyClientAnyBroker(RuleBasedStateMachine):
 
     @rule(code=st.sampled_from([-1, 2]))
     def fail_once_in_a_session(self, code: int) -> None:
-        """Without a session it would not have failed."""
+        """Let the next fetch in a session fail with this code. A fetch without a session would not fail."""
 
         def before(frame: bytes) -> None:
             inside = (
@@ -283,7 +287,7 @@ class AnyClientAnyBroker(RuleBasedStateMachine):
 
     @rule(wanted=st.lists(st.tuples(names, st.integers(0, PARTITIONS)), max_size=14))
     def choose(self, wanted: list[tuple[str, int]]) -> None:
-        """Choose any list: empty, split topics, duplicate or invalid partitions."""
+        """Choose any list: empty, with a topic listed in parts, or with duplicate or invalid partitions."""
         self.wanted = wanted
 
     @rule(name=names)
@@ -351,12 +355,12 @@ class AnyClientAnyBroker(RuleBasedStateMachine):
 
     @rule(steps=st.integers(1, 4))
     def hold_back(self, steps: int) -> None:
-        """Let more than one event happen before the next fetch."""
+        """Allow several rules to run before the next fetch."""
         self.holds = steps
 
     @rule(times=st.integers(1, 4), follows=st.booleans())
     def poll(self, times: int, follows: bool) -> None:
-        """Fetch repeatedly. With `follows`, continue after the records that were read."""
+        """Fetch repeatedly. With `follows`, each fetch begins after the records read before."""
         for _ in range(times):
             self.ask([self.request()])
             if follows:
@@ -364,7 +368,9 @@ class AnyClientAnyBroker(RuleBasedStateMachine):
 
     @invariant()
     def fetch(self) -> None:
-        """Check the law after each step."""
+        """Send one fetch and compare the responses. This runs after each rule, unless `hold_back` delays
+        it.
+        """
         if not hasattr(self, "gate"):
             return
         self.holds -= 1
@@ -373,7 +379,9 @@ class AnyClientAnyBroker(RuleBasedStateMachine):
 
     @rule(between=st.booleans())
     def fetch_without_waiting(self, between: bool) -> None:
-        """Send two fetches without waiting, with something else in between."""
+        """Send two fetches without waiting for the first response. With `between`, another request is sent
+        between them.
+        """
         requests = [self.request(), self.request()]
         self.ask(requests, other=METADATA if between else None)
 
@@ -396,9 +404,8 @@ TestAnyClientAnyBroker.settings = examples(EXAMPLES, stateful_step_count=25)
 
 
 def test_endpoints_that_a_throttle_keeps_back() -> None:
-    """A response that was emptied by a throttle still names the leaders' endpoints (v16 and later), but not
-    if it hides the loss of the session. They are not needed, because they refer to entries, and there are
-    none.
+    """A throttled response without entries still names leader endpoints (v16 and later), except when it hides
+    the loss of the session. Then they are missing. They are not needed, because there are no entries.
     """
     history = AnyClientAnyBroker()
     history.begin(
