@@ -1,7 +1,7 @@
-"""The bytes to both sides and the counts are the same with and without the fast path.
+"""With and without the fast path, the bytes to both sides and the counts are the same.
 
-`Twin` compares the two after each step. It also plays all transcripts of `Playbook` and the histories of
-`test_expanded_equals_direct`. The conversations here are made for the fast path.
+`Twin` compares two cores after each step. It also plays all transcripts of `Playbook`, and the histories of
+`test_expanded_equals_direct`. The conversations in this file are made for the fast path.
 """
 
 from dataclasses import dataclass
@@ -33,14 +33,16 @@ def gateway(node_id: int, _host: str, _port: int, /) -> tuple[str, int]:
 def produce(
     correlation: int, version: int = 10, *, acks: int = -1, size: int = 20, client: bytes = b"c"
 ) -> bytes:
-    """Build a produce with header v1 or v2. Nobody reads its topics."""
+    """Build a Produce request with header v1 or v2. Its topics are arbitrary bytes, because nothing reads
+    them.
+    """
     tags, transactional_id = (b"\0", b"\0") if version >= 9 else (b"", b"\xff\xff" if version >= 3 else b"")
     body = tags + transactional_id + acks.to_bytes(2, signed=True) + b"\0\0\x75\x30" + bytes(size)
     return request(PRODUCE, version, correlation, body, client)
 
 
 def produced(correlation: int, offset: int = 0, *, tags: bytes = b"\0") -> bytes:
-    """Build the response v10 to a produce of one partition."""
+    """Build a Produce v10 response for one partition."""
     head = b"\0" + b"\x02" + b"\x02t" + b"\x02" + bytes(6)
     part = offset.to_bytes(8) + b"\xff" * 8 + bytes(8) + b"\x01\0\0"
     return response(correlation, head + part + b"\0" + bytes(4) + tags)
@@ -65,7 +67,7 @@ def test_produces_pass(resolve: Resolve | None) -> None:
 
 
 def test_a_produce_whose_response_names_a_leader_is_rewritten() -> None:
-    """KIP-951: v10 and later."""
+    """KIP-951: if a Produce response (v10 and later) names a leader, the leader's address is rewritten."""
     play = Playbook(resolve=gateway)
     named = wire.node_endpoints_tag([wire.NodeEndpoint(node_id=2, host="gw", port=19_094)])
     play.exchange(produce(1), produced(1)).exchange(produce(2), produced(2))
@@ -83,7 +85,7 @@ def _tagged(tag: tuple[int, bytes]) -> bytes:
 
 
 def test_acks_0_has_no_response() -> None:
-    """Trap 32: nothing may wait for one (case 86)."""
+    """Trap 32, case 86: a Produce with acks=0 has no response, so nothing waits for one."""
     play = Playbook().exchange(produce(1), produced(1))
     play.client(produce(2, acks=0)).to_broker(produce(2, acks=0))
     play.client(produce(3, acks=0)).to_broker(produce(3, acks=0))
@@ -124,9 +126,9 @@ def test_many_in_flight_and_many_in_a_read() -> None:
 
 
 def test_what_is_in_flight_stays_in_its_order() -> None:
-    """Produces are pipelined, with another request among them.
+    """Responses stay in order when another request is sent between pipelined Produce requests.
 
-    The core takes over, and then all pass again.
+    The core takes over until its request is answered. Then the fast path is used again.
     """
     play = Playbook(resolve=gateway).exchange(produce(0), produced(0)).exchange(produce(1), produced(1))
     play.client(produce(2)).to_broker(produce(2))
@@ -193,7 +195,7 @@ def test_responses_by_the_core_and_by_the_fast_path_are_measured_alike() -> None
 
 
 def test_a_correlation_id_that_is_used_again() -> None:
-    """Responses are matched by their order alone."""
+    """A client may use a correlation id twice. Responses are matched only by their order."""
     play = Playbook().exchange(produce(1), produced(1))
     play.client(request(METADATA, 0, 1)).to_broker(request(METADATA, 0, 1))
     play.client(produce(1)).to_broker(produce(1))
@@ -218,7 +220,9 @@ def test_no_more_than_the_core_takes_are_in_flight() -> None:
 
 @pytest.mark.parametrize("more", [0, 3])
 def test_a_response_that_makes_room_does_not_take_it(more: int) -> None:
-    """The shell reads the client again, and the rest of the core processes what waits."""
+    """If a response lets the gateway read the client again, the core handles it instead of the fast path. The
+    core then also processes requests that waited.
+    """
     play = Playbook().exchange(produce(0), produced(0)).exchange(produce(1), produced(1))
     numbers = range(2, MAX_IN_FLIGHT + 2 + more)
     play.client(*map(produce, numbers)).to_broker(*map(produce, numbers[:MAX_IN_FLIGHT]))
@@ -246,7 +250,9 @@ def test_the_middle_of_large_frames(chunk: int) -> None:
 
 
 def test_fetches_in_flight_behind_versions_are_counted() -> None:
-    """The broker reports its versions while a fetch is in flight. The form of the fetch is then forgotten."""
+    """A fetch is counted correctly if an ApiVersions response comes while it is in flight. That response
+    makes the fast path forget the form of the fetch.
+    """
     play = Playbook().knows()
     for number in range(1, 4):
         play.exchange(fetch(16, ("t", 1), correlation=number), told_one(number))
@@ -277,7 +283,9 @@ def test_a_request_that_is_too_long_is_a_fault() -> None:
 
 
 def test_listeners_open_amid_a_large_request() -> None:
-    """Some bytes of the request are not counted yet. They must not be waited for again."""
+    """A listener opens while a large request is being forwarded. The bytes already forwarded, not yet
+    counted, are not expected a second time.
+    """
     opening = {2}
     play = Playbook(resolve=gateway, opening=opening.__contains__)
     play.exchange(produce(1), produced(1)).exchange(produce(2), produced(2))
@@ -318,7 +326,9 @@ def test_closing_amid_a_large_request() -> None:
 
 @pytest.mark.parametrize("version", [4, 11, 16])
 def test_a_small_response_that_comes_in_pieces_is_looked_at_once(version: int) -> None:
-    """A broker writes head, records and end one by one."""
+    """A small response that comes in parts is processed once, when it is complete. A broker writes the head,
+    the records and the end separately.
+    """
     play = Playbook(core=Joining).knows()
     log_start = {} if version >= 5 else {"log_start_offset": -1}
     for number in range(1, 6):
@@ -404,7 +414,10 @@ THREE: list[Want] = [("t", 0), ("t", 1), ("t", 2)]
 
 
 def polls(play: Playbook, version: int, first: int, count: int, records: bytes = b"", offset: int = 0) -> int:
-    """Play a consumer in a session. Its list rotates, and partition 1 advances if it gets records."""
+    """Play a consumer with a session, and return the number of reads on the fast path.
+
+    The list rotates. With records, the offset of partition 1 advances.
+    """
     before = passing(play)
     for number in range(first, first + count):
         moved = number if records else offset
@@ -430,9 +443,9 @@ def test_fetches_of_a_session_take_it(version: int) -> None:
 
 
 def test_a_poll_that_repeats_the_last_one_can_be_counted_without_its_frames() -> None:
-    """`replay` counts polls in this way, since it knows that nothing changes.
+    """If a poll repeats the last one, it can be counted without its frames, and the counts are the same.
 
-    The other core gets the frames.
+    `replay` counts polls in this way if nothing changes. Here only the second core gets the frames.
     """
     play = Playbook().established(16, THREE)
     polls(play, 16, 4, 4)
@@ -451,7 +464,7 @@ def test_a_poll_that_repeats_the_last_one_can_be_counted_without_its_frames() ->
 
 
 def test_tags_of_an_entry_that_has_moved_are_seen() -> None:
-    """The broker has just sent records of the entry, so it may differ from the session's state."""
+    """An unknown tag is found in the entry of a partition that just got records."""
     play = Playbook().established(16, THREE)
     polls(play, 16, 4, 4, b"r" * 300)
     asked = bytearray(fetch(16, *THREE, correlation=8))
@@ -462,7 +475,7 @@ def test_tags_of_an_entry_that_has_moved_are_seen() -> None:
 
 
 def test_the_last_epoch_is_followed_by_1() -> None:
-    """Case 17."""
+    """Case 17: the epoch after 2^31-1 is 1."""
     play = Playbook().established(16, THREE)
     polls(play, 16, 4, 4)
     for core in play.connection.cores:
@@ -496,8 +509,8 @@ def test_the_last_epoch_is_followed_by_1() -> None:
 )
 @pytest.mark.parametrize("records", [b"", b"r" * 300])
 def test_any_other_response_in_a_session_is_the_cores(told: bytes, records: bytes) -> None:
-    """Cases 17, 27, 48, 71 and others: the core takes the fetch over as if it had handled it from the
-    start.
+    """Cases 17, 27, 48, 71 and others: a response that the fast path does not know is handled by the core, as
+    if the core had also sent the fetch.
     """
     play = Playbook().established(16, THREE)
     polls(play, 16, 4, 4, records)
@@ -508,9 +521,9 @@ def test_any_other_response_in_a_session_is_the_cores(told: bytes, records: byte
 
 
 def test_what_saves_keeps_the_session() -> None:
-    """Fetches for which a session was of no use are counted.
+    """A session is closed after 64 fetches in a row that saved nothing.
 
-    One exchange that saves bytes resets the count.
+    One fetch that saves bytes resets this count, so here the session stays.
     """
     play = Playbook().established(16, THREE)
     polls(play, 16, 4, 4)
@@ -530,7 +543,9 @@ def test_what_saves_keeps_the_session() -> None:
 
 @pytest.mark.parametrize("off", [{"on": False}, {"off_for": frozenset({"c"})}], ids=str)
 def test_sessions_are_switched_off_while_a_fetch_is_outstanding(off: dict[str, Any]) -> None:
-    """The core takes its response, and the next fetch is forwarded unchanged."""
+    """If sessions are switched off while a fetch is outstanding, the core handles its response. The next
+    fetch is forwarded unchanged.
+    """
     play = Playbook().established(16, THREE)
     polls(play, 16, 4, 4)
     play.client(fetch(16, *THREE, correlation=8)).to_broker(asks(16, [], (SESSION_ID, 5), correlation=8))
@@ -545,7 +560,7 @@ def test_sessions_are_switched_off_while_a_fetch_is_outstanding(off: dict[str, A
 
 @pytest.mark.parametrize("outstanding", [False, True])
 def test_the_client_calls_itself_something_else(outstanding: bool) -> None:
-    """Sessions are off for the new name, which comes in an ApiVersions request."""
+    """A client changes its client id with an ApiVersions request. For the new id, sessions are off."""
     play = Playbook(SessionLimits(max_sessions=10, off_for=frozenset({"d"}))).established(16, THREE)
     polls(play, 16, 4, 4)
     told = fetch_response(16, ("t", [entry(0, 9)]), session_id=SESSION_ID, correlation_id=8)
@@ -560,7 +575,9 @@ def test_the_client_calls_itself_something_else(outstanding: bool) -> None:
 
 
 def test_a_fetch_of_a_session_behind_versions_is_counted() -> None:
-    """The broker reports its versions while the fetch is in flight. The core takes its response over."""
+    """A session's fetch is counted correctly if an ApiVersions response comes while it is in flight. The core
+    handles the response.
+    """
     play = Playbook().established(16, THREE)
     polls(play, 16, 4, 4)
     asked, told = api_versions("4.3", 90)
@@ -573,7 +590,9 @@ def test_a_fetch_of_a_session_behind_versions_is_counted() -> None:
 
 
 def test_another_fetch_while_one_is_outstanding() -> None:
-    """Trap 18: a delta on top of an outstanding one would fail together with it."""
+    """Trap 18: a fetch during an outstanding one is sent without the session. As a delta, it would fail
+    together with the outstanding one.
+    """
     play = Playbook().established(16, THREE)
     polls(play, 16, 4, 4)
     play.client(fetch(16, *THREE, correlation=8)).takes_broker()
@@ -599,13 +618,15 @@ def test_a_fetch_that_was_forwarded_meanwhile_is_the_last_that_was_decided() -> 
 
 @pytest.mark.parametrize("version", [7, 8])
 def test_brokers_that_forget_leader_epochs_are_left_to_the_core(version: int) -> None:
-    """KAFKA-9338, case 68: entries are read for leader epochs, so a form without a frame is not enough."""
+    """KAFKA-9338, case 68: if the broker's sessions forget leader epochs, the core reads each fetch, because
+    it checks them for leader epochs.
+    """
     play = Playbook().established(version, THREE, release="1.1.1" if version == 7 else "2.0.1")
     assert polls(play, version, 4, 6) == 0
 
 
 def test_a_session_closes_amid_a_fetch_of_the_fast_path() -> None:
-    """Trap 21."""
+    """Trap 21: a client leaves while a fetch of the fast path is in flight. Its session is closed."""
     play = Playbook().established(16, THREE)
     polls(play, 16, 4, 4)
     play.client(fetch(16, *THREE, correlation=8)).takes_broker()
@@ -619,13 +640,13 @@ def test_a_session_closes_amid_a_fetch_of_the_fast_path() -> None:
 
 @dataclass(frozen=True)
 class Says:
-    """The answers of the broker from now on."""
+    """What the broker answers from now on."""
 
     records: int = 0
     high: int = 5
     error: int = 0
     leads: bool = False
-    """Whether it names a leader (KIP-951)."""
+    """Whether the response names a leader (KIP-951)."""
     tagged: bool = False
     """Whether an entry has tags."""
     null: bool = False
@@ -636,7 +657,7 @@ class Says:
     lag: int = 0
     """The distance of the last stable offset from the high watermark."""
     refuses: int = 0
-    """The error code for a fetch of a session."""
+    """The error code for a fetch in a session, or 0."""
     throttle_time_ms: int = 0
 
 
@@ -708,7 +729,7 @@ STEPS = st.one_of(
 
 
 class Talk:
-    """A client, a broker that answers in order, and two gateways between them that are compared."""
+    """A client, a broker that answers in order, and between them two cores whose output is compared."""
 
     def __init__(self, resolve: Resolve | None, *, foreign: bool, twin: type[Twin] = Twin) -> None:
         self.sessions = SessionLimits(max_sessions=1)
@@ -735,13 +756,13 @@ class Talk:
             self.answers(1, cuts)
 
     def polls(self, times: int, moves: bool, isolation: int) -> None:
-        """Play a consumer of four partitions. Its list rotates."""
+        """Play a consumer of four partitions with a rotating list."""
         for number in range(times):
             self.poll(number, number if moves else 0, isolation)
             self.answers(9, [])
 
     def poll(self, number: int, offset: int, isolation: int) -> None:
-        """Send a fetch, and leave it in flight."""
+        """Send a fetch, and do not answer it yet."""
         wants = [0, 1, 2, 3][number % 4 :] + [0, 1, 2, 3][: number % 4]
         self.asks([("fetch", 16, wants, offset, (0, -1), "c", isolation)], [])
 
@@ -763,7 +784,7 @@ class Talk:
         self.sessions.keep_order, self.sessions.crowded = to == "keep order", to == "crowded"
 
     def opens(self, later: bool) -> None:
-        """Begin to open a listener, or finish it."""
+        """Start to open a listener. With `later`, leave it unfinished."""
         self._opening.add(2)
         if not later:
             self._opening.clear()

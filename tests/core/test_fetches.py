@@ -1,4 +1,4 @@
-"""Fetches through the session and their responses: transcripts of one connection."""
+"""Fetches in a session and their responses, played step by step on one connection."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ from tests.model import wire
 from tests.playbook import HOT, SESSION_ID, Playbook, T, asks, full, passes, turn
 
 NO_LOG_START: dict[str, Any] = {"log_start_offset": -1}
-"""In entries of v4."""
+"""The value of `log_start_offset` for an entry of v4, which has no such field."""
 
 
 # --- a session from its beginning to its next fetches ---------------------------------------------
@@ -23,7 +23,7 @@ NO_LOG_START: dict[str, Any] = {"log_start_offset": -1}
 
 @pytest.mark.parametrize("version", range(4, 19))
 def test_full_fetches_in_and_incremental_ones_out(version: int) -> None:
-    """Trap 3: v0 to v3 are never raised."""
+    """Trap 3: full fetches of the client become incremental ones. v0 to v3 are never raised."""
     play = Playbook().established(version, T)
     assert play.events(SessionMade) == [SessionMade(session_id=SESSION_ID, partitions=3)]
     spoken = max(version, 7)
@@ -45,7 +45,7 @@ def test_full_fetches_in_and_incremental_ones_out(version: int) -> None:
 
 @pytest.mark.parametrize("version", [7, 12, 16])
 def test_a_rotated_list_is_the_same_list(version: int) -> None:
-    """Trap 47: changes are found by content, not by position."""
+    """Trap 47: a rotated list counts as unchanged. Changes are found by content, not by position."""
     play = Playbook().established(version, T)
     for number, wants in enumerate(([T[1], T[2], T[0]], [T[2], T[0], T[1]], T), 1):
         turn(
@@ -60,7 +60,7 @@ def test_a_rotated_list_is_the_same_list(version: int) -> None:
 
 
 ONE: list[Want] = [("t", 0), ("t", 1), ("t", 2)]
-"""A list of one topic. Its rotations use the fast path."""
+"""A list with one topic, whose rotations use the fast path."""
 
 
 @pytest.mark.parametrize("version", [7, 11, 12, 16])
@@ -175,7 +175,7 @@ def test_added_altered_and_forgotten() -> None:
 
 
 def test_limits_rack_and_isolation_are_this_requests_own() -> None:
-    """Traps 14, 26 and 30."""
+    """Traps 14, 26 and 30: limits, rack and isolation level are those of the client's current fetch."""
     play = Playbook().established(16, T)
     fields: dict[str, Any] = {
         "max_wait_ms": 7,
@@ -189,9 +189,9 @@ def test_limits_rack_and_isolation_are_this_requests_own() -> None:
 
 
 def test_another_isolation_makes_another_session() -> None:
-    """Trap 26: the form of an unchanged entry depends on it.
+    """Trap 26: another isolation level needs a new session, because unchanged entries look different in it.
 
-    The old session is named, so that the broker drops it.
+    The request names the old session, so that the broker drops it.
     """
     play = Playbook().established(16, T)
     committed: dict[str, Any] = {"isolation_level": 1}
@@ -202,7 +202,7 @@ def test_another_isolation_makes_another_session() -> None:
 
 @pytest.mark.parametrize("version", [12, 17])
 def test_another_version_makes_another_session(version: int) -> None:
-    """Trap 27."""
+    """Trap 27: a fetch of another version, with or without topic ids, needs a new session."""
     play = Playbook().established(16, T)
     play.client(fetch(version, *T, correlation=12)).to_broker(
         asks(version, T, (SESSION_ID, 0), correlation=12)
@@ -213,7 +213,7 @@ def test_another_version_makes_another_session(version: int) -> None:
 
 
 def test_a_second_fetch_in_flight_goes_without_the_session() -> None:
-    """Trap 18."""
+    """Trap 18: a second fetch in flight is sent without the session."""
     play = Playbook().established(16, T)
     play.client(fetch(16, *T, correlation=4)).to_broker(asks(16, [], (SESSION_ID, 1), correlation=4))
     second = fetch(16, *HOT, correlation=5)
@@ -234,7 +234,7 @@ def test_a_second_fetch_in_flight_goes_without_the_session() -> None:
 
 @pytest.mark.parametrize(("version", "told"), [(4, 6), (5, 6), (6, 56), (7, 56)])
 def test_storage_errors_in_a_session(version: int, told: int) -> None:
-    """Case 74. Trap 4."""
+    """Case 74, trap 4: a storage error (56) in a session reaches clients of v4 and v5 as error 6."""
     play = Playbook().established(version, T)
     play.client(fetch(version, *T, correlation=4)).to_broker(
         asks(version, [], (SESSION_ID, 1), correlation=4)
@@ -245,7 +245,9 @@ def test_storage_errors_in_a_session(version: int, told: int) -> None:
 
 
 def test_the_raised_request_to_the_byte() -> None:
-    """Trap 4: v4 gains log_start_offset -1, session id, epoch and an empty list of forgotten topics."""
+    """Trap 4: a v4 request sent as v7 gains log_start_offset -1, session id, epoch, and an empty list of
+    forgotten topics.
+    """
     play = Playbook().knows()
     for number in (1, 2):
         passes(play, 4, T[:2], number)
@@ -317,7 +319,7 @@ def test_bytes_are_counted_as_whole_frames() -> None:
 
 
 def test_two_clients_do_not_mix() -> None:
-    """Case 73: one loses its session and gets a new one, while the other continues with its own."""
+    """Case 73: one client loses its session and gets a new one, while another client continues its own."""
     sessions = SessionLimits(max_sessions=5)
     one = Playbook(sessions).established(16, T, session_id=71)
     two = Playbook(sessions).established(16, T, session_id=72)

@@ -1,4 +1,6 @@
-"""When sessions pay: the switch, the slots, and the law that they never cost more than the wire."""
+"""When sessions are used: the switch, the slots, and the law that a session never costs more than it
+saves.
+"""
 
 from typing import Any
 
@@ -60,7 +62,7 @@ def test_another_client_id_is_not_switched_off() -> None:
 
 
 def test_slots_are_shared_and_bounded() -> None:
-    """Trap 22: session slots are shared, so there is a limit."""
+    """Trap 22: the number of sessions is limited, because the broker's session slots are shared."""
     sessions = SessionLimits(max_sessions=1)
     first, second = Playbook(sessions).established(16, T), Playbook(sessions).knows()
     for number in range(1, 6):
@@ -73,7 +75,7 @@ def test_slots_are_shared_and_bounded() -> None:
 
 @pytest.mark.parametrize("code", [70, 71, 106])
 def test_a_repaired_session_holds_one_slot(code: int) -> None:
-    """Trap 22: session slots are shared, so there is a limit."""
+    """Trap 22: a session that replaces a lost one does not take a second slot."""
     play = Playbook(SessionLimits(max_sessions=1)).established(16, T)
     for number in range(1, 4):
         play.client(fetch(16, *T, correlation=4)).takes_broker()
@@ -99,7 +101,11 @@ MOVED: list[Want] = [("t", index, 9) for index in range(20)]
 
 @pytest.mark.parametrize("version", [7, 11, 16])
 def test_the_first_fetch_of_a_long_list_asks_for_the_session(version: int) -> None:
-    """It only costs a close at the end. Later, growth costs only the added entries."""
+    """With a long list, the first fetch already requests a session. The session costs only a close at the
+    end.
+
+    Partitions that are added later cost only their entries.
+    """
     play = Playbook().knows()
     play.client(fetch(version, *MANY[:15])).to_broker(asks(version, MANY[:15], (0, 0)))
     play.broker(full(version, MANY[:15], session_id=SESSION_ID)).takes_client()
@@ -115,9 +121,10 @@ def test_a_short_list_waits_until_a_close_is_little_of_what_it_has_cost() -> Non
 
 @pytest.mark.parametrize("version", [7, 11, 16])
 def test_a_delta_of_all_entries_goes_though_it_is_as_large_as_the_fetch(version: int) -> None:
-    """At the start of a group, in a rebalance or a spike, every fetch changes every offset.
+    """A delta of all entries is sent, although it is as large as the fetch.
 
-    The delta costs nothing extra, and later deltas are small again.
+    At the start of a group, or in a rebalance, each fetch may change every offset. The delta costs no extra
+    bytes, and later deltas are small again.
     """
     play = Playbook().established(version, MANY)
     for epoch in range(1, 30):
@@ -132,7 +139,9 @@ def test_a_delta_of_all_entries_goes_though_it_is_as_large_as_the_fetch(version:
 
 
 def test_a_dearer_request_goes_for_a_response_that_spares_more() -> None:
-    """v4 is raised to v7, so with 69 or more of 100 changed offsets, its delta is larger than the fetch."""
+    """A delta larger than the v4 fetch is sent, because its response saves more. In v7 each entry is larger,
+    so the delta is larger once 69 of 100 offsets have changed.
+    """
     hundred: list[Want] = [("t", index) for index in range(100)]
     moved: list[Want] = [("t", index, 9 if index < 70 else 0) for index in range(100)]
     play = Playbook().established(4, hundred)
@@ -143,9 +152,9 @@ def test_a_dearer_request_goes_for_a_response_that_spares_more() -> None:
 
 
 def test_a_delta_that_would_cost_more_than_it_spares_goes_as_it_came() -> None:
-    """All offsets of a v4 list change with each fetch, and each response has changes of all partitions.
+    """A v4 fetch is forwarded unchanged if the delta costs more bytes than its response saves.
 
-    Forwarding is cheaper.
+    Here each fetch changes all offsets, and each response has changes of all partitions.
     """
     play = Playbook().established(4, MANY)
     for number in range(1, 8):
@@ -168,7 +177,9 @@ V4: dict[str, Any] = {"log_start_offset": -1}
 
 
 def test_a_list_that_shrinks_and_comes_back_is_not_dropped_at_once() -> None:
-    """Listing the others again would cost more than listing these two once in full."""
+    """A list shrinks and grows back. The session is kept, because adding the partitions again would cost more
+    than one full fetch of the short list.
+    """
     play = Playbook().established(16, MANY)
     passes(play, 16, MANY[:2], 9)
     assert (play.connection.session_epoch, play.connection.session_partitions) == (1, 20)
@@ -176,7 +187,9 @@ def test_a_list_that_shrinks_and_comes_back_is_not_dropped_at_once() -> None:
 
 
 def test_a_list_that_stays_short_gets_a_session_of_its_own() -> None:
-    """It is requested with (id, 0), which costs as much as the fetch and drops the old one."""
+    """If a list stays short, a smaller session is requested with (id, 0). This costs as much as the fetch,
+    and drops the old session.
+    """
     many: list[Want] = [("t", index) for index in range(200)]
     play = Playbook().established(16, many)
     asked = fetch(16, *MANY[:2], correlation=9)
@@ -193,7 +206,7 @@ def test_a_list_that_stays_short_gets_a_session_of_its_own() -> None:
 
 
 def test_lists_that_churn_do_not_make_sessions_over_and_over() -> None:
-    """Each fetch lists other topics."""
+    """If each fetch lists other topics, only a few sessions are requested."""
     play = Playbook().knows()
     for number in range(1, 400):
         wants: list[Want] = [(f"t{number}-{index}", index) for index in range(12)]
@@ -209,7 +222,11 @@ def test_lists_that_churn_do_not_make_sessions_over_and_over() -> None:
 
 
 def test_a_session_whose_responses_are_torn_to_pieces_is_left_before_it_costs_much() -> None:
-    """Every entry has changed, in its own element, so the session's response is larger than a full one."""
+    """If each response of the session is larger than a full response, the session is given up before much is
+    lost.
+
+    Here every entry has changed, and the broker puts each one in its own topic element.
+    """
     wants: list[Want] = [(name, index) for name in ("1" * 200, "2" * 200) for index in range(9)]
     play = Playbook().established(12, wants)
     asked = fetch(12, *wants, correlation=9)
@@ -227,7 +244,10 @@ def test_a_session_whose_responses_are_torn_to_pieces_is_left_before_it_costs_mu
 
 
 def test_sessions_that_cost_more_rest_until_many_times_as_many_bytes_have_passed() -> None:
-    """The broker loses the session each time: every fetch has to be sent twice."""
+    """After a loss, no session is used until many times the lost bytes have passed.
+
+    Here the broker loses the session each time, so every fetch is sent twice.
+    """
     play = Playbook().established(16, T)
     asked, told = fetch(16, *T, correlation=9), full(16, T, correlation_id=9)
     credit = CREDIT_EXCHANGES * (len(asked) + len(told))
@@ -253,7 +273,7 @@ def test_sessions_that_cost_more_rest_until_many_times_as_many_bytes_have_passed
 
 
 def test_a_session_that_nothing_uses_any_more_is_closed() -> None:
-    """64 consecutive fetches did not use it, and others may need its slot."""
+    """After 64 fetches in a row that do not use it, a session is closed. Others may need its slot."""
     play = Playbook().established(16, T)
     for number in range(10, 73):
         passes(play, 16, [], number)
@@ -265,7 +285,9 @@ def test_a_session_that_nothing_uses_any_more_is_closed() -> None:
 
 
 def test_fetches_pass_while_the_process_holds_all_that_it_may() -> None:
-    """Their responses stream, and the session stays."""
+    """While the process is at its memory limit, fetches are forwarded unchanged, and responses are not
+    buffered. The session is kept.
+    """
     play = Playbook().established(16, T)
     play.sessions.crowded = True
     for number in range(10, 30):
@@ -276,7 +298,9 @@ def test_fetches_pass_while_the_process_holds_all_that_it_may() -> None:
 
 
 def test_a_client_that_is_catching_up_goes_without_and_streams() -> None:
-    """Case 91."""
+    """Case 91: a client that is catching up fetches without the session, and its responses are not
+    buffered.
+    """
     play = Playbook().established(16, T)
     play.client(fetch(16, *T, correlation=4)).to_broker(asks(16, [], (SESSION_ID, 1), correlation=4))
     big = entry(1, 9, records=bytes(STREAM_FROM))
@@ -295,7 +319,7 @@ def test_a_client_that_is_catching_up_goes_without_and_streams() -> None:
 
 
 def test_an_expanded_response_is_held_until_it_is_whole() -> None:
-    """Case 91."""
+    """Case 91: a response that is completed from the session is held until its last byte has come."""
     play = Playbook().established(16, T)
     play.client(fetch(16, *T, correlation=4)).to_broker(asks(16, [], (SESSION_ID, 1), correlation=4))
     big = entry(1, 9, records=bytes(100_000))

@@ -1,4 +1,4 @@
-"""Fetches that are made to be expensive: some get no session without being read, and the memory for others is
+"""Fetches made to be expensive: some are forwarded unread without a session, and memory for others is
 limited.
 """
 
@@ -56,7 +56,7 @@ TOO_MANY = {
 
 @pytest.mark.parametrize("what", TOO_MANY)
 def test_what_costs_too_much_is_not_looked_into(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its bytes are forwarded unchanged, and it is counted. No more than the limit is read of it."""
+    """A fetch that is too expensive to read is forwarded unchanged and counted. It is read up to a limit."""
     visited: Counter[str] = Counter()
     element: Callable[[_TopicsWalk, int], int] = _TopicsWalk.element
 
@@ -73,7 +73,7 @@ def test_what_costs_too_much_is_not_looked_into(what: str, monkeypatch: pytest.M
 
 
 def test_addresses_are_rewritten_all_the_same() -> None:
-    """In a response to a fetch that was not read."""
+    """Addresses are rewritten even in the response to a fetch that was not read."""
     play = Playbook(resolve=lambda *_: ("gw", 1)).knows()
     asked = fetch(16, *topics(MAX_TOPICS + 1), correlation=5)
     play.client(asked).to_broker(asked)
@@ -103,7 +103,9 @@ def test_large_lists_have_a_session(version: int, wants: list[Want]) -> None:
     ],
 )
 def test_what_would_take_much_memory_has_no_session(asked: Callable[[int], bytes]) -> None:
-    """Kafka allows no topic with such a name."""
+    """A fetch with a very long topic name, client id or rack gets no session. Kafka allows no topic name of
+    this length.
+    """
     play = Playbook().knows()
     for number in range(1, 6):
         play.exchange(asked(number), full(12, [("t", 0)], correlation_id=number))
@@ -112,7 +114,9 @@ def test_what_would_take_much_memory_has_no_session(asked: Callable[[int], bytes
 
 
 def test_names_that_change_with_every_fetch_are_forgotten() -> None:
-    """The longest possible names, a thousand at a time."""
+    """Topic names are forgotten if each fetch has new ones. Here there are a thousand of the longest names at
+    a time.
+    """
     play = Playbook().knows()
     most = 0
     for number in range(12):

@@ -1,4 +1,4 @@
-"""Large responses of a session: little work is left for the last byte, for any size of the reads."""
+"""In a large response of a session, the last byte causes little work, whatever the size of the reads."""
 
 import random
 from collections import Counter
@@ -20,7 +20,9 @@ SIZE = 5_000
 
 @pytest.fixture
 def steps(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """Count the visited pieces of the frame, and the entries that the table looks up."""
+    """Count the pieces of the frame that are visited, and the entries that are looked up in the session's
+    table.
+    """
     counted: Counter[str] = Counter()
     span, row = Received.span, PartitionTable.row
 
@@ -42,7 +44,7 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 @pytest.mark.parametrize("topics", [1, 20])
 @pytest.mark.parametrize("version", [11, 12])
 def test_the_last_byte_has_little_to_do(version: int, topics: int, read: int, steps: Counter[str]) -> None:
-    """Every partition has changes, in the broker's own order."""
+    """Every partition has changes, and the broker sends them in its own order."""
     wants: list[Want] = [(f"t{number % topics}", number // topics) for number in range(COUNT)]
     wants.sort()
     play = Playbook().established(version, wants)
@@ -75,7 +77,9 @@ def test_the_last_byte_has_little_to_do(version: int, topics: int, read: int, st
 
 @pytest.mark.parametrize("read", [100, 1_448])
 def test_long_tags_that_drip_in_are_copied_a_few_times(read: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The response streams. Bytes that can't be sent yet are kept unchanged, and joined once."""
+    """Long tags that come in small reads are not copied again with each read. Bytes that can't be sent yet
+    are kept, and joined once.
+    """
     kept: list[int] = []
     up_to = FetchResponses._up_to
 

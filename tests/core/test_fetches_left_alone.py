@@ -1,4 +1,6 @@
-"""Fetches that do not use a session of the gateway, because of client or broker, and native sessions."""
+"""Fetches that do not use a session of the gateway: unsuitable clients or brokers, and clients' own
+sessions.
+"""
 
 from typing import Any
 
@@ -28,7 +30,9 @@ def test_no_partition_takes_no_slot() -> None:
 
 @pytest.mark.parametrize("version", range(4))
 def test_old_versions_pass_as_they_are(version: int) -> None:
-    """Case 75: v0 to v3 are never raised, because the broker down-converts records for them. Trap 3."""
+    """Case 75, trap 3: v0 to v3 are forwarded unchanged. For these versions the broker converts the
+    records.
+    """
     play = Playbook().knows("3.9")
     for number in range(1, 6):
         asked = fetch(version, *T, correlation=number)
@@ -41,7 +45,7 @@ def test_old_versions_pass_as_they_are(version: int) -> None:
 
 @pytest.mark.parametrize("version", [19, 99])
 def test_versions_beyond_what_is_known_pass_as_they_are(version: int) -> None:
-    """Trap 1: only fetches of plain consumers are changed."""
+    """Trap 1: a fetch with a version above the last known one is forwarded unchanged."""
     play = Playbook().knows()
     for number in range(1, 6):
         play.exchange(
@@ -52,7 +56,7 @@ def test_versions_beyond_what_is_known_pass_as_they_are(version: int) -> None:
 @pytest.mark.parametrize("release", ["1.0"])
 @pytest.mark.parametrize("version", [4, 5, 6])
 def test_brokers_without_sessions(release: str, version: int) -> None:
-    """Trap 1: only fetches of plain consumers are changed."""
+    """Trap 1: if the broker has no sessions, fetches are forwarded unchanged."""
     play = Playbook().knows(release)
     for number in range(1, 6):
         passes(play, version, T, number)
@@ -63,7 +67,9 @@ def test_brokers_without_sessions(release: str, version: int) -> None:
     ("release", "passed"), [("2.1", True), ("2.4", True), ("2.5", False), ("4.3", False)]
 )
 def test_fencing_needs_no_session_below_2_5(release: str, passed: bool) -> None:
-    """Trap 3: KAFKA-9338: in these releases a session forgets current_leader_epoch."""
+    """Trap 3, KAFKA-9338: below 2.5 a fetch with a leader epoch uses no session, because the session would
+    forget current_leader_epoch.
+    """
     play = Playbook().knows(release)
     values = {"current_leader_epoch": 4}
     for number in range(1, 3):
@@ -90,7 +96,7 @@ REPLICA: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("fields", REPLICA, ids=str)
 def test_replicas_and_tags_pass_as_they_are(fields: dict[str, Any]) -> None:
-    """Case 90. Traps 1 and 2."""
+    """Case 90, traps 1 and 2: fetches of replicas, and fetches with unknown tags, are forwarded unchanged."""
     play = Playbook().knows()
     fields = dict(fields)
     version = fields.pop("version")
@@ -100,7 +106,9 @@ def test_replicas_and_tags_pass_as_they_are(fields: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("tag", [(0, bytes(16)), (1, bytes(8)), (9, b"x")])
 def test_tags_of_entries_pass_as_they_are(tag: tuple[int, bytes]) -> None:
-    """Case 90: replica directory ids and high watermarks are KRaft's own. Trap 1."""
+    """Case 90, trap 1: a fetch with tags in its entries is forwarded unchanged. KRaft puts replica directory
+    ids and high watermarks there.
+    """
     part = wire.FetchPartition(partition=0, fetch_offset=1, tags=(tag,))
     other = wire.FetchPartition(partition=1, fetch_offset=1)
     topic = wire.FetchTopic(topic_id=bytes(15) + b"\1", partitions=(part, other))
@@ -112,7 +120,7 @@ def test_tags_of_entries_pass_as_they_are(tag: tuple[int, bytes]) -> None:
 
 
 def test_a_fetch_that_is_not_understood_passes() -> None:
-    """Trap 1: only fetches of plain consumers are changed."""
+    """Trap 1: a fetch that the gateway can't parse is forwarded unchanged."""
     play = Playbook().established(16, T)
     frame = fetch(16, *T, correlation=9)
     not_plain = (len(frame) - 4 + 3).to_bytes(4) + frame[4:] + b"odd"
@@ -121,7 +129,7 @@ def test_a_fetch_that_is_not_understood_passes() -> None:
 
 
 def test_partitions_listed_twice_pass_as_they_are() -> None:
-    """Trap 48: a topic may come in several elements."""
+    """Trap 48: a fetch that lists a partition twice is forwarded unchanged."""
     play = Playbook().knows()
     for number in range(1, 5):
         passes(play, 16, [("t", 0), ("u", 0), ("t", 0)], number)
@@ -141,7 +149,9 @@ def test_a_partition_number_out_of_all_bounds_passes() -> None:
 
 @pytest.mark.parametrize("version", [7, 12, 16])
 def test_native_sessions_pass_as_they_are(version: int) -> None:
-    """Traps 20, 42 and 43."""
+    """Traps 20, 42 and 43: if the client has a session with the broker, all its fetches are forwarded
+    unchanged.
+    """
     play = Playbook().knows()
     steps = [
         ((0, 0), T),
@@ -162,7 +172,7 @@ def test_native_sessions_pass_as_they_are(version: int) -> None:
 
 @pytest.mark.parametrize("code", [70, 71, 106])
 def test_errors_of_native_sessions_reach_the_client(code: int) -> None:
-    """Trap 38."""
+    """Trap 38: errors of a client's own session reach the client."""
     play = Playbook().knows()
     play.exchange(
         fetch(16, session=(5, 1), correlation=1), fetch_response(16, error_code=code, correlation_id=1)
@@ -170,7 +180,9 @@ def test_errors_of_native_sessions_reach_the_client(code: int) -> None:
 
 
 def test_a_connection_that_was_native_stays_so() -> None:
-    """Trap 5a: another gateway before this one mixes (id, n) with (0, -1). One session is enough. Trap 20."""
+    """Traps 5a and 20: if a connection once used a session of its own, all its later fetches are forwarded
+    unchanged. The client may be another gateway, which mixes (id, n) with (0, -1).
+    """
     play = Playbook().knows()
     passes(play, 16, T, 1, session=(5, 1))
     for number in range(2, 8):
@@ -179,9 +191,10 @@ def test_a_connection_that_was_native_stays_so() -> None:
 
 @pytest.mark.parametrize("session", [(0, -5), (-5, 0), (-5, 3), (-1, 1), (0, 7)])
 def test_epochs_and_ids_that_no_client_has_pass(session: tuple[int, int]) -> None:
-    """A broker answers them with 70, or not at all.
+    """Fetches with a session id or epoch that no client uses are forwarded. The gateway's own session is
+    closed.
 
-    They are forwarded, and the gateway's own session is closed.
+    A broker answers such fetches with error 70, or not at all.
     """
     play = Playbook().established(16, T)
     asked = fetch(16, *T, session=session, correlation=9)
@@ -197,7 +210,7 @@ def test_epochs_and_ids_that_no_client_has_pass(session: tuple[int, int]) -> Non
 
 
 def test_kafka_gos_way_of_having_no_session() -> None:
-    """(-1, -1): kafka-go's Client fetches like this."""
+    """A fetch with (-1, -1) counts as a fetch without a session. kafka-go's Client sends this."""
     play = Playbook().knows()
     for number in (1, 2):
         passes(play, 11, T, number, session=(-1, -1))
@@ -206,9 +219,10 @@ def test_kafka_gos_way_of_having_no_session() -> None:
 
 
 def test_a_client_that_floods_with_0_0() -> None:
-    """Case 89: Sarama before 1.26.2. The first one is forwarded.
+    """Case 89: a client sends (0, 0) with every fetch, as Sarama does before 1.26.2. The first fetch is
+    forwarded.
 
-    The unused session is closed, and the gateway's own is used.
+    The unused session is closed, and the gateway uses its own session instead.
     """
     play = Playbook().knows()
     asked = fetch(11, *T, session=(0, 0), correlation=1)
@@ -228,7 +242,9 @@ def test_a_client_that_floods_with_0_0() -> None:
 
 
 def test_a_flood_of_fetches_of_one_partition() -> None:
-    """Case 89."""
+    """Case 89: a client sends (0, 0) with every fetch of a single partition. No session is left at the
+    broker.
+    """
     play = Playbook().knows()
     one: list[Want] = [("t", 0)]
     play.exchange(
@@ -246,8 +262,8 @@ def test_a_flood_of_fetches_of_one_partition() -> None:
 
 
 def test_a_refused_session_is_asked_for_again() -> None:
-    """Case 89: (0, 0) with a response of id 0 is not a flood, because a native client asks again each
-    time.
+    """Case 89: (0, 0) with every fetch is no flood if each response has id 0. A native client also asks
+    again.
     """
     play = Playbook().knows()
     for number in range(1, 6):

@@ -1,4 +1,6 @@
-"""Brokers that lose partitions of a session without an error. A client would never get their records."""
+"""A broker loses a partition of a session and reports no error. Without a check, the client would never get
+the records of this partition.
+"""
 
 import random
 from collections.abc import Callable
@@ -21,21 +23,21 @@ WANTS: dict[str, list[Want]] = {
     "two topics": [(name, index) for name in ("t", "u") for index in range(8)],
 }
 LOST = 3
-"""The partition of topic t that the broker forgets."""
+"""The partition of topic t that the broker loses."""
 
 
 class Reader(Client):
-    """A client that continues after the records that it got, with one fetch a second."""
+    """A client that sends one fetch each second, and advances its offsets after the records it got."""
 
     def __init__(self, version: int, wants: list[Want]) -> None:
         super().__init__(version, wants=wants)
         self.read = 0
         self.goes_back = False
-        """It requests the same records again, so it always has more to read."""
+        """Whether the client requests the same records again, so that there is always more to read."""
         self.limits: dict[str, int] = {}
 
     def send(self, request: FetchRequest) -> FetchResponse:
-        """Send without a comparison. Lost partitions are found later."""
+        """Send a fetch and do not compare the response, because records of a lost partition come late."""
         return self.through(request)
 
     def fetch_on(self, isolation_level: int = 0) -> FetchResponse:
@@ -48,7 +50,7 @@ class Reader(Client):
         return told
 
     def lose(self) -> None:
-        """Drop a partition from each session, as if it had never been in it."""
+        """Remove the partition from each session of the broker, as if it had never been added."""
         for session in self.broker.cache.sessions.values():
             for key in [key for key in session.partitions if key[1] == LOST]:
                 if key[0] in ("t", self.ids["t"]):
@@ -83,7 +85,9 @@ def test_a_partition_that_the_broker_has_lost_is_found_and_told(
 def test_a_partition_that_is_lost_while_its_client_has_more_to_read_is_found_soon(
     version: int, wants: list[Want], isolation_level: int
 ) -> None:
-    """Its log does not change, so the broker's last report of it is still true."""
+    """A partition gets lost while its client still has records to read. The loss is found soon, although its
+    log does not change.
+    """
     client = Reader(version, wants)
     while not client.gate.connection.status().session_id:
         client.fetch_on(isolation_level)
@@ -123,7 +127,7 @@ def test_a_broker_that_goes_on_to_lose_partitions_gets_no_sessions_any_more() ->
 
 
 def touches(broker: ModelBroker, chance: random.Random) -> None:
-    """The events at a broker that keeps its sessions."""
+    """Let a random event happen at the broker: a write, an error, or deleted records."""
     partition = broker.partition(chance.choice("tu"), chance.randrange(8))
     event = chance.random()
     if event < 0.6:
@@ -137,7 +141,7 @@ def touches(broker: ModelBroker, chance: random.Random) -> None:
 
 
 def checked_often(release: str, monkeypatch: pytest.MonkeyPatch) -> Reader:
-    """A client whose session is checked with every third fetch."""
+    """Return a client whose session is checked with every third fetch."""
     monkeypatch.setattr("proxy.core.fetches.CHECK_SECONDS", 3.0)
     monkeypatch.setattr("proxy.core.fetches.CHECK_PAID", 0)
     client = Reader(7, WANTS["two topics"])
@@ -150,8 +154,8 @@ def checked_often(release: str, monkeypatch: pytest.MonkeyPatch) -> Reader:
 def test_a_broker_that_keeps_its_sessions_is_never_suspected(
     release: str, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is checked with every third fetch, with writes, errors and throttles between a check and the next
-    response.
+    """A broker that keeps its sessions is never suspected, although writes, errors and throttling happen
+    between a check and the next response.
     """
     chance, client = random.Random(seed), checked_often(release, monkeypatch)
     happen: Callable[[ModelBroker, random.Random], None] = touches
@@ -172,7 +176,9 @@ def test_a_broker_that_keeps_its_sessions_is_never_suspected(
 def test_nor_is_one_whose_clients_have_more_to_read_than_there_is_room_for(
     release: str, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A limit leaves out partitions for a while, and some clients read the same records again and again."""
+    """A broker is not suspected when a size limit leaves out partitions, even if clients read the same
+    records again.
+    """
     chance, client = random.Random(seed), checked_often(release, monkeypatch)
     for _ in range(400):
         for _ in range(chance.choice([0, 0, 1, 3])):
@@ -187,8 +193,8 @@ def test_nor_is_one_whose_clients_have_more_to_read_than_there_is_room_for(
 
 
 def test_a_check_waits_until_the_session_has_paid_for_it() -> None:
-    """Law 6: a client that fetches every two minutes saves little, and a check costs as much as a full
-    fetch.
+    """Law 6: the session is checked only after it has saved enough, because a check costs as much as a full
+    fetch. This client fetches every two minutes, so it saves little.
     """
     client = Reader(12, WANTS["two topics"])
     while not client.gate.connection.status().session_id:
@@ -205,7 +211,9 @@ def test_a_check_waits_until_the_session_has_paid_for_it() -> None:
 
 
 def test_a_check_is_one_full_fetch_of_one_batch_in_five_minutes() -> None:
-    """The client sees nothing of it, and the counts of both sides include it."""
+    """A check is one sessionless fetch of one batch, every five minutes. The client does not notice it, and
+    the counts of both sides include it.
+    """
     client = Reader(12, WANTS["two topics"])
     seen: list[FetchRequest] = []
     client.gate.before = lambda message: seen.append(decode_request(message))
@@ -222,7 +230,9 @@ def test_a_check_is_one_full_fetch_of_one_batch_in_five_minutes() -> None:
 
 
 class Forgetful(ModelBroker):
-    """It keeps no session after the fetch that created it, and shows this only by id 0."""
+    """A broker that drops every session after the fetch that created it. It then answers with id 0 and no
+    error.
+    """
 
     def response(self, pending: Pending, now: float) -> FetchResponse:
         told = super().response(pending, now)
@@ -233,7 +243,9 @@ class Forgetful(ModelBroker):
 
 @pytest.mark.parametrize("version", [4, 12])
 def test_a_broker_that_keeps_no_session_starves_nobody_and_is_asked_within_bounds(version: int) -> None:
-    """Tansu after a restart. Law 6: the cost is added up, and the connection rests."""
+    """If a broker keeps no session, clients still get all records, and the cost stays within its limit (law
+    6). Tansu behaves like this after a restart.
+    """
     client = Client(version, wants=WANTS["two topics"], model=Forgetful)
     for step in range(200):
         if step % 3 == 0:

@@ -1,6 +1,6 @@
-"""Brokers other than Kafka: entries are filled in as this broker writes them, not as Kafka would.
+"""Brokers other than Kafka: filled-in entries look like this broker's own entries, not like Kafka's.
 
-franz-go's kfake has null where no transaction was aborted, also for read_committed.
+franz-go's kfake sends null if no transaction was aborted, even for read_committed.
 """
 
 from typing import Any
@@ -20,7 +20,7 @@ WANTS: list[Want] = [(name, index) for name in ("t", "u") for index in range(8)]
 
 
 class Client(Requests):
-    """A client without sessions. Each response is compared with that of a direct fetch."""
+    """A client without sessions whose responses are compared with those of direct fetches."""
 
     def __init__(
         self,
@@ -71,7 +71,9 @@ class Client(Requests):
 def test_filled_in_entries_end_as_this_broker_writes_them(
     version: int, dialect: str, isolation_level: int, wants: list[Want]
 ) -> None:
-    """Idle, with records, with an aborted transaction, and idle again."""
+    """Filled-in entries end as this broker's own entries do. The partition is idle, gets records, then an
+    aborted transaction, and is idle again.
+    """
     client = Client(version, wants=wants, dialect=dialect)
     partition = client.broker.partition("t", 2)
     partition.append(b"in transaction", producer=1)
@@ -92,7 +94,9 @@ def test_filled_in_entries_end_as_this_broker_writes_them(
 
 @pytest.mark.parametrize("version", [4, 7, 11, 12, 16])
 def test_records_are_null_only_where_the_broker_wrote_so_itself(version: int) -> None:
-    """Null ends librdkafka (6.2). A partition that only had records is filled in as empty."""
+    """Null records are filled in only for a partition for which the broker itself sent null with no records.
+    Null records crash librdkafka (section 6.2).
+    """
     client = Client(version, dialect="null records")
     for step in range(8):
         if step == 5:
@@ -105,7 +109,9 @@ def test_records_are_null_only_where_the_broker_wrote_so_itself(version: int) ->
 @pytest.mark.parametrize("version", [7, 12])
 @pytest.mark.parametrize("dialect", ["", "null"])
 def test_a_batch_that_does_not_fit_says_nothing_of_later_entries(version: int, dialect: str) -> None:
-    """Section 1.4: its entry has null from Kafka too, and a list once it is read."""
+    """Section 1.4: if a batch did not fit, its entry has null for aborted transactions, with Kafka too. This
+    null is not used as the form of later entries, which have a list.
+    """
     client = Client(version, wants=WANTS[:8], dialect=dialect)
     for _ in range(3):
         client.poll(1)
@@ -121,9 +127,8 @@ def test_a_batch_that_does_not_fit_says_nothing_of_later_entries(version: int, d
 
 @pytest.mark.parametrize("version", [4, 7, 12])
 def test_a_broker_that_throttles_without_emptying_loses_no_entries(version: int) -> None:
-    """Trap 13: with KIP-219 a throttled response is empty.
-
-    A broker without it shows this in its first one.
+    """Trap 13: a broker without KIP-219 throttles and still sends entries. The gateway sees this in the first
+    throttled response, and completes later ones.
     """
     client = Client(version, empties=False)
     client.broker.throttle_ms = 30

@@ -1,6 +1,7 @@
-"""With read_committed, partitions starved by a byte limit have the entries of a fetch without a session.
+"""With read_committed, a partition that got no records because of a byte limit has the same entry as without
+a session.
 
-Section 1.4: if the first batch did not fit, the empty read has no list of aborted transactions.
+Section 1.4: if the first batch of the partition did not fit, its entry has no list of aborted transactions.
 """
 
 from collections.abc import Iterable, Sequence
@@ -20,13 +21,13 @@ WANTS: dict[str, list[tuple[str, int, int]]] = {
     "two topics": [("t" if number < 6 else "u", number, 5) for number in range(12)],
 }
 BACK = range(3)
-"""Partitions in which the client goes back to offset 2."""
+"""The partitions in which the client seeks back to offset 2."""
 
 
 def responds(
     version: int, wants: Iterable[Want], given: dict[int, wire.PartitionData], **fields: Any
 ) -> bytes:
-    """Build a response. Partitions without a given entry get an unchanged one."""
+    """Build a response. Partitions that are not in `given` have an unchanged entry."""
     elements: list[tuple[str, list[wire.PartitionData]]] = []
     for name, number, *_ in wants:
         data = given.get(number) or idle(version, number)
@@ -44,7 +45,7 @@ def idle(version: int, number: int, **fields: Any) -> wire.PartitionData:
 
 
 class Scene:
-    """A read_committed session. Every high watermark and last stable offset is 5."""
+    """A session of a read_committed client. Every high watermark and last stable offset is 5."""
 
     def __init__(self, version: int, wants: Sequence[Want]) -> None:
         self.version, self.wants = version, wants
@@ -66,9 +67,11 @@ class Scene:
     def turn(
         self, wants: Sequence[Want], told: dict[int, wire.PartitionData], given: dict[int, wire.PartitionData]
     ) -> None:
-        """The broker sends entries for some partitions.
+        """Play one fetch, and check the response that the client gets.
 
-        The client gets these or other ones, and unchanged entries for the rest.
+        Args:
+            told: the entries that the broker sends.
+            given: entries that the client must get instead of these, or in addition. Others are unchanged.
         """
         self.play.client(self.fetch(wants))
         assert len(self.play.takes_broker()) < len(fetch(self.version, *wants))
@@ -99,7 +102,9 @@ def test_what_did_not_fit_has_no_list_of_aborted_transactions(version: int, what
 
 
 def test_who_is_not_behind_stays_on_the_short_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A partition with records stays behind until the client's next fetch, but is not starved."""
+    """If no partition is short of records, the response is built in the short way. A partition with records
+    counts as behind until the next fetch, which changes nothing here.
+    """
     ways: list[int] = []
     expand, full = Rotation.expand, Rotation.full
 

@@ -1,4 +1,4 @@
-"""Sessions that the broker loses, refuses or throttles. The client never sees it."""
+"""The broker loses, refuses or throttles a session. The client never notices."""
 
 from typing import Any, Final
 
@@ -23,7 +23,7 @@ from tests.playbook import HOT, SESSION_ID, Playbook, T, asks, full, passes, req
 @pytest.mark.parametrize("version", range(4, 19))
 @pytest.mark.parametrize("code", [70, 71, 106])
 def test_session_errors_are_not_for_the_client(version: int, code: int) -> None:
-    """Case 71. Trap 6: 70, 71 and 106 never reach a client without sessions."""
+    """Case 71, trap 6: errors 70, 71 and 106 never reach a client without sessions."""
     play = Playbook().established(version, T)
     play.events()
     spoken = max(version, 7)
@@ -45,7 +45,7 @@ def test_session_errors_are_not_for_the_client(version: int, code: int) -> None:
 
 @pytest.mark.parametrize("second", [70, 71, 106, -1])
 def test_a_second_failure_goes_without_a_session(second: int) -> None:
-    """Trap 6."""
+    """Trap 6: if the repeated fetch fails too, it is sent again without a session."""
     play = Playbook().established(16, T)
     play.client(fetch(16, *T, correlation=4)).to_broker(asks(16, [], (SESSION_ID, 1), correlation=4))
     play.broker(fetch_response(16, error_code=71, correlation_id=4))
@@ -69,7 +69,9 @@ def test_a_slot_is_given_back_after_a_response_that_repeats_the_last() -> None:
 
 @pytest.mark.parametrize("code", [-1, 2, 42])
 def test_another_error_is_told_as_without_a_session(code: int) -> None:
-    """Trap 11: the fetch is repeated sessionless, and the client gets that response. Trap 4."""
+    """Traps 11 and 4: after another top-level error, the fetch is repeated without a session. The client gets
+    that response.
+    """
     play = Playbook().established(11, T)
     play.client(fetch(11, *T, correlation=4)).to_broker(asks(11, [], (SESSION_ID, 1), correlation=4))
     play.broker(fetch_response(11, error_code=code, session_id=SESSION_ID, correlation_id=4))
@@ -80,7 +82,7 @@ def test_another_error_is_told_as_without_a_session(code: int) -> None:
 
 
 def test_an_id_outside_the_shards() -> None:
-    """Case 96."""
+    """Case 96: after an id outside the ranges of the shards, the next fetch begins with (0, 0)."""
     play = Playbook().established(16, T, session_id=2147483640)
     play.client(fetch(16, *T, correlation=4)).to_broker(asks(16, [], (2147483640, 1), correlation=4))
     play.broker(fetch_response(16, error_code=-1, session_id=2147483640, correlation_id=4))
@@ -90,7 +92,7 @@ def test_an_id_outside_the_shards() -> None:
 
 
 def test_a_refused_session_is_asked_for_again_each_time_and_told_once() -> None:
-    """Case 95. Trap 22: session slots are shared, so there is a limit."""
+    """Case 95, trap 22: a refused session is requested again with each fetch, but reported only once."""
     play = Playbook().knows()
     for number in (1, 2):
         passes(play, 16, T, number)
@@ -104,7 +106,9 @@ def test_a_refused_session_is_asked_for_again_each_time_and_told_once() -> None:
 @pytest.mark.parametrize("version", [4, 11, 16])
 @pytest.mark.parametrize("session_id", [-1, -77, -(2**31)])
 def test_a_negative_id_is_a_refusal(version: int, session_id: int) -> None:
-    """No broker creates a session with a negative id. The gateway neither names nor closes one."""
+    """A negative session id in a response means that the session is refused. The gateway never uses such an
+    id.
+    """
     spoken = max(version, 7)
     refused = full(spoken, T, correlation_id=3, session_id=session_id)
     others = full(spoken, T[:2], correlation_id=3, session_id=session_id)
@@ -123,7 +127,9 @@ def test_a_negative_id_is_a_refusal(version: int, session_id: int) -> None:
 
 
 def test_a_negative_id_for_a_fetch_of_the_clients_own() -> None:
-    """It sends (0, 0) each time. A session that it did not get is not closed."""
+    """A client's own fetch (0, 0) gets a negative id. The gateway does not close a session, since there is
+    none.
+    """
     play = Playbook().knows()
     for correlation in range(1, 5):
         asked = fetch(16, *T, correlation=correlation, session=(0, 0))
@@ -132,7 +138,9 @@ def test_a_negative_id_for_a_fetch_of_the_clients_own() -> None:
 
 
 def test_a_negative_id_continues_a_session() -> None:
-    """Java only checks whether it is 0. The known id is kept (section 3.2)."""
+    """A negative id in a response continues the session with its known id (section 3.2). Java checks only for
+    id 0.
+    """
     play = Playbook().established(16, T)
     play.client(fetch(16, *T, correlation=4)).to_broker(asks(16, [], (SESSION_ID, 1), correlation=4))
     play.broker(fetch_response(16, session_id=-5, correlation_id=4)).to_client(full(16, T, correlation_id=4))
@@ -144,7 +152,9 @@ def test_a_negative_id_continues_a_session() -> None:
 @pytest.mark.parametrize("version", [4, 11, 16])
 @pytest.mark.parametrize("what", ["others", "not understood"])
 def test_a_session_that_can_not_be_used_is_not_left_behind(version: int, what: str) -> None:
-    """Case 53, trap 21: the response is unusable, but the broker has created a session."""
+    """Case 53, trap 21: the response that created a session is unusable. The gateway still closes or replaces
+    the broker's session.
+    """
     spoken = max(version, 7)
     told = full(spoken, T[:2], correlation_id=3, session_id=SESSION_ID)
     if what == "not understood":
@@ -171,7 +181,9 @@ def test_a_session_that_can_not_be_used_is_not_left_behind(version: int, what: s
 
 
 def test_a_response_with_id_0_ends_the_session() -> None:
-    """Trap 10. Tansu sends it instead of 70, without any partition, so the client would starve."""
+    """Trap 10: a response with id 0 ends the session, and the fetch is repeated. Tansu sends id 0 and no
+    partition instead of error 70, so the client would get no records.
+    """
     play = Playbook().established(16, T)
     play.client(fetch(16, *T, correlation=4)).to_broker(asks(16, [], (SESSION_ID, 1), correlation=4))
     play.broker(fetch_response(16, correlation_id=4)).to_broker(asks(16, T, (0, 0), correlation=4))
@@ -188,8 +200,8 @@ def test_a_response_with_id_0_ends_the_session() -> None:
 @pytest.mark.parametrize("code", [0, 70, 71, -1])
 @pytest.mark.parametrize("version", [0, 1])
 def test_a_fetch_that_is_sent_again_does_not_come_amid_an_authentication(code: int, version: int) -> None:
-    """KIP-368, trap 33: between SaslHandshake and SaslAuthenticate, a broker accepts nothing else (error
-    34).
+    """KIP-368, trap 33: a fetch is not sent again between SaslHandshake and SaslAuthenticate. There a broker
+    refuses all other requests (error 34).
     """
     play = Playbook().established(16, T)
     handshake = request(17, version, 5, b"\0\5PLAIN")
@@ -222,7 +234,9 @@ def test_what_the_broker_has_not_described_is_asked_for_in_full() -> None:
 
 @pytest.mark.parametrize("code", [3, 103])
 def test_a_recreated_topic_is_had_again_in_full(code: int) -> None:
-    """Case 80, trap 8: without a session the broker sends 100, and 103 never reaches the client."""
+    """Case 80, trap 8: for a topic that was made again, the client gets error 100 as without a session, never
+    103.
+    """
     play = Playbook().established(16, T)
     play.client(fetch(16, *T, correlation=4)).to_broker(asks(16, [], (SESSION_ID, 1), correlation=4))
     play.broker(fetch_response(16, ("u", [entry(0, error=code)]), session_id=SESSION_ID, correlation_id=4))
@@ -238,7 +252,7 @@ def test_a_recreated_topic_is_had_again_in_full(code: int) -> None:
 
 @pytest.mark.parametrize("code", [76, 35])
 def test_errors_that_a_session_forgets_end_sessions_for_good(code: int) -> None:
-    """Trap 7."""
+    """Trap 7: after error 76 or 35 in an entry, the connection uses no sessions any more."""
     play = Playbook().knows("3.9")
     for number in (1, 2):
         passes(play, 9, T, number)
@@ -263,7 +277,7 @@ def test_errors_that_a_session_forgets_end_sessions_for_good(code: int) -> None:
 
 @pytest.mark.parametrize("version", [8, 11, 12, 16])
 def test_a_throttled_response_is_handed_on_empty(version: int) -> None:
-    """Case 81, trap 13, and case 97: any number of times."""
+    """Case 81, trap 13, case 97: a throttled empty response is forwarded as it is, any number of times."""
     play = Playbook().established(version, T)
     for number in (1, 2, 3):
         turn(
@@ -280,7 +294,7 @@ def test_a_throttled_response_is_handed_on_empty(version: int) -> None:
 
 @pytest.mark.parametrize("version", [4, 5, 6])
 def test_throttled_below_sessions(version: int) -> None:
-    """Case 81. Trap 4."""
+    """Case 81, trap 4: a throttled response reaches clients of versions below v7."""
     play = Playbook().established(version, T)
     play.client(fetch(version, *T, correlation=9)).to_broker(
         asks(version, [], (SESSION_ID, 1), correlation=9)
@@ -290,7 +304,7 @@ def test_throttled_below_sessions(version: int) -> None:
 
 
 def test_a_throttled_request_for_a_session() -> None:
-    """Trap 13: a throttled, empty response stays throttled and empty."""
+    """Trap 13: the response to a request for a session is throttled and empty, and the client gets it so."""
     play = Playbook().knows()
     for number in (1, 2):
         passes(play, 16, T, number)
@@ -301,9 +315,9 @@ def test_a_throttled_request_for_a_session() -> None:
 
 
 def test_a_masked_session_error() -> None:
-    """Section 2.8: error 0, id 0, throttled.
+    """Section 2.8, trap 10: a throttled response with error 0 and id 0 may hide a session error.
 
-    The next fetch is full and names the session that may still exist. Trap 10.
+    The next fetch is full, and names the session that may still exist.
     """
     play = Playbook().established(16, T)
     play.client(fetch(16, *T, correlation=4)).to_broker(asks(16, [], (SESSION_ID, 1), correlation=4))
@@ -325,7 +339,7 @@ UNKNOWN: Final = ((7, b"new"),)
 
 
 def tagged_topics(wants: list[Want], **fields: Any) -> bytes:
-    """Build a response whose topic elements have an unknown tag."""
+    """Build a response with an unknown tag in each topic element."""
     elements = tuple(
         wire.TopicData(**named(16, name), partitions=(entry(index, 6),), tags=UNKNOWN)
         for name, index, *_ in wants
@@ -335,7 +349,9 @@ def tagged_topics(wants: list[Want], **fields: Any) -> bytes:
 
 @pytest.mark.parametrize("where", ["header", "topic"])
 def test_tags_that_an_expanded_response_would_lose(where: str) -> None:
-    """Law 2: the client gets an unchanged response, now and from here on."""
+    """Law 2: if a completed response would lose unknown tags, the fetch is repeated without a session. Later
+    fetches use no session either.
+    """
     play = Playbook().established(16, T)
     play.client(fetch(16, *T, correlation=4)).to_broker(asks(16, [], (SESSION_ID, 1), correlation=4))
     fields: dict[str, Any] = {"session_id": SESSION_ID, "correlation_id": 4}
@@ -358,7 +374,9 @@ def test_tags_that_an_expanded_response_would_lose(where: str) -> None:
 
 
 def test_unknown_tags_in_the_response_that_makes_a_session() -> None:
-    """It is forwarded unchanged. The next ones would have the tags as well."""
+    """If the response that creates a session has unknown tags, it is forwarded unchanged. Later fetches use
+    no session.
+    """
     play = Playbook().knows()
     for correlation in (1, 2):
         passes(play, 16, T, correlation)
@@ -370,7 +388,9 @@ def test_unknown_tags_in_the_response_that_makes_a_session() -> None:
 
 
 def test_a_response_that_ends_too_early_is_not_kept() -> None:
-    """Buffered bytes count for ``--max-inflight-bytes`` as long as the client is connected."""
+    """A response that is too short for its contents is dropped at once. Otherwise its bytes would count for
+    ``--max-inflight-bytes`` until the client leaves.
+    """
     play = Playbook().established(16, T)
     play.client(fetch(16, *T, correlation=4)).takes_broker()
     whole = fetch_response(16, ("t", [entry(0, 6)]), session_id=SESSION_ID, correlation_id=4)
@@ -385,9 +405,8 @@ def test_a_response_that_ends_too_early_is_not_kept() -> None:
 def test_lasting_errors_stay_on_the_short_way(
     version: int, error: int, ill: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A broker sends them each time, after all entries that it read (section 2.4).
-
-    The list is not built again.
+    """Errors that last do not slow the gateway down. A broker sends them with each response, after all
+    entries that it read (section 2.4).
     """
     count = 40
     ways: list[str] = []

@@ -1,4 +1,4 @@
-"""A client that sends thousands of requests at once: limits for requests in flight and for one call."""
+"""A client sends thousands of requests at once. The number in flight and the work of one call are limited."""
 
 import struct
 
@@ -16,11 +16,11 @@ from tests.playbook import SESSION_ID, Playbook, T, asks, full, request, respons
 HEARTBEAT, SASL_HANDSHAKE, API_VERSIONS = 12, 17, 18
 SMALL = 14
 UNKNOWN = 99
-"""A version of ApiVersions that no broker has, so that the gateway answers."""
+"""A version of ApiVersions that no broker has, so that the gateway answers it."""
 
 
 def small(api_key: int, version: int, number: int) -> bytes:
-    """Build the smallest request, without a client id and a body."""
+    """Build the smallest request, without client id and body."""
     return struct.pack(">ihhih", SMALL - 4, api_key, version, number, -1)
 
 
@@ -40,7 +40,9 @@ def goes_on(connection: Connection) -> None:
 
 @pytest.mark.parametrize("fast", [True, False])
 def test_of_one_read_no_more_are_in_flight_than_of_many(fast: bool) -> None:
-    """Before the fix, 18,700 requests in one read took 13.5 MB of memory."""
+    """The limit for requests in flight also holds if all come in one read. Before the fix, 18,700 requests in
+    one read took 13.5 MB of memory.
+    """
     connection, asked = core(fast=fast), one_read()
     connection.receive_client(b"".join(asked), 0.0)
     goes_on(connection)
@@ -73,7 +75,9 @@ def test_all_of_one_read_are_answered_in_order(fast: bool, at_once: int) -> None
 
 
 def test_responses_are_processed_in_steps_too() -> None:
-    """Before the fix, hundreds of responses in one read blocked the event loop for 40 ms."""
+    """Responses are processed in steps too. Before the fix, hundreds of them in one read blocked the event
+    loop for 40 ms.
+    """
     connection, asked = core(fast=False), one_read()[:100]
     connection.receive_client(b"".join(asked), 0.0)
     goes_on(connection)
@@ -125,7 +129,9 @@ def test_a_client_with_few_requests_is_not_counted() -> None:
 
 
 def test_what_the_gateway_answers_itself_is_answered_in_steps() -> None:
-    """Before the fix, answers of the gateway itself to one read blocked the event loop for 0.2 s."""
+    """Requests that the gateway answers itself are processed in steps. Before the fix, those of one read
+    blocked the event loop for 0.2 s.
+    """
     connection, asked = core(), one_read(API_VERSIONS, UNKNOWN)
     connection.receive_client(b"".join(asked), 0.0)
     answered = 0
@@ -141,7 +147,9 @@ def test_what_the_gateway_answers_itself_is_answered_in_steps() -> None:
 
 
 def test_the_fast_path_takes_a_bounded_number_at_once() -> None:
-    """Produces without acks have no responses that could limit them."""
+    """The fast path takes a limited number of requests in one call. Produce with acks=0 has no responses that
+    could limit them.
+    """
     produce = request(0, 3, 0, struct.pack(">hhii", -1, 0, 1000, 0))
     play = Playbook().client(small(HEARTBEAT, 0, 1)).to_broker(small(HEARTBEAT, 0, 1))
     play.broker(response(1)).to_client(response(1)).client(produce).to_broker(produce)
@@ -183,7 +191,9 @@ def test_a_fetch_that_waits_goes_through_the_session() -> None:
 
 
 def test_what_waits_behind_the_end_of_framing_is_forwarded() -> None:
-    """SASL tokens without Kafka's framing follow a handshake of version 0."""
+    """SASL tokens that follow waiting requests are forwarded. After a handshake v0 they have no Kafka
+    header.
+    """
     asked = one_read()[:AT_ONCE]
     handshake = request(SASL_HANDSHAKE, 0, 3, b"\0\5PLAIN")
     connection = core()
@@ -194,7 +204,9 @@ def test_what_waits_behind_the_end_of_framing_is_forwarded() -> None:
 
 @pytest.mark.parametrize("fast", [True, False])
 def test_tokens_behind_many_responses_go_to_a_client_that_sends_no_more(fast: bool) -> None:
-    """After a handshake of version 0 the broker's tokens have no framing either (KIP-43)."""
+    """The broker's SASL tokens behind many responses reach a client that sends nothing more. After a
+    handshake v0 they have no Kafka header (KIP-43).
+    """
     asked = one_read()[: 2 * AT_ONCE - 1]
     handshake = request(SASL_HANDSHAKE, 0, 99, b"\0\5PLAIN")
     connection = core(fast=fast)
@@ -214,7 +226,7 @@ def test_tokens_behind_many_responses_go_to_a_client_that_sends_no_more(fast: bo
 
 
 def test_what_a_client_sent_before_its_end_is_answered_in_steps() -> None:
-    """Requests that the gateway answers itself do not wait for a broker."""
+    """Requests sent before a client's end are answered in steps, if the gateway answers them itself."""
     connection, asked = core(), one_read(API_VERSIONS, UNKNOWN)
     connection.receive_client(b"".join(asked), 0.0)
     connection.client_ended()

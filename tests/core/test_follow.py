@@ -1,4 +1,6 @@
-"""A fetch whose partition has a new leader is retried there: transcripts (--follow-leader)."""
+"""If a partition has a new leader, the gateway retries the fetch there (`--follow-leader`). Played step by
+step.
+"""
 
 import struct
 from collections import Counter
@@ -30,12 +32,12 @@ Epochs = Mapping[int, tuple[int, int]]
 
 
 def gateway(node_id: int, _host: str, _port: int) -> tuple[str, int]:
-    """Keep all addresses unchanged."""
+    """Map broker N to the address broker-N:9092."""
     return f"broker-{node_id}", 9092
 
 
 def play(siblings: Siblings, node_id: int | None, host: str = "10.0.0.7", client: bytes = b"c") -> Playbook:
-    """A connection in use that has authenticated: it got a response some time ago."""
+    """Return a connection that is authenticated, and got its last response some time ago."""
     played = Playbook(resolve=gateway, core=Connection, siblings=siblings, host=host, node_id=node_id)
     played.now = -QUIET_SECONDS
     asked = request(18, 0, 1, client=client)
@@ -46,7 +48,7 @@ def play(siblings: Siblings, node_id: int | None, host: str = "10.0.0.7", client
 
 
 class Two:
-    """One client at its old and its new leader, with the gateway's own requests and their responses."""
+    """The connections of one client to its old and its new leader."""
 
     def __init__(self, version: int = 11, *, epoch: int = -1, max_wait_ms: int = 500) -> None:
         self.siblings = Siblings()
@@ -59,7 +61,7 @@ class Two:
         return fetch(self.version, *wants, **fields)
 
     def fails(self, *wants: Want, errors: Iterable[int] = (6,), **fields: Any) -> Self:
-        """The client fetches from the old leader, which refuses."""
+        """Let the client fetch from the old leader, which refuses."""
         asked = self.fetch(*wants, **fields)
         self.old.client(asked).to_broker(asked)
         self.old.broker(self.refusal(*wants, errors=errors))
@@ -196,7 +198,9 @@ def test_a_leader_that_was_followed_is_asked_at_once_the_next_time() -> None:
 def test_an_epoch_is_replaced_only_if_the_position_is_proven(
     end: tuple[int, int, int, int], offset: int
 ) -> None:
-    """KIP-320: the client has to see that records were lost."""
+    """KIP-320: the leader epoch in a fetch is replaced only if the offset is proven. Otherwise the client
+    would not see that records were lost.
+    """
     two = Two(epoch=4)
     two.fails((TOPIC, 0, offset), errors=[74]).asks_leaders().leaders({0: (NEW, 5)})
     two.new.to_broker(epochs_request((0, 5, 4))).broker(epochs_response(end)).nothing()
@@ -213,7 +217,9 @@ def test_epochs_are_asked_by_name(version: int) -> None:
 
 @pytest.mark.parametrize("error", [1, 3, 6, 9, 74, 75, 76, 78, 100])
 def test_no_error_of_the_new_leader_reaches_the_client(error: int) -> None:
-    """Above all OFFSET_OUT_OF_RANGE, because the client would apply its reset policy."""
+    """If the new leader answers with an error, the client gets the old leader's error. With
+    OFFSET_OUT_OF_RANGE the client would reset its offset.
+    """
     two = Two()
     two.fails((TOPIC, 0)).asks_leaders().leaders({0: (NEW, 5)})
     two.new.to_broker(two.repeated((TOPIC, 0)))
@@ -252,7 +258,9 @@ def test_a_broker_that_does_not_know_yet_is_asked_again(told: Epochs) -> None:
 
 
 def test_a_broker_that_knows_no_leader_is_asked_less_and_less_often() -> None:
-    """Without a leader, all clients would ask a cluster in trouble forty times a second."""
+    """A broker that knows no leader is asked less and less often. Otherwise all clients together would ask a
+    cluster in trouble forty times a second.
+    """
     two, times = Two(), []
     two.fails((TOPIC, 0)).asks_leaders().leaders({})
     for now in (each / 1000 for each in range(5, 700, 5)):
@@ -342,7 +350,7 @@ def test_a_large_response_is_not_held(chunk: int) -> None:
 
 
 def test_a_response_gets_no_larger_than_the_client_allows() -> None:
-    """KIP-74: only the first batch may be larger than max_bytes."""
+    """KIP-74: a response never exceeds max_bytes, except with its first batch."""
     two = Two()
     asked = two.fetch((TOPIC, 0), (TOPIC, 1), max_bytes=100)
     two.old.client(asked).to_broker(asked)
@@ -461,7 +469,9 @@ def test_connections_belong_together_if_the_same_user_authenticated(
 
 
 def test_a_connection_that_authenticates_anew_is_not_used_meanwhile() -> None:
-    """KIP-368: a broker then accepts only SASL."""
+    """KIP-368: a connection that authenticates again is not used meanwhile, because its broker accepts only
+    SASL.
+    """
     two = Two()
     for played in (two.old, two.new):
         sasl(played, b"PLAIN", b"\0anna\0x")
@@ -476,7 +486,9 @@ def test_a_connection_that_authenticates_anew_is_not_used_meanwhile() -> None:
 
 
 def test_a_connection_whose_broker_may_wait_too_long_is_not_used() -> None:
-    """A broker handles one request of a connection at a time (fetch-semantics, trap 16)."""
+    """A connection is not used while its broker may hold a fetch too long. A broker handles one request of a
+    connection at a time (fetch-semantics, trap 16).
+    """
     two = Two()
     asked = two.fetch((TOPIC, 1), max_wait_ms=2000)
     two.new.client(asked).to_broker(asked)
@@ -554,7 +566,9 @@ def test_what_was_sent_and_received_is_counted_where_it_went() -> None:
 
 
 def test_a_connection_whose_broker_has_gone_is_not_used() -> None:
-    """Until its client closes it, too. It has nothing to wait for, so it would be preferred to a live one."""
+    """A connection whose broker has closed is not used, although its client has not closed it yet. It has no
+    outstanding requests, so it would be preferred to a working connection.
+    """
     two = Two()
     two.new.connection.broker_ended()
     live = play(two.siblings, NEW)
