@@ -40,7 +40,7 @@ steps = st.lists(
 
 
 class Side:
-    """One of the client's connections, and the broker there."""
+    """One of the client's connections, with the broker at its other end."""
 
     def __init__(self, played: Playbook, node_id: int) -> None:
         self.played, self.node_id = played, node_id
@@ -64,7 +64,7 @@ class Side:
         self.connection.receive_client(frame, now)
 
     def answer(self, chance: int, now: float) -> None:
-        """Answer the oldest request: a fetch of v11, or one of the gateway's own."""
+        """Answer the oldest request: a fetch of v11, or a request of the gateway itself."""
         frame = self.queue.popleft()
         key, correlation = int.from_bytes(frame[4:6]), int.from_bytes(frame[8:12])
         leader = NODES[chance % 3]
@@ -82,7 +82,7 @@ class Side:
         self.connection.receive_broker(told, now)
 
     def leaves(self, what: str, chance: int, now: float, drain: Callable[[], None]) -> None:
-        """End the broker's or the client's side. Neither happens often."""
+        """Close the connection from the broker's or the client's side, in one of eight cases."""
         if what == "lose" and chance < 8:
             self.connection.broker_ended()
             drain()
@@ -157,7 +157,9 @@ produce_steps = st.lists(
 
 
 class Log:
-    """The accepted batches of one producer, by partition. These brokers accept any order."""
+    """The batches of one producer that the brokers have accepted, by partition. The brokers accept them in
+    any order.
+    """
 
     def __init__(self) -> None:
         self.accepted: dict[int, set[int]] = {0: set(), 1: set()}
@@ -165,7 +167,7 @@ class Log:
         self.failed: dict[int, list[int]] = {0: [], 1: []}
 
     def take(self, partition: int) -> int:
-        """Return the sequence that the producer sends: the first failed one, or a new one."""
+        """Return the sequence number that the producer sends: the first failed one, or a new one."""
         if self.failed[partition]:
             self.failed[partition].sort()
             return self.failed[partition].pop(0)
@@ -173,7 +175,9 @@ class Log:
         return self.sent[partition] - 1
 
     def answer(self, frame: bytes, chance: int) -> bytes:
-        """Answer a produce of one batch. The gateway retries no batch before earlier ones."""
+        """Answer a Produce request with one batch. Check that the gateway repeats a batch only after all
+        earlier ones.
+        """
         asked = read_idempotent(frame, 7)
         assert asked is not None
         (batch,) = asked.batches

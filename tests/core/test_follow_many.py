@@ -1,4 +1,6 @@
-"""Many followed clients with one host and client id: none waits for more than one retry of another."""
+"""Many clients have the same host and client id, and their leader moves. A request waits for at most one
+fetch that is retried for another client.
+"""
 
 import struct
 from typing import Final
@@ -26,7 +28,7 @@ from tests.playbook import Playbook, request, response
 
 PACE_SECONDS: Final = WAIT_MS / 1e3
 MOST_SECONDS: Final = 0.1
-"""The longest delay of a request by a retry before it."""
+"""The longest time that a request may be delayed by a retried fetch before it."""
 CLIENTS: Final = 100
 
 
@@ -40,7 +42,7 @@ def frames_of(taken: bytes) -> list[bytes]:
 
 
 def fails(old: Playbook, partition: int = 0, correlation: int = 5) -> None:
-    """A client fetches from the old leader, which refuses, and names the new leader on request."""
+    """Let a client fetch from the old leader. The old leader refuses, and names the new leader when asked."""
     asked = fetch(
         11, (TOPIC, partition), correlation=correlation, max_wait_ms=500, values={"current_leader_epoch": -1}
     )
@@ -66,7 +68,9 @@ def test_repeats_of_clients_with_one_name_are_spread_over_their_connections() ->
 
 
 def test_a_bystander_waits_for_one_repeat_at_most() -> None:
-    """The broker handles the requests of a connection one by one, so their waits add up."""
+    """A client's request waits for at most one retried fetch. The broker handles the requests of a connection
+    one by one, so several waits would add up.
+    """
     siblings = Siblings()
     bystander = play(siblings, NEW)
     olds = pile_up(siblings)
@@ -105,7 +109,7 @@ def test_produce_requests_are_spread_as_well() -> None:
 
 
 class Stub:
-    """A connection that counts requests for its state."""
+    """A replacement for a connection. It counts how often its state is asked for."""
 
     asked = 0
 
@@ -128,7 +132,9 @@ class Stub:
 
 @pytest.mark.parametrize(("left", "most"), [(0.0, 1), (0.5, 8), (float("inf"), 8)])
 def test_few_of_many_connections_are_looked_at(left: float, most: int) -> None:
-    """Asking a connection has a cost: 9 ms for each error with 400 clients."""
+    """To choose a connection, the gateway looks at a few of them only. With 400 clients, looking at all took
+    9 ms for each error.
+    """
     siblings, who = Siblings(), ClientIdentity("10.0.0.7", "c", b"")
     for _ in range(400):
         siblings.add(Stub(who, left), who, NEW)
@@ -151,7 +157,9 @@ def test_a_quiet_connection_is_preferred(used: int, found: bool) -> None:
 
 
 def beside_a_heartbeat() -> Two:
-    """A client is followed to a connection on which another client of its name has just sent a heartbeat."""
+    """Return a client whose fetch was retried on another client's connection. That client has the same id,
+    and has just sent a heartbeat.
+    """
     two = Two()
     two.new.exchange(request(ApiKey.HEARTBEAT, 0, 9), response(9, b"\0\0"))
     two.fails((TOPIC, 0)).asks_leaders().leaders({0: (NEW, 5)})
@@ -160,7 +168,9 @@ def beside_a_heartbeat() -> Two:
 
 
 def test_a_repeat_does_not_wait_at_the_broker_before_requests_of_an_active_client() -> None:
-    """The gateway delays its client instead of the broker."""
+    """A retried fetch does not wait at the broker if the connection belongs to an active client. The gateway
+    delays the empty response instead.
+    """
     two, alarms = beside_a_heartbeat(), list[float]()
     two.old.connection.retry.attach(lambda: None, alarms.append)
     empty = [entry(0, 5)]
@@ -174,7 +184,9 @@ def test_a_repeat_does_not_wait_at_the_broker_before_requests_of_an_active_clien
 
 
 def test_a_response_that_is_kept_to_pace_a_client_has_one_timer() -> None:
-    """Before the fix, each timer of a connection with many started all the others again."""
+    """One timer is started for each delayed response. Before the fix, each timer of a connection started all
+    others again.
+    """
     two, alarms = beside_a_heartbeat(), list[float]()
     two.old.connection.retry.attach(lambda: None, alarms.append)
     two.new.broker(fetch_response(11, (TOPIC, [entry(0, 5)]), correlation_id=OURS))
@@ -222,7 +234,9 @@ def test_a_connection_that_has_ended_is_found_no_more() -> None:
 
 
 def test_a_repeat_behind_an_idle_fetch_does_not_wait_for_records() -> None:
-    """It may arrive too late. The client's next request must not wait for it then."""
+    """A fetch retried behind an idle fetch does not wait for records. It may reach the broker too late, and
+    the next request of the connection's own client must not wait for it.
+    """
     two = Two()
     own = two.fetch((TOPIC, 1), correlation=8)
     two.new.client(own).to_broker(own)
@@ -244,7 +258,9 @@ def test_pipelined_fetches_wait_one_after_the_other() -> None:
 
 
 def test_what_one_response_needs_of_a_leader_is_asked_one_after_the_other() -> None:
-    """One partition's leader is already known. The other's is learned while that one is asked."""
+    """Two partitions of a response move to the same leader. They are fetched there one after the other,
+    because one leader is known at once, and the other only later.
+    """
     two = Two()
     two.fails((TOPIC, 0)).asks_leaders().leaders({0: (NEW, 5)})
     two.new.to_broker(two.repeated((TOPIC, 0)))

@@ -1,4 +1,4 @@
-"""An idempotent produce is repeated at the new leader of its partition: transcripts."""
+"""An idempotent Produce is repeated at the new leader of its partition. Played step by step."""
 
 import struct
 import tracemalloc
@@ -22,7 +22,7 @@ VERSIONS: Final = (7, 8, 9)
 
 
 def batch(sequence: int, records: int = 2, *, producer: int = PRODUCER, attributes: int = 0) -> bytes:
-    """Build a batch for brokers, which read only its header."""
+    """Build a record batch. Only its header is valid, because the brokers here read nothing else."""
     data = b"records" * records
     head = struct.pack(
         ">ibIhiqqqhii", -1, 2, 0, attributes, records - 1, 0, 0, producer, 0, sequence, records
@@ -37,7 +37,7 @@ def produce(
     acks: int = -1,
     transaction: str | None = None,
 ) -> bytes:
-    """Build a request with batches of one topic, by partition."""
+    """Build a Produce request. `batches` are (partition, batch), all of one topic."""
     head = struct.pack(">hhihc", 0, version, correlation, 1, b"c")
     if version < 9:
         name = b"\xff\xff" if transaction is None else len(transaction).to_bytes(2) + transaction.encode()
@@ -50,7 +50,7 @@ def produce(
 
 
 def produced(version: int, *told: tuple[int, int, int], correlation: int = 5) -> bytes:
-    """Build a response: partition, error, base offset."""
+    """Build a Produce response. `told` are (partition, error, base offset)."""
     entries = []
     for at, error, offset in told:
         entry = struct.pack(">ihqqq", at, error, offset, -1, 0)
@@ -73,7 +73,7 @@ def uvarint(value: int) -> bytes:
 
 
 class Producer:
-    """A producer at the old leader and at the new one."""
+    """A producer with connections to the old and the new leader."""
 
     def __init__(self, version: int = 7) -> None:
         self.version = version
@@ -94,7 +94,9 @@ class Producer:
         return produced(self.version, (0, error, offset), correlation=correlation)
 
     def sends(self, *sequences: int) -> Self:
-        """Send to the old leader. The correlation id of each request is 100 + its sequence."""
+        """Send batches with these sequence numbers to the old leader. Each correlation id is 100 + the
+        sequence number.
+        """
         for each in sequences:
             asked = self.produce(each, 100 + each)
             self.old.client(asked).to_broker(asked)
@@ -105,7 +107,7 @@ class Producer:
         return self
 
     def leads(self, *behind: int) -> Self:
-        """Let the old leader name the new one. It has already refused the earlier requests."""
+        """Let the old leader refuse the batches `behind`, and then name the new leader."""
         self.old.to_broker(metadata_request(False))
         for each in behind:
             self.refused(each)
@@ -170,9 +172,9 @@ def test_later_batches_follow_in_their_order() -> None:
 
 @pytest.mark.parametrize("error", [3, 6, 7, 19, 45, 46, 47])
 def test_no_batch_overtakes_one_that_failed(error: int) -> None:
-    """This holds even at a leader that does not know the producer.
+    """After a failed batch, no later batch is repeated, even at a leader that does not know the producer.
 
-    It would take a later batch as the first.
+    Such a leader would accept a later batch as the producer's first one.
     """
     two = Producer()
     two.sends(0, 2).refused(0).leads(2).repeats(0).sends(4)
@@ -193,7 +195,9 @@ def test_a_batch_of_which_the_gateway_has_not_seen_the_one_before_is_not_repeate
 
 
 def test_the_clients_own_produce_at_the_new_leader_waits_for_the_ones_before() -> None:
-    """The client knows the new leader by itself. Its next batch would be out of order there."""
+    """If the client itself sends its next batch to the new leader, this batch waits for the earlier ones.
+    Otherwise it would be out of order there.
+    """
     two = Producer()
     two.sends(0, 2)
     own = two.produce(4, 9)
@@ -274,7 +278,9 @@ def test_a_connection_that_closes_holds_no_produce() -> None:
     ],
 )
 def test_what_is_not_idempotent_for_sure_passes(asked: bytes) -> None:
-    """acks=all and error 6: the first append may have been replicated, so a repeat could append it twice."""
+    """A Produce that is not surely idempotent is not repeated. With acks=all, error 6 may come after the
+    batch was replicated, so a repeat could append it twice.
+    """
     two = Producer()
     two.old.client(asked, chunk=1 << 16).to_broker(asked)
     two.old.broker(two.told(6)).to_client(two.told(6))
@@ -313,7 +319,9 @@ def test_a_lane_is_forgotten_when_there_are_too_many() -> None:
 
 
 def test_responses_that_wait_for_one_another_wait_a_second_at_most_all_together() -> None:
-    """librdkafka sends a request for each partition. Nobody knows yet who leads these partitions."""
+    """All responses that wait for new leaders wait at most one second together, not each. librdkafka sends
+    one request for each partition.
+    """
     two = Producer()
     for at in range(3):
         asked = produce(7, (at, batch(0)), correlation=at)
@@ -326,9 +334,9 @@ def test_responses_that_wait_for_one_another_wait_a_second_at_most_all_together(
 
 @pytest.mark.parametrize("late", [False, True])
 def test_a_batch_that_the_former_leader_found_out_of_order_follows_the_one_before(late: bool) -> None:
-    """The former leader led again for a moment, without the earlier batch.
+    """The former leader refuses a batch as out of order, because the earlier batch failed there.
 
-    Once that one is acknowledged, this one is next.
+    Once the new leader has the earlier batch, this batch is repeated there too.
     """
     two, out_of_order = Producer(), produced(7, (0, 45, -1), correlation=102)
     if late:
@@ -365,8 +373,8 @@ def test_out_of_order_is_an_error_as_any_other_if_nothing_before_it_was_repeated
 
 @pytest.mark.parametrize("other", [{"host": "10.0.0.8"}, {"client": b"d"}])
 def test_nobody_waits_for_the_batches_of_another_client(other: dict[str, Any]) -> None:
-    """A client that sends batches with another client's producer id could delay each of its batches by a
-    second.
+    """A client's batches do not wait for another client's batches. Otherwise a client could use the producer
+    id of another one, and delay each of its batches by a second.
     """
     two = Producer()
     stranger = play(two.siblings, NEW, **other)
@@ -383,7 +391,9 @@ def test_a_client_is_known_by_its_first_request_if_that_is_a_produce() -> None:
 
 
 def test_what_is_kept_of_many_small_batches_is_counted() -> None:
-    """Each of them takes more memory than its bytes. Afterwards the count is 0."""
+    """The memory for many small batches is counted, which is more than their bytes. Afterwards the count is
+    0.
+    """
     two, budget = Producer(), RequestBudget(1 << 30)
     played = Playbook(
         resolve=gateway, core=Connection, siblings=two.siblings, host="a", node_id=OLD, request_budget=budget
@@ -414,9 +424,9 @@ def test_without_room_a_produce_passes_and_is_not_followed() -> None:
 
 
 def test_a_produce_without_room_does_not_hide_that_its_broker_hangs() -> None:
-    """Others have waited for that produce as long as allowed.
+    """A Produce that finds no room in the budget does not change that its broker counts as hanging.
 
-    They wait no longer until its broker responds.
+    Other requests have already waited as long as allowed. They do not wait again until this broker responds.
     """
     two = Producer()
     two.old.client(two.produce(0, 100)).takes_broker()
@@ -441,7 +451,9 @@ def test_a_produce_response_that_is_larger_than_any_is_not_kept() -> None:
 
 
 def test_no_topic_has_a_longer_name() -> None:
-    """Acknowledged batches are remembered by the topic's name."""
+    """A topic name of more than 249 bytes is not read. Acknowledged batches are remembered by topic name, so
+    its length must be limited.
+    """
     topics: list[tuple[str, bool]] = [("t" * 249, True), ("t" * 250, False)]
     for name, known in topics:
         asked = produce(7, (0, batch(0))).replace(b"\0\6orders", len(name).to_bytes(2) + name.encode())

@@ -1,4 +1,4 @@
-"""Transparent mode: connections without Kafka pass unchanged. It does not matter which side speaks first."""
+"""In transparent mode, connections that are not Kafka are forwarded unchanged, whichever side sends first."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -32,8 +32,9 @@ Serve: TypeAlias = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaita
 TLS = bytes.fromhex("160301020001000001fc0303") + bytes(40)
 HTTP = b"GET / HTTP/1.1\r\nHost: example\r\n\r\n"
 SSL_REQUEST = bytes.fromhex("0000000804d2162f")
-"""PostgreSQL's request for TLS: a length that counts itself, and a code. The server answers one byte, then
-TLS begins."""
+"""PostgreSQL's request for TLS: a length that includes itself, and a code. The server answers with one byte,
+then TLS begins.
+"""
 
 
 def foreign() -> Connection:
@@ -90,14 +91,18 @@ def test_an_encrypted_postgresql_connection_begins() -> None:
 
 @pytest.mark.parametrize("length", [8, 9])
 def test_in_explicit_mode_a_request_too_short_for_its_header_is_a_fault(length: int) -> None:
-    """A broker also treats it as a fault, and closes."""
+    """In explicit mode, a request too short for its header is an error. A broker also closes the connection
+    then.
+    """
     play = Playbook().client(length.to_bytes(4)).nothing()
     assert play.connection.fault == Fault(side="client", reason=f"a request of {length} bytes")
 
 
 @pytest.mark.parametrize("api_key", [3, 16, 999])
 def test_the_shortest_request_waits_for_its_response(api_key: int) -> None:
-    """The request has ten bytes: no client id and no body."""
+    """A request without client id and body is recognised as Kafka, and waits for its response. It has ten
+    bytes.
+    """
     connection = foreign()
     said = b"\0\0\0\x0a" + api_key.to_bytes(2) + bytes(2) + (7).to_bytes(4) + b"\xff\xff"
     for at in range(len(said)):
@@ -124,7 +129,9 @@ def test_a_server_that_speaks_first_passes(said: bytes) -> None:
 
 @pytest.mark.parametrize("size", range(1, 8))
 def test_what_a_broker_says_before_it_closes_reaches_the_client(size: int) -> None:
-    """A TLS port refuses a request in plain text with an alert of seven bytes."""
+    """The last bytes of a closing broker reach the client, even if they are no response. For example, a TLS
+    port answers a plaintext request with an alert of seven bytes.
+    """
     alert = bytes.fromhex("15030300020246")[:size]
     connection = foreign()
     connection.receive_client(request(3, 1, 7), 0.0)
@@ -144,7 +151,9 @@ def test_a_broker_that_closes_without_a_word_tells_nothing() -> None:
 
 
 def test_a_response_cut_short_by_its_end_is_none() -> None:
-    """The connection is Kafka by then. The bytes of the second response may be the gateway's own."""
+    """An incomplete response at the end of a Kafka connection is dropped, because its bytes may belong to a
+    response for the gateway itself.
+    """
     connection = foreign()
     connection.receive_client(request(3, 1, 7) + request(3, 1, 8), 0.0)
     connection.receive_broker(response(7) + response(8)[:5], 0.0)
@@ -204,7 +213,7 @@ def test_once_a_request_was_answered_it_is_kafka_and_faults_count() -> None:
 
 
 class ForeignGateway(WireGateway):
-    """A gateway for transparent mode without netfilter."""
+    """A gateway in transparent mode that needs no netfilter rules."""
 
     def make_core(self, _link: Link, _reached_at: str, _versions: BrokerVersions, _broker: str) -> Connection:
         return foreign()
@@ -212,7 +221,7 @@ class ForeignGateway(WireGateway):
 
 @asynccontextmanager
 async def before_server(serve: Serve, **options: str) -> AsyncIterator[Gateway]:
-    """Run a gateway in front of a server."""
+    """Run a gateway in front of a server that `serve` implements."""
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     at = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
     async with server, gateway(at, ForeignGateway, **options) as gate:
@@ -223,7 +232,7 @@ async def before_server(serve: Serve, **options: str) -> AsyncIterator[Gateway]:
 async def through_gateway(
     serve: Serve, **options: str
 ) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-    """Connect a client to a server by way of the gateway."""
+    """Connect a client through a gateway to a server that `serve` implements."""
     async with before_server(serve, **options) as gate, client(gate.listen.port) as ends:
         yield ends
 
@@ -265,7 +274,9 @@ def test_a_refusal_of_a_few_bytes_arrives_before_the_end(plain: bool) -> None:
 @BOTH_LOOPS
 @pytest.mark.parametrize("said", [HTTP, b"hi\n", b"\0\0\0\x0bhi"])
 def test_a_client_that_half_closes_still_gets_its_response(said: bytes, plain: bool) -> None:
-    """The client's end reaches the server. So does the possible beginning of a request."""
+    """A client that half-closes its connection still gets its response. The server gets the client's end,
+    even after bytes that might begin a request.
+    """
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         assert await reader.read() == said
@@ -282,7 +293,9 @@ def test_a_client_that_half_closes_still_gets_its_response(said: bytes, plain: b
 
 
 def test_nobody_is_idle_once_both_have_spoken() -> None:
-    """The gateway can't know whether one side waits for the other. TCP finds out whether both still exist."""
+    """If both sides of a foreign connection have sent something, it is never idle. The gateway can't know
+    whether one side waits for the other, and TCP finds out if a side is dead.
+    """
     asked, late = asyncio.Event(), asyncio.Event()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -311,7 +324,9 @@ def test_nobody_is_idle_once_both_have_spoken() -> None:
 
 
 def test_a_client_of_a_wire_reads_when_it_likes() -> None:
-    """The client shows its user page after page. A Kafka client would be closed."""
+    """A client of a foreign connection may stop reading for a long time, for example while its user reads. A
+    Kafka client would be closed.
+    """
     flood = bytes(40_000_000)
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -1,6 +1,4 @@
-"""Fetch responses that are forwarded while they are read, to the byte, and the addresses in them
-(KIP-951).
-"""
+"""Fetch responses are forwarded chunk by chunk, and only the addresses in them are changed (KIP-951)."""
 
 import pytest
 
@@ -33,13 +31,13 @@ def longer(node_id: int, _host: str, _port: int, /) -> tuple[str, int] | None:
 
 
 def asking(play: Playbook, version: int = 16) -> Playbook:
-    """Send a sessionless fetch of one partition."""
+    """Send a fetch of one partition, which uses no session."""
     asked = fetch(version, ("t", 1), correlation=4)
     return play.client(asked).to_broker(asked)
 
 
 def asking_full(version: int = 16, resolve: Resolve | None = None) -> Playbook:
-    """Send a request for a session."""
+    """Send the fetch that requests a session."""
     play = Playbook(resolve=resolve).knows()
     for number in (1, 2):
         play.exchange(fetch(version, *T, correlation=number), full(version, T, correlation_id=number))
@@ -84,7 +82,7 @@ def test_nothing_is_held_but_what_is_still_to_be_understood(chunk: int) -> None:
 @pytest.mark.parametrize("version", range(7, 19))
 @pytest.mark.parametrize("chunk", [1, 5, 16, 100_000])
 def test_a_session_that_was_made_is_not_named_to_the_client(version: int, chunk: int) -> None:
-    """Traps 12 and 52."""
+    """Traps 12 and 52: the id of the gateway's new session does not reach the client."""
     play = asking_full(version)
     play.broker(told(version, session_id=SESSION_ID), chunk=chunk)
     assert play.takes_client() == told(version)
@@ -93,7 +91,9 @@ def test_a_session_that_was_made_is_not_named_to_the_client(version: int, chunk:
 
 @pytest.mark.parametrize("chunk", [1, 9, 100_000])
 def test_a_failed_request_for_a_session_is_not_for_the_client(chunk: int) -> None:
-    """Trap 12: the responses contain the client's own session id."""
+    """Trap 12: if the request for a session fails, the client gets the response to a fetch without a
+    session.
+    """
     play = asking_full(16)
     frame = fetch_response(16, error_code=71, session_id=SESSION_ID, correlation_id=4)
     play.broker(frame, chunk=chunk).to_broker(fetch(16, *T, correlation=4))
@@ -106,7 +106,7 @@ def test_a_failed_request_for_a_session_is_not_for_the_client(chunk: int) -> Non
 
 @pytest.mark.parametrize("version", [16, 17, 18])
 def test_endpoints_are_where_the_client_is_to_find_them(version: int) -> None:
-    """Case 66. Trap 49: how a response is read."""
+    """Case 66, trap 49: the endpoints of brokers in a response become addresses of the gateway."""
     play = asking(Playbook(resolve=gateway).knows(), version)
     for nodes, shown in (
         ([(2, "b2", 9092)], [(2, "gw", 19_094)]),
@@ -121,13 +121,15 @@ def test_endpoints_are_where_the_client_is_to_find_them(version: int) -> None:
 
 
 def test_without_a_way_to_be_told_addresses_stay() -> None:
-    """Case 66: in transparent mode the broker's own addresses lead through the gateway."""
+    """Case 66: in transparent mode, addresses are not changed, because they already lead through the
+    gateway.
+    """
     frame = fetch_response(16, ("t", [HINTED]), tags=endpoints((2, "b2", 9092)), correlation_id=4)
     asking(Playbook().knows()).broker(frame).to_client(frame)
 
 
 def test_a_broker_without_a_port_is_left_out() -> None:
-    """Case 66."""
+    """Case 66: a broker for which the gateway has no port is left out."""
     play = asking(Playbook(resolve=gateway).knows())
     nodes = endpoints((9, "b9", 9092), (2, "b2", 9092))
     play.broker(fetch_response(16, ("t", [HINTED]), tags=nodes, correlation_id=4))
@@ -136,14 +138,14 @@ def test_a_broker_without_a_port_is_left_out() -> None:
 
 
 def test_endpoints_of_a_full_response_that_makes_a_session() -> None:
-    """Case 66."""
+    """Case 66: addresses are changed in a full response that creates a session."""
     play = asking_full(16, gateway)
     play.broker(told(session_id=SESSION_ID, tags=endpoints((2, "b2", 9092))))
     play.to_client(told(tags=endpoints((2, "gw", 19_094))))
 
 
 def test_endpoints_of_an_expanded_response() -> None:
-    """Case 66."""
+    """Case 66: addresses are changed in a response that is completed from the session."""
     play = Playbook(resolve=gateway).established(16, T)
     play.client(fetch(16, *T, correlation=4)).to_broker(asks(16, [], (SESSION_ID, 1), correlation=4))
     tags = endpoints((2, "broker-2.of.a.long.name", 9092))
@@ -153,7 +155,9 @@ def test_endpoints_of_an_expanded_response() -> None:
 
 
 def test_endpoints_of_a_throttled_response() -> None:
-    """Trap 44: v16 and later. Endpoints can come without entries."""
+    """Trap 44: addresses are changed in a throttled response. From v16 on it may have endpoints without
+    entries.
+    """
     play = Playbook(resolve=gateway).established(16, T)
     play.client(fetch(16, *T, correlation=4)).to_broker(asks(16, [], (SESSION_ID, 1), correlation=4))
     tags = endpoints((2, "b2", 9092))
@@ -167,9 +171,9 @@ def test_endpoints_of_a_throttled_response() -> None:
 def test_endpoints_behind_bytes_that_have_gone_never_show_a_brokers_address(
     resolve: Resolve, chunk: int
 ) -> None:
-    """The frame's length is already forwarded.
+    """No broker address reaches the client in a response that is already partly forwarded.
 
-    An address of another length is hidden behind an unknown tag.
+    Then the length of the frame can't change. An address of another length is hidden in an unknown tag.
     """
     play = asking(Playbook(resolve=resolve).knows())
     data = entry(1, 9, records=b"r" * 100)
@@ -200,7 +204,9 @@ def test_same_length_behind_bytes_that_have_gone_is_rewritten() -> None:
 
 
 def test_endpoints_that_are_none_are_hidden() -> None:
-    """The contents of the tag can't be read. No broker's address may pass."""
+    """If the endpoints in a response can't be read, their tag is made unknown, so that no broker address
+    reaches the client.
+    """
     play = asking(Playbook(resolve=gateway).knows())
     broken = ((0, b"\x02\x00\x00\x00\x02\x7fb2"),)
     play.broker(fetch_response(16, ("t", [HINTED]), tags=broken, correlation_id=4))
@@ -241,7 +247,7 @@ def test_tags_before_16_are_not_looked_into() -> None:
 
 
 def spoilt(frame: bytes) -> bytes:
-    """Add one byte too many within the frame."""
+    """Add an extra byte at the end of the frame's contents."""
     return framed(frame[4:] + b"\0")
 
 
@@ -258,7 +264,9 @@ def test_a_response_that_is_not_understood_passes(chunk: int, version: int, reso
 @pytest.mark.parametrize("chunk", [1, 13, 100_000])
 @pytest.mark.parametrize("version", [16, 17, 18])
 def test_one_that_may_name_brokers_is_refused(chunk: int, version: int) -> None:
-    """KIP-951: an unreadable response may lead the client past the gateway."""
+    """KIP-951: an unreadable response that may contain addresses ends the connection. The client would
+    otherwise get a broker's real address.
+    """
     play = asking(Playbook(resolve=gateway).knows(), version)
     tags = endpoints((2, "direct.example", 9092))
     frame = fetch_response(version, ("t", [HINTED]), tags=tags, correlation_id=4)
@@ -270,7 +278,9 @@ def test_one_that_may_name_brokers_is_refused(chunk: int, version: int) -> None:
 
 
 def test_endpoints_behind_another_tag_are_not_overlooked() -> None:
-    """Tags ascend (KIP-482). A broker that mixes them is not understood."""
+    """Endpoints after a tag with a higher number end the connection as unreadable. Tags must be in ascending
+    order (KIP-482).
+    """
     play = asking(Playbook(resolve=gateway).knows())
     tags = ((5, b"x"), *endpoints((2, "direct.example", 9092)))
     play.broker(fetch_response(16, ("t", [HINTED]), tags=tags, correlation_id=4))
@@ -292,7 +302,9 @@ def test_endpoints_in_the_response_to_a_fetch_that_is_not_understood() -> None:
 
 @pytest.mark.parametrize("chunk", [1, 13, 100_000])
 def test_a_full_response_that_is_not_understood_passes_without_the_sessions_id(chunk: int) -> None:
-    """The next request for a session names the session that the broker made. So the broker drops it."""
+    """An unreadable response that created a session is forwarded with session id 0. The next request for a
+    session names this session, so that the broker drops it.
+    """
     play = asking_full(16)
     play.broker(spoilt(told(session_id=SESSION_ID)), chunk=chunk)
     assert play.takes_client() == spoilt(told())

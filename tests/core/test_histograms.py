@@ -1,4 +1,4 @@
-"""The measurements of each fetch, which agree with the counts."""
+"""The histograms of fetches, whose sums equal the counters."""
 
 from math import inf
 
@@ -20,7 +20,7 @@ def measured_of(play: Playbook) -> Measured:
 
 
 def placed(distribution: Distribution) -> dict[float, int]:
-    """Return the number of values in each bucket, by its bound."""
+    """Return upper bound of a bucket -> number of values in it."""
     return {b: n for b, n in zip((*distribution.bounds, inf), distribution.counts, strict=True) if n}
 
 

@@ -1,4 +1,4 @@
-"""The few methods of a request in flight, and the handlers that keep a response."""
+"""Methods of a request in flight, and the response handlers that hold a response back."""
 
 from proxy.core.in_flight import FORWARD, InFlight, Kept, ResponseQueue, Walked
 

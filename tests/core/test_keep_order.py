@@ -1,4 +1,6 @@
-"""With --keep-order, the fetch's own order decides which partitions get records under a response limit."""
+"""With `--keep-order`, a response limit gives records to the same partitions as without a session: in the
+order of the fetch.
+"""
 
 import random
 from typing import Any
@@ -23,20 +25,22 @@ LIMITS: dict[str, Any] = {"max_bytes": LIMIT}
 
 
 def established(version: int = 16, *, keep_order: bool = True) -> Playbook:
-    """Make a session of two partitions at offset 0. Every high watermark is 5."""
+    """Return a connection with a session of two partitions at offset 0. Every high watermark is 5."""
     sessions = SessionLimits(max_sessions=10, keep_order=keep_order)
     return Playbook(sessions).established(version, [("t", 0, 5), ("t", 1, 5)])
 
 
 def told(version: int, *parts: tuple[int, int, int], **fields: Any) -> bytes:
-    """Build a response with (partition, high watermark, bytes of records)."""
+    """Build a response. `parts` are (partition, high watermark, bytes of records)."""
     data = [entry(index, hw, records=b"r" * size) for index, hw, size in parts]
     return fetch_response(version, *((("t", data),) if data else ()), **fields)
 
 
 @pytest.mark.parametrize("version", [7, 9, 11, 12, 16])
 def test_a_response_that_starves_who_is_listed_first_is_had_again_without_the_session(version: int) -> None:
-    """Partition 0 also has records, but the session read 1 first and reached the limit."""
+    """If a response gives no records to the first partition of the list, the fetch is repeated without the
+    session. Here the session read partition 1 first, and reached the limit.
+    """
     play = established(version)
     wants: list[Want] = [("t", 0, 5), ("t", 1, 5)]
     asked = fetch(version, *wants, correlation=9, **LIMITS)
@@ -89,7 +93,9 @@ def test_what_a_session_may_serve(parts: list[tuple[int, int, int]], again: bool
 
 
 def test_a_batch_over_a_partitions_own_limit_goes_to_the_first_alone() -> None:
-    """Case 60: the batch comes only because its partition is first."""
+    """Case 60: the fetch is repeated if a batch over the partition limit comes for another partition than the
+    first. Only the first partition of a fetch may exceed its limit.
+    """
     play = Playbook(SessionLimits(max_sessions=10, keep_order=True)).knows()
     wants: list[Want] = [("t", 0, 5), ("t", 1, 5)]
     fields: dict[str, Any] = {"values": {"partition_max_bytes": 100}} | LIMITS
@@ -104,7 +110,9 @@ def test_a_batch_over_a_partitions_own_limit_goes_to_the_first_alone() -> None:
 
 
 def test_who_is_led_elsewhere_does_not_wait() -> None:
-    """KIP-392: such a partition has no records, and a high watermark above the offset, for any time."""
+    """KIP-392: a partition with a preferred read replica causes no repeated fetch. It has no records and a
+    high watermark above the offset, however long it stays so.
+    """
     play = established()
     play.client(fetch(16, ("t", 0, 5), ("t", 1, 5), correlation=9, **LIMITS)).takes_broker()
     parts = [entry(0, 9, preferred_read_replica=2), entry(1, 9, records=b"r" * 800)]
@@ -113,7 +121,9 @@ def test_who_is_led_elsewhere_does_not_wait() -> None:
 
 
 def test_what_it_costs_is_part_of_the_sum() -> None:
-    """Law 6: a response that is thrown away is a loss. Losses make the connection rest."""
+    """Law 6: the bytes of a response that is thrown away count as a loss. After enough losses, the connection
+    uses no session for some time.
+    """
     play = established()
     before = play.connection._fetches.eligibility.savings._credit
     play.client(fetch(16, ("t", 0, 5), ("t", 1, 5), correlation=9, **LIMITS)).takes_broker()
@@ -122,7 +132,7 @@ def test_what_it_costs_is_part_of_the_sum() -> None:
 
 
 class Reader:
-    """A consumer of six partitions, under a limit of the response. It continues after whole batches."""
+    """A consumer of six partitions under a response limit. It advances its offsets by complete batches."""
 
     def __init__(self, release: str, version: int, seed: int, *, keep_order: bool) -> None:
         self.chance = random.Random(seed)
@@ -157,7 +167,9 @@ class Reader:
                 self.offsets[index] = batch.last_offset + 1
 
     def differs(self, fetches: int) -> int:
-        """Return in how many of these fetches other partitions got records than without a session."""
+        """Return the number of fetches that gave records to other partitions than a fetch without a
+        session.
+        """
         found = 0
         for number in range(fetches):
             for _ in range(self.chance.choice([0, 0, 0, 1, 4])):
@@ -181,7 +193,9 @@ class Reader:
 
 @pytest.mark.parametrize(("release", "version"), [("2.8.2", 7), ("2.8.2", 11), ("3.9.1", 12), ("4.3.0", 16)])
 def test_under_a_limit_everybody_gets_what_a_fetch_without_a_session_gets(release: str, version: int) -> None:
-    """Without the option the records differ: a session has its own order in KIP-227 (trap 25a)."""
+    """Under a limit, each partition gets the same records as without a session. Without the option they
+    differ, because a session of KIP-227 has its own order (trap 25a).
+    """
     differing = kept = incremental = 0
     for seed in range(2):
         differing += Reader(release, version, seed, keep_order=False).differs(150)

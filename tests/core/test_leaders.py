@@ -1,4 +1,4 @@
-"""Metadata with old leaders is updated: bytes in, bytes out (KIP-951)."""
+"""The gateway replaces older leaders in Metadata responses by newer ones: bytes in, bytes out (KIP-951)."""
 
 import sys
 from collections import Counter
@@ -29,7 +29,7 @@ versions = pytest.mark.parametrize("version", VERSIONS)
 
 
 def knows(told: Told = NEW, *, topic_id: UUID = ORDERS, now: float = 0.0) -> Leaders:
-    """Return a table that has seen this."""
+    """Return a table that has learned these leaders."""
     leaders = Leaders()
     said = body(12, told, topic_id=topic_id)
     assert leaders.bring_up_to_date(said, 12, now) is said
@@ -49,7 +49,7 @@ def test_what_one_version_taught_holds_for_the_others_and_tags_stay(version: int
 
 @versions
 def test_what_is_as_new_as_what_is_known_stays(version: int) -> None:
-    """Case 67: only a greater epoch is newer."""
+    """Case 67: a leader is replaced only by one with a greater epoch."""
     leaders = knows()
     for told in (NEW, {0: (3, 5), 1: (2, 7)}, {0: (3, 6), 1: (1, 8)}, {0: (3, 6), 1: (1, 8), 2: (1, 0)}):
         said = body(version, told)
@@ -59,7 +59,9 @@ def test_what_is_as_new_as_what_is_known_stays(version: int) -> None:
 
 @pytest.mark.parametrize("version", range(10))
 def test_below_v10_nothing_is_learned_or_changed(version: int) -> None:
-    """A topic has no id there. An older epoch may belong to a topic that was made again (KAFKA-12257)."""
+    """Below Metadata v10 nothing is learned or changed, because topics have no id there. An older epoch may
+    belong to a topic that was made again (KAFKA-12257).
+    """
     leaders = knows()
     said = encode(message(12, topic(12, ORDERS, [partition(12, 0, 1, 4)])))
     assert leaders.bring_up_to_date(said, version, 1.0) is said
@@ -156,7 +158,9 @@ def test_a_newer_leader_that_another_response_names_is_used() -> None:
     "told", [hint(0, -1, 9), hint(0, 1, -1), hint(9, 1, 9), hint(0, 3, 9, OTHERS), hint(0, 3, 4)]
 )
 def test_what_names_no_newer_leader_of_a_known_partition_teaches_nothing(told: LeaderHint) -> None:
-    """Cases 65 and 67: (-1, epoch) is sent when the leader is gone. Only a greater epoch is newer."""
+    """Cases 65 and 67: a hint teaches nothing if its epoch is not greater, or its partition is unknown, or it
+    names no leader. The broker sends (-1, epoch) when the leader is gone.
+    """
     leaders = knows(OLD)
     leaders.learn([told])
     said = body(12, OLD)
@@ -175,7 +179,9 @@ def test_no_more_is_learned_than_a_topic_has_partitions() -> None:
 
 
 def test_what_nothing_confirms_any_more_is_forgotten() -> None:
-    """A cluster restored from a backup has older epochs. Its clients must find their leaders."""
+    """A leader that no response confirms for some time is forgotten. A cluster restored from a backup has
+    older epochs, and its clients must find their leaders.
+    """
     leaders = knows()
     leaders.learn([hint(0, 3, 6)])
     assert leaders.bring_up_to_date(body(12, OLD), 12, KEEP_SECONDS) == body(12, {0: (3, 6), 1: (2, 7)})
@@ -211,7 +217,7 @@ def test_a_topic_beyond_the_limit_is_not_kept() -> None:
 
 
 def topics_body(count: int, each: int, *, epoch: int = 5, isr: Callable[[int], int] = lambda _: 2) -> bytes:
-    """Build a response v12 of many topics. `isr` is the number of in-sync replicas of a partition."""
+    """Build a v12 response with many topics. `isr` gives the number of in-sync replicas of a partition."""
     entries = [
         replace(partition(12, index, 1, epoch), isr_nodes=tuple(map(BrokerId, BROKERS[: isr(index)])))
         for index in range(each)
@@ -221,7 +227,9 @@ def topics_body(count: int, each: int, *, epoch: int = 5, isr: Callable[[int], i
 
 
 def work(leaders: Leaders, data: bytes, now: float) -> int:
-    """Return the number of function calls for a response. Unlike a time, it is the same on any machine."""
+    """Return the number of function calls for a response. This number is the same on any machine, unlike a
+    time.
+    """
     found = Counter[str]()
     before = sys.getprofile()
     sys.setprofile(lambda _frame, event, _function: found.update((event,)))
@@ -233,7 +241,9 @@ def work(leaders: Leaders, data: bytes, now: float) -> int:
 
 
 def test_the_work_for_a_topic_does_not_grow_with_its_partitions() -> None:
-    """Before the fix, an object for each of 200,000 partitions took 0.14 s of CPU in the event loop."""
+    """The work for a topic does not grow with its partitions. Before the fix, an object for each of 200,000
+    partitions took 0.14 s of CPU in the event loop.
+    """
     few, many = (work(Leaders(), topics_body(1, each), 0.0) for each in (100, 3_000))
     assert few == many
     leaders, changed = Leaders(), Leaders()
@@ -244,7 +254,9 @@ def test_the_work_for_a_topic_does_not_grow_with_its_partitions() -> None:
 
 
 def test_more_topics_than_there_is_room_for_do_not_push_out_each_other() -> None:
-    """Otherwise each response that lists all topics would be read again from its beginning."""
+    """If there are more topics than fit into the table, they do not replace each other. Otherwise each
+    response that lists all topics would have to be read again completely.
+    """
     data = topics_body(20, 10)
     leaders = Leaders(max_bytes=len(data) // 2)
     first = work(leaders, data, 0.0)
@@ -259,7 +271,7 @@ def test_more_topics_than_there_is_room_for_do_not_push_out_each_other() -> None
 def test_a_large_response_is_read_in_part_and_further_the_next_time(
     isr: Callable[[int], int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The part that is read at once is limited, so others wait only for a limited time."""
+    """Of a large response, one part is read each time, so that other clients do not wait long."""
     monkeypatch.setattr(metadata, "MAX_STEPS", 1_000, raising=False)
     leaders = Leaders()
     old, data = topics_body(100, 30, isr=isr, epoch=4), topics_body(100, 30, isr=isr)
@@ -279,7 +291,7 @@ def test_a_large_response_is_read_in_part_and_further_the_next_time(
 
 
 def test_an_entry_that_only_looks_like_the_first_one_is_read_alone() -> None:
-    """Replicas and tags change the length of an entry."""
+    """An entry with other replicas or tags than the first entry has another length, and is read by itself."""
     for odd in range(12):
         for isr in (1, 3):
             old, data = (
@@ -319,13 +331,13 @@ def _copy(leaders: Leaders) -> Leaders:
 
 
 def leader_of(index: int, epoch: int) -> int:
-    """Return the leader of an epoch, or no leader. It never changes."""
+    """Return the leader of a partition in an epoch, or -1. The same arguments always give the same leader."""
     return (-1, 1, 2, 3, 4)[(index * 7 + epoch * 3) % 5]
 
 
 @st.composite
 def responses(draw: st.DrawFn) -> tuple[int, list[Any], tuple[int, ...], list[LeaderHint]]:
-    """Build a response from some time of a cluster's life, and hints that come before it."""
+    """Build a response from a random moment in a cluster's life, and hints that come before it."""
     version = draw(st.sampled_from(VERSIONS))
     topics = []
     for topic_id in draw(st.lists(st.sampled_from([ORDERS, OTHERS, None]), unique=True, max_size=3)):
@@ -352,8 +364,8 @@ def responses(draw: st.DrawFn) -> tuple[int, list[Any], tuple[int, ...], list[Le
 @examples(200)
 @given(st.lists(responses(), min_size=1, max_size=12))
 def test_no_response_is_older_than_what_was_seen_and_nothing_else_changes(history: list[Any]) -> None:
-    """Leaders are never older than the known ones, a second time changes nothing, and other bytes stay the
-    same.
+    """No leader in a response is older than one seen before. Other bytes do not change, and an updated
+    response is not changed again.
     """
     leaders = Leaders()
     known: dict[UUID, dict[int, int]] = {}

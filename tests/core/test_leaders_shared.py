@@ -1,4 +1,4 @@
-"""A newer leader that one connection learns is used on all connections: transcripts (KIP-951)."""
+"""If one connection learns a newer leader, all connections use it (KIP-951). Played step by step."""
 
 from typing import Final
 from uuid import UUID
@@ -19,18 +19,18 @@ TOPIC: Final = "orders"
 
 
 def gateway(node_id: int, _host: str, _port: int) -> tuple[str, int]:
-    """Keep all addresses unchanged, so that only leaders change."""
+    """Give each broker an address that stays the same, so that only leaders change."""
     return f"broker-{node_id}", 9092
 
 
 def metadata(correlation: int, told: Told, *, brokers: tuple[int, ...] = (1, 2, 3)) -> bytes:
-    """Build response header v1 and the body."""
+    """Build a Metadata response: header v1 and body."""
     said = body(VERSION, told, topic_id=UUID(bytes=topic_id(TOPIC)), brokers=brokers)
     return response(correlation, b"\0" + said)
 
 
 def asked(play: Playbook, correlation: int, said: bytes, told: bytes) -> None:
-    """The client asks for Metadata. The broker answers `said`, and the client gets `told`."""
+    """Let the client ask for Metadata. The broker answers `said`, and the client must get `told`."""
     asks = request(ApiKey.METADATA, VERSION, correlation, b"\0...")
     play.client(asks).to_broker(asks).broker(said).to_client(told)
 
@@ -44,7 +44,9 @@ def test_older_metadata_of_another_broker_is_brought_up_to_date() -> None:
 
 
 def test_where_addresses_stay_as_they_are_leaders_do_as_well() -> None:
-    """In transparent mode the gateway is a wire. Destinations may even be brokers of several clusters."""
+    """In transparent mode, where addresses are not changed, leaders are not changed either. Connections may
+    even go to brokers of different clusters.
+    """
     leaders = Leaders()
     first, second = (Playbook(resolve=None, leaders=leaders) for _ in range(2))
     asked(first, 1, metadata(1, NEW), metadata(1, NEW))
@@ -65,7 +67,9 @@ def test_nobody_is_led_to_a_broker_that_the_gateway_left_out() -> None:
 @pytest.mark.parametrize("error", [6, 74])
 @pytest.mark.parametrize("chunk", [7, 1 << 30])
 def test_a_leader_in_the_error_of_a_fetch_is_used_in_metadata(version: int, error: int, chunk: int) -> None:
-    """Cases 64 and 66: the client gets leader and endpoint, and Metadata of others gets the leader."""
+    """Cases 64 and 66: a leader in a fetch error reaches the client with its endpoint. Metadata for other
+    clients then names this leader.
+    """
     leaders = Leaders()
     first, second = (Playbook(resolve=gateway, leaders=leaders) for _ in range(2))
     asked(first, 1, metadata(1, OLD), metadata(1, OLD))
@@ -92,7 +96,7 @@ def test_a_leader_in_a_response_of_the_session_is_used_in_metadata() -> None:
 
 @pytest.mark.parametrize(("key", "version"), [(0, 13), (78, 1), (79, 2)])
 def test_a_leader_in_another_response_is_used_in_metadata(key: int, version: int) -> None:
-    """Case 66: Produce names leaders like Fetch. So do share groups."""
+    """Case 66: leaders named by Produce and by share groups are used in Metadata too."""
     leaders = Leaders()
     first, second = (Playbook(resolve=gateway, leaders=leaders) for _ in range(2))
     asked(first, 1, metadata(1, OLD), metadata(1, OLD))

@@ -1,4 +1,4 @@
-"""The gateway logs that a broker refuses a client's credentials. SASL itself passes unchanged."""
+"""If a broker refuses a client's credentials, the gateway logs it. SASL itself is forwarded unchanged."""
 
 import pytest
 

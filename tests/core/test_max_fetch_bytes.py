@@ -1,4 +1,4 @@
-"""--max-fetch-bytes limits max_bytes (KIP-74) of every fetch, however it is forwarded."""
+"""`--max-fetch-bytes` limits max_bytes (KIP-74) of every fetch, with and without a session."""
 
 from dataclasses import replace
 from typing import Any
@@ -29,7 +29,7 @@ def limited(ceilings: dict[str, int] | None = None) -> Playbook:
 
 
 def repeats(play: Playbook, version: int, wants: list[Want], numbers: range, due: dict[str, Any]) -> None:
-    """Play fetches that are forwarded, with these limits."""
+    """Play fetches that are forwarded with the limits `due`."""
     for number in numbers:
         play.client(fetch(version, *wants, correlation=number, **ASKED))
         play.to_broker(fetch(version, *wants, correlation=number, **due))
@@ -39,7 +39,7 @@ def repeats(play: Playbook, version: int, wants: list[Want], numbers: range, due
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_fetch_that_is_forwarded_asks_for_no_more(version: int) -> None:
-    """The fetches are of one partition. The fast path takes the second one and later ones."""
+    """max_bytes is lowered in fetches of one partition. From the second fetch on, the fast path does this."""
     play = limited().knows()
     repeats(play, version, T[:1], range(10, 15), LOWERED)
     assert play.connection.passed > 5
@@ -62,7 +62,7 @@ def test_a_client_id_has_a_ceiling_of_its_own() -> None:
 
 
 def test_another_ceiling_applies_at_run_time() -> None:
-    """It applies to the next fetch, even if the fast path would have taken it."""
+    """A limit changed at run time applies to the next fetch, even on the fast path."""
     play = limited({"": 0}).knows()
     repeats(play, 16, T[:1], range(10, 13), ASKED)
     play.sessions.max_fetch_bytes = {"": MOST}
@@ -75,8 +75,8 @@ def test_another_ceiling_applies_at_run_time() -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_the_fetches_of_a_session_ask_for_no_more(version: int) -> None:
-    """The fetches are the full one, the incremental ones, those that only rotate the list, and a repeated
-    one.
+    """max_bytes is lowered in all fetches of a session: full, incremental, with a rotated list, and
+    repeated.
     """
     play = limited().knows()
     wants: list[Want] = [("t", at) for at in range(8)]
@@ -119,7 +119,7 @@ def test_a_session_of_the_clients_own_asks_for_no_more(version: int) -> None:
     ids=["a follower", "tags", "forgets without a session"],
 )
 def test_what_is_no_plain_consumers_fetch_stays_as_it_is(fields: dict[str, Any]) -> None:
-    """Traps 1 and 2."""
+    """Traps 1 and 2: a fetch that no plain consumer sends is forwarded unchanged."""
     play = limited().knows()
     for number in (1, 2):
         asked = fetch(12, *T, correlation=number, **ASKED, **fields)
@@ -141,7 +141,7 @@ TURNED = {"u": [4], "t": [0, 1]}
 
 
 def old_exchange(play: Playbook, asked: bytes, sent: bytes) -> None:
-    """Play a fetch of v2 or v3. The response has the same form in both versions."""
+    """Play a fetch of v2 or v3. The response looks the same in both versions."""
     told = (12).to_bytes(4) + asked[8:12] + bytes(8)
     play.client(asked).to_broker(sent)
     play.broker(told).to_client(told)
@@ -186,7 +186,7 @@ def test_what_the_broker_said_to_other_clients_is_enough() -> None:
 
 
 def test_fetches_of_v2_stay_where_the_broker_has_no_v3() -> None:
-    """0.10.0: Fetch up to v2 (section 1.7)."""
+    """A v2 fetch is not changed if the broker has no Fetch v3, like Kafka 0.10.0 (section 1.7)."""
     asked, told = api_versions("1.0")
     ranges = b"\0\1\0\0\0\2"
     old = (4 + 2 + 4 + len(ranges)).to_bytes(4) + told[4:8] + b"\0\0" + b"\0\0\0\1" + ranges
@@ -206,7 +206,7 @@ def test_without_a_ceiling_fetches_below_v4_stay_as_they_are(version: int) -> No
 
 @pytest.mark.parametrize("version", [0, 1])
 def test_v0_and_v1_stay_as_they_are(version: int) -> None:
-    """Their records have an older format (section 1.6)."""
+    """Fetches of v0 and v1 are not changed, because their records have an older format (section 1.6)."""
     asked = old_fetch(2, TOPICS)
     same = asked[:6] + version.to_bytes(2) + asked[8:]
     old_exchange(limited().knows("1.0"), same, same)
@@ -223,7 +223,9 @@ def test_fetches_of_v2_in_pieces_and_one_that_breaks_off() -> None:
 
 @pytest.mark.parametrize("version", [2, 3])
 def test_a_header_that_can_t_be_read(version: int) -> None:
-    """Its response is forwarded unread. Fuzzing found that it was read, though v2 and v3 have no layout."""
+    """If the header of a v2 or v3 fetch can't be read, its response is forwarded unread. A fuzzer found that
+    the gateway tried to read it.
+    """
     asked = old_fetch(version, TOPICS)
     broken = asked[:12] + b"\x7f\xff" + asked[14:]
     old_exchange(limited().knows("1.0"), broken, broken)
@@ -233,7 +235,7 @@ def test_a_header_that_can_t_be_read(version: int) -> None:
 
 
 class Limited(Reader):
-    """A consumer below a ceiling. Its direct fetches have the same ceiling."""
+    """A consumer with a limit of max_bytes. The direct fetches for comparison have the same limit."""
 
     def __init__(self, release: str, version: int, seed: int) -> None:
         super().__init__(release, version, seed, keep_order=True)
@@ -259,7 +261,9 @@ class Limited(Reader):
 
 @pytest.mark.parametrize(("release", "version"), [("2.8.2", 7), ("3.9.1", 12), ("4.3.0", 16)])
 def test_the_client_gets_what_a_fetch_with_the_lower_limit_gets(release: str, version: int) -> None:
-    """It uses --keep-order, so that the order of a session makes no difference."""
+    """The client gets the same records as with a direct fetch of the lower limit. `--keep-order` is on, so
+    the order of a session makes no difference.
+    """
     incremental = 0
     for seed in range(2):
         reader = Limited(release, version, seed)
@@ -270,7 +274,9 @@ def test_the_client_gets_what_a_fetch_with_the_lower_limit_gets(release: str, ve
 
 
 def test_each_batch_comes_though_it_is_larger_than_the_ceiling() -> None:
-    """KIP-74's first-batch rule guarantees progress (cases 59 and 62)."""
+    """A batch larger than the limit is still delivered, by the rule of KIP-74 for the first batch (cases 59
+    and 62).
+    """
     broker = ModelBroker(release="4.3.0")
     topic = broker.create_topic("t", 6)
     for partition in topic.partitions.values():

@@ -1,9 +1,7 @@
-"""A client with sessions of its own gets the same bytes through the gateway as directly.
+"""A client with its own sessions gets the same bytes through the gateway as directly.
 
 Two model brokers have the same seed and the same history. The client asks one directly and the other through
 the gateway.
-
-Two model brokers of one seed live through the same; one is asked directly, the other through the gateway.
 """
 
 import random
@@ -23,7 +21,7 @@ TOPICS = {"a": 3, "b": 3}
 
 
 class Native:
-    """A client that makes a session, continues it, loses it, closes it, and makes another."""
+    """A client that creates, continues, loses and closes its own sessions."""
 
     def __init__(self, asker: Asker, chance: random.Random) -> None:
         self.asker = asker
@@ -49,7 +47,7 @@ class Native:
         return encode_request(self.asker.request(*wants, session=(self.id, self.epoch), **options))
 
     def take(self, response: bytes) -> None:
-        """Process a response by Kafka's own rules, which decide the next request."""
+        """Process a response by Kafka's rules. They decide the session id and epoch of the next request."""
         told = decode_response(response, self.asker.version)
         if told.error_code == 70 or self.epoch == -1 or not told.session_id:
             # Not (0, 0) once more: that is what clients send that mean no session (6.7).

@@ -1,4 +1,4 @@
-"""Changes that stages may make to fetches beside lowering a limit, and those that the fast path repeats."""
+"""A stage may change a fetch in any way. The fast path repeats the change only if the stage allows it."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ VERSION = 12
 
 
 class Rack(Stage):
-    """Adds a rack, which makes the frame longer."""
+    """A stage that adds a rack, which makes the frame longer."""
 
     def __init__(self, _state: ConnectionState) -> None:
         pass
@@ -24,7 +24,9 @@ class Rack(Stage):
 
 
 class Counting(Stage):
-    """Changes the limit at the 20th fetch, so the fast path must not repeat an older change."""
+    """A stage that changes its limit at the 20th fetch. So the fast path must not repeat the earlier
+    change.
+    """
 
     def __init__(self, _state: ConnectionState) -> None:
         self.seen = 0
@@ -38,7 +40,7 @@ class Counting(Stage):
 
 
 def plays(play: Playbook, wants: list[Want], due: list[dict[str, Any]]) -> int:
-    """Play fetches with a rotating list. Return the number of those that went through the session."""
+    """Play fetches with a rotating list. Return the number of fetches that used the session."""
     epoch = 0
     for number, changes in enumerate(due):
         fields = {"correlation": number} | changes

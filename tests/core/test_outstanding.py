@@ -1,4 +1,4 @@
-"""The number of requests that a broker has not answered, and the time limit of the first of them."""
+"""The number of requests that a broker has not answered, and the time at which the first response is due."""
 
 import pytest
 
@@ -16,7 +16,7 @@ PRODUCE, FETCH, JOIN, HEARTBEAT, SYNC, SHARE_FETCH = 0, 1, 11, 12, 14, 78
 
 
 class Line:
-    """A client, its broker, and the bytes between them, passed like by a link."""
+    """A client and its broker, connected through two cores, with and without the fast path."""
 
     def __init__(self) -> None:
         self.twin = Twin(sessions=SessionLimits(max_sessions=10), resolve=None)
@@ -30,12 +30,14 @@ class Line:
         self.twin.receive_broker(frame, now)
 
     def owes(self) -> tuple[int, float | None]:
-        """Return the outstanding responses of the broker, with and without the fast path."""
+        """Return the number of outstanding responses, and when the first one is due."""
         return owes(self.twin)
 
 
 def owes(twin: Twin) -> tuple[int, float | None]:
-    """Return the outstanding responses of a connection's broker. The fast path does not change them."""
+    """Return the number of outstanding responses, and when the first one is due. Check that the fast path
+    changes neither.
+    """
     one, other = ((core.status().outstanding, core.status().due_at) for core in twin.cores)
     assert one == other
     return one
@@ -120,7 +122,9 @@ def test_a_group_waits_for_its_members() -> None:
 
 
 def test_a_client_that_sends_no_more_waits_as_long_as_any_of_its_requests_may() -> None:
-    """A JoinGroup is answered after all members have joined. This may take minutes."""
+    """The longest wait of a client is that of its slowest request. A JoinGroup waits for all members to join,
+    which may take minutes.
+    """
     line = Line()
     line.client(join(1, 2, 10_000, 60_000), 1.0)
     line.client(fetch(11, T[0], correlation=2, max_wait_ms=500), 1.0)
@@ -138,7 +142,7 @@ def test_a_client_that_sends_no_more_waits_as_long_as_any_of_its_requests_may() 
 
 
 def test_each_share_fetch_may_wait_as_long_as_it_says() -> None:
-    """Those that follow the first one have waits of their own (KIP-932: max_wait_ms)."""
+    """Each ShareFetch may wait as long as its own max_wait_ms says (KIP-932), not only the first one."""
     line = Line()
     line.client(request(HEARTBEAT, 0, 0), 0.5)
     line.broker(response(0, b"\0\0"), 0.6)
@@ -150,7 +154,7 @@ def test_each_share_fetch_may_wait_as_long_as_it_says() -> None:
 
 
 def longest_waits(line: Line) -> set[float]:
-    """Return how long the client lets the broker wait, with and without the fast path."""
+    """Return how long the client lets the broker wait, in seconds. The two cores give one value each."""
     return {core.status().longest_wait for core in line.twin.cores}
 
 

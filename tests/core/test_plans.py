@@ -1,4 +1,4 @@
-"""A repeat of the last fetch or answer is found by comparing bytes, and is read with the same result."""
+"""A fetch or response that repeats the last one is recognised by its bytes, and read with the same result."""
 
 import pytest
 from hypothesis import given
@@ -25,7 +25,7 @@ def plans() -> Plans:
 
 
 def read(request: FetchRequest) -> dict[str, object]:
-    """Return all values that are read from a fetch."""
+    """Return all values that the gateway reads from a fetch."""
     listing = request.listing
     names = ("frame", "body", "layout", "max_wait_ms", "isolation_level", "session_id", "session_epoch")
     told = {

@@ -1,4 +1,4 @@
-"""An idle connection uses little memory for its client, whatever the client has sent."""
+"""An idle connection uses little memory, whatever its client has sent."""
 
 import gc
 import tracemalloc
@@ -20,18 +20,18 @@ from tests.playbook import Playbook, api_versions, full, request, response
 
 HEARTBEAT, PRODUCE = ApiKey.HEARTBEAT, ApiKey.PRODUCE
 CONNECTION_BYTES = 32_768
-"""docs/deploy.md: the largest memory of a connection, without the partitions of its fetches."""
+"""The most memory of a connection without the partitions of its fetches, as docs/deploy.md says, in bytes."""
 
 
 def tagged(asked: bytes, size: int) -> bytes:
-    """Build a request with header v2. The header has a tag of this size."""
+    """Build a request with header v2, with a tag of this size in the header."""
     end = 14 + int.from_bytes(asked[12:14])
     assert asked[end] == 0
     return framed(asked[4:end] + b"\x01\x05" + encode_uvarint(size) + bytes(size) + asked[end + 1 :])
 
 
 def kinds(number: int) -> Iterator[tuple[int, int]]:
-    """Return this number of kinds of requests with header v2. Their responses pass."""
+    """Return different (API key, version) pairs with header v2, whose responses are forwarded unchanged."""
     unlike = {ApiKey.FETCH, ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP, ApiKey.SASL_AUTHENTICATE, PRODUCE}
     passing = [key for key in FIRST_FLEXIBLE if key not in unlike and key not in (3, 10, 18)]
     for count in range(number):
@@ -48,7 +48,7 @@ def exchange(connection: Connection, asked: bytes, told: bytes) -> None:
 
 
 def kept(play: Callable[[Connection], None]) -> int:
-    """Return the bytes that a connection uses after a conversation."""
+    """Return the bytes of memory that a connection uses after a conversation."""
 
     def once() -> int:
         gc.collect()
@@ -68,7 +68,7 @@ def kept(play: Callable[[Connection], None]) -> int:
 
 
 def asks_much(connection: Connection) -> None:
-    """Send requests of many kinds, each with a header of 200 kB."""
+    """Send requests of 64 kinds, each with a header of 200 kB."""
     for number, (key, version) in enumerate(kinds(64), 1):
         asked = tagged(request(key, version, number, b"\0"), 200_000)
         exchange(connection, asked, response(number, b"\0\0"))
@@ -87,7 +87,9 @@ def produces_with_a_large_transactional_id(connection: Connection) -> None:
 
 
 def asks_what_is_remembered(connection: Connection) -> None:
-    """Send as many requests as are remembered, each as large as one that is remembered."""
+    """Send as many kinds of requests as the gateway remembers, each with the largest header that it
+    remembers.
+    """
     exchange(connection, request(HEARTBEAT, 0, 1, b"", b"c" * MAX_AROUND), response(1))
     for number, (key, version) in enumerate(kinds(64), 1):
         asked = tagged(request(key, version, number, b"\0"), MAX_PREFIX - 8)
@@ -140,7 +142,9 @@ LISTS: dict[str, list[Want]] = {
 @pytest.mark.parametrize("wants", LISTS.values(), ids=LISTS)
 @pytest.mark.parametrize("version", [4, 12])
 def test_what_fetches_list_is_remembered_within_a_budget(version: int, wants: list[Want]) -> None:
-    """The budget is one for all connections. Beyond it, fetches are forwarded unchanged."""
+    """The memory for the partition lists of all connections has one limit. Beyond it, fetches are forwarded
+    unchanged.
+    """
     budget = RequestBudget(1_500_000)
     connections: list[Connection] = []
     versions, fetched = api_versions("4.3"), fetch(version, *wants, correlation=3)
@@ -173,7 +177,9 @@ def test_what_fetches_list_is_remembered_within_a_budget(version: int, wants: li
 
 
 def test_a_session_grows_within_the_budget() -> None:
-    """The session continues if the client asks for less."""
+    """A fetch that would exceed the memory limit does not use the session. The session continues when the
+    client asks for fewer partitions.
+    """
     few: list[Want] = [("t", number) for number in range(40)]
     many: list[Want] = [("t", number) for number in range(400)]
     play = Playbook(request_budget=RequestBudget(30_000)).established(12, few)

@@ -1,4 +1,4 @@
-"""Facts from requests other than fetches, and from the first bytes of a request."""
+"""What the gateway reads from requests other than fetches, and from the first bytes of a request."""
 
 import pytest
 

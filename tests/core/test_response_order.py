@@ -1,4 +1,4 @@
-"""Answers leave in the right order, whatever the order in which they arrive."""
+"""Responses are sent in the order of the requests, whatever the order in which they arrive."""
 
 from proxy.core.in_flight import FORWARD, InFlight, ResponseQueue
 
@@ -33,7 +33,7 @@ def test_a_later_one_waits_for_those_before_it() -> None:
 
 
 def test_what_nobody_is_owed_goes_nowhere() -> None:
-    """The client may be owed nothing when a response to the gateway itself arrives."""
+    """A response to the gateway's own request sends nothing to a client that waits for no response."""
     responses, _ = owing(0)
     assert responses.ended(InFlight(18, 0, b"\0\0\0\1", FORWARD)) == []
 

@@ -1,4 +1,4 @@
-"""Whole responses with new addresses or versions: the length prefix is updated, and the header stays."""
+"""Responses with changed addresses or versions: the length prefix is updated, and the header stays."""
 
 import pytest
 
@@ -31,11 +31,11 @@ def gateway(node_id: int, _host: str, _port: int, /) -> tuple[str, int]:
 
 
 def nowhere(_node_id: int, _host: str, _port: int, /) -> None:
-    """Resolve a broker to no address."""
+    """Return no address for any broker."""
 
 
 def metadata(host: bytes, port: int) -> bytes:
-    """Build Metadata v0 that names broker 2 and no topic."""
+    """Build a Metadata v0 response that names broker 2 and no topic."""
     body = b"\0\0\0\1" + b"\0\0\0\2" + len(host).to_bytes(2) + host + port.to_bytes(4) + b"\0\0\0\0"
     return response(7, body)
 
@@ -75,7 +75,7 @@ def test_api_versions_that_are_not_understood_pass() -> None:
 
 
 class Scene:
-    """The rewritten responses of one connection."""
+    """A connection and its rewritten responses."""
 
     def __init__(self, resolve: Resolve | None = gateway) -> None:
         self.eligibility = Eligibility(SessionLimits(max_sessions=1))
@@ -89,7 +89,7 @@ class Scene:
 
     @property
     def refused(self) -> list[tuple[str, str]]:
-        """Return the reason and the message with which the connection has ended."""
+        """Return why the connection was ended: (reason, message)."""
         fault = self.state.fault
         return [] if fault is None else [(reason, fault.reason) for reason in self.state.tally.refused]
 

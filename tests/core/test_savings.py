@@ -1,6 +1,4 @@
-"""Law 6, in bytes: the loss that a connection may have, the loss before it rests, and the length of the
-rest.
-"""
+"""Law 6 in bytes: how much a connection may lose with sessions, and how long it uses none after a loss."""
 
 from itertools import pairwise
 
@@ -25,20 +23,20 @@ MANY: list[Want] = [("t", index) for index in range(100)]
 
 
 def asked(savings: Savings, wants: list[Want], version: int = 16) -> bool:
-    """Return whether a session is requested at a connection's first fetch."""
+    """Return whether the first fetch of a connection requests a session."""
     request = parsed(fetch(version, *wants))
     assert request.listing is not None
     return savings.promises(request, request.listing, None)
 
 
 def full_exchange(wants: list[Want], version: int = 16) -> int:
-    """Return the bytes of a fetch and its response without records."""
+    """Return the bytes of a full fetch and its response, without records."""
     request = parsed(fetch(version, *wants))
     return len(request.frame) + len(wants) * request.layout.response_entry
 
 
 def changed(before: list[Want], now: list[Want], version: int = 16) -> tuple[Listing, Delta]:
-    """Return the changes in a fetch of a session with another list."""
+    """Return the new list, and how it differs from the session's list."""
     handler = FetchSessionHandler()
     first, second = parsed(fetch(version, *before)).listing, parsed(fetch(version, *now)).listing
     assert first is not None
@@ -87,7 +85,9 @@ def test_what_was_lost_rests_until_many_times_as_much_has_passed() -> None:
 
 
 def test_a_rest_begins_once_and_gets_longer_by_what_is_lost_meanwhile() -> None:
-    """A session is closed, or a fetch was outstanding."""
+    """A pause without sessions begins only once. A loss during the pause makes it longer: from closing a
+    session, or from a fetch that was still outstanding.
+    """
     savings = Savings()
     assert [savings.settle(-10), savings.settle(-10)] == [True, False]
     savings.passed(20 * PLAIN_PER_LOST, 0)
@@ -95,7 +95,9 @@ def test_a_rest_begins_once_and_gets_longer_by_what_is_lost_meanwhile() -> None:
 
 
 def test_an_hour_of_savings_buys_no_dear_minute() -> None:
-    """The cost is never higher than on the wire, over any minute."""
+    """Large savings do not allow large losses later. Over any minute, the cost must stay below that of plain
+    fetches, except for a fixed credit.
+    """
     savings = Savings()
     asked(savings, MANY)
     savings.settle(1_000_000)
@@ -106,9 +108,10 @@ def test_an_hour_of_savings_buys_no_dear_minute() -> None:
 def test_over_any_stretch_no_more_is_lost_than_the_credit_and_one_exchange(
     steps: list[int], plain: int
 ) -> None:
-    """A part of the bytes that passed (`PLAIN_PER_LOST`) may be lost in addition.
+    """Over any span of time, the loss is at most the credit and one exchange.
 
-    A response can't be judged before it comes, so the last exchange may exceed the credit.
+    In addition, one byte may be lost for every `PLAIN_PER_LOST` bytes that passed without a session. The cost
+    of a response is known only when it comes, so the last exchange may exceed the credit.
     """
     savings = Savings()
     asked(savings, FEW)

@@ -1,5 +1,5 @@
-"""Law 6 over whole connections: the cost is never higher than on the wire, and close to the lowest possible
-one.
+"""Law 6 over whole connections: sessions never cost more than plain fetches, and nearly as little as
+possible.
 
 Each workload runs through the core against a small broker (`tests.core.workloads`). Time is counted in
 exchanges: 20 s are 40 exchanges of an idle client, and 2,000 of a busy one. A limit for any number of
@@ -17,17 +17,22 @@ from tests.core.workloads import CLIENTS, WORKLOADS, World, best, dearest
 from tests.examples import examples
 
 OF_THE_BEST = 0.03
-"""The allowed excess over the lowest possible cost, as a part of the cost of the wire, for one workload."""
+"""How much more a workload may cost than the lowest possible cost, as a fraction of the cost of plain
+fetches.
+"""
 MEAN = 0.015
-"""The allowed part over all workloads."""
+"""The same fraction, as an average over all workloads."""
 RAISED = 0.07
-"""The allowed part for short lists, which wait a little, and for v4 to v6. Fetches of v4 to v6 become v7.
-If partitions come back early, listing them again costs bytes. 60 exchanges can have four of these wrong
-guesses."""
+"""The same fraction for v4 to v6, which become v7, and for short lists, which get their session a little
+later. If partitions come back soon after they were dropped, adding them again costs bytes. In 60 exchanges
+this can happen four times.
+"""
 
 
 def allowance(world: World) -> int:
-    """Return the highest cost of sessions beyond the wire: the credit, one exchange, and the last close."""
+    """Return how much more sessions may cost than plain fetches: the credit, one exchange, and the last
+    close.
+    """
     whole = max(
         each.bare + len(each.order) * (world.wide.request_entry + world.wide.response_entry + 40)
         for each in world.exchanges
@@ -68,7 +73,9 @@ def test_it_is_near_the_best_possible(version: int) -> None:
 def test_it_is_never_dearer_than_the_wire_but_for_its_allowance(
     name: str, version: int, partitions: int, topics: int, size: int, record: int, tears: bool, seed: int
 ) -> None:
-    """The client may list anything, and the broker may split topics in any way."""
+    """With any list of the client and any splitting of topics by the broker, sessions cost at most the
+    allowance.
+    """
     world = World(version, partitions, topics=topics, name=size, record=record, tears=tears)
     world.play(WORKLOADS[name](world, random.Random(seed)), 80)
     most = allowance(world) + (CREDIT_EXCHANGES + 1) * partitions * (size + 8) * tears
@@ -76,7 +83,9 @@ def test_it_is_never_dearer_than_the_wire_but_for_its_allowance(
 
 
 def test_an_adversary_does_not_get_more_by_going_on() -> None:
-    """Every response of a session is split into many elements, as long as a session is used."""
+    """A broker that makes each session response large causes a limited loss, however long this goes on. It
+    puts each entry in its own topic element.
+    """
     over = []
     for count in (100, 1000):
         world = World(11, 20, topics=2, name=200, tears=True)

@@ -1,4 +1,6 @@
-"""Slow-loris on every listener: slow peers are closed in time, and others are served."""
+"""Peers that send very slowly (slow loris) are closed in time on every listener, and other clients are
+served.
+"""
 
 import asyncio
 import ssl
@@ -42,7 +44,7 @@ NAMES = "kafka.local", "broker-1.kafka.local"
 
 
 def large(api_key: ApiKey, version: int, body: bytes = b"") -> bytes:
-    """Write a request of 60,000 bytes."""
+    """Build a request of 60,000 bytes."""
     head = struct.pack(">ihhih", 60_000, api_key, version, 1, 0)
     return head + body + bytes(60_004 - len(head) - len(body))
 
@@ -53,16 +55,16 @@ FRAMES = {
     "produce": large(ApiKey.PRODUCE, 2, b"\xff\xff"),
     "unanswered produce": large(ApiKey.PRODUCE, 2),
 }
-"""A fetch is read whole. The other requests are forwarded as they arrive."""
+"""Requests by name. A fetch is forwarded when it is complete, the other requests as their bytes arrive."""
 FRAME = FRAMES["fetch"]
 SIZES = 4, 12, 14, 20, 1000
-"""Parts of a request: its length alone, then more of its header, then some of its body."""
+"""Sizes in bytes of partial requests: the length alone, parts of the header, and some of the body."""
 
 
 async def dripping(
     port: int, drops: bytes, trust: ssl.SSLContext | None = None, name: str | None = None
 ) -> bool:
-    """Send one byte at a time until the other side closes. Return False if it took all of them."""
+    """Send one byte at a time until the other side closes. Return whether it closed before the last byte."""
     async with client(port, trust, name) as (reader, writer):
         ended = asyncio.create_task(reader.read())
         for byte in drops:
@@ -97,16 +99,18 @@ def certificate(authority: Authority) -> dict[str, str]:
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Use short time limits and frequent checks. Good clients have seconds, because a machine may be busy."""
+    """Use short time limits and frequent checks. Limits for good clients are seconds, because a machine may
+    be busy.
+    """
     monkeypatch.setattr(server, "TICK_SECONDS", 0.01)
     monkeypatch.setattr(tls, "HANDSHAKE_SECONDS", 2.0)
     monkeypatch.setattr(admin, "REQUEST_SECONDS", 2.0)
 
 
 def waits(gate: Gateway, seconds: float) -> None:
-    """Set how long the gateway waits for first requests.
+    """Set how long the gateway waits for a first request.
 
-    It is short once the good clients have made theirs.
+    Tests shorten this time once the good clients have sent their first requests.
     """
     gate.process.options.config = replace(gate.process.config, handshake_timeout=seconds)
 
@@ -122,7 +126,7 @@ async def served(**options: str) -> AsyncIterator[tuple[Gateway, StubCluster]]:
 
 
 def hello(name: str) -> bytes:
-    """Build a client's first message in a TLS handshake."""
+    """Build the ClientHello of a TLS handshake."""
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     shaking = ssl.create_default_context().wrap_bio(incoming, outgoing, server_hostname=name)
     with pytest.raises(ssl.SSLWantReadError):
@@ -149,7 +153,7 @@ def test_plain(way: int, said: str) -> None:
 
 
 async def closed_after(writer: asyncio.StreamWriter, reader: asyncio.StreamReader, part: bytes) -> None:
-    """Send only a part of a request. The gateway closes the connection without a response."""
+    """Send only a part of a request, and check that the gateway closes the connection without a response."""
     writer.write(part)
     assert await reader.read() == b""
 

@@ -1,4 +1,4 @@
-"""An example of a stage, with its test: fetches of some clients wait less at the broker."""
+"""An example of a stage and its test. The stage lowers max_wait_ms in the fetches of some clients."""
 
 from functools import partial
 from typing import Any
@@ -31,13 +31,15 @@ class MaxWait(Stage):
 
 
 def limited(client_id: str = "c") -> Playbook:
-    """Limit one client. The frames of transcripts are those of client "c"."""
+    """Return a connection of client "c" with the stage, which limits the client `client_id`."""
     return Playbook(stages=(partial(MaxWait, {client_id: 20}),)).knows()
 
 
 @pytest.mark.parametrize(("client_id", "due"), [("c", LOWERED), ("other", ASKED)])
 def test_a_forwarded_fetch_waits_less(client_id: str, due: dict[str, Any]) -> None:
-    """The fetches are of one partition. The fast path takes the second one and later ones."""
+    """max_wait_ms is lowered in fetches of one partition. From the second fetch on, the fast path does
+    this.
+    """
     play = limited(client_id)
     for number in range(10, 15):
         play.client(fetch(12, *T[:1], correlation=number, **ASKED))
@@ -49,7 +51,9 @@ def test_a_forwarded_fetch_waits_less(client_id: str, due: dict[str, Any]) -> No
 
 
 def test_the_fetches_of_a_session_wait_less() -> None:
-    """The fetches are the full one, those that only rotate the list, and the repeated one (case 71)."""
+    """max_wait_ms is lowered in the fetches of a session: full, with a rotated list, and repeated (case
+    71).
+    """
     play = limited()
     wants: list[Want] = [("t", at) for at in range(8)]
     asked, forwarded = (fetch(12, *wants, correlation=3, **limits) for limits in (ASKED, LOWERED))

@@ -1,9 +1,8 @@
 """Workloads of one client, played through the gateway's core against a small broker.
 
-They show the cost of each exchange in every form, to compare the gateway's cost with the lowest possible one.
-The broker has the sessions of KIP-227, without errors and throttling. `tests/model` has those.
-
-The broker has sessions as KIP-227 has them and no more: no errors, no throttling. `tests/model` has those.
+They give the cost of each exchange in every form, so that the gateway's cost can be compared with the lowest
+possible cost. The broker has sessions as in KIP-227, but no errors and no throttling. `tests/model` has
+those.
 """
 
 import random
@@ -36,21 +35,21 @@ class Step:
     """One exchange: the fetch of the client, and the new records."""
 
     listed: list[int]
-    """Partitions in the order in which the fetch lists them."""
+    """Partitions in the order of the fetch."""
     produced: dict[int, int] = field(default_factory=dict)
-    """Records that arrive before the broker answers, by partition."""
+    """Partition -> number of records that arrive before the broker answers."""
 
 
 class World:
-    """A broker with its partitions, and a client that reads them through a gateway's core.
+    """A broker with its partitions, and a client that reads them through the core.
 
     Args:
-        version: of the client's fetches.
-        partitions: in all topics together.
-        topics: the number of topics. Partition N belongs to topic N modulo this.
-        name: bytes of a topic's name, below v13.
-        record: bytes of a record.
-        tears: the broker's responses have an element for each entry, which is possible if topics are mixed.
+        version: the version of the client's fetches.
+        partitions: the number of partitions in all topics together.
+        topics: the number of topics. Partition N belongs to topic N modulo this number.
+        name: the length of a topic name in bytes, below v13.
+        record: the size of a record in bytes.
+        tears: whether the broker puts each entry in its own topic element, as it may if topics are mixed.
     """
 
     def __init__(
@@ -72,7 +71,7 @@ class World:
         self.high: Column = np.zeros(partitions, np.int64)
         self.exchanges: list[Exchanged] = []
         self.spent: list[int] = []
-        """Bytes on the broker's side after each exchange."""
+        """Total bytes between gateway and broker, after each exchange."""
         self.connection = Connection(sessions=SessionLimits(max_sessions=1), resolve=None)
         asked, told = api_versions("4.3")
         self.connection.receive_client(asked, 0.0)
@@ -83,7 +82,7 @@ class World:
         self._correlation = 0
 
     def play(self, steps: Iterator[Step], count: int) -> "World":
-        """Play this number of exchanges, then leave."""
+        """Play this number of exchanges, then let the client leave."""
         for step, _ in zip(steps, range(count), strict=False):
             self.exchange(step)
         self.connection.close_session(0.0)
@@ -113,7 +112,7 @@ class World:
 
     @property
     def wire(self) -> list[int]:
-        """Return the bytes on the client's side after each exchange."""
+        """Return the total bytes between client and gateway, after each exchange."""
         return list(accumulate(each.request + each.response for each in self.exchanges))
 
     def _broker_bytes(self) -> int:
@@ -216,7 +215,7 @@ class World:
                 at += size
 
     def request(self, listed: list[int]) -> bytes:
-        """Return the fetch that lists these partitions."""
+        """Build the fetch that lists these partitions."""
         version, layout = self.version, self.layout
         head = pack(">hhi", 1, version, self._correlation) + HEADER + (b"\0" if layout.flexible else b"")
         limits = b"" if version >= 15 else pack(">i", -1)
@@ -289,13 +288,15 @@ def _uvarint(value: int) -> bytes:
 
 
 def best(world: World) -> int:
-    """Return the lowest possible cost of a world's exchanges, if their future were known."""
+    """Return the lowest possible cost of all exchanges, if the future were known."""
     owner = np.arange(world.partitions) % world.topics
     return least(world.exchanges, world.layout, owner, len(world.keys[0]))
 
 
 def dearest(world: World) -> float:
-    """Return the highest cost of any consecutive exchanges beyond the wire, without `PLAIN_PER_LOST`."""
+    """Return the most that sessions cost beyond plain fetches over any consecutive exchanges, without the
+    part that `PLAIN_PER_LOST` allows.
+    """
     over = [spent - wire * (1 + 1 / 256) for spent, wire in zip(world.spent, world.wire, strict=True)]
     least, most = 0.0, 0.0
     for each in over:
@@ -325,7 +326,7 @@ def one_hot(world: World, chance: random.Random) -> Iterator[Step]:
 
 
 def backlog(world: World, chance: random.Random) -> Iterator[Step]:
-    """All partitions have records for a while, then only one."""
+    """All partitions have records at first, then only one has."""
     for turn in range(1 << 30):
         active = dict.fromkeys(range(world.partitions), 1) if turn < 12 else {0: 1}
         yield Step(_turned(list(range(world.partitions)), turn), active)
@@ -344,7 +345,7 @@ def most_active(world: World, chance: random.Random) -> Iterator[Step]:
 
 
 def spikes(world: World, chance: random.Random) -> Iterator[Step]:
-    """From time to time all partitions have records, for a while."""
+    """Now and then, all partitions have records for a while."""
     busy = 0
     for turn in range(1 << 30):
         busy = busy - 1 if busy else chance.randint(1, 30) * (chance.random() < 0.04)
@@ -362,14 +363,14 @@ def grows(world: World, chance: random.Random) -> Iterator[Step]:
 
 
 def shrinks(world: World, chance: random.Random) -> Iterator[Step]:
-    """The list is small from some time on."""
+    """The list becomes short at some time and stays short."""
     until, left = chance.randint(2, 40), chance.randint(1, min(3, world.partitions))
     for turn in range(1 << 30):
         yield Step(_turned(list(range(world.partitions if turn < until else left)), turn), {0: 1})
 
 
 def flaps(world: World, chance: random.Random) -> Iterator[Step]:
-    """The list is small again and again, each time equally long."""
+    """The list becomes short again and again, each time for the same number of exchanges."""
     left, long, short = chance.randint(1, world.partitions // 2), chance.randint(1, 30), chance.randint(1, 30)
     for turn in range(1 << 30):
         small = turn % (long + short) >= long
@@ -377,7 +378,7 @@ def flaps(world: World, chance: random.Random) -> Iterator[Step]:
 
 
 def buffered(world: World, chance: random.Random) -> Iterator[Step]:
-    """Like kafka-python and aiokafka, leave out partitions whose records are not read yet."""
+    """Leave out partitions whose records are not consumed yet, as kafka-python and aiokafka do."""
     held: set[int] = set()
     share = chance.uniform(0.01, 0.5)
     for _ in range(1 << 30):
@@ -391,7 +392,7 @@ def buffered(world: World, chance: random.Random) -> Iterator[Step]:
 
 
 def rebalances(world: World, chance: random.Random) -> Iterator[Step]:
-    """Half of the list leaves and comes back."""
+    """Half of the list is removed and added again, now and then."""
     every = chance.randint(15, 120)
     half = list(range(0, world.partitions, 2))
     for turn in range(1 << 30):
@@ -400,7 +401,7 @@ def rebalances(world: World, chance: random.Random) -> Iterator[Step]:
 
 
 def churns(world: World, chance: random.Random) -> Iterator[Step]:
-    """Each fetch lists other partitions."""
+    """With each fetch, the list changes from one half of the partitions to the other half."""
     for turn in range(1 << 30):
         half = world.partitions // 2
         yield Step(list(range(half)) if turn % 2 else list(range(half, world.partitions)), {0: 1})
@@ -432,4 +433,4 @@ WORKLOADS: Final[dict[str, Workload]] = {
 }
 
 CLIENTS: Final = {name: each for name, each in WORKLOADS.items() if each not in (churns, random_lists)}
-"""Workloads of real clients. Their lists do not change at random."""
+"""Workloads like those of real clients, whose lists do not change at random."""
