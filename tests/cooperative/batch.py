@@ -1,4 +1,4 @@
-"""Record batches as a producer makes them, and their records as a client reads them. Both use aiokafka."""
+"""Builds record batches as a producer does, and reads their records as a client does. Both use aiokafka."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -12,7 +12,7 @@ Headers = Sequence[tuple[str, bytes | None]]
 
 
 class Record(NamedTuple):
-    """One record."""
+    """A record in a batch."""
 
     offset: int
     key: bytes | None
@@ -30,14 +30,14 @@ def batch(
     leader_epoch: int = 7,
     last: int | None = None,
 ) -> bytes:
-    """Write a batch. Its base offset is the offset of the first record.
+    """Build a batch. Its base offset is the offset of the first record.
 
     Args:
         records: the records in order. Gaps between offsets are allowed.
-        codec: 0 to 4.
-        transactional: 1 for a transactional batch.
-        producer: id, epoch and base sequence.
-        leader_epoch: of the partition's leader.
+        codec: the number of the compression, 0 to 4.
+        transactional: 1 for a transactional batch, else 0.
+        producer: producer id, epoch and base sequence.
+        leader_epoch: the epoch of the partition's leader.
         last: the batch's last offset, if records at its end were removed.
     """
     builder = DefaultRecordBatchBuilder(2, codec, transactional, *producer, 1 << 30)
@@ -55,14 +55,14 @@ def batch(
 
 
 def crc(data: bytes) -> bytes:
-    """Return the CRC of a batch, by another library."""
+    """Compute the CRC of a batch with another library than fetchgate."""
     from crc32c import crc32c  # noqa: PLC0415 - only tests that change a batch need it
 
     return crc32c(data[21:]).to_bytes(4)
 
 
 def read(records: bytes) -> list[Record]:
-    """Read the records like a client, including its check of the CRC."""
+    """Read the records of batches as a client does, and check the CRCs."""
     found = []
     batches = MemoryRecords(records)
     while batches.has_next():
@@ -79,7 +79,7 @@ def read(records: bytes) -> list[Record]:
 
 
 def control_key(control: bytes) -> bytes | None:
-    """Read the key of a control batch's record."""
+    """Return the key of the record in a control batch."""
     one = MemoryRecords(control).next_batch()
     assert one is not None
     assert one.is_control_batch

@@ -1,4 +1,4 @@
-"""A coordinator of one group, and clients that join it through connections of a gateway. Sans-IO."""
+"""A coordinator of one group, and clients that join the group through connections of a gateway. Sans-IO."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -24,24 +24,24 @@ REBALANCE_IN_PROGRESS = 27
 
 
 def sent(connection: Connection) -> list[bytes]:
-    """Return the complete frames for the broker."""
+    """Return the complete frames that the gateway sends to the broker."""
     return list(map(framed, unframed(b"".join(connection.drain_broker()))))
 
 
 def got(connection: Connection) -> list[bytes]:
-    """Return the bytes for the client."""
+    """Return the complete frames that the gateway sends to the client."""
     return list(map(framed, unframed(b"".join(connection.drain_client()))))
 
 
 def request(key: int, version: int, client_id: str, body: bytes | bytearray) -> bytes:
-    """Write a complete request."""
+    """Build a complete request."""
     name = client_id.encode()
     head = key.to_bytes(2) + version.to_bytes(2) + (7).to_bytes(4) + len(name).to_bytes(2) + name
     return framed(head + body)
 
 
 def subscription(topic: bytes, owned: Sequence[TopicPartition] = ()) -> bytes:
-    """A subscription (ConsumerProtocolSubscription v1)."""
+    """Build a subscription (ConsumerProtocolSubscription v1)."""
     writer = Writer(JOIN_GROUP, 0)
     writer.content += (1).to_bytes(2)
     writer.count(1)
@@ -52,45 +52,46 @@ def subscription(topic: bytes, owned: Sequence[TopicPartition] = ()) -> bytes:
 
 @dataclass(eq=False)
 class Client:
-    """A client that joins."""
+    """A client that joins the group."""
 
     connection: Connection
     client_id: str
     member_id: bytes
     topic: bytes = b"orders"
     owned: Sequence[TopicPartition] = ()
-    """The partitions that it lists as its own."""
+    """The partitions that the client's subscription lists as owned."""
     session_ms: int = 6_000
     instance: bytes | None = None
     """Its group_instance_id."""
     keeps: bool = False
-    """It does not request the committed offsets of its partitions. It keeps its position, or its
-    application sets one."""
+    """Whether the client keeps its position, or its application sets one. Such a client does not ask for the
+    committed offsets of its partitions.
+    """
     joined: bool = False
-    """Whether it has received its member id."""
+    """Whether the client has received its member id."""
     protocol: bytes = b""
-    """The chosen protocol that it received."""
+    """The protocol that the group has chosen."""
     leads: list[bytes] = field(default_factory=list)
-    """The metadata of all members, if it is the leader."""
+    """The metadata of all members, if the client is the leader."""
     places: list[TopicPartition] = field(default_factory=list)
-    """Its assignment."""
+    """The partitions assigned to the client."""
     synced: bool = False
-    """Whether it has received one."""
+    """Whether the client has received an assignment."""
 
     def ask(self, key: int, version: int, body: bytes | bytearray, now: float = 1.0) -> list[bytes]:
-        """Send a request. Return the bytes for the broker."""
+        """Send a request. Return the frames that the gateway sends to the broker."""
         self.connection.receive_client(request(key, version, self.client_id, body), now)
         return sent(self.connection)
 
     def answered(self, frame: bytes, now: float = 1.0) -> bytes:
-        """Send the broker's response. Return the bytes for the client."""
+        """Send the broker's response. Return the frame that the gateway sends to the client."""
         self.connection.receive_broker(frame, now)
         (found,) = got(self.connection)
         return found
 
 
 class Coordinator:
-    """The group's coordinator."""
+    """The coordinator of the group."""
 
     def __init__(self) -> None:
         self.generation = 0
@@ -98,15 +99,15 @@ class Coordinator:
     def rebalance(
         self, clients: Sequence[Client], partitions: int = 1, now: float = 1.0, outsider: bool = False
     ) -> None:
-        """Let all clients join and sync. The first one leads, and assigns all partitions in turn.
+        """Let all clients join and sync. The first client leads, and assigns the partitions in turn.
 
-        Present members learn of the rebalance by a heartbeat.
+        A client that is already a member learns of the rebalance by a heartbeat.
 
         Args:
             clients: all members.
-            partitions: of the topic.
-            now: in seconds.
-            outsider: whether there is one more member that does not use a gateway.
+            partitions: the number of partitions of the topic.
+            now: the time in seconds.
+            outsider: whether the group has one more member, which does not use the gateway.
         """
         for each in clients:
             if each.synced:
@@ -153,7 +154,7 @@ class Coordinator:
     def sync(
         self, clients: Sequence[Client], dealt: dict[bytes, list[TopicPartition]], now: float = 1.0
     ) -> dict[bytes, bytes]:
-        """Let all clients sync. Return the leader's request to the broker."""
+        """Let all clients sync. Return the assignments that the gateway sends to the broker, by member id."""
         made: dict[bytes, bytes] = {}
         for each in clients:
             body = self.sync_body(each)
@@ -168,7 +169,7 @@ class Coordinator:
         return made
 
     def sync_body(self, client: Client) -> Writer:
-        """Return the beginning of a SyncGroup request."""
+        """Build the first fields of a SyncGroup request."""
         body = Writer(SYNC_GROUP, 3)
         body.string(GROUP)
         body.number(self.generation)
@@ -178,7 +179,7 @@ class Coordinator:
 
     @staticmethod
     def synced(client: Client, given: bytes, now: float = 1.0) -> None:
-        """Respond to a SyncGroup request."""
+        """Let the broker respond to a client's SyncGroup request."""
         said = Writer(SYNC_GROUP, 3)
         said.content += (7).to_bytes(4) + bytes(4) + bytes(2)
         said.data(given)
@@ -189,7 +190,7 @@ class Coordinator:
 
     @staticmethod
     def offsets(client: Client, now: float = 1.0) -> None:
-        """Let a client request the committed offsets of its partitions. There are none."""
+        """Let a client ask for the committed offsets of its partitions. The broker has none."""
         body, said = Writer(OFFSET_FETCH, 2), Writer(OFFSET_FETCH, 2)
         body.string(GROUP)
         said.content += (7).to_bytes(4)
@@ -208,7 +209,7 @@ class Coordinator:
         client.answered(framed(bytes(said.content)), now)
 
     def beat(self, client: Client, error: int = 0, now: float = 1.0) -> int:
-        """Let a client send a heartbeat. Return the error that it gets."""
+        """Let a client send a heartbeat. Return the error code in its response."""
         body = Writer(HEARTBEAT, 3)
         body.string(GROUP)
         body.number(self.generation)
@@ -222,7 +223,7 @@ class Coordinator:
 
 
 def owned_of(metadata: Iterable[bytes]) -> list[list[TopicPartition]]:
-    """Return each member's own partitions, from its subscription."""
+    """Return the owned partitions in each member's subscription."""
     found = []
     for data in metadata:
         reader = Reader(data, 2, JOIN_GROUP, 0)

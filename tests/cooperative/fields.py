@@ -1,4 +1,4 @@
-"""Reads and writes fields of Kafka's messages one after the other, independently of the schemas."""
+"""Reads and writes fields of Kafka's messages one after the other, without using fetchgate's schemas."""
 
 from proxy.protocol.api import LENGTH_BYTES, is_flexible
 from proxy.protocol.primitives import (
@@ -24,7 +24,7 @@ class Reader:
     Args:
         frame: the bytes.
         at: offset of the body.
-        api_key: decides with the version whether lengths are compact, and whether there are tags.
+        api_key: the API. With the version, it decides whether lengths are compact and tags exist.
         version: the version of the body.
     """
 
@@ -86,7 +86,7 @@ class Reader:
         return value
 
     def tags(self) -> None:
-        """Skip a tag buffer. None of these schemas has a tag, so an unknown one would be lost.
+        """Skip a tag buffer, which must be empty. An unknown tag would be lost.
 
         Raises:
             Malformed: there are tags.
@@ -120,11 +120,11 @@ class Writer:
         self.content += value.to_bytes(4)
 
     def string(self, value: bytes | None) -> None:
-        """Write a string; None is null."""
+        """Write a string. None is written as null."""
         self.content += (encode_compact_string if self.flexible else encode_string)(value)
 
     def data(self, value: bytes | None) -> None:
-        """Write bytes; None is null."""
+        """Write bytes. None is written as null."""
         if self.flexible:
             self.string(value)
         else:
@@ -141,5 +141,5 @@ class Writer:
 
 
 def framed(content: bytes | bytearray) -> bytes:
-    """Return a message with its length before it."""
+    """Return a message with its length prefix."""
     return len(content).to_bytes(LENGTH_BYTES) + content

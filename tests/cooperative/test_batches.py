@@ -1,4 +1,4 @@
-"""Record batches without the records of others: the vectors, and the records that clients read from them."""
+"""Splits record batches by key ranges: compared with fixed byte vectors, and read by client libraries."""
 
 import random
 import tracemalloc
@@ -65,7 +65,7 @@ def split(data: bytes, *lanes: KeyRanges, least: int = 0, recompress: bool = Tru
 
 @contextmanager
 def at_most_allocated(size: int) -> Iterator[None]:
-    """Check how many bytes are allocated at once, with a tolerance of 100 kB."""
+    """Check that no more than `size` bytes are allocated at the same time, with a tolerance of 100 kB."""
     tracemalloc.start()
     try:
         yield
@@ -87,12 +87,12 @@ def hash_of(record: Record) -> int:
     ],
 )
 def test_vectors(hashed: int, least: int, expected: bytes) -> None:
-    """Case 2: appendix A of the specification."""
+    """Case 2: split batches equal the vectors in appendix A of the specification."""
     assert split(VECTOR, only(hashed), least=least) == [expected]
 
 
 def test_the_vector_of_a_placeholder() -> None:
-    """Case 2, except the marker in it."""
+    """Case 2: a placeholder equals the vector, except the marker in it."""
     assert placeholder(1000, 1003, read_header(VECTOR, 0)) == PLACEHOLDER
 
 
@@ -118,7 +118,7 @@ def test_a_placeholder_reaches_as_far_as_its_field() -> None:
 def test_lanes_are_together_what_came(
     codec: int, keys: list[bytes | None], gaps: list[int], bounds: list[int]
 ) -> None:
-    """Case 3."""
+    """Case 3: the parts of a batch for key ranges that cover all keys hold each record exactly once."""
     offset, records = 500, []
     for key, gap in zip(keys, gaps, strict=False):
         records.append(Record(offset, key, b"%d" % offset))
@@ -136,7 +136,9 @@ def test_lanes_are_together_what_came(
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_all_pass_and_none_pass(codec: int) -> None:
-    """Cases 4 and 5."""
+    """Cases 4 and 5: if all records belong to a member, the batch is unchanged. If none does, there is no
+    batch.
+    """
     data = batch(TALKATIVE, codec)
     (whole,) = split(data, ((0, TOP),))
     assert whole is data
@@ -146,7 +148,9 @@ def test_all_pass_and_none_pass(codec: int) -> None:
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("record", TALKATIVE, ids=lambda record: str(record.offset))
 def test_one_record_alone(codec: int, record: Record) -> None:
-    """Cases 6, 7 and 10."""
+    """Cases 6, 7 and 10: if one record is left, the batch keeps its offsets and the fields of its
+    producer.
+    """
     data = batch(TALKATIVE, codec, producer=(9, 8, 7), transactional=1)
     (share,) = split(data, only(hash_of(record)))
     assert share is not None
@@ -161,7 +165,7 @@ def test_one_record_alone(codec: int, record: Record) -> None:
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_the_time_of_the_log_is_kept(codec: int) -> None:
-    """Case 7: with LogAppendTime, all records have the time of the header."""
+    """Case 7: with LogAppendTime, each record has the timestamp of the batch header."""
     data = bytearray(batch(TALKATIVE, codec))
     data[22] |= 0x08
     data[35:43] = (1_800_000_000_000).to_bytes(8)
@@ -206,7 +210,7 @@ def test_round_robin_hashes_every_offset() -> None:
 
 @pytest.mark.parametrize("changed", [{"attributes": 0x20}, {"count": 0}])
 def test_markers_and_empty_batches_are_untouched(changed: dict[str, int]) -> None:
-    """Case 8. Even their CRC is not checked."""
+    """Case 8: markers and empty batches are not changed. Even their CRC is not checked."""
     data = bytearray(VECTOR)
     if "attributes" in changed:
         data[22] |= changed["attributes"]
@@ -218,7 +222,7 @@ def test_markers_and_empty_batches_are_untouched(changed: dict[str, int]) -> Non
 
 
 def test_lz4_blocks_are_independent() -> None:
-    """Case 11: the Java client can't read other blocks."""
+    """Case 11: LZ4 blocks do not depend on each other. The Java client can't read other blocks."""
     (share,) = split(batch(TALKATIVE, LZ4), only(hash_of(TALKATIVE[0])))
     assert share is not None
     assert share[61 + 4] & 0x20
@@ -227,7 +231,7 @@ def test_lz4_blocks_are_independent() -> None:
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_a_wrong_crc_is_refused(codec: int) -> None:
-    """Case 13."""
+    """Case 13: a batch with a wrong CRC is refused."""
     data = bytearray(batch(TALKATIVE, codec))
     data[-2] ^= 1
     with pytest.raises(BatchError, match="its CRC is wrong"):
@@ -245,16 +249,16 @@ def test_a_wrong_crc_is_refused(codec: int) -> None:
     ],
 )
 def test_what_expands_to_too_much_is_refused(codec: int, payload: bytes) -> None:
-    """Case 14: 256 MiB from few bytes.
+    """Case 14: a few bytes that would decompress to 256 MiB are refused.
 
-    Some codecs have the last block twice in memory while they shorten it.
+    The limit is twice the allowed size, because some codecs copy the last block when they shorten it.
     """
     with at_most_allocated(2 * MOST_BYTES), pytest.raises(CodecError, match="it expands to too much"):
         decompress(codec, payload)
 
 
 def test_a_batch_that_expands_to_too_much_is_refused() -> None:
-    """Case 14: 1 GiB from 1 MiB."""
+    """Case 14: a batch of 1 MiB that would decompress to 1 GiB is refused."""
     whole = zstandard.ZstdCompressor(level=1).compressobj()
     parts = [whole.compress(random.Random(14).randbytes(1 << 20))]
     parts += [whole.compress(bytes(1 << 20)) for _ in range(1 << 10)]
@@ -295,7 +299,7 @@ def test_an_unknown_codec_is_refused(codec: int) -> None:
 
 @pytest.mark.parametrize("magic", [0, 1])
 def test_an_old_message_set_is_refused(magic: int) -> None:
-    """Case 15."""
+    """Case 15: a message set older than Kafka 0.11 is refused."""
     data = bytearray(VECTOR)
     data[16] = magic
     with pytest.raises(BatchError, match=f"^magic {magic} is older than Kafka 0.11$"):

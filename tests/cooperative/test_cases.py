@@ -1,4 +1,4 @@
-"""The cases of cooperative consuming. Each has its number in the docstring of a test (CASES.md)."""
+"""The docstrings of tests name each case of cooperative consuming (see CASES.md)."""
 
 import ast
 import re
@@ -16,7 +16,7 @@ LAST: Final = 53
 
 
 def numbers(text: str) -> set[int]:
-    """Return the cases in a docstring."""
+    """Return the numbers of the cases that a docstring names."""
     found: set[int] = set()
     for named in CASES.findall(text):
         for part in re.split(r", | and ", named):

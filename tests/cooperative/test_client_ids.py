@@ -1,4 +1,4 @@
-"""The helper for applications: the client.id of a member, and the member of a key."""
+"""Helper functions for applications: the client.id of a member, and the member that a key belongs to."""
 
 import ast
 import sys

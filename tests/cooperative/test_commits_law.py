@@ -1,8 +1,9 @@
-"""No hash goes back, in any order of commits, rebalances, lost connections and restarts of the gateway.
+"""The committed offset of a key hash never decreases, whatever the order of events.
 
-Kafka never has an older offset of a hash than the one that a member got as committed, and no member begins
-before that. `test_group_law.py` checks records. This test checks each hash after each commit, also with
-incremental rebalancing, and while offsets are requested.
+Events are commits, rebalances, lost connections and restarts of the gateway. Kafka never stores an older
+offset for a hash than a member was told as committed, and no member begins before this offset.
+`test_group_law.py` checks records. The tests here check each hash after each commit, also with incremental
+rebalancing, and while members ask for offsets.
 """
 
 import random
@@ -27,10 +28,10 @@ SAMPLES: Final = [number * SPACE // 48 + 5 for number in range(48)]
 OFFSET_FETCH: Final = 9
 REBALANCING: Final = 27
 COMMITS: Final = 8
-"""The correlation id of commits. Other requests have 7."""
+"""The correlation id of commits. Other requests use 7."""
 STEPS: Final = 200
 MOST_CUTS: Final = 4
-"""After this many rounds of one rebalance, no more connections end."""
+"""The number of rounds of a rebalance in which connections may end."""
 
 
 class World:
@@ -45,15 +46,15 @@ class World:
         self.born = 0
         self.offset, self.metadata = -1, b""
         self.told = dict.fromkeys(SAMPLES, 0)
-        """The offsets reported as committed, for some hashes."""
+        """Key hash -> highest offset that a member was told as committed, for a few hashes."""
         self.at: dict[str, int] = {}
-        """The positions of members."""
+        """Client id -> position of the member."""
         self.commits: dict[str, tuple[int, KeyRanges]] = {}
-        """The commits without a response: for each member the offset, and the ranges."""
+        """Client id -> offset and ranges of a commit that has no response yet."""
         self.sent: dict[str, list[bytes]] = {}
-        """Requests on their way to the broker."""
+        """Client id -> requests on their way to the broker."""
         self.answers: dict[str, list[bytes]] = {}
-        """The broker's responses on their way to the gateway."""
+        """Client id -> the broker's responses on their way to the gateway."""
         self.counts = {"commits": 0, "asked": 0}
 
     # What Kafka has
@@ -79,7 +80,7 @@ class World:
         return self.shared.members.bound("h", client.client_id.encode())
 
     def connect(self, client: Client) -> None:
-        """Let a client reconnect. Its requests may or may not have reached the broker."""
+        """Let a client reconnect. The broker may have processed one more of its requests, or not."""
         if self.sent[client.client_id] and self.random.random() < 0.5:
             self.take(self.sent[client.client_id][0])
         self.sent[client.client_id], self.answers[client.client_id] = [], []
@@ -93,12 +94,12 @@ class World:
             self.sent[client.client_id] += sent(client.connection)
 
     def broker(self, client: Client) -> None:
-        """Let the broker process a client's next request."""
+        """Let the broker process the next request of a client."""
         if under_way := self.sent[client.client_id]:
             self.answers[client.client_id].append(self.take(under_way.pop(0)))
 
     def answer(self, client: Client) -> None:
-        """Deliver a response of the broker to the gateway."""
+        """Deliver the broker's next response to the gateway."""
         if not (under_way := self.answers[client.client_id]):
             return
         client.connection.receive_broker(under_way.pop(0), 1.0)
@@ -107,7 +108,7 @@ class World:
             self.said(client, said)
 
     def said(self, client: Client, response: bytes) -> None:
-        """Note a client's response to its commit."""
+        """Process the response to a client's commit."""
         if int.from_bytes(response[4:8]) != COMMITS:
             return
         offset, ranges = self.commits.pop(client.client_id)
@@ -138,12 +139,12 @@ class World:
             self.said(client, said)
 
     def look(self, client: Client) -> None:
-        """Let a client request the committed offset without using it."""
+        """Let a client ask for the committed offset, and ignore the response."""
         client.connection.receive_client(asks(client.client_id), 1.0)
         self.collect()
 
     def ask(self, client: Client) -> None:
-        """Let a client request the committed offset, and begin there."""
+        """Let a client ask for the committed offset, and begin there."""
         self.counts["asked"] += 1
         client.connection.receive_client(asks(client.client_id), 1.0)
         (frame,) = sent(client.connection)
@@ -162,7 +163,7 @@ class World:
     # Rebalances
 
     def rebalance(self) -> None:
-        """Let all members join until none has to join again. Connections may end meanwhile."""
+        """Let all members join again and again, until no member has to. Meanwhile connections may end."""
         self.settle()
         for number in range(12):
             self.random.shuffle(self.clients)
@@ -181,7 +182,7 @@ class World:
         pytest.fail("the group does not come to rest")
 
     def sync(self) -> bool:
-        """Let all members sync. Return False if one has to join again."""
+        """Let all members sync. Return whether no member has to join again."""
         given: dict[bytes, bytes] = {}
         for client in self.clients:
             body = self.coordinator.sync_body(client)
@@ -212,7 +213,7 @@ class World:
                 self.ask(client)
 
     def restart(self) -> None:
-        """Restart the gateway."""
+        """Replace the gateway by a new one, and reconnect all members."""
         self.shared = Shared()
         for client in self.clients:
             self.connect(client)
@@ -226,7 +227,7 @@ class World:
         self.rebalance()
 
     def goes(self) -> None:
-        """Kill a member."""
+        """Kill a random member."""
         if len(self.clients) > 1:
             client = self.clients[self.random.randrange(len(self.clients))]
             self.connect(client)
@@ -252,7 +253,7 @@ class World:
             getattr(self, do)()
 
     def some(self, clients: Iterable[Client]) -> None:
-        """Let members commit to a gateway that does not know them."""
+        """Let members commit to a restarted gateway that does not know them yet."""
         for client in clients:
             self.commit(client)
         self.settle()

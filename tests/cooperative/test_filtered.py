@@ -1,4 +1,6 @@
-"""The records of a response for each lane, and the offsets skipped after it."""
+"""The records of a response that belong to each lane (the key ranges of one member), and the offsets that a
+member can skip.
+"""
 
 import pytest
 from aiokafka.record.legacy_records import (  # type: ignore[import-untyped]  # it has no types
@@ -36,7 +38,9 @@ def test_batches_without_a_record_for_a_lane_are_dropped() -> None:
 
 
 def test_a_batch_that_is_cut_goes_to_nobody() -> None:
-    """Case 12, except that the specification would let kafka-go read the records before the cut."""
+    """Case 12: no member gets a batch that is cut off. The specification differs: kafka-go could read the
+    records before the cut.
+    """
     first, second = of(MINE, base=10), of(OTHER, MINE, base=11)
     for cut in range(1, len(second)):
         lane, found = shares(first + second[:cut])
@@ -44,7 +48,9 @@ def test_a_batch_that_is_cut_goes_to_nobody() -> None:
 
 
 def test_a_batch_that_is_cut_and_alone_shows_its_header() -> None:
-    """Case 12: the header shows a client that its limit is too small. None of its records is sent."""
+    """Case 12: if a response holds only a cut batch, a client gets no more than its header. So the client
+    learns that its limit is too small, and gets no record.
+    """
     data = of(OTHER, MINE, base=11)
     for cut in range(1, len(data)):
         lane, found = shares(data[:cut])
@@ -53,7 +59,9 @@ def test_a_batch_that_is_cut_and_alone_shows_its_header() -> None:
 
 
 def test_what_can_not_be_split_is_told_with_its_offset() -> None:
-    """Cases 13 and 15. No part of the response is sent, so the client's offset does not change."""
+    """Cases 13 and 15: the error message for a batch that can't be split has the batch's offset. Nothing of
+    the response is sent, so the client's offset does not change.
+    """
     damaged = bytearray(of(OTHER, base=4711))
     damaged[-1] ^= 1
     with pytest.raises(BatchError, match=r"^the batch at offset 4711: its CRC is wrong$"):
@@ -66,7 +74,7 @@ def test_what_can_not_be_split_is_told_with_its_offset() -> None:
 @pytest.mark.parametrize("value", [b"", b"v" * 100], ids=["shorter than a header", "longer"])
 @pytest.mark.parametrize("magic", [0, 1])
 def test_an_old_message_set_is_refused(magic: int, value: bytes) -> None:
-    """Case 15: also if the set is shorter than the header of a batch, or incomplete."""
+    """Case 15: an old message set is refused, even if it is cut off or shorter than a batch header."""
     builder = LegacyRecordBatchBuilder(magic, 0, 1 << 20)
     builder.append(0, 1_700_000_000_000, OTHER, value)
     old = bytes(builder.build())
@@ -78,7 +86,9 @@ def test_an_old_message_set_is_refused(magic: int, value: bytes) -> None:
 
 
 def test_transactions_keep_their_markers_and_producers() -> None:
-    """Case 9: committed and aborted transactions, interleaved. Clients tell them apart by the kept fields."""
+    """Case 9: markers and producer fields of interleaved transactions are kept. Clients need them to tell
+    committed from aborted records.
+    """
     marker = bytearray(of(b"\0\0\0\1", base=14))
     marker[22] |= 0x30
     data = [
@@ -121,7 +131,7 @@ def test_a_placeholder_stands_for_what_was_dropped_last(
 
 
 def marker(offset: int) -> bytes:
-    """Return the end of a transaction."""
+    """Build a marker that ends a transaction."""
     made = bytearray(of(b"\0\0\0\1", base=offset))
     made[21:23] = (0x30).to_bytes(2)
     made[17:21] = crc(bytes(made))
@@ -129,7 +139,7 @@ def marker(offset: int) -> bytes:
 
 
 def emptied(first: int, last: int) -> bytes:
-    """Return a producer's last batch after compaction."""
+    """Build the empty batch that compaction leaves as a producer's last batch."""
     made = bytearray(batch([Record(first, OTHER)], last=last)[:HEADER_BYTES])
     made[8:12], made[57:61] = (HEADER_BYTES - 12).to_bytes(4), bytes(4)
     made[17:21] = crc(bytes(made))
@@ -137,7 +147,9 @@ def emptied(first: int, last: int) -> bytes:
 
 
 def test_no_placeholder_ends_where_a_marker_does() -> None:
-    """Sarama skips one offset for each batch that it does not need, so it would miss the next record."""
+    """No placeholder follows a marker at the same offset. Sarama skips one offset for each batch without new
+    records, so it would miss the next record.
+    """
     scan = Scan()
     lane, found = shares(of(OTHER, OTHER, base=8))
     scan.learn(8, found, lane)
@@ -149,9 +161,10 @@ def test_no_placeholder_ends_where_a_marker_does() -> None:
 
 
 def test_a_client_that_asks_again_gets_a_marker_again() -> None:
-    """A broker repeats them, too. kafka-go treats markers as records.
+    """A client that repeats a fetch gets the marker again, as from a broker. kafka-go needs it, because it
+    counts markers as records.
 
-    It closes a connection whose response is late, and repeats the request. Before the fix, the second
+    kafka-go closes a connection whose response is late, and repeats the request. Before the fix, the second
     response had no marker.
     """
     scan, log = Scan(), of(OTHER, OTHER, base=8) + marker(10) + of(OTHER, base=11)
@@ -165,9 +178,11 @@ def test_a_client_that_asks_again_gets_a_marker_again() -> None:
 
 @pytest.mark.parametrize("early", [marker(10), emptied(6, 10)], ids=["marker", "emptied"])
 def test_no_batch_ends_before_the_fetch_offset(early: bytes) -> None:
-    """A broker sends no such batch either. Another member's response begins earlier.
+    """A response has no batch that ends before the fetch offset, as from a broker. It may come from another
+    member's fetch, which began earlier.
 
-    Sarama skips an offset for each batch that it already has, KafkaJS for a response with only such batches.
+    For each such batch, Sarama would skip an offset. KafkaJS skips an offset for a response with only such
+    batches.
     """
     data = of(OTHER, MINE, base=11)
     found = split_records(early + data, LANE, [12] * len(LANE.starts), [12])
@@ -191,8 +206,11 @@ def test_no_batch_ends_before_the_fetch_offset(early: bytes) -> None:
     before=st.integers(0, 8),
 )
 def test_sarama_reads_each_record_of_its_lane(parts: list[list[bytes] | str], most: int, before: int) -> None:
-    """Its rule (`partitionConsumer.parseRecords`): continue after the last new record, markers included, and
-    skip one more offset for each batch without a new record.
+    """Sarama gets every record of its key ranges. Its rule (`partitionConsumer.parseRecords`) is simulated
+    here.
+
+    It continues after the last new record or marker, and skips one more offset for each batch without a new
+    record.
     """
     log, mine, at = [], [], 0
     for part in parts:
@@ -247,7 +265,11 @@ def test_what_holds_nothing_is_skipped() -> None:
 
 
 def test_what_holds_nothing_before_a_record_does_not_reach_behind_it() -> None:
-    """A client goes back. The scan after offset 3 says nothing about offset 3 itself."""
+    """A client seeks back. The offsets skipped before a record do not hide the record itself.
+
+    The earlier scan began at offset 3 and found a record there. The later scan skips offset 2, but not offset
+    3.
+    """
     scan = Scan()
     lane, found = shares(of(MINE, base=3) + of(OTHER, base=4))
     scan.learn(3, found, lane)
@@ -276,7 +298,9 @@ def test_the_leader_epoch_is_that_of_the_last_batch() -> None:
 def test_no_record_of_a_lane_is_ever_skipped(
     keys: list[bytes], sizes: list[int], asked: list[int], most: int
 ) -> None:
-    """A client that requests any offsets gets the next records of its lane, independent of earlier scans."""
+    """No record of a member is skipped. A client that fetches any offsets gets the next records of its key
+    ranges, whatever it has fetched before.
+    """
     log, at = [], 0
     for size in sizes:
         if part := keys[at : at + size]:

@@ -1,4 +1,4 @@
-"""The invariants of a cooperative group, whatever happens to its members and their gateway."""
+"""In a cooperative group no record is lost, and no committed record comes again, whatever fails."""
 
 import pytest
 
@@ -7,7 +7,9 @@ from tests.cooperative.world import World
 STEPS = 1200
 HEAT = 2.0
 CUT_OFF_BEFORE_THE_SYNC = (13, 198)
-"""Runs in which a leader was disconnected between JoinGroup and SyncGroup. Its group read records again."""
+"""Seeds of runs in which the leader was disconnected between JoinGroup and SyncGroup. Before the fix, the
+group read records again.
+"""
 
 
 @pytest.mark.timeout(300)

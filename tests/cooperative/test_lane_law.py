@@ -1,7 +1,7 @@
 """Each record goes exactly once to the member that has its key, whatever is produced and fetched.
 
-Members read through the complete core, with sessions, from the model of a broker. All bytes are cut into
-pieces of any size.
+Members read through the complete core, with sessions, from a model broker. All bytes are cut into pieces of
+any size.
 """
 
 import random
@@ -67,7 +67,7 @@ class World:
 
 
 class Reader:
-    """A client with a lane that fetches one partition after the other."""
+    """A client with one key range. It fetches all partitions together."""
 
     def __init__(self, world: World, lane: KeyRange, version: int, seed: int) -> None:
         self.world, self.lane, self.version = world, lane, version
@@ -110,9 +110,9 @@ class Reader:
             self.take(data)
 
     def take(self, data: PartitionData) -> None:
-        """Read like clients: complete batches, then continue after the end of the last one.
+        """Read complete batches, as clients do. From v12 on, the next offset is the one after the last batch.
 
-        Below v12, continue after its last record.
+        Below v12, it is the one after the last record.
         """
         assert data.error_code == 0
         index, records = data.partition_index, data.records or b""

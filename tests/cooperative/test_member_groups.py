@@ -1,4 +1,6 @@
-"""Members of a cooperative group, as its gateway sees them: their records, and accepted commits."""
+"""Members of a cooperative group, as the gateway sees them: which records they get, and which commits it
+accepts.
+"""
 
 from dataclasses import replace
 
@@ -63,13 +65,13 @@ def client(shared: Shared, name: str = "a") -> Client:
 
 
 def of(ranges: KeyRanges) -> list[int]:
-    """Return the offsets of the records in some ranges."""
+    """Return the offsets of the records in these key ranges."""
     hashes = [murmur2(record.key or b"") for record in RECORDS]
     return [at for at, each in enumerate(hashes) if any(low <= each <= high for low, high in ranges)]
 
 
 def fetched(shared: Shared, client: Client, broker: ModelBroker, offset: int = 0) -> list[int]:
-    """Return the offsets that a client gets on its own connection."""
+    """Let a client fetch on a new connection. Return the offsets of the records that it gets."""
     one = shared.connection()
     one.receive_client(fetch(client.client_id, offset=offset), 1.0)
     gate = Gate(one, broker)
@@ -81,13 +83,13 @@ def fetched(shared: Shared, client: Client, broker: ModelBroker, offset: int = 0
 
 
 def commits(client: Client, offset: int) -> list[bytes]:
-    """Let a client commit. Return the bytes for the broker."""
+    """Let a client commit. Return the frames that the gateway sends to the broker."""
     client.connection.receive_client(commit(client.client_id, offset), 1.0)
     return sent(client.connection)
 
 
 def refused(client: Client, offset: int) -> int:
-    """Return the error for a commit that the broker never gets."""
+    """Let a client commit, and return the error code. Check that the commit does not reach the broker."""
     assert commits(client, offset) == []
     (said,) = got(client.connection)
     (entry,) = read_answered(said, read_commit(commit(client.client_id, offset)))
@@ -105,8 +107,8 @@ def test_each_member_gets_its_own(shared: Shared, coordinator: Coordinator, brok
 def test_a_member_gets_nothing_of_a_partition_that_it_does_not_have(
     shared: Shared, coordinator: Coordinator, broker: ModelBroker
 ) -> None:
-    """With incremental rebalancing, a client continues with its old partitions until it knows the new
-    ones.
+    """A member gets no records of a partition that it does not have any more. With incremental rebalancing, a
+    client goes on fetching its old partitions until it learns its new ones.
     """
     one, two = client(shared), client(shared, "b")
     coordinator.rebalance([one])
@@ -145,7 +147,9 @@ def test_what_a_client_gives_up_after_a_rebalance_it_commits_for_what_it_had(
 def test_a_commit_for_what_a_member_does_not_have_is_refused(
     shared: Shared, coordinator: Coordinator
 ) -> None:
-    """It would be for all keys, and the positions of others would be lost."""
+    """A commit for a partition that the member does not have is refused. It would count for all keys, so the
+    offsets of other members would be lost.
+    """
     one, two = client(shared), client(shared, "b")
     coordinator.rebalance([one, two])
     two.topic = b"other"
@@ -157,7 +161,9 @@ def test_a_commit_for_what_a_member_does_not_have_is_refused(
 def test_a_commit_of_a_client_that_is_joining_for_the_first_time_here_is_refused(
     shared: Shared, coordinator: Coordinator
 ) -> None:
-    """A broker accepts it while the group waits for others, and it would be for all keys."""
+    """The first commit of a client that is still joining is refused. While the group waits for other members,
+    a broker would accept it for all keys.
+    """
     one = client(shared)
     coordinator.join([one])
     assert refused(one, 30) == REBALANCING
@@ -166,7 +172,9 @@ def test_a_commit_of_a_client_that_is_joining_for_the_first_time_here_is_refused
 def test_who_has_not_come_along_gets_nothing_more(
     shared: Shared, coordinator: Coordinator, broker: ModelBroker
 ) -> None:
-    """Case 42: its client was stopped, and does not know yet. No clock is used."""
+    """Case 42: a stopped member that missed a rebalance gets no more records, although it does not know that
+    yet. The gateway uses no clock for this.
+    """
     one, two = client(shared), client(shared, "b")
     coordinator.rebalance([one, two])
     coordinator.rebalance([one])
@@ -181,7 +189,12 @@ def test_who_has_not_come_along_gets_nothing_more(
 def test_a_join_that_is_sent_twice_to_a_new_gateway_is_of_a_client_that_may_have_anything(
     shared: Shared, coordinator: Coordinator, broker: ModelBroker, owned: list[TopicPartition]
 ) -> None:
-    """The first response was lost, or the next rebalance began. In both cases it keeps its position."""
+    """A client joins a restarted gateway twice before it syncs. It counts as a member with an unknown
+    position, and first gets no partition.
+
+    Perhaps the first response was lost, or the next rebalance began. In both cases the client keeps its
+    position.
+    """
     one = client(shared)
     one.joined, one.owned = True, owned
     coordinator.join([one])
@@ -196,7 +209,9 @@ def test_a_join_that_is_sent_twice_to_a_new_gateway_is_of_a_client_that_may_have
 def test_a_new_client_that_has_to_join_twice_gets_its_partition_at_once(
     shared: Shared, coordinator: Coordinator, broker: ModelBroker
 ) -> None:
-    """It got its member id in this rebalance, so it has no position yet."""
+    """A new client that has to join twice gets its partition at once. It got its member id in this rebalance,
+    so it has no position yet.
+    """
     one = client(shared)
     coordinator.join([one])
     coordinator.rebalance([one])
@@ -207,7 +222,11 @@ def test_a_new_client_that_has_to_join_twice_gets_its_partition_at_once(
 def test_a_client_that_may_not_have_got_its_assignment_may_be_where_it_was(
     shared: Shared, coordinator: Coordinator, broker: ModelBroker, beats: int, knows: bool
 ) -> None:
-    """The connection ended after the response to SyncGroup. A second heartbeat proves that it arrived."""
+    """If it is not sure that a client received its assignment, the client may still have its old position.
+
+    Here the connection ended after the response to SyncGroup. A second heartbeat proves that the response
+    arrived.
+    """
     one, two = client(shared), client(shared, "b")
     coordinator.rebalance([one, two])
     coordinator.rebalance([one])
@@ -226,8 +245,8 @@ def test_a_client_that_may_not_have_got_its_assignment_may_be_where_it_was(
 def test_a_client_that_joins_again_without_a_heartbeat_may_be_where_it_was(
     shared: Shared, coordinator: Coordinator, broker: ModelBroker, beats: bool
 ) -> None:
-    """kafka-python 3 drops an assignment that arrives between two polls, so it did not release its
-    position.
+    """A client that joins again without a heartbeat may still have its old position. kafka-python 3 drops an
+    assignment that comes between two polls.
     """
     one, two = client(shared), client(shared, "b")
     coordinator.rebalance([one, two])
@@ -246,9 +265,10 @@ def test_a_client_that_joins_again_without_a_heartbeat_may_be_where_it_was(
 def test_a_client_that_had_nothing_and_joins_again_without_a_heartbeat_gets_its_partition(
     shared: Shared, coordinator: Coordinator, broker: ModelBroker
 ) -> None:
-    """If it dropped its first assignment, it still has nothing. Otherwise it has that assignment.
+    """A new client that joins again without a heartbeat gets its partition. It has either no position, or the
+    one of its first assignment.
 
-    The second time its position is unknown, because its part has changed by then.
+    After a third join its position is unknown, because its key ranges have changed meanwhile.
     """
     one, two = client(shared), client(shared, "b")
     for _ in range(2):
@@ -265,7 +285,9 @@ def test_a_client_that_had_nothing_and_joins_again_without_a_heartbeat_gets_its_
 def test_a_client_that_keeps_what_it_has_in_hand_gives_up_a_partition_before_it_gets_less_of_it(
     shared: Shared, coordinator: Coordinator, broker: ModelBroker, name: bytes, keeps: bool
 ) -> None:
-    """kafka-python 3 continues with records that it had fetched. By then they may belong to others."""
+    """kafka-python 3 still delivers records that it fetched before a rebalance. So it has to give up a
+    partition before it gets fewer keys of it. Otherwise it might deliver records of another member.
+    """
     one, two = client(shared), client(shared, "b")
     said = bytes([0, len(name) + 1]) + name + b"\x023" + bytes(1)
     versions = request(18, 3, one.client_id, said)
@@ -287,7 +309,9 @@ def test_a_client_that_keeps_what_it_has_in_hand_gives_up_a_partition_before_it_
 def test_what_others_have_done_does_not_come_to_a_client_that_keeps_its_position(
     shared: Shared, coordinator: Coordinator, broker: ModelBroker, keeps: bool
 ) -> None:
-    """It does not request the committed offset again when it gets the same ranges."""
+    """If a client keeps its position and its key ranges, it does not ask for the committed offset again. It
+    does not get records that other members have already processed.
+    """
     one, two = client(shared), client(shared, "b")
     shared.members.bound("h", one.client_id.encode()).keeps = keeps
     coordinator.rebalance([one, two])
@@ -301,9 +325,9 @@ def test_what_others_have_done_does_not_come_to_a_client_that_keeps_its_position
 
 
 def test_heartbeats_on_another_connection_count(shared: Shared, coordinator: Coordinator) -> None:
-    """franz-go joins on a separate connection.
+    """Heartbeats on another connection of the client count. franz-go joins on a separate connection.
 
-    Before the fix it never got records, and the group rebalanced forever.
+    Before the fix, franz-go never got records, and the group rebalanced forever.
     """
     one, two = client(shared), client(shared, "b")
     coordinator.rebalance([one, two])
@@ -319,8 +343,8 @@ def test_heartbeats_on_another_connection_count(shared: Shared, coordinator: Coo
 def test_a_client_that_takes_a_new_connection_for_each_generation_gets_its_lanes(
     shared: Shared, coordinator: Coordinator
 ) -> None:
-    """Before the fix, kafka-go was told at its first heartbeat to join again, forever, and nobody read its
-    records.
+    """A client that opens a new connection for each generation gets its key ranges. Before the fix, kafka-go
+    was told at each first heartbeat to join again, so nobody read its records.
     """
     one, two = client(shared), client(shared, "b")
     coordinator.rebalance([one, two])
@@ -343,10 +367,9 @@ def test_a_client_that_takes_a_new_connection_for_each_generation_gets_its_lanes
 
 
 def forgot(coordinator: Coordinator, shared: Shared, *, keeps: bool = True) -> Client:
-    """A client that had the lower half, missed an empty assignment, and then got everything.
+    """Return a client that had the lower half of the keys, missed an empty assignment, and then got all keys.
 
-    This can also happen to a client that sends a heartbeat while it waits for its assignment, and then drops
-    the assignment.
+    A client may also send a heartbeat while it waits for its assignment, and then drop the assignment.
     """
     one, two = client(shared), client(shared, "b")
     coordinator.rebalance([one, two])
@@ -361,7 +384,9 @@ def forgot(coordinator: Coordinator, shared: Shared, *, keeps: bool = True) -> C
 def test_who_goes_on_where_it_was_gets_nothing_of_ranges_that_are_new_to_it(
     shared: Shared, coordinator: Coordinator, broker: ModelBroker
 ) -> None:
-    """Nobody would read the records before its position, and its commit would mark them as done."""
+    """A client that keeps its position gets no records of key ranges that are new to it. It would miss the
+    records before its position, and its commit would mark them as processed.
+    """
     one = forgot(coordinator, shared)
     assert fetched(shared, one, broker, 20) == []
     assert refused(one, 30) == REBALANCING
@@ -402,7 +427,9 @@ def test_who_goes_on_where_it_was_first_gives_all_up(
 def test_an_application_that_says_itself_where_it_begins_gets_what_it_asks_for(
     shared: Shared, coordinator: Coordinator, broker: ModelBroker
 ) -> None:
-    """Once its client certainly knows its empty assignment, it can't keep its position."""
+    """An application that sets its own position gets the records from there, once its client surely has its
+    empty assignment. Then the position can't be an old one.
+    """
     one = forgot(coordinator, shared)
     for _ in range(2):
         coordinator.beat(one)
@@ -436,7 +463,9 @@ def test_who_gets_less_of_what_it_had_may_go_on_where_it_was(
 def test_after_a_restart_of_the_gateway_a_client_that_joins_anew_may_have_kept_its_position(
     shared: Shared, coordinator: Coordinator, broker: ModelBroker
 ) -> None:
-    """Its group had forgotten it while it joined, so it has no member id, and joins with its partition."""
+    """The gateway restarts, and a client joins without a member id, but with a partition. It may have kept
+    its position, because the group had forgotten it while it joined.
+    """
     one, two = client(shared), client(shared, "b")
     one.keeps = True
     coordinator.rebalance([one, two])
@@ -448,7 +477,9 @@ def test_after_a_restart_of_the_gateway_a_client_that_joins_anew_may_have_kept_i
 def test_who_syncs_where_it_has_not_joined_joins_again(
     shared: Shared, coordinator: Coordinator, restarted: bool
 ) -> None:
-    """The connection ended between the two. Nobody knows the members' offers any more."""
+    """A client whose connection ended between JoinGroup and SyncGroup has to join again. The gateway no
+    longer knows what the members offered.
+    """
     one, two = client(shared), client(shared, "b")
     coordinator.rebalance([one, two])
     coordinator.join([one, two])
@@ -470,7 +501,9 @@ def test_who_syncs_where_it_has_not_joined_joins_again(
 def test_who_takes_the_place_of_a_static_member_has_it_alone(
     shared: Shared, coordinator: Coordinator, broker: ModelBroker
 ) -> None:
-    """The generation does not change (KIP-345), and the old member does not know yet that it is fenced."""
+    """A client that replaces a static member gets all records of its key ranges, and the old member gets
+    none. The generation stays the same (KIP-345), and the old member does not know yet that it is fenced.
+    """
     one, two = client(shared), client(shared, "b")
     two.instance = b"second"
     coordinator.join([one, two])
@@ -491,7 +524,9 @@ def test_who_takes_the_place_of_a_static_member_has_it_alone(
 def test_who_is_late_gets_nothing_until_it_has_joined_again(
     shared: Shared, coordinator: Coordinator, broker: ModelBroker
 ) -> None:
-    """The response to its SyncGroup arrives after the group has continued without it."""
+    """A member whose response to SyncGroup is late gets no records until it joins again. Meanwhile the group
+    has continued without it.
+    """
     one, two = client(shared), client(shared, "b")
     coordinator.join([one, two])
     body = coordinator.sync_body(two)
@@ -510,7 +545,7 @@ def test_who_is_late_gets_nothing_until_it_has_joined_again(
 def test_a_group_that_was_deleted_begins_anew(
     shared: Shared, coordinator: Coordinator, broker: ModelBroker
 ) -> None:
-    """Its generations count from 1 again."""
+    """If a group is deleted, its generations begin with 1 again, and a new member gets all records."""
     one, two = client(shared), client(shared, "b")
     for _ in range(5):
         coordinator.rebalance([one])
@@ -523,7 +558,9 @@ def test_a_group_that_was_deleted_begins_anew(
 def test_a_heartbeat_of_another_client_with_the_same_id_freezes_nobody(
     shared: Shared, coordinator: Coordinator, broker: ModelBroker
 ) -> None:
-    """A stopped and replaced static member is fenced (error 82)."""
+    """An error for the heartbeat of a replaced static member (82, fenced) does not stop the client with the
+    same id that replaced it.
+    """
     old, new = client(shared), client(shared)
     coordinator.rebalance([old])
     new.member_id = b"a-2"
@@ -536,9 +573,10 @@ def test_a_heartbeat_of_another_client_with_the_same_id_freezes_nobody(
 def test_another_client_with_the_same_id_that_the_group_refuses_takes_nothing_away(
     shared: Shared, coordinator: Coordinator, broker: ModelBroker
 ) -> None:
-    """For example, its session timeout is not allowed.
+    """If a second client has the same id and the group refuses it, the first client keeps its key ranges.
 
-    No rebalance follows in which the member would join again.
+    A client is refused, for example, if its session timeout is not allowed. No rebalance follows, so the
+    first client would have no chance to join again.
     """
     one, two = client(shared), client(shared, "b")
     coordinator.rebalance([one, two])
@@ -561,7 +599,9 @@ def test_another_client_with_the_same_id_that_the_group_refuses_takes_nothing_aw
 def test_while_another_client_with_the_same_id_lives_nothing_is_shared(
     shared: Shared, coordinator: Coordinator, broker: ModelBroker
 ) -> None:
-    """Case 39: fetches of the two clients can't be told apart, even if the group knows only one of them."""
+    """Case 39: while two clients with the same id are connected, the group shares no partitions. The gateway
+    can't tell their fetches apart, even if the group knows only one client.
+    """
     old, other, new = client(shared), client(shared, "b"), client(shared)
     coordinator.rebalance([old, other])
     new.member_id = b"a-2"
@@ -577,7 +617,9 @@ def test_while_another_client_with_the_same_id_lives_nothing_is_shared(
 def test_a_heartbeat_counts_from_when_it_was_sent(
     shared: Shared, coordinator: Coordinator, broker: ModelBroker
 ) -> None:
-    """The response may have waited for the gateway."""
+    """The session timeout counts from the time when the heartbeat was sent, because its response may have
+    waited in the gateway.
+    """
     one = client(shared)
     coordinator.rebalance([one], now=1.0)
     member = shared.members.bound("h", b"billing.a")
@@ -599,7 +641,9 @@ def test_in_a_plain_group_the_metadata_is_the_applications(shared: Shared, coord
 def test_in_a_plain_group_a_client_first_gives_up_the_part_that_it_had(
     shared: Shared, coordinator: Coordinator, broker: ModelBroker
 ) -> None:
-    """Some clients keep their position, and other members may not have got that far."""
+    """If a group stops sharing partitions, each client first gives up what it had. Some clients keep their
+    position, and other members may not have got that far.
+    """
     one, two = client(shared), client(shared, "b")
     coordinator.rebalance([one, two])
     coordinator.rebalance([one, two], outsider=True)
@@ -625,7 +669,9 @@ def test_the_leaders_assignor_hears_of_no_partition_that_several_have(
 def test_a_member_of_a_group_that_brokers_assign_gets_all(
     shared: Shared, broker: ModelBroker, heartbeat: int
 ) -> None:
-    """Case 45: nothing is shared in a group of KIP-848 or KIP-1071, whatever its name."""
+    """Case 45: nothing is shared in a group whose brokers assign the partitions (KIP-848 or KIP-1071),
+    whatever its name.
+    """
     one = client(shared)
     assert fetched(shared, one, broker) == []
     (asked,) = one.ask(heartbeat, 0, b"what is in it passes unread")
@@ -636,7 +682,9 @@ def test_a_member_of_a_group_that_brokers_assign_gets_all(
 
 
 def test_a_subscription_may_end_before_what_its_client_has() -> None:
-    """kafka-go's subscription has version 1, but ends like version 0."""
+    """A subscription may end before the owned partitions. kafka-go says version 1, but writes the fields of
+    version 0.
+    """
     own = (1).to_bytes(2) + subscription(b"orders")[2:-4]
     assert read_owned(own) == (frozenset(), len(own), len(own))
     assert without_owned(own, [PLACE]) == own
@@ -706,7 +754,9 @@ def test_how_a_group_shares_its_partitions_is_told(shared: Shared, coordinator: 
 @pytest.mark.parametrize("key", [JOIN_GROUP, SYNC_GROUP, HEARTBEAT, LEAVE_GROUP])
 @pytest.mark.parametrize("flexible", [False, True])
 def test_what_members_of_other_groups_say_is_not_read(shared: Shared, key: int, flexible: bool) -> None:
-    """It may be too long, or unknown. No heartbeat makes its client join again."""
+    """Requests of members of other groups are forwarded unread. They may be too long, or have an unknown
+    form.
+    """
     one = client(shared).connection
     version = {JOIN_GROUP: 9, SYNC_GROUP: 5, HEARTBEAT: 4, LEAVE_GROUP: 5}[key] if flexible else 1
     body = b"\0\x06other" if flexible else b"\0\5other"

@@ -1,4 +1,4 @@
-"""A client with a lane: refusals, waiting, and the turn to commit."""
+"""A client with key ranges of its own: refused requests, delayed responses, and the order of commits."""
 
 from dataclasses import replace
 from functools import partial
@@ -44,13 +44,13 @@ WAIT_MS = 500
 
 
 class Shared:
-    """Connections of one gateway."""
+    """The connections of one gateway."""
 
     def __init__(self) -> None:
         self.told: list[str] = []
-        """The reasons of refused clients."""
+        """Messages about refused clients."""
         self.groups: list[tuple[GroupNotice, str, str]] = []
-        """The reported events of groups."""
+        """Events of groups that the gateway reported."""
         self.members = Members(["billing", "audit"], tell=self._tell)
         self.woken: list[float] = []
 
@@ -109,7 +109,7 @@ def string(text: bytes) -> bytes:
 
 
 def commit(client_id: str, offset: int, group: bytes = b"billing", correlation: int = 7) -> bytes:
-    """OffsetCommit v3, which has retention_time_ms."""
+    """Build an OffsetCommit v3 request, which has the field retention_time_ms."""
     entries = (1).to_bytes(4) + string(TOPIC) + (1).to_bytes(4)
     entries += bytes(4) + offset.to_bytes(8, signed=True) + string(b"")
     body = string(group) + (5).to_bytes(4) + string(b"m") + (-1).to_bytes(8, signed=True) + entries
@@ -117,7 +117,7 @@ def commit(client_id: str, offset: int, group: bytes = b"billing", correlation: 
 
 
 def sent(connection: Connection) -> list[bytes]:
-    """Return the complete frames for the broker."""
+    """Return the complete frames that the gateway sends to the broker."""
     return list(map(framed, unframed(b"".join(connection.drain_broker()))))
 
 
@@ -126,7 +126,7 @@ def got(connection: Connection) -> list[bytes]:
 
 
 def offsets(request: bytes, offset: int, metadata: bytes = b"") -> bytes:
-    """Build the response to the gateway's OffsetFetch v2."""
+    """Build the response to an OffsetFetch v2 of the gateway."""
     asked = read_offset_fetch(request)
     assert [each.group for each in asked.groups] == [b"billing"]
     body = (1).to_bytes(4) + string(TOPIC) + (1).to_bytes(4) + bytes(4)
@@ -159,7 +159,9 @@ def test_a_client_without_ranges_is_none_of_its_business(shared: Shared) -> None
 
 @pytest.mark.parametrize("cut", [1, 7, 1 << 20])
 def test_without_the_option_nothing_is_read_of_it(cut: int) -> None:
-    """Case 46: a client.id has no meaning, and members' requests are forwarded unchanged."""
+    """Case 46: without `--cooperative`, a client.id has no meaning, and all requests are forwarded
+    unchanged.
+    """
     one = connect(sessions=SessionLimits(max_sessions=0), resolve=None)
     frames = fetch("billing.kr-9-1") + commit(LOW, 5) + framed(header(11, 2, LOW) + b"whatever") + fetch(LOW)
     passed: list[Buffer] = []
@@ -182,7 +184,9 @@ def test_bytes_of_another_protocol_are_passed_on() -> None:
 
 
 def test_tokens_without_frames_pass_for_a_client_without_a_lane(shared: Shared) -> None:
-    """KIP-43: after SaslHandshake v0 the client sends its tokens with nothing but their length."""
+    """KIP-43: SASL tokens of a client without key ranges are forwarded. After SaslHandshake v0 they have only
+    a length prefix.
+    """
     one = shared.connection()
     handshake = framed(header(17, 0, "plain") + string(b"PLAIN"))
     one.receive_client(handshake, 1.0)
@@ -242,8 +246,8 @@ def test_what_is_too_large_to_be_read_does_not_pass(shared: Shared) -> None:
     ids=str,
 )
 def test_api_versions_offers_what_is_read(shared: Shared, client_id: str, fetch_max: int) -> None:
-    """Case 33: commits are read for each client, fetches only for a client that has a lane or may have
-    one.
+    """Case 33: ApiVersions offers only versions of OffsetCommit and OffsetFetch that the gateway reads. For
+    Fetch this holds only for clients that may have key ranges.
     """
     one = shared.connection()
     one.receive_client(framed(header(18, 0, client_id)), 1.0)
@@ -286,7 +290,9 @@ def test_ranges_that_can_not_be_are_refused_when_the_client_has_waited(shared: S
 
 
 def test_what_is_known_of_partitions_has_a_limit(shared: Shared, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A client may use another name on each connection, and request partitions that do not exist."""
+    """The memory for partitions is limited. A client may use another id on each connection, and name
+    partitions that do not exist.
+    """
     monkeypatch.setattr("proxy.cooperative.members.MAX_PLACES", 5)
     one = shared.connection()
     one.receive_client(fetch(LOW), 1.0)
@@ -325,7 +331,9 @@ def broker() -> ModelBroker:
 
 
 def test_a_batch_that_can_not_be_split_does_not_pass(shared: Shared, broker: ModelBroker) -> None:
-    """Case 13: error 44 after the client has waited. The offset does not change."""
+    """Case 13: if a batch can't be split, the client gets error 44 after its longest wait. Its offset does
+    not change.
+    """
     data = bytearray(batch([Record(0, b"21"), Record(1, b"foobar")]))
     data[-1] ^= 1
     broker.topics[TOPIC.decode()].partitions[0].append(bytes(data), count=2)
@@ -345,7 +353,11 @@ def test_a_batch_that_can_not_be_split_does_not_pass(shared: Shared, broker: Mod
 def test_an_offset_that_the_broker_refuses_is_not_asked_for_again(
     shared: Shared, broker: ModelBroker
 ) -> None:
-    """The broker does not know epoch 7. It refuses the fetch after a batch of that epoch."""
+    """If the broker refuses an offset that the gateway advanced to, the gateway fetches from the client's
+    offset again.
+
+    Here it refuses the fetch after a batch of leader epoch 7, which this broker does not know.
+    """
     broker.topics[TOPIC.decode()].partitions[0].append(batch([Record(0, b"foobar")], leader_epoch=7))
     one = shared.connection()
     request = decode_request(fetch(LOW, 12)[4:])
@@ -387,7 +399,7 @@ def half_close(connection: Connection) -> None:
 
 
 def answers(request: bytes) -> bytes:
-    """Build a response. Only its correlation id is read."""
+    """Build a response. Only its correlation id counts."""
     return framed(request[8:12] + b"told")
 
 
@@ -425,7 +437,9 @@ def test_a_response_of_the_gateways_own_that_is_due_later_does_not_end_a_connect
 
 
 def test_a_commit_that_was_sent_before_the_end_is_taken(shared: Shared) -> None:
-    """The broker is first asked for the committed offsets. The member's later requests wait."""
+    """A commit that was sent before the client closed is processed. First the gateway asks the broker for the
+    committed offsets, and the member's later requests wait.
+    """
     one = shared.connection()
     one.receive_client(commit(LOW, 50) + framed(header(3, 1, LOW, 9)), 1.0)
     half_close(one)
@@ -477,7 +491,9 @@ def reads(connection: Connection) -> bool:
 
 
 def test_what_a_member_sends_at_once_is_processed_in_steps(shared: Shared) -> None:
-    """The event loop serves others in between, as with any client."""
+    """Many requests of a member in one read are processed in steps. In between, the event loop serves other
+    clients.
+    """
     one, asked = shared.connection(), many(300)
     one.receive_client(b"".join(asked), 1.0)
     passed = sent(one)
@@ -560,7 +576,7 @@ def test_the_first_commit_asks_what_kafka_has(shared: Shared) -> None:
 
 @pytest.mark.parametrize("error", [22, 25, 16])
 def test_a_commit_that_the_broker_refuses_changes_nothing(shared: Shared, error: int) -> None:
-    """Case 26."""
+    """Case 26: if the broker refuses a commit, the known offsets do not change."""
     one = shared.connection()
     one.receive_client(commit(LOW, 50), 1.0)
     one.receive_broker(offsets(sent(one)[0], 30), 1.0)
@@ -623,7 +639,9 @@ def test_a_member_that_leaves_holds_up_nobody(shared: Shared, ends: str) -> None
 
 
 def test_a_commit_that_is_refused_when_its_turn_comes_holds_up_nobody(shared: Shared) -> None:
-    """Meanwhile another client has its lane."""
+    """A commit waits for its turn, and is then refused, because another client took the key ranges. Later
+    commits are not blocked.
+    """
     one, two, other = shared.connection(), shared.connection(), shared.connection("other")
     one.receive_client(commit(LOW, 50), 1.0)
     two.receive_client(commit(HIGH, 60), 1.0)
@@ -653,15 +671,16 @@ def test_a_map_that_the_broker_has_no_room_for_may_be_forgotten_meanwhile(shared
 
 
 def asks(client_id: str) -> bytes:
-    """Build an OffsetFetch v2."""
+    """Build an OffsetFetch v2 request."""
     body = string(b"billing") + (1).to_bytes(4) + string(TOPIC) + (1).to_bytes(4) + bytes(4)
     return framed(header(9, 2, client_id) + body)
 
 
 def commits(connection: Connection, client_id: str, offset: int) -> Positions:
-    """Let a client commit, and the broker accept it without being asked first.
+    """Let a client commit, and let the broker accept it. The gateway does not ask for the committed offsets
+    first.
 
-    Return the request to the broker.
+    Return the positions in the request to the broker.
     """
     connection.receive_client(commit(client_id, offset), 1.0)
     (request,) = sent(connection)
@@ -672,8 +691,8 @@ def commits(connection: Connection, client_id: str, offset: int) -> Positions:
 
 
 def test_what_is_said_of_a_time_before_a_commit_does_not_undo_it(shared: Shared) -> None:
-    """With two connections, an older response of the broker on one may arrive after a newer one on the
-    other.
+    """An older response about offsets does not undo a newer commit. With two connections, such a response may
+    arrive late.
     """
     low, high, late = shared.connection(), shared.connection(), shared.connection()
     low.receive_client(commit(LOW, 50), 1.0)
@@ -687,9 +706,10 @@ def test_what_is_said_of_a_time_before_a_commit_does_not_undo_it(shared: Shared)
 
 
 def test_what_was_committed_before_the_offsets_were_deleted_is_forgotten(shared: Shared) -> None:
-    """They were deleted with the topic, or by the operator.
+    """If the broker has no committed offset any more, the gateway forgets what was committed before. The
+    topic or the offsets may have been deleted.
 
-    Other members' old commits must not return with a commit.
+    A later commit must not restore the old offsets of other members.
     """
     low = shared.connection()
     low.receive_client(commit(LOW, 50), 1.0)
@@ -706,7 +726,9 @@ def test_what_was_committed_before_the_offsets_were_deleted_is_forgotten(shared:
 def test_what_was_committed_is_asked_for_again_when_the_log_may_be_another_one(
     shared: Shared, broker: ModelBroker
 ) -> None:
-    """The topic was deleted and created again, and so were its committed offsets."""
+    """If the log may be a new one, the gateway asks for the committed offsets again. Here the topic was
+    deleted and created again, and its offsets were deleted with it.
+    """
     low, fetches = shared.connection(), shared.connection()
     low.receive_client(commit(LOW, 50), 1.0)
     low.receive_broker(offsets(sent(low)[0], 50), 1.0)
@@ -740,7 +762,9 @@ def test_an_offset_below_all_is_no_matter_of_the_others(shared: Shared) -> None:
 def test_what_others_had_done_comes_again_to_a_client_that_goes_back(
     shared: Shared, broker: ModelBroker
 ) -> None:
-    """It had skipped these records as not its own. Now they are."""
+    """A client gets records that others have processed if it seeks back. Before, these records were skipped
+    for it.
+    """
     high = [b"%d" % number for number in range(200) if murmur2(b"%d" % number) >> 31][:30]
     log = broker.topics[TOPIC.decode()].partitions[0]
     for at in range(0, 30, 10):
@@ -787,7 +811,9 @@ LOW_OF_BILLING, FULL_OF_BILLING = "billing.a.kr-0-7fffffff", "billing.b.kr-0-fff
 
 
 def refused(connection: Connection) -> int:
-    """Return the error of the only partition of a fetch or commit. Return 0 if the broker is asked."""
+    """Return the error code of the only partition in a response to a fetch. Return 0 if the broker was
+    asked.
+    """
     if connection.drain_broker():
         return 0
     connection.tick(1.5)
@@ -837,7 +863,9 @@ def test_a_lane_is_free_when_the_last_connection_of_its_client_is_closed(shared:
     "other", ["audit.a.kr-0-7fffffff", "x.kr-0-7fffffff", "billing.a.kr-80000000-ffffffff"]
 )
 def test_what_does_not_overlap_passes(shared: Shared, other: str) -> None:
-    """Another group's, nobody's, and another half."""
+    """Two clients may have the same keys if their groups differ, or if one has no group. Other keys in one
+    group do not overlap either.
+    """
     first, second = shared.connection("one"), shared.connection("two")
     first.receive_client(fetch(LOW_OF_BILLING), 1.0)
     second.receive_client(fetch(other), 1.0)
@@ -960,12 +988,14 @@ def test_a_client_keeps_its_named_lane_as_it_was_until_it_has_left(named: Shared
 
 
 OWNER, OTHER = 1, 2
-"""Of three processes, the first one owns the group "billing"."""
+"""The process number of the first and the second of three processes. The first one owns the group
+"billing".
+"""
 
 
 @pytest.fixture
 def elsewhere() -> Shared:
-    """A process that does not own the group."""
+    """Return the connections of a process that does not own the group "billing"."""
     shared = Shared()
     shared.members = Members(["billing"], number=OTHER, processes=3)
     return shared
@@ -1011,7 +1041,9 @@ def test_a_client_that_becomes_one_of_a_group_elsewhere_has_to_come_again(elsewh
 
 
 def test_a_lane_commits_for_a_group_where_that_is_owned(shared: Shared) -> None:
-    """Of three processes, the first owns "billing", the third owns "orders"."""
+    """A commit with key ranges is accepted only in the process that owns the group. Of three processes, the
+    first owns "billing", and the third owns "orders".
+    """
     shared.members = Members(["billing", "orders"], number=1, processes=3)
     one = shared.connection()
     request = commit(LOW, 3, group=b"orders")

@@ -1,4 +1,4 @@
-"""The process of a gateway that serves a client, by its client.id."""
+"""The client.id of a client decides which of the gateway's processes serves it."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The data that members send to the leader of their group in their subscription."""
+"""The data that each member sends to the leader of its group, in its subscription."""
 
 import pytest
 from kio.schema.errors import ErrorCode
@@ -8,11 +8,13 @@ from proxy.cooperative.ranges import FULL
 from tests.protocol.kio_messages import kio_decode, response_class
 
 SUBSCRIPTION = b"\0\0" + b"\0\0\0\1\0\1t" + b"\xff\xff\xff\xff"
-"""Version 0 of a consumer's subscription to topic t, without user data."""
+"""A consumer's subscription to topic t: version 0, without user data."""
 
 
 def test_what_a_member_offers_is_read_as_it_was() -> None:
-    """All numbers differ, so that a partition can't be mistaken for a hash."""
+    """A member's offer is read with the values that were written. All numbers in it differ, so that a mix-up
+    of two fields would be found.
+    """
     planned = {(b"t", 1): 0, (b"t", 2): 0x8000_0000, (b"u", 0): 7}
     offer = Offer(b"gateway", b"host", planned, {(b"t", 3): FULL}, True, False, SUBSCRIPTION)
     assert read_offer(offer.encoded()) == offer

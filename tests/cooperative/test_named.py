@@ -1,4 +1,4 @@
-"""Lanes with names."""
+"""Lanes (sets of key ranges) that the operator has named in a file."""
 
 import json
 

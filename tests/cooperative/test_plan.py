@@ -1,4 +1,4 @@
-"""The assignment of lanes."""
+"""How the partitions and key ranges of a group are divided among its members."""
 
 from collections import Counter
 from itertools import pairwise
@@ -21,7 +21,7 @@ def test_the_space_is_cut_into_equal_parts() -> None:
 
 
 def test_as_many_partitions_as_subscribers_stay_as_they_were_assigned() -> None:
-    """Case 37."""
+    """Case 37: with at least as many partitions as members, the leader's assignment is not changed."""
     assigned: dict[bytes, list[TopicPartition]] = {b"a": [(TOPIC, 1)], b"b": [(TOPIC, 0), (TOPIC, 2)]}
     assert plan([A, B], assigned, shares=True) == {
         b"a": {(TOPIC, 1): FULL},
@@ -93,8 +93,8 @@ def test_each_hash_has_one_owner_and_members_stay_where_they_were(
 
 
 def check(lanes: dict[bytes, Lanes], partitions: int) -> None:
-    """Check that each hash of each partition has one owner, and that the numbers of members differ by at most
-    one.
+    """Check that each hash of each partition has one owner, and that the numbers of members per partition
+    differ by at most one.
     """
     ranges: dict[TopicPartition, list[tuple[int, int]]] = {}
     for mine in lanes.values():
@@ -126,7 +126,9 @@ def test_ranges_that_are_new_to_a_member_come_after_it_has_given_up_its_position
 
 
 def test_who_goes_on_while_the_group_rebalances_gives_up_what_changes() -> None:
-    """Its client still has uncommitted records of everything that it had."""
+    """With incremental rebalancing, a member first gives up partitions whose key ranges change. Its client
+    still has records of them that it has not committed.
+    """
     place = (TOPIC, 0)
     low, high = cut(2)
     begins = Joined(b"b", frozenset({TOPIC}))

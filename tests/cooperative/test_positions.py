@@ -1,4 +1,6 @@
-"""The position map: the effect of each commit, its text, and invalid maps."""
+"""The position map (key hash -> offset) in a commit: how commits change it, its text form, and invalid
+texts.
+"""
 
 import pytest
 from hypothesis import given
@@ -27,7 +29,7 @@ MAPS = st.builds(
 
 @st.composite
 def key_ranges(draw: st.DrawFn) -> KeyRanges:
-    """Draw one to three ranges that do not overlap."""
+    """Return one to three ranges that do not overlap."""
     bounds = sorted(draw(st.sets(st.integers(0, TOP), min_size=2, max_size=6)))
     return tuple(zip(bounds[::2], bounds[1::2], strict=False))
 
@@ -39,7 +41,9 @@ def test_the_text_of_the_specification() -> None:
 
 
 def test_two_lanes_commit() -> None:
-    """Case 23: the lower offset is Kafka's, and each member gets its own."""
+    """Case 23: of two members' commits, the broker gets the lower offset. Each member gets its own offset
+    back.
+    """
     both = Positions.all_at(0).moved(LOW, 500).moved(HIGH, 300)
     assert (both.base, both.lowest(LOW), both.lowest(HIGH)) == (300, 500, 300)
     back = read_committed(300, committed_metadata(both, "")).positions
@@ -50,7 +54,7 @@ def test_two_lanes_commit() -> None:
 def test_a_commit_moves_its_ranges_alone(
     positions: Positions, ranges: KeyRanges, offset: int, hashed: int
 ) -> None:
-    """Case 25: this includes a lower offset."""
+    """Case 25: a commit changes only the positions of the member's ranges, even to a lower offset."""
     moved = positions.moved(ranges, offset)
     mine = any(low <= hashed <= high for low, high in ranges)
     assert moved.at(hashed) == (offset if mine else positions.at(hashed))
@@ -61,7 +65,9 @@ def test_a_commit_moves_its_ranges_alone(
 
 @given(MAPS, st.text(max_size=20), st.sampled_from(["", "\0"]))
 def test_it_can_be_read_back(positions: Positions, own: str, end: str) -> None:
-    """Case 27: the application's metadata is returned unchanged, including confluent-kafka's NUL."""
+    """Case 27: position map and application metadata are read back unchanged. confluent-kafka's NUL at the
+    end is kept.
+    """
     own += end
     text = committed_metadata(positions, own)
     if len(positions.starts) == 1:
@@ -79,7 +85,9 @@ def test_other_metadata_is_the_applications(own: str) -> None:
 
 @pytest.mark.parametrize("end", ["", ";", ";mine", "\0", "x" * 4080])
 def test_what_an_application_says_is_never_a_map(end: str) -> None:
-    """With such a map, a member would commit for all keys."""
+    """Application metadata is never read as a position map, even if it looks like one. Otherwise a member
+    could commit for all keys.
+    """
     own = "fg1:AQHBHQIAAAAAAIAAAADDBA" + end
     for positions in (Positions.all_at(3777), Positions([0, HALF], [3777, 3778])):
         text = committed_metadata(positions, own)
@@ -88,13 +96,15 @@ def test_what_an_application_says_is_never_a_map(end: str) -> None:
 
 
 def test_a_map_beyond_all_offsets_does_not_count() -> None:
-    """An offset for a member has 63 bits."""
+    """A position map with an offset above 63 bits is ignored. Offsets of members have at most 63 bits."""
     text = Positions([0, HALF], [5, 1 << 63]).encoded()
     assert read_committed(5, text).positions == Positions.all_at(5)
 
 
 def test_a_map_of_very_many_members_is_made_coarser_in_few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Merging one by one took seconds, in which nobody was served."""
+    """A map with very many steps is shortened in few rounds. Before the fix, merging one by one took seconds,
+    and no client was served meanwhile.
+    """
     times: list[Positions] = []
     encoded = Positions.encoded
 
@@ -114,7 +124,7 @@ def test_a_map_of_very_many_members_is_made_coarser_in_few_steps(monkeypatch: py
 
 @given(MAPS.filter(lambda positions: len(positions.starts) > 1), st.integers(0, 1 << 62))
 def test_a_map_counts_beside_its_own_offset_alone(positions: Positions, offset: int) -> None:
-    """Case 29."""
+    """Case 29: a position map is ignored if the commit has another offset than the map."""
     if offset != positions.base:
         text = committed_metadata(positions, "")
         assert read_committed(offset, text).positions == Positions.all_at(offset)
@@ -142,7 +152,7 @@ def test_a_damaged_map_is_none_or_of_its_offset(place: int, value: int) -> None:
 
 @given(MAPS, st.integers(30, 120), st.integers(0, TOP))
 def test_what_does_not_fit_gets_lower_and_never_higher(positions: Positions, most: int, hashed: int) -> None:
-    """Case 28."""
+    """Case 28: if a map is too long, positions in it get lower, and never higher."""
     fitted = positions.fitted(most)
     assert fitted.at(hashed) <= positions.at(hashed)
     assert fitted.base == positions.base
@@ -150,7 +160,9 @@ def test_what_does_not_fit_gets_lower_and_never_higher(positions: Positions, mos
 
 
 def test_most_steps_that_fit() -> None:
-    """510 steps with differences of 10^3, as in the specification. One more step loses one."""
+    """A map of 510 steps with differences of 10^3 fits, as in the specification. With metadata of 30
+    characters, it is shortened.
+    """
     width = SPACE // 512
     offsets = [10**9 + (step * 613) % 1000 for step in range(510)]
     offsets[7] = 10**9
@@ -165,5 +177,7 @@ def test_most_steps_that_fit() -> None:
 
 @pytest.mark.parametrize("own", ["x" * 4100, "\N{GRINNING FACE}" * 2048])
 def test_the_applications_metadata_is_never_cut(own: str) -> None:
-    """The broker refuses it (error 12), as without a map."""
+    """Application metadata that is too long is not cut. The broker refuses it (error 12), as without
+    fetchgate.
+    """
     assert committed_metadata(Positions([0, HALF], [1, 2]), own) == own

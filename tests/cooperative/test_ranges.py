@@ -1,4 +1,4 @@
-"""Key ranges, and the steps of a partition."""
+"""Key ranges, and how they divide a partition into steps."""
 
 import pytest
 from hypothesis import given

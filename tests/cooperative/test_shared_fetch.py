@@ -1,4 +1,4 @@
-"""One fetch to the broker for several members: who waits for whom, and the effect of errors."""
+"""One fetch to the broker serves several members: which member waits for which, and what errors do."""
 
 import pytest
 
@@ -29,7 +29,7 @@ def pair(world: World) -> tuple[Client, Client]:
 
 
 def settled(*clients: Client) -> list[int]:
-    """Let the broker answer until nothing is left. Return the number of answers."""
+    """Let the broker answer until no request is left. Return the number of answers for each client."""
     times = [0] * len(clients)
     while any(goes := [client.respond() for client in clients]):
         times = [had + went for had, went in zip(times, goes, strict=True)]
@@ -47,7 +47,7 @@ def has_all(world: World, *clients: Client) -> bool:
 
 
 def test_one_fetch_serves_all(world: World) -> None:
-    """Case 47: at the end of the log, and while they catch up."""
+    """Case 47: one fetch serves all members. They catch up first, and are then at the end of the log."""
     clients = [Client(world, lane) for lane in QUARTERS]
     for round_ in range(5):
         for client in clients:
@@ -63,7 +63,7 @@ def test_one_fetch_serves_all(world: World) -> None:
 
 
 def test_one_that_is_slow_gets_what_was_put_aside(world: World) -> None:
-    """Case 48, as long as there is room."""
+    """Case 48: a slow member gets the records that the gateway buffered for it, while there is room."""
     fast, slow = pair(world)
     slow.ask(0)
     fast.ask(0)
@@ -85,7 +85,7 @@ def test_one_that_is_slow_gets_what_was_put_aside(world: World) -> None:
 
 
 def test_the_same_offset_again_is_the_same_bytes(world: World) -> None:
-    """Case 50."""
+    """Case 50: a member that fetches the same offset again gets the same bytes."""
     one, two = pair(world)
     one.ask(0)
     two.ask(0)
@@ -102,7 +102,9 @@ def test_the_same_offset_again_is_the_same_bytes(world: World) -> None:
 
 
 def test_the_riding_member_goes_amid_its_fetch(world: World) -> None:
-    """Case 52."""
+    """Case 52: a member whose fetch was sent to the broker disconnects. Another member, which waited for this
+    fetch, gets a response.
+    """
     one, two = pair(world)
     one.ask(0)
     two.ask(0)
@@ -160,7 +162,9 @@ def test_nobody_waits_longer_than_its_own_fetch_would(world: World) -> None:
 
 
 def test_a_parked_member_that_sends_no_more_gets_what_it_has_asked_for(world: World) -> None:
-    """Requests after its fetch are answered as well (fetch-semantics 1.7)."""
+    """A member that waits for another member's fetch half-closes its connection. It still gets its response,
+    and later requests are answered too (fetch-semantics 1.7).
+    """
     one, two = pair(world)
     one.ask(0)
     two.ask(0)
@@ -250,7 +254,9 @@ def test_members_at_different_brokers_share_nothing(world: World) -> None:
 
 @pytest.mark.parametrize("differs", ["limits", "SASL"])
 def test_members_that_the_broker_may_answer_otherwise_share_nothing(world: World, differs: str) -> None:
-    """Case 51: the identity of a client that authenticates is unknown."""
+    """Case 51: members share no fetch if the broker may answer them differently. The identity of a client
+    that uses SASL is unknown.
+    """
     one, two = pair(world)
     if differs == "limits":
         two.most = 1000
@@ -278,7 +284,9 @@ def test_lanes_that_overlap_share_nothing(world: World) -> None:
 
 
 def test_without_room_the_last_one_reads_for_itself(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Case 49: the limits hold. Case 48: nobody waits for it."""
+    """Cases 48 and 49: if the buffer is full, the slowest member fetches for itself, and no member waits for
+    it.
+    """
     monkeypatch.setattr(shared_fetch, "PARTITION_BYTES", 2000)
     fast, slow = pair(world)
     slow.ask(0)
@@ -303,7 +311,7 @@ def test_without_room_the_last_one_reads_for_itself(world: World, monkeypatch: p
 
 
 def test_the_bound_of_all_partitions_holds(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Case 49."""
+    """Case 49: the limit for the buffer of all partitions holds."""
     monkeypatch.setattr(shared_fetch, "ALL_BYTES", 1500)
     fast, slow = pair(world)
     slow.ask()
@@ -319,7 +327,7 @@ def test_the_bound_of_all_partitions_holds(world: World, monkeypatch: pytest.Mon
 
 
 def test_the_bounds_hold_with_a_hundred_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Case 49."""
+    """Case 49: both limits hold with a hundred partitions."""
     monkeypatch.setattr(test_shared_fetch_law, "PARTITIONS", 100)
     monkeypatch.setattr(shared_fetch, "PARTITION_BYTES", 1000)
     monkeypatch.setattr(shared_fetch, "ALL_BYTES", 20_000)
@@ -345,7 +353,9 @@ def test_the_bounds_hold_with_a_hundred_partitions(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_member_that_does_not_ask_is_not_waited_for(world: World) -> None:
-    """fetched.data.max.wait.ms."""
+    """The gateway stops buffering for a member that does not fetch, after the time
+    fetched.data.max.wait.ms.
+    """
     fast, slow = pair(world)
     slow.ask(0)
     fast.ask(0)
@@ -361,7 +371,7 @@ def test_a_member_that_does_not_ask_is_not_waited_for(world: World) -> None:
 
 
 def test_each_fetches_for_itself_at_times(world: World) -> None:
-    """Brokers close connections that are idle for long."""
+    """Each member fetches for itself now and then, because brokers close idle connections."""
     one, two = pair(world)
     went = 0
     for _ in range(40):
@@ -375,7 +385,9 @@ def test_each_fetches_for_itself_at_times(world: World) -> None:
 
 
 def transactions(world: World) -> None:
-    """Build an aborted transaction at 0 and 1, and a committed one of the same producer at 3 to 42."""
+    """Write an aborted transaction at offsets 0 and 1, and a committed one of the same producer at 3 to
+    42.
+    """
     world.produce(0, KEYS[:2], 0, producer=5)
     world.end_transaction(0, 5, commit=False)
     world.produce(0, KEYS, 0, producer=5)
@@ -383,8 +395,10 @@ def transactions(world: World) -> None:
 
 
 def test_within_a_response_with_aborted_transactions_nobody_goes_on() -> None:
-    """For a client, an aborted transaction begins with its first record in the response, and ends with the
-    abort marker.
+    """A member does not continue in the middle of a buffered response that has aborted transactions.
+
+    A client finds an aborted transaction by its first record in the response, and by its abort marker at the
+    end.
     """
     world = World(isolation=1)
     one, two = pair(world)
@@ -418,7 +432,9 @@ def test_a_response_with_aborted_transactions_is_for_those_who_asked_for_its_off
 
 
 def test_a_member_within_a_response_gets_what_comes_after(world: World) -> None:
-    """So a member that comes near the others continues with them."""
+    """A member whose offset is inside a buffered response gets the rest of it. So it continues together with
+    the others.
+    """
     one, two = pair(world)
     world.produce(0, KEYS, codec=0)
     two.offsets[0] = 20
@@ -434,7 +450,7 @@ def test_a_member_within_a_response_gets_what_comes_after(world: World) -> None:
 
 
 def bound(world: World, name: str, lane: KeyRange) -> tuple[Client, Member]:
-    """Return a member of a group that has a part of the partition."""
+    """Return a client and its member object. The member has these key ranges of the partition."""
     client = Client(world, lane, client_id=f"billing.{name}")
     member = world.members.bound("h", client.client_id.encode())
     member.joins(b"billing", SESSION)
@@ -446,7 +462,9 @@ def bound(world: World, name: str, lane: KeyRange) -> tuple[Client, Member]:
 
 @pytest.mark.parametrize("when", ["waits", "has something put aside", "is silent"])
 def test_a_member_that_its_group_has_left_behind_gets_nothing(world: World, when: str) -> None:
-    """It is a zombie."""
+    """A member without which its group has continued gets no records, whether it waits or has buffered
+    records.
+    """
     (one, _), (two, left) = bound(world, "1", HALVES[0]), bound(world, "2", HALVES[1])
     one.ask(0)
     two.ask(0)
@@ -488,7 +506,9 @@ def test_what_is_put_aside_is_not_for_another_lane(world: World) -> None:
 
 
 def test_who_waits_gets_nothing_of_a_lane_that_it_was_given_meanwhile(world: World) -> None:
-    """It has requested records as the owner of another lane, and may be at another offset in this one."""
+    """A waiting member that gets other key ranges meanwhile gets no records of them. It fetched for its old
+    ranges, and its position in the new ones may differ.
+    """
     (one, _), (other, _) = bound(world, "1", QUARTERS[0]), bound(world, "2", QUARTERS[1])
     two, member = bound(world, "3", QUARTERS[2])
     one.ask(0)

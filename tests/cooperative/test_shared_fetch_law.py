@@ -1,10 +1,9 @@
-"""Each response is exactly right for its member, in any order of the fetches of members that share
+"""Each member gets exactly its own records, whatever the order of the fetches of members that share
 partitions.
 
-Members fetch through the complete core, from the model of a broker that answers when the test says so.
-Clients connect and disconnect during their fetches, seek and wait. The broker has errors and throttles. The
-records that a client reads are compared with the log: exactly the records of its lane between its offset and
-its next offset.
+Members fetch through the complete core from a model broker, which answers when the test says so. Clients
+connect, disconnect, seek and wait. The broker has errors and throttles. The records of each client are
+compared with the log: exactly the records of its key ranges between its offset and its next offset.
 """
 
 import random
@@ -49,22 +48,22 @@ RULES = {
     "KafkaJS": "so too, but one further than it has asked for if no record of a response is new",
     "Sarama": "so too, but one further for each batch of which no record is new",
 }
-"""The rules by which clients choose the next fetch offset."""
+"""The rules by which clients choose their next fetch offset."""
 
 
 class World:
-    """A broker with one topic, and a gateway before it."""
+    """A broker with one topic, and a gateway in front of it."""
 
     def __init__(self, isolation: int = 0) -> None:
         self.broker = ModelBroker(release="4.3.0", slots=1000, seed=1)
         self.broker.create_topic(TOPIC, PARTITIONS)
         self.logs: list[dict[int, Record]] = [{} for _ in range(PARTITIONS)]
-        """By offset: the records that a client of this isolation level may see."""
+        """For each partition: offset -> record that a client of this isolation level may see."""
         self.isolation = isolation
         self.members = Members(["billing"])
         self.now = 1.0
         self.upstream = 0
-        """Bytes of records from the broker."""
+        """Bytes of records that the broker has sent."""
 
     def produce(self, index: int, keys: list[bytes | None], codec: int, producer: int | None = None) -> None:
         log = self.broker.partition(TOPIC, index)
@@ -98,7 +97,7 @@ class World:
 
 
 class Client:
-    """A client with a lane, one fetch at a time."""
+    """A client with one key range, which has at most one fetch in flight."""
 
     def __init__(
         self,
@@ -133,7 +132,7 @@ class Client:
         self.alarms: list[float] = []
         self.connection.attach(lambda: None, self.alarms.append)
         self.asked = 0
-        """The correlation id of the outstanding fetch."""
+        """The correlation id of the fetch in flight, or 0."""
         self.left = self.partial = b""
         self.due = 0.0
 
@@ -165,7 +164,7 @@ class Client:
             self.connection.receive_client(piece, self.world.now)
 
     def respond(self) -> bool:
-        """Let the broker answer the first request of this connection. Return whether there was one."""
+        """Let the broker answer the first request of this connection. Return whether there was a request."""
         self.left += b"".join(map(bytes, self.connection.drain_broker()))
         size = int.from_bytes(self.left[:4])
         if not self.left:
@@ -185,7 +184,7 @@ class Client:
             self.connection.tick(self.world.now)
 
     def take(self) -> None:
-        """Read the received bytes."""
+        """Read the response, if one has come."""
         assert self.connection.fault is None, self.connection.fault
         self.partial += b"".join(map(bytes, self.connection.drain_client()))
         if not self.partial:
@@ -236,12 +235,12 @@ class Client:
         self.offsets[index] = ended
 
     def next_offset(self, ended: int, header: Header, offsets: list[int]) -> int:
-        """Return the client's next fetch offset after a batch, see `RULES`.
+        """Return the client's next fetch offset after a batch, by its rule in `RULES`.
 
         Args:
-            ended: its next fetch offset without the batch.
-            header: its header.
-            offsets: the offsets of its records, markers included.
+            ended: the next fetch offset before this batch.
+            header: the header of the batch.
+            offsets: the offsets of the records in the batch, markers included.
         """
         if self.rule == "batch":
             return header.last_offset + 1
@@ -259,12 +258,12 @@ class Client:
         }
 
     def die(self) -> None:
-        """Lose the connection."""
+        """Lose the connection, and open a new one."""
         self.connection.ended()
         self.connect()
 
     def close(self) -> None:
-        """End the connection gracefully, like the gateway when it stops."""
+        """End the connection gracefully, as a stopping gateway does, and open a new one."""
         self.connection.close_session(self.world.now)
         for _ in range(20):
             if self.connection.done:
@@ -282,7 +281,7 @@ def lanes(bounds: list[int]) -> list[KeyRange]:
 
 
 def settle(world: World, clients: list[Client]) -> None:
-    """Let time pass until nobody waits."""
+    """Let time pass until no client waits for a response."""
     for _ in range(40):
         for client in clients * 2:
             while client.respond():
@@ -298,7 +297,9 @@ def settle(world: World, clients: list[Client]) -> None:
 
 
 def check_end(world: World, clients: list[Client]) -> None:
-    """Check that nobody waits forever, all get all records, and nothing is left in memory."""
+    """Check that no client waits forever, that each gets all its records, and that nothing is left in
+    memory.
+    """
     for index in range(PARTITIONS):
         log = world.broker.partition(TOPIC, index)
         log.error = 0
@@ -340,7 +341,7 @@ WEIGHTS = {
     "error": 1,
     "throttle": 1,
 }
-"""The possible events, with their frequencies."""
+"""Possible event -> how often it happens."""
 
 
 def happen(world: World, clients: list[Client], chance: random.Random) -> None:
@@ -395,7 +396,9 @@ CLIENTS = [(4, "record"), *((11, rule) for rule in RULES), (12, "batch"), (12, "
 def test_each_response_is_the_members_own(
     version: int, rule: str, isolation: int, bounds: list[int], steps: int, most: int, seed: int
 ) -> None:
-    """Cases 47 to 52, and each member's rights. In this test fetches may be shared."""
+    """Cases 47 to 52: each response is right for its member, with its own key ranges. Members may share
+    fetches here.
+    """
     world = World(isolation)
     chance = random.Random(seed)
     pieces = random.Random(seed) if seed % 4 == 0 else None

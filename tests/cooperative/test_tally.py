@@ -1,4 +1,4 @@
-"""The reports of processes about cooperative groups, and their sum."""
+"""What each process reports about cooperative groups, and the sum of these reports."""
 
 import pytest
 

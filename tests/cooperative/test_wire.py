@@ -1,4 +1,4 @@
-"""Group messages whose unknown parts would be lost by encoding them again are refused."""
+"""A group message with an unknown part is refused, because encoding it again would lose this part."""
 
 import pytest
 

@@ -1,7 +1,8 @@
-"""A cooperative group in one process: a coordinator, a broker, clients and gateways, in any order of events.
+"""A cooperative group in one process: a coordinator, a broker, clients and gateways. Events come in any
+order.
 
-Clients join, process, commit, leave, are killed and stopped, and so is the gateway. Requests on their way to
-the broker arrive, even if their sender has ended. Sans-IO, and a seed gives the same run each time.
+Clients join, process, commit, leave, are killed and stopped. The gateway is killed too. Requests on their way
+to the broker arrive even if their sender has ended. Sans-IO: the same seed gives the same run.
 """
 
 import random
@@ -61,7 +62,7 @@ from tests.model.wire import (
 OFFSET_COMMIT = 8
 TOPIC = "orders"
 SESSION = 1.5
-"""The members' session timeout, in seconds."""
+"""Session timeout of the members, in seconds."""
 BEAT = 0.25
 STEP = 0.05
 ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID = 22, 25
@@ -70,7 +71,7 @@ FETCH_VERSION = 12
 
 
 class Wire:
-    """A client's connection through a gateway, and the requests on their way to the broker."""
+    """A client's connection through a gateway, with the requests on their way to the broker."""
 
     def __init__(self, world: "World") -> None:
         self.world = world
@@ -84,9 +85,9 @@ class Wire:
         )
         self.connection.attach(lambda: self.alarms.append(0.0), self.alarms.append)
         self.upstream = deque[bytes]()
-        """Requests that the broker has not received."""
+        """Requests that the broker has not answered."""
         self.held = False
-        """The broker holds back the first one: a JoinGroup or a SyncGroup."""
+        """Whether the broker holds back its answer to the first request, a JoinGroup or a SyncGroup."""
         self.open = True
 
     def ask(self, frame: bytes) -> None:
@@ -94,7 +95,7 @@ class Wire:
         self.pump()
 
     def pump(self) -> None:
-        """Take the gateway's bytes for the broker."""
+        """Move the gateway's frames for the broker to `upstream`."""
         if self.open:
             assert self.connection.fault is None, self.connection.fault
             self.upstream += sent(self.connection)
@@ -106,7 +107,7 @@ class Wire:
             self.pump()
 
     def answer(self, frame: bytes) -> None:
-        """Let the broker answer the first request."""
+        """Let the broker answer the first request with this frame."""
         self.upstream.popleft()
         self.held = False
         if self.open:
@@ -114,9 +115,9 @@ class Wire:
             self.pump()
 
     def close(self) -> None:
-        """End it, like a client that vanishes, or a gateway that is killed.
+        """Close the connection, as when a client vanishes or the gateway is killed.
 
-        Sent requests stay on their way.
+        Requests that were already sent still reach the broker.
         """
         if self.open:
             self.open = False
@@ -125,12 +126,12 @@ class Wire:
 
 @dataclass
 class Coordinator:
-    """The group's coordinator (GroupCoordinator of Kafka), for eager clients."""
+    """The coordinator of the group, like Kafka's GroupCoordinator, for clients with eager rebalancing."""
 
     generation: int = 0
     state: str = "empty"
     members: dict[bytes, dict[bytes, bytes]] = field(default_factory=dict)
-    """By member id: the metadata of each protocol of the member."""
+    """Member id -> protocol name -> metadata."""
     heard: dict[bytes, float] = field(default_factory=dict)
     joining: dict[bytes, Wire] = field(default_factory=dict)
     syncing: dict[bytes, Wire] = field(default_factory=dict)
@@ -179,7 +180,9 @@ class Coordinator:
         self.syncing.clear()
 
     def complete(self, now: float) -> None:
-        """Form the next generation of the members that have joined, if all have, or the time is over."""
+        """Form the next generation from the members that have joined. Do it once all have joined, or the time
+        is over.
+        """
         if self.state != "preparing" or not self.joining:
             if self.state == "preparing" and not self.members:
                 self.state = "empty"
@@ -309,7 +312,7 @@ class Coordinator:
 
 
 class Processed(NamedTuple):
-    """A record that a client processed."""
+    """A record that a client has processed."""
 
     partition: int
     offset: int
@@ -320,7 +323,7 @@ class Processed(NamedTuple):
 
 
 class Client:
-    """An eager consumer like librdkafka: it commits before it releases its partitions."""
+    """A consumer with eager rebalancing, like librdkafka. It commits before it gives up its partitions."""
 
     def __init__(self, world: "World", name: str) -> None:
         self.world, self.name = world, name
@@ -328,7 +331,7 @@ class Client:
         self.member_id, self.generation = b"", -1
         self.wires: dict[str, Wire] = {}
         self.asked: dict[str, bytes] = {}
-        """The request in flight on each connection."""
+        """Name of a connection -> request in flight."""
         self.state = "unjoined"
         self.places: list[TopicPartition] = []
         self.positions: dict[int, int] = {}
@@ -339,7 +342,7 @@ class Client:
         """Acknowledged commits: assignment, partition, offset, and time."""
         self.crashes: list[int] = []
         self.leads: list[bytes] = []
-        """All members, if it is the leader."""
+        """The member ids of all members, if the client is the leader."""
         self.beat_at = self.commit_at = 0.0
         self.sleeps_until = 0.0
         self.leaving = False
@@ -404,7 +407,7 @@ class Client:
         self.asked.pop("f", None)
 
     def lost(self) -> None:
-        """The client learns that the group has continued without it, so it can commit nothing."""
+        """Let the client learn that the group has continued without it. It can't commit any more."""
         self.crashes.append(self.world.step)
         self.done.clear()
         self._revoke()
@@ -625,7 +628,7 @@ class Client:
 
 
 class World:
-    """The complete system. `run` executes random events, `settle` lets everything finish."""
+    """The complete system. `run` executes random events, and `settle` lets all members finish their work."""
 
     def __init__(self, seed: int, members: int = 4, partitions: int = 2, heat: float = 1.0) -> None:
         self.chance, self.heat = random.Random(seed), heat
@@ -718,7 +721,7 @@ class World:
             self._restart()
 
     def _restart(self) -> None:
-        """Kill the gateway, and start another one."""
+        """Kill the gateway, and start a new one."""
         self.told("gateway")
         for client in self.clients:
             if client.alive:
@@ -744,7 +747,7 @@ class World:
             wire.answer(said)
 
     def settle(self) -> None:
-        """Let all members join, and process the rest."""
+        """Start missing members, and let all records be processed."""
         for slot in self.slots:
             if self.living(slot) is None:
                 self.clients.append(Client(self, slot))
@@ -756,12 +759,13 @@ class World:
     # What must hold
 
     def lost(self) -> list[tuple[int, int]]:
-        """Return the records that nobody processed."""
+        """Return (partition, offset) of the records that no client has processed."""
         return sorted(self.log.keys() - {(each.partition, each.offset) for each in self.processed})
 
     def twice(self) -> list[str]:
-        """Return the records that were processed again although their offset was committed, or without a
-        crash.
+        """Return descriptions of records that were processed twice without a good reason.
+
+        A good reason is a crash before the record's offset was committed.
         """
         return list(self._twice())
 
