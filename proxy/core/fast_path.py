@@ -1,8 +1,8 @@
-"""The fast path: a frame that matches a plan is forwarded before the rest of the core sees it. Sans-IO.
+"""The fast path: forwards frames that match a plan, without the rest of the core. Sans-IO.
 
-Memory access makes exchanges slow, not computation: at each wake-up the CPU caches are cold. So `FastPath`
-runs first, compares a few bytes, and touches little memory. Its requests go into the same queue as all
-others. The rest of the core processes frames that match no plan.
+At each wake-up the CPU caches are cold, so an exchange costs more for memory access than for computation. So
+`FastPath` gets each frame first, compares a few bytes, and uses little memory. Its requests are put into the
+same queue as all other requests. The rest of the core processes frames that match no plan.
 """
 
 from typing import Final
@@ -20,11 +20,11 @@ from proxy.protocol.api import (
 )
 
 MAX_JOINED: Final = 1 << 14
-"""The limit of bytes of a response that is buffered until it is complete."""
+"""The largest response, in bytes, that `join` buffers until it is complete."""
 _AT_ONCE: Final = range(1024)
-"""How many requests are handled in one call. Requests without a response have no other limit."""
+"""How many requests are handled in one call. Requests without a response are limited only here."""
 _ROOM: Final = MAX_IN_FLIGHT - 1
-"""With one more request in flight, the rest of the core stops reading the client."""
+"""The most requests in flight for the fast path. With one more, the core stops reading the client."""
 _FETCH: Final = int(ApiKey.FETCH)
 
 
@@ -62,11 +62,14 @@ class FastPath:
         self._part = b""
         """The beginning of a response that `join` buffers."""
         self.began = 0.0
-        """When the first byte of the last result of `join` was read, in seconds. At first, the shell sets
-        it to the time when the broker was connected."""
+        """The time when the first byte of the last result of `join` was read, in seconds. The shell first
+        sets it to the time when the broker was connected."""
 
     def settle(self) -> None:
-        """Decide whether whole frames may pass, after the rest of the core has run."""
+        """Decide whether the fast path may handle the next frames.
+
+        Call this after the rest of the core has run.
+        """
         state = self._state
         self._on = on = self._on and self._plans.on and state.fault is None
         # The broker is connected: it has sent something.
@@ -85,13 +88,13 @@ class FastPath:
         self._takes_responses = on and state.from_broker.idle and not (waits or full)
 
     def request(self, data: bytes, now: float) -> tuple[int, bytes]:
-        """Return how many of the client's bytes are handled, and the bytes to send to the broker for them.
+        """Return how many of the client's bytes were handled, and the bytes to send to the broker.
 
-        The rest of the core must process the remaining bytes. If none remain, nothing else is to be done.
+        The rest of the core must process the bytes that were not handled, if there are any.
 
         Args:
             data: the bytes of one read.
-            now: when they were read, in seconds.
+            now: the time at which they were read, in seconds.
         """
         if not self._takes_requests:
             return self._rest_of_request(data)
@@ -131,7 +134,7 @@ class FastPath:
         return at, data if at == size else data[:at]
 
     def _rest_of_request(self, data: bytes) -> tuple[int, bytes]:
-        """Forward bytes in the middle of a request that is forwarded on arrival, but never its last byte."""
+        """Forward bytes of a request that is forwarded as it arrives, but never its last byte."""
         state, size = self._state, len(data)
         requests = state.from_client
         if not (self._on and 0 < size < requests.left) or state.phase is _CLOSING or requests.data:
@@ -144,13 +147,13 @@ class FastPath:
     def join(self, data: bytes, now: float) -> bytes:
         """Return the buffered bytes and the new ones, or b"" while a small response is incomplete.
 
-        A broker writes head, records and end of a fetch response one by one, and each write wakes the
-        gateway. A part of a response is of no use, but costs as much to process. So a response that may match
-        a plan is processed once, when it is complete.
+        A broker writes the head, the records and the end of a fetch response one by one, and each write wakes
+        the gateway. Processing a part costs as much as processing the complete response. So a response that
+        may match a plan is buffered, and processed once when it is complete.
 
         Args:
             data: the bytes of one read.
-            now: when they were read, in seconds.
+            now: the time at which they were read, in seconds.
         """
         if self._part:
             data, self._part = self._part + data, b""
@@ -168,7 +171,7 @@ class FastPath:
         return data
 
     def _due(self, data: bytes) -> bool:
-        """Whether the received bytes can be the beginning of the next expected response."""
+        """Whether bytes can be the beginning of the next expected response."""
         if len(data) < RESPONSE_START_BYTES or not self._expected:
             return True
         return data.startswith(self._expected[0].correlation_id, LENGTH_BYTES)
@@ -179,7 +182,7 @@ class FastPath:
         return part
 
     def response(self, data: bytes, began: float, now: float) -> tuple[int, bytes]:
-        """Return how many of the broker's bytes are handled, and the bytes to send to the client for them.
+        """Return how many of the broker's bytes were handled, and the bytes to send to the client.
 
         Args:
             data: the result of `join`.
@@ -215,7 +218,7 @@ class FastPath:
         return at, out
 
     def _rest_of_response(self, data: bytes) -> tuple[int, bytes]:
-        """Forward bytes in the middle of a response that is not read, but never its last byte."""
+        """Forward bytes of a response that need not be read, but never its last byte."""
         size, responses, owed = len(data), self._state.from_broker, self._owed
         if not (self._on and 0 < size < responses.left) or responses.data:
             return 0, b""

@@ -1,8 +1,8 @@
-"""The responses to the fetches of one connection, in the form for the client. Sans-IO.
+"""Makes the client's responses to the fetches of one connection. Sans-IO.
 
-A response is forwarded while it is walked. If its fetch went through the session, it is buffered until it is
-complete, and then expanded. The session's handler judges its meaning for the session. If the response is
-unusable, the fetch is sent again, and the client gets nothing of it.
+Most responses are forwarded while they are walked. A response that has to be expanded is buffered until it is
+complete. The session's handler judges what a response means for the session. If the response is unusable, the
+fetch is sent again, and the client gets nothing of that response.
 """
 
 from typing import Final
@@ -33,7 +33,7 @@ STREAM_FROM: Final = 1 << 20
 """If a client's last response was this large, in bytes, the client is catching up. Its next fetch does not
 use the session, so that the response streams (fetch-semantics 7, case 91)."""
 _UNCACHED_ERRORS: Final = frozenset({ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, ErrorCode.UNSUPPORTED_VERSION})
-"""Up to 3.9 a broker adds these errors after the session has stored its response, so a session does not
+"""Errors that a broker up to 3.9 adds after the session has stored the response, so that the session does not
 repeat them. KIP-110 (76), disabled down-conversion (35): fetch-semantics 2.6, trap 7."""
 _NOT_UNDERSTOOD: Final = "a response was not understood"
 _UNKNOWN_TAGS: Final = "a response has tags that are not known"
@@ -45,7 +45,7 @@ class FetchResponses:
 
     Args:
         state: the state of the connection.
-        fetches: knows the sent fetches, and sends a fetch again.
+        fetches: sends a fetch again if needed.
         sessions: the session switch of the process.
         rewriting: rewrites addresses in tags.
         leaders: learns newer leaders from responses.
@@ -84,11 +84,11 @@ class FetchResponses:
         """True once "no free session slot" has been reported."""
 
     def in_flight(self, version: int, correlation_id: bytes) -> tuple[InFlight, FetchHandler]:
-        """Return a client's fetch in flight, and its innermost handler.
+        """Return the entry in flight for a client's fetch, and the innermost handler.
 
         Args:
             version: the version of the fetch as sent.
-            correlation_id: its bytes on the wire.
+            correlation_id: the correlation id as bytes.
         """
         fetching = FetchHandler(self, version)
         request = InFlight(_FETCH, version, correlation_id, fetching)
@@ -99,7 +99,8 @@ class FetchResponses:
     def receive(self, fetching: FetchHandler, chunk: bytes, *, last: bool) -> list[Buffer]:
         """Process the next bytes of a fetch's response. Return the client's bytes that are ready now.
 
-        If the fetch has to be sent again, `FetchHandler.resend` does so when the response has ended.
+        If the fetch has to be sent again, this sets `FetchHandler.resend`, which is called when the response
+        has ended.
         """
         self._tally.broker.fetch_response_bytes += len(chunk)
         response = fetching.response
@@ -136,7 +137,7 @@ class FetchResponses:
         """Note the end of a response. Send the fetch again if that was planned.
 
         Returns:
-            Whether the client has the response.
+            Whether the client has the complete response.
         """
         state, fetch = self._state, fetching.fetch
         for stage in state.stages:
@@ -158,12 +159,12 @@ class FetchResponses:
         return True
 
     def count_passed(self, size: int) -> None:
-        """Count bytes of a response that passed without being fed."""
+        """Count bytes of a response that were forwarded without `receive`."""
         self._tally.client.fetch_response_bytes += size
         self._tally.broker.fetch_response_bytes += size
 
     def _walk(self, fetching: FetchHandler) -> FetchResponseWalk:
-        """Return the walk over a response, in the layout of the version that was sent to the broker."""
+        """Return a walk over a response. Its layout is that of the fetch as sent to the broker."""
         response = fetching.response
         walk = response.walk
         if walk is None:
@@ -178,9 +179,9 @@ class FetchResponses:
     def _forward(
         self, fetching: FetchHandler, response: Walked, walk: FetchResponseWalk, chunk: bytes, *, last: bool
     ) -> list[Buffer]:
-        """Walk over the next bytes of a response. Return the bytes that can go to the client now.
+        """Walk over the next bytes of a forwarded response. Return the bytes for the client.
 
-        If the fetch went through the session and the response has an error, the fetch is sent again, and the
+        If the fetch requested a session and the response has an error, the fetch is sent again, and the
         client gets nothing of the response. A response that is not understood is forwarded unchanged, unless
         it may have addresses to rewrite.
         """
@@ -220,7 +221,7 @@ class FetchResponses:
     def _up_to(
         self, fetching: FetchHandler, response: Walked, walk: FetchResponseWalk, chunk: bytes, safe: int
     ) -> list[Buffer]:
-        """Forward the frame up to the offset `safe`, and keep the rest."""
+        """Return the bytes of the frame up to the offset `safe`, and keep the rest."""
         start = response.forwarded
         if safe >= response.received:
             pieces: list[Buffer] = [*response.chunks, chunk]
@@ -242,7 +243,7 @@ class FetchResponses:
     def _without_session(
         fetching: FetchHandler, walk: FetchResponseWalk, pieces: list[Buffer]
     ) -> list[Buffer]:
-        """Remove the session id, which is the gateway's own, from the first bytes of a response."""
+        """Remove the session id of the gateway's own session from the first bytes of a response."""
         if not fetching.through_session or not walk.session_id or not walk.session_id_at:
             return pieces
         at = walk.session_id_at
@@ -256,7 +257,7 @@ class FetchResponses:
     def _forward_end(
         self, fetching: FetchHandler, response: Walked, walk: FetchResponseWalk, chunk: bytes, *, tagged: bool
     ) -> list[Buffer]:
-        """Forward the last bytes with rewritten addresses."""
+        """Return the last bytes of a response, with rewritten addresses."""
         start = response.forwarded
         if not tagged or not walk.tags or walk.tags[0][0] != NODE_ENDPOINTS_TAG:
             return self._up_to(fetching, response, walk, chunk, response.received)
@@ -290,7 +291,7 @@ class FetchResponses:
     def _forwarded(
         self, fetching: FetchHandler, response: Walked, walk: FetchResponseWalk, chunk: bytes, *, whole: bool
     ) -> None:
-        """Note the contents of a forwarded response, after its last byte."""
+        """Note counts and errors of a forwarded response, after its last byte."""
         understood = response.understood and walk.done
         self._note_throttle(walk)
         if not understood:
@@ -316,7 +317,7 @@ class FetchResponses:
     # Responses of the session
 
     def _keep(self, fetching: FetchHandler, response: Kept, chunk: bytes, *, whole: bool) -> None:
-        """Buffer the next bytes of a response of the session, and walk over them."""
+        """Buffer the next bytes of the session's response, and walk over them."""
         if not response.understood:
             return
         response.keep(chunk)
@@ -336,7 +337,7 @@ class FetchResponses:
             self._plans.learn_empty(chunk, walk)
 
     def _expanded(self, fetching: FetchHandler, response: Kept) -> list[Buffer]:
-        """Expand a complete response of the session to the response without a session."""
+        """Expand the session's complete response to the full response for the client."""
         walk, handler = response.walk, self._handler
         if walk is not None:
             self._note_throttle(walk)
@@ -387,7 +388,10 @@ class FetchResponses:
     def _session_answered(
         self, fetching: FetchHandler, walk: FetchResponseWalk, result: SessionResult
     ) -> None:
-        """Note whether a fetch that requested a session got one. If it failed, plan to send it again."""
+        """Note whether a fetch that requested a session got one.
+
+        If the request failed, plan to send the fetch again.
+        """
         handler = self._handler
         if result.action in _RESENDS:
             self._session_lost(fetching, walk.error_code, result)
@@ -406,10 +410,10 @@ class FetchResponses:
                 self._events.append(SessionRefused())
 
     def _keep_order(self, fetching: FetchHandler, walk: FetchResponseWalk, result: SessionResult) -> None:
-        """Send a fetch again without the session if its own order would have served other partitions.
+        """Plan to send a fetch without the session, if the session's order chose other partitions.
 
-        Nothing is lost with the dropped response, because the fetch has the same offsets. The session
-        continues.
+        The response is dropped. No records are lost, because the fetch has the same offsets when it is sent
+        again. The session continues.
         """
         table, fetch = self._handler.table, fetching.fetch
         if table is None or fetch is None:
@@ -439,7 +443,7 @@ class FetchResponses:
     def _plan(
         self, fetching: FetchHandler, response: Kept, walk: FetchResponseWalk, result: SessionResult
     ) -> None:
-        """Make a plan from a session's fetch, if it was only rotated and its response is small."""
+        """Make a plan from a fetch of the session, if its list was only rotated and its response is small."""
         fetch, template, frame = fetching.fetch, self._plans.template, response.frame
         rotation = self._handler.rotation
         if (
@@ -515,17 +519,20 @@ class FetchResponses:
             self._events.append(Passthrough(reason=_RESTS))
 
     def _note_lost(self, fetching: FetchHandler) -> None:
-        """Note that a fetch has to be sent again, so that the bytes of its response are wasted."""
+        """Note the lost bytes of a fetch that has to be sent again."""
         if self._eligibility.savings.settle(-fetching.sent - fetching.response.received):
             self._events.append(Passthrough(reason=_RESTS))
 
     def _note_throttle(self, walk: FetchResponseWalk) -> None:
-        """Note whether the broker keeps entries in throttled responses. Kafka from 2.0 on does not."""
+        """Note if a throttled response has entries. Kafka 2.0 and later leave the entries out."""
         if walk.throttle_time_ms > 0 and walk.partitions and not walk.error_code:
             self._eligibility.full_when_throttled = True
 
     def _note_starving(self, fetching: FetchHandler, response: Walked) -> None:
-        """Note whether a response without the session leaves room for the next fetch in the session."""
+        """Note whether a response without the session filled half of max_bytes or more.
+
+        If so, max_bytes may be too small for all available records.
+        """
         records = response.walk.record_bytes if response.walk is not None else 0
         self._eligibility.starves = fetching.fetch is not None and 2 * records >= fetching.fetch.max_bytes
 
@@ -537,13 +544,16 @@ class FetchResponses:
             self._events.append(Passthrough(reason=Reason.UNCACHED_ERRORS))
 
     def _note_left_out(self) -> None:
-        """Stop using sessions after the broker has left out partitions twice. A client would starve."""
+        """Stop using sessions if the broker has lost partitions of sessions twice.
+
+        Otherwise the client would not get the records of these partitions.
+        """
         if self._tally.sessions_lost[Loss.LEFT_OUT] > 1 and self._eligibility.never is None:
             self._eligibility.never = Reason.LEFT_OUT
             self._events.append(Passthrough(reason=Reason.LEFT_OUT))
 
     def _leave_tags(self) -> None:
-        """Stop using sessions, because this broker's responses have tags outside of entries."""
+        """Stop using sessions, because this broker's responses have body tags."""
         if self._eligibility.never is None:
             self._eligibility.never = Reason.TAGS
             self._events.append(Passthrough(reason=Reason.TAGS))
@@ -553,8 +563,8 @@ class FetchResponses:
 
         Args:
             walk: the response.
-            partitions: how many partitions the client gets. 0 if the fetch is sent again, or if they are
-                counted elsewhere.
+            partitions: how many partitions the client gets. 0 if the fetch is sent again, or if the caller
+                counts the partitions elsewhere.
         """
         client, broker = self._tally.client, self._tally.broker
         broker.partitions_answered += walk.partitions
@@ -628,7 +638,7 @@ def full_response(
 
 
 def located(fetching: FetchHandler, table: PartitionTable) -> tuple[Listing, Rows]:
-    """Return the partitions of a fetch and the row of each entry. Store their positions in the table."""
+    """Return the partitions of a fetch, and the table's row of each. Store their order in the table."""
     listing, rows = fetching.listing, fetching.rows
     if listing is None:
         raise RuntimeError("only what a plain consumer lists is expanded")
@@ -639,7 +649,7 @@ def located(fetching: FetchHandler, table: PartitionTable) -> tuple[Listing, Row
 
 
 def _tags(version: int, response: Kept, walk: FetchResponseWalk, rewriting: Rewriting) -> bytes:
-    """Return the body's tags for the client. Return nothing below v12."""
+    """Return the client's body tags of a response. Return b"" below v12."""
     if walk.tags_at < 0:
         return b""
     if response.received - walk.tags_at == len(NO_TAGS):
@@ -652,10 +662,11 @@ def _tags(version: int, response: Kept, walk: FetchResponseWalk, rewriting: Rewr
 def _starved(
     fetch: FetchRequest, table: PartitionTable, walk: FetchResponseWalk, result: SessionResult
 ) -> list[int]:
-    """Return the rows whose first batch did not fit a read_committed fetch.
+    """Return the rows of partitions whose first batch did not fit into a read_committed fetch.
 
-    The broker left them out, although they have records below their last stable offset. This differs from
-    partitions that the broker did not read at all, because max_bytes was used up (fetch-semantics 1.4).
+    The broker left these partitions out, although they have records below their last stable offset.
+    Partitions that the broker did not read, because max_bytes was used up, are not returned (fetch-semantics
+    1.4).
     """
     if not 0 < walk.record_bytes < fetch.max_bytes:
         return []

@@ -1,10 +1,9 @@
-"""Decides which fetches of one connection go through the session, and sends them to the broker. Sans-IO.
+"""Decides which fetches of one connection use the session, and sends all fetches to the broker. Sans-IO.
 
-A request is decided once, when it arrives (`_decide`), and the `Decision` is carried out. Its `FetchHandler`
-keeps the sent request, and makes the client's response.
+Each fetch is decided once, when it is complete (`_decide`). Then the `Decision` is carried out. The
+`FetchHandler` of the fetch keeps the sent request, and makes the client's response.
 
-A single `Reason` against the session is enough. The fetch is then forwarded unchanged, and the reason is
-counted.
+If there is any `Reason` against the session, the fetch is forwarded unchanged, and the reason is counted.
 """
 
 from typing import Final
@@ -36,24 +35,25 @@ from proxy.session.state import Loss, SessionState
 _UNUSED_FETCHES: Final = 64
 """A session is closed after this many consecutive fetches for which it saved nothing."""
 CHECK_SECONDS: Final = 300.0
-"""The time between two checks of a session that pays. A broker may lose a partition of it without an
-error, and only a check detects that. For 1,000 partitions a check needs some 70 kB, or 0.2 kB a second."""
+"""The time between two checks of a session that pays, in seconds. A broker may lose a partition of the
+session without an error, and only a check detects that. For 1,000 partitions a check needs some 70 kB, or 0.2
+kB a second."""
 SUSPECT_SECONDS: Final = 10.0
-"""The time between checks if that has happened, or if a client has waited this long at one offset below
-the known end of a partition."""
+"""The time between two checks in seconds, if the broker has lost a partition of a session before, or if a
+client has waited this long at one offset below the known end of a partition."""
 CHECK_PAID: Final = 64
-"""Savings must pay for a check: since the last check, at least this many times the bytes of its request. A
-check costs two to three times its request (law 6)."""
+"""A check is sent only if the connection has saved this many times the size of the check's request since the
+last check. A check with its response costs two to three times the request (law 6)."""
 _CONNECTION_ENDS: Final = "the connection ends"
 _PROBE_CORRELATION_ID: Final = 0x6667_6174
 
 
 class Fetches:
-    """Decides the fetches of one connection, and sends them.
+    """Decides how to send each fetch of one connection, and sends it.
 
     Args:
         state: the state of the connection.
-        sessions: the switch and the slots of the process.
+        sessions: the session switch and the session slots of the process.
         versions: the features that other connections have learned, or None.
     """
 
@@ -84,18 +84,19 @@ class Fetches:
         self.handler = FetchSessionHandler()
         self.eligibility = Eligibility(sessions, versions)
         self.closing = False
-        """The client sends no more fetches. A fetch that has to be sent again does not use a session."""
+        """Whether the client sends no more fetches. If so, a fetch that has to be sent again does not use a
+        session."""
         self.check_at = 0.0
-        """When to look at the session again, in seconds."""
+        """The next time, in seconds, at which `_look` decides whether to check the session."""
         self._check_due_at = 0.0
-        """When the session is checked next if no fetch waits, in seconds."""
+        """The time of the session's next regular check, in seconds."""
         self._check_paid_at = 0
-        """The bytes that the connection had saved at the last check."""
+        """How many bytes the connection had saved by the last check."""
         self.version = -1
         """The version of the last fetch, or -1 before the first."""
         self.decided: Reason | None = None
-        """The reason why the last fetch was forwarded unchanged. None if it went through the session (even
-        if it was later sent again without one), or before the first fetch."""
+        """The reason why the last fetch was forwarded unchanged. None before the first fetch, or if the last
+        fetch used the session (even if it was later sent again without the session)."""
         self.unused = 0
         """The number of consecutive fetches for which the session saved nothing."""
         self._memory = 0
@@ -105,19 +106,20 @@ class Fetches:
         self._slot = False
         """Whether the connection holds a slot of the process."""
         self._close_frame = b""
-        """A fetch of the client that closes the session once the session id is inserted."""
+        """A frame that closes the session, made from a client's fetch. The session id still has to be
+        inserted."""
         self._close_id_at = 0
 
     # Requests
 
     def request(self, request: InFlight, fetching: FetchHandler, frame: bytes, body: int) -> None:
-        """Decide a complete fetch, and send the request for it to the broker.
+        """Decide how to send a complete fetch, and send it to the broker.
 
         Args:
             request: the fetch in flight.
             fetching: its innermost handler.
             frame: the whole frame.
-            body: offset of its body.
+            body: the offset of the body in the frame.
         """
         self.version = request.version
         plans = self._state.plans
@@ -162,7 +164,10 @@ class Fetches:
                 plans.learn_fetch(asked, fetch, reason, self.eligibility, fetching.responses)
 
     def _changed(self, asked: FetchRequest) -> FetchRequest:
-        """Return a fetch as the stages want it; the fast path does the same to the next one like it."""
+        """Return a fetch with the changes of all stages.
+
+        The fast path makes the same changes to the next one.
+        """
         fetch, template = asked, self._state.plans.template
         for stage in self._state.stages:
             fetch = stage.on_fetch(fetch)
@@ -173,7 +178,8 @@ class Fetches:
     def count_unread(self, size: int, version: int, reason: Reason) -> None:
         """Count a fetch that is forwarded unread.
 
-        Its version is unknown, it is too large, there was no memory to collect it, or it was not understood.
+        `reason` is one of these: the version is unknown, the fetch is too large, there was no memory to
+        buffer it, or it was not understood.
         """
         self.decided = reason
         self._state.plans.forget_fetch()
@@ -185,10 +191,10 @@ class Fetches:
                 side.fetches[FetchKind.SESSIONLESS] += 1
 
     def plan_resend(self, fetching: FetchHandler, *, full: bool) -> None:
-        """Plan to send a fetch once more, at the same position in the client's order.
+        """Plan to send a fetch once more. Its position in the order of responses does not change.
 
-        After a second failure, or when the connection ends, it is sent without a session, so that no session
-        error is possible.
+        After a second failure, or when the connection ends, the fetch is sent without a session, so that no
+        session error is possible.
 
         Args:
             fetching: the fetch. The client gets nothing of the received response.
@@ -200,7 +206,7 @@ class Fetches:
         fetching.resend = self._ask_full if again else self._forward
 
     def _decide(self, fetching: FetchHandler, fetch: FetchRequest) -> Decision:
-        """Return the decision on a fetch."""
+        """Return how to send a fetch: through the session, or unchanged for a reason."""
         handler = self.handler
         reason = self.eligibility.against(fetch, self._state.client_id, handler)
         if reason is not None:
@@ -243,9 +249,9 @@ class Fetches:
         return Full()
 
     def _has_room(self, listing: Listing) -> bool:
-        """Return whether there is memory for the partitions of a fetch in the table.
+        """Reserve memory for the partitions of a fetch in the table. Return False if there is not enough.
 
-        It stays reserved until `_settle_memory`.
+        `_settle_memory` later releases the memory that the table does not use.
         """
         budget, table = self._state.request_budget, self.handler.table
         need = memory_of(listing) + (table.memory if table is not None else 0)
@@ -288,13 +294,13 @@ class Fetches:
         return None
 
     def plan_check(self) -> None:
-        """Plan a check of the session for the next time when it is due."""
+        """Set the time of the session's next check."""
         suspect, now = self._state.tally.sessions_lost[Loss.LEFT_OUT], self._state.now
         self._check_due_at = now + (SUSPECT_SECONDS if suspect else CHECK_SECONDS)
         self.check_at = min(now + SUSPECT_SECONDS, self._check_due_at)
 
     def _look(self, fetch: FetchRequest) -> None:
-        """Check the session if it is time, or if the client waits for records that it could read."""
+        """Check the session if a check is due, or if the client waits for available records."""
         now = self._state.now
         if self.handler.waits() or now >= self._check_due_at:
             self._check(fetch)
@@ -304,9 +310,10 @@ class Fetches:
     def _check(self, fetch: FetchRequest) -> None:
         """Send the broker a full fetch of the client's list, right before a fetch of the session.
 
-        The broker answers at once, with one batch at most. A session leaves out only partitions that have not
-        changed since its last report. So its next response names each partition whose high watermark has
-        changed by now. Otherwise the broker has lost that partition (fetch-semantics 2.5).
+        The broker answers the full fetch at once, with one batch at most. A session's response leaves out
+        only partitions without changes since the last response. So the session's next response must name each
+        partition whose high watermark has changed by now. If a partition is missing, the session at the
+        broker has lost it (fetch-semantics 2.5).
         """
         frame = no_waiting(fetch, (0, SESSIONLESS_EPOCH))
         saved = saved_bytes(self._state.tally)
@@ -322,7 +329,7 @@ class Fetches:
         self._dispatch(own(frame, check), frame, FetchKind.SESSIONLESS, partitions)
 
     def _ask_full(self, request: InFlight, fetching: FetchHandler) -> None:
-        """Request a session with a full fetch. The table has its partitions."""
+        """Request a session with a full fetch of the partitions in the table."""
         fetch, table, listing = fetching.asked, self.handler.table, fetching.listing
         if table is None or listing is None:
             raise RuntimeError("a session is asked for what the table holds")
@@ -339,7 +346,7 @@ class Fetches:
         self._dispatch(request, frame, FetchKind.FULL, fetch.partitions)
 
     def _forward(self, request: InFlight, fetching: FetchHandler) -> None:
-        """Forward a fetch unchanged. If the client requests too many sessions, remove its (0, 0)."""
+        """Forward a fetch unchanged. If the client requests a session with each fetch, remove the (0, 0)."""
         fetch = fetching.asked
         frame, session_id, epoch = fetch.frame, fetch.session_id, fetch.session_epoch
         # (0, 0) each time would fill the broker's slots (fetch-semantics 6.7, case 89).
@@ -364,9 +371,9 @@ class Fetches:
     def probe(self, fetch: bytes) -> None:
         """Ask the broker for its version ranges, once, because the client did not ask before its first fetch.
 
-        A client need not ask, but the gateway must know the broker's release (fetch-semantics 1.7, 6.3). The
-        client's id is used, because quotas depend on it. Every broker answers v0 (KIP-35; fetch-semantics,
-        trap 14).
+        A client need not send ApiVersions, but the gateway must know the broker's release (fetch-semantics
+        1.7, 6.3). The request has the client's id, because quotas depend on it. Every broker answers v0
+        (KIP-35; fetch-semantics, trap 14).
 
         Args:
             fetch: the frame of the client's fetch.
@@ -382,7 +389,7 @@ class Fetches:
     # The session's end
 
     def end_of_response(self, *, again: bool) -> None:
-        """Close the session if that was planned, and release an unused slot.
+        """After a response, close the session if that was planned, and release an unused slot.
 
         Args:
             again: whether the fetch is sent again.
@@ -401,10 +408,11 @@ class Fetches:
         """Close the session at the broker with (id, -1).
 
         If the response that creates the session is still missing, the session is closed when it arrives.
-        Dead sessions fill slots and evict other sessions: fetch-semantics, trap 21 (case 88).
+        Without the close, dead sessions would fill slots and evict other sessions (fetch-semantics, trap 21,
+        case 88).
 
         Args:
-            silently: whether nothing can be sent to the broker any more.
+            silently: true if nothing can be sent to the broker any more.
         """
         self.closing = True
         self._state.plans.forget_fetch()  # the response to a fetch in flight releases the slot
@@ -413,14 +421,14 @@ class Fetches:
             self._close(_CONNECTION_ENDS)
 
     def end(self) -> None:
-        """Forget everything, because the connection has ended and nobody can use its session any more."""
+        """Forget everything, because the connection has ended."""
         self.handler.drop()
         self._close_frame = b""
         self._release_slot()
         self._settle_memory()
 
     def _leave_unused(self, reason: Reason) -> None:
-        """Close a session that saves nothing for the connection's fetches. Others may need its slot."""
+        """Close the session if this connection's fetches do not use it. Others may need its slot."""
         handler = self.handler
         if not (handler.session_id and self._close_frame) or handler.outstanding or reason in PASSING:
             return

@@ -1,8 +1,8 @@
 """Distributions of durations and sizes. Each fetch adds values. Sans-IO.
 
-A distribution is a list of counters, one for each bucket. The values of a fetch are appended to one list of
-numbers, and a thousand fetches are counted at once. Looking up five buckets for each fetch alone costs five
-times as much.
+A distribution is a list of counters, one for each bucket. The values of each fetch are appended to a list,
+and the values of a thousand fetches are counted at once. Counting each fetch separately costs five times as
+much.
 """
 
 from itertools import accumulate
@@ -23,8 +23,8 @@ BROKER_SECONDS: Final = (
     *(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5),
     *(0.6, 1.0, 2.5, 5.0, 10.0, 30.0),
 )
-"""It includes 0.6, because a fetch waits for fetch.max.wait.ms (500 by default), and its response comes a
-little later."""
+"""The bounds include 0.6, because a fetch waits for fetch.max.wait.ms (500 by default), and the response
+comes a little later."""
 RESPONSE_BYTES: Final = (
     *(64, 128, 256, 512, 1024, 4096, 16_384, 65_536, 262_144),
     *(1_048_576, 4_194_304, 16_777_216, 67_108_864),
@@ -32,7 +32,7 @@ RESPONSE_BYTES: Final = (
 PARTITIONS: Final = (0, 1, 2, 5, 10, 25, 50, 100, 250, 500, 1000, 2500, 5000, 10_000)
 
 NO_RESPONSE_TIME: Final = frozenset({ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP, ApiKey.SHARE_FETCH})
-"""Their responses are late on purpose, so they don't show how fast the broker is."""
+"""APIs whose responses the broker delays on purpose, so that they do not show how fast the broker is."""
 NOT_COUNTED: Final = -1
 _TOGETHER: Final = 1024
 """The number of fetches that are counted at once."""
@@ -104,45 +104,49 @@ class Measured:
         "added_request",
         "added_response",
     )
-    """The first five are the columns of `fetches`."""
+    """The names of all distributions. The first five are the columns of `fetches`."""
 
     __slots__ = (*DISTRIBUTIONS, "fetches", "others", "requests", "responses")
 
     def __init__(self) -> None:
         self.broker_fetch = Distribution(BROKER_SECONDS)
-        """Seconds from a fetch's last byte to its response's first, with the client's max_wait_ms."""
+        """Seconds from a fetch's last byte to the first byte of the response. The client's max_wait_ms is
+        included."""
         self.response_bytes_broker = Distribution(RESPONSE_BYTES)
         """Size of a fetch's response as the broker sent it, as a whole frame."""
         self.response_bytes_client = Distribution(RESPONSE_BYTES)
         """Size of a fetch's response as the client got it."""
         self.partitions_broker = Distribution(PARTITIONS)
-        """Partitions that a fetch to the broker listed, added once the response came."""
+        """How many partitions a fetch to the broker listed. The value is added when the response is
+        complete."""
         self.partitions_client = Distribution(PARTITIONS)
-        """Partitions that a fetch of a client listed."""
+        """How many partitions a client's fetch listed."""
         self.broker_other = Distribution(BROKER_SECONDS)
         """Like `broker_fetch`, for all other requests."""
         self.added_repeat = Distribution(BROKER_SECONDS)
-        """The additional seconds that a client waited because its fetch was sent again (70, 71, 106)."""
+        """Additional seconds that a client waited because its fetch was sent again (after error 70, 71 or
+        106)."""
         self.added_request = Distribution(ADDED_SECONDS)
         """Seconds from reading a client's bytes to writing all resulting bytes, for each read."""
         self.added_response = Distribution(ADDED_SECONDS)
-        """The same for bytes of a broker. A buffered response is written with its last read."""
+        """Seconds from reading a broker's bytes to writing all resulting bytes, for each read. A buffered
+        response is written after its last read."""
         self.fetches: list[float] = []
-        """Five values for each fetch that was not counted yet."""
+        """The values of fetches that were not counted yet, five for each fetch."""
         self.others: list[float] = []
         self.requests: list[float] = []
         self.responses: list[float] = []
-        """Values that were not counted yet. The same for `others` and `requests`."""
+        """Values that were not counted yet, as in `others` and `requests`."""
 
     def note_fetch(
         self, seconds: float, received: int, sent: int, partitions_sent: int, partitions_asked: int
     ) -> None:
-        """Note a fetch, by the first five of `DISTRIBUTIONS`.
+        """Note a fetch in the first five of `DISTRIBUTIONS`.
 
         Args:
-            seconds: the time from its last byte to its response's first byte.
-            received: size of the response as the broker sent it.
-            sent: size of the client's response, or below 0 if the client got none.
+            seconds: the time from the fetch's last byte to the first byte of the response.
+            received: the size of the broker's response in bytes.
+            sent: the size of the client's response in bytes, or below 0 if the client got none.
             partitions_sent: how many partitions the fetch to the broker listed.
             partitions_asked: how many partitions the client's fetch listed.
         """
@@ -152,7 +156,7 @@ class Measured:
             self.settle()
 
     def note_other(self, seconds: float) -> None:
-        """Note any other request."""
+        """Note a request other than a fetch."""
         self.others.append(seconds)
         if len(self.others) >= _TOGETHER:
             self.settle()
@@ -189,8 +193,8 @@ class Meter:
 
     Args:
         measured: receives the values.
-        tally: the tally of the connection. Its growth from one response to the next is the size of the
-            response.
+        tally: the tally of the connection. The size of a response is the difference between the tally before
+            and after it.
     """
 
     __slots__ = ("_measured", "_received", "_sent", "_tally", "began")
@@ -209,8 +213,8 @@ class Meter:
         """Note a fetch whose response is complete.
 
         Args:
-            sent_at: when it was sent to the broker, in seconds.
-            sent: how many partitions it listed there.
+            sent_at: when the fetch was sent to the broker, in seconds.
+            sent: how many partitions the fetch to the broker listed.
             asked: how many partitions the client's fetch listed.
             unseen: whether the client gets nothing of the response.
         """
@@ -230,11 +234,11 @@ class Meter:
         self._measured.added_repeat.note(seconds)
 
     def skip(self, received: int, sent: int) -> None:
-        """Skip bytes of either side, because the responses of these fetches were noted elsewhere."""
+        """Leave out these bytes of both sides, because the responses were measured elsewhere."""
         self._received += received
         self._sent += sent
 
     def note_other(self, api_key: int, sent_at: float) -> None:
-        """Note any other request whose response is complete."""
+        """Note a request other than a fetch, whose response is complete."""
         if api_key not in NO_RESPONSE_TIME:
             self._measured.note_other(self.began - sent_at)

@@ -1,14 +1,14 @@
 """The requests in flight, and the order in which their responses leave. Sans-IO.
 
-Each request gets a `Handler` when it is processed. The handler makes the client's response from the broker's.
-If two features change one response, one handler wraps the other. A stage may claim a response: the result of
-the handlers is kept, and the stage makes the client's response from it. `FetchHandler` is the handler of a
-client's fetch. It holds the fetch as sent to the broker, and the received part of the response.
+Each request gets a `Handler` when it is processed. The handler makes the client's response from the broker's
+response. If two features change one response, one handler wraps the other. A stage may claim a response. The
+queue then keeps the response that the handlers have made, until the stage replaces or releases it.
+`FetchHandler` is the handler of a client's fetch. It holds the fetch as sent to the broker, and the received
+part of the response.
 
-A broker responds in order, so each request is in two queues of `ResponseQueue`. `expected` has the order of
-the broker: its next response is for the first request. `owed` has the order in which the client gets
-responses. The two orders differ only while a fetch is sent again: later responses then wait for it
-(fetch-semantics, traps 16 and 17).
+`ResponseQueue` has two queues of requests. `expected` has the order of the broker, which responds in the
+order of the requests. `owed` has the order in which the client gets the responses. The two orders differ only
+while a fetch is sent again: later responses then wait for that fetch (fetch-semantics, traps 16 and 17).
 """
 
 from collections import deque
@@ -22,50 +22,51 @@ from proxy.protocol.primitives import Buffer
 from proxy.protocol.versions import raise_listing
 
 MAX_IN_FLIGHT: Final = 1024
-"""With this many unanswered requests of a client, its further bytes wait, and the client is not read."""
+"""The limit of a client's unanswered requests. At the limit, its further bytes wait, and the client is not
+read."""
 AT_ONCE: Final = 16
 """How many requests, and how many responses, are processed in one call."""
 REQUEST_BYTES: Final = 750
 """The approximate memory of an unanswered request, in bytes."""
 UNREAD_SECONDS: Final = 30.0
-"""How long an unread fetch is assumed to let the broker wait. Clients time out after the same time
-(request.timeout.ms, 30 s by default), so none allows more."""
+"""How long an unread fetch is assumed to allow the broker to wait. No client allows more, because clients
+time out after this time themselves (request.timeout.ms, 30 s by default)."""
 _SMALL: Final = 1 << 16
 _NO_BROKERS: Final = frozenset[int]()
 
 
 class Handler:
-    """Makes the client's bytes from one response."""
+    """Makes the client's response from the broker's response to one request."""
 
     __slots__ = ()
 
     wait: float = 0.0
-    """How long the request lets the broker wait before it responds, in seconds."""
+    """How long the request allows the broker to wait before it responds, in seconds."""
     buffered: int = 0
     """The buffered bytes of the response."""
     small: int = _SMALL
-    """A response of up to this many bytes is buffered even if memory is short, because that costs less
-    than its delay."""
+    """A response of up to this many bytes is buffered even if memory is short, because the memory costs less
+    than the delay."""
     forwards: bool = False
     """Whether every byte of the response is forwarded as it arrives."""
     awaits_brokers: frozenset[int] = _NO_BROKERS
-    """The brokers whose listeners the complete response waits for, because it names them."""
+    """The brokers that the complete response names, and whose listeners must be opened before it is sent."""
     fetch: FetchRequest | None = None
     """The request, if it is a fetch that was understood."""
     planned: bool = False
-    """True for a plan: it handles many requests, until their responses begin (`proxy.core.plans`)."""
+    """Whether this handler is a plan, which is shared by all matching requests (`proxy.core.plans`)."""
     spare: "InFlight | None"
-    """The last answered request of a plan, for reuse."""
+    """Only for a plan: the last answered request, whose object can be reused."""
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}>"
 
     def fresh(self) -> Self:
-        """Return a handler for a request like this one, for a plan."""
+        """Return a new handler for another request of the same kind. Plans use this."""
         raise NotImplementedError
 
     def recall(self, _frame: bytes, _seconds: float) -> bytes | None:
-        """Return the client's form of a complete response, and count it. Return None if it has to be fed.
+        """Return the client's form of a complete response, and count it. Return None if `feed` is needed.
 
         Args:
             _frame: the complete response.
@@ -74,27 +75,28 @@ class Handler:
         return None
 
     def begin(self, _request: "InFlight") -> "Handler":
-        """Return the handler of one request, whose response begins and has to be fed."""
+        """Return the handler to feed with the response of one request, which begins now."""
         return self
 
     def feed(self, chunk: bytes, *, last: bool) -> list[Buffer]:
-        """Process the next bytes of the response, from its length on.
+        """Process the next bytes of the response, and return the client's bytes that are ready now.
 
-        Return the client's bytes that are ready now.
+        The first bytes are the length field.
         """
         raise NotImplementedError
 
     def end(self, _request: "InFlight") -> bool:
         """Note the end of the response. Return whether the client has all of it.
 
-        If not, it was not for the client, it is held back, or the request was sent again.
+        False means that the response is not for the client, that it is held back, or that the request was
+        sent again.
         """
         return True
 
     def passes(self, _size: int) -> bool:
-        """Count bytes that are forwarded unchanged. Return False if they have to be fed instead.
+        """Return whether the next bytes may be forwarded unchanged, and count them. If not, call `feed`.
 
-        The last byte of a response is always fed.
+        The last byte of a response always needs `feed`.
         """
         return False
 
@@ -120,16 +122,16 @@ class Forward(Handler):
         return [chunk]
 
     def passes(self, _size: int) -> bool:
-        """Let them pass."""
+        """Return True, because all bytes may be forwarded."""
         return True
 
 
 FORWARD: Final = Forward()
-"""For all responses that are forwarded, and whose requests do not let the broker wait."""
+"""The handler of requests whose responses are forwarded, and which do not allow the broker to wait."""
 
 
 class Claim:
-    """The client's form of a response, kept for a stage that makes another response from it."""
+    """A response in the form for the client, which is kept for a stage. The stage may replace it."""
 
     __slots__ = ("pieces", "request", "whole")
 
@@ -140,7 +142,7 @@ class Claim:
 
 
 class InFlight:
-    """A request whose response the broker has not sent yet, or which has not been sent to the client yet."""
+    """A request whose response has not arrived completely, or was not sent to the client completely."""
 
     __slots__ = ("answered", "api_key", "claim", "correlation_id", "handler", "out", "sent_at", "version")
 
@@ -152,11 +154,11 @@ class InFlight:
         self.correlation_id = correlation_id
         self.handler = handler
         self.sent_at = sent_at
-        """When it was sent to the broker, in seconds."""
+        """The time at which the request was sent to the broker, in seconds."""
         self.answered = False
-        """The client has all of the response, or the response waits in `out`."""
+        """Whether the response is complete: the client has it, or it waits in `out`."""
         self.claim: Claim | None = None
-        """The claim of a stage that makes another response. None if there is none."""
+        """The claim of a stage on the response, or None."""
         self.out: list[Buffer] | None = None
         """Response bytes that wait for earlier responses. None if there are none."""
 
@@ -171,9 +173,9 @@ class ResponseQueue:
 
     def __init__(self) -> None:
         self.expected: deque[InFlight] = deque()
-        """The requests that the broker will answer, in its order."""
+        """The requests that the broker has not answered, in the order of its responses."""
         self.owed: deque[InFlight] = deque()
-        """The requests whose responses the client will get, in its order."""
+        """The requests whose responses the client has not got, in the order for the client."""
         self.resending = 0
         """The number of fetches that are being sent once more. Later responses wait for them."""
         self.buffered = 0
@@ -210,12 +212,12 @@ class ResponseQueue:
         return waited
 
     def claim(self, request: InFlight) -> Claim:
-        """Keep the client's form of a response until `respond`."""
+        """Let a stage claim a response: its client's form is kept until `respond`."""
         request.claim = claim = Claim(request)
         return claim
 
     def keep(self, claim: Claim, pieces: list[Buffer]) -> None:
-        """Keep the response that a stage made from a claimed one, until `respond`."""
+        """Replace a claimed response by the response that the stage has made."""
         self.buffered += sum(map(len, pieces)) - sum(map(len, claim.pieces))
         claim.pieces = pieces
 
@@ -250,18 +252,21 @@ class Walked:
         self.forwarded = 0
         """The number of bytes sent to the client."""
         self.chunks: list[bytes] = []
-        """The received bytes after these."""
+        """The received bytes that were not forwarded yet."""
         self.buffered = 0
         """The size of `chunks` in bytes."""
 
     def drop(self) -> None:
-        """Keep no bytes any more."""
+        """Drop all kept bytes."""
         self.chunks = []
         self.buffered = 0
 
 
 class Kept:
-    """A response of the session. It is buffered until it is complete, then expanded to a full one."""
+    """A response of the session.
+
+    It is buffered until it is complete, and then expanded to a full response.
+    """
 
     __slots__ = ("_cut", "buffered", "frame", "received", "understood", "walk")
 
@@ -286,7 +291,7 @@ class Kept:
         self.buffered += len(chunk)
 
     def cut_entries(self, entries: Sequence[PartitionResponse]) -> None:
-        """Look up the bytes of the complete entries, so that less work is left for the last byte."""
+        """Find the bytes of the complete entries already now, to do less after the last byte."""
         frame = self.frame
         while (
             frame is not None
@@ -297,7 +302,7 @@ class Kept:
             self._cut += 1
 
     def drop(self) -> None:
-        """Keep no bytes any more."""
+        """Drop all kept bytes."""
         self.frame = None
         self._cut = 0
         self.buffered = 0
@@ -307,19 +312,19 @@ Send: TypeAlias = Callable[[InFlight, "FetchHandler"], None]
 
 
 class Responses(Protocol):
-    """The methods that fetches of one connection need for their responses, see `FetchResponses`."""
+    """The methods of `FetchResponses` that a `FetchHandler` calls."""
 
     def in_flight(self, version: int, correlation_id: bytes) -> "tuple[InFlight, FetchHandler]":
-        """Return a client's fetch in flight, and its innermost handler."""
+        """Return the entry in flight for a client's fetch, and the innermost handler."""
 
     def receive(self, fetching: "FetchHandler", chunk: bytes, *, last: bool) -> list[Buffer]:
         """Process the next bytes of a fetch's response. Return the client's bytes that are ready now."""
 
     def end(self, fetching: "FetchHandler", request: InFlight) -> bool:
-        """Note the end of a response. Return whether the client has it."""
+        """Note the end of a response. Return whether the client has the complete response."""
 
     def count_passed(self, size: int) -> None:
-        """Count bytes of a response that passed without being fed."""
+        """Count bytes of a response that were forwarded without `receive`."""
 
 
 class FetchHandler(Handler):
@@ -354,29 +359,32 @@ class FetchHandler(Handler):
         self.responses = responses
         self.version = version
         self.direct = True
-        """Whether the client gets the response of this handler. If not, another handler changes it."""
+        """Whether the client gets the response as this handler makes it. If not, an outer handler changes
+        it."""
         self.listed = True
-        """The client gets all partitions of the response."""
+        """Whether the client gets all partitions of the response."""
         self.fetch: FetchRequest | None = None
         """The parsed request. None if it was not understood."""
         self._listing: Listing | None = None
         self.rows: Rows | None = None
-        """The session's row of each entry of `listing`. None if rows were not looked up."""
+        """The row of each partition of `listing` in the session's table. None if not looked up."""
         self.first = -1
-        """The session's row of the first entry, for a fetch that only rotates the list. Otherwise -1."""
+        """The row of the fetch's first entry in the session's table, if the fetch only rotates the list.
+        Otherwise -1."""
         self.through_session = False
-        """Whether it was sent through the session: full with epoch 0, or incremental."""
+        """Whether the fetch was sent through the session: as a full fetch with epoch 0, or as an incremental
+        fetch."""
         self.session_id = 0
-        """The session id in that request, or 0 for none."""
+        """The session id in the fetch to the broker, or 0 for none."""
         self.sent = 0
         """The size of the frame to the broker."""
         self.sent_partitions = -1
-        """How many partitions that frame lists, or -1 if they were not counted."""
+        """How many partitions the frame to the broker lists, or -1 if they were not counted."""
         self.attempts = 0
-        """How often it was sent again."""
+        """How many times the fetch was sent again."""
         self.resend: Send | None = None
-        """Sends the fetch once more when the current response has ended. The client does not get the
-        current response."""
+        """If set, this is called when the current response has ended, and sends the fetch again. The client
+        does not get the current response."""
         self.response: Walked | Kept = Walked()
         """The response that is arriving."""
 
@@ -399,7 +407,7 @@ class FetchHandler(Handler):
 
     @property
     def listing(self) -> Listing | None:
-        """The partitions of a plain consumer's fetch, in the session's format (v4 to v6 as v7)."""
+        """The partitions of a plain consumer's fetch. Partitions of v4 to v6 are in the layout of v7."""
         if self._listing is None and self.fetch is not None and self.fetch.listing is not None:
             self._listing = raise_listing(self.fetch.listing)
         return self._listing
@@ -437,7 +445,7 @@ class FetchHandler(Handler):
         return self.responses.end(self, request)
 
     def passes(self, size: int) -> bool:
-        """Let bytes pass if they are records, or not understood."""
+        """Return whether the next bytes are only records, so that they may be forwarded unchanged."""
         response = self.response
         if isinstance(response, Kept) or response.chunks or response.walk is None or not response.forwarded:
             return False
@@ -451,10 +459,10 @@ class FetchHandler(Handler):
 
 
 class Around(Handler):
-    """A handler that changes the result of another handler for the response to a fetch.
+    """A handler that changes the response to a fetch, after an inner handler has made it.
 
     Args:
-        inner: the other handler.
+        inner: the handler that makes the response.
         fetching: the fetch, which is the innermost handler.
     """
 
@@ -466,17 +474,17 @@ class Around(Handler):
 
     @property
     def wait(self) -> float:  # type: ignore[override]  # of the innermost handler
-        """How long the fetch lets the broker wait, in seconds."""
+        """How long the fetch allows the broker to wait, in seconds."""
         return self._fetching.wait
 
     @property
     def fetch(self) -> FetchRequest | None:  # type: ignore[override]  # of the innermost handler
-        """The fetch in the form that is sent."""
+        """The fetch as parsed. None if it was not understood."""
         return self._fetching.fetch
 
     @property
     def buffered(self) -> int:  # type: ignore[override]  # of all handlers
-        """The buffered bytes of the response."""
+        """The bytes of the response that all handlers buffer."""
         return self._inner.buffered + self._kept
 
     @property

@@ -1,13 +1,14 @@
-"""Repeats requests to the new leader for clients that KIP-951 does not tell: ``--follow-leader``. Sans-IO.
+"""Retries requests at the new leader, for clients without KIP-951: ``--follow-leader``. Sans-IO.
 
-A response with errors 6 or 74 is held. The broker is asked who leads now; then the part that failed is sent
-to that one, once, on the connection that the same client has there (`proxy.core.siblings`). What comes is put
-in the place of the errors. Whatever else happens, the client gets the errors as they came: when the hold ends
-at the latest, which is bounded.
+A response with error 6 or 74 is held back. The gateway asks the broker for the new leader. Then it sends the
+failed part to the new leader, once, on the same client's connection to that leader (`proxy.core.siblings`).
+The new leader's answer replaces the errors. If anything goes wrong, the client gets the errors unchanged. The
+time for which a response is held back is limited.
 
-An epoch that the client sent with a fetch fences it (KIP-320). It is replaced only when the new leader has
-proven that nothing is hidden by that: its log has records of that very epoch, and they reach the client's
-offset. Logs that share a record of an epoch are the same up to it.
+If a fetch has a leader epoch, the new leader rejects an older epoch (KIP-320). So the gateway replaces the
+epoch, but only after a proof that no lost records are hidden: the new leader's log has records of the
+client's epoch, and they reach the client's offset. Two logs with the same record of an epoch are equal up to
+that record.
 """
 
 from collections import deque
@@ -51,47 +52,49 @@ from proxy.protocol.produce import (
 )
 
 AGAIN_SECONDS: Final = 0.025
-"""If a broker does not know the new leader yet, it is asked again after this time. The time doubles with
-each attempt."""
+"""If a broker does not know the new leader yet, it is asked again after this time, in seconds. The time
+doubles with each attempt."""
 QUIET_SECONDS: Final = 1.0
-"""If a client has sent nothing on a connection for this time, it counts as idle there."""
+"""If a client has sent nothing on a connection for this time, in seconds, the connection counts as idle."""
 _MAX_KNOWN: Final = 1 << 15
 _BATCH_BYTES: Final = 600
-"""The memory for a batch, in addition to the bytes of its entry."""
+"""The memory for a batch in bytes, in addition to the bytes of its entry."""
 _FETCH: Final = int(ApiKey.FETCH)
 _REQUEST_SECONDS: Final = 1e-3
-"""A safe estimate of the time that a broker needs for a request without waiting."""
+"""A safe estimate of the time, in seconds, that a broker needs for a request that does not wait."""
 _ASKED_OF_SIBLINGS: Final = (ApiKey.FETCH, ApiKey.PRODUCE, ApiKey.OFFSET_FOR_LEADER_EPOCH)
 _PARKED: Final = (ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP)
-"""Brokers answer these when other members have joined, which may take minutes."""
+"""Requests that a broker answers when other members have joined, which may take minutes."""
 
 
 @dataclass(slots=True, eq=False)
 class _Held:
-    """A response that waits for answers of new leaders."""
+    """A response that is held back until new leaders have answered."""
 
     request: InFlight
     handler: "FollowFetch | FollowProduce"
     repeat: Repeat
     deadline: float
     ask_at: float | None = None
-    """When to ask the broker again for the new leader."""
+    """The time at which to ask the broker again for the new leader, in seconds. None if it is not asked
+    again."""
     again: float = AGAIN_SECONDS
-    """How long after its answer the broker is asked again."""
+    """How long after the broker's answer to ask it again, in seconds."""
     waits: int = 0
     """The number of the gateway's own requests without a response."""
     paced_until: float = 0.0
-    """A client without records is answered no earlier, because it would ask again at once."""
+    """If there are no records for the client, the response is sent no earlier than this time, in seconds.
+    Otherwise the client would fetch again at once."""
     timed_until: float = 0.0
-    """The time for which a timer was started because of that."""
+    """The value of `paced_until` for which a timer was started."""
     legs: dict[int, list[Failed]] = field(default_factory=dict)
-    """By the leader that is being asked: the partitions to ask it for after its answer."""
+    """By the id of each leader that is being asked: the partitions to ask for after its next answer."""
     done: bool = False
 
 
 @dataclass(slots=True, eq=False)
 class _Leg:
-    """The request to one new leader."""
+    """The exchange with one new leader for one held response."""
 
     held: _Held
     leader_id: int
@@ -100,7 +103,7 @@ class _Leg:
 
 
 class FollowFetch(Around):
-    """Buffers a small fetch response, and holds it back if it has errors because of a moved leader.
+    """Buffers a fetch response, unless it is large. Holds it back if it has errors because of a moved leader.
 
     Args:
         retry: the `LeaderRetry` of the connection.
@@ -114,10 +117,10 @@ class FollowFetch(Around):
         super().__init__(inner, fetching)
         self._retry = retry
         self._pieces: list[Buffer] = []
-        """The client's bytes, until it is known whether the response is held back."""
+        """The client's bytes that are buffered until it is known whether the response is held back."""
         self._size = 0
         self.held = False
-        """The response is complete, and waits for the answer of a new leader."""
+        """Whether the response is complete, and waits for the answer of a new leader."""
 
     @property
     def _kept(self) -> int:
@@ -141,7 +144,7 @@ class FollowFetch(Around):
         return self._inner.end(request) and not self.held
 
     def passes(self, size: int) -> bool:
-        """Let bytes of a response pass that is too large."""
+        """Return whether the response is too large to buffer, so that bytes may be forwarded unchanged."""
         return not self._pieces and self._fetching.direct and self._inner.passes(size)
 
 
@@ -162,7 +165,7 @@ class FollowProduce(Handler):
         self.buffered = 0
         self.forwards = False
         self.held = False
-        """The response is complete, and waits for the answer of a new leader."""
+        """Whether the response is complete, and waits for the answer of a new leader."""
 
     def feed(self, chunk: bytes, *, last: bool) -> list[Buffer]:
         """Return the client's bytes that are ready now."""
@@ -184,21 +187,23 @@ class FollowProduce(Handler):
         return not self.held
 
     def passes(self, _size: int) -> bool:
-        """Let bytes of a response pass that is too large."""
+        """Return whether the response is too large to buffer, so that bytes may be forwarded unchanged."""
         return self.forwards
 
 
 def _nothing(*_: object) -> None:
-    """Do nothing: no shell is attached."""
+    """Do nothing, because no shell is attached."""
 
 
 def _kept_of(produced: Produced) -> int:
-    """Return the memory for a produce request: the request, a copy of its entries, and their parsed form."""
+    """Return the bytes of memory for a produce request, a copy of its entries, and their parsed form."""
     return 2 * len(produced.frame) + _BATCH_BYTES * len(produced.batches)
 
 
 class LeaderRetry(Stage):
-    """Follows leaders for one connection. It also sends retries of the same client's other connections.
+    """Retries the requests of one connection at new leaders.
+
+    It also sends retries to its broker for other connections of the same client.
 
     Args:
         state: the state of the connection.
@@ -239,28 +244,29 @@ class LeaderRetry(Stage):
         self._resume: Callable[[], None] = _nothing
         self._order = siblings.order
         self._produced: Produced | None = None
-        """The produce that the client is sending, if a part of it may be retried."""
+        """The produce request that is being processed, if a part of it may be retried."""
         self._kept = 0
         """Bytes of produce requests without a response."""
         self._over = False
-        """The connection is about to end, so no response is held back any more."""
+        """Whether the connection is about to end. If so, no response is held back any more."""
         self._waits_since: float | None = None
-        """When the waiting produce arrived, in seconds. None if none waits."""
+        """The time at which the waiting produce request arrived, in seconds. None if none waits."""
         self._behind: deque[_Held] = deque()
-        """Produce responses with errors that arrived while one was held back. Batches are retried in their
-        order."""
+        """Produce responses with errors that arrived while another produce response was held back. They wait,
+        because batches are retried in their order."""
         self._authentication = Authentication()
         self._held: list[_Held] = []
         self._known: dict[Place, tuple[int, Leader]] = {}
-        """The epoch that the client sends, and the leader that was followed with it. While this leader has
-        that epoch, it is asked at once. Its proof stays valid, because a leader does not truncate its log."""
+        """By partition: the leader epoch that the client sent, and the new leader that has answered. If the
+        client sends this epoch again, this leader is asked at once, without a new proof. The earlier proof
+        stays valid, because a leader does not truncate its log."""
         self._wake: Callable[[], None] = _nothing
         self._alarm: Callable[[float], None] = _nothing
         self._listed: ClientIdentity | None = None
-        """The identity under which other connections find this one."""
+        """The identity by which other connections can find this connection. None if they can't."""
         self._sent, self._sent_at = 0, 0.0
-        """How many bytes the client had sent at the last look, and since when the number has been the
-        same."""
+        """How many bytes the client had sent by the last call of `quiet`, and since when the number has not
+        changed."""
 
     def begin(
         self,
@@ -272,7 +278,7 @@ class LeaderRetry(Stage):
         self._resume, self._settle = resume, settle
 
     def attach(self, wake: Callable[[], None], alarm: Callable[[float], None]) -> None:
-        """Attach the I/O shell, see `Connection.attach`."""
+        """Attach the I/O shell. See `Connection.attach`."""
         self._wake, self._alarm = wake, alarm
 
     def __repr__(self) -> str:
@@ -293,7 +299,7 @@ class LeaderRetry(Stage):
 
     @property
     def _who(self) -> ClientIdentity | None:
-        """The client's identity."""
+        """The client's identity. None if it is unknown or not proven."""
         host, client_id, as_whom = self.client
         if not (self._authentication.done and client_id) or as_whom is None:
             return None
@@ -301,16 +307,19 @@ class LeaderRetry(Stage):
 
     @property
     def client(self) -> tuple[str, str, bytes | None]:
-        """The client's claimed identity, proven or not."""
+        """The client's host, client id, and identity from authentication.
+
+        The identity may not be proven yet.
+        """
         return self._host, self._state.client_id, self._authentication.as_whom
 
     def wait_left(self, now: float) -> float:
-        """Return how long a request sent now could be blocked behind earlier ones, in seconds.
+        """Return how long a request sent now could be blocked behind earlier requests, in seconds.
 
         Return `inf` if the request must not be sent.
 
         A broker handles the requests of a connection one by one (fetch-semantics, trap 16). So a connection
-        gets only one retry at a time, even if many clients have the same name.
+        gets only one retry at a time, even if many clients have the same client id.
         """
         expected = self._state.responses.expected
         free_at = 0.0
@@ -323,7 +332,7 @@ class LeaderRetry(Stage):
         return max(free_at - now, 0.0) + len(expected) * _REQUEST_SECONDS
 
     def quiet(self, now: float) -> bool:
-        """Whether the client has sent nothing for `QUIET_SECONDS`, as far as this was observed."""
+        """Whether the client has sent nothing for `QUIET_SECONDS`, as far as earlier calls have observed."""
         sent = self._state.plans.count().client.bytes_in
         if sent != self._sent:
             self._sent, self._sent_at = sent, now
@@ -351,7 +360,7 @@ class LeaderRetry(Stage):
     # What the client asks
 
     def on_request(self, data: bytes, size: int, api_key: int, version: int) -> bytes | None:
-        """Let a produce wait for others of its producer, and observe authentication."""
+        """Make a produce request wait for its producer's earlier batches, and observe SASL requests."""
         state, requests = self._state, self._state.from_client
         if not state.client_id:
             with suppress(ProtocolError):  # not all clients send ApiVersions on each connection
@@ -374,7 +383,10 @@ class LeaderRetry(Stage):
         return data
 
     def around(self, request: InFlight) -> Handler:
-        """Keep a produce request until it is answered, if there is memory for it."""
+        """Return the handler of a request.
+
+        An idempotent produce request is kept until its response, if memory allows.
+        """
         produced, self._produced = self._produced, None
         if produced is None:
             return request.handler
@@ -386,13 +398,13 @@ class LeaderRetry(Stage):
         return FollowProduce(self, produced)
 
     def around_fetch(self, request: InFlight, fetching: FetchHandler) -> Handler:
-        """Return the handler of a fetch. Clients of later versions learn new leaders by KIP-951."""
+        """Return the handler of a fetch. From v16 on, clients learn new leaders by KIP-951 instead."""
         if request.version >= HINTS_VERSION:
             return request.handler
         return FollowFetch(self, request.handler, fetching)
 
     def repeats(self, api_key: int, version: int, *, in_session: bool = False) -> bool:
-        """Whether nothing of such a request is ever repeated, or its errors do not take the fast path."""
+        """Whether such requests may take the fast path, because no error in a response needs this stage."""
         return in_session or version >= HINTS_VERSION if api_key == _FETCH else not self._takes(version)
 
     def on_asked(self, api_key: int) -> None:
@@ -406,13 +418,13 @@ class LeaderRetry(Stage):
             self._list(self._who)
 
     def _authenticates(self, frame: bytes) -> None:
-        """Note a SASL request. It is b"" if it was not kept."""
+        """Note a SASL request. `frame` is b"" if the request was too large to be kept."""
         self._state.plans.forget()  # the core has to process the next request
         self._authentication.authenticates(frame)
         self._list(None)
 
     def _list(self, who: ClientIdentity | None) -> None:
-        """List this connection under an identity, or under none."""
+        """Let other connections find this connection by an identity. None to hide it."""
         if self._node_id is None:
             return
         if self._listed is not None:
@@ -423,13 +435,13 @@ class LeaderRetry(Stage):
             self._sent, self._sent_at = self._state.plans.count().client.bytes_in, self._state.now
 
     def _takes(self, version: int) -> bool:
-        """Return whether produce requests of a version are read."""
+        """Return whether produce requests of a version can be retried, so that they have to be read."""
         return self._siblings.produces and FIRST_FOLLOWED <= version <= LAST_FOLLOWED
 
     def _enter(self, produced: Produced) -> bool:
-        """Note the start of a produce request.
+        """Note that a produce request is sent. Return False if it has to wait first.
 
-        Return False if it has to wait for others, for at most a second.
+        It waits for batches of its producer on other connections, for at most `MAX_SECONDS`.
         """
         now = self._state.now
         forced = self._waits_since is not None and now >= self._waits_since + MAX_SECONDS
@@ -442,7 +454,7 @@ class LeaderRetry(Stage):
         return False
 
     def leave(self, produced: Produced) -> None:
-        """Note that no part of a produce request is in flight any more."""
+        """Note that no part of a produce request is in flight any more, and release its memory."""
         self._release(_kept_of(produced))
         self._order.leave(produced, self)
 
@@ -451,7 +463,7 @@ class LeaderRetry(Stage):
         self._state.request_budget.release(size)
 
     def go_on(self) -> None:
-        """Process the waiting produce again."""
+        """Process the waiting produce request again."""
         self._resume()
         self._wake()
 
@@ -468,14 +480,14 @@ class LeaderRetry(Stage):
         return self._state.response_size > MAX_BYTES
 
     def receive(self, handler: FollowFetch, fetching: FetchHandler, pieces: list[Buffer]) -> list[Buffer]:
-        """Process a fetch's response in the form for the client.
+        """Hold back a fetch's response if it has errors of moved leaders.
 
         Return the client's bytes that are ready now.
 
         Args:
             handler: the handler of the fetch.
             fetching: the fetch.
-            pieces: the response, or the rest of it.
+            pieces: the response in the form for the client.
         """
         walk, fetch = fetching.response.walk, fetching.fetch
         not_followed = self._state.tally.leaders_not_followed
@@ -498,7 +510,10 @@ class LeaderRetry(Stage):
         return self._begin(_Held(self._answered_now, handler, repeat, self._state.now + repeat.seconds))
 
     def receive_produced(self, handler: FollowProduce, frame: bytes) -> list[Buffer]:
-        """Process the response to an idempotent produce. Return the client's bytes that are ready now."""
+        """Hold back the response to an idempotent produce request if it has errors of moved leaders.
+
+        Return the client's bytes that are ready now.
+        """
         produced = handler.produced
         told: dict[Place, ProducedEntry] = {}
         with suppress(ProtocolError):
@@ -524,7 +539,7 @@ class LeaderRetry(Stage):
         return any(held.repeat.name == ProduceRepeat.name for held in self._held)
 
     def _begin(self, held: _Held) -> list[Buffer]:
-        """Hold back a response with errors. Return it if nothing can be done."""
+        """Ask new leaders, and hold back the response. Return it at once if no leader can be asked."""
         repeat, now = held.repeat, self._state.now
         if left := repeat.choose(self._known):
             self._state.tally.leaders_not_followed[NotFollowed.NOT_NEXT] += left
@@ -595,7 +610,10 @@ class LeaderRetry(Stage):
     # What the new leader says
 
     def _go(self, held: _Held, failed: Iterable[Failed], now: float) -> None:
-        """Ask the leaders of some partitions. If needed, first request a proof of the position."""
+        """Ask the new leaders of failed partitions.
+
+        If needed, request the proof of the client's position first.
+        """
         by_leader: dict[int, list[Failed]] = {}
         for each in failed:
             if each.leader is not None:
@@ -624,7 +642,10 @@ class LeaderRetry(Stage):
                 self._ask_epochs(leg, now)
 
     def _done(self, leg: _Leg, now: float) -> None:
-        """Send a new leader the requests that had to wait. If no answer is missing, send the response."""
+        """Finish an exchange: ask the leader for further partitions.
+
+        If no answer is missing, send the response.
+        """
         held = leg.held
         if more := held.legs.pop(leg.leader_id):
             self._go(held, more, now)
@@ -665,12 +686,12 @@ class LeaderRetry(Stage):
         self._done(leg, now)
 
     def _repeat(self, leg: _Leg, now: float, left: float) -> None:
-        """Send a new leader the part that the old one refused.
+        """Send a new leader the failed part of a request.
 
         Args:
-            leg: that part.
-            now: the time.
-            left: how long the request may have to wait there.
+            leg: the exchange with that leader.
+            now: the time in seconds.
+            left: how long earlier requests may block the new request, in seconds.
         """
         held = leg.held
         wait = held.repeat.wait(held.deadline - now - left)
@@ -708,13 +729,13 @@ class LeaderRetry(Stage):
     # The end
 
     def _give_up(self, failed: Iterable[Failed], why: NotFollowed) -> None:
-        """Give the client the errors of these partitions unchanged."""
+        """Stop retrying these partitions. The client gets their errors unchanged."""
         for each in failed:
             each.why = why
             self._known.pop(each.place, None)
 
     def _go_on(self, held: _Held, now: float) -> None:
-        """Send a response if no answer is missing."""
+        """Send a held response if no answer is missing."""
         if held.waits or held.ask_at is not None:
             return
         nothing = all(each.entry and not each.record_bytes for each in held.repeat.failed.values())
@@ -725,7 +746,7 @@ class LeaderRetry(Stage):
             self._alarm(held.paced_until)
 
     def _end(self, held: _Held) -> None:
-        """Send a response with all results so far."""
+        """Send a held response now. Answers that arrived replace the errors."""
         held.done = True
         request, state = held.request, self._state
         self._held.remove(held)
@@ -738,7 +759,7 @@ class LeaderRetry(Stage):
         self._wake()
 
     def _next_produced(self) -> None:
-        """Process the next produce response that has waited for its turn."""
+        """Process the produce responses that waited while another one was held back."""
         responses = self._state.responses
         while self._behind and not self._holds_produce:
             held = self._behind.popleft()
@@ -749,7 +770,7 @@ class LeaderRetry(Stage):
                 self._state.to_client += responses.in_turn(request, pieces) + responses.ended(request)
 
     def _settled(self, held: _Held) -> bytes:
-        """Return a response in the form for the client, and count its results."""
+        """Return a response in the form for the client, and count the retried partitions."""
         repeat, tally = held.repeat, self._state.tally
         repeat.settle()
         for each in repeat.failed.values():
@@ -766,7 +787,7 @@ class LeaderRetry(Stage):
         return frame
 
     def tick(self, now: float) -> None:
-        """Do the work that is due: ask again, or send a response whose hold is over."""
+        """Do the work that is due: ask for leaders again, or send responses whose time is over."""
         self._state.now = now
         if self._waits_since is not None and now >= self._waits_since + MAX_SECONDS:
             self.go_on()
@@ -782,13 +803,16 @@ class LeaderRetry(Stage):
                 self._ask_leaders(held)
 
     def release(self) -> None:
-        """Send all held responses unchanged, because the connection is about to end."""
+        """Send all held responses now, because the connection is about to end."""
         self._over = True
         for held in self._held.copy():
             self._end(held)
 
     def lose(self) -> None:
-        """Note that the broker answers no more. Retries of other connections on this one are lost."""
+        """Note that the broker sends no more responses.
+
+        Retries that other connections have sent here are lost.
+        """
         for request in list(self._state.responses.expected):
             request.handler.lose(self._state.now)
 

@@ -1,7 +1,7 @@
-"""The leaders of partitions, learned from responses to all clients of a process. Sans-IO.
+"""Remembers the leaders of partitions, from responses to all clients of a process. Sans-IO.
 
-A leader is newer if its epoch is greater (KIP-951). Older Metadata responses are updated with the known
-leaders (docs/kip-951.md). Topics are identified by id, so a deleted and recreated topic is a new one.
+The leader with the greater epoch is newer (KIP-951). If a Metadata response has older leaders, they are
+replaced (docs/kip-951.md). Topics are identified by topic id, so a recreated topic is a new topic.
 """
 
 from collections.abc import Iterable
@@ -24,12 +24,12 @@ from proxy.protocol.metadata import (
 from proxy.protocol.primitives import ProtocolError
 
 MAX_BYTES: Final = 1 << 23
-"""The memory limit for topics: 200,000 partitions of three replicas. The topics named longest ago are
-forgotten first."""
+"""The memory limit for topics in bytes, enough for 200,000 partitions with three replicas. The topics named
+longest ago are forgotten first."""
 KEEP_SECONDS: Final = 300.0
-"""A leader that no response has confirmed for this long is not used any more. Clients themselves refresh
-Metadata of this age (metadata.max.age.ms). A cluster that is restored from a backup returns to older
-epochs, and clients must not be sent to its former leaders forever."""
+"""A leader that no response has confirmed for this many seconds is not used any more. After the same time,
+clients refresh their Metadata (metadata.max.age.ms). The limit is needed because a cluster restored from a
+backup returns to older epochs, and clients must not be sent to its former leaders forever."""
 
 
 MAX_HINTS: Final = 10_000
@@ -42,12 +42,12 @@ _BYTES: Final = np.arange(LEADER_BYTES)
 
 
 class _Edits(NamedTuple):
-    """Leaders to replace."""
+    """Replacements for leaders in a Metadata response."""
 
     at: Rows
-    """Offsets of the leader ids."""
+    """The offsets of the leader ids in the response."""
     leaders: _LeaderBytes
-    """Leader id and epoch of each, as bytes. A row has eight bytes."""
+    """The new leader id and leader epoch for each offset, as rows of eight bytes."""
 
 
 class Leaders:
@@ -62,14 +62,16 @@ class Leaders:
     def __init__(self, max_bytes: int = MAX_BYTES) -> None:
         self._max_bytes = max_bytes
         self._images: dict[bytes, bytes] = {}
-        """By topic id: the topic as in `TopicElement.span`, with the newest leader of each partition."""
+        """By topic id, the *image*: the bytes of the topic (`TopicElement.span`) with the newest leader of
+        each partition."""
         self._seen: dict[bytes, float] = {}
-        """By topic id: when a response last had no older leaders, in seconds. The oldest comes first."""
+        """By topic id: the time, in seconds, of the last response without older leaders. The oldest topic
+        comes first."""
         self._hints: dict[bytes, dict[int, LeaderHint]] = {}
         """By topic id and partition: leaders learned since the last Metadata, at most one for each
         partition."""
         self._hinted = 0
-        """The number of these leaders."""
+        """The number of leaders in `_hints`."""
         self.buffered = 0
         """Bytes of all images."""
         self.updated = 0
@@ -81,17 +83,18 @@ class Leaders:
     def bring_up_to_date(self, body: bytes, version: int, now: float) -> bytes:
         """Return a Metadata response with the newest leaders, and learn its leaders.
 
-        A partition's leader id and leader epoch are replaced if a greater epoch is known, its leader is among
-        the brokers that the response lists, and the partition has no error. The size does not change.
+        A partition's leader id and leader epoch are replaced if a leader with a greater epoch is known. This
+        is not done if the response does not list that leader's broker, or if the partition has an error. The
+        size of the response does not change.
 
         Args:
             body: the complete response without its header.
             version: the version of the request.
-            now: in seconds.
+            now: the time in seconds.
 
         Returns:
-            `body` itself if no leader in it is older, or if it is not understood. In the latter case nothing
-            is learned.
+            The new body. It is `body` itself if no leader is replaced, or if the response is not understood.
+            In the latter case nothing is learned.
         """
         if not FIRST_VERSION <= version <= LAST_VERSION:
             return body
@@ -108,9 +111,9 @@ class Leaders:
     def learn(self, hints: Iterable[LeaderHint]) -> None:
         """Learn leaders from responses other than Metadata.
 
-        Only topics that Metadata has named are kept, because a client learns the id of a topic there. Leaders
-        are compared when the next Metadata arrives, because an error of one partition must not cost a step
-        for every other partition.
+        Topics that no Metadata response has named are ignored, because clients learn the topic id there. The
+        leaders are only compared when the next Metadata response arrives. Comparing them now would cost a
+        step for every partition of the topic, for each error of one partition.
         """
         for hint in hints:
             image = self._images.get(hint.topic_id)
@@ -127,7 +130,10 @@ class Leaders:
                 of_topic[hint.partition] = hint
 
     def _apply_hints(self, topic_id: bytes) -> None:
-        """Put newer leaders into an image. Only Metadata confirms an image, so its time does not change."""
+        """Put learned leaders into the image of a topic, if they are newer.
+
+        The time of the image does not change, because only Metadata confirms an image.
+        """
         hints, image = self._hints.pop(topic_id), self._images[topic_id]
         self._hinted -= len(hints)
         entries, at = topic_partitions(image)
@@ -144,7 +150,7 @@ class Leaders:
             self._images[topic_id] = _edited(image, [_Edits(at[[place for place, _ in newer]], leaders)])
 
     def _compare(self, topic: TopicElement, body: bytes, brokers: set[int], now: float) -> _Edits | None:
-        """Learn a response's leaders of a topic. Return the leaders to replace in it."""
+        """Learn the leaders of a topic from a response. Return the replacements for its older leaders."""
         topic_id, (start, end) = topic
         if topic_id in self._hints:
             self._apply_hints(topic_id)
@@ -181,12 +187,10 @@ class Leaders:
         return _Edits(start + says.at[of_says[replaced]], leaders)
 
     def _keep(self, topic_id: bytes, image: bytes, seen: float) -> None:
-        """Keep a topic if there is room.
+        """Keep the image of a topic if there is room. Topics that were named longest ago make room first.
 
-        If it was not seen now, its position in the order of time does not change.
-
-        Topics of the same response do not replace each other. Otherwise a response with too many topics would
-        push out the first topics of the next such response.
+        A topic never pushes out another topic of the same response. Otherwise, if a response has too many
+        topics, it would push out those that the next such response needs first.
         """
         more = len(image) - len(self._images.get(topic_id, b""))
         while self.buffered + more > self._max_bytes:
@@ -219,7 +223,7 @@ def _leader_of(hint: LeaderHint) -> bytes:
 
 
 def _common(known: _Indexes, says: _Indexes) -> tuple[Rows, Rows]:
-    """Return the offsets of the partitions that two topics have in common."""
+    """Return the positions, in each of two lists, of the partitions that both lists have."""
     if len(known) == len(says) and (known == says).all():
         straight = np.arange(len(known))
         return straight, straight
@@ -228,7 +232,7 @@ def _common(known: _Indexes, says: _Indexes) -> tuple[Rows, Rows]:
 
 
 def _leaders(data: bytes, at: Rows) -> _LeaderBytes:
-    """Return the leader ids and epochs at some offsets."""
+    """Return the leader ids and leader epochs at these offsets, as rows of eight bytes."""
     leaders: _LeaderBytes = np.frombuffer(data, np.uint8)[at[:, None] + _BYTES]
     return leaders
 

@@ -1,4 +1,4 @@
-"""The limit of ``--max-fetch-bytes``: no fetch asks for more bytes of records (KIP-74). Sans-IO."""
+"""Limits the record bytes that a fetch requests: ``--max-fetch-bytes`` (KIP-74). Sans-IO."""
 
 from contextlib import suppress
 from typing import Final
@@ -22,7 +22,7 @@ class MaxFetchBytes(Stage):
     Args:
         state: the state of the connection.
         fetches: knows the broker.
-        limits: has the limit by client id. A reload changes it.
+        limits: has the limit of each client id. A reload may change the limits.
     """
 
     __slots__ = ("_fetches", "_limits", "_state", "_turn")
@@ -32,13 +32,13 @@ class MaxFetchBytes(Stage):
         self._fetches = fetches
         self._limits = limits
         self._turn = 0
-        """How many fetches of v2 and v3 got a limit."""
+        """The number of fetches of v2 and v3 that got a limit."""
 
     def on_fetch(self, fetch: FetchRequest) -> FetchRequest:
-        """Lower max_bytes, and min_bytes with it.
+        """Return the fetch with a lower max_bytes, and with a lower min_bytes if needed.
 
-        Brokers up to 2.4 wait for all of max_wait_ms if min_bytes is above max_bytes; later ones lower it
-        themselves (fetch-semantics 4).
+        If min_bytes is above max_bytes, brokers up to 2.4 always wait for max_wait_ms. Later brokers lower
+        min_bytes themselves (fetch-semantics 4).
         """
         limit = self._limits.max_bytes(self._state.client_id)
         if not limit or fetch.max_bytes <= limit:
@@ -46,7 +46,7 @@ class MaxFetchBytes(Stage):
         return fetch.with_limits(min_bytes=min(fetch.min_bytes, limit), max_bytes=limit)
 
     def on_request(self, data: bytes, size: int, api_key: int, version: int) -> bytes | None:
-        """Give a fetch of v2 or v3 a limit. Without one, it is forwarded unread."""
+        """Lower the limits of a fetch of v2 or v3. If there is no limit, the fetch is forwarded unread."""
         old = api_key == _FETCH and UNLIMITED <= version <= LIMITED
         if not old or not any(self._limits.max_fetch_bytes.values()):
             return data
@@ -69,7 +69,7 @@ class MaxFetchBytes(Stage):
     def _takes_limits(self, frame: bytes) -> bool:
         """Return whether the broker is known to support v3 (0.10.1 and later).
 
-        If nothing is known, ask it.
+        If nothing is known, ask the broker.
         """
         features = self._fetches.eligibility.known
         if features is None:

@@ -16,7 +16,7 @@ from proxy.session.handler import FetchSessionHandler
 _MAX_PROBE_RESPONSE = 1 << 16
 
 TakeReply: TypeAlias = Callable[[bytes | None, float], None]
-"""Takes a complete response, or None if it will not arrive, and the time in seconds."""
+"""A function that gets a complete response (None if it will not arrive) and the time in seconds."""
 
 
 class Probe(Handler):
@@ -41,7 +41,7 @@ class Probe(Handler):
         return []
 
     def end(self, _request: InFlight) -> bool:
-        """Return False, because the response was not for the client."""
+        """End the response. Return False, because it was not for the client."""
         return False
 
 
@@ -71,13 +71,13 @@ class OwnFetch(Handler):
 
 
 class Check(OwnFetch):
-    """Tells the session which partitions its next response must name.
+    """Reads the full response of a check, and tells the session which partitions its next response must name.
 
     Args:
         state: the state of the connection.
         partitions: how many partitions the fetch lists.
         version: the version of the fetch.
-        eligibility: learns the cost of the check.
+        eligibility: counts the cost of the check.
         session: the session to check.
     """
 
@@ -99,7 +99,7 @@ class Check(OwnFetch):
         self._understood = True
 
     def feed(self, chunk: bytes, *, last: bool) -> list[Buffer]:
-        """Walk over the bytes."""
+        """Walk over the next bytes of the response."""
         walk, broker = self._walk, self._state.tally.broker
         self._received += len(chunk)
         try:
@@ -116,12 +116,12 @@ class Check(OwnFetch):
 
 
 class OwnResponse(Handler):
-    """Gives the response to the caller that sent the request.
+    """Collects the response to one of the gateway's own requests, and gives it to a function.
 
     Args:
         state: the state of the connection on which the request is sent.
         api_key: the kind of the request.
-        take: called with the response.
+        take: the function that gets the response.
         partitions: how many partitions the request lists, if it is a fetch.
     """
 
@@ -137,7 +137,7 @@ class OwnResponse(Handler):
 
     @property
     def is_due(self) -> bool:
-        """Whether the response is still missing."""
+        """Whether the response is still expected."""
         return self._take is not None
 
     def feed(self, chunk: bytes, *, last: bool) -> list[Buffer]:  # noqa: ARG002 - as every handler
@@ -151,7 +151,7 @@ class OwnResponse(Handler):
         return []
 
     def end(self, request: InFlight) -> bool:
-        """Give the response to the caller. Return False, because it was not for the client."""
+        """Call `take` with the response. Return False, because it was not for the client."""
         state, frame = self._state, b"".join(self._chunks)
         if self._api_key == ApiKey.FETCH:
             state.meter.note_fetch(request.sent_at, sent=self._partitions, unseen=True)
@@ -162,13 +162,13 @@ class OwnResponse(Handler):
         return False
 
     def lose(self, now: float) -> None:
-        """Report that the response will not arrive."""
+        """Call `take` with None, because the response will not arrive."""
         take, self._take = self._take, None
         if take is not None:
             take(None, now)
 
 
 def own(frame: bytes, handler: Handler) -> InFlight:
-    """Return the entry in flight of one of the gateway's own requests."""
+    """Return the entry in flight for one of the gateway's own requests."""
     api_key, version = int.from_bytes(frame[4:6]), int.from_bytes(frame[6:8])
     return InFlight(api_key, version, frame[REQUEST_CORRELATION_ID], handler)

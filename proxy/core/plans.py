@@ -1,11 +1,13 @@
-"""Plans: how a frame and its response were handled, kept for similar frames. Sans-IO.
+"""Plans: they remember how a request and its response were handled, for similar requests. Sans-IO.
 
-Clients mostly repeat their requests: a produce, a heartbeat, a fetch of one partition. The code that handles
-such a frame makes a `Plan` from it. The fast path (`proxy.core.fast_path`) asks the plans first. A frame that
-matches goes to the broker at once. Its request is in flight like every other one, with the plan as its
-handler. If the response does not match, the rest of the core processes it: `Plan.begin` makes its handler.
+Clients mostly repeat their requests: a produce, a heartbeat, a fetch of one partition. The core makes a
+`Plan` when it has handled such a request. The fast path (`proxy.core.fast_path`) compares each frame with the
+plans. A frame that matches goes to the broker at once. The request is then in flight like any other request,
+with the plan as its handler. If the response does not match the plan, `Plan.begin` makes a handler for it,
+and the rest of the core processes the response.
 
-Code that changes an assumption of a plan must drop the plan (`Plans.forget_fetch`, `Plans.forget`).
+A plan relies on assumptions. Code that changes one of them must drop the plan (`Plans.forget_fetch`,
+`Plans.forget`).
 """
 
 from collections.abc import Iterable
@@ -35,15 +37,19 @@ from proxy.session.rotation import Rotation
 from proxy.session.state import SessionState
 
 MAX_PLANS: Final = 16
-"""The limit of plans. Clients use few kinds of requests. Above the limit, all plans are dropped."""
+"""The limit of plans for a connection. Above the limit, all are dropped. Clients use few kinds of
+requests."""
 MAX_PREFIX: Final = 256
 """The limit of header bytes in a template. Tags of a header may have any length."""
 MAX_KEPT: Final = 2 * MAX_AROUND + 512
-"""The limit of bytes of a kept fetch. The forgotten topics of a client with sessions have any length."""
+"""The limit of bytes around the entries of a kept fetch. The forgotten topics of a client with its own
+sessions may have any length."""
 ENTRY_HEAD: Final = 512
-"""More bytes than there are before the records in a response of one entry. A topic's name has at most 249."""
+"""A response with one entry has fewer bytes than this before its records. A topic's name has at most 249
+bytes."""
 _MAX_COMPARED: Final = 512
-"""A larger frame has many entries, and seldom matches another one."""
+"""The limit of bytes of a frame that is compared with earlier frames. Larger frames have many entries, and
+seldom equal an earlier frame."""
 _KIND_BYTES: Final = REQUEST_CORRELATION_ID.start
 """Length, API key and version of a request."""
 _PLAIN: Final = (Reason.ONE_PARTITION, Reason.SESSIONS_OFF)
@@ -54,7 +60,7 @@ _NO_ABORTED: Final = {True: (b"\0", b"\1"), False: (b"\xff\xff\xff\xff", b"\0\0\
 
 
 class Template:
-    """A frame. Other frames match it if they differ only in the given fixed-size fields.
+    """A template made from a frame. Other frames match if they differ only in the given fixed-size fields.
 
     Args:
         frame: the frame.
@@ -77,14 +83,14 @@ class Template:
 
 
 class FetchTemplate:
-    """A client's fetch with contiguous entries. Others match if only correlation id and entries differ.
+    """A template made from a client's fetch. Other fetches match if only correlation id and entries differ.
 
-    With hundreds of connections, or with fetches of a thousand partitions, comparing instead of parsing
-    saves most of the work.
+    Comparing a fetch with the template costs much less than parsing it. This matters with hundreds of
+    connections, or with fetches of a thousand partitions.
 
     Args:
         request: the fetch.
-        block: the span of its entries.
+        block: the span of the fetch's entries, which must be contiguous.
     """
 
     __slots__ = ("_after", "_before", "_block", "_kind", "_sent", "changes", "request", "size")
@@ -94,10 +100,11 @@ class FetchTemplate:
         self.request = request.with_frame(b"")
         """The fetch without its frame."""
         self.size = len(frame)
-        """The size of its frame in bytes."""
+        """The size of the fetch's frame in bytes."""
         self._block = block
         self._sent = self._kind, self._before, self._after = _around(frame, block)
-        """Kind, and bytes before and after the entries, of the fetch as sent."""
+        """The parts of the fetch as sent: length, API key and version; the bytes before the entries; the
+        bytes after."""
         self.changes = False
         """Whether stages changed the fetch before it was sent."""
 
@@ -110,7 +117,7 @@ class FetchTemplate:
         return cls(request, block)
 
     def surrounds(self, frame: bytes) -> bool:
-        """Whether a frame equals the fetch around its entries. The entries are not compared."""
+        """Whether a frame equals the fetch, except for correlation id and entries."""
         return (
             len(frame) == self.size
             and frame.startswith(self._kind)
@@ -119,7 +126,7 @@ class FetchTemplate:
         )
 
     def note_sent(self, sent: FetchRequest) -> None:
-        """Note the fetch as stages changed it. Its entries must be the same, at the same offset."""
+        """Note the fetch as changed by the stages. They must not have changed its entries or their offset."""
         around = _around(sent.frame, self._block)
         if around != self._sent:
             self._sent = around
@@ -128,13 +135,13 @@ class FetchTemplate:
             self.request.topics = sent.topics = copy(self.request.topics)
 
     def as_sent(self, frame: bytes) -> bytes:
-        """Return a matching fetch with the same changes as the stages made to this one."""
+        """Return a matching fetch with the changes that the stages made to the template's fetch."""
         kind, before, after = self._sent
         entries = frame[REQUEST_START_BYTES + len(self._before) : self.size - len(self._after)]
         return b"".join((kind, frame[REQUEST_CORRELATION_ID], before, entries, after))
 
     def read(self, frame: bytes) -> FetchRequest | None:
-        """Return a frame as a fetch, or None if it has to be parsed."""
+        """Return the parsed form of a matching fetch, or None if the frame has to be parsed."""
         if not self.surrounds(frame):
             return None
         layout = self.request.layout
@@ -146,12 +153,12 @@ class FetchTemplate:
 
 
 class EntryTemplate:
-    """A fetch response with one entry. Others match if only offsets and records differ.
+    """A template made from a fetch response with one entry. Others match if only offsets and records differ.
 
     Args:
         layout: the layout of the version.
-        frame: such a response, up to its records at least.
-        at: the offset of the entry in it.
+        frame: the response, up to its records at least.
+        at: the offset of the entry in the response.
     """
 
     __slots__ = ("_at", "_end", "_ends_at", "_flexible", "_head", "_records_at", "_tail", "version")
@@ -169,11 +176,11 @@ class EntryTemplate:
 
     @classmethod
     def of(cls, request: FetchRequest, frame: bytes, walk: FetchResponseWalk) -> Self | None:
-        """Return the template of a response, or None if it has no entry or its shape may change.
+        """Return the template of a response. None if the response does not have exactly one plain entry.
 
         Args:
             request: the fetch.
-            frame: the whole response to it, or its first `ENTRY_HEAD` bytes.
+            frame: the whole response to the fetch, or its first `ENTRY_HEAD` bytes.
             walk: the walk over these bytes.
         """
         layout = request.layout
@@ -216,13 +223,13 @@ class EntryTemplate:
 
 
 class Plan(Handler):
-    """A request that is forwarded unchanged, as is its response.
+    """A plan for requests that are forwarded unchanged, and whose responses are forwarded unchanged.
 
     The plan is the handler of all matching requests, until their responses begin.
 
     Args:
-        request: a request that was handled like this.
-        prefix: the bytes after its correlation id that decided this.
+        request: the request that the plan was made from.
+        prefix: the bytes after the correlation id that a matching request must have, too.
         answered: whether the broker sends a response.
         plans: the plans of the connection.
     """
@@ -245,26 +252,26 @@ class Plan(Handler):
 
     def __init__(self, request: InFlight, prefix: bytes, *, answered: bool, plans: "Plans") -> None:
         self.live = True
-        """Whether its assumptions still hold."""
+        """Whether the plan's assumptions still hold."""
         self.spare = None
         self.api_key, self.version = request.api_key, request.version
         self.prefix = prefix
         self.answered = answered
         self.response: Template | None = None
-        """If the handler does not forward every response, the template of those to forward unchanged."""
+        """If the handler may rewrite responses: the template of responses that can be forwarded unchanged."""
         self.wait = request.handler.wait
         self._handler = request.handler
         self._rewrites = not request.handler.forwards
         self._timed = request.api_key not in NO_RESPONSE_TIME
-        """Whether its response time shows how fast the broker is."""
+        """Whether the response time shows how fast the broker is."""
         self._plans = plans
 
     def begin(self, _request: InFlight) -> Handler:
-        """Return a new handler like that of the plan's first request."""
+        """Return a new handler of the same kind as that of the plan's first request."""
         return self._handler.fresh()
 
     def recall(self, frame: bytes, seconds: float) -> bytes | None:
-        """Return a response if it can be forwarded unchanged."""
+        """Return the response if it can be forwarded unchanged, otherwise None."""
         if not self.live:
             return None
         if self._rewrites and (self.response is None or not self.response.matches(frame)):
@@ -277,15 +284,15 @@ class Plan(Handler):
 
 
 class FetchPlan(Handler):
-    """A forwarded fetch. Later ones match if they differ only in the fields of their entries.
+    """A plan for forwarded fetches. Fetches match if they differ only in the fields of their entries.
 
     Args:
         plans: the plans of the connection.
         template: the template of the client's fetches.
-        request: such a fetch, as the client sent it.
+        request: a matching fetch, as the client sent it.
         sent: the same fetch, as sent to the broker.
-        reason: the reason why it is forwarded.
-        eligibility: notes that a response was small.
+        reason: the reason why the fetch is forwarded.
+        eligibility: is told that responses are small.
         responses: makes the responses that do not match the plan.
     """
 
@@ -334,7 +341,8 @@ class FetchPlan(Handler):
         correlation_id = REQUEST_CORRELATION_ID.start, REQUEST_CORRELATION_ID.stop
         self._template = Template(frame, [correlation_id, *entries])
         self._asked = self._received = self._partitions = self._record_bytes = 0
-        """Not in the tally yet: fetches, and bytes, partitions and record bytes of responses."""
+        """Counts that are not in the tally yet: fetches, and bytes, partitions and record bytes of
+        responses."""
 
     def _assume(
         self,
@@ -344,9 +352,9 @@ class FetchPlan(Handler):
         eligibility: Eligibility,
         responses: Responses,
     ) -> None:
-        """Note the assumptions of the plan: the session switches keep their present values."""
+        """Note the assumptions of the plan, such as the present values of the session switches."""
         self.live = True
-        """Whether its assumptions still hold, except for the switches."""
+        """Whether the plan's assumptions still hold. The session switches are checked separately."""
         self.spare = None
         self._fetches, self._size = template, template.size
         self.fetch: FetchRequest = sent.with_frame(b"")
@@ -381,7 +389,7 @@ class FetchPlan(Handler):
         return None
 
     def recall(self, frame: bytes, seconds: float) -> bytes | None:
-        """Return a response if it can be forwarded unchanged."""
+        """Return the response if it can be forwarded unchanged, otherwise None."""
         if not self.live:
             return None
         plans, version, size = self._plans, self.version, len(frame)
@@ -406,11 +414,11 @@ class FetchPlan(Handler):
         return made.handler
 
     def count(self, tally: Tally, meter: Meter) -> None:
-        """Add the exchanges since the last call to a tally.
+        """Add the exchanges since the last call to the tally.
 
         Args:
             tally: the tally of the connection.
-            meter: leaves these responses out of its measurements.
+            meter: is told the sizes of these responses, to leave them out of its measurements.
         """
         asked, received = self._asked, self._received
         if not (asked or received):
@@ -434,22 +442,23 @@ class FetchPlan(Handler):
 
 
 class SessionPlan(FetchPlan):
-    """A session's fetch with a rotated list and few new offsets. The response has at most one entry.
+    """A plan for fetches of the session with a rotated list and few new offsets.
 
-    It treats such a fetch as `Fetches` does a `Rotated` one, without the objects and tables for other cases.
-    It decides nothing: `Fetches` has asked `Eligibility`, and `Rotation` recognises and builds the fetch.
-    After each response that the core has processed, `FetchResponses` decides whether to make a plan. So the
-    plan need not check conditions that only the core changes.
+    The response must have at most one entry. The plan treats such a fetch as `Fetches` treats a `Rotated`
+    fetch, but without the objects for other cases. It makes no decisions: `Fetches` has asked `Eligibility`,
+    and `Rotation` recognises and builds the fetch. After each response that the core has processed,
+    `FetchResponses` decides whether to make a plan. So the plan need not check conditions that only the core
+    changes.
 
     Args:
         plans: the plans of the connection.
         template: the template of the client's fetches.
-        sent: such a fetch, as stages changed it.
+        sent: a matching fetch, as changed by the stages.
         handler: the session.
         rotation: recognises these fetches, and expands their responses.
         eligibility: decides whether fetches may use the session.
         responses: makes the responses that do not match the plan.
-        until: from this time, in seconds, the core has to process a fetch.
+        until: the plan is valid until this time, in seconds.
     """
 
     __slots__ = (
@@ -487,7 +496,7 @@ class SessionPlan(FetchPlan):
         self._assume(plans, template, sent, eligibility, responses)
         self._until = until
         self._tagged = sent.layout.flexible
-        """Entries end with tags."""
+        """Whether entries end with tags."""
         self._handler = handler
         self._rotation = rotation
         self._empty = plans.repeatable
@@ -497,16 +506,18 @@ class SessionPlan(FetchPlan):
         self._row = -1
         """The row of the entry in responses that match `_entry`."""
         self._frame = b""
-        """The fetch whose response is expected. The next three belong to it."""
+        """The client's fetch in flight. The next three attributes belong to it."""
         self._sent = self._altered = 0
         self._first = -1
         self._asked = self._to_broker = self._requested = 0
-        """Not in the tally yet: fetches, bytes of their deltas, and partitions in the deltas."""
+        """Counts that are not in the tally yet: fetches, bytes of their deltas, and partitions in the
+        deltas."""
         self._answered = self._received = self._to_client = self._news = self._record_bytes = 0
-        """Not in the tally yet: responses, their bytes on either side, entries and record bytes."""
+        """Counts that are not in the tally yet: responses, their bytes on either side, entries and record
+        bytes."""
 
     def expects(self, entry: EntryTemplate | None, row: int) -> None:
-        """Note the last response with one entry, as a template."""
+        """Note a template of the last response with one entry, and the row of that entry."""
         self._entry, self._row = entry, row
 
     def request(self, frame: bytes, now: float) -> bytes | None:
@@ -538,7 +549,7 @@ class SessionPlan(FetchPlan):
         return delta
 
     def recall(self, frame: bytes, seconds: float) -> bytes | None:
-        """Return the full form of the broker's response."""
+        """Return the full form of the broker's response, or None if the core has to process it."""
         rotation, size = self._rotation, len(frame)
         table, entry, empty = rotation.table, self._entry, self._empty
         if not (self.live and self._described) or table.behind or self._limits.keep_order:
@@ -569,13 +580,14 @@ class SessionPlan(FetchPlan):
         return full
 
     def repeat(self, received: int, full: int) -> None:
-        """Process a fetch and a response like the last ones, as the fast path does.
+        """Count one more fetch and response like the last ones, without building them.
 
-        The last fetch changed nothing, and its response had no entry. The fetch may begin at another entry.
+        The last fetch must have changed nothing, and its response must have no entry. The list of the new
+        fetch may begin at another entry.
 
         Args:
-            received: bytes of the broker's response.
-            full: bytes of its full form.
+            received: the size of the broker's response in bytes.
+            full: the size of the full response in bytes.
         """
         self._handler.go_on()
         self._eligibility.savings.answered(self._size - self._sent + full - received, 0)
@@ -586,7 +598,7 @@ class SessionPlan(FetchPlan):
         self._to_client += full
 
     def begin(self, request: InFlight) -> Handler:
-        """Return the handler of the outstanding fetch."""
+        """Return the handler of the fetch in flight."""
         made, fetching = self._responses.in_flight(self.version, request.correlation_id)
         fetching.ask(self.fetch.with_frame(self._frame))
         fetching.first = self._first
@@ -623,13 +635,13 @@ class SessionPlan(FetchPlan):
 
 
 class Plans:
-    """The plans of one connection, and templates of frames that need not be parsed again.
+    """The plans of one connection, and templates that make it unnecessary to parse similar frames.
 
     Args:
         limits: the switches for sessions.
         measured: gets the response times and sizes.
         tally: gets the counts of the plans.
-        meter: leaves their fetches out of its measurements.
+        meter: is told the sizes of the plans' responses, to leave them out of its measurements.
     """
 
     __slots__ = (
@@ -656,7 +668,8 @@ class Plans:
         self.on = True
         """Whether the fast path may ask for plans."""
         self.requested = self.responded = 0
-        """Bytes of requests and responses passed by `Plan`, not in the tally yet."""
+        """Bytes of requests and responses that plans other than `fetch` have forwarded. They are not in the
+        tally yet."""
         self.requests: dict[bytes, Plan] = {}
         """Plans by the bytes of API key and version on the wire."""
         self.fetch: FetchPlan | None = None
@@ -678,7 +691,7 @@ class Plans:
 
         Args:
             request: a request other than a fetch.
-            decisive: the bytes after the correlation id that decided its handler.
+            decisive: the bytes after the correlation id that decided how the request is handled.
             answered: whether the broker sends a response.
         """
         if len(decisive) > MAX_PREFIX:
@@ -697,12 +710,12 @@ class Plans:
         eligibility: Eligibility,
         responses: Responses,
     ) -> None:
-        """Make a plan from a forwarded fetch, if the reason holds for the next matching fetch.
+        """Make a plan from a forwarded fetch, if the reason stays valid for the next matching fetch.
 
         Args:
             request: the fetch, as the client sent it.
             sent: the same fetch, as sent to the broker.
-            reason: the reason why it is forwarded.
+            reason: the reason why the fetch is forwarded.
             eligibility: see `FetchPlan`.
             responses: see `FetchPlan`.
         """
@@ -714,7 +727,10 @@ class Plans:
             self.fetch = FetchPlan(self, template, request, sent, reason, eligibility, responses)
 
     def forget_fetch(self) -> None:
-        """Drop the fetch's plan. The core processes the next fetch, and responses to those in flight."""
+        """Drop the plan for fetches.
+
+        The core processes the next fetch, and the responses to fetches in flight.
+        """
         self.count()
         if self.fetch is not None:
             self.fetch.live = False
@@ -733,7 +749,7 @@ class Plans:
         self.forget()
 
     def count(self) -> Tally:
-        """Add the exchanges since the last call to the tally, and return it."""
+        """Add the exchanges since the last call to the tally. Return the tally."""
         client, broker = self.tally.client, self.tally.broker
         client.bytes_in += self.requested
         broker.bytes_out += self.requested
@@ -753,7 +769,10 @@ class Plans:
     # Responses
 
     def learn_unaddressed(self, api_key: int, version: int, frame: bytes) -> None:
-        """Note a response that could name brokers but does not, as most produce responses."""
+        """Note a response that could contain brokers' addresses, but has none.
+
+        Most produce responses are like this.
+        """
         plan = self.requests.get(_key_of(api_key, version))
         if plan is None or len(frame) > _MAX_COMPARED:
             return
@@ -768,7 +787,7 @@ class Plans:
     def learn_response(
         self, request: FetchRequest | None, frame: bytes, version: int, walk: FetchResponseWalk
     ) -> None:
-        """Note a complete response to a fetch, forwarded unchanged.
+        """Note a complete response to a fetch that was forwarded unchanged.
 
         Args:
             request: the fetch, or None if it was not understood.
@@ -783,13 +802,13 @@ class Plans:
             self.entry = EntryTemplate.of(request, frame, walk) or self.entry
 
     def response(self, frame: bytes, version: int) -> int:
-        """Return the number of partitions in a response that need not be read, or -1 if it has to be."""
+        """Return how many partitions a response has if it equals the last small one, otherwise -1."""
         known, known_version, partitions = self._response
         alike = len(frame) == RESPONSE_START_BYTES + len(known) and frame.endswith(known)
         return partitions if alike and version == known_version else -1
 
     def learn_empty(self, frame: bytes, walk: FetchResponseWalk) -> None:
-        """Note a response of the session, if it was walked to its end and has no partition."""
+        """Note a response of the session, if it is complete and has no partition."""
         if walk.done and not walk.partitions and not walk.error_code and len(frame) <= _MAX_COMPARED:
             self._empty = frame[RESPONSE_START_BYTES:], walk
 
@@ -802,18 +821,21 @@ class Plans:
 
     @property
     def repeatable(self) -> bytes | None:
-        """The bytes after the correlation id in the session's last empty response, if they say no more."""
+        """The bytes after the correlation id in the session's last empty response.
+
+        None if that response has other contents, too.
+        """
         return self._empty[0] if self._empty is not None and self._empty[1].repeatable else None
 
 
 def _around(frame: bytes, block: Span) -> tuple[bytes, bytes, bytes]:
-    """Return the bytes around the correlation id and the entries of a fetch."""
+    """Return the three parts of a fetch around the correlation id and the entries."""
     start, end = block
     return frame[:_KIND_BYTES], frame[REQUEST_START_BYTES:start], frame[end:]
 
 
 def _key_of(api_key: int, version: int) -> bytes:
-    """Return the bytes of API key and version on the wire."""
+    """Return API key and version as bytes, as they are in a request."""
     return api_key.to_bytes(2, signed=True) + version.to_bytes(2, signed=True)
 
 

@@ -1,4 +1,4 @@
-"""A request that is partly retried at new leaders: the common part of fetch and produce. Sans-IO."""
+"""The common part of fetch and produce requests that are partly retried at new leaders. Sans-IO."""
 
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
@@ -11,62 +11,63 @@ from proxy.protocol.leader_requests import Leader, Place
 CORRELATION_ID: Final = 0x6667_666C
 """The correlation id of the gateway's own requests."""
 MAX_SECONDS: Final = 1.0
-"""The longest time for which a response is held back."""
+"""The longest time for which a response is held back, in seconds."""
 MAX_BYTES: Final = 1 << 20
-"""The limit of bytes: for a fetch response or produce request that is kept, and for the records of a
-retried fetch."""
+"""The limit in bytes for a kept fetch response, for a kept produce request, and for the records of a retried
+fetch."""
 
 
 @dataclass(slots=True, eq=False)
 class Failed:
-    """A partition whose entry in a response is an error."""
+    """A partition with an error in the response, because its leader has moved."""
 
     place: Place
     start: int
     end: int
-    """Offset after its entry in the response."""
+    """The end of the partition's entry in the response."""
     fields: bytes
-    """Its entry in the client's request."""
+    """The partition's entry in the client's request."""
     epoch: int = -1
     """The leader epoch that the client sent, or -1 if none."""
     offset: int = -1
     leader: Leader | None = None
     proven: bool = False
-    """Whether the client's position was proven to be in that leader's log."""
+    """Whether the client's position was proven to be in the log of `leader`."""
     why: NotFollowed = NotFollowed.NO_LEADER
-    """The reason why it is not followed, as long as it is not."""
+    """The reason why the partition was not retried successfully. Only valid while `entry` is empty."""
     entry: bytes = b""
-    """The new leader's entry."""
+    """The entry in the new leader's response, or b"" without a usable answer."""
     record_bytes: int = 0
 
     @property
     def sure(self) -> bool:
-        """Whether the new leader may be asked: no epoch fences the client, or its position was proven."""
+        """Whether the new leader may be asked: there is no leader epoch, or the position was proven."""
         return self.proven or self.epoch < 0
 
 
 class Repeat(Protocol):
-    """The parts of one request to retry."""
+    """The parts of one client request that have to be retried."""
 
     name: str
     """``fetch`` or ``produce``."""
     frame: bytes
-    """The response with the errors."""
+    """The response with the errors, in the form for the client."""
     failed: dict[Place, Failed]
     """Failed partitions by topic and partition."""
     client_id: bytes
     by_id: bool
-    """Whether topics are named by ids."""
+    """Whether the request names topics by id."""
     seconds: float
     """How long the response may be held back, in seconds."""
     beyond: float
-    """The new leader is asked even if other requests there may take this much longer than that."""
+    """The new leader is asked even if earlier requests there may block the retry for this much longer than
+    `seconds`, in seconds."""
 
     def choose(self, followed: Container[Place]) -> int:
-        """Remove the partitions that may not be retried. Return how many of them had no leader.
+        """Remove the partitions that may not be retried. Return how many of these had error 6 (no leader).
 
         Args:
-            followed: the partitions that were retried before.
+            followed: the partitions that earlier requests have retried.
         """
 
     def may(self, each: Failed) -> bool:
@@ -83,20 +84,20 @@ class Repeat(Protocol):
         """Return a request for some of the partitions.
 
         Args:
-            failed: these partitions.
+            failed: the partitions.
             wait: how long the new leader may wait for records, in seconds.
         """
 
     def read(self, frame: bytes) -> "LeaderAnswer":
-        """Read the response to it."""
+        """Read a new leader's response to the request of `ask`."""
 
     def settle(self) -> None:
-        """Note that no more answers are expected. Unusable ones are left out."""
+        """Note that no more answers will come, and remove answers that can't be used."""
 
 
 @dataclass(slots=True)
 class LeaderAnswer:
-    """The answer of a new leader."""
+    """The usable part of a new leader's response."""
 
     entries: dict[Place, tuple[bytes, int]]
     """For each partition without an error: its entry, and the size of its records in bytes."""

@@ -16,19 +16,19 @@ from proxy.protocol.leader_requests import Place
 from proxy.protocol.primitives import ProtocolError, read_string
 
 FIRST_VERSION: Final = 9
-"""A broker that supports it also supports the gateway's own requests, see
-`proxy.protocol.leader_requests`."""
+"""The first version of Fetch that is retried. A broker that supports it also supports the gateway's own
+requests (`proxy.protocol.leader_requests`)."""
 HOLD_SECONDS: Final = 0.1
-"""The longest time for which a response is held back. If the client is not followed, it learns of the move
-this much later."""
+"""The longest time for which a fetch response is held back, in seconds. If the retry fails, the client learns
+of the moved leader this much later."""
 WAIT_MS: Final = 75
-"""The limit of max_wait_ms of a retried fetch. It slows down a client that asks a former leader again and
-again."""
+"""The limit of max_wait_ms in a retried fetch. The wait slows down a client that asks a former leader again
+and again."""
 _MARGIN_SECONDS: Final = 0.025
-"""The new leader should answer this long before the hold ends."""
+"""How many seconds before the end of the hold the new leader should answer."""
 _LIMITS = Struct(">iii")  # max_wait_ms, min_bytes, max_bytes
 _EPOCH: Final = slice(4, 8)
-"""current_leader_epoch in an entry of a request."""
+"""The bytes of current_leader_epoch in an entry of a request."""
 
 
 class FetchRepeat:
@@ -45,7 +45,8 @@ class FetchRepeat:
     name = "fetch"
     seconds = HOLD_SECONDS
     beyond = MAX_SECONDS - HOLD_SECONDS
-    """The client's own fetch at the new leader may wait this long, but seldom does while records arrive."""
+    """The client's own fetch at the new leader may block the retry for this many seconds, but seldom does
+    while records arrive."""
 
     def __init__(self, fetch: FetchRequest, frame: bytes) -> None:
         self.frame = frame
@@ -59,22 +60,22 @@ class FetchRepeat:
         self.by_id = fetch.layout.topic_ids
 
     def choose(self, _followed: Container[Place]) -> int:
-        """Remove nothing."""
+        """Remove nothing, because every partition of a fetch may be retried."""
         return 0
 
     def may(self, _each: Failed) -> bool:
-        """Return whether a partition may be retried now. Reading twice does no harm."""
+        """Return True: a partition may always be retried, because reading twice does no harm."""
         return True
 
     def wait(self, seconds: float) -> float:
-        """Return how long the client may wait for an answer without records, in seconds."""
+        """Return how long the new leader may wait for records, in seconds."""
         if self._record_bytes:  # what the client has got must not wait
             return 0.0
         # Nor must what it sends behind a repeat that comes too late.
         return min(max(self._fetch.max_wait_ms, 0), WAIT_MS, max(seconds - _MARGIN_SECONDS, 0) * 1e3) / 1e3
 
     def ask(self, failed: Sequence[Failed], wait: float) -> bytes:
-        """Return a fetch of some partitions, with the client's own fields."""
+        """Return a fetch of some partitions, with the fields of the client's fetch."""
         fetch = self._fetch
         layout = fetch.layout
         by_topic: dict[bytes, list[bytes]] = {}
@@ -94,7 +95,7 @@ class FetchRepeat:
         return bytes(frame)
 
     def read(self, frame: bytes) -> LeaderAnswer:
-        """Read a new leader's answer for the partitions without an error."""
+        """Return a new leader's entries of the partitions without an error."""
         walk = FetchResponseWalk(self._fetch.layout, self._fetch.isolation_level, keep=True)
         with suppress(ProtocolError):
             walk.feed(frame)
@@ -112,7 +113,7 @@ class FetchRepeat:
         return told
 
     def settle(self) -> None:
-        """Leave out partitions that would make the response too large (KIP-74 allows only a first batch)."""
+        """Remove answers with which the response would exceed max_bytes (KIP-74 excepts a first batch)."""
         most = self._fetch.max_bytes
         got = self._record_bytes
         for each in self.failed.values():
@@ -122,7 +123,7 @@ class FetchRepeat:
 
 
 def against(fetching: FetchHandler) -> NotFollowed | None:
-    """Return why a fetch whose response has errors is not followed."""
+    """Return why the failed partitions of a fetch can't be retried, or None if they can."""
     response = fetching.response
     if not fetching.direct:
         return NotFollowed.SESSION
@@ -134,7 +135,7 @@ def against(fetching: FetchHandler) -> NotFollowed | None:
 
 
 def _failed(walk: FetchResponseWalk, listing: Listing) -> dict[Place, Failed]:
-    """Return the failed partitions that new leaders may have, if the fetch lists them."""
+    """Return the partitions that failed because their leaders moved, if the fetch lists them."""
     errors = {
         (entry.key, entry.partition): entry
         for entry in walk.entries

@@ -12,18 +12,18 @@ from proxy.protocol.primitives import ProtocolError, read_string
 from proxy.protocol.produce import Produced, ProducedEntry, read_response, some_of
 
 MOVED: Final = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
-"""Errors of batches that may be retried. A broker that leads again for a moment gives the second error to
-batches after a refused one. They are retried only if the refused batch was."""
+"""The errors of batches that may be retried. If a broker refuses a batch and then leads again for a moment,
+the next batches get the second error. They are retried only if the refused batch was retried."""
 
 
 class ProduceRepeat:
-    """The batches of a produce to retry.
+    """The batches of a produce request that have to be retried.
 
     Args:
         produced: the client's request.
-        frame: the response.
+        frame: the response with the errors.
         told: the parsed response.
-        order: the order of batches.
+        order: knows which batch is next in each sequence.
         left: called when no part of the request is in flight any more.
     """
 
@@ -56,10 +56,10 @@ class ProduceRepeat:
     def choose(self, followed: Container[Place]) -> int:
         """Remove batches that are not next in their sequence.
 
-        Return how many of the partitions had no leader.
+        Return how many of the removed batches had error 6 (NOT_LEADER_OR_FOLLOWER).
 
         Args:
-            followed: the partitions whose batches were retried before.
+            followed: the partitions whose earlier batches were retried.
         """
         self.failed = {
             place: each
@@ -69,19 +69,19 @@ class ProduceRepeat:
         return len(self._refused - self.failed.keys())
 
     def may(self, each: Failed) -> bool:
-        """Return whether a batch is still the next one of its producer."""
+        """Return whether a batch is still the next one in its sequence."""
         return self._order.is_next(self._batches[each.place])
 
     def wait(self, _seconds: float) -> float:
-        """Return 0, because a broker acknowledges as soon as it can."""
+        """Return 0, because a broker acknowledges batches as soon as it can."""
         return 0.0
 
     def ask(self, failed: Sequence[Failed], _wait: float) -> bytes:
-        """Return a request with some of the batches, unchanged."""
+        """Return a produce request with some of the batches. The batches are unchanged."""
         return some_of(self._produced, (self._batches[each.place] for each in failed), CORRELATION_ID)
 
     def read(self, frame: bytes) -> LeaderAnswer:
-        """Read a new leader's answer for the partitions without an error."""
+        """Return a new leader's entries of the partitions without an error."""
         told = LeaderAnswer({})
         with suppress(ProtocolError):
             for place, entry in read_response(frame, self._produced.version).items():
@@ -90,7 +90,7 @@ class ProduceRepeat:
         return told
 
     def settle(self) -> None:
-        """Note which batches the new leaders have stored."""
+        """Note which batches the new leaders have stored, and that no part of the request is in flight."""
         for each in self.failed.values():
             if each.entry:
                 self._order.acknowledged(self._batches[each.place])

@@ -1,4 +1,4 @@
-"""Reads requests other than fetches, for information about their client. Sans-IO."""
+"""Reads facts about the client from requests other than fetches. Sans-IO."""
 
 from typing import Final
 
@@ -11,9 +11,9 @@ TLS_HANDSHAKE: Final = b"\x16\x03"
 _HTTP: Final = (b"GET ", b"HEAD", b"POST", b"PUT ", b"DELE", b"OPTI", b"PATC", b"CONN", b"TRAC", b"PRI ")
 """The first bytes of HTTP requests: their methods (RFC 9110), and the preface of HTTP/2 (RFC 9113)."""
 _HTTP_BYTES: Final = 8
-"""How many bytes of it are shown. Later bytes may be a secret."""
+"""How many bytes of an HTTP request are shown in the log. Later bytes may contain a secret."""
 _MAX_NAME: Final = 256
-"""The limit of bytes that are kept of a client's name."""
+"""The limit of bytes of a client's name that are kept."""
 GROUP_SECONDS: Final = 300.0
 """How long a group is assumed to wait for its members if the client's own value is unknown: Kafka's
 default of max.poll.interval.ms, which clients send as the rebalance timeout."""
@@ -39,8 +39,8 @@ def decisive(frame: bytes) -> bytes:
 def read_wait(frame: bytes) -> float:
     """Return how many seconds a JoinGroup or ShareFetch request lets the broker wait before it responds.
 
-    A JoinGroup is answered when all members have joined, or after the rebalance timeout (KIP-62). In v0 that
-    is the session timeout. A ShareFetch has max_wait_ms, like a fetch (KIP-932).
+    A broker answers JoinGroup when all members have joined, or after the rebalance timeout (KIP-62). In v0
+    the session timeout is used instead. A ShareFetch has max_wait_ms, like a fetch (KIP-932).
 
     Args:
         frame: the request, or its first bytes.
@@ -72,7 +72,9 @@ def describe_length(data: bytes, length: int, most: int) -> str:
 
 
 def read_client_names(frame: bytes, version: int) -> tuple[str, ClientSoftware | None]:
-    """Return the client id and, from v3 on, the software of an ApiVersions request, both `printable`.
+    """Return the client id of an ApiVersions request, and the client's software from v3 on.
+
+    Both have no control characters.
 
     Raises:
         ProtocolError: the frame is not of that version.
@@ -87,6 +89,6 @@ def read_client_names(frame: bytes, version: int) -> tuple[str, ClientSoftware |
 
 
 def readable(name: bytes | None) -> str:
-    """Return a client's name without control characters, because a terminal could execute them."""
+    """Return a client's name without control characters, because a terminal could interpret them."""
     text = (name or b"")[:_MAX_NAME].decode(errors="replace")
     return text if text.isprintable() else "".join(c if c.isprintable() else "\ufffd" for c in text)

@@ -1,7 +1,7 @@
-"""Rewrites responses with addresses or version ranges. They are buffered until they are complete. Sans-IO.
+"""Rewrites responses that contain addresses or version ranges. Sans-IO.
 
-`Rewriting` chooses the handler of every request that is no fetch. Most responses are forwarded as they
-arrive.
+`Rewriting` chooses the handler of every request other than fetches. A response to rewrite is buffered until
+it is complete. Most other responses are forwarded as they arrive.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,19 +23,19 @@ from proxy.protocol.primitives import Buffer, ProtocolError, TagSpan, encode_uva
 from proxy.protocol.schemas import CONFINED
 
 MAX_KEPT: Final = 1 << 28
-"""A larger response, in bytes, is not buffered. If it may have addresses, it is refused, otherwise
-forwarded unread."""
+"""The limit of bytes of a buffered response. A larger response is refused if it may have addresses, and
+otherwise forwarded unread."""
 _SMALL_REWRITTEN: Final = 1 << 20
-"""Twice the size of Metadata with 10,000 partitions."""
+"""The value of `Handler.small` for rewritten responses: twice the size of Metadata with 10,000 partitions."""
 ENDPOINTS_VERSION: Final = 16
 """KIP-951: the first version with node_endpoints (fetch-semantics 5)."""
 _UNSEEN_TAG: Final = b"\x7f"
-"""A tag that is in no schema, so that readers skip it."""
+"""The number of a tag that is in no schema, so that clients skip the tag."""
 _SASL: Final = frozenset(map(int, SASL))
 
 
 class Rewriting:
-    """Chooses the handlers of requests other than fetches. It does not change addresses.
+    """Chooses the handlers of requests other than fetches, and leaves addresses unchanged.
 
     Args:
         state: the state of the connection.
@@ -46,9 +46,9 @@ class Rewriting:
     __slots__ = ("eligibility", "serves", "state")
 
     readdresses: bool = False
-    """Addresses are rewritten."""
+    """Whether addresses are rewritten."""
     tags_from: int = MAX_VERSION + 1
-    """The first version of Fetch in whose tags addresses are rewritten."""
+    """The first version of Fetch whose responses have addresses to rewrite in their tags."""
 
     def __init__(self, state: ConnectionState, eligibility: Eligibility, *, serves: bool) -> None:
         self.state = state
@@ -56,16 +56,16 @@ class Rewriting:
         self.serves = serves
 
     def refuses(self, _api_key: int, _version: int) -> bool:
-        """Whether a request is refused, because addresses in its response could not be rewritten."""
+        """Return whether a request has to be refused. Here this is never necessary."""
         return False
 
     def handler(self, api_key: int, version: int, wait: float = 0.0) -> Handler:
         """Return the handler of a request that is forwarded unchanged.
 
         Args:
-            api_key: its API key, other than Fetch.
+            api_key: the API key of the request, other than Fetch.
             version: the version of the request.
-            wait: how long it lets the broker wait, in seconds.
+            wait: how long the request allows the broker to wait, in seconds.
         """
         if api_key == ApiKey.API_VERSIONS:
             return CutVersions(self, api_key, version, wait)
@@ -74,12 +74,12 @@ class Rewriting:
         return Forward(wait) if wait else FORWARD
 
     def tags(self, tags: bytes, _spans: Sequence[TagSpan]) -> bytes:
-        """Return a fetch response's body tags for the client."""
+        """Return the client's body tags of a fetch response. Here they are unchanged."""
         return tags
 
 
 class AddressRewriting(Rewriting):
-    """Also replaces the brokers' addresses in responses by the gateway's.
+    """Like `Rewriting`, but replaces brokers' addresses in responses by the gateway's addresses.
 
     Args:
         state: the state of the connection.
@@ -111,10 +111,10 @@ class AddressRewriting(Rewriting):
         self.leaders = leaders
 
     def refuses(self, api_key: int, version: int) -> bool:
-        """Return whether a request is refused. Addresses in its response could not be rewritten.
+        """Return whether a request must be refused, because addresses in the response can't be rewritten.
 
-        Such versions are not offered (`api_versions.clamp`). A broker closes the connection for a version
-        that it does not offer (fetch-semantics 1.7), and so does the gateway.
+        The gateway does not offer such versions (`api_versions.clamp`). If a client uses one, the gateway
+        closes the connection, as brokers do for versions that they do not offer (fetch-semantics 1.7).
         """
         limits = CONFINED.get(api_key)
         return limits is not None and not limits[0] <= version <= limits[1]
@@ -148,7 +148,7 @@ class ForwardFetch(Forward):
         return [chunk]
 
     def passes(self, size: int) -> bool:
-        """Count the bytes, and let them pass."""
+        """Count the bytes. Return True, because they may be forwarded."""
         self._state.tally.broker.fetch_response_bytes += size
         self._state.tally.client.fetch_response_bytes += size
         return True
@@ -199,7 +199,7 @@ class _Rewrite(Handler, Generic[_Rewriting]):
         self.version = version
 
     def fresh(self) -> Self:
-        """Return the same kind of handler without a response."""
+        """Return a new handler for another request of the same kind."""
         return type(self)(self._rewriting, self.api_key, self.version, self.wait)
 
     def feed(self, chunk: bytes, *, last: bool) -> list[Buffer]:
@@ -214,7 +214,7 @@ class _Rewrite(Handler, Generic[_Rewriting]):
         return self._whole() if last else []
 
     def _too_large(self, chunk: bytes, size: int) -> list[Buffer]:
-        """Take the beginning of a response that is too large to buffer; return what the client gets of it."""
+        """Return the client's bytes for the beginning of a response that is too large to buffer."""
         raise NotImplementedError
 
     def _whole(self) -> list[Buffer]:
@@ -227,7 +227,7 @@ class _Rewrite(Handler, Generic[_Rewriting]):
 
 
 class CutVersions(_Rewrite[Rewriting]):
-    """Cuts the version ranges of an ApiVersions response to what the gateway understands."""
+    """Limits the version ranges of an ApiVersions response to versions that the gateway understands."""
 
     __slots__ = ("forwards",)
 
@@ -240,7 +240,7 @@ class CutVersions(_Rewrite[Rewriting]):
         return [chunk] if self.forwards else super().feed(chunk, last=last)
 
     def passes(self, _size: int) -> bool:
-        """Let bytes of a response pass that is too large."""
+        """Return whether the response is too large to buffer, so that bytes may be forwarded unchanged."""
         return self.forwards
 
     def _too_large(self, chunk: bytes, _size: int) -> list[Buffer]:
@@ -274,11 +274,11 @@ class RewriteAddresses(_Rewrite[AddressRewriting]):
         self.awaits_brokers = frozenset()
 
     def end(self, _request: InFlight) -> bool:
-        """Return whether the response need not wait for listeners."""
+        """Return whether the client has the response. If not, the response waits for listeners."""
         return not self.awaits_brokers
 
     def opened(self) -> list[Buffer]:
-        """Return the response that has waited. A broker without a listener is left out of it."""
+        """Return the response after it has waited for listeners. Brokers without a listener are left out."""
         return self._rewritten(waits=False)
 
     def _too_large(self, _chunk: bytes, size: int) -> list[Buffer]:
@@ -292,7 +292,7 @@ class RewriteAddresses(_Rewrite[AddressRewriting]):
         """Return the response with the gateway's addresses, or nothing if it has to wait for listeners.
 
         Args:
-            waits: whether it may wait. If not, brokers without a listener are left out.
+            waits: whether the response may wait. If not, brokers without a listener are left out.
         """
         rewriting, frame = self._rewriting, b"".join(self._chunks)
         state = rewriting.state
@@ -337,13 +337,13 @@ def clamped(
     grouped: bool = False,
     member: bool = False,
 ) -> tuple[list[Buffer], api_versions.Features | None]:
-    """Return an ApiVersions response with the gateway's limits, and the broker's features.
+    """Return an ApiVersions response with the version ranges of the gateway, and the broker's features.
 
     Args:
         frame: the whole frame.
         version: the version of the request.
-        rewrites: whether addresses are rewritten in responses to the same client.
-        serves: whether that client may have sessions with the gateway.
+        rewrites: whether the gateway rewrites addresses in responses to this client.
+        serves: whether this client may have sessions with the gateway.
         grouped: whether there are cooperative groups.
         member: whether the client has a lane of a group.
     """
@@ -362,7 +362,7 @@ def clamped(
 
 
 def readdressed(frame: bytes, api_key: int, version: int, resolve: Resolve) -> tuple[bytes, bytes]:
-    """Return head and body of a response, with the gateway's addresses for brokers.
+    """Return header and body of a response, with the gateway's addresses in place of brokers' addresses.
 
     Args:
         frame: the whole frame.
@@ -371,7 +371,7 @@ def readdressed(frame: bytes, api_key: int, version: int, resolve: Resolve) -> t
         resolve: returns the address of a broker for clients.
 
     Raises:
-        ProtocolError: the response does not match that version.
+        ProtocolError: the response does not match the version.
     """
     if api_key == ApiKey.DESCRIBE_QUORUM:
         # KIP-853: it names listeners of controllers, which can't be reached through the gateway
@@ -387,7 +387,7 @@ def _head(frame: bytes, body_at: int, body: bytes) -> bytes:
 
 
 def _nowhere(_node_id: int, _host: str, _port: int, /) -> None:
-    """Return None: no broker has an address."""
+    """Return None, because no broker has an address for clients."""
 
 
 def rewritten_tags(tags: bytes, spans: Sequence[TagSpan], resolve: Resolve) -> bytes:
@@ -395,7 +395,7 @@ def rewritten_tags(tags: bytes, spans: Sequence[TagSpan], resolve: Resolve) -> b
 
     Args:
         tags: the tag buffer as received.
-        spans: the spans of the payloads in it.
+        spans: the spans of the payloads in the tag buffer.
         resolve: returns the address of a broker for clients.
     """
     if not spans or spans[0][0] != NODE_ENDPOINTS_TAG:
@@ -411,6 +411,9 @@ def rewritten_tags(tags: bytes, spans: Sequence[TagSpan], resolve: Resolve) -> b
 
 
 def hidden_endpoints(tags: bytes, spans: Sequence[TagSpan]) -> bytes:
-    """Return body tags of the same size. Their first tag gets a number that no client knows."""
+    """Return body tags of the same size without endpoints that a client would read.
+
+    The first tag gets a number that no client knows.
+    """
     count = len(encode_uvarint(len(spans)))
     return tags[:count] + _UNSEEN_TAG + tags[count + 1 :]

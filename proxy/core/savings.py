@@ -1,12 +1,12 @@
-"""Decides whether a session pays for one connection: law 6 of docs/design.md, in bytes. Sans-IO.
+"""Decides whether a session saves bytes for one connection: law 6 of docs/design.md. Sans-IO.
 
 A fetch can be forwarded unchanged, sent as a delta, or sent in full to create a session with its exact list.
-The sizes of these requests can be compared before they are sent. The sizes of responses are estimated from
-earlier ones. `Savings` chooses the cheapest form. It looks ahead in one way: the bytes that fetches have lost
-without a session with their list (the *regret*) may be spent on a new session.
+`Savings` chooses the cheapest form. The sizes of the requests are known, and the sizes of responses are
+estimated from earlier responses. One rule looks ahead: the *regret* may be spent on a new session. The regret
+is the number of bytes that earlier fetches would have saved if a session had had their exact list.
 
-Estimates can be wrong. So the real cost of sessions is added up, and a connection that lost bytes *rests*: it
-uses no session until many times the lost bytes have passed. Nothing here depends on a clock.
+Estimates can be wrong. So the real cost of sessions is added up. A connection that lost bytes *rests*: it
+uses no session until it has transferred many times the lost bytes. Nothing here depends on a clock.
 """
 
 from enum import Enum
@@ -17,18 +17,20 @@ from proxy.protocol.fetch_request import FetchRequest, Listing
 from proxy.session.decision import Delta
 
 PLAIN_PER_LOST: Final = 256
-"""For each lost byte, a connection uses no session for this many bytes. So it loses less than 0.4 %."""
+"""For each lost byte, a connection uses no session until it has transferred this many bytes. So it loses less
+than 0.4 %."""
 CREDIT_EXCHANGES: Final = 4
-"""Earlier savings may be lost again without a rest, up to this many full exchanges."""
+"""Sessions may lose earlier savings again without a rest, up to the size of this many full exchanges."""
 FIRST_WAIT: Final = 8
 LONGEST_WAIT: Final = 1024
-"""The first and the longest wait, in fetches, after an expense (a new session, or a new list for it) that
-did not pay."""
+"""The first and the longest wait, in fetches, after an expense that did not pay. An expense is a new session,
+or a new list for a session."""
 _CLOSES: Final = 8
-"""A session is requested once fetches, including the present one, have cost this many times the cost of
-its close."""
+"""A session is requested when the fetches so far, with the present one, have cost this many times the bytes
+of a close."""
 _ALIKE: Final = 2
-"""A client with a shorter list gets a session if it would have saved bytes this many consecutive times."""
+"""If this is not yet the case, a session is requested when it would have saved bytes for this many
+consecutive fetches."""
 _CLOSE_RESPONSE: Final = 40
 """Approximate bytes of the response to a close."""
 _VERSIONS: Final = 500
@@ -36,25 +38,25 @@ _VERSIONS: Final = 500
 _WEIGHT: Final = 0.5
 """The weight of the latest response in averages."""
 _RETURN: Final = 0.25
-"""The probability that a partition which was removed from the list returns soon, before the client has
-shown its own."""
+"""The first estimate of the probability that a partition returns soon after it was removed from the client's
+list."""
 _MOST_RETURN: Final = 0.6
-"""The maximum of that probability. If a client's list changes all the time, partitions return with other
-offsets, and dropping them costs little."""
+"""The maximum of that estimate. If a client's list changes all the time, partitions return with other
+offsets, so that dropping them costs little."""
 
 
 class SessionForm(Enum):
-    """The form in which a fetch of a session is sent."""
+    """How to send a fetch that differs from the session's list."""
 
     DELTA = "delta"
     RENEW = "renew"
-    """In full, for a new session with its exact list. The broker drops the old session."""
+    """Sent in full, for a new session with the fetch's exact list. The broker drops the old session."""
     WIRE = "wire"
-    """Unchanged. The session is not affected."""
+    """Forwarded unchanged. The session is not affected."""
 
 
 class Savings:
-    """The savings of sessions for one connection, so far and expected."""
+    """The bytes that sessions have saved, and are expected to save, for one connection."""
 
     __slots__ = (
         "_added",
@@ -79,35 +81,38 @@ class Savings:
         """Bytes that may be lost before the connection rests."""
         self._limit = 0
         self._rest = 0
-        """Bytes that still have to pass before a fetch uses a session again."""
+        """Bytes that still have to be transferred without a session before a fetch uses a session again."""
         self._spent = 0
         """Bytes of fetches without a session."""
         self._news = 0.0
-        """The average number of changed entries in a response."""
+        """The average number of entries with changes in a response."""
         self._excess = 0.0
-        """Bytes by which such an entry is larger in a session: topics whose entries are torn apart."""
+        """Additional bytes of each entry in the session's responses, because a topic may be split into
+        several elements."""
         self._added = 0
         self._alike = 0
-        """The number of consecutive fetches, before a session, for which one would have saved bytes."""
+        """The number of consecutive fetches without a session for which a session would have saved bytes."""
         self._regret = 0.0
-        """Bytes that fetches without a session would have saved with a session of exactly their list."""
+        """Bytes that fetches would have saved if a session had had their exact list."""
         self._owed = 0.0
-        """Bytes that must still be saved before the last expense (a new session, or its list) has paid."""
+        """Bytes that must still be saved before the last expense (a new session, or a new list for it) has
+        paid."""
         self._patience = 0
-        """How many fetches had to pass after the last session that did not pay. 0 if the last one paid."""
+        """The length of the last wait, in fetches. 0 if the last expense has paid."""
         self._wait = 0
         self._waited = False
-        """Whether the wait after the last failed expense has begun. After it, the next one is paid for."""
+        """Whether the wait after the last failed expense has begun. After the wait, a new expense is
+        allowed."""
         self._returns = _RETURN
         self._away = 0.0
-        """The bytes needed to list recently dropped partitions again."""
+        """The bytes that it would cost to list recently dropped partitions again."""
 
     def __repr__(self) -> str:
         return f"<Savings credit={self._credit} rest={self._rest} regret={self._regret:.0f}>"
 
     @property
     def rests(self) -> bool:
-        """Whether sessions lost bytes recently, so that fetches use no session for now."""
+        """Whether the connection rests: it uses no session now, because sessions have lost bytes."""
         return self._rest > 0
 
     # Before a fetch is sent
@@ -119,8 +124,8 @@ class Savings:
 
         Args:
             fetch: the fetch. The connection has no session.
-            listing: its partitions, in the session's version.
-            delta: its changes against the previous fetch, or None if they can't be compared.
+            listing: the partitions of the fetch, in the session's version.
+            delta: the changes since the previous fetch, or None if they can't be compared.
             asks: whether the broker has to be asked for its versions first.
         """
         count, narrow, wide = len(listing), fetch.layout, listing.layout
@@ -144,9 +149,9 @@ class Savings:
 
         Args:
             fetch: the fetch.
-            listing: its partitions, in the session's version.
-            delta: its changes against the session.
-            size: the size of the delta's frame.
+            listing: the partitions of the fetch, in the session's version.
+            delta: the differences between the fetch and the session.
+            size: the size of the delta's frame in bytes.
         """
         count, narrow, wide = len(listing), fetch.layout, listing.layout
         added, forgotten = len(delta.added), len(delta.forgotten)
@@ -198,11 +203,11 @@ class Savings:
         """Note an exchange through the session.
 
         Args:
-            saved: bytes that it saved, negative if it cost more.
+            saved: how many bytes the session saved in this exchange. Negative if it cost more.
             entries: the number of entries in the session's response.
 
         Returns:
-            See `settle`.
+            True if the connection rests from now on (see `settle`).
         """
         self._news += _WEIGHT * (entries - self._added - self._news)
         self._added = 0
@@ -219,12 +224,12 @@ class Savings:
         return self.settle(saved)
 
     def tore(self, count: int, entries: int, saved: int, narrow: FetchLayout, wide: FetchLayout) -> None:
-        """Note how much larger entries are in the session's responses, because topics are split up.
+        """Note how much larger entries are in the session's response, because topics are split up.
 
         Args:
             count: the number of partitions in the fetch.
             entries: the number of entries in the session's response.
-            saved: how many bytes smaller it was than the full one.
+            saved: by how many bytes the session's response was smaller than the full response.
             narrow: the client's layout.
             wide: the session's layout.
         """
@@ -233,10 +238,10 @@ class Savings:
             self._excess += _WEIGHT * (max(0.0, (expected - saved) / entries) - self._excess)
 
     def settle(self, saved: int) -> bool:
-        """Add bytes that were saved, negative if they were lost.
+        """Add saved bytes. The number is negative if bytes were lost.
 
         Returns:
-            True if more was lost than allowed, so that the connection rests from now on.
+            True if more bytes were lost than allowed, so that the connection rests from now on.
         """
         credit = self._credit + saved
         if credit >= 0:
@@ -248,13 +253,16 @@ class Savings:
         return not rested
 
     def failed(self) -> None:
-        """Note that nothing uses the last expense. If it has not paid, wait, each time twice as long."""
+        """Note that the last expense is not used any more.
+
+        If it has not paid, wait, each time twice as long.
+        """
         if self._owed > 0:
             self._patience = self._wait = min(2 * self._patience or FIRST_WAIT, LONGEST_WAIT)
             self._waited = True
 
     def closed(self, size: int) -> None:
-        """Note that the session is closed, with a frame of this size."""
+        """Note that the session is closed with a frame of this size, in bytes."""
         self._regret = self._away = 0.0
         self._alike = 0
         self.settle(-size - _CLOSE_RESPONSE)
@@ -262,13 +270,13 @@ class Savings:
     # Within
 
     def _spared(self, count: int, added: int, narrow: FetchLayout, wide: FetchLayout) -> float:
-        """Return the expected difference in size between the full response and the session's response."""
+        """Return how many bytes smaller the session's response probably is than the full response."""
         entries = added + min(1.0, self._news / count) * (count - added) if count else 0.0
         most = entries * (wide.response_entry + self._excess) + _head(narrow, wide)
         return count * narrow.response_entry - most
 
     def _note_full(self, size: int, count: int, narrow: FetchLayout) -> int:
-        """Note a fetch's size, and return that of its full exchange without records."""
+        """Note the size of a fetch. Return the size of the fetch and its full response, without records."""
         full = size + count * narrow.response_entry
         if CREDIT_EXCHANGES * full > self._limit:
             if not self._limit:
@@ -277,7 +285,10 @@ class Savings:
         return full
 
     def _note_added(self, size: int) -> None:
-        """Note the bytes of newly listed partitions, which may include dropped ones."""
+        """Note the bytes of partitions that were added to the list.
+
+        Some may have been dropped from it before.
+        """
         if self._away and 2 * size >= self._away:
             self._returns += (_MOST_RETURN - self._returns) / 2
             self._away = 0.0
@@ -299,7 +310,7 @@ def _head(narrow: FetchLayout, wide: FetchLayout) -> int:
 
 
 def _raised(count: int, narrow: FetchLayout, wide: FetchLayout) -> int:
-    """Return how many more bytes a full exchange has in the session's version."""
+    """Return by how many bytes a full exchange is larger in the session's version than in the client's."""
     if narrow is wide:
         return 0
     entry = wide.request_entry - narrow.request_entry + wide.response_entry - narrow.response_entry

@@ -1,14 +1,14 @@
-"""The connections of one client to several brokers, and the order of their idempotent batches. Sans-IO.
+"""Finds a client's connections to other brokers, and keeps idempotent batches in order. Sans-IO.
 
-To send a request for a client (`proxy.core.leader_retry`), the gateway may only use a connection of that
-client. A broker identifies a client by its authentication, and by its client id (for quotas). Connections
-belong together if both are equal, and they come from one host. In case of doubt they do not.
+When the gateway sends a request for a client (`proxy.core.leader_retry`), it must use a connection of that
+client. A broker identifies a client by its authentication, and by its client id (for quotas). Two connections
+belong to one client if authentication, client id and host are equal. If one of these is unknown, they do not.
 
-A broker accepts batches of a producer id and partition only in their sequence (KIP-98). While the gateway
-retries a batch at the new leader, the producer may have found that leader itself, and send the next batch
-there. The next batch would arrive first. So a request waits while batches of the same lane are in flight on
-another connection of the same client. It does not wait for other clients, because anybody may use the
-producer id of another client.
+A broker accepts batches of one producer id and partition (a *lane*) only in their sequence (KIP-98). While
+the gateway retries a batch at the new leader, the producer may find that leader itself, and send the next
+batch there. The next batch would arrive first. So a request waits while batches of its lanes are in flight on
+another connection of the same client. It does not wait for other clients, because any client can claim any
+producer id.
 """
 
 from collections import deque
@@ -23,18 +23,20 @@ from proxy.protocol.produce import Produced, ProducedBatch
 _BEFORE: Final = (*SASL, ApiKey.API_VERSIONS)
 """Requests that brokers answer before a client has authenticated."""
 _LOOKED_AT: Final = 8
-"""If one client has more connections, only this many are asked whether they are free. They take turns."""
+"""If a client has more connections to a broker, only this many are asked whether they are free. The
+connections take turns."""
 _WHOLE: Final = frozenset({b"PLAIN", b"OAUTHBEARER"})
-"""Mechanisms whose first token identifies the client, with the proof. The token is the same each time."""
+"""SASL mechanisms whose first token has the client's identity with the proof. The token is the same each
+time."""
 _SCRAM: Final = b"SCRAM-"
 _SCRAM_NONCE: Final = b",r="
-"""The part before it in SCRAM's first token is the same each time (RFC 5802)."""
+"""In SCRAM's first token, only the part before these bytes is the same each time (RFC 5802)."""
 MAX_LANES: Final = 1 << 17
 """How many producer sequences are tracked; the least recently acknowledged is dropped first."""
 
 
 class ClientIdentity(NamedTuple):
-    """The identity of a client, as far as the gateway knows."""
+    """The identity of a client, as far as the gateway knows it."""
 
     host: str
     client_id: str
@@ -43,7 +45,7 @@ class ClientIdentity(NamedTuple):
 
 
 class Sibling(Protocol):
-    """A connection, as another connection of the same client sees it."""
+    """The methods of a connection that other connections of the same client use."""
 
     def identity(self) -> ClientIdentity | None:
         """Return the client's identity. None if it is unknown or not proven."""
@@ -53,11 +55,11 @@ class Sibling(Protocol):
 
         Return `inf` if the request must not be sent.
 
-        While a retry is unanswered, no other one may be sent.
+        While a retry is unanswered, no further retry may be sent.
         """
 
     def quiet(self, now: float) -> bool:
-        """Whether the client has sent nothing there for a while, so that a waiting retry delays nobody."""
+        """Whether the client has sent nothing here for a while, so that a waiting retry delays nothing."""
 
     def ask(
         self, frame: bytes, take: Callable[[bytes | None, float], None], now: float, *, partitions: int = -1
@@ -76,7 +78,7 @@ class Sibling(Protocol):
 
 
 Lane: TypeAlias = tuple[int, int, bytes, int]
-"""Producer id, producer epoch, topic, partition."""
+"""The key of a sequence of batches: producer id, producer epoch, topic, partition."""
 
 
 def lane_of(batch: ProducedBatch) -> Lane:
@@ -89,34 +91,34 @@ class Owner(Protocol):
 
     @property
     def client(self) -> tuple[str, str, bytes | None]:
-        """The client of the connection: host, client id, and authenticated identity."""
+        """The client of the connection: host, client id, and identity from authentication."""
 
     def go_on(self) -> None:
-        """Send the waiting request."""
+        """Try again to send the waiting request."""
 
 
 class ProduceOrder:
-    """The order of batches over all connections of a process, by lane."""
+    """Keeps the batches of each lane in order, over all connections of a process."""
 
     def __init__(self, most: int = MAX_LANES) -> None:
         self._most = most
         self._in_flight: dict[Lane, dict[Owner, int]] = {}
         """The number of unanswered requests, by lane and owner."""
         self._next: dict[Lane, int] = {}
-        """The sequence after the last acknowledged batch."""
+        """By lane: the sequence number after the last acknowledged batch."""
         self._overtaken: set[Lane] = set()
-        """Lanes in which a request was sent although others were in flight elsewhere. These are not
-        retried."""
+        """Lanes in which a request was sent although earlier requests were in flight on other connections.
+        Their batches are not retried."""
         self._hung: set[Owner] = set()
-        """Owners for which others have waited the longest allowed time. Nobody waits for them again before
-        they get an answer."""
+        """Owners for which other connections have waited the longest allowed time. No connection waits for
+        them again until they get an answer."""
         self._waiting: list[Owner] = []
 
     def __repr__(self) -> str:
         return f"<ProduceOrder known={len(self._next)} in_flight={len(self._in_flight)}>"
 
     def enter(self, produced: Produced, owner: Owner, *, forced: bool) -> bool:
-        """Note that a request is sent. Return False if it has to wait until its owner is called."""
+        """Note that a request is sent. Return False if it has to wait until `Owner.go_on` is called."""
         lanes = [lane_of(batch) for batch in produced.batches]
         busy = {lane: others for lane in lanes if (others := self._others(lane, owner))}
         in_the_way = {other for others in busy.values() for other in others} - self._hung
@@ -132,12 +134,12 @@ class ProduceOrder:
         return True
 
     def leave(self, produced: Produced, owner: Owner, *, answered: bool = True) -> None:
-        """Note that no part of a request will be retried.
+        """Note that a request is finished, and that no part of it will be retried.
 
         Args:
             produced: the request.
             owner: the connection that sent it.
-            answered: whether the broker has responded, so that it does not hang.
+            answered: whether the broker has responded, which shows that the connection does not hang.
         """
         if answered:
             self._hung.discard(owner)
@@ -168,16 +170,16 @@ class ProduceOrder:
             del self._next[next(iter(self._next))]
 
     def is_next(self, batch: ProducedBatch) -> bool:
-        """Return whether a batch follows the last acknowledged one, so that it may be retried.
+        """Return whether a batch follows the last acknowledged batch of its lane, so that it may be retried.
 
-        A producer's first batch has no predecessor. Without this rule, a leader that does not know the
-        producer would accept a later batch as the first.
+        If no batch of the lane is known, this must be the first batch, with sequence 0. Without this rule, a
+        leader that does not know the producer would accept a later batch as the first.
         """
         lane = lane_of(batch)
         return self._next.get(lane, 0) == batch.sequence and lane not in self._overtaken
 
     def _others(self, lane: Lane, owner: Owner) -> list[Owner]:
-        """Return the other connections of the same client on which batches are in flight."""
+        """Return the other connections of this client on which batches of a lane are in flight."""
         owners = self._in_flight.get(lane, {})
         return [other for other in owners if other is not owner and other.client == owner.client]
 
@@ -196,7 +198,7 @@ class ProduceOrder:
 
 
 class Siblings:
-    """The connections of a process, by client and broker.
+    """The client connections of a process, by client and broker.
 
     Args:
         produces: whether idempotent produce requests are retried, too.
@@ -215,19 +217,19 @@ class Siblings:
         self._own.setdefault((who, node_id), deque()).appendleft(sibling)
 
     def remove(self, sibling: Sibling, who: ClientIdentity, node_id: int) -> None:
-        """Remove a connection."""
+        """Remove a client's connection to a broker."""
         own = self._own[who, node_id]
         own.remove(sibling)
         if not own:
             del self._own[who, node_id]
 
     def find(self, who: ClientIdentity | None, node_id: int, now: float) -> tuple[Sibling, float] | None:
-        """Return a connection of the client to a broker, and the seconds to wait there.
+        """Return a client's connection to a broker, and how long a request may be blocked there, in seconds.
 
-        Return None if there is none.
+        Return None if the client has no usable connection to this broker.
 
-        The first quiet one without a wait is taken, or the best of the first few. Connections take turns,
-        because there may be hundreds: clients on one host may share a client id.
+        The result is the first quiet connection that does not block, or else the best of the first few. The
+        connections take turns, because there may be hundreds: clients on one host may share a client id.
         """
         own = self._own.get((who, node_id), deque[Sibling]()) if who is not None else deque[Sibling]()
         best: tuple[Sibling, float] | None = None
@@ -248,26 +250,26 @@ class Siblings:
 
 
 class Authentication:
-    """The authentication of one connection, observed by its requests: its progress, and the identity."""
+    """Observes the SASL requests of one connection: whether the client is authenticated, and as whom."""
 
     __slots__ = ("_asked", "_mechanism", "_wanted", "as_whom")
 
     def __init__(self) -> None:
         self.as_whom: bytes | None = b""
-        """The identity. None if it is unknown."""
+        """A digest of the client's identity, or b"" without SASL. None if the identity is unknown."""
         self._mechanism = b""
         self._wanted = True
-        """The broker has not yet answered a request that requires authentication."""
+        """Whether the broker has not yet answered a request that requires authentication."""
         self._asked = False
-        """The client has since sent such a request."""
+        """Whether the client has sent such a request since the last SASL request."""
 
     @property
     def done(self) -> bool:
-        """Whether the broker accepts requests of all kinds."""
+        """Whether the broker has answered a request that requires authentication."""
         return not self._wanted
 
     def asked(self, api_key: int) -> None:
-        """Note a request of the client other than SASL."""
+        """Note a request of the client."""
         self._asked |= api_key not in _BEFORE
 
     def answered(self, api_key: int) -> None:
@@ -278,10 +280,10 @@ class Authentication:
     def authenticates(self, frame: bytes) -> None:
         """Note a SASL request.
 
-        With KIP-368 it may come again, and then the next requests must be SASL as well.
+        A client may authenticate again on the same connection (KIP-368).
 
         Args:
-            frame: the request, or b"" if it was not kept.
+            frame: the request, or b"" if it was too large to be kept.
         """
         self._wanted, self._asked = True, False
         try:

@@ -1,7 +1,7 @@
-"""Stages: each one adds an option to a connection. Sans-IO.
+"""Stages: each stage implements one option for a connection. Sans-IO.
 
-Each stage sees the client's requests, in the order of `ConnectionState.stages`. It may change a request, let
-it wait, or wrap its handler in another one (`proxy.core.in_flight`).
+Each stage gets the client's requests, in the order of `ConnectionState.stages`. A stage may change a request,
+make it wait, or wrap its handler in another handler (`proxy.core.in_flight`).
 """
 
 from collections.abc import Callable
@@ -11,12 +11,12 @@ from proxy.protocol.fetch_request import FetchRequest
 
 
 class Stage:
-    """A stage that changes nothing."""
+    """The base class of stages. Its methods change nothing."""
 
     __slots__ = ()
 
     holds: bool = False
-    """The client's next request waits for this stage."""
+    """Whether the client's next request has to wait for this stage."""
 
     # Requests
 
@@ -37,8 +37,8 @@ class Stage:
     def on_frame(self, _data: bytes, _size: int, _api_key: int, _version: int) -> bool | None:
         """Process a request before the other parts of the core.
 
-        Return whether it was used. If it was not, it has to wait (as with `on_request`). Return None to leave
-        the request to the other stages.
+        Return True if the stage has used the request. Return False if the request has to wait (see
+        `on_request`). Return None to leave the request to the other stages.
 
         Args:
             _data: the request, or its beginning.
@@ -49,7 +49,7 @@ class Stage:
         return None
 
     def on_request(self, data: bytes, _size: int, _api_key: int, _version: int) -> bytes | None:
-        """Process a request that is no fetch, or a fetch that is not read.
+        """Process an unread fetch, or a request other than a fetch.
 
         Args:
             data: the request, or its beginning.
@@ -58,13 +58,13 @@ class Stage:
             _version: the version of the request.
 
         Returns:
-            The bytes to forward in place of `data`. None if the request has to wait;
-            `ConnectionState.from_client` then says whether more bytes are needed.
+            The bytes to forward in place of `data`. None if the request has to wait. In that case the stage
+            sets `need` or `held` of `ConnectionState.from_client`.
         """
         return data
 
     def before_fetch(self, frame: bytes, version: int, _body: int) -> tuple[bytes, int] | None:
-        """Process a whole fetch before it is parsed.
+        """Process a complete fetch before it is parsed.
 
         Args:
             frame: the fetch.
@@ -72,13 +72,13 @@ class Stage:
             _body: the offset of the body, which the stage must not move.
 
         Returns:
-            The fetch to process next, and its version. None if the fetch has to wait, was answered, or ends
-            the connection.
+            The fetch to process instead, and its version. None if the fetch has to wait, if it was answered,
+            or if it ends the connection.
         """
         return frame, version
 
     def on_fetch(self, fetch: FetchRequest) -> FetchRequest:
-        """Return a fetch that the gateway may rewrite, with the changes of this stage.
+        """Return a fetch with the changes of this stage. Only fetches that the gateway may rewrite get here.
 
         The entries and their offset must not change. The fast path makes the same change to later fetches
         that differ only in their entries. If a change depends on more than the fetch and the client id,
@@ -87,7 +87,7 @@ class Stage:
         return fetch
 
     def on_asked(self, _api_key: int) -> None:
-        """Note that a request with a response is being sent."""
+        """Note that a request is sent that will get a response."""
 
     def on_answered(self, _api_key: int) -> None:
         """Note that a response is complete."""
@@ -96,10 +96,16 @@ class Stage:
         """Note that the response to a fetch is complete. The fetch may still be sent again."""
 
     def on_versions(self) -> None:
-        """Note that the client gets the broker's versions (`Eligibility.features`)."""
+        """Note that the client gets an ApiVersions response.
+
+        `Eligibility.features` has the broker's features.
+        """
 
     def around(self, request: InFlight) -> Handler:
-        """Return the handler of a request, right after `on_request` has accepted it."""
+        """Return the handler of a request.
+
+        This is called right after `on_request` has accepted the request.
+        """
         return request.handler
 
     def around_fetch(self, request: InFlight, _fetching: FetchHandler) -> Handler:
@@ -117,7 +123,7 @@ class Stage:
         Args:
             _api_key: the API key of the request.
             _version: the version of the request.
-            in_session: true for a fetch of the session. Its errors never take the fast path.
+            in_session: true for a fetch of the session. Errors in its response never take the fast path.
         """
         return True
 
@@ -133,27 +139,28 @@ class Stage:
 
         Args:
             process: see `ClientSide.process`.
-            resume: makes the core process the waiting request again.
-            settle: makes the core note that a response has left, outside of its own calls.
+            resume: makes the core process the client's waiting request again.
+            settle: must be called after the stage has sent a response on its own, outside of a call of the
+                core.
         """
 
     def attach(self, wake: Callable[[], None], alarm: Callable[[float], None]) -> None:
-        """Attach the I/O shell, see `Connection.attach`."""
+        """Attach the I/O shell. See `Connection.attach`."""
 
     def tick(self, now: float) -> None:
-        """Do the work that is due."""
+        """Do the work that is due at this time, in seconds."""
 
     def settle(self) -> None:
-        """Process the responses that the stage has claimed and that are whole (`ResponseQueue.claim`)."""
+        """Process the complete responses that the stage has claimed (`ResponseQueue.claim`)."""
 
     def close(self) -> None:
         """Accept no more requests, and finish the requests in flight."""
 
     def release(self) -> None:
-        """Hold back no response any more, because the connection is about to end."""
+        """Send all responses that the stage holds back, because the connection is about to end."""
 
     def lose(self) -> None:
-        """Note that the broker sends no more."""
+        """Note that the broker sends no more responses."""
 
     def end(self) -> None:
         """Note that the connection has ended."""
