@@ -1,14 +1,14 @@
 """``fetchgate replay measure``: one row for each exchange, added up to a report.
 
-- ``steps``: the steps from segments to rows of the table. ``here`` runs it in this process, ``spark`` on
+- ``steps``: the steps from segments to rows of the table. ``here`` runs them in this process, ``spark`` on
   Spark.
-- ``table``: the table of exchanges, column by column. ``typed`` makes columns of dataclasses. ``old_tables``
-  reads what earlier releases wrote.
+- ``table``: the table of exchanges, column by column. ``typed`` makes columns from dataclasses.
+  ``old_tables`` reads the tables of earlier releases.
 - ``rows``: turns the exchanges of a connection into its rows of the table, through ``replay.simulate``.
 - ``digest``, ``limits``: the summary of a connection: bytes by topic and over time, sessions, limits.
 - ``keys``, ``spread``: with --cooperative, count records by hashes of keys, and show how they would spread.
 - ``collected``, ``sums``: add up rows. ``both_sides`` finds connections that were captured twice.
-- ``report``, ``modelled``: make the report object of the sums.
+- ``report``, ``modelled``: make the report object from the sums.
 - ``strip_records``: removes the contents of records before Spark moves segments between its workers.
 - ``command``: the command line.
 

@@ -1,16 +1,16 @@
 """Finds connections that were captured on both sides of a gateway: their fetches count twice. Sans-IO.
 
-A gateway forwards requests in order, with the client's correlation ids. So these things are the same on the
-client's connection and on the gateway's connection to the broker:
+A gateway forwards requests in order, with the client's correlation ids. So the client's connection to the
+gateway and the gateway's connection to the broker have this in common:
 
 - Their exchanges have the same client id, API key, version and correlation id.
-- Each exchange with the broker lies within the client's: its request is later and its response earlier.
+- Each exchange with the broker lies within the client's exchange: its request is later, its response earlier.
 
-Two consumers with the same client id also use the same correlation ids, and may start together. But they are
-independent, so neither of them always sends first *and* gets its response last.
+Two consumers with the same client id also use the same correlation ids, and may start together. But neither
+of them always sends first *and* gets its response last, because they are independent.
 
-A few exchanges of each connection are kept. They are chosen by a hash of the common fields, so both sides
-keep the same ones wherever the capture begins.
+Only a few exchanges of each connection are kept. A hash of the common fields chooses them, so the same ones
+are kept on both sides, wherever the capture begins.
 """
 
 import heapq
@@ -54,7 +54,7 @@ class Sample:
         """How many complete exchanges were added. A complete one has a request and a response."""
 
     def add(self, exchange: Exchange) -> None:
-        """Add an exchange, and keep it if its hash is among the lowest."""
+        """Add an exchange. It is kept if its hash is among the lowest."""
         if not (exchange.request_time and exchange.response_time):
             return
         self.exchanges += 1
@@ -73,7 +73,7 @@ class Sample:
         self._worst = max(self._kept)
 
     def values(self) -> list[SampledExchange]:
-        """Return the kept exchanges, or none if there are too few to compare."""
+        """Return the kept exchanges. If there are too few to compare, return none."""
         return list(self._kept.values()) if len(self._kept) >= _LEAST else []
 
 
@@ -96,13 +96,13 @@ class Sampled:
 def busiest(connections: Iterable[Sampled]) -> list[Sampled]:
     """Return the `MOST` connections with the most exchanges.
 
-    The result is the same if parts are reduced first.
+    It may be applied to parts first, and then to their results: the result is the same.
     """
     return heapq.nlargest(MOST, connections, key=lambda one: (one.exchanges, one.connection))
 
 
 def pairs(connections: Iterable[Sampled]) -> list[tuple[str, str]]:
-    """Find each client's connection to a gateway, with the gateway's connection to the broker.
+    """Find pairs of a client's connection to a gateway and the gateway's connection to the broker.
 
     Returns:
         Pairs of names of connections, in order. A connection to a broker is in at most one pair.
@@ -126,7 +126,10 @@ def pairs(connections: Iterable[Sampled]) -> list[tuple[str, str]]:
 
 
 def _nested(exchanges: list[tuple[int, int, int]]) -> Iterator[tuple[int, int]]:
-    """Yield pairs of exchanges, the second within the first. They are ordered by request."""
+    """Yield pairs of exchanges: the second one lies within the first one.
+
+    `exchanges` is ordered by the time of the request.
+    """
     for place, (_, answered, outer) in enumerate(exchanges):
         for asked, inner_answered, inner in exchanges[place + 1 :]:
             if asked > -answered:

@@ -1,7 +1,7 @@
 """Collects the rows of the table into the figures of the report. Sans-IO.
 
-Each task of Spark collects its connections, and one task merges the results. The size depends on the report,
-not on the number of connections.
+Each task of Spark collects its own connections, and one task merges the results. The size of a result depends
+on the report, not on the number of connections.
 """
 
 from collections import Counter, defaultdict
@@ -80,7 +80,10 @@ class Starving:
 
     @property
     def rank(self) -> tuple[float, int]:
-        """The order in the report: the longest first, by seconds; then the earliest, by microseconds."""
+        """The order in the report.
+
+        The longest comes first, by seconds. Of equally long ones the earliest comes first, by microseconds.
+        """
         return -self.partition.lasted / _SECOND, self.partition.since // 1000
 
 
@@ -117,9 +120,9 @@ class GatewaySide:
 
 @dataclass(slots=True)
 class Collected:
-    """The sums of groups. The groups of one connection must be added together, in any order.
+    """The sums of groups. The groups of one connection must be added one after the other, in any order.
 
-    After `finish`, `codec` can write it as a typed column.
+    After `finish`, `codec` can write the sums as a typed column.
     """
 
     whole: FetchSums = field(default_factory=FetchSums)
@@ -231,20 +234,21 @@ class Collected:
         return nsmallest(TOP, self.connections, key=lambda one: one.rank)
 
     def stretches(self) -> list[tuple[int, int]]:
-        """Return the intervals in which packets were captured. Consecutive files form one interval."""
+        """Return the intervals in which packets were captured. Consecutive files have one interval."""
         of_files = [stretch for counts in self.files.values() for stretch in counts.stretches]
         return [(first, last) for first, last in joined_stretches(of_files, _BETWEEN_FILES)]
 
     def fit(self) -> None:
-        """Adapt the timeline to the captured time. Nothing may be added afterwards."""
+        """Adapt the timeline to the captured time. After this, nothing may be added."""
         self.timeline.fit(sum(last - first for first, last in self.stretches()))
 
     def gateways(self) -> dict[tuple[str, str], tuple[int, int]]:
         """Find gateways that were captured on both sides.
 
         Returns:
-            The gateways by the broker's two addresses: on the clients' side and on the brokers' side. Each
-            has the number of connections that count twice, and their fetch bytes.
+            The gateways, each under two addresses of the broker: the one on the clients' side and the one on
+            the brokers' side. For each gateway, the number of connections that count twice, and their fetch
+            bytes.
         """
         found: dict[tuple[str, str], tuple[int, int]] = {}
         self._keep_busiest()
@@ -277,7 +281,7 @@ class Collected:
         self.connections = self.largest()
 
     def _keep_longest(self) -> None:
-        """Keep the `WORST` partitions that starved longest, and all that are equal to the last of them."""
+        """Keep the `WORST` partitions that starved longest, and any that starved as long as the last one."""
         if len(self.starving) > WORST:
             last = nsmallest(WORST, (one.rank for one in self.starving))[-1]
             self.starving = [one for one in self.starving if one.rank <= last]
@@ -371,9 +375,9 @@ def topic_name(topic: str | None, topic_id: bytes | None) -> tuple[str, str]:
 
 
 def groups_in(rows: pa.RecordBatch | pa.Table) -> list[Group]:
-    """Return the groups in rows of the table. Rows with a column `count` are sums of rows.
+    """Return the groups in rows of the table. With a column `count`, each row is a sum of that many rows.
 
-    The rows of one connection must be consecutive. Its groups then are consecutive, too.
+    The rows of one connection must be consecutive. Then the groups of each connection are consecutive, too.
     """
     table = pa.Table.from_batches([rows]) if isinstance(rows, pa.RecordBatch) else rows
     if "count" not in table.column_names:
@@ -390,7 +394,7 @@ _NOTHING: Final = {**dict.fromkeys(SUMMED, 0), "count": 1}
 
 
 def _summed(table: pa.Table, chosen: pa.Array) -> Iterator[Group]:
-    """Yield the groups of rows without a detail. Sums without rows are 0."""
+    """Yield groups of the rows that have no detail. A sum without values is 0."""
     figures = ("count", *SUMMED)
     rows = table.select([*GROUPED, *figures, _AT]).filter(chosen)
     sums = [(name, "sum") for name in figures]
@@ -428,7 +432,7 @@ def collect_part(groups: Iterable[Group], most: int) -> Iterator[list[tuple[str,
     """Collect some of a table's groups.
 
     Yields:
-        The sessions of its connections, about `most` events at a time. The last result has everything else.
+        First the sessions of the connections, about `most` events at a time. Last, everything else.
     """
     found = Collected()
     for group in groups:

@@ -67,7 +67,7 @@ class UsageError(Exception):
 
 
 class NothingReadableError(Exception):
-    """None of the inputs can be read. The message gives the reason for each, in one line.
+    """No input can be read. The message gives the reason for each input, all in one line.
 
     Args:
         sources: the inputs.
@@ -288,7 +288,7 @@ def _here(work: Work, console: Console) -> Collected | None:
 
 
 def _absent(found: Collected, result: Report) -> Iterator[str]:
-    """List the chosen clients and topics that are in no fetch, and the ones that the capture has."""
+    """Yield a line for each chosen client or topic that is in no fetch. It lists those of the capture."""
     clients = {row["client_id"] for row in result["by_client"]}
     topics = {row["topic"] for row in result["by_topic"]}
     for option, noun, chosen, there, known in (
@@ -305,7 +305,7 @@ def _absent(found: Collected, result: Report) -> Iterator[str]:
 
 
 def _work(arguments: argparse.Namespace, scratch: str) -> Work:
-    """Check inputs and outputs before Spark is started."""
+    """Check the inputs and outputs, before Spark is started."""
     for option in ("csv", "html"):
         if file := getattr(arguments, option):
             _check_file(option, Path(file))
@@ -354,7 +354,7 @@ def _work(arguments: argparse.Namespace, scratch: str) -> Work:
 
 
 def _check_file(option: str, file: Path) -> None:
-    """Check that a report can be written, before it is made."""
+    """Check that a report can be written to a file, before the report is made."""
     folder = file.absolute().parent
     if not folder.is_dir():
         raise UsageError(f"--{option} {file}: there is no such directory to write to")
@@ -367,13 +367,13 @@ def _check_file(option: str, file: Path) -> None:
 def _has_files(text: str) -> bool:
     """Return whether a directory has files other than Spark's own.
 
-    Spark leaves some beside a table, or when it is killed.
+    Spark leaves files of its own beside a table, and when it is killed.
     """
     return Path(text).is_dir() and any(not path.name.startswith(("_", ".")) for path in Path(text).iterdir())
 
 
 def _readable(source: Source, scratch: str) -> Source:
-    """Copy a pipe to a file, so that Spark's workers can read it. Keep other sources."""
+    """Copy a pipe to a file, so that Spark's workers can read it. Return other sources unchanged."""
     if not source.once:
         return source
     try:
@@ -414,7 +414,7 @@ def _write(arguments: argparse.Namespace, result: Report) -> list[str]:
 
 
 def _discard_output() -> None:
-    """Drop output that could not be printed. Otherwise Python would try again at its end, and fail."""
+    """Drop the output that could not be printed. Otherwise Python would print it again at exit, and fail."""
     with suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 

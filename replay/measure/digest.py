@@ -1,7 +1,7 @@
-"""Sums up a connection by topic, over time, by session and by limit. Its rows can't show these. Sans-IO.
+"""Sums up a connection by topic, over time, by session and by limit. Sans-IO.
 
-The column `summary` in the row of each connection holds the result. Its size depends on the number of topics,
-not of fetches.
+The rows of the connection do not show these figures. The column `summary` in its last row does. Its size
+depends on the number of topics, not on the number of fetches.
 """
 
 from collections import defaultdict
@@ -37,7 +37,7 @@ class BytesOfPeriod(NamedTuple):
 
 @dataclass(slots=True, repr=False)
 class Timeline:
-    """Fetch bytes over time, in buckets. Their width depends only on the number of buckets with bytes.
+    """Fetch bytes over time, in buckets. The width of all buckets depends on how many of them have bytes.
 
     So a long time without fetches does not make the timeline coarse.
     """
@@ -217,11 +217,10 @@ class Digest:
             self.log.touch(time, self._connection, outcome.session_size)
 
     def _note_native(self, outcome: Outcome, time: int) -> None:
-        """Note an event of the client's own session.
+        """Record an event of the client's own session, under the session id that the broker gave.
 
-        Its id is the broker's, because any connection may use it.
-
-        Its size stays that of its first response, because later responses of a session do not contain it.
+        Any connection may use this session, so the connection's name can't identify it. Its size is the size
+        of its first response, because later responses do not show the size.
         """
         requested, returned = str(outcome.session_id), str(outcome.answer_session_id)
         if outcome.session_id > 0 and outcome.kind in {"full", "close"}:

@@ -31,7 +31,7 @@ def measure_here(work: Work) -> Collected | None:
     """Measure captures of at most `MOST` bytes, compressed or not.
 
     Returns:
-        The figures of the report. None if Spark is needed: for more bytes, and to read or write a table.
+        The figures of the report. None if Spark is needed: for more bytes, or to read or write a table.
 
     Raises:
         OSError: a file can no longer be read.
@@ -54,7 +54,7 @@ def measure_here(work: Work) -> Collected | None:
 def _stripped(work: Work) -> list[pa.RecordBatch] | None:
     """Read the segments, without contents of records if possible.
 
-    Return None if they are more than `MOST` bytes.
+    Return None if the segments have more than `MOST` bytes.
     """
     found, size = [], 0
     for share in plan(work.sources, MOST):
@@ -67,7 +67,7 @@ def _stripped(work: Work) -> list[pa.RecordBatch] | None:
 
 
 def _sorted(batches: list[pa.RecordBatch], schema: pa.Schema, within: str) -> Iterator[pa.RecordBatch]:
-    """Bring the rows of each connection together, in order."""
+    """Yield the rows sorted by connection, and within a connection by the column `within`."""
     keys = [("connection", "ascending"), (within, "ascending")]
     table = pa.Table.from_batches(batches, schema).sort_by(keys).combine_chunks()
     yield from table.to_batches(max_chunksize=_ROWS)

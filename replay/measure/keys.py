@@ -1,7 +1,7 @@
 """Counts the records in a connection's fetch responses by the hashes of their keys. Sans-IO.
 
 It reads batches like the gateway for cooperative groups, with the same codecs and limits. The codecs need the
-extra `cooperative`, so this module is only imported with ``--cooperative``.
+extra `cooperative`. So this module is imported only with ``--cooperative``.
 """
 
 from bisect import bisect_left, bisect_right
@@ -28,10 +28,10 @@ _MOST_STRETCHES: Final = 256
 
 
 class Offsets:
-    """The counted offsets of a partition, as ordered intervals.
+    """The offsets of a partition that were counted, as ordered intervals.
 
-    Only a compacted log has many intervals. In that case the lowest two are joined, including the gap between
-    them.
+    Only a compacted log has many intervals. If there are too many, the lowest two are joined, and the gap
+    between them then counts as counted.
     """
 
     __slots__ = ("_ends", "_starts")
@@ -44,12 +44,12 @@ class Offsets:
         return f"<Offsets {[*zip(self._starts, self._ends, strict=True)]}>"
 
     def has(self, first: int, end: int) -> bool:
-        """Return whether all offsets from `first` up to, but not including, `end` were added."""
+        """Return whether all offsets from `first` up to `end` (exclusive) were added."""
         at = bisect_right(self._starts, first) - 1
         return at >= 0 and end <= self._ends[at]
 
     def add(self, first: int, end: int) -> None:
-        """Add the offsets from `first` up to, but not including, `end`."""
+        """Add the offsets from `first` up to `end` (exclusive)."""
         starts, ends = self._starts, self._ends
         low, high = bisect_left(ends, first), bisect_right(starts, end)
         if low < high:
@@ -105,7 +105,10 @@ class KeyLog:
             self._add_records(names[entry.key], entry.partition, memoryview(frame)[start:end])
 
     def _add_records(self, name: tuple[str, str], partition: int, records: memoryview) -> None:
-        """Add the records of a partition. Skip an incomplete batch at the end, which is fetched again."""
+        """Add the records of a partition.
+
+        An incomplete batch at the end is skipped, because it is fetched again.
+        """
         counted = self._counted[*name, partition]
         at, size = 0, len(records)
         while at + MAGIC_AT < size:

@@ -1,9 +1,9 @@
 """How far responses exceed a response limit (KIP-74), and which partitions starve because of it. Sans-IO.
 
 A response limit is the max_bytes of a fetch. A broker reads partitions in order until it has read this many
-bytes of records. The remaining partitions are empty in the response even if they have records
-(fetch-semantics 4). Such a partition starves while others get records, until it gets some itself. A response
-may exceed the limit by its first batch.
+bytes of records. The remaining partitions are empty in the response, even if they have records
+(fetch-semantics 4). A partition starves from its first such empty entry until it gets records, while others
+get some. A response may exceed the limit by its first batch.
 """
 
 from copy import copy
@@ -67,7 +67,7 @@ class VersionFigures:
 
 @dataclass(slots=True)
 class Starved:
-    """A partition that had records but got none for a time, while other partitions got some."""
+    """A partition that got no records for a time although it had some, while other partitions got records."""
 
     topic: str | None
     topic_id: bytes | None
@@ -86,7 +86,7 @@ class Starved:
 
     @property
     def lasted(self) -> int:
-        """How long it starved, in ns."""
+        """How long the partition starved, in ns."""
         return self.until - self.since
 
 
@@ -96,7 +96,7 @@ class LimitLog:
     Its memory depends on the number of partitions in a fetch, not on the number of fetches.
 
     Args:
-        max_fetch_bytes: replaces higher limits. 0 for no such limit.
+        max_fetch_bytes: a lower limit to compute with: higher limits are replaced by it. 0 for none.
     """
 
     __slots__ = (
@@ -179,7 +179,7 @@ class LimitLog:
     # Starving
 
     def _note_starved(self, outcome: Outcome, request: FetchRequest, response: CapturedResponse) -> None:
-        """Note which partitions starve in a response, and which ones stopped."""
+        """Record which partitions starve in a response, and which ones no longer do."""
         in_session = request.session_id > 0 and request.session_epoch > 0
         if request.unsupported_reason or response.walk.error_code:
             self._handler.drop()
@@ -222,7 +222,7 @@ class LimitLog:
             self._worst = nlargest(WORST, self._worst, key=lambda one: one.lasted)
 
     def _follow(self, request: FetchRequest, *, in_session: bool) -> bool:
-        """Note the partitions and offsets of a fetch. Return False if they are not known."""
+        """Store the partitions and offsets of a fetch. Return False if they are not known."""
         listing = request.listing
         if listing is None:
             return False
@@ -239,7 +239,7 @@ class LimitLog:
         return True
 
     def _listed_rows(self, listing: Listing) -> Rows | None:
-        """Return the table's row for each entry of a full fetch. The table then has no other rows."""
+        """Return the table's row for each entry of a full fetch. Other rows are removed from the table."""
         handler, table = self._handler, self._handler.table
         if table is not None and table.layout is listing.layout and table.size == len(listing):
             rows = table.locate(listing)
@@ -251,7 +251,7 @@ class LimitLog:
         return table.locate(listing)
 
     def _session_rows(self, request: FetchRequest, listing: Listing) -> Rows | None:
-        """Return the table's row for each entry that a fetch in the client's session adds or changes."""
+        """Return the table's row for each entry of an incremental fetch in the client's session."""
         table = self._handler.table
         if (
             table is None
@@ -286,7 +286,7 @@ class LimitLog:
             self._ends[left] = _UNKNOWN
 
     def _hungry(self, request: FetchRequest, response: CapturedResponse) -> tuple[Rows, Rows]:
-        """Return the rows that have records but got none, and the number of offsets to read in each."""
+        """Return the rows that had records but got none, and how many offsets each of them is behind."""
         table, walk, ends = self._handler.table, response.walk, self._ends
         if table is None or table.layout is not response.layout:
             return _NONE, _NONE
@@ -327,7 +327,7 @@ def _record_bytes(frame: bytes, version: int) -> int:
     """Return the bytes of records in a response of v0 to v3.
 
     Raises:
-        ProtocolError: the frame is no such response.
+        ProtocolError: the frame is not such a response.
     """
     at = 2 * LENGTH_BYTES + (4 if version >= _THROTTLED else 0)
     topics, at = read_count(frame, at)

@@ -37,7 +37,10 @@ def modelled(fetches: FetchSums, rate: DailyRate) -> Modelled:
 
 
 def _headers(frames: int, size: int) -> int:
-    """Return the bytes of headers: for each frame, one segment and one more for each `_SEGMENT` bytes."""
+    """Return the bytes of TCP and IP headers.
+
+    Each frame has one segment, and one more for each `_SEGMENT` bytes.
+    """
     return (frames + size // _SEGMENT) * _HEADERS
 
 

@@ -1,7 +1,7 @@
 """Makes the report object from the collected rows of the table. Sans-IO.
 
-Rows are grouped by the columns in `GROUPED`, and the columns in `SUMMED` are added up. The size of the groups
-does not change the report: a single row, with ``count`` 1, is a group as well.
+Rows are grouped by the columns in `GROUPED`, and the columns in `SUMMED` are added up. The report does not
+depend on how rows were grouped: a single row, with ``count`` 1, may be a group as well.
 """
 
 import base64
@@ -208,7 +208,7 @@ def _largest(sums_of: Mapping[Any, FetchSums]) -> list[tuple[Any, FetchSums]]:
 
 
 def _by_topic(found: Collected, whole: FetchReport) -> list[TopicRow]:
-    """Return a row for each topic, and one for the rest of each frame (the whole minus the topics)."""
+    """Return a row for each topic, and one for the bytes of no topic (the whole minus all topics)."""
     topics: dict[str, FetchReport] = defaultdict(sums.empty)
     for (kind, text), fetch in found.topics.items():
         sums.add(topics[_topic_name(kind, text, found.names)], fetch)
@@ -282,7 +282,7 @@ def _readable(ends: Iterable[ConnectionEnd]) -> ReadableReport:
 
 
 def _policies(found: Collected, fetch: FetchReport, policy: str) -> dict[str, PolicyRow]:
-    """Return the savings of both policies. The savings of the other policy were summed by connection."""
+    """Return the savings of both policies. Those of the policy not chosen were summed by connection."""
     saved = dict.fromkeys(("gateway", "always"), found.saved_by_other)
     saved[policy] = fetch["saved_bytes"]
     whole = actual_bytes(fetch)
@@ -345,9 +345,9 @@ def _limit_figures(counted: VersionFigures) -> LimitFigures:
 
 
 def _cooperative(found: Collected, about: About) -> CooperativeReport:
-    """Return how evenly keys would spread.
+    """Return how evenly keys would spread over the members of each group.
 
-    A client belongs to a group if its connections name only that group.
+    A client is counted in a group if its connections name this group and no other one.
     """
     wanted = about.filters["topics"]
     by_group: defaultdict[tuple[str | None, str | None], Delivered] = defaultdict(Delivered)

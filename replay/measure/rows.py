@@ -1,6 +1,6 @@
 """Turns the exchanges of connections into rows of the table. Sans-IO.
 
-Spark's workers run this code, with bounded memory.
+Tasks of Spark run this code. The memory it needs does not grow with the capture.
 """
 
 from collections.abc import Iterable, Iterator
@@ -45,7 +45,7 @@ class RowFilter:
 
 
 def rows(events: Iterable[Exchange | ConnectionEnd], choice: RowFilter) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of consecutive connections."""
+    """Yield batches of rows from the events of connections, which come one connection after the other."""
     connection = _ConnectionRows(choice)
     for event in events:
         if isinstance(event, Exchange):
@@ -83,7 +83,7 @@ class _ConnectionRows:
         self.writer = writer or RowWriter(raw=choice.raw)
 
     def add(self, exchange: Exchange) -> None:
-        """Add the next exchange. A fetch is written once its outcome is known."""
+        """Add the next exchange. The row of a fetch is written once the outcome of the fetch is known."""
         place, self._exchanges = self._exchanges, self._exchanges + 1
         if exchange.api_key == FETCH:
             self._places[id(exchange)] = place
@@ -130,7 +130,7 @@ class _ConnectionRows:
                     self._keys.add(outcome)
 
     def _settle_other(self) -> None:
-        """Add up the savings of the other policy."""
+        """Add up the savings of the policy that was not chosen."""
         for outcome in self._engine.drain_other():
             exchange = outcome.exchange
             closes = not exchange.request_bytes  # the gateway's close, when the client is gone

@@ -1,7 +1,7 @@
 """Measures how evenly keys would spread over the members of a cooperative group. Sans-IO.
 
 Records are counted by intervals of hashes. A member's share of a partition is a sum over intervals, for any
-number of members. Keys are not kept, and their hashes do not leave the measurement.
+number of members. Keys are not kept. Hashes of keys are in no output.
 """
 
 from bisect import bisect_left
@@ -31,7 +31,7 @@ TopicName: TypeAlias = tuple[str, str]
 def stretches(members: int) -> Split:
     """Return the intervals of hashes to count by, as the steps of a split.
 
-    With this many members, each range that the gateway may assign consists of whole intervals.
+    Any range that the gateway may assign, with this many members, consists of whole intervals.
     """
     shared_by = {
         parts for among in range(1, members + 1) for parts in (members // among, -(-members // among))
@@ -43,9 +43,9 @@ def stretches(members: int) -> Split:
 class KeyCounts:
     """Records and bytes by key.
 
-    Keys are identified by their hashes. With more than `MOST_KEYS` keys, fewer leading bits of the hash are
-    used, so that there are at most `MOST_KEYS` counts. A count may then include several keys, so the largest
-    count is at least the one of the hottest key. The order of adding and merging makes no difference.
+    Keys are identified by their hashes. There are at most `MOST_KEYS` counts. With more keys, fewer leading
+    bits of the hash are used, and one count may include several keys. So the largest count is never below the
+    count of the hottest key. The order of adding and merging makes no difference.
     """
 
     counts: dict[int, list[int]] = field(default_factory=dict)
@@ -62,7 +62,7 @@ class KeyCounts:
         self._fit()
 
     def merge(self, other: "KeyCounts") -> None:
-        """Add other counts."""
+        """Add the counts of `other`."""
         self._coarsen(max(self.shift, other.shift))
         for key, (records, size) in other.counts.items():
             self._add(key >> self.shift - other.shift, records, size)
@@ -100,7 +100,7 @@ class TopicCounts:
     """The records that have a key."""
 
     def merge(self, other: "TopicCounts") -> None:
-        """Add other counts."""
+        """Add the counts of `other`."""
         self.partitions |= other.partitions
         for mine, others in ((self.records, other.records), (self.sizes, other.sizes)):
             for partition, counts in others.items():
@@ -191,8 +191,8 @@ def _hottest(topics: Iterable[KeyCounts], records: int, size: int) -> HottestKey
 def _lanes(members: int, topics: Mapping[str, Iterable[int]]) -> list[Lanes]:
     """Return the ranges that the gateway's plan gives to each member.
 
-    Topics with fewer partitions than members are shared. The client assigns the others, by assumption with
-    Kafka's RangeAssignor.
+    Topics with fewer partitions than members are shared by key. Other topics are assigned by the client: it
+    is assumed to use Kafka's RangeAssignor.
     """
     names = [b"%02d" % number for number in range(members)]
     assigned: dict[bytes, list[TopicPartition]] = {name: [] for name in names}

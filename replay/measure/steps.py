@@ -1,4 +1,4 @@
-"""The steps from segments, or from a stored table, to rows of the table: in Spark and without. Sans-IO.
+"""The steps from segments, or from a stored table, to rows of the table: with Spark and without. Sans-IO.
 
 Batches are sorted by `connection`, and within a connection by `order` or `place`.
 """
@@ -36,7 +36,7 @@ def measure(ports: frozenset[int], choice: RowFilter, secrets: Secrets | None, b
     """Yield the rows of the table for segments (STRIPPED).
 
     Args:
-        ports: of brokers. If empty, brokers are recognised by their bytes.
+        ports: of brokers. If empty, Kafka is recognised by its bytes.
         choice: how exchanges become rows.
         secrets: decrypt TLS connections with these.
         batches: the segments of whole connections.
@@ -50,7 +50,7 @@ def measure(ports: frozenset[int], choice: RowFilter, secrets: Secrets | None, b
 
 
 def measure_again(keep: Filter, choice: RowFilter, batches: Batches) -> Batches:
-    """Measure a table with the raw columns again, with another filter. Yield new rows."""
+    """Yield new rows for a table that has the raw columns, with another filter."""
 
     def events(connection: str, own: Batches) -> Iterable[Event]:
         return (event for run in own for event in exchanges(run)) if _wanted(keep, connection) else ()
@@ -67,7 +67,7 @@ def topic_ids(topics: frozenset[str], batches: Iterable[pa.RecordBatch]) -> froz
 def restored(batches: Batches) -> Batches:
     """Yield batches with zeros in place of the cut contents of records.
 
-    Zeros may be many times as long as the rest. So if there are any, each batch has only one connection.
+    The zeros may need much more memory than the rest. So a batch with zeros has only one connection.
     """
     for batch in batches:
         if pc.sum(pc.binary_length(batch.column("cuts"))).as_py():
@@ -77,9 +77,9 @@ def restored(batches: Batches) -> Batches:
 
 
 def _connections(batches: Batches) -> Iterator[tuple[Any, Batches]]:
-    """Yield each connection and its batches, as views.
+    """Yield each connection and its batches. They are slices, not copies.
 
-    Grouping in Spark would take 4 ms of CPU for each group.
+    Spark could group rows, too, but would need 4 ms of CPU for each group.
     """
     for key, runs in groupby(_runs(batches), key=itemgetter(0)):
         yield key, (run for _, run in runs)
@@ -95,7 +95,10 @@ def _runs(batches: Batches) -> Iterator[tuple[Any, pa.RecordBatch]]:
 
 
 def _used(own: Batches) -> tuple[int, Batches]:
-    """Remove the row of `uses_of_ports` from a connection's rows. Return its number, 0 if there is none."""
+    """Remove the row of `uses_of_ports` from a connection's rows.
+
+    Return the number in it (0 if there is no such row), and the other rows.
+    """
     first = next(own)
     if first.column("order")[0].as_py() != BEFORE:
         return 0, chain((first,), own)
@@ -132,7 +135,7 @@ def _rows(
 
 
 def _wanted(keep: Filter, connection: str) -> bool:
-    """Whether a filter keeps a connection (see `Filter`)."""
+    """Return whether a filter keeps a connection (see `Filter`)."""
     ends = [end.rpartition(":") for end in connection.rpartition(" #")[0].split(" > ")]
     hosts = [ipaddress.ip_address(host.strip("[]")) for host, _, _ in ends]
     networks = [ipaddress.ip_network(host, strict=False) for host in keep.hosts]

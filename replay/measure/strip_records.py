@@ -1,8 +1,8 @@
 """Removes the contents of records from segments before a shuffle, and puts zeros there after it. Sans-IO.
 
 Most bytes are contents of records, and no figure depends on them. They are cut only if they are certain to be
-records. The run must be exactly one response, which parses to its end. The run before it must be exactly its
-fetch request. Everything else is kept.
+records. So two runs are needed: one that is exactly a fetch request, and after it one that is exactly its
+response, parsed to the end. Everything else is kept.
 """
 
 from collections.abc import Sequence
@@ -64,7 +64,7 @@ class _BatchPayloads:
 
 
 def strip_records(batch: pa.RecordBatch, *, keep: bool = False) -> pa.RecordBatch:
-    """Remove the contents of records from a batch of SEGMENTS. With `keep`, only change its schema."""
+    """Remove the contents of records from a batch of SEGMENTS. With `keep`, only the schema is changed."""
     payload = batch.column("payload")
     found = _BatchPayloads(*_bytes_of(payload))
     if not keep:
@@ -103,7 +103,7 @@ def _sides(batch: pa.RecordBatch) -> _Numbers:
 
 
 def _requests(found: _BatchPayloads, sides: _Numbers) -> Sequence[int]:
-    """Return the rows that are exactly one fetch request, followed by a large row of the other side."""
+    """Return the rows that are exactly one fetch request. A large row of the other side must follow."""
     sizes = np.diff(found.edges)
     rows = np.flatnonzero(
         (sizes[:-1] > REQUEST_START_BYTES) & (sizes[1:] >= _WORTH) & (sides[1:] ^ sides[:-1] == 1)
@@ -170,7 +170,7 @@ def _spread(found: _BatchPayloads, row: int, spans: Sequence[Span]) -> None:
 
 
 def _without(found: _BatchPayloads, rows: int) -> tuple[pa.Array, pa.Array]:
-    """Return the payloads without the spans, and the cuts."""
+    """Return the payloads without the spans, and a description of what was cut from each."""
     kept: list[memoryview] = []
     sizes = np.diff(found.edges)
     cuts = [b""] * rows
@@ -217,7 +217,7 @@ _ZEROS: Final = bytes(1 << 20)
 
 
 def _column(data: bytes, sizes: _Numbers) -> pa.Array:
-    """Return a binary column from concatenated values."""
+    """Make a binary column from concatenated values."""
     edges = np.zeros(len(sizes) + 1, np.int32)
     np.cumsum(sizes, out=edges[1:])
     return pa.Array.from_buffers(pa.binary(), len(sizes), [None, pa.py_buffer(edges), pa.py_buffer(data)])

@@ -101,7 +101,7 @@ def _nowhere() -> Where:
 
 @dataclass(slots=True, repr=False)
 class FetchSums:
-    """The sums of groups of fetches. The groups of one connection must be added together."""
+    """The sums of groups of fetches. The groups of one connection must be added one after the other."""
 
     sums: FetchReport = field(default_factory=empty)
     """The sums without the savings, which `fetch` computes."""

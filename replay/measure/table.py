@@ -1,9 +1,9 @@
 """The table of exchanges, with a row for each exchange. Reports are made from it. Sans-IO.
 
-`COLUMNS` describes each column. `measure --parquet` writes this table, with `STORED_COLUMNS`. A connection's
-rows hold its fetches, and their cost through the session engine. Its last row, of the kind `connection`,
-holds what belongs to the whole connection (`Summary`). `file` rows hold the counts of a capture file. These
-columns have the fields of their dataclasses.
+`COLUMNS` describes each column. `measure --parquet` writes this table, with `STORED_COLUMNS`. The row of a
+fetch also holds its cost through the session engine. The last row of a connection, of the kind `connection`,
+holds the figures of the whole connection (`Summary`). Rows of the kind `file` hold the counts of a capture
+file (`FileCounts`). The columns for both have the fields of these dataclasses.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -208,14 +208,14 @@ class RowWriter:
         counted: bool | None = None,
         row: str = "",
     ) -> None:
-        """Add an exchange, and for a fetch its outcome.
+        """Add an exchange. For a fetch, add its outcome as well.
 
         Args:
             exchange: the exchange.
             place: its position in the connection, in the order in which exchanges were added.
             outcome: the outcome, for a fetch.
             counted: whether a fetch matches --client and --topic.
-            row: the kind of the row. "" if the exchange shows it.
+            row: the kind of the row. "" if the exchange itself decides.
         """
         fetch = _fetch_values(outcome) if outcome else _NO_FETCH
         plain = _plain_values(exchange)
@@ -225,7 +225,7 @@ class RowWriter:
         )
 
     def detail(self, kind: str, detail: Detail, end: ConnectionEnd | None = None) -> None:
-        """Add a row with a detail, and the names of its connection if it has one."""
+        """Add a row with a detail. If it belongs to a connection, add the names of the connection."""
         connection = end.connection if end else ""
         ends = (end.client, end.broker, LAST, end.client_id, end.software) if end else ("", "", LAST, "", "")
         details = (detail if name == DETAILS[kind] else None for name in CODECS)
@@ -254,7 +254,7 @@ def _kind(exchange: Exchange) -> str:
 
 
 def _frames(exchange: Exchange) -> tuple[bytes, bytes, list[int]]:
-    """Return the request, the response without contents of records, and the places of these contents."""
+    """Return the request, the response without contents of records, and where these contents were."""
     kept, cuts, at = [], [], 0
     response = exchange.response
     if exchange.api_key == FETCH:
@@ -269,7 +269,7 @@ def _frames(exchange: Exchange) -> tuple[bytes, bytes, list[int]]:
 
 
 def exchanges(batch: pa.RecordBatch) -> Iterator[Exchange | ConnectionEnd]:
-    """Yield the exchanges and ends in rows of a table with the raw columns."""
+    """Yield the exchanges and the ends of connections in rows of a table with the raw columns."""
     names = ("row", "connection", *_PLAIN, *(column.name for column in RAW_COLUMNS))
     columns = (batch.column(name).to_pylist() for name in names)
     for end, *values in zip(connection_ends(batch), *columns, strict=True):
@@ -299,7 +299,7 @@ def _restored(kept: bytes, cuts: Sequence[int]) -> Iterator[memoryview]:
 
 
 def connection_ends(batch: pa.RecordBatch) -> list[ConnectionEnd | None]:
-    """Return the connection's end in each row, without the rest of its summary."""
+    """Return for each row the end of its connection. The rest of the summary is not read."""
     return _END.read(struct_field(batch.column("summary"), "end"))
 
 

@@ -8,7 +8,7 @@
 | dataclass, NamedTuple, TypedDict, tuple | struct |
 
 Columns are written and read field by field, because a Python object for each field of each row would be slow.
-Fields whose names begin with `_` are left out. A field that is missing in a table of an earlier release is
+Fields whose names begin with `_` are left out. If a table of an earlier release lacks a field, the field is
 null, and is read as its default.
 """
 
@@ -37,7 +37,7 @@ _MAPS: Final = frozenset({dict, Counter, defaultdict, Mapping})
 
 
 class Codec(Protocol):
-    """Writes values of one Python type as an Arrow array, and reads them again."""
+    """Writes values of one Python type to an Arrow array, and reads them back."""
 
     type: pa.DataType
 
@@ -207,7 +207,7 @@ def _offsets(values: Sequence[Any]) -> pa.Array:
 
 
 def _places(array: pa.Array) -> list[int]:
-    """Return where each list of an array begins in its values. The first is 0, also in a slice."""
+    """Return where each list of an array begins in its values. The first one begins at 0, even in a slice."""
     offsets = array.offsets.to_numpy()
     found: list[int] = (offsets - offsets[0]).tolist()
     return found

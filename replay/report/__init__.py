@@ -1,1 +1,1 @@
-"""The report object, and the forms in which it is shown: pure functions that open nothing. Sans-IO."""
+"""The report object, and its output formats: functions that open no file and no connection. Sans-IO."""

@@ -3,11 +3,11 @@
 A pseudonym is a keyed hash of the name and of its kind (client, topic, ...). So a name has the same pseudonym
 in all reports that were made with the same key, and these reports can be compared.
 
-Nobody can read names from such a report. But without a secret key, anybody can guess a name, hash it and
-search for the hash. Addresses and common topic names are easy to guess. A secret key prevents this.
+Pseudonyms do not show the names. But without a secret key, anybody can guess a name, hash it and search for
+the hash. Addresses and common topic names are easy to guess. A secret key prevents this.
 
-Ports, software and its versions, times, and counts of bytes and partitions stay as they are. A colleague may
-recognise the traffic by them.
+Ports, software and its versions, times, and counts of bytes and partitions stay as they are. Somebody who
+knows the traffic may recognise it by them.
 """
 
 import re
@@ -44,11 +44,11 @@ def anonymize(report: Report, key: bytes = b"") -> Report:
 
     Args:
         report: the report object. It is not changed.
-        key: a secret of at most `MAX_KEY` bytes, so that nobody can check a guessed name. Reports with the
-            same key can be compared.
+        key: a secret of at most `MAX_KEY` bytes. Somebody who does not know it can't test guessed names.
+            Reports with the same key can be compared.
 
     Returns:
-        the report with pseudonyms, and everything else unchanged.
+        A report with pseudonyms. Everything else is equal.
     """
     return _Pseudonyms(key).report(report)
 
@@ -77,7 +77,10 @@ class _Pseudonyms:
         return made
 
     def _name(self, kind: str, name: str) -> str:
-        """Return a pseudonym such as "client-k7m2qx9p"; "" for "". Its 40 bits hardly ever collide."""
+        """Return a pseudonym such as "client-k7m2qx9p"; "" for "".
+
+        It has 40 bits, so two names hardly ever have the same one.
+        """
         if not name:
             return ""
         text = name.encode(errors="surrogatepass")

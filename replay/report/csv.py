@@ -1,10 +1,12 @@
 """The report as one CSV table: a row for the total, and for each client, topic, broker and connection.
 
-The column `by` names the kind of a row: total, client, topic, broker, connection or passed (the fetches of a
-client that went through no session, for one reason). Add up only rows of one kind, because each kind has all
-the bytes. (Only `connection` is limited to the largest connections.) The other columns are named after the
-fields of the report object: `actual_request_bytes` is `fetch.actual.request_bytes`. A column is empty where
-it does not apply. The format is RFC 4180: UTF-8, comma, CRLF, names in the first row.
+The column `by` names the kind of a row: total, client, topic, broker, connection or passed. A row of the kind
+passed has the fetches of a client that went through no session, for one reason.
+
+Add up rows of one kind only, because the rows of each kind together have all the bytes. (There is one
+exception: connection rows exist only for the largest connections.) The other columns are named after the
+fields of the report object: `actual_request_bytes` is `fetch.actual.request_bytes`. A column that does not
+apply is empty. The format is RFC 4180: UTF-8, comma, CRLF, names in the first row.
 """
 
 import csv
@@ -83,7 +85,7 @@ def render(report: Report) -> str:
 
 
 def table(described: ReportTable) -> str:
-    """Return a table as CSV. Numbers are not shortened, for programs. None becomes empty."""
+    """Return a table as CSV. Numbers have all their digits, for use by programs. None becomes empty."""
     lines = _Lines()
     writer = csv.writer(lines)
     writer.writerow(column.title for column in described.columns)
@@ -92,13 +94,13 @@ def table(described: ReportTable) -> str:
 
 
 class _Lines(list[str]):
-    """A list that `csv` can write to."""
+    """A list with the method `write`, which `csv` needs."""
 
     write = list[str].append
 
 
 def _plain(value: object) -> object:
-    """Return a value as text. A spreadsheet must not compute it (OWASP: CSV injection)."""
+    """Return a value in a form that no spreadsheet takes for a formula (OWASP: CSV injection)."""
     if not isinstance(value, str):
         return value
     return "'" + printable(value) if value.startswith(_FORMULA) else printable(value)

@@ -1,6 +1,7 @@
 """Advice from a report: the saving of a day, its certainty, and the next step for each client. Pure.
 
-The figures of a day and of a month are modelled: the counted figures, divided by the captured seconds.
+The figures for a day and for a month are modelled: the counted figures are divided by the captured seconds,
+and multiplied by the seconds of a day or month.
 """
 
 from collections.abc import Mapping
@@ -88,11 +89,11 @@ class DailyRate:
     price_per_gb: float | None = None
 
     def day(self, count: int) -> int | None:
-        """Return the bytes of a day at the rate of the captured time, or None if no time was captured."""
+        """Return the bytes of a whole day at the captured rate, or None if no time was captured."""
         return round(count / self.seconds * DAY) if self.seconds else None
 
     def month(self, count: int) -> float | None:
-        """Return the money of 30 days, or None without a price."""
+        """Return the money for 30 days at the captured rate, or None without a price."""
         if self.price_per_gb is None or not self.seconds:
             return None
         return count / _GB * self.price_per_gb / self.seconds * MONTH
@@ -115,7 +116,7 @@ def decide(
         clients: the rows by client.
         rate: the captured time, and the price.
         policy: the policy of these figures, see `Report.policy`.
-        next_step: advice if there is no fetch.
+        next_step: advice for a capture without fetches.
     """
     reason = why(fetch, passed)
     known = reason not in UNTOLD
@@ -145,7 +146,7 @@ def why(fetch: FetchReport, passed: Mapping[str, Passed]) -> str:
 
 
 def main_reason(passed: Mapping[str, Passed]) -> str:
-    """Return the reason with the most passed bytes; "" if nothing passed."""
+    """Return the reason with the most passed bytes; "" if no fetch was passed."""
     return max(passed, key=lambda reason: (passed[reason]["bytes"], reason), default="")
 
 
@@ -192,14 +193,14 @@ def _wait(client: ClientRow, seconds: float, ratio: float) -> str:
 def _seconds(client: ClientRow, captured: float) -> float:
     """Return how long a client's connections fetched, all together.
 
-    This uses the connections' own time, because other files may have been captured for longer. Gaps in the
+    Only the time of these connections counts, because other files may cover a longer time. Gaps in the
     capture do not count.
     """
     return min(client["connection_seconds"], client["connections"] * captured)
 
 
 def _saved_by_waiting(client: ClientRow, captured: float) -> int:
-    """Model what a client saves if its fetches wait for more records: fewer fetches, the same records."""
+    """Model what a client would save if its fetches waited longer: fewer fetches with the same records."""
     fetch = client["fetch"]
     requests = fetch["actual"]["requests"]
     seconds = _seconds(client, captured)
@@ -211,7 +212,7 @@ def _saved_by_waiting(client: ClientRow, captured: float) -> int:
 
 
 def _advice(client: ClientRow) -> _Advice:
-    """Return advice for a client that saves next to nothing."""
+    """Return advice for a client for which sessions save next to nothing."""
     fetch, reason = client["fetch"], main_reason(client["passed"])
     whole = actual_bytes(fetch)
     records = fetch["actual"]["record_bytes"]

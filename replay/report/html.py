@@ -1,7 +1,7 @@
 """The report as one HTML file. It opens offline, sends no request and needs no script.
 
-The templates are in ``page``. They escape all text. A Content-Security-Policy in the page forbids all
-requests and scripts, so even a name that was not escaped could not start one.
+The templates are in ``page``. They escape all text. In addition, a Content-Security-Policy in the page
+forbids all requests and scripts. So even an unescaped name could not start one.
 """
 
 from collections.abc import Callable, Iterator
@@ -117,7 +117,7 @@ def _tables(report: Report) -> dict[str, Any]:
 
 
 def _fetches(report: Report) -> dict[str, Any]:
-    """Return the page's values about fetches, without the tables."""
+    """Return the values that the page shows about fetches, without the tables."""
     stretches = report["time"]["stretches"]
     over_time = report["over_time"]
     return {
@@ -139,7 +139,7 @@ def _fetches(report: Report) -> dict[str, Any]:
 
 
 def _cards(report: Report) -> list[tuple[str, str]]:
-    """Return the largest figures of the page, each with its label."""
+    """Return the most important figures of the page, each with its label."""
     fetch = report["fetch"]
     saved, ratio = fetch["saved_bytes"], fetch["saved_ratio"]
     dearer = saved < 0
@@ -167,7 +167,7 @@ def _problems(report: Report) -> list[str]:
 
 
 def _drawn(plot: Callable[[int], Markup]) -> Markup:
-    """Draw a plot for wide screens and for phones. The style sheet shows one of them."""
+    """Draw a plot twice: for wide screens and for phones. The style sheet shows one of the two."""
     return joined(plot(width) for width in (plots.WIDE, plots.NARROW))
 
 

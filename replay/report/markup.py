@@ -1,4 +1,4 @@
-"""HTML and SVG elements, for plots. All text in them is escaped, so that it can't break them."""
+"""HTML and SVG elements for plots. All text in them is escaped, so it can't change the page's structure."""
 
 import html
 from collections.abc import Iterable

@@ -1,6 +1,6 @@
-"""The report object: `measure --json` prints it, and every other form of the report is made from it.
+"""The report object. `measure --json` prints it, and every other form of the report is made from it.
 
-It consists of plain dictionaries, so it is the JSON without conversion. Three rules hold:
+It consists of plain dictionaries, so it can be written as JSON without conversion. Three rules hold:
 
 - Bytes are counted, on whole Kafka frames (their 4-byte length included) unless a field says otherwise.
 - predicted broker side = `sessions` + (`actual` - `eligible`), for requests and responses alike.
@@ -51,7 +51,7 @@ class Eligible(TypedDict):
 
 
 class SessionsReport(TypedDict):
-    """The cost of the eligible fetches through the engine. The bytes include closes and repairs."""
+    """The cost of the eligible fetches with sessions. The bytes include closes and repairs."""
 
     request_bytes: int
     response_bytes: int
@@ -82,7 +82,7 @@ class FetchReport(TypedDict):
 
 
 class Problem(TypedDict):
-    """Something in the input that could not be read. With any problem the exit code is 3."""
+    """A part of the input that could not be read. If there is any problem, the exit code is 3."""
 
     file: str
     """The file as the user named it; "" if the problem is not about one file."""
@@ -152,7 +152,7 @@ class Bucket(TypedDict):
 
 
 class Shares(TypedDict):
-    """The parts of the bytes. The five parts add up to all fetch bytes of both directions."""
+    """All fetch bytes, both directions, in five parts. The parts add up to the whole."""
 
     listing_bytes: int
     """Requests: entries of partitions, including forgotten ones, and their topic elements."""
@@ -167,7 +167,7 @@ class Shares(TypedDict):
 
 
 class Where(TypedDict):
-    """The same split for the capture and for the predicted broker side."""
+    """Where the bytes go: in the capture, and as predicted on the broker side."""
 
     actual: Shares
     predicted: Shares
@@ -257,9 +257,9 @@ class ClientRow(TypedDict):
 class TopicRow(TypedDict):
     """One topic's entries and topic elements.
 
-    The row whose topic is None has the rest of each frame, and the figures that are counted once for a frame:
-    requests, responses, exchanges, full, incremental, sessionless, added, altered, forgotten, close_bytes and
-    repair_bytes. These are 0 in the row of a topic.
+    One row has None as its topic. It has the rest of each frame, and the figures that are counted once for a
+    frame: requests, responses, exchanges, full, incremental, sessionless, added, altered, forgotten,
+    close_bytes and repair_bytes. In the row of a topic, these figures are 0.
     """
 
     topic: str | None
@@ -324,7 +324,7 @@ class SlotsRow(TypedDict):
 
 
 class LimitFigures(TypedDict):
-    """Responses against their limit: max_bytes (KIP-74), or `LimitsReport.max_fetch_bytes` if lower."""
+    """Responses and their limit: max_bytes (KIP-74), or `LimitsReport.max_fetch_bytes` if that is lower."""
 
     responses: int
     largest_record_bytes: int
@@ -341,7 +341,7 @@ class LimitFigures(TypedDict):
 
 
 class LimitsRow(LimitFigures):
-    """One client id, software and fetch version."""
+    """The limits of one client id, software and fetch version."""
 
     client_id: str
     software: str
@@ -351,7 +351,7 @@ class LimitsRow(LimitFigures):
 
 
 class StarvedRow(TypedDict):
-    """A partition that starved on one connection, once."""
+    """One time span in which a partition starved on a connection."""
 
     client_id: str
     broker: str
@@ -370,7 +370,7 @@ class StarvedRow(TypedDict):
 
 
 class LimitsReport(LimitFigures):
-    """The effect of response limits, and of a lower one."""
+    """The effect of the captured response limits, or of the lower limit `max_fetch_bytes`."""
 
     max_fetch_bytes: int
     """The value of --max-fetch-bytes. 0 if each fetch was measured by its own limit (v0 to v2: 50 MiB)."""
@@ -380,7 +380,7 @@ class LimitsReport(LimitFigures):
 
 
 class SpreadShare(TypedDict):
-    """Two figures of one kind: for records, and for their bytes without compression."""
+    """The same figure twice: for records, and for their bytes without compression."""
 
     records: float
     bytes: float
@@ -397,7 +397,7 @@ class HottestKey(SpreadShare):
 class CooperativeRow(TypedDict):
     """The records that brokers sent to a consumer group, and how evenly they would spread over members.
 
-    Records that one connection got again count once. Records that two connections got count twice. Control
+    If one connection got a record twice, it counts once. If two connections got it, it counts twice. Control
     batches don't count.
     """
 
@@ -458,7 +458,7 @@ class Money(TypedDict):
 
 
 class Modelled(TypedDict):
-    """The figures that are not counted."""
+    """The figures that are modelled, not counted."""
 
     tcp_ip: TcpIp
     money: Money | None
@@ -466,7 +466,7 @@ class Modelled(TypedDict):
 
 
 class BothSides(TypedDict):
-    """A gateway with both sides in the capture. All figures count its forwarded traffic twice."""
+    """A gateway whose two sides are both in the capture. All figures count the forwarded traffic twice."""
 
     client_side: str
     """The address to which its clients connect: host:port."""
@@ -524,7 +524,7 @@ def eligible_bytes(fetch: FetchReport) -> int:
 
 
 def sessions_bytes(fetch: FetchReport) -> int:
-    """Return the cost of the eligible fetches through the engine, both directions."""
+    """Return the cost of the eligible fetches with sessions, both directions."""
     return fetch["sessions"]["request_bytes"] + fetch["sessions"]["response_bytes"]
 
 

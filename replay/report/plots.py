@@ -1,4 +1,4 @@
-"""The report's plots: inline SVG, and boxes sized by CSS. CSS classes give the colours."""
+"""The report's plots: inline SVG, and boxes sized by CSS. Colours come from CSS classes."""
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
@@ -69,7 +69,7 @@ def over_time(buckets: Sequence[Bucket], stretches: Sequence[Stretch], width: in
 def slots(
     periods: Sequence[SlotsNeeded], limit: int, stretches: Sequence[Stretch], width: int = WIDE
 ) -> Markup:
-    """Draw how many session slots a broker needs over time, and a line at the number that it has.
+    """Draw how many session slots a broker needs over time, and a line at the number of its slots.
 
     Args:
         periods: in order of time, at least one.
@@ -107,7 +107,7 @@ def _class(width: int) -> str:
 
 
 def _times(stretches: Sequence[Stretch]) -> list[tuple[float, float]]:
-    """Return intervals in seconds since 1970. Return none if their length is 0."""
+    """Return intervals in seconds since 1970. If their total length is 0, return none."""
     times = [(_seconds(stretch["first"]), _seconds(stretch["last"])) for stretch in stretches]
     return times if sum(last - first for first, last in times) > 0 else []
 
@@ -117,7 +117,7 @@ def _seconds(time: str) -> float:
 
 
 class _Scale:
-    """Converts times, and bytes a second, to coordinates. Only captured times take room.
+    """Converts times, and bytes a second, to coordinates. Gaps in the capture are narrow.
 
     Args:
         times: the captured intervals, in seconds since 1970.
@@ -137,7 +137,7 @@ class _Scale:
         self._begins = [LEFT + self.gap * place + self._second * before for place, before in self._before()]
 
     def _before(self) -> Iterator[tuple[int, float]]:
-        """Yield the number of each stretch, and the captured seconds before it."""
+        """Yield for each interval its number, and the captured seconds before it."""
         before = 0.0
         for place, (first, last) in enumerate(self.times):
             yield place, before
@@ -159,7 +159,7 @@ class _Scale:
     def sides(self, begin: float, end: float) -> tuple[float, float]:
         """Return the left and right coordinates of a period.
 
-        If it begins in a gap, it is drawn from the end of the gap.
+        If the period begins in a gap, it is drawn from the end of the gap.
         """
         place = max(bisect_right(self._firsts, begin) - 1, 0)
         if begin > self.times[place][1] and place + 1 < len(self.times) and end > self._firsts[place + 1]:
@@ -173,7 +173,7 @@ class _Scale:
 
 
 def _nice_step(top: float) -> float:
-    """Choose 1, 2 or 5 times a power of ten (at least 1), so that at most five steps reach the top."""
+    """Return 1, 2 or 5 times a power of ten (at least 1), so that at most five steps reach `top`."""
     if top <= 5:
         return 1
     rough = top / 5
@@ -187,7 +187,7 @@ def _step(bucket: Bucket, count: int) -> tuple[float, float, float]:
 
 
 def _area(scale: _Scale, steps: Sequence[tuple[float, float, float]], name: str) -> Markup:
-    """Draw an area of steps: each value lasts from one time to another."""
+    """Draw an area of steps. Each step has a start time, an end time and a value."""
     ground = scale.y(0)
     path = [f"M{LEFT} {ground}"]
     right: float = LEFT
@@ -248,7 +248,10 @@ def _rate_axis(scale: _Scale, step: float, words: Callable[[float], str]) -> Mar
 
 
 def _time_axis(scale: _Scale) -> Markup:
-    """Label the start of each interval, if there are several, and ticks. Labels do not overlap."""
+    """Draw the labels of the time axis: the starts of the intervals if there are several, and ticks.
+
+    Labels do not overlap.
+    """
     step = _time_step(scale.span, (scale.width - LEFT - RIGHT) // _TICK)
     days = scale.times[-1][1] - scale.times[0][0] > 86_400
     form = "%b %d" if step >= 86_400 else "%b %d %H:%M" if days else "%H:%M:%S"
@@ -283,7 +286,7 @@ def _clock(time: str, form: str) -> str:
 
 
 def where(split: Where) -> Markup:
-    """Draw where the bytes go: a bar for the capture, and below it one for the prediction."""
+    """Draw two bars that show where the bytes go: in the capture, and below it as predicted."""
     rows = (("captured", split["actual"]), ("predicted", split["predicted"]))
     whole = max(sum(shares[key] for key in SHARES) for _, shares in rows)
     return joined(
@@ -323,7 +326,7 @@ def pair(actual: int, predicted: int, most: int) -> Markup:
 
 
 def share(ratio: float) -> Markup:
-    """Draw a ratio as a bar that is filled to this part."""
+    """Draw a bar of which the part `ratio` is filled."""
     return element(
         "div",
         element("i", class_="predicted", style=f"width:{min(max(ratio, 0.0), 1.0):.3%}"),

@@ -40,7 +40,7 @@ class ReportRow:
 
     @property
     def ratio(self) -> float:
-        """The part of the row's captured bytes that is saved."""
+        """The saved part of the row's captured bytes."""
         return self.saved / self.actual if self.actual else 0.0
 
 
@@ -65,7 +65,7 @@ def client_rows(report: Report, limit: int) -> list[ReportRow]:
 
 
 def topic_rows(report: Report, limit: int) -> list[ReportRow]:
-    """Return rows by topic; the last one is the rest of each frame."""
+    """Return rows by topic. The last row has the bytes that belong to no topic."""
     topics = (
         _row((shown(topic["topic"]),), topic["fetch"], count=topic["fetch"]["actual"]["partitions_answered"])
         for topic in report["by_topic"]
@@ -93,7 +93,7 @@ def broker_rows(report: Report, limit: int) -> list[ReportRow]:
 def connection_rows(report: Report, limit: int) -> list[ReportRow]:
     """Return rows of the largest connections.
 
-    No row adds up the rest, because the report does not have the others.
+    There is no last row for the rest, because the report does not have the other connections.
     """
     rows = (
         _row(
@@ -128,16 +128,16 @@ def _row(
 
 
 def _why_of_topic(fetch: FetchReport) -> str:
-    """Return why nothing is saved for a topic. Reasons are not counted by topic."""
+    """Return why nothing is saved for a topic. It is a general reason: reasons are not counted by topic."""
     if fetch["saved_bytes"] > 0 or not actual_bytes(fetch):
         return ""
     return "all entries had something new" if eligible_bytes(fetch) else "its fetches passed"
 
 
 def passed_rows(report: Report, limit: int) -> list[tuple[tuple[str, ...], str, Passed]]:
-    """Return why fetches of each client passed: its names, the reason, and the counts.
+    """Return a row for each client and each reason why its fetches passed: names, reason, counts.
 
-    The most bytes come first.
+    Rows with the most bytes come first.
     """
     rows = [
         (_client_names(client), reason, passed)

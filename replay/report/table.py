@@ -1,7 +1,7 @@
 """Describes a table for all its forms: in a terminal (`terminal`), in HTML (`page/`), as CSV (`csv`).
 
-A table has columns, and each column has a unit, which formats its values. So a value stays unformatted until
-it is written.
+A table has columns. Each column has a unit, which formats its values. Values are formatted only when they are
+written.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,7 +19,7 @@ class SavedBytes(NamedTuple):
 
 
 def neutral(_: object) -> int:
-    """Return 0: neither a gain nor a loss."""
+    """Return 0: the value is neither a gain nor a loss."""
     return 0
 
 

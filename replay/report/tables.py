@@ -67,12 +67,12 @@ def by_client(report: Report, limit: int) -> ReportTable:
 
 
 def by_topic(report: Report, limit: int) -> ReportTable:
-    """Return the table of entries of fetches by topic."""
+    """Return the table of the bytes of each topic in fetches."""
     return _breakdown("By topic", [ReportColumn(title="Topic")], topic_rows(report, limit), "Entries")
 
 
 def by_broker(report: Report, limit: int) -> ReportTable:
-    """Return the table of fetches by broker, and of all fetches."""
+    """Return the table of fetches by broker. Its last row has all fetches."""
     rows = [*broker_rows(report, limit), total_row(report)]
     return _breakdown("By broker", [ReportColumn(title="Broker")], rows, "Fetches")
 
@@ -108,7 +108,7 @@ def _line(row: ReportRow) -> ReportLine:
 
 
 def sessions(report: Report) -> ReportTable:
-    """Return the table from captured to predicted bytes, step by step."""
+    """Return the table that leads from captured to predicted bytes, step by step."""
     fetch = report["fetch"]
     actual, eligible, cost = fetch["actual"], fetch["eligible"], fetch["sessions"]
     through = cost["full"] + cost["incremental"] + cost["sessionless"]
@@ -160,7 +160,7 @@ def policies(report: Report) -> ReportTable:
 
 
 def passed(report: Report, limit: int) -> ReportTable:
-    """Return the table of reasons why fetches of each client pass as captured."""
+    """Return the table of reasons why fetches of each client are forwarded unchanged."""
     return ReportTable(
         title="Why fetches pass as captured",
         columns=(
@@ -297,7 +297,7 @@ def _evenness_line(row: CooperativeRow) -> ReportLine:
 
 
 def modelled(report: Report) -> ReportTable:
-    """Return the table of TCP and IP headers."""
+    """Return the table of the modelled bytes of TCP and IP headers."""
     tcp_ip = report["modelled"]["tcp_ip"]
     return ReportTable(
         title="",

@@ -1,4 +1,6 @@
-"""The report for a terminal with 80 columns. Without a terminal, or with NO_COLOR, it has no colours.
+"""The report for a terminal with 80 columns.
+
+It has no colours if NO_COLOR is set, or if the output is not a terminal.
 
 Names of clients and brokers are `Text`, never rich markup.
 """
@@ -99,7 +101,7 @@ def _style(saved: int) -> str:
 
 
 def table(described: ReportTable) -> rich.table.Table:
-    """Return a table in rich's form, without its wide columns."""
+    """Return a table in rich's form, without the columns that are only for wide output."""
     drawn = rich.table.Table(
         title=described.title,
         title_justify="left",

@@ -1,4 +1,4 @@
-"""The report's sentences, and the formats of its figures and names. The terminal and HTML share them."""
+"""The report's sentences, and the formats of its figures and names. Terminal and HTML both use them."""
 
 from collections.abc import Collection, Mapping
 from datetime import UTC, datetime, timedelta
@@ -159,7 +159,7 @@ def moment(time: str) -> str:
 
 
 def decided(report: Report) -> str:
-    """Return the first line: how much sessions would save, or why nothing, or why this is unknown."""
+    """Return the first line: how much sessions would save, or why nothing, or why this is not known."""
     if unknown := untold(report):
         return unknown
     decision = report["decision"]
@@ -182,10 +182,10 @@ def decided(report: Report) -> str:
 
 
 def untold(report: Report) -> str:
-    """Say why the saving is unknown: most bytes of fetches were not captured completely.
+    """Say why the saving is not known: most bytes of fetches were not captured completely.
 
     Returns:
-        One sentence that has the remedy; "" if the saving is known.
+        One sentence, which also says how to capture better; "" if the saving is known.
     """
     reason = report["decision"]["reason"]
     if reason not in UNTOLD:
@@ -200,13 +200,13 @@ def untold(report: Report) -> str:
 
 
 def because(reason: str) -> str:
-    """Explain why nothing is saved: the reason, and what it means."""
+    """Explain why nothing is saved: the reason, and its meaning."""
     explained = meaning(reason)
     return f"{reason} ({explained})" if explained else shown(reason, empty="there was nothing to leave out")
 
 
 def how_sure(report: Report) -> str:
-    """Say on how much captured time the first line is based; "" if it states no saving."""
+    """Return how much captured time the first line is based on; "" if the saving is not known."""
     decision, time = report["decision"], report["time"]
     if untold(report):
         return ""
@@ -242,7 +242,10 @@ def warnings(report: Report) -> list[str]:
 
 
 def _one_side(report: Report) -> str:
-    """Advise options that leave out the brokers' sides of gateways, so that connections count once."""
+    """Return advice: the options that leave out the brokers' side of each gateway.
+
+    Then each connection counts once.
+    """
     clients = {_port(row["client_side"]) for row in report["both_sides"]}
     twice = {row["broker_side"] for row in report["both_sides"]}
     brokers = {_port(side) for side in twice}
@@ -350,7 +353,7 @@ def narrowed(filters: Filters) -> str:
 
 
 def unpaired(report: Report) -> str:
-    """Describe how much was captured only in part; "" if nothing was."""
+    """Describe how many exchanges were captured only in part; "" if none."""
     read = report["input"]
     halves = (
         (read["unpaired_requests"], "request", "without a response"),
@@ -378,13 +381,13 @@ def encrypted(decrypted: int, others: Mapping[str, int]) -> str:
 
 
 def left_out(report: Report) -> str:
-    """Say how many bytes of records were not captured; "" if none."""
+    """Return how many bytes of records were not captured; "" if all were."""
     count = report["readable"]["left_out_bytes"]
     return f"Contents of records that were left out, which no figure needs: {size(count)}" if count else ""
 
 
 def clocks(report: Report) -> str:
-    """Say how far apart the clocks of the two directions were; "" if there was only one clock."""
+    """Return how far apart the clocks of the two directions were; "" if they were not apart."""
     apart = report["input"]["clocks_apart_seconds"]
     return f"The clocks of requests and responses are {apart * 1000:,.0f} ms apart" if apart else ""
 

@@ -1,7 +1,7 @@
 """The Spark jobs. They make the table from captures or from another table, and collect a report's figures.
 
-One shuffle and one sort bring the segments of each connection together, in order. No connection is held in
-memory as a whole.
+One shuffle and one sort bring the segments of each connection together, in order. No connection is ever
+completely in memory.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -67,8 +67,8 @@ def from_captures(
         choice: how exchanges become rows.
         partitions: number of tasks for the connections.
         secrets: decrypt TLS connections with these. Only tasks get them.
-        elsewhere: whether tasks run on other machines. If these do not have the files, the job fails.
-        uses: the uses of ports in the existing table, see `uses_of_ports`.
+        elsewhere: whether tasks run on other machines. The job fails if these machines do not have the files.
+        uses: how often the existing table has each pair of ports, see `uses_of_ports`.
     """
     found = _spread(spark, shares).mapInArrow(
         partial(_read, keep, elsewhere, choice.members > 0), from_arrow_schema(STRIPPED)
@@ -82,7 +82,7 @@ def from_captures(
 def uses_of_ports(table: DataFrame) -> DataFrame:
     """Return how often a table has each pair of ports. These rows sort before the segments of the next use.
 
-    Without them, each run would count the uses of ports from 0, and two connections could have the same name.
+    If each run counted the uses from 0, two connections could have the same name.
     """
     names = f.substring_index("connection", " #", 1), f.substring_index("connection", " #", -1).cast("int")
     used = table.where("row = 'connection'").select(names[0].alias("ends"), names[1].alias("number"))
@@ -90,7 +90,7 @@ def uses_of_ports(table: DataFrame) -> DataFrame:
 
 
 def from_table(table: DataFrame, keep: Filter, choice: RowFilter, partitions: int) -> "TaskRows":
-    """Make the rows again, from a table that has the raw columns, with another filter."""
+    """Make new rows from a table that has the raw columns, with another filter."""
     spread = table.select(*EXCHANGES_RAW.names).repartition(partitions, "connection")
     spread = spread.sortWithinPartitions("connection", "place")
     return TaskRows(spread, partial(steps.measure_again, keep, choice), table_schema(choice))
@@ -110,12 +110,12 @@ class TaskRows:
         return self.spread.mapInArrow(self.make, from_arrow_schema(self.schema))
 
     def parts(self) -> DataFrame:
-        """Return the results that tasks collect. Rows do not leave their task."""
+        """Return what tasks collect from their rows. The rows themselves do not leave their task."""
         return self.spread.mapInArrow(partial(_make_and_collect, self.make), from_arrow_schema(_PARTS))
 
 
 def parts_of(table: DataFrame, partitions: int) -> DataFrame:
-    """Return the results that tasks collect from a table. Its rows may be in any order."""
+    """Return what tasks collect from the rows of a stored table, which may be in any order."""
     detailed = f.col("row").isin(*DETAILS)
     sums = [f.sum(name).alias(name) for name in SUMMED]
     summed = table.where(~detailed).groupBy(*GROUPED).agg(f.count("*").alias("count"), *sums)
@@ -128,7 +128,7 @@ def parts_of(table: DataFrame, partitions: int) -> DataFrame:
 def collected(parts: DataFrame, partitions: int) -> Collected:
     """Merge the parts, and return the figures of the report.
 
-    The sessions of each broker run through a simulated cache. The driver only gets sums, for any number of
+    The sessions of each broker run through a simulated cache. The driver gets only sums, even for very many
     connections.
     """
     parts = parts.persist(StorageLevel.DISK_ONLY)
@@ -157,7 +157,10 @@ def topic_ids(table: DataFrame, topics: frozenset[str]) -> frozenset[bytes]:
 
 
 def _spread(spark: SparkSession, shares: list[TaskInput]) -> DataFrame:
-    """Give each task one share, as a row. If a closure held them, each task would get all shares."""
+    """Make a DataFrame with one share in each row, so that each task gets one share.
+
+    Shares in a closure would all be sent to each task.
+    """
     tasks = pa.table({"task": pa.array(range(len(shares)), pa.int32()), "share": _SHARE.write(shares)})
     return spark.createDataFrame(tasks).repartitionById(len(shares), "task")
 

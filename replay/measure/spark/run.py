@@ -155,28 +155,28 @@ def partitions_for(size: int, cores: int | None) -> int:
 
     Args:
         size: in bytes.
-        cores: of this machine. None on a cluster, where only the size decides: executors come and go, and a
-            core that comes later finds waiting tasks.
+        cores: of this machine. None on a cluster: only the size decides there, because executors come and go.
+            Then there are enough tasks for cores that come later.
     """
     partitions = size // _PARTITION + 1
     return min(partitions, _MOST_PARTITIONS if cores is None else 4 * cores)
 
 
 def share_of(size: int, cores: int | None) -> int:
-    """Return how many bytes of captures one task reads. It takes the arguments of `partitions_for`."""
+    """Return how many bytes of captures one task reads. The arguments are those of `partitions_for`."""
     if cores is None:
         return max(size // _MOST_PARTITIONS + 1, _CLUSTER_SHARE)
     return min(max(size // (2 * cores) + 1, _LEAST_SHARE), _MOST_SHARE)
 
 
 def _stored(table: DataFrame) -> int:
-    """Return the bytes of a stored table's files."""
+    """Return the size of a stored table's files, in bytes."""
     return int(str(table._jdf.queryExecution().optimizedPlan().stats().sizeInBytes()))  # noqa: SLF001 - PySpark has no other way
 
 
 @contextmanager
 def _failures_in_one_line() -> Iterator[None]:
-    """Turn a failure into one line: the last exception that a worker or Spark printed."""
+    """Report a failure in one line: the last exception that a worker or Spark printed."""
     try:
         yield
     except (PySparkException, Py4JError) as error:

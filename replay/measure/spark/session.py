@@ -1,7 +1,6 @@
-"""A Spark session: one of our own, or the one that spark-submit prepared.
+"""A Spark session: a new one, or the one that spark-submit prepared.
 
-Our own session prints nothing, stays on loopback unless a cluster is named, and removes its folder at the
-end.
+A new session prints nothing, uses only loopback unless a cluster is named, and removes its folder at the end.
 """
 
 import logging
@@ -57,7 +56,7 @@ def session(master: str | None = None, settings: Mapping[str, str] = _NOTHING) -
     Args:
         master: like Spark's own --master. If None, the master of spark-submit or of Spark's own files, else
             local[*].
-        settings: like Spark's own --conf. They override ours.
+        settings: like Spark's own --conf. They override the settings that are made here.
 
     Raises:
         NoJavaError: there is no Java for Spark.
@@ -82,7 +81,10 @@ def session(master: str | None = None, settings: Mapping[str, str] = _NOTHING) -
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Add a handler to the root logger. Without one, py4j prints a stack trace when Ctrl-C ends a call."""
+    """Add a handler to the root logger.
+
+    Without a handler, py4j prints a stack trace when Ctrl-C ends a call.
+    """
     handler = logging.NullHandler()
     logging.getLogger().addHandler(handler)
     try:
@@ -93,7 +95,7 @@ def _quiet() -> Iterator[None]:
 
 @contextmanager
 def _own_handlers() -> Iterator[None]:
-    """Restore the handler of Ctrl-C. PySpark's handler calls Java, which has already ended then."""
+    """Restore the handler of Ctrl-C at the end. PySpark's handler would call Java, which has ended then."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -113,7 +115,7 @@ def check_reachable(master: str) -> None:
     """Check that a standalone master, or the API server of Kubernetes, accepts connections.
 
     Raises:
-        SparkFailedError: no address in the URL does.
+        SparkFailedError: no address in the URL accepts connections.
     """
     ends = _ends(master)
     reasons = []
@@ -134,7 +136,7 @@ def check_reachable(master: str) -> None:
 def _ends(master: str) -> list[tuple[str, int]]:
     """Return the addresses in a URL such as spark://a:7077,b:7077.
 
-    Return none if Spark finds them by itself.
+    Return an empty list for a URL with which Spark finds the addresses itself.
     """
     scheme, _, rest = master.partition("://")
     if scheme == "spark":
@@ -177,7 +179,7 @@ def _start(master: str | None, chosen: Mapping[str, str], scratch: Path) -> Spar
 
 
 def _gateway(master: str | None, chosen: Mapping[str, str], scratch: Path, stderr: Any) -> Any:
-    """Return the connection to Java: the one that spark-submit prepared, or else one to a new process."""
+    """Return the connection to Java: the one that spark-submit prepared, or one to a new process."""
     if SUBMITTED in os.environ:
         return launch_gateway()  # type: ignore[no-untyped-call]  # PySpark's own
     os.environ["JAVA_HOME"] = str(java_home(scratch))
@@ -193,9 +195,10 @@ def _gateway(master: str | None, chosen: Mapping[str, str], scratch: Path, stder
 
 @contextmanager
 def _signals_later() -> Iterator[None]:
-    """Delay Ctrl-C and SIGTERM.
+    """Delay Ctrl-C and SIGTERM until the end of the block.
 
-    Otherwise a starting Java process would be left behind, or a folder half removed.
+    Otherwise a Java process that is starting would be left running, or a folder would be removed only in
+    part.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -215,7 +218,7 @@ def _signals_later() -> Iterator[None]:
 
 
 def interrupted(error: BaseException | None) -> bool:
-    """Return whether the user pressed Ctrl-C. PySpark raises another exception then."""
+    """Return whether the user pressed Ctrl-C. PySpark may raise another exception then."""
     while error is not None and not isinstance(error, KeyboardInterrupt):
         error = error.__context__
     return error is not None
@@ -235,7 +238,7 @@ _LOOPBACK: Final = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress"
 
 
 def _of_java(scratch: Path, options: str) -> dict[str, str]:
-    """Return the settings of a Java process of our own."""
+    """Return the settings for a Java process that is started here."""
     ours = (
         f"-Dlog4j2.configurationFile=file:{scratch}/log4j2.properties -Djava.io.tmpdir={scratch} "
         "-XX:+UseParallelGC -XX:TieredStopAtLevel=1 -Xshare:auto"
@@ -251,9 +254,9 @@ def _of_java(scratch: Path, options: str) -> dict[str, str]:
 
 
 def _completed(conf: SparkConf, master: str | None, chosen: Mapping[str, str]) -> SparkConf:
-    """Add missing settings to the ones that Java was started with.
+    """Add the missing settings to those with which Java was started.
 
-    The --master and --conf of spark-submit stay.
+    The --master and --conf of spark-submit are kept.
     """
     if master:
         conf.setMaster(master)
@@ -286,7 +289,7 @@ def _stop(context: SparkContext) -> None:
 
 
 def _stop_java(gateway: Any) -> None:
-    """Stop the Java process, unless it is spark-submit's. It exits when its standard input closes."""
+    """Stop the Java process, unless it belongs to spark-submit. It exits when its standard input closes."""
     process = gateway.proc if gateway else None
     if process is None:
         return

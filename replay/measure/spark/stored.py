@@ -1,7 +1,7 @@
 """A table of exchanges in files: written, added to, and read again.
 
 Files are Parquet, in folders by day and broker. A run adds its rows with Spark's commit protocol: files
-appear in the table when all of them are written, and a failed run leaves the table unchanged.
+appear in the table only when all of them are written. A failed run leaves the table unchanged.
 """
 
 import fcntl
@@ -53,10 +53,10 @@ class Earlier:
     def check(self, path: str, sources: Iterable[Source]) -> None:
         """Check that no capture would be added a second time.
 
-        Its rows could not be replaced, because the rows of its connections come from other files as well.
+        Its earlier rows could not be replaced: a connection's rows are made from several files.
 
         Raises:
-            InputError: the table already has some of them.
+            InputError: the table already has some of the captures.
         """
         twice = [source for source in sources if source.fingerprint in self.captures]
         if twice:
@@ -99,7 +99,7 @@ def earlier(table: DataFrame, path: str) -> Earlier:
     """Return the contents of an existing table.
 
     Raises:
-        InputError: nothing can be added to it.
+        InputError: no rows can be added to this table.
     """
     if _ADDED - set(table.columns):
         raise InputError(
@@ -117,7 +117,7 @@ def earlier(table: DataFrame, path: str) -> Earlier:
 
 
 def write_stored(spark: SparkSession, table: DataFrame, path: str, run: int) -> DataFrame:
-    """Write a table, or add to it. Return the written rows like `read_stored`."""
+    """Write a table, or add to one. Return the written rows as `read_stored` would."""
     stored = table.drop(*UNSTORED).withColumns(
         {"run": f.lit(run), "day": f.expr(_DAY), "broker": f.expr(_BROKER)}
     )
@@ -138,12 +138,12 @@ def write_stored(spark: SparkSession, table: DataFrame, path: str, run: int) -> 
 def sole_writer(path: str) -> Iterator[None]:
     """Make the folder of a table, and lock it against other runs.
 
-    Other runs would use the same numbers for runs and files. The first run to end would remove the files that
-    Spark has written for the others. The lock works on this machine, and on other machines if the file system
-    supports it. Object stores have no locks.
+    Two runs at a time would use the same numbers for runs and files, and the first one to end would remove
+    the files that Spark has written for the other. The lock works on this machine. It works between machines
+    if the file system supports it. Object stores have no locks.
 
     Raises:
-        InputError: another run is adding to it, or the folder can't be made.
+        InputError: another run is adding to the table, or the folder can't be made.
     """
     if is_remote(path):
         yield
@@ -174,7 +174,7 @@ def sole_writer(path: str) -> Iterator[None]:
 
 @contextmanager
 def _adaptive(spark: SparkSession) -> Iterator[None]:
-    """Let Spark choose the number of tasks by the size of data, as `rebalance` needs."""
+    """Let Spark choose the number of tasks by the size of the data. `rebalance` needs this."""
     name = "spark.sql.adaptive.enabled"
     before = spark.conf.get(name)
     spark.conf.set(name, "true")
