@@ -1,4 +1,4 @@
-"""Listening sockets, and the clients accepted on them."""
+"""Opens the listening sockets, and accepts clients on them."""
 
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -12,34 +12,35 @@ from proxy.server.process import Process
 from proxy.telemetry.totals import NodeId
 
 ACCEPTED_AT_ONCE: Final = 64
-"""How many waiting connections are accepted before open ones are served again."""
+"""How many connections of one socket are accepted in a row. Then the event loop serves open connections
+again."""
 ACCEPT_AGAIN_SECONDS: Final = 1.0
-"""The wait before clients are accepted again after an accept failed."""
+"""How long to wait after a failed accept before the next one, in seconds."""
 OFFER_AGAIN_SECONDS: Final = 0.01
-"""The wait before an accepted client that could not be taken is offered again."""
+"""How long to wait before a client is offered again that could not be taken, in seconds."""
 
 
 class Acceptor:
-    """Has a listener for the bootstrap and one for each broker, and accepts their clients.
+    """Has a listener for the bootstrap and one for each broker, and accepts clients on them.
 
-    A listener is the sockets for one broker. Its key is the broker's id, or None for the bootstrap. The
-    servers of event loops call a protocol only after the TLS handshake, so handshakes would not count as
-    connections.
+    A listener is the sockets of one broker. Its key is the broker's id, or None for the bootstrap. The
+    servers of asyncio are not used: they report a client only after the TLS handshake, so handshakes would
+    not count as connections.
 
     Args:
-        process: the process that it belongs to.
+        process: the process.
         inherited: listening sockets from systemd.
     """
 
     def __init__(self, process: Process, inherited: Sequence[socket] = ()) -> None:
         self.binding = Binding(process.config.reuse_port, inherited)
         self.waiting: deque[tuple[socket, NodeId]] = deque()
-        """Accepted clients that could not be taken yet."""
+        """Accepted clients that nobody has taken yet."""
         self._process = process
         self.listeners: dict[NodeId, list[socket]] = {}
-        """The sockets of each listener."""
+        """The sockets of each listener, by broker id."""
         self._watching = False
-        """The event loop watches the listeners."""
+        """Whether the event loop watches the listeners."""
         self._paused = True
         self._take: Callable[[socket, NodeId], bool]
         self._failed: Callable[[OSError], None]
@@ -48,11 +49,11 @@ class Acceptor:
         """Bind the first listener: for the bootstrap, or in transparent mode for all clients.
 
         Returns:
-            Its address with the bound port, then the bound IPs with the port.
+            The address of the listener with the bound port, then all bound IPs, each with the port.
 
         Raises:
             OSError: the address can't be bound.
-            ConfigError: the right for ``tproxy`` is missing.
+            ConfigError: the process lacks the privilege for ``tproxy``.
         """
         config = self._process.config
         if config.is_transparent:
@@ -62,12 +63,12 @@ class Acceptor:
         return Address(config.listen.host, bound[0].port), bound
 
     def listen(self, node_id: NodeId, address: Address, ips: Sequence[str] = ()) -> tuple[Address, ...]:
-        """Bind a listener. Return the bound IPs with the port.
+        """Bind a listener. Return the bound IPs, each with the port.
 
         Args:
-            node_id: its broker.
-            address: its address.
-            ips: the IPs of the address. Without them a name is looked up, which blocks.
+            node_id: the broker of the listener.
+            address: the address of the listener.
+            ips: the IPs of the address. If empty, a host name is looked up, which blocks.
 
         Raises:
             OSError: the address can't be bound.
@@ -89,29 +90,30 @@ class Acceptor:
         self.listeners.pop(node_id, None)
 
     def stop_all(self) -> None:
-        """Close all listeners. Clients that could not be taken are still offered."""
+        """Close all listeners. Clients that nobody has taken yet are still offered."""
         for node_id in list(self.listeners):
             self.stop(node_id)
 
     def close(self) -> None:
-        """Close all listeners, and the clients that could not be taken."""
+        """Close all listeners, and the clients that nobody has taken yet."""
         self.stop_all()
         for client, _ in self.waiting:
             client.close()
         self.waiting.clear()
 
     def begin(self, take: Callable[[socket, NodeId], bool], failed: Callable[[OSError], None]) -> None:
-        """Begin to accept.
+        """Begin to accept clients.
 
         Args:
-            take: takes a client of a listener. If it returns False, it is offered the client again later.
-            failed: called with the reason if no client can be accepted.
+            take: takes a client, and the id of its listener. If it returns False, the client is offered again
+                later.
+            failed: called with the error if accepting fails.
         """
         self._take, self._failed = take, failed
         self.resume()
 
     def pause(self) -> None:
-        """Leave clients in the listeners' backlog until `resume`."""
+        """Stop accepting until `resume`. Meanwhile clients wait in the backlog of the listeners."""
         self._paused = True
         self._unwatch()
 
@@ -121,7 +123,7 @@ class Acceptor:
         self._go_on()
 
     def _go_on(self) -> None:
-        """Offer the waiting clients. Once they are taken, accept more."""
+        """Offer the waiting clients. When all are taken, accept more."""
         while self.waiting:
             if not self._take(*self.waiting[0]):
                 self._go_on_later(OFFER_AGAIN_SECONDS)
@@ -148,13 +150,13 @@ class Acceptor:
                     self._process.loop.remove_reader(sock.fileno())
 
     def _accept(self, node_id: NodeId, listener: socket) -> None:
-        """Accept the waiting clients of one socket."""
+        """Accept the waiting clients of one listening socket."""
         for _ in range(ACCEPTED_AT_ONCE):
             try:
                 client, _address = listener.accept()
             except (BlockingIOError, ConnectionAbortedError):
                 return
-            except OSError as error:  # no descriptor or no memory is left: connections that end free some
+            except OSError as error:  # out of descriptors or memory: try again when connections have ended
                 self._failed(error)
                 self._go_on_later(ACCEPT_AGAIN_SECONDS)
                 return

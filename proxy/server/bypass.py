@@ -1,6 +1,6 @@
-"""Processes that run as the gateway's user. In transparent mode the rules do not redirect their connections.
+"""Finds processes that run as the gateway's user. In transparent mode their connections are not redirected.
 
-Only processes that `/proc` shows and that are in the gateway's network namespace are found. In a pod each
+It finds only processes that `/proc` shows and that are in the gateway's network namespace. In a pod each
 container has a `/proc` of its own.
 """
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final, Self
 
 MAX_SCANNED: Final = 20_000
-"""The maximum of processes to look at. This takes a fraction of a second."""
+"""How many processes are examined at most. This takes a fraction of a second."""
 MAX_NAMED: Final = 5
 
 
@@ -22,11 +22,11 @@ class _OtherProcess:
     name: str
     parent: int
     user: int
-    """The effective user, who owns the connections."""
+    """The effective user id. It is the owner of the process's connections."""
 
     @classmethod
     def read(cls, folder: Path) -> Self:
-        """Read a process.
+        """Read the data of a process from its folder in /proc.
 
         Raises:
             OSError: the process has ended.
@@ -46,18 +46,18 @@ class _OtherProcess:
 
 
 def passing_by(proc: Path = Path("/proc")) -> str:
-    """Return the other programs that run as this gateway's user, or "" if there are none.
+    """Return a warning with the other programs that run as the gateway's user, or "" if there are none.
 
-    Gateways, and processes that started this gateway, do not count.
+    The warning does not list gateways, nor the processes that have started this gateway.
 
     Args:
-        proc: the folder of processes, /proc.
+        proc: the folder /proc.
     """
     try:
         own = _OtherProcess.read(Path(proc, str(os.getpid())))
         others = [process for process in _others(proc, own) if _same_network(proc, process, own)]
     except (OSError, ValueError, KeyError):
-        return ""  # there is no /proc here
+        return ""  # /proc is missing or unreadable
     if not others:
         return ""
     named = ", ".join(f"{process.name} ({process.number})" for process in others[:MAX_NAMED])
@@ -69,26 +69,29 @@ def passing_by(proc: Path = Path("/proc")) -> str:
 
 
 def _others(proc: Path, own: _OtherProcess) -> Iterator[_OtherProcess]:
-    """Return the user's processes except gateways, their workers, and the processes that started this one."""
+    """Yield the user's other processes.
+
+    Skip gateways, their workers, and the processes that started this gateway.
+    """
     found: dict[int, _OtherProcess] = {}
     for folder in _folders(proc):
         try:
             process = _OtherProcess.read(folder)
         except (OSError, ValueError, KeyError):
-            continue  # it has ended
+            continue  # the process has ended
         found[process.number] = process
     gateway = _program(proc, own)
     started_by = {process.number for process in _line(own, found)}
     for process in found.values():
         if process.user != own.user or process.number in started_by:
             continue
-        # Of the kernel, or ended, if it has no command line.
+        # A process without a command line is a kernel thread, or has ended.
         if _program(proc, process) and all(_program(proc, each) != gateway for each in _line(process, found)):
             yield process
 
 
 def _line(process: _OtherProcess, found: dict[int, _OtherProcess]) -> list[_OtherProcess]:
-    """Return a process, its parent, and so on."""
+    """Return a process, its parent, the parent of that one, and so on."""
     line = [process]
     while (parent := found.get(line[-1].parent)) is not None and parent not in line:
         line.append(parent)
@@ -96,7 +99,7 @@ def _line(process: _OtherProcess, found: dict[int, _OtherProcess]) -> list[_Othe
 
 
 def _program(proc: Path, process: _OtherProcess) -> list[bytes]:
-    """Return how a program was started, without its command and options, which differ between gateways."""
+    """Return the start of a command line, before subcommand and options. All gateways have the same start."""
     try:
         words = Path(proc, str(process.number), "cmdline").read_bytes().split(b"\0")[:-1]
     except OSError:
@@ -117,9 +120,9 @@ def _same_network(proc: Path, process: _OtherProcess, own: _OtherProcess) -> boo
     try:
         networks = {str(Path(proc, str(each.number), "ns/net").readlink()) for each in (process, own)}
     except PermissionError:
-        return True  # it is not shown in which network it is
+        return True  # its network namespace is not readable
     except OSError:
-        return False  # it has ended
+        return False  # the process has ended
     return len(networks) == 1
 
 

@@ -1,6 +1,6 @@
-"""Conditions for serving: the connection limit, file descriptors, and reachable brokers. Sans-IO.
+"""What a process needs to serve clients: free connections, file descriptors, and reachable brokers. Sans-IO.
 
-Each class logs a condition once when it begins, not for each affected client.
+Each class here logs a problem once when it begins, not once per client.
 """
 
 from collections import Counter
@@ -17,35 +17,36 @@ from proxy.telemetry.totals import NodeId
 from proxy.telemetry.unanswered import Owed, Unanswered
 
 BELOW_LIMIT: Final = 0.9
-"""The warning about --max-connections is repeated only after the number of connections fell below this
-share of the limit ..."""
+"""The number of connections must fall below this share of --max-connections before the warning is repeated."""
 WARN_AGAIN_SECONDS: Final = 5.0
-"""... and after this many seconds, because the number of clients may vary near the limit."""
+"""The shortest time between two warnings about --max-connections, in seconds. The number of clients may go up
+and down near the limit."""
 CALM_SECONDS: Final = 60.0
-"""How long the status reports that file descriptors ran out."""
+"""How long the status still shows a lack of file descriptors after it has ended, in seconds."""
 NO_DESCRIPTOR: Final = "no file descriptor is left for more clients; raise the limit (ulimit -n)"
 NOT_ASKED: Final = "the bootstrap has not been asked yet"
 AGAIN_SECONDS: Final = 300.0
-"""How long the same problem of a client is not logged again. A client may retry each second for days."""
+"""How long the same problem of a client is not logged again, in seconds. A client may retry each second for
+days."""
 MAX_CLIENTS: Final = 1000
-"""How many problems of clients are remembered. The oldest is dropped first."""
+"""How many problems of clients are remembered. Above that, the oldest is forgotten."""
 MAX_WORDS: Final = 1000
-"""How many characters of a client and of a reason are kept, because clients choose part of them."""
+"""How many characters of a client's name and of a reason are kept. Clients choose parts of them."""
 LINES: Final = BURST // 2
-"""How many of these lines are written in `WINDOW` seconds. Any interval of this length has at most twice
-as many, so `proxy.telemetry.logs.Throttle` drops none. Otherwise a dropped line would be remembered as
-written."""
+"""How many of these lines are written within `WINDOW` seconds. Across two windows there may be twice as many
+in that time. `proxy.telemetry.logs.Throttle` allows this, so it never drops a line that is remembered here as
+logged."""
 UNTRIED_SECONDS: Final = 180.0
-"""An unreachable broker is forgotten after this time without an attempt, because it may not exist any
-more. Clients that need it retry every few seconds. The alert waits longer than this."""
+"""If nobody has tried to reach an unreachable broker for this many seconds, the broker is forgotten: it may
+no longer exist. Clients that need a broker retry every few seconds. The alert waits longer than this."""
 
 
 class ConnectionLimit:
-    """Enforces ``--max-connections``. It logs once per episode.
+    """Enforces ``--max-connections``. It warns once each time the limit is reached, not for each client.
 
     Args:
-        log: takes the warning.
-        note: adds it to the recent events.
+        log: the log for the warning.
+        note: adds the warning to the recent events.
     """
 
     def __init__(self, log: Logger, note: Note) -> None:
@@ -60,7 +61,7 @@ class ConnectionLimit:
         Args:
             connected: the number of connected clients.
             limit: ``--max-connections``.
-            now: in seconds.
+            now: the time in seconds.
         """
         if connected < BELOW_LIMIT * limit and now - self._warned_at >= WARN_AGAIN_SECONDS:
             self._warned = False
@@ -77,26 +78,26 @@ class ConnectionLimit:
 
 
 class Descriptors:
-    """Remembers that the process ran out of file descriptors. It logs once per episode.
+    """Remembers for a while that the process ran out of file descriptors. It warns once each time.
 
     Args:
-        log: takes the warning.
-        note: adds it to the recent events.
+        log: the log for the warning.
+        note: adds the warning to the recent events.
     """
 
     def __init__(self, log: Logger, note: Note) -> None:
         self.problem = ""
-        """A text if descriptors ran out recently, otherwise ""."""
+        """The problem in words if file descriptors ran out recently, otherwise ""."""
         self._log = log
         self._note = note
         self._none_at = 0.0
 
     def update(self, *, left: bool, now: float) -> None:
-        """Record whether there are enough descriptors for one more client.
+        """Note whether there are enough file descriptors for one more client.
 
         Args:
-            left: whether there are.
-            now: in seconds.
+            left: true if there are enough.
+            now: the time in seconds.
         """
         if left:
             if now - self._none_at >= CALM_SECONDS:
@@ -112,29 +113,30 @@ class Descriptors:
 
 
 class Repeated:
-    """Logs each problem of a client at most once in `AGAIN_SECONDS`.
+    """Logs the same problem of a client at most once in `AGAIN_SECONDS`.
 
     Args:
-        log: takes the warnings.
-        event: the words of each line.
+        log: the log for the warnings.
+        event: the message of each line.
     """
 
     def __init__(self, log: Logger, event: str) -> None:
         self._log = log
         self._event = event
         self._told: dict[tuple[str, str], tuple[float, int]] = {}
-        """By client and reason, oldest first: when it was logged, and how often it happened since then."""
+        """When each problem was logged, and how often it has happened since. By client and reason, the oldest
+        first."""
         self._window = -WINDOW
         self._lines = self._suppressed = 0
-        """How many lines were written in this window, and how many were suppressed since the last line."""
+        """How many lines were logged in this window, and how many were suppressed since the last line."""
 
     def happens(self, client: str, reason: str, now: float, *, shown: str = "") -> bool:
         """Record a problem. Return whether it was logged.
 
         Args:
-            client: the key that identifies a client, for example its host.
+            client: what identifies the client, for example its host.
             reason: the problem, in words.
-            now: in seconds.
+            now: the time in seconds.
             shown: the client's name in the log, if `client` is not a name.
         """
         key = client[:MAX_WORDS], reason[:MAX_WORDS]
@@ -160,13 +162,13 @@ class Repeated:
 
 
 class Reachability:
-    """The brokers that one process can't reach, with the reasons. It logs only changes.
+    """The brokers that this process can't reach, and the reasons. Only changes are logged.
 
     Args:
-        bootstrap: the bootstrap addresses. In transparent mode there are none.
-        log: takes the changes.
-        note: adds them to the recent events.
-        called: returns a broker's name for people.
+        bootstrap: the bootstrap addresses. Empty in transparent mode.
+        log: the log for the changes.
+        note: adds the changes to the recent events.
+        called: returns the name of a broker for messages.
     """
 
     def __init__(
@@ -177,12 +179,12 @@ class Reachability:
         called: Callable[[NodeId], str],
     ) -> None:
         self.bootstrap = bootstrap
-        """The bootstrap addresses. The one that responded last comes first."""
+        """The bootstrap addresses. The address that has responded last comes first."""
         self.unreachable_brokers = UnreachableBrokers()
         self.answered = not bootstrap
-        """The bootstrap has named its brokers, or there is no bootstrap."""
+        """Whether the bootstrap has named its brokers. True from the start if there is no bootstrap."""
         self.failures = Counter[NodeId]()
-        """Failed attempts to reach a broker."""
+        """The number of failed attempts to reach each broker."""
         if bootstrap:
             self.unreachable_brokers.failed(None, NOT_ASKED, monotonic())
         self._log = log
@@ -193,7 +195,7 @@ class Reachability:
         return f"<Reachability answered={self.answered} {self.unreachable_brokers}>"
 
     def connected(self, node_id: NodeId, address: Address) -> None:
-        """Record that an address responded. If it is a bootstrap address, it is tried first from now on."""
+        """Note that an address has responded. If it is a bootstrap address, it is tried first from now on."""
         if node_id is None and self.bootstrap[0] != address:
             rest = tuple(other for other in self.bootstrap if other != address)
             self.bootstrap = (address, *rest)
@@ -204,7 +206,7 @@ class Reachability:
             self._note("reachable again", f"{self._called(node_id)} is reachable again at {address}")
 
     def unreachable(self, node_id: NodeId, reason: str) -> None:
-        """Record that no address of a broker responded."""
+        """Note that no address of a broker has responded."""
         if node_id == LOOPED:
             return
         self.failures[node_id] += 1
@@ -220,12 +222,15 @@ class Reachability:
             self._note("unreachable", f"{self._called(node_id)} is unreachable: {reason}", warning=True)
 
     def forget(self, now: float) -> None:
-        """Forget the unreachable brokers that nobody tries to reach any more. `now` is in seconds."""
+        """Forget unreachable brokers to which nobody has tried to connect for a while.
+
+        `now` is in seconds.
+        """
         for node_id in self.unreachable_brokers.forget(now - UNTRIED_SECONDS):
             self._log.info("unreachable broker forgotten, no client tries to reach it", broker=node_id)
 
     def bootstrap_responded(self, address: Address) -> bool:
-        """Record that a bootstrap address has named its brokers. Return whether it is the first time."""
+        """Note that a bootstrap address has named its brokers. Return whether this is the first time."""
         first, self.answered = not self.answered, True
         if first:
             self.unreachable_brokers.reached(None, monotonic())
@@ -234,12 +239,12 @@ class Reachability:
 
 
 class HungBrokers:
-    """The brokers that do not respond. It logs the beginning and the end of each silence.
+    """The brokers that accept requests but do not respond. Start and end of each silence are logged.
 
     Args:
-        log: takes the changes.
-        note: adds them to the recent events.
-        called: returns a broker's name for people.
+        log: the log for the changes.
+        note: adds the changes to the recent events.
+        called: returns the name of a broker for messages.
     """
 
     def __init__(self, log: Logger, note: Note, called: Callable[[NodeId], str]) -> None:
@@ -248,10 +253,13 @@ class HungBrokers:
         self._note = note
         self._called = called
         self._told: dict[NodeId, float] = {}
-        """The brokers whose silence was logged, each with the start of its silence."""
+        """The brokers whose silence is logged, each with the start of the silence in seconds."""
 
     def look(self, found: Mapping[NodeId, Owed], now: float) -> None:
-        """Process the responses that brokers owe now. A broker that is not in `found` owes none."""
+        """Find brokers that do not respond. `found` has the outstanding responses of each broker.
+
+        A broker that is not in `found` has no outstanding responses.
+        """
         self.unanswered.look(found, now)
         before, self._told = self._told, self.unanswered.hung(now)
         for node_id, since in self._told.items():
@@ -277,7 +285,7 @@ class HungBrokers:
         self._note("responds again", f"{self._called(node_id)} responds again, after {int(seconds)} s")
 
     def forget(self, now: float) -> None:
-        """Forget the brokers to which nobody sends requests any more. `now` is in seconds."""
+        """Forget brokers to which nobody has sent requests for a while. `now` is in seconds."""
         self.unanswered.forget(now - UNTRIED_SECONDS)
         for node_id in self._told.keys() - self.unanswered.hung(now).keys():
             del self._told[node_id]

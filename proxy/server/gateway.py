@@ -18,7 +18,7 @@ class Gateway:
     """``fetchgate proxy`` with one process.
 
     Args:
-        process: the process.
+        process: the state of the process.
         inherited: listening sockets from systemd.
     """
 
@@ -31,7 +31,7 @@ class Gateway:
 
     @property
     def listen(self) -> Address:
-        """The address of the first listener. It includes the real port once it is bound."""
+        """The address of the first listener. It has the real port once the listener is bound."""
         return self.brokers.listen
 
     def open(self) -> None:
@@ -39,7 +39,7 @@ class Gateway:
 
         Raises:
             OSError: the address of the first listener can't be bound.
-            ConfigError: the right for ``tproxy`` is missing.
+            ConfigError: the process lacks the privilege for ``tproxy``.
         """
         brokers, server = self.brokers, self.server
         open_listeners(self.process, brokers, self.acceptor)
@@ -49,7 +49,7 @@ class Gateway:
         server.begin()
 
     def status(self) -> Status:
-        """Return the status."""
+        """Return the status of the process."""
         return self.server.status()
 
     def health(self) -> Health:
@@ -57,31 +57,31 @@ class Gateway:
         return health_of(self.status())
 
     async def collect_status(self) -> Status:
-        """Return the status."""
+        """Return the status of the process."""
         return self.server.status()
 
     async def collect_account(self) -> Account:
-        """Return everything but the single connections."""
+        """Return the status and the sums over all connections, without the list of connections."""
         return self.server.account()
 
     async def collect_connections(self, most: int) -> list[state.Described]:
-        """Return the connections that moved most bytes."""
+        """Return the `most` connections with the most bytes."""
         return await state.connections(self.server.links, most)
 
     def reconfigure(self, config: Config) -> None:
-        """Apply the options that need no restart."""
+        """Apply the changed options that need no restart."""
         self.process.options.config = with_live(self.process.config, config)
         self.server.reconfigured()
 
     def follow_files(self) -> None:
-        """Reload the certificates whose files have changed."""
+        """Reload certificates whose files have changed."""
         self.server.follow_files()
 
     async def drain(self, within: float) -> int:
         """Stop listening, finish the requests in flight, then close everything.
 
         Args:
-            within: cut off the remaining connections after this many seconds.
+            within: the longest time for this, in seconds. Then the remaining connections are cut off.
 
         Returns:
             The number of connections that were cut off.

@@ -1,6 +1,7 @@
-"""Communication between the supervisor and a worker: messages, blocking questions, client connections.
+"""How the supervisor and a worker communicate: messages, blocking questions, and client connections.
 
-Each uses its own socket pair. Only these two processes have it, so pickled data is trusted.
+Each of the three uses its own socket pair. Only these two processes can write to it, so pickled data is
+trusted.
 """
 
 import asyncio
@@ -16,21 +17,21 @@ from proxy.addresses import Address
 from proxy.telemetry.totals import NodeId
 
 RESPONSE_SECONDS: Final = 5.0
-"""The longest wait for the response to a worker's blocking question."""
+"""How long a worker waits for the response to a blocking question, in seconds."""
 _LENGTH: Final = struct.Struct("<I")
 _LISTENER: Final = struct.Struct("<q")
 _BOOTSTRAP: Final = -(2**40)
-"""The id for the bootstrap's listener (None)."""
+"""The number that is sent for the bootstrap's listener, whose id is None."""
 _MAX_QUESTION: Final = 65_536
 _MAX_PACKET: Final = 4096
 
 
 class Channel(asyncio.Protocol):
-    """Messages in both directions. A message is a name and its arguments.
+    """Exchanges messages with the other process. A message is a name and its arguments.
 
     Args:
-        received: called with each message that arrives.
-        lost: called when the other end is closed.
+        received: called for each message that arrives.
+        lost: called when the other process has closed the channel.
     """
 
     def __init__(self, received: Callable[..., None], lost: Callable[[], None]) -> None:
@@ -54,18 +55,18 @@ class Channel(asyncio.Protocol):
             self._transport.writelines([_LENGTH.pack(len(message)), message])
 
     def data_received(self, data: bytes) -> None:
-        """Deliver the complete messages."""
+        """Call `received` for each complete message."""
         self._buffer += data
         while len(self._buffer) >= _LENGTH.size:
             end = _LENGTH.size + _LENGTH.unpack_from(self._buffer)[0]
             if len(self._buffer) < end:
                 return
-            message = pickle.loads(memoryview(self._buffer)[_LENGTH.size : end])  # noqa: S301 - of our own process
+            message = pickle.loads(memoryview(self._buffer)[_LENGTH.size : end])  # noqa: S301 - from another process of this gateway
             del self._buffer[:end]
             self._received(*message)
 
     def connection_lost(self, _exc: Exception | None) -> None:
-        """Report that the other end is closed."""
+        """Tell the owner that the other end is closed."""
         self._transport = None
         self._lost()
 
@@ -76,10 +77,10 @@ class Channel(asyncio.Protocol):
 
 
 class Question:
-    """A worker's blocking question to the supervisor. The event loop stops until the response arrives.
+    """Asks the supervisor from a worker, and blocks the worker's event loop until the response arrives.
 
     Args:
-        end: one end of a pair of sequenced packets.
+        end: one end of a pair of SOCK_SEQPACKET sockets.
     """
 
     def __init__(self, end: socket.socket) -> None:
@@ -88,28 +89,28 @@ class Question:
         self._number = 0
 
     def __call__(self, *what: object) -> Any:
-        """Ask, and return the response.
+        """Send the question to the supervisor, and return the response.
 
         Raises:
-            OSError: no response came.
+            OSError: the supervisor does not respond.
         """
         self._number += 1
         try:
             self._end.send(pickle.dumps((self._number, what)))
             number, result = 0, None
-            while number != self._number:  # skips the late response to an earlier question
-                number, result = pickle.loads(self._end.recv(_MAX_QUESTION))  # noqa: S301 - of our own process
+            while number != self._number:  # skips late responses to earlier questions
+                number, result = pickle.loads(self._end.recv(_MAX_QUESTION))  # noqa: S301 - from another process of this gateway
         except (EOFError, OSError) as error:
             raise OSError("the supervisor does not respond to its worker") from error
         return result
 
 
 def respond(end: socket.socket, find: Callable[..., object]) -> None:
-    """Respond to one `Question` that has arrived.
+    """Receive one `Question` of a worker, and send the response.
 
     Args:
-        end: the supervisor's end, which must not block.
-        find: called with the arguments of the question. It returns the response.
+        end: the supervisor's end of the pair. It must not block.
+        find: returns the response to a question. Its arguments are those of the question.
 
     Raises:
         OSError: the worker has ended.
@@ -117,13 +118,13 @@ def respond(end: socket.socket, find: Callable[..., object]) -> None:
     question = end.recv(_MAX_QUESTION)
     if not question:
         raise OSError("the worker has ended")
-    number, what = pickle.loads(question)  # noqa: S301 - of our own process
+    number, what = pickle.loads(question)  # noqa: S301 - from another process of this gateway
     end.send(pickle.dumps((number, find(*what))))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandedOver:
-    """A client that one worker has accepted and another one will serve."""
+    """A client that one worker has accepted and another worker will serve."""
 
     worker: int
     """The number of the worker that will serve the client."""
@@ -132,18 +133,18 @@ class HandedOver:
     server_name: str
     reached_at: str
     broker_address: Address | None
-    """The last five fields belong to `proxy.net.link.Link`."""
+    """`client_address` to `broker_address` have the same meaning as in `proxy.net.link.Link`."""
 
 
 class ReceivedConnection(NamedTuple):
     """A connection from another process of the gateway."""
 
     node_id: NodeId
-    """The listener of the connection: a broker's, or None for the bootstrap's."""
+    """The broker of the listener that accepted the connection. None for the bootstrap."""
     client: socket.socket | None
-    """The connection. None if it was lost, because this process has no free descriptor."""
+    """The socket of the connection. None if this process had no free descriptor to receive it."""
     handed: HandedOver | None
-    """Set if `client` is a stream on which another worker forwards the client's bytes. None if it is the
+    """Set if `client` is a stream from another worker, which forwards the client's bytes. None if it is the
     client's own socket."""
 
 
@@ -153,13 +154,13 @@ def send_connection(
     """Send a connection to another process of the gateway.
 
     Args:
-        end: one end of a pair of sequenced packets that does not block.
-        client: see `ReceivedConnection`. This process may close its own descriptor afterwards.
+        end: one end of a pair of SOCK_SEQPACKET sockets, not blocking.
+        client: the socket to send, see `ReceivedConnection`. The caller may close it afterwards.
         node_id: see `ReceivedConnection`.
         handed: see `ReceivedConnection`.
 
     Raises:
-        OSError: the process has ended, or has not received earlier connections yet.
+        OSError: the other process has ended, or has not received earlier connections yet.
     """
     packet = _LISTENER.pack(_BOOTSTRAP if node_id is None else node_id)
     if handed is not None:
@@ -171,7 +172,7 @@ def receive_connection(end: socket.socket) -> ReceivedConnection | None:
     """Receive a connection from `send_connection`. Return None if the other process has ended.
 
     Raises:
-        BlockingIOError: no connection was sent.
+        BlockingIOError: there is no connection to receive now.
     """
     packet, descriptors, _, _ = socket.recv_fds(end, _MAX_PACKET, 1)
     if not packet:
@@ -179,7 +180,7 @@ def receive_connection(end: socket.socket) -> ReceivedConnection | None:
     (number,) = _LISTENER.unpack_from(packet)
     node_id = None if number == _BOOTSTRAP else number
     more = packet[_LISTENER.size :]
-    handed = pickle.loads(more) if more else None  # noqa: S301 - of our own process
+    handed = pickle.loads(more) if more else None  # noqa: S301 - from another process of this gateway
     if not descriptors:
         return ReceivedConnection(node_id, None, handed)
     client = socket.socket(fileno=descriptors[0])

@@ -1,4 +1,4 @@
-"""Runs `fetchgate proxy`: start, signals, drain, end."""
+"""Runs `fetchgate proxy`: starts the gateway, handles signals, drains, and ends."""
 
 import asyncio
 import gc
@@ -38,16 +38,20 @@ from proxy.version import VERSION
 
 ADMIN_RETRY_SECONDS: Final = 0.5
 ADMIN_LATE_SECONDS: Final = 60.0
-"""The address of the admin endpoint may be in use for this long before a warning is logged."""
+"""How long the address of the admin endpoint may be in use by another gateway before a warning is logged, in
+seconds."""
 OWN_FILES: Final = 256
-"""File descriptors for listeners, the admin endpoint and files, in addition to two for each client."""
+"""How many file descriptors the process needs besides two for each client: for listeners, the admin endpoint
+and files."""
 
 
 def run(arguments: dict[str, Any]) -> int:
-    """Run a gateway, or only test or show its options. Return the exit code.
+    """Run a gateway.
+
+    With ``--check`` or ``--show-config``, only test or print its options. Return the exit code.
 
     Args:
-        arguments: the parsed command line, option name -> value or None.
+        arguments: the parsed command line: the value of each option by its name, or None.
     """
     try:
         config = _load(arguments)
@@ -70,7 +74,7 @@ def run(arguments: dict[str, Any]) -> int:
         with asyncio.Runner(loop_factory=new_event_loop) as runner:
             return runner.run(_serve(config, arguments))
     except KeyboardInterrupt:
-        return 0  # the signal came before its handler was set
+        return 0  # a signal may have come before its handler was set
 
 
 def _load(arguments: dict[str, Any]) -> Config:
@@ -95,13 +99,13 @@ async def _check(config: Config) -> int:
 
 
 def _passing_by(config: Config) -> str:
-    """Return the other programs that the rules do not redirect. Empty in explicit mode."""
+    """Return a warning about programs whose connections are not redirected. Empty in explicit mode."""
     return "" if config.transparent == "off" else passing_by()
 
 
 def _say(text: str) -> None:
     sys.stdout.write(text + "\n")
-    sys.stdout.flush()  # so that a pipe, too, shows at once what is waited for
+    sys.stdout.flush()  # without it, a pipe would get the lines only at the end
 
 
 async def _serve(config: Config, arguments: dict[str, Any]) -> int:
@@ -143,7 +147,7 @@ async def _serve(config: Config, arguments: dict[str, Any]) -> int:
             gateway.close()
             return _unbound(f"--{name}", at, error)
     gc.collect()
-    gc.freeze()  # what exists now stays: no garbage collection needs to look at it again
+    gc.freeze()  # Exclude all present objects from later garbage collections.
     log.info("started", version=VERSION, listen=str(gateway.listen), **({"admin": "off"} | opened))
     if files < (needed := 2 * config.max_connections + OWN_FILES):
         log.warning(
@@ -165,7 +169,7 @@ async def _serve(config: Config, arguments: dict[str, Any]) -> int:
 def _endpoints(
     config: Config, gateway: Gateway | Supervisor, token: Token | None, tls: ReloadingContext | None
 ) -> dict[str, tuple[AdminEndpoint, Address]]:
-    """Return the addresses of the admin endpoint and of ``--metrics``, by option."""
+    """Return the admin endpoint and the endpoint of ``--metrics``, by option, each with its address."""
     found: dict[str, tuple[AdminEndpoint, Address]] = {}
     if (at := config.admin) is not None:
         found["admin"] = AdminEndpoint(gateway, [*config.admin_names, at.host], token=token, tls=tls), at
@@ -181,9 +185,9 @@ async def _start_admin(
     at: Address,
     bind: Callable[[], list[socket]],
 ) -> Address:
-    """Serve an endpoint. With ``--reuse-port``, wait until the gateway that has its address ends.
+    """Serve an endpoint. With ``--reuse-port``, wait until the gateway that has the address now has ended.
 
-    Its port is never shared, because a client would not know which of two gateways responds.
+    Two gateways never share this port, because a client would not know which of them responds.
 
     Returns:
         The address with the bound port.
@@ -225,10 +229,10 @@ async def _wait_for_admin(
 
 
 def _capture(config: Config, gateway: Gateway | Supervisor) -> Capture | None:
-    """Start to capture, if ``--capture`` is given.
+    """Start to write a capture if ``--capture`` is given.
 
     Raises:
-        OSError: the directory can't be written to.
+        OSError: the directory is not writable.
     """
     if config.capture is None or isinstance(gateway, Supervisor):
         return None
@@ -275,7 +279,7 @@ def _unbound(flag: str, address: Address, error: OSError) -> int:
 
 
 def _raise_file_limit() -> int:
-    """Raise the limit of file descriptors as far as allowed, and return it."""
+    """Raise the limit of file descriptors as far as allowed. Return the new limit."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

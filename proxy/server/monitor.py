@@ -1,4 +1,4 @@
-"""The state of one process: reachable brokers, totals, history, status."""
+"""The state of one process for its reports: reachable brokers, totals, history, status."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -16,11 +16,11 @@ from proxy.telemetry.totals import NodeId, Totals
 
 
 class Monitor:
-    """Watches brokers and event loop, and describes the process.
+    """Watches the brokers and the event loop, and returns the status of the process.
 
     Args:
         process: the process.
-        brokers: its known brokers.
+        brokers: the known brokers of the process.
     """
 
     def __init__(self, process: Process, brokers: KnownBrokers | Destinations) -> None:
@@ -30,22 +30,22 @@ class Monitor:
         self.descriptors = Descriptors(process.log, process.note)
         self.totals = Totals()
         self.certificates: dict[str, ReloadingContext | None] = {}
-        """The gateway's own certificates, by option. None if not configured."""
+        """The gateway's own certificates, by option. None if the option is not set."""
         self.draining = False
         self._process = process
         self._brokers = brokers
         self._started_at = monotonic()
 
     def called(self, node_id: NodeId) -> str:
-        """Return a broker's name for people."""
+        """Return the name of a broker for messages."""
         return called(node_id, self._brokers.known, transparent=self._process.config.is_transparent)
 
     def admits(self, clients: int) -> bool:
-        """Return whether one more client is accepted in addition to this many."""
+        """Return whether one more client may connect if `clients` are connected now."""
         return self.connection_limit.admits(clients, self._process.config.max_connections, monotonic())
 
     def out_of_descriptors(self) -> None:
-        """Record that no file descriptor was left for a client or its broker."""
+        """Note that there was no file descriptor for a client or its broker."""
         self.descriptors.update(left=False, now=monotonic())
 
     def status(self, problems: list[str], *, slots_used: int, connections: int) -> Status:
@@ -75,7 +75,7 @@ class Monitor:
         )
 
     def account(self, status: Status, counts: Counts) -> Account:
-        """Return everything but the single connections."""
+        """Return the status and the sums over all connections, without the list of connections."""
         return Account(
             status=status,
             counts=counts,
@@ -86,10 +86,10 @@ class Monitor:
         )
 
     async def keep_history(self, sample: Callable[[float], Awaitable[None]]) -> None:
-        """Sample at regular intervals, and measure how late the event loop is.
+        """Call `sample` at regular intervals, and measure how late the event loop is.
 
         Args:
-            sample: called with the time in seconds, to add the totals to the history.
+            sample: adds the totals to the history. Takes the time in seconds.
         """
         while True:
             before = monotonic()

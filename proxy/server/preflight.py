@@ -27,25 +27,25 @@ from proxy.telemetry import logs
 from proxy.telemetry.access import admin_tls, admin_token
 
 PATIENCE_SECONDS: Final = 2.0
-"""If a response takes longer than this, a line says that the gateway is waiting for it."""
+"""If a response takes longer than this many seconds, ``--check`` prints that it is waiting."""
 
 Say = Callable[[str], None]
-"""Prints the result of one test in a line."""
+"""Prints one line with the result of a test."""
 
 
 async def check(config: Config, say: Say) -> bool:
-    """Ask every bootstrap address, and listen at all addresses of a gateway.
+    """Ask every bootstrap address, and bind all addresses that a gateway would bind.
 
     Args:
         config: the options.
-        say: prints a result.
+        say: prints the result of a test.
 
     Returns:
         True if a gateway could serve clients of every broker of the cluster.
 
     Raises:
         BootstrapError: no bootstrap address responds.
-        ConfigError: a certificate or token can't be used, or the right for ``tproxy`` is missing.
+        ConfigError: a certificate or token can't be used, or the process lacks the privilege for ``tproxy``.
     """
     say(_options_read(config))
     tls = BrokerTls(config)
@@ -74,7 +74,7 @@ async def check(config: Config, say: Say) -> bool:
 
 
 def _options_read(config: Config) -> str:
-    """Print how many options came from each source."""
+    """Return a sentence that says how many options came from each source."""
     counts = Counter(given.source for given in config.given.values())
     files = {given.place for given in config.given.values() if given.source == "file"}
     from_file = "".join(f", {counts['file']} from {file}" for file in files)
@@ -85,7 +85,7 @@ def _options_read(config: Config) -> str:
 
 
 def _certificate_valid(config: Config, say: Say) -> bool:
-    """Return whether the gateway's certificates are still valid. True without certificates."""
+    """Return whether the gateway's certificates are still valid, or none is set."""
     certificates = list(ClientTls(config).valid())
     admin = admin_tls(config)
     if admin is not None and admin.valid_until is not None:
@@ -105,7 +105,7 @@ def _certificate_valid(config: Config, say: Say) -> bool:
 
 
 def _folders(config: Config) -> Iterator[tuple[str, Path]]:
-    """Return the directories that a gateway would write to, each with its option."""
+    """Yield the directories that a gateway would write to, each with its option."""
     if config.state is not None:
         yield "--state", config.state.absolute().parent
     if config.capture is not None:
@@ -128,10 +128,10 @@ def _writable(flag: str, folder: Path, say: Say) -> bool:
 
 
 async def _ask_all(config: Config, tls: BrokerTls, resolver: Resolver, say: Say) -> BootstrapResponse | None:
-    """Ask every bootstrap address. Return the last response."""
+    """Ask every bootstrap address. Return the response of the last one that has responded."""
     cluster: BootstrapResponse | None = None
     own: list[Address] = []
-    with suppress(OSError):  # what is wrong with --listen is reported when it is bound
+    with suppress(OSError):  # an error of --listen is reported later, when it is bound
         own = [Address(ip, config.listen.port) for ip in await resolver.ips(config.listen.host)]
     for address in config.bootstrap:
         waiting = f"bootstrap {address}: waiting for a response, {bootstrap.ASK_SECONDS:.0f} s at most"
@@ -148,7 +148,7 @@ async def _ask_all(config: Config, tls: BrokerTls, resolver: Resolver, say: Say)
 
 
 def _named(cluster: BootstrapResponse) -> str:
-    """Return a text with the brokers that a cluster named."""
+    """Return how many brokers the bootstrap has named, as the end of a sentence."""
     if cluster.brokers is None:
         return "; it requires authentication, so brokers are learned from the responses to clients"
     count = len(cluster.brokers)
@@ -156,12 +156,12 @@ def _named(cluster: BootstrapResponse) -> str:
 
 
 class _Listeners:
-    """The listening sockets of a gateway. They serve nobody.
+    """The listening sockets that a gateway would have. They are only bound, and serve nobody.
 
     Args:
-        process: the process of a gateway that is not started.
-        say: prints the addresses that can't be bound, and the address of each broker.
-        opened: closes the sockets at its end.
+        process: a process whose gateway is not started.
+        say: prints addresses that can't be bound, and the address of each broker.
+        opened: closes the sockets when its block ends.
     """
 
     def __init__(self, process: Process, say: Say, opened: ExitStack) -> None:
@@ -174,7 +174,7 @@ class _Listeners:
         self._brokers = brokers_of(process, self._acceptor)
 
     async def bind_all(self, known: dict[int, Address]) -> bool:
-        """Bind all listeners: bootstrap, brokers, admin endpoint. Return whether all are bound."""
+        """Bind all listeners: bootstrap, brokers, admin endpoint. Return whether all could be bound."""
         config = self._config
         bound = [self._bound("--listen", config.listen, self._bind_listen)]
         if isinstance(self._brokers, BrokerRegistry):
@@ -234,7 +234,7 @@ class _Listeners:
     async def _finished(self) -> None:
         """Wait until all listeners are open.
 
-        Looking up a name may take longer than a response would wait for it.
+        The wait may be longer than a client's response would wait, because names are looked up.
         """
         with suppress(TimeoutError):
             async with asyncio.timeout(bootstrap.ASK_SECONDS):
@@ -250,5 +250,5 @@ class _Listeners:
             self._say(f"broker {broker.node_id} {broker.address}: {error}")
             return False
         except (OSError, ValueError):
-            pass  # whether a broker can be reached is not tested
+            pass  # this test does not need a reachable broker
         return True

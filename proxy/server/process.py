@@ -1,6 +1,6 @@
-"""One process of a gateway: shared state, event loop, heap, file descriptors, and systemd.
+"""What one process of a gateway has: shared state, event loop, heap settings, file descriptors, systemd.
 
-The heap settings are for glibc. With other C libraries nothing is set.
+The heap settings are for glibc. With other C libraries they are not set.
 """
 
 import asyncio
@@ -22,13 +22,13 @@ from proxy.telemetry.history import RecentEvents
 _HEAP: Final = (
     (-1, 4 << 20),  # M_TRIM_THRESHOLD: how much may stay free at the top of the heap
     (-2, 1 << 20),  # M_TOP_PAD: how much more than needed is requested from the kernel at one time
-    (-3, 1 << 20),  # M_MMAP_THRESHOLD: larger blocks are mapped and returned singly; its default is 128 KB
+    (-3, 1 << 20),  # M_MMAP_THRESHOLD: larger blocks get their own mapping (default 128 KB)
 )
 """Parameters of mallopt(3), in bytes."""
 
 
 class LiveOptions:
-    """The options of a process as they apply now, and the result of the last reload.
+    """The options that a process uses now, and the result of the last reload.
 
     Args:
         config: the options at the start.
@@ -36,18 +36,18 @@ class LiveOptions:
 
     def __init__(self, config: Config) -> None:
         self.config = config
-        """The options as they apply now. A reload replaces them."""
+        """The options that are used now. A reload replaces them."""
         self.errors: list[str] = []
-        """The errors of the last reload. A restart would fail for the same reasons."""
+        """The errors of the last reload. A restart would fail with the same errors."""
         self.needs_restart: list[str] = []
-        """Options that the last reload changed, but that apply only after a restart."""
+        """The options that the last reload would have changed, but that need a restart."""
         self.reloaded_at = time()
         """When the options were last read without an error, in seconds since 1970."""
         self.reload_failures = 0
-        """Number of failed reloads since the start."""
+        """The number of failed reloads since the start."""
 
     def problems(self) -> list[str]:
-        """Return the errors of the last reload, and the options that need a restart, in words."""
+        """Return the errors of the last reload, and which options need a restart, as sentences."""
         needed = f"a restart is needed for {', '.join(self.needs_restart)}"
         return [*self.errors, *([needed] if self.needs_restart else [])]
 
@@ -77,13 +77,13 @@ class Tasks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Process:
-    """One process of a gateway: the parts that its acceptor, broker registry, server and monitor share."""
+    """One process of a gateway: the objects that its acceptor, broker registry, server and monitor share."""
 
     options: LiveOptions
     loop: asyncio.AbstractEventLoop
     log: Logger
     events: RecentEvents
-    """The recent events that ``/state`` shows."""
+    """The recent events, which ``/state`` shows."""
     tasks: Tasks
     resolver: Resolver
 
@@ -101,7 +101,7 @@ class Process:
 
     @property
     def config(self) -> Config:
-        """The options as they apply now."""
+        """The options that are used now."""
         return self.options.config
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
@@ -109,25 +109,25 @@ class Process:
         self.tasks.spawn(work)
 
     def note(self, kind: str, text: str, *, warning: bool = False) -> None:
-        """Add a recent event, in words."""
+        """Add a recent event. `text` is a sentence."""
         self.events.note(time(), kind, text, warning=warning)
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
-    """Make uvloop's event loop if uvloop is installed, otherwise asyncio's."""
+    """Return an event loop of uvloop if it is installed, otherwise of asyncio."""
     try:
         import uvloop  # noqa: PLC0415 - it has no wheel for some platforms
-    except ImportError:  # the gateway works without it, only slower
+    except ImportError:  # without uvloop the gateway is only slower
         return asyncio.new_event_loop()
     return uvloop.new_event_loop()
 
 
 def keep_freed() -> None:
-    """Make glibc keep up to 4 MB of free memory. Its default is 128 KB.
+    """Make glibc keep up to 4 MB of free memory in the process. The default is 128 KB.
 
-    By default glibc may grow and trim the heap on every read, depending on what lies at its top. With
-    responses of 1 MB, two gateways of three then used 1.5 s of CPU a GB, the third 0.9 s. Settings in the
-    environment (MALLOC_...) have precedence.
+    By default glibc may grow and trim the heap on every read, depending on what lies at its top. In a
+    measurement with responses of 1 MB, two gateways used 1.5 s of CPU per GB because of this, and a third one
+    0.9 s. Settings in the environment (MALLOC_...) have precedence.
     """
     if any(name.startswith("MALLOC_") for name in os.environ):
         return
@@ -138,16 +138,16 @@ def keep_freed() -> None:
 
 
 def give_back() -> None:
-    """Return free memory to the system. glibc alone keeps free blocks below used ones."""
+    """Return free memory to the system. glibc by itself keeps free blocks that lie below used blocks."""
     with suppress(AttributeError, OSError):
         ctypes.CDLL(None).malloc_trim(0)
 
 
 def tell_ready(environ: Mapping[str, str]) -> None:
-    """Notify systemd (``Type=notify``) that listeners are open and signals are handled, so a reload is safe.
+    """Notify systemd (``Type=notify``) that the gateway is ready: listeners are open, signals are handled.
 
     Args:
-        environ: NOTIFY_SOCKET names the socket. Without it nothing is sent.
+        environ: the environment. NOTIFY_SOCKET in it names the socket. If it is missing, nothing is sent.
     """
     address = environ.get("NOTIFY_SOCKET", "")
     if not address:
@@ -157,7 +157,7 @@ def tell_ready(environ: Mapping[str, str]) -> None:
 
 
 def resident_bytes() -> int:
-    """Return the resident memory of the process, or 0 without /proc."""
+    """Return the resident memory of the process in bytes, or 0 without /proc."""
     try:
         pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
     except OSError:
@@ -173,7 +173,7 @@ def open_fds() -> int:
 
 
 def two_descriptors_free() -> bool:
-    """Return whether two descriptors are free.
+    """Return whether two file descriptors are free.
 
     One more client needs one for itself and one for its broker.
     """
