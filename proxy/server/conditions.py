@@ -17,7 +17,7 @@ from proxy.telemetry.totals import NodeId
 from proxy.telemetry.unanswered import Owed, Unanswered
 
 BELOW_LIMIT: Final = 0.9
-"""The number of connections must fall below this share of --max-connections before the warning is repeated."""
+"""The number of connections must fall below this share of the limit before the warning is repeated."""
 WARN_AGAIN_SECONDS: Final = 5.0
 """The shortest time between two warnings about --max-connections, in seconds. The number of clients may go up
 and down near the limit."""

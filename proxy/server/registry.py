@@ -1,9 +1,12 @@
 """The known brokers, their listeners, and the addresses that clients get for them.
 
-`BrokerRegistry` opens a listener as soon as a broker is known. It does so at once if the IPs are known, in
-small steps if a response names many brokers, and after a look-up if the host is a name. Meanwhile the broker
-is *opening*, and responses that name it wait (`KnownBrokers.opened`). The gateway asks the cluster for its
-brokers. ``--state`` keeps them in a file, so that their listeners are open at once after a restart.
+When a broker becomes known, `BrokerRegistry` opens a listener for it. It does so at once if the IPs of the
+listener are known. If a response names many brokers, it opens a few listeners per step of the event loop. If
+the host is a name, it is looked up first. Until the listener is open, the broker is *opening*, and responses
+that name it wait (`KnownBrokers.opened`).
+
+The gateway also asks the cluster for its brokers. ``--state`` keeps them in a file, so that their listeners
+are open at once after a restart.
 """
 
 import asyncio
@@ -25,23 +28,24 @@ from proxy.server.process import Process
 from proxy.server.state_file import StateFile
 
 _OF_THE_PORT: Final = frozenset({errno.EADDRINUSE, errno.EACCES})
-"""Errors that another port would avoid."""
+"""The errors of a bind for which another port may help."""
 FORGET_SECONDS: Final = 300.0
-"""If the cluster has not named a broker for this long, the broker loses its listener. A broker restarts in
-less time."""
+"""A broker loses its listener if the cluster has not named it for this many seconds. A restart of a broker
+takes less time."""
 REFRESH_SECONDS: Final = 60.0
-"""How long after a response the cluster is asked for its brokers again."""
+"""How long after a response the cluster is asked for its brokers again, in seconds."""
 RETRY_SECONDS: Final = (1.0, 30.0)
-"""The first and the longest wait after the cluster did not respond. The wait doubles each time."""
+"""How long to wait after the cluster did not respond, in seconds: the first wait, and the longest. The wait
+doubles each time."""
 TICK_SECONDS: Final = 5.0
-"""How often the gateway retries to bind listeners that could not be bound."""
+"""How often the gateway tries again to bind listeners that could not be bound, in seconds."""
 OPEN_SECONDS: Final = 2.0
-"""How long a response waits for the listeners of the brokers that it names."""
+"""How long a response waits for the listeners of the brokers that it names, in seconds."""
 MAX_BROKERS: Final = 1000
-"""The maximum of brokers. Large clusters have some hundreds. A higher number is a mistake somewhere, and
-the listeners would take the descriptors that clients need."""
+"""How many brokers are served at most. Large clusters have some hundreds. A higher number is probably a
+mistake, and the listeners would use up the file descriptors that clients need."""
 AT_ONCE: Final = 16
-"""How many listeners are opened in one step of the event loop. Each takes some 0.1 ms."""
+"""How many listeners are opened in one step of the event loop. One takes about 0.1 ms."""
 
 
 class KnownBrokers(ABC):
@@ -54,17 +58,17 @@ class KnownBrokers(ABC):
 
     def __init__(self, listen: Address, advertise: str) -> None:
         self.listen = listen
-        """The address of the bootstrap listener. It includes the real port once it is bound."""
+        """The address of the bootstrap listener. It has the real port once the listener is bound."""
         self.bound: tuple[Address, ...] = ()
-        """The IPs and the port of the bound bootstrap listener."""
+        """The IPs of the bound bootstrap listener, each with the port."""
         self.known: dict[int, Broker] = {}
         self._advertise = advertise
         self._openings: dict[int, asyncio.Future[None]] = {}
-        """For each opening broker that is awaited, a future that is done when the opening ends."""
+        """For each opening broker that a response waits for: a future that is done when the opening ends."""
 
     @abstractmethod
     def learn(self, node_id: int, address: Address) -> Broker | None:
-        """Record the address of a broker. A new broker gets a listener.
+        """Note the address of a broker. A new broker gets a listener.
 
         Return None if there are too many brokers.
         """
@@ -74,12 +78,15 @@ class KnownBrokers(ABC):
         return node_id in self.known
 
     def is_opening(self, node_id: int) -> bool:
-        """Return whether a broker is opening, so that it may get a listener soon."""
+        """Return whether a broker is still opening: it may get a listener soon."""
         broker = self.known.get(node_id)
         return broker is not None and broker.opening
 
     def resolve(self, reached_at: str, node_id: int, host: str, port: int) -> tuple[str, int] | None:
-        """Return a broker's address for clients (a `proxy.protocol.addresses.Resolve` with `reached_at`)."""
+        """Return the address that clients get for a broker. None if the broker has no open listener.
+
+        With `reached_at`, this is a `proxy.protocol.addresses.Resolve`.
+        """
         if node_id < 0 or not host or not 1 <= port <= MAX_PORT:
             return None
         broker = self.learn(node_id, Address(host, port))
@@ -102,29 +109,29 @@ class KnownBrokers(ABC):
             await asyncio.wait(opening, timeout=OPEN_SECONDS)
 
     def _is_open(self, node_id: int) -> None:
-        """End the wait for a broker, because its opening has ended."""
+        """End all waits for a broker, because its opening has ended."""
         opening = self._openings.pop(node_id, None)
         if opening is not None and not opening.done():
             opening.set_result(None)
 
     @property
     def problems(self) -> list[str]:
-        """The brokers that are left out of responses, with the reasons."""
+        """Why brokers are left out of responses: one sentence for each."""
         return [broker.problem for broker in self.known.values() if broker.problem]
 
     @property
     def listeners(self) -> list[Address]:
-        """The IPs and ports of all listeners."""
+        """The IPs and ports of all bound listeners."""
         return [*self.bound, *(at for broker in self.known.values() for at in broker.bound)]
 
 
 class BrokerRegistry(KnownBrokers):
-    """The known brokers and their listeners.
+    """The known brokers, with their listeners.
 
     Args:
-        process: the process that it belongs to.
-        acceptor: owns the listeners.
-        changed: called when anything about the known brokers has changed.
+        process: the process.
+        acceptor: opens and closes the listeners.
+        changed: called when a known broker was added, removed or changed.
     """
 
     def __init__(
@@ -139,17 +146,17 @@ class BrokerRegistry(KnownBrokers):
         self._on_change = changed
         self._rule = config.broker_ports
         self._shares = config.shares_port
-        """Whether the brokers of a host template share its port at the host of `listen`. The server name
-        in TLS (SNI) then selects the broker."""
+        """Whether all brokers of a host template share the port of `listen`. The server name in TLS (SNI)
+        then selects the broker."""
         self._shared = Address(config.listen.host, self._rule.template_port)
         self._shared_at: tuple[Address, ...] = ()
-        """The addresses of the shared port. Known from the start if it is the port of the bootstrap
+        """The bound addresses of the shared port. Known from the start if it is the port of the bootstrap
         listener."""
         self._state: StateFile | None = None
         self._queue: deque[Broker] = deque()
-        """Brokers whose listeners are opened in the next steps."""
+        """The brokers whose listeners are opened in the next steps of the event loop."""
         self._opening: set[int] = set()
-        """The brokers in the queue, and the brokers whose names are being looked up."""
+        """The ids of the brokers in the queue, and of those whose names are being looked up."""
         self._at_once = AT_ONCE
         """How many listeners may still be opened in this step of the event loop."""
         self._too_many = ""
@@ -157,14 +164,14 @@ class BrokerRegistry(KnownBrokers):
 
     @property
     def problems(self) -> list[str]:
-        """The brokers that are left out of responses, with the reasons."""
+        """Why brokers are left out of responses: one sentence for each."""
         return [*super().problems, *filter(None, [self._too_many])]
 
     def open(self) -> None:
         """Bind the bootstrap listener.
 
         Raises:
-            OSError: its address can't be bound.
+            OSError: the address can't be bound.
         """
         self.listen, self.bound = self._acceptor.open()
         self._resolver.keep(self.listen.host, [at.host for at in self.bound])
@@ -172,7 +179,10 @@ class BrokerRegistry(KnownBrokers):
             self._shared_at = self.bound
 
     def restore(self) -> None:
-        """Open the listeners of the brokers in the state file. From now on the file is kept up to date."""
+        """Open the listeners of the brokers in the state file.
+
+        From now on, changes are written to the file.
+        """
         self._state = StateFile(self._process, self._addresses)
         for node_id, address in self._state.load():
             self.learn(node_id, address)
@@ -191,7 +201,7 @@ class BrokerRegistry(KnownBrokers):
         self._on_change()
 
     def learn(self, node_id: int, address: Address) -> Broker | None:
-        """Record the address of a broker, and open a listener if the broker is new."""
+        """Note the address of a broker, and open a listener if the broker is new."""
         broker = self.known.get(node_id)
         if broker is None:
             if len(self.known) >= MAX_BROKERS:
@@ -220,14 +230,14 @@ class BrokerRegistry(KnownBrokers):
             self._log.warning("brokers left out", reason=self._too_many)
 
     def update(self, named: dict[int, Address], in_use: Collection[int], now: float) -> None:
-        """Record the brokers that the cluster names.
+        """Note which brokers the cluster has named.
 
-        Drop a broker after `FORGET_SECONDS` without being named.
+        A broker that was not named for `FORGET_SECONDS` is removed.
 
         Args:
             named: all brokers of a complete response.
-            in_use: brokers with open connections, which are kept.
-            now: in seconds.
+            in_use: brokers with open connections. They are not removed.
+            now: the time in seconds.
         """
         for broker in [broker for node_id, broker in self.known.items() if node_id not in named]:
             if broker.missing_since is None:
@@ -250,7 +260,7 @@ class BrokerRegistry(KnownBrokers):
         self._changed()
 
     def retry(self) -> None:
-        """Retry to open the failed listeners, in the next steps of the event loop."""
+        """Try again to open the listeners that could not be opened, in the next steps of the event loop."""
         for broker in self.known.values():
             if broker.problem and broker.listener is not None and broker.node_id not in self._opening:
                 self._enqueue(broker)
@@ -258,14 +268,17 @@ class BrokerRegistry(KnownBrokers):
     # -- opening -------------------------------------------------------------------------------------------
 
     def stop_opening(self) -> None:
-        """Open no more listeners: the gateway drains.
+        """Open no more listeners, because the gateway drains.
 
-        Responses still name new brokers, because a gateway that shares the port may serve them.
+        Responses still name new brokers: a gateway that shares the port may serve them.
         """
         self._stopped = True
 
     def _open_soon(self, broker: Broker) -> None:
-        """Open a listener now if its IPs are known, unless this step has already opened many."""
+        """Open the listener of a broker now, or put it into the queue.
+
+        It is queued if its IPs are not known, or if this step has already opened many.
+        """
         host = self._host_of(broker)
         ips = self._resolver.known(host)
         if self._at_once and (ips or not host):
@@ -300,7 +313,7 @@ class BrokerRegistry(KnownBrokers):
             self._at_once = AT_ONCE
 
     async def _resolve_and_open(self, broker: Broker, host: str) -> None:
-        """Look up a name and open its listener. IPs of an earlier look-up may be the reason for a failure."""
+        """Look up a host name, then open the listener. A fresh look-up is needed if older IPs have failed."""
         broker.problem = broker.problem or f"broker {broker.node_id}: the name {host} is being looked up"
         late = asyncio.get_running_loop().call_later(OPEN_SECONDS, self._leave_out, broker)
         try:
@@ -315,23 +328,29 @@ class BrokerRegistry(KnownBrokers):
             late.cancel()
 
     def _leave_out(self, broker: Broker) -> None:
-        """Stop responses from waiting for a broker whose look-up takes long."""
+        """Leave a broker out of responses for now, because its look-up takes long.
+
+        Responses no longer wait for it.
+        """
         broker.opening = False
         self._is_open(broker.node_id)
         self._changed()
 
     def _knows(self, broker: Broker) -> bool:
-        """Return whether a broker is still known."""
+        """Return whether this broker is still the known broker with its id."""
         return self.known.get(broker.node_id) is broker
 
     def _host_of(self, broker: Broker) -> str:
-        """Return the host at which to bind a broker's listener, or "" if it needs no listener of its own."""
+        """Return the host at which to bind a broker's listener. "" if it needs no listener of its own."""
         if broker.listener is None or (self._by_name(broker) and self._shared_at):
             return ""
         return self.listen.host if self._by_name(broker) else broker.listener.host
 
     def _by_name(self, broker: Broker) -> bool:
-        """Return whether a broker shares its listener. A broker with its own port does not."""
+        """Return whether a broker shares its listener with others.
+
+        It does not if its listener is at the host of `listen`.
+        """
         return self._shares and broker.listener is not None and broker.listener.host != self.listen.host
 
     def _open(self, broker: Broker, ips: tuple[str, ...]) -> None:
@@ -364,7 +383,7 @@ class BrokerRegistry(KnownBrokers):
         self._settle(broker, f"broker {broker.node_id}: {at} can't be bound: {reason_of(error)}; {remedy}")
 
     def _settle(self, broker: Broker, problem: str) -> None:
-        """Record that a listener was opened, or the problem."""
+        """Note that the opening of a broker has ended. `problem` says why it failed, or is empty."""
         before, broker.problem = broker.problem, problem
         broker.opening = False
         self._opening.discard(broker.node_id)
@@ -381,12 +400,12 @@ class BrokerRegistry(KnownBrokers):
     # -- the cluster ---------------------------------------------------------------------------------------
 
     def begin(self, reach: Reachability, tls: BrokerTls, in_use: Callable[[], set[int]]) -> None:
-        """Begin to ask the cluster for its brokers, and to retry listeners that could not be opened.
+        """Begin to ask the cluster for its brokers, and to try failed listeners again.
 
         Args:
-            reach: where to record whether the bootstrap responds.
+            reach: notes whether the bootstrap responds.
             tls: TLS to the bootstrap.
-            in_use: returns the brokers that clients are connected to.
+            in_use: returns the brokers to which clients are connected.
         """
         self._process.spawn(self._poll(reach, tls, in_use))
         self._process.spawn(self._keep_retrying())
@@ -397,7 +416,7 @@ class BrokerRegistry(KnownBrokers):
             self.retry()
 
     async def _poll(self, reach: Reachability, tls: BrokerTls, in_use: Callable[[], set[int]]) -> None:
-        """Ask the cluster for its brokers forever. The wait grows while it does not respond."""
+        """Ask the cluster for its brokers, forever. While it does not respond, the waits get longer."""
         wait = RETRY_SECONDS[0]
         plain: set[Address] = set()  # bootstrap addresses that have responded in plain text
         while True:
@@ -429,12 +448,12 @@ class BrokerRegistry(KnownBrokers):
 def brokers_of(
     process: Process, acceptor: Acceptor, changed: Callable[[], None] = lambda: None
 ) -> BrokerRegistry | Destinations:
-    """Make the registry of brokers, or in transparent mode the registry of destinations.
+    """Return the registry of brokers, or the registry of destinations in transparent mode.
 
     Args:
-        process: the process that it belongs to.
+        process: the process.
         acceptor: has the listeners.
-        changed: called when anything about the brokers of a registry has changed.
+        changed: called when a known broker was added, removed or changed.
     """
     config = process.config
     if config.is_transparent:
@@ -447,7 +466,7 @@ def open_listeners(process: Process, brokers: BrokerRegistry | Destinations, acc
 
     Raises:
         OSError: the address of the first listener can't be bound.
-        ConfigError: the right for ``tproxy`` is missing.
+        ConfigError: the process lacks the privilege for ``tproxy``.
     """
     if isinstance(brokers, BrokerRegistry):
         brokers.open()

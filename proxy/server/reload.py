@@ -1,4 +1,4 @@
-"""Reloads the options of a running gateway: on SIGHUP, and when the file of ``--config`` changes."""
+"""Reloads the options of a running gateway on SIGHUP, and when the file of ``--config`` changes."""
 
 import asyncio
 from collections.abc import Callable
@@ -15,12 +15,12 @@ from proxy.telemetry import logs
 
 
 class Reloader:
-    """Applies the changed options that need no restart, and reports those that need one.
+    """Applies changed options that need no restart, and reports changed options that need one.
 
     Args:
         gateway: the gateway.
         config: the options at the start.
-        load: reads the options again from all their sources.
+        load: reads all options again, from all sources.
         file: the file of ``--config``, or None.
     """
 
@@ -28,17 +28,17 @@ class Reloader:
         self, gateway: Gateway | Supervisor, config: Config, load: Callable[[], Config], file: str | None
     ) -> None:
         self.config = config
-        """The options as they apply now. Options that need a restart keep their values for the next
-        report."""
+        """The options in use now. If an option needs a restart, the old value stays here, so each reload
+        reports the option again."""
         self.draining = False
-        """Whether the gateway drains. ``--drain-timeout`` then does not change any more."""
+        """Whether the gateway drains. Then a reload no longer changes ``--drain-timeout``."""
         self._gateway = gateway
         self._load = load
         self._file = Path(file) if file else None
         self._stamp = self._file_stamp()
 
     def reload(self) -> None:
-        """Reload the options. If one is wrong, report that and change nothing."""
+        """Reload the options. If there is an error, report it and change nothing."""
         gateway, process, options = self._gateway, self._gateway.process, self._gateway.process.options
         self._stamp = self._file_stamp()
         gateway.follow_files()
@@ -63,10 +63,10 @@ class Reloader:
         process.note("reloaded", _in_words(applied, restart), warning=bool(restart))
 
     async def watch_file(self) -> None:
-        """Reload when the file has changed, forever.
+        """Reload the options when the file has changed. Runs forever.
 
-        The file is read only after one interval without a change, because an editor may empty it before it
-        writes.
+        A change is read only when the file has stayed the same for one interval. An editor may first empty
+        the file and then write it.
         """
         before = self._stamp
         while True:

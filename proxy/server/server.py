@@ -1,4 +1,7 @@
-"""Serves clients in one process: owns their links, the state that links share, and their counts."""
+"""Serves clients in one process.
+
+It has the links (a client with its broker), and the state that links share.
+"""
 
 import asyncio
 import os
@@ -46,40 +49,44 @@ if TYPE_CHECKING:
     from proxy.cooperative.members import Members
 
 TICK_SECONDS: Final = 5.0
-"""How often the gateway looks for stalled connections, changed files and old records."""
+"""How often the gateway looks for stalled connections, changed files and outdated entries, in seconds."""
 LIMIT: Final = "limit"
 DRAINING: Final = "draining"
 TRIM_BYTES: Final = 16_777_216
-"""Free memory is returned after the buffered bytes fell by this much, or the process grew by more.
+"""When to return free memory to the system: the buffered bytes have fallen by this much, or the process has
+grown by more.
 
-Bytes that pass through are not counted as buffered. Requests of 300 clients, 1.4 MB each, left 126 MB of free
-memory in the heap. Returning it to the system takes a millisecond."""
+The process can grow without buffered bytes, because bytes that are only forwarded are not counted. Requests
+of 300 clients, 1.4 MB each, left 126 MB of free memory in the heap. Returning it takes a millisecond."""
 TRIM_SECONDS: Final = 60.0
-"""How often free memory is returned while the process is `TRIM_BYTES` above its minimum. Memory that was
-in use the last time may be free now."""
+"""How often free memory is returned while the process is more than `TRIM_BYTES` above its smallest size, in
+seconds. Memory that was in use the last time may be free now."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shared:
-    """The state that the processes of one gateway share. A single process has its own."""
+    """The state that the processes of a gateway share.
+
+    If there is only one process, it has this state for itself.
+    """
 
     number: int = 1
-    """The number of this process, from 1."""
+    """The number of this process, from 1 on."""
     slots: "list[int] | memoryview[int]" = field(default_factory=lambda: [0])
-    """Session slots at brokers that each process uses."""
+    """How many session slots at brokers each process uses."""
     outbound_ports: OutboundPorts = field(default_factory=OutboundPorts)
 
 
 class Server:
-    """Serves the clients whose sockets it gets.
+    """Serves clients whose sockets it is given.
 
     Args:
-        process: the process that it belongs to.
-        brokers: its known brokers.
-        monitor: watches these brokers.
+        process: the process.
+        brokers: the known brokers.
+        monitor: watches the brokers.
         shared: the state that the processes share.
-        left: called with each link that has closed, or whose client left before it was connected.
-        elsewhere: called with a client whose group belongs to another worker, and with that worker's number.
+        left: called when a link has closed, or its client has left before it was connected.
+        elsewhere: called if another worker owns the client's group, with the link and that worker's number.
     """
 
     def __init__(
@@ -109,20 +116,22 @@ class Server:
         self.budget = Budget(0)
         self.request_budget = RequestBudget(0)
         self.manager = _manager(config)
-        """Gives sessions to clients. They survive reconnects, but not this process."""
+        """Gives fetch sessions to clients. These sessions survive a reconnect, but not a restart of this
+        process."""
         self._apply_limits()
         self.links: set[Link] = set()
         self.handshakes: set[Link] = set()
-        """Links of accepted clients until they are connected (with TLS until the handshake ends). They
-        count as connections."""
+        """The links of accepted clients that are not connected yet. With TLS, a client is connected when the
+        handshake is done. These links count as connections."""
         self.accepted = 0
         self.faults = Counter({"client": 0, "broker": 0})
         self.tls_failures = 0
-        """TLS handshakes of clients that failed."""
+        """The number of failed TLS handshakes of clients."""
         self.authentication_failures = 0
-        """Clients whose credentials a broker refused, or whose certificate the gateway refused."""
+        """The number of clients whose credentials a broker refused, or whose certificate the gateway
+        refused."""
         self.turned_away = Counter(dict.fromkeys((LIMIT, DRAINING, NO_REQUEST, IDLE, NOT_READING), 0))
-        """Connections that the gateway itself closed, by reason."""
+        """The number of connections that the gateway itself has closed, by reason."""
         self._versions = WeakValueDictionary[Address, BrokerVersions]()
         self._leaders = Leaders()
         self._siblings = (
@@ -139,10 +148,10 @@ class Server:
             monitor.certificates["tls_cert" if node_id is None else f"tls_cert_of {node_id}"] = each
         monitor.certificates["broker_tls_cert"] = self.upstream.tls.reloading
         self._expired: list[str] = []
-        """The expired certificates of the gateway, in words."""
+        """The gateway's certificates that have expired, one sentence for each."""
         self._closed_owed: dict[NodeId, Owed] = {}
-        """The last response of each broker, on connections that have closed since `hung_brokers` last
-        looked."""
+        """When each broker has responded last on connections that are now closed. Empty after each look of
+        `hung_brokers`."""
         self._looked_at = monotonic()
 
     def begin(self) -> None:
@@ -152,17 +161,17 @@ class Server:
         self.spawn(self.monitor.keep_history(self.sample))
 
     def set_tap(self, tap: Tap) -> None:
-        """Wrap the protocol of each new socket, to capture its bytes."""
+        """Capture the bytes of all new sockets. `tap` wraps their protocols."""
         self.tap = self.upstream.tap = tap
 
     # -- clients -------------------------------------------------------------------------------------------
 
     def take(self, client: socket, node_id: NodeId) -> bool:
-        """Serve an accepted client if the connection limit allows it. The result is always True.
+        """Serve an accepted client, or close it if there are too many connections. The result is always True.
 
         Args:
-            client: its socket.
-            node_id: the listener that it connected to.
+            client: the client's socket.
+            node_id: the broker of the listener that accepted it.
         """
         if self.monitor.admits(self.clients):
             client.setblocking(False)
@@ -176,9 +185,9 @@ class Server:
         """Begin to serve a client.
 
         Args:
-            link: the new connection.
-            client: its socket.
-            tls: asyncio's arguments for TLS with it, none for plain text.
+            link: the new link of the client.
+            client: the client's socket.
+            tls: the TLS arguments for asyncio. Empty for plain text.
         """
         self.handshakes.add(link)
         self.spawn(self._shake_hands(link, client, tls))
@@ -196,26 +205,29 @@ class Server:
             address = Address(*peer[:2])
             self._failed_handshakes.happens(address.host, of_client(error), monotonic(), shown=str(address))
         except OSError:
-            client.close()  # it left, or took too long
+            client.close()  # the client left, or took too long
         finally:
-            if link in self.handshakes:  # else it is connected: see `opened`
+            if link in self.handshakes:  # on success the link is connected: see `opened`
                 self.handshakes.discard(link)
                 self._left(link)
 
     @property
     def clients(self) -> int:
-        """How many clients are connected, including clients in a TLS handshake."""
+        """The number of connected clients, including clients in a TLS handshake."""
         return len(self.links) + len(self.handshakes)
 
-    # -- what links call: see proxy.net.link.Host ----------------------------------------------------------
+    # -- called by links: see proxy.net.link.Host ----------------------------------------------------------
 
     def admits(self) -> bool:
-        """Return whether a client that has just connected is served. While the gateway drains, it is not."""
+        """Return whether to serve a client that has just connected.
+
+        While the gateway drains, it is refused.
+        """
         self.turned_away[DRAINING] += self.monitor.draining
         return not self.monitor.draining
 
     def _tell(self, what: GroupNotice, who: str, text: str) -> None:
-        """Report an event of a cooperative group, or of one of its clients."""
+        """Log an event of a cooperative group or of one of its clients, and add it to the recent events."""
         if what is GroupNotice.REFUSED:
             if self._refused_clients.happens(who, text, monotonic()):
                 self.process.note("refused", f"a client is refused: {text}", warning=True)
@@ -227,15 +239,15 @@ class Server:
             self.process.note("rebalanced", f"group {who}: {text}")
 
     def connected(self, node_id: int | None, address: Address) -> None:
-        """Record that an address responded."""
+        """Note that an address of a broker has responded."""
         self.monitor.reach.connected(node_id, address)
 
     def unreachable(self, node_id: int | None, reason: str, error: Exception | None = None) -> None:
-        """Record that no address responded. `error` is the last error."""
+        """Note that no address of a broker has responded. `error` is the last error."""
         self.upstream.unreachable(node_id, reason, error)
 
     def report(self, event: Event, link: Link) -> None:
-        """Log an event of a connection, add it to the recent events, and count a fault."""
+        """Log an event of a connection and add it to the recent events. Count it if it is a fault."""
         if isinstance(event, Fault):
             self.faults[event.side] += 1
         elif isinstance(event, LoginRefused):
@@ -251,40 +263,40 @@ class Server:
             self._elsewhere(link, event.worker)
 
     async def _open_brokers(self, link: Link, node_ids: frozenset[int]) -> None:
-        """Wait for the listeners of brokers, then send the responses that name them."""
+        """Wait until the listeners of brokers are open. Then let the link send responses that name them."""
         if isinstance(self.brokers, KnownBrokers):
             await self.brokers.opened(node_ids)
         link.brokers_opened(node_ids)
 
     def opened(self, link: Link, sock: Any, reached_at: str) -> Connection:
-        """Count a new connection, make its core, and begin to connect it to its broker.
+        """Count a new connection, make its core, and begin to connect to its broker.
 
         Args:
-            link: the new connection; the address of its client is known.
-            sock: its socket, as the event loop gives it.
-            reached_at: the gateway's address that the client connected to.
+            link: the new link, which already has the address of the client.
+            sock: the client's socket in the form that the event loop gives.
+            reached_at: the gateway's address that the client has connected to.
         """
         link.node_id = self.upstream.broker_of(link, sock)
         link.measured = self.monitor.totals.measured(link.node_id)
         self.handshakes.discard(link)
         self.links.add(link)
-        self.accepted += not link.handed_over  # the worker that accepted it counts it
+        self.accepted += not link.handed_over  # the worker that accepted it has counted it
         self.spawn(self.upstream.connect(link))
         addresses = self.upstream.addresses_for(link)
         broker = ",".join(map(str, addresses))
         return self.make_core(link, reached_at, self._versions_at(addresses), broker)
 
     def _versions_at(self, addresses: Sequence[Address]) -> BrokerVersions:
-        """Return the state that connections to one broker share.
+        """Return the known API versions of a broker, which all connections to it share.
 
-        A bootstrap with several addresses may be any broker.
+        If there are several bootstrap addresses, it is unknown which broker responds, so nothing is shared.
         """
         if len(addresses) != 1:
             return BrokerVersions()
         return self._versions.setdefault(addresses[0], BrokerVersions())
 
     def make_core(self, link: Link, reached_at: str, versions: BrokerVersions, broker: str) -> Connection:
-        """Make the core of a new connection."""
+        """Return the core of a new connection."""
         brokers = self.brokers if isinstance(self.brokers, KnownBrokers) else None
         return Connection(
             sessions=self.sessions,
@@ -295,7 +307,7 @@ class Server:
         )
 
     def _common(self) -> Common:
-        """Return the state that a new connection shares with others, by the current options."""
+        """Return what a new connection shares with other connections. It has the current options."""
         return Common(
             max_request_bytes=self.process.config.max_request_bytes,
             maybe_not_kafka=self._transparent,
@@ -310,7 +322,7 @@ class Server:
         return isinstance(self.brokers, KnownBrokers) and self.brokers.is_opening(node_id)
 
     def closed(self, link: Link) -> None:
-        """Remove a link, and keep its counts."""
+        """Remove a closed link, but keep its counts."""
         self.links.discard(link)
         self.upstream.closed(link)
         self.monitor.totals.closed(link.node_id, link.core.tally)
@@ -322,11 +334,11 @@ class Server:
     # -- its status and counts -----------------------------------------------------------------------------
 
     def tallies(self) -> dict[NodeId, Tally]:
-        """Add up the tallies of each broker's connections, open and closed."""
+        """Return the sum of all connections' tallies by broker, including closed connections."""
         return self.monitor.totals.by_broker((link.node_id, link.core.tally) for link in self.links)
 
     def status(self) -> Status:
-        """Return the status."""
+        """Return the status of this process."""
         contexts = (self.upstream.tls.reloading, *self.client_tls.reloading.values())
         problems = [*self.upstream.problems(), *self.brokers.problems, *self.process.options.problems()]
         problems += [self.monitor.descriptors.problem] if self.monitor.descriptors.problem else []
@@ -346,7 +358,7 @@ class Server:
         return status
 
     def counts(self) -> Counts:
-        """Return all counts, and figures of the open connections."""
+        """Return all counts of this process, and the figures of its open connections."""
         now = monotonic()
         by_broker: dict[NodeId, WithBroker] = {}
         paused = Counter(
@@ -396,16 +408,16 @@ class Server:
         )
 
     def account(self) -> Account:
-        """Return everything but the single connections."""
+        """Return the status and the sums over all connections, without the list of connections."""
         return self.monitor.account(self.status(), self.counts())
 
     # -- reload, drain, close ------------------------------------------------------------------------------
 
     def reconfigured(self) -> None:
-        """Apply the options of the process after a reload.
+        """Apply the new options of the process after a reload.
 
-        They apply to open connections, too. Only the largest request applies just to new connections.
-        Sessions above a lowered limit stay until they end.
+        They also apply to open connections, except for the largest request. If the limit of sessions is now
+        lower, sessions above it stay until they end.
         """
         self._apply_limits()
         if self._members is not None:
@@ -414,7 +426,10 @@ class Server:
         self.sessions.crowded = self.budget.over
 
     def _apply_limits(self) -> None:
-        """Pass the options to the sessions and the budgets. Other options are read when they are used."""
+        """Set the limits of sessions and memory.
+
+        Other options are read when they are used.
+        """
         config = self.process.config
         self.sessions.on = config.sessions
         self.sessions.off_for = config.sessions_off_for
@@ -425,13 +440,13 @@ class Server:
         self.request_budget.limit = config.max_inflight_bytes // REQUESTS_PART
 
     def follow_files(self) -> None:
-        """Reload the certificates whose files have changed. Open connections keep theirs."""
+        """Reload certificates whose files have changed. Open connections keep the old ones."""
         contexts = [("client", each) for each in self.client_tls.reloading.values()]
         both = [("broker", self.upstream.tls.reloading), *contexts]
         changed = [
             (side, each.problem) for side, each in both if each is not None and each.reload_if_changed()
         ]
-        for side, problem in dict.fromkeys(changed):  # all listeners read one --client-ca
+        for side, problem in dict.fromkeys(changed):  # all listeners use the same --client-ca
             if problem:
                 self.log.warning("certificates not reloaded", side=side, reason=problem)
                 self.process.note("certificates", problem, warning=True)
@@ -441,7 +456,7 @@ class Server:
         self._check_expiry()
 
     def _check_expiry(self) -> None:
-        """Log once when a certificate of the gateway has expired."""
+        """Log once that a certificate of the gateway has expired."""
         before, self._expired = self._expired, self.client_tls.expired(datetime.now(UTC))
         for reason in self._expired:
             if reason not in before:
@@ -452,7 +467,7 @@ class Server:
         """Serve no new clients, finish the requests in flight, and close the sessions at the brokers.
 
         Args:
-            within: the longest time for that, in seconds.
+            within: the longest time for all of this, in seconds.
         """
         self.monitor.draining = True
         self.process.note(
@@ -475,15 +490,15 @@ class Server:
         return left
 
     async def sample(self, now: float) -> None:
-        """Add the totals of all connections to the history, and notice brokers that do not respond."""
+        """Add the totals of all connections to the history. Then look for brokers that do not respond."""
         self.monitor.totals.sample(now, ((link.node_id, link.core.tally) for link in self.links))
         looked_at, self._looked_at = self._looked_at, now
-        # When the whole machine has stood still, brokers get a moment to respond.
+        # After a stop of the whole machine, the brokers get one more interval to respond.
         if now - looked_at < 2 * INTERVAL_SECONDS:
             self.monitor.hung_brokers.look(self._owed(now), now)
 
     def _owed(self, now: float) -> dict[NodeId, Owed]:
-        """Return the responses that each broker owes. `now` is in seconds."""
+        """Return the outstanding responses of each broker. `now` is in seconds."""
         owed, self._closed_owed = self._closed_owed, {}
         for link in self.links:
             if (each := owed.get(link.node_id)) is None:
@@ -524,7 +539,7 @@ class Server:
                 stalled.abort()
 
     def _close_overdue(self) -> None:
-        """Close the connections of clients that were idle for too long, as if the clients had closed them."""
+        """Close the connections of clients that were idle for too long. The broker sees a normal end."""
         config, now = self.process.config, monotonic()
         for link in list(self.links):
             link.look_after()
@@ -536,16 +551,18 @@ class Server:
 
 
 def _cooperative(config: Config, number: int, tell: Tell) -> "tuple[Members | None, tuple[MakeStage, ...]]":
-    """Return the members of cooperative groups, and what makes the stage of a client; none without groups.
+    """Return the members of cooperative groups, and the functions that make a client's stage.
+
+    If no group is cooperative, return None and no functions.
 
     Args:
         config: the options.
-        number: the number of this process, from 1.
-        tell: gets the events of groups and their clients.
+        number: the number of this process, from 1 on.
+        tell: called for events of groups and their clients.
     """
     if not config.cooperative:
         return None, ()
-    # They read records; a gateway without cooperative groups may lack the libraries for that.
+    # These modules need optional libraries, which are only installed for cooperative groups.
     from proxy.cooperative.member_stage import MemberStage  # noqa: PLC0415
     from proxy.cooperative.members import Members  # noqa: PLC0415
 
@@ -555,10 +572,10 @@ def _cooperative(config: Config, number: int, tell: Tell) -> "tuple[Members | No
 
 
 def _manager(config: Config) -> FetchManager | None:
-    """Make the manager of clients' sessions, or None if clients get no sessions."""
+    """Return the manager of clients' fetch sessions, or None if clients get no sessions."""
     if config.client_sessions == "off":
         return None
-    # An id is all that another client would need: it must not be guessed.
+    # The session ids are random, because another client could use a guessed id.
     cache = FetchSessionCache(
         random.SystemRandom().randint,
         slots=config.max_incremental_fetch_session_cache_slots,

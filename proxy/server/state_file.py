@@ -13,18 +13,19 @@ from proxy.error_text import reason_of
 from proxy.server.process import Process
 
 SAVE_SECONDS: Final = 1.0
-"""The wait after a change before the file is written, because one response can name many new brokers."""
+"""How long to wait after a change before the file is written, in seconds. One response can name many new
+brokers."""
 
 Known = list[tuple[int, Address]]
 """The id and the address of each broker."""
 
 
 class StateFile:
-    """The state file. Another thread writes it, because a disk can be slow.
+    """The state file. A second thread writes it, because a disk can be slow.
 
     Args:
-        process: the process. Without ``--state`` there is no file.
-        known: returns the brokers to keep.
+        process: the process. If ``--state`` is not set, there is no file.
+        known: returns the brokers to write.
     """
 
     def __init__(self, process: Process, known: Callable[[], Known]) -> None:
@@ -33,14 +34,14 @@ class StateFile:
         self._log = process.log
         self._known = known
         self._due = False
-        """The known brokers have changed since they were last written."""
+        """Whether the known brokers have changed since the last write."""
         self._number = 0
         self._written = 0
-        """The number of the newest state that was written."""
+        """The number of the newest version that is in the file."""
         self._writing = Lock()
 
     def load(self) -> Known:
-        """Return the brokers in the file, or none if it can't be read."""
+        """Return the brokers in the file. Empty if the file can't be read."""
         if self._path is None or not self._path.exists():
             return []
         try:
@@ -50,7 +51,7 @@ class StateFile:
             return []
 
     def changed(self) -> None:
-        """Write the file soon."""
+        """Write the file soon, because the known brokers have changed."""
         if self._path is not None and not self._due:
             self._due = True
             self._process.spawn(self._save_later(self._path))
@@ -60,7 +61,7 @@ class StateFile:
         await asyncio.to_thread(self._write, path, *self._next())
 
     def close(self) -> None:
-        """Write the last changes."""
+        """Write the last changes now."""
         if self._path is not None and self._due:
             self._write(self._path, *self._next())
 
@@ -70,12 +71,12 @@ class StateFile:
         return self._number, self._known()
 
     def _write(self, path: Path, number: int, known: Known) -> None:
-        """Replace the file as a whole or not at all."""
+        """Replace the file at once by a new one, so that no reader sees half of it."""
         brokers = [{"id": node_id, "host": at.host, "port": at.port} for node_id, at in known]
         temporary = path.with_name(f"{path.name}.{os.getpid()}.new")
         with self._writing:
             if number < self._written:
-                return  # what came later was written first, when the gateway closed
+                return  # a newer version is already written, by `close`
             self._written = number
             try:
                 temporary.write_text(json.dumps({"brokers": brokers}, indent=1) + "\n", encoding="utf-8")

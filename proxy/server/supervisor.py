@@ -1,8 +1,8 @@
-"""The gateway as several processes: this one accepts the clients and sends each to a worker.
+"""The main process of a gateway with several processes: it accepts clients and sends each to a worker.
 
-A worker gets whole connections, so everything that a connection needs is in one process. The workers share
-the session slots at brokers and, in transparent mode, the list of ports that the gateway connects from. Each
-worker has an equal part of ``--max-inflight-bytes``. This process adds up the workers' reports.
+A worker gets whole connections, so one process has everything that a connection needs. The workers share the
+session slots at brokers and, in transparent mode, the list of local ports of connections to brokers. Each
+worker gets an equal part of ``--max-inflight-bytes``. The supervisor adds up the reports of the workers.
 """
 
 import asyncio
@@ -33,26 +33,28 @@ from proxy.telemetry.status import Account, Counts, Status
 from proxy.telemetry.totals import NodeId
 
 START_AGAIN_SECONDS: Final = (1.0, 30.0)
-"""The first and the longest wait before an ended worker is restarted. The wait doubles each time."""
+"""How long to wait before an ended worker is started again, in seconds: the first wait, and the longest. The
+wait doubles each time."""
 HAND_OVER_SECONDS: Final = 5.0
-"""How long a client waits for the worker that will serve it. The worker may have to be restarted."""
+"""How long a client waits for the worker that has to serve it, in seconds. The worker may have to be
+restarted."""
 HAND_OVER_AGAIN_SECONDS: Final = 0.05
 TOGETHER_SECONDS: Final = 5.0
-"""How long the first worker that is up waits for the others before clients are accepted."""
+"""How long the first worker that is ready waits for the others, in seconds. Then clients are accepted."""
 LISTED_SECONDS: Final = 4.0
-"""How long a worker may take to describe its connections. It may have thousands."""
+"""How long a worker may take to describe its connections, in seconds. There may be thousands."""
 SEND_SECONDS: Final = 0.1
-"""The shortest time between two messages with all known brokers, because a response may name many new
-ones."""
+"""The shortest time between two messages with the known brokers, in seconds. One response may name many new
+brokers."""
 STEADY_SECONDS: Final = 60.0
-"""A worker that has run for this long is restarted at once."""
+"""If a worker has run for this many seconds before it ended, it is started again without a wait."""
 
 
 class Supervisor:
     """The main process of ``fetchgate proxy --workers N``.
 
     Args:
-        process: the process.
+        process: the state of the main process.
         inherited: listening sockets from systemd.
     """
 
@@ -65,18 +67,18 @@ class Supervisor:
         self.turned_away = Counter({LIMIT: 0, DRAINING: 0})
         self._broker_tls = BrokerTls(config)
         self._started = False
-        """The cluster is polled and clients are accepted. This needs all workers up, or one for long
-        enough."""
+        """Whether the gateway polls the cluster and accepts clients. This begins when all workers are ready,
+        or when one of them has waited long enough for the others."""
         self._closed = False
         self._ended_counts = Counts()
-        """The counts of workers that have ended."""
+        """The sum of the counts of workers that have ended."""
         self._workers: dict[int, WorkerHandle] = {}
         self._restart_waits: dict[int, float] = {}
         self._sent_brokers = b""
         self._sent_brokers_at = 0.0
         self._sends_brokers = False
-        """A message with the known brokers to the workers is scheduled."""
-        ClientTls(config)  # reports a bad file before a worker is started
+        """Whether a message with the known brokers will soon be sent to the workers."""
+        ClientTls(config)  # an unreadable file is reported before a worker is started
         self._memory = os.memfd_create("fetchgate")
         os.ftruncate(self._memory, shared_bytes(config.workers))
         shared = shared_memory(self._memory, 1, config.workers)
@@ -84,7 +86,7 @@ class Supervisor:
 
     @property
     def listen(self) -> Address:
-        """The address of the first listener. It includes the real port once it is bound."""
+        """The address of the first listener. It has the real port once the listener is bound."""
         return self.brokers.listen
 
     def open(self) -> None:
@@ -92,7 +94,7 @@ class Supervisor:
 
         Raises:
             OSError: the address of the first listener can't be bound.
-            ConfigError: the right for ``tproxy`` is missing.
+            ConfigError: the process lacks the privilege for ``tproxy``.
         """
         open_listeners(self.process, self.brokers, self.acceptor)
         for number in range(1, self.process.config.workers + 1):
@@ -100,14 +102,14 @@ class Supervisor:
         self.process.spawn(self.monitor.keep_history(self._sample))
 
     def _worker_config(self) -> Config:
-        """Return the configuration of one worker."""
+        """Return the options of a worker. It gets its part of ``--max-inflight-bytes``."""
         config = self.process.config
         return replace(config, max_inflight_bytes=max(1, config.max_inflight_bytes // config.workers))
 
     # -- its status and counts -----------------------------------------------------------------------------
 
     def status(self) -> Status:
-        """Return the status of this process, without figures that only workers have."""
+        """Return the status of this process, without the figures of the workers."""
         missing = self._missing
         problems = [*self.brokers.problems, *self.process.options.problems()]
         problems += [f"worker {number} is not running yet" for number in missing]
@@ -117,7 +119,7 @@ class Supervisor:
         return status
 
     async def collect_status(self) -> Status:
-        """Return the status of this process and its workers together."""
+        """Return the status of this process and of the workers, added up."""
         total = self.status()
         for worker, status in await self._ask_all("status"):
             if status is not None:
@@ -129,18 +131,18 @@ class Supervisor:
         return total
 
     async def collect_account(self) -> Account:
-        """Return everything but the single connections."""
+        """Return the status and the sums over all connections, without the list of connections."""
         counts = await self._counts()
         return self.monitor.account(await self.collect_status(), counts)
 
     async def collect_connections(self, most: int) -> list[Described]:
-        """Return the connections that moved most bytes."""
+        """Return the `most` connections with the most bytes, of all workers."""
         responses = self._ask_all("connections", most, within=LISTED_SECONDS)
         described = [each for _, response in await responses for each in response or ()]
         return sorted(described, key=lambda each: each[0], reverse=True)[:most]
 
     async def _counts(self) -> Counts:
-        """Return the sum of the counts of this process and its workers, including ended workers."""
+        """Return the sum of the counts of this process and all workers, including workers that have ended."""
         total = Counts()
         total.add(
             Counts(
@@ -153,9 +155,9 @@ class Supervisor:
         for worker, counts in await self._ask_all("counts"):
             if counts is not None and worker.up:
                 worker.update_counts(counts)
-        for worker in self._workers.values():  # also of one that is exiting
+        for worker in self._workers.values():  # also of a worker that is exiting
             total.add(worker.counts)
-        total.add(self._ended_counts)  # last, so that workers that ended meanwhile are included
+        total.add(self._ended_counts)  # last, to include workers that have ended in between
         return total
 
     async def _ask_all(
@@ -167,7 +169,7 @@ class Supervisor:
 
     @property
     def _missing(self) -> list[int]:
-        """The numbers of the workers that do not serve."""
+        """The numbers of the workers that are not running."""
         up = {worker.number for worker in self._workers.values() if worker.up}
         return [number for number in range(1, self.process.config.workers + 1) if number not in up]
 
@@ -176,10 +178,13 @@ class Supervisor:
         return any(worker.up for worker in self._workers.values())
 
     async def _sample(self, now: float) -> None:
-        """Add the totals of all processes to the history, and send the workers the known destinations."""
+        """Add the totals of all processes to the history.
+
+        In transparent mode, send the known destinations to the workers.
+        """
         counts = await self._counts()
         self.monitor.totals.sample(now, counts.tallies.items(), counts.measured)
-        if isinstance(self.brokers, Destinations):  # brokers are sent when they change
+        if isinstance(self.brokers, Destinations):  # the known brokers are sent when they change
             self._send_brokers()
         self._follow_own_files()
 
@@ -190,12 +195,12 @@ class Supervisor:
     # -- reload, drain, close ------------------------------------------------------------------------------
 
     def reconfigure(self, config: Config) -> None:
-        """Apply the options that need no restart, here and in the workers."""
+        """Apply the changed options that need no restart, here and in the workers."""
         self.process.options.config = with_live(self.process.config, config)
         self._send_all("options", self._worker_config())
 
     def follow_files(self) -> None:
-        """Reload the certificates whose files have changed, here and in the workers. The workers log it."""
+        """Reload certificates whose files have changed, here and in the workers. Only the workers log it."""
         self._follow_own_files()
         self._send_all("follow files")
 
@@ -204,7 +209,7 @@ class Supervisor:
             self._broker_tls.reloading.reload_if_changed()
 
     async def drain(self, within: float) -> int:
-        """Accept no new clients, and let the workers finish the requests in flight. See `Gateway.drain`."""
+        """Accept no new clients, and let the workers finish their requests in flight. See `Gateway.drain`."""
         self.monitor.draining = True
         self.process.note(
             "draining", f"draining: {self._connected} connections finish their requests in flight"
@@ -239,7 +244,7 @@ class Supervisor:
         return brokers.known.get(*more)
 
     def _received(self, worker: WorkerHandle, name: str, *what: Any) -> None:
-        """Act on a message from a worker; see `WorkerHandle`."""
+        """Handle a message from a worker. `WorkerHandle` lists the messages."""
         if name == "up":
             self._worker_up(worker)
         elif name == "ended":
@@ -250,11 +255,10 @@ class Supervisor:
             self.process.spawn(self._hand_over(*what))
 
     async def _hand_over(self, stream: socket.socket, node_id: NodeId, handed: HandedOver) -> None:
-        """Send a client from the worker that accepted it to the worker that will serve it.
+        """Send a client to the worker that has to serve it, as soon as that worker runs.
 
-        Wait until that worker serves.
-
-        When `stream` is closed, the worker that accepted the client closes it.
+        If this takes too long, close `stream`. Then the worker that accepted the client closes the client's
+        connection.
         """
         end = monotonic() + HAND_OVER_SECONDS
         with stream:
@@ -270,13 +274,16 @@ class Supervisor:
         )
 
     def _learned(self, named: dict[int, Address]) -> None:
-        """Record the addresses of brokers from responses to a worker. All workers get them."""
+        """Note the addresses of brokers that a worker has read in responses. All workers get them."""
         if isinstance(self.brokers, BrokerRegistry) and not self._closed:
             for node_id, address in named.items():
                 self.brokers.learn(node_id, address)
 
     def _worker_up(self, worker: WorkerHandle) -> None:
-        """Give its part of the clients to a worker that has begun to serve."""
+        """Accept clients for a worker that is now ready.
+
+        Before the gateway accepts clients, wait for the other workers.
+        """
         if self._started:
             self.process.log.info("worker started", worker=worker.number)
             self.acceptor.resume()
@@ -286,7 +293,7 @@ class Supervisor:
             self.process.loop.call_later(TOGETHER_SECONDS, self._begin)
 
     def _begin(self) -> None:
-        """Begin to poll the cluster and to accept clients. A client stays with the worker that gets it."""
+        """Begin to poll the cluster, and to accept clients and assign them to workers."""
         if not self._started and not self._closed:
             self._started = True
             if isinstance(self.brokers, BrokerRegistry):
@@ -296,7 +303,7 @@ class Supervisor:
                 self.acceptor.pause()
 
     def _worker_ended(self, worker: WorkerHandle, code: int | None) -> None:
-        """Record that a worker ended, and start another one instead."""
+        """Note that a worker has ended, and start a new one in its place."""
         if self._closed:
             return
         worker.end()
@@ -316,7 +323,7 @@ class Supervisor:
             self.process.spawn(self._restart(worker))
 
     async def _start(self, number: int) -> None:
-        """Start a worker. If memory or descriptors are missing, retry until it succeeds."""
+        """Start a worker. If the system lacks memory or descriptors, try again until it works."""
         while True:
             try:
                 self._workers[number] = worker = WorkerHandle(
@@ -347,13 +354,13 @@ class Supervisor:
             worker.send(name, *what)
 
     def _brokers_changed(self) -> None:
-        """Send the workers the known brokers, at the earliest `SEND_SECONDS` after the last time."""
+        """Send the known brokers to the workers, but at most once in `SEND_SECONDS`."""
         if not self._sends_brokers:
             self._sends_brokers = True
             self.process.loop.call_at(self._sent_brokers_at + SEND_SECONDS, self._send_brokers)
 
     def _send_brokers(self) -> None:
-        """Send the workers the known brokers, if these have changed."""
+        """Send the known brokers to the workers if they have changed since the last time."""
         self._sends_brokers = False
         self._sent_brokers_at = self.process.loop.time()
         known = self.brokers.known
@@ -371,13 +378,13 @@ class Supervisor:
         self.process.log.warning("no client can be accepted, trying again", reason=reason_of(error))
 
     def _assign(self, client: socket.socket, node_id: NodeId) -> bool:
-        """Send a client to the worker with the fewest clients of this listener.
+        """Send a client to the worker with the fewest clients of the same listener.
 
-        Among equals, the least busy worker takes it.
+        If several have equally few, the least busy one gets it.
 
         Returns:
-            False if no worker can take it now, because it has not received earlier clients yet or has no free
-            descriptor.
+            False if no worker can take the client now. The workers have not received earlier clients yet, or
+                have no free descriptor.
         """
         now = monotonic()
         if not self.monitor.admits(self._connected):
@@ -388,5 +395,5 @@ class Supervisor:
         able.sort(key=lambda worker: (worker.silent, worker.open[node_id], worker.busy, worker.open.total()))
         sent = any(worker.send_client(client, node_id) for worker in able)
         if sent:
-            client.close()  # the worker has its own copy
+            client.close()  # the worker has its own descriptor
         return sent

@@ -1,4 +1,4 @@
-"""Connections to brokers: chooses the broker for a client, its address, and connects the socket."""
+"""Connections to brokers: which broker a client gets, its address, and the socket."""
 
 import asyncio
 import errno
@@ -24,11 +24,11 @@ from proxy.server.registry import KnownBrokers
 from proxy.telemetry.totals import NodeId
 
 CONNECT_SECONDS: Final = 10.0
-"""The longest time to connect to one address of a broker."""
+"""How long connecting to one address of a broker may take, in seconds."""
 UNREACHABLE_SECONDS: Final = 0.5
-"""How long a client stays connected if its broker can't be reached."""
+"""How long a client stays connected if its broker can't be reached, in seconds."""
 LOOP_SECONDS: Final = 60.0
-"""How long /readyz reports that one of the gateway's own connections came back to it."""
+"""How long /readyz reports that the gateway has connected to itself, in seconds."""
 _NO_DESCRIPTOR: Final = frozenset({errno.EMFILE, errno.ENFILE})
 
 
@@ -36,9 +36,9 @@ class Upstream:
     """Connects links to their brokers.
 
     Args:
-        process: the process that it belongs to.
-        brokers: its known brokers.
-        monitor: records whether brokers are reachable.
+        process: the process.
+        brokers: the known brokers.
+        monitor: notes whether brokers are reachable.
         outbound_ports: the local ports of connections to brokers, in transparent mode.
     """
 
@@ -51,13 +51,14 @@ class Upstream:
     ) -> None:
         self.tls = BrokerTls(process.config)
         self.tap: Tap = no_tap
-        """Wraps the protocol of each socket, to capture its bytes."""
+        """Wraps the protocol of each socket, to capture the bytes."""
         self.certificates: dict[NodeId, float] = {}
-        """When the last certificate that a broker showed expires, in seconds since 1970."""
+        """When the certificate that each broker showed last expires, in seconds since 1970."""
         self.tls_failures = 0
-        """TLS handshakes that failed."""
+        """The number of failed TLS handshakes with brokers."""
         self.certificates_refused = 0
-        """TLS handshakes that failed because of a certificate, either the gateway's or a broker's."""
+        """The number of TLS handshakes that failed because of a certificate, the gateway's or the
+        broker's."""
         self._process = process
         self._loop = process.loop
         self._brokers = brokers
@@ -65,7 +66,7 @@ class Upstream:
         self._outbound_ports = outbound_ports
         self._looped_at = -LOOP_SECONDS
         self._refused = ""
-        """The reason why the last client without a broker was refused."""
+        """The reason for which the last client was refused."""
 
     # -- which broker --------------------------------------------------------------------------------------
 
@@ -73,12 +74,12 @@ class Upstream:
         """Return the broker of a new connection: the broker of its listener, or its original destination.
 
         Args:
-            link: the new connection; the address of its client is known.
-            sock: its socket, as the event loop gives it.
+            link: the new link, which already has the address of the client.
+            sock: the client's socket in the form that the event loop gives.
         """
         brokers, node_id = self._brokers, link.node_id
         if node_id is not None and node_id != BY_NAME:
-            brokers.knows(node_id)  # a worker asks for a broker that it does not know yet
+            brokers.knows(node_id)  # a worker that does not know the broker asks the supervisor
             return node_id
         if link.handed_over:
             return node_id
@@ -87,7 +88,7 @@ class Upstream:
         return self._broker_by_name(link)
 
     def _broker_by_name(self, link: Link) -> int | None:
-        """Return the broker that a client names in TLS (SNI), or None (the bootstrap) if it names none."""
+        """Return the broker that a client names in TLS (SNI). None, the bootstrap, if it names no broker."""
         rule = self._process.config.broker_ports
         named = rule.called(link.server_name) if link.server_name else None
         if named is None or self._brokers.knows(named):
@@ -95,7 +96,7 @@ class Upstream:
         return self._refuse(f"a client asked for {link.server_name}, but this broker is not known yet")
 
     def _destination_of(self, destinations: Destinations, link: Link, sock: Any) -> int:
-        """Return the number of a connection's original destination."""
+        """Return the number of the address that a redirected client wanted to reach."""
         try:
             number, destination = destinations.of(sock)
         except OSError as error:
@@ -118,7 +119,7 @@ class Upstream:
         return number
 
     def _refuse(self, reason: str) -> int:
-        """Refuse a client that can't be served. Log the reason if it differs from the last one."""
+        """Refuse a client that can't be served. Log the reason if it is another one than the last time."""
         if self._refused != reason:
             self._refused = reason
             self._process.log.warning("client refused", reason=reason)
@@ -132,7 +133,7 @@ class Upstream:
         return (link.broker_address,) if link.broker_address and link.node_id != LOOPED else ()
 
     def targets(self, node_id: NodeId) -> Sequence[Address]:
-        """Return the addresses of a broker. None means the bootstrap."""
+        """Return the addresses of a broker, or of the bootstrap if `node_id` is None."""
         if node_id is None:
             return self._monitor.reach.bootstrap
         broker = self._brokers.known.get(node_id)
@@ -141,17 +142,17 @@ class Upstream:
     # -- sockets -------------------------------------------------------------------------------------------
 
     async def connect(self, link: Link) -> None:
-        """Connect a link to its broker. Close the link if no address can be reached."""
+        """Connect a link to its broker. If no address can be reached, close the link."""
         reason, last_error = "no address is known", None
         for address in self.addresses_for(link):
-            link.tries(address)  # all callbacks may run before this task continues
+            link.tries(address)  # the link may be closed before this task continues
             try:
                 async with asyncio.timeout(CONNECT_SECONDS):
                     await self.connect_to(address, link)
             except (OSError, ValueError) as error:  # TimeoutError is an OSError; ValueError: not a host name
                 if isinstance(error, OSError) and error.errno in _NO_DESCRIPTOR:
                     self._monitor.out_of_descriptors()
-                    reason = ""  # the broker is not to blame
+                    reason = ""  # the error is not the broker's
                     break
                 reason, last_error = f"{address}: {reason_of(error)}", error
                 continue
@@ -160,7 +161,7 @@ class Upstream:
         if reason:
             self.unreachable(link.node_id, reason, last_error)
         link.last_event = link.last_error = "broker unreachable" if reason else "no file descriptor"
-        # To a client an accepted connection is a success: if it is closed at once, it reconnects at once.
+        # If an accepted connection is closed at once, a client sees a success and reconnects at once.
         await asyncio.sleep(UNREACHABLE_SECONDS)
         link.finish()
 
@@ -168,7 +169,7 @@ class Upstream:
         """Connect a link to one address of its broker.
 
         Raises:
-            OSError: nobody listens there, or the gateway itself does.
+            OSError: nobody listens at the address, or the gateway itself does.
         """
         if isinstance(self._brokers, Destinations):
             await self._open(address, link, sock=await self._recorded_socket(address, link))
@@ -189,11 +190,11 @@ class Upstream:
     async def _recorded_socket(self, address: Address, link: Link) -> socket:
         """Return a socket that is connected to an address, in transparent mode.
 
-        Its local port is recorded before the first packet leaves. On loopback, a connection that comes back
-        is accepted before this one is reported as connected.
+        The local port is noted before the first packet is sent. On loopback, a connection that is redirected
+        to the gateway itself can be accepted before `connect` returns here.
 
         Raises:
-            OSError: nobody listens there.
+            OSError: nobody listens at the address.
         """
         sock = outbound_socket(address)
         link.outbound = (sock.getsockname()[1], address)
@@ -206,9 +207,10 @@ class Upstream:
         return sock
 
     def tls_args(self, link: Link, address: Address) -> Mapping[str, Any]:
-        """Return asyncio's arguments for TLS to an address. For plain text, return none.
+        """Return the TLS arguments for asyncio to connect to an address. Empty for plain text.
 
-        In transparent mode the address is an IP. A client that speaks TLS has named the broker.
+        In transparent mode the address is only an IP. If the client uses TLS, its server name (SNI) names the
+        broker.
         """
         transparent = isinstance(self._brokers, Destinations)
         return self.tls.connect_args((transparent and link.server_name) or address.host)
@@ -216,7 +218,7 @@ class Upstream:
     # -- results -------------------------------------------------------------------------------------------
 
     def unreachable(self, node_id: NodeId, reason: str, error: Exception | None = None) -> None:
-        """Record that no address of a broker responded. `error` is the last error."""
+        """Note that no address of a broker has responded. `error` is the last error."""
         self._monitor.reach.unreachable(node_id, reason)
         if error is not None and self.tls.reloading is not None:
             self.tls_failures += is_tls(error)
@@ -228,11 +230,11 @@ class Upstream:
             self._outbound_ports.discard(link.outbound)
 
     def problems(self) -> list[str]:
-        """Return why a client was refused recently: one of the gateway's own connections came back."""
+        """Return a sentence for /readyz if the gateway has recently connected to itself."""
         return [self._refused] if monotonic() - self._looped_at < LOOP_SECONDS else []
 
 
 def host_and_port(address: str) -> tuple[str, int]:
-    """Split the address of a client as `str(Address)` writes it."""
+    """Split a client's address, in the format of `str(Address)`, into host and port."""
     host, _, port = address.rpartition(":")
     return host.strip("[]"), int(port or 0)

@@ -1,4 +1,4 @@
-"""A worker: a process that serves the clients that the supervisor (`proxy.server.supervisor`) sends."""
+"""A worker: a process that serves clients. The supervisor (`proxy.server.supervisor`) accepts them."""
 
 import asyncio
 import mmap
@@ -35,13 +35,13 @@ from proxy.telemetry.totals import NodeId
 
 
 class AskedBrokers(KnownBrokers):
-    """The brokers as the supervisor knows them. Only the supervisor has listeners.
+    """The known brokers of a worker. The supervisor has their listeners.
 
     Args:
         config: the options.
         listen: the address of the bootstrap listener.
-        tell: tells the supervisor the addresses of brokers.
-        ask: asks the supervisor.
+        tell: sends the addresses of brokers to the supervisor.
+        ask: asks the supervisor, and blocks until it responds.
     """
 
     def __init__(
@@ -51,20 +51,24 @@ class AskedBrokers(KnownBrokers):
         self._tell = tell
         self._ask = ask
         self._asked: dict[int, Address] = {}
-        """The addresses that were sent to the supervisor and are not confirmed yet."""
+        """The addresses that were sent to the supervisor. It has not confirmed them yet."""
         self._untold: dict[int, Address] = {}
-        """The entries of `_asked` to send in the event loop's next step. They are collected, because a
-        response can name many brokers."""
+        """The addresses in `_asked` that are sent in the next step of the event loop. They are collected,
+        because one response can name many brokers."""
 
     def knows(self, node_id: int) -> bool:
         """Return whether a broker is known, here or to the supervisor.
 
-        A client of a new listener may arrive before the message that names its broker.
+        The supervisor is asked because a client of a new listener may arrive before the message with its
+        broker.
         """
         return _knows(self, self._ask, node_id)
 
     def learn(self, node_id: int, address: Address) -> Broker | None:
-        """Ask the supervisor to open a listener for a new broker. Until then the broker is opening."""
+        """Ask the supervisor to open a listener for a new broker.
+
+        The broker is opening until the supervisor confirms it.
+        """
         broker = self.known.get(node_id)
         if broker is not None and broker.address == address:
             return broker
@@ -82,14 +86,14 @@ class AskedBrokers(KnownBrokers):
         self._untold = {}
 
     def is_opening(self, node_id: int) -> bool:
-        """Return whether a broker is opening. It is, if the supervisor has not confirmed it."""
+        """Return whether a broker is opening. It is, as long as the supervisor has not confirmed it."""
         return (node_id in self._asked and node_id not in self.known) or super().is_opening(node_id)
 
     def replace(self, known: dict[int, Broker]) -> None:
-        """Replace the known brokers by the supervisor's."""
+        """Replace the known brokers with the supervisor's."""
         self.known = known
-        # A message may have been sent before the supervisor read what it was told. It refuses none but those
-        # that are too many.
+        # This message may be older than the answer to `_asked`, so unknown brokers stay in `_asked`.
+        # The supervisor only refuses brokers if there are too many.
         unknown = {} if len(known) >= MAX_BROKERS else self._asked
         self._asked = {node_id: at for node_id, at in unknown.items() if node_id not in known}
         for node_id in [node_id for node_id in self._openings if not self.is_opening(node_id)]:
@@ -97,12 +101,12 @@ class AskedBrokers(KnownBrokers):
 
 
 class AskedDestinations(Destinations):
-    """Destinations with the numbers that the supervisor gives them.
+    """The known destinations of a worker, in transparent mode. The supervisor numbers them.
 
     Args:
         config: the options.
         listen: the address of the listener.
-        ask: asks the supervisor.
+        ask: asks the supervisor, and blocks until it responds.
     """
 
     def __init__(self, config: Config, listen: Address, ask: Question) -> None:
@@ -110,18 +114,18 @@ class AskedDestinations(Destinations):
         self._ask = ask
 
     def knows(self, node_id: int) -> bool:
-        """Return whether a destination has this number, here or at the supervisor."""
+        """Return whether a number belongs to a destination, here or at the supervisor."""
         return _knows(self, self._ask, node_id)
 
     def replace(self, known: dict[int, Broker]) -> None:
-        """Replace the known destinations by the supervisor's."""
+        """Replace the known destinations with the supervisor's."""
         self.known = known
 
     def number(self, address: Address) -> int:
-        """Return the number of a destination."""
+        """Return the number of a destination. The supervisor is asked for a new one."""
         number = self._numbers.get(address, OTHERS)
         if number == OTHERS and len(self._numbers) < MAX_DESTINATIONS:
-            with suppress(OSError):  # without a response it is counted as one of the others
+            with suppress(OSError):  # without a response, the destination is counted under `OTHERS`
                 number = int(self._ask("destination", address))
             if number != OTHERS:
                 self._numbers[address] = number
@@ -138,14 +142,14 @@ def _knows(brokers: AskedBrokers | AskedDestinations, ask: Question, node_id: in
 
 
 class Worker:
-    """Serves the clients whose sockets the supervisor sends.
+    """Serves the clients that the supervisor sends.
 
     Args:
         process: the process.
-        brokers: the brokers as the supervisor knows them.
+        brokers: the known brokers.
         shared: the state that the processes share.
-        channel: carries messages to the supervisor.
-        clients: carries connections from and to the supervisor.
+        channel: the messages to the supervisor.
+        clients: the socket on which connections come from and go to the supervisor.
     """
 
     def __init__(
@@ -165,12 +169,13 @@ class Worker:
         self._channel = channel
         self._clients = clients
         self._listener_of: dict[Link | Relay, NodeId] = {}
-        """The listeners of the clients whose sockets this process has, even if another worker serves them."""
+        """The listener of each client whose socket this process has, even if another worker serves the
+        client."""
         self._relays: set[Relay] = set()
         self._none_relayed = asyncio.Event()
 
     def begin(self) -> None:
-        """Start the background tasks, and serve the connections that the supervisor sends."""
+        """Start the background tasks, and serve the clients that the supervisor sends."""
         self.server.begin()
         self.process.loop.add_reader(self._clients.fileno(), self._receive_clients)
         self._channel.send("up")
@@ -203,14 +208,17 @@ class Worker:
         self.server.serve(link, client, tls)
 
     def _left(self, client: Link | Relay) -> None:
-        """Report to the supervisor that a client has left, unless another worker has its socket."""
+        """Tell the supervisor that a client has left.
+
+        If another worker has its socket, that worker does it.
+        """
         with suppress(KeyError):
             self._channel.send("left", self._listener_of.pop(client))
 
     # -- clients of groups that another worker owns --------------------------------------------------------
 
     def _hand_over(self, link: Link, number: int) -> None:
-        """Let another worker serve a client. The client's bytes pass through this worker."""
+        """Let another worker serve a client. This worker forwards the client's bytes to it."""
         node_id = self._listener_of.pop(link)
         data, client = link.core.hand_over(), link.give_away()
         if client is None:
@@ -246,7 +254,7 @@ class Worker:
     # -- what the supervisor asks --------------------------------------------------------------------------
 
     def received(self, name: str, *what: Any) -> None:
-        """Carry out a message of the supervisor."""
+        """Handle a message of the supervisor."""
         if name == "brokers":
             self.brokers.replace(*what)
         elif name == "ask":
@@ -271,7 +279,7 @@ class Worker:
         self._channel.send("response", number, result)
 
     async def leave(self, within: float) -> None:
-        """Drain, and report the final counts. Other workers finish the clients that they serve."""
+        """Drain, then send the final counts. Clients that other workers serve are finished by them."""
         end = self.process.loop.time() + within
         await self.server.finish(within)
         cut_off = self.server.close()
@@ -284,7 +292,7 @@ class Worker:
 
 
 class _Main:
-    """The main loop of a worker process. It follows the supervisor's messages from its start to its end."""
+    """The main loop of a worker process. It handles the supervisor's messages until the end."""
 
     def __init__(self, clients: socket.socket, asks: socket.socket, shared: Shared) -> None:
         self._clients = clients
@@ -294,14 +302,14 @@ class _Main:
         self._loop.set_exception_handler(logs.unexpected)
         sys.unraisablehook = logs.ignored
         self.failed = False
-        """The worker could not start to serve."""
+        """Whether the worker failed to start."""
         self._ended = asyncio.Event()
         self._channel = Channel(self._received, self._ended.set)
         self._worker: Worker | None = None
         self._leaving: asyncio.Task[None] | None = None
 
     async def run(self, end: socket.socket) -> None:
-        """Serve until the supervisor ends or closes the channel."""
+        """Serve until the supervisor ends the worker or closes the channel."""
         await self._channel.connect(self._loop, end)
         await self._ended.wait()
         if self._worker is not None:
@@ -312,7 +320,7 @@ class _Main:
             self._begin(*what)
         elif self._worker is None:
             return
-        elif name == "drain":  # not a background task of the process: draining ends those
+        elif name == "drain":  # not a background task of the process, because draining ends those
             self._leaving = self._loop.create_task(self._worker.leave(*what))
         else:
             self._worker.received(name, *what)
@@ -344,11 +352,12 @@ def main(arguments: list[str]) -> int:
     """Run a worker.
 
     Args:
-        arguments: four descriptors (the sockets for messages, for connections and for questions, and the
-            shared memory), then the number of this worker and the number of workers.
+        arguments: six numbers as text. Four are descriptors: the sockets for messages, connections and
+            questions, and the shared memory. The others are the number of this worker, and the number of
+            workers.
     """
     for number_of_signal in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number_of_signal, signal.SIG_IGN)  # the supervisor handles them and sends messages
+        signal.signal(number_of_signal, signal.SIG_IGN)  # the supervisor handles them
     keep_freed()
     channel, clients, asks, memory, number, count = map(int, arguments)
     shared = shared_memory(memory, number, count)
@@ -369,8 +378,8 @@ def shared_memory(descriptor: int, number: int, count: int) -> Shared:
     """Map the memory that the processes share.
 
     Args:
-        descriptor: the descriptor of the memory, of `shared_bytes` bytes.
-        number: the number of this worker, from 1.
+        descriptor: the descriptor of the memory. Its size is `shared_bytes`.
+        number: the number of this worker, from 1 on.
         count: the number of workers.
     """
     memory = memoryview(mmap.mmap(descriptor, shared_bytes(count)))
@@ -379,7 +388,7 @@ def shared_memory(descriptor: int, number: int, count: int) -> Shared:
 
 
 def shared_bytes(count: int) -> int:
-    """Return the size of the memory that this many workers share."""
+    """Return the size of the shared memory for this many workers, in bytes."""
     return 8 * count + 4 * OutboundPorts.CELLS
 
 

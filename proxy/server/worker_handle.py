@@ -1,4 +1,4 @@
-"""A worker process as the supervisor sees it: messages to and from it, its clients, its end."""
+"""The supervisor's view of a worker process: messages to and from it, its clients, its end."""
 
 import asyncio
 import os
@@ -18,16 +18,18 @@ from proxy.telemetry.status import Counts
 from proxy.telemetry.totals import NodeId
 
 ASK_SECONDS: Final = 0.8
-"""How long a worker may take to respond before it counts as silent. A kubelet's probe waits a second."""
+"""How long a worker may take to respond before it counts as silent, in seconds. A Kubernetes probe waits one
+second."""
 LEAVE_SECONDS: Final = 2.0
-"""After the time for draining, how long a worker may take to report that it has drained."""
+"""How much longer than the time for draining a worker may take to report that it has drained, in seconds."""
 FULL_SECONDS: Final = 1.0
-"""How long a worker that ran out of file descriptors gets no client."""
+"""How long a worker without free file descriptors gets no clients, in seconds."""
 EXIT_SECONDS: Final = 5.0
-"""The longest wait for a worker's exit after it closed its channel. Mostly it takes a millisecond."""
+"""How long the supervisor waits for a worker's exit after the worker closed its channel, in seconds. Mostly
+the exit takes a millisecond."""
 _EXIT_POLL_SECONDS: Final = 0.01
 _BUSY_STEPS: Final = 20
-"""`WorkerHandle.busy` counts in this fraction of a core. Smaller differences do not matter."""
+"""How many steps `WorkerHandle.busy` has for one core. Smaller differences between workers do not matter."""
 
 
 class WorkerHandle:
@@ -35,15 +37,15 @@ class WorkerHandle:
 
     Args:
         process: the supervisor's process.
-        number: the worker's number, from 1.
+        number: the number of the worker, from 1 on.
         memory: the descriptor of the memory that all workers share.
-        received: called with each message for the supervisor: ``up``; ``learned`` (the brokers); ``hand
-            over`` (a stream, its listener, the client); ``ended`` (the exit code, negative for a signal, or
-            None if the worker closed its channel and did not exit).
+        received: called for each message to the supervisor: ``up``; ``learned`` (the brokers); ``hand over``
+            (a stream, its listener, the client); ``ended`` (the exit code). A negative exit code is a signal.
+            None means that the worker has closed its channel and did not exit.
         respond: returns the response to a blocking question.
 
     Raises:
-        OSError: no process can be started.
+        OSError: the process can't be started.
     """
 
     def __init__(
@@ -56,24 +58,24 @@ class WorkerHandle:
     ) -> None:
         self.number = number
         self.up = False
-        """The worker serves."""
+        """Whether the worker is ready to serve."""
         self.silent = False
-        """The worker did not respond to the last question."""
+        """Whether the worker has failed to respond to the last question."""
         self.full_until = 0.0
-        """The time until which the worker gets no client, because it ran out of file descriptors."""
+        """Until this time, in seconds, the worker gets no clients, because it had no free file descriptor."""
         self.open: Counter[NodeId] = Counter()
-        """The worker's connections, by listener."""
+        """The number of the worker's connections, by listener."""
         self.counts = Counts()
-        """The last counts that the worker reported."""
+        """The counts that the worker has reported last."""
         self.busy = 0
-        """The worker's recent use of a core, in twentieths."""
+        """How much of a core the worker has used recently, in twentieths."""
         self.started_at = monotonic()
         self._measured_at = (self.started_at, 0.0)
         self._loop = process.loop
         self._tell = received
         self._find = respond
         self._questions: dict[int, asyncio.Future[Any]] = {}
-        self._numbers = count(1)  # never used twice: a late response must not be matched to a later question
+        self._numbers = count(1)  # never reused: a late response must not match a later question
         self._drained: asyncio.Future[int] | None = None
         self._channel = Channel(self._received, self._lost)
         pairs = [
@@ -83,13 +85,13 @@ class WorkerHandle:
         self._messages, self._clients, self._asks = (ours for ours, _ in pairs)
         descriptors = [*(theirs.fileno() for _, theirs in pairs), memory]
         arguments = (*descriptors, number, process.config.workers)
-        try:  # -P and the path: it imports what this process imports, and nothing from the working directory
+        try:  # -P and the path: the worker imports the same modules, and nothing from the working directory
             self._process = subprocess.Popen(  # noqa: S603 - our own interpreter
                 [sys.executable, "-P", "-m", "proxy.server.worker", *map(str, arguments)],
                 env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
                 pass_fds=descriptors,
                 stdin=subprocess.DEVNULL,
-                start_new_session=True,  # a terminal's signals are for the supervisor alone
+                start_new_session=True,  # the supervisor alone handles a terminal's signals
             )
         except OSError:
             for ours, _ in pairs:
@@ -105,20 +107,20 @@ class WorkerHandle:
         return f"<WorkerHandle {self.number} pid={self._process.pid} up={self.up} open={self.open.total()}>"
 
     async def begin(self, *arguments: object) -> None:
-        """Listen to the worker's messages, and start it with these arguments."""
+        """Begin to read the worker's messages, and send it the arguments of its start."""
         self._loop.add_reader(self._asks.fileno(), self._respond)
         self._loop.add_reader(self._clients.fileno(), self._hand_over)
         await self._channel.connect(self._loop, self._messages)
         self.send("begin", *arguments)
 
     def send(self, name: str, *what: object) -> None:
-        """Send the worker a message."""
+        """Send a message to the worker."""
         self._channel.send(name, *what)
 
     async def ask(self, what: str, *more: object, within: float = ASK_SECONDS) -> Any:
-        """Ask the worker something.
+        """Ask the worker, and return the response.
 
-        Return None if it does not respond within this many seconds, or has ended.
+        Return None if the worker has ended, or does not respond within `within` seconds.
         """
         number = next(self._numbers)
         response = self._questions[number] = self._loop.create_future()
@@ -136,7 +138,7 @@ class WorkerHandle:
             del self._questions[number]
 
     def send_client(self, client: socket.socket, node_id: NodeId) -> bool:
-        """Send the worker a connection. Return whether it could be sent."""
+        """Send a client's connection to the worker. Return whether it could be sent."""
         try:
             send_connection(self._clients, client, node_id)
         except OSError:
@@ -145,7 +147,7 @@ class WorkerHandle:
         return True
 
     def send_handed_over(self, stream: socket.socket, node_id: NodeId, handed: HandedOver) -> bool:
-        """Send the worker a client that another one has accepted. Return whether it could be sent."""
+        """Send a client that another worker has accepted to this worker. Return whether it could be sent."""
         try:
             send_connection(self._clients, stream, node_id, handed)
         except OSError:
@@ -153,7 +155,7 @@ class WorkerHandle:
         return True
 
     async def drain(self, within: float) -> int:
-        """Let the worker drain. Return the number of connections that it cut off."""
+        """Let the worker drain, and return how many connections it has cut off."""
         if not self.up:
             return 0
         self._drained = self._loop.create_future()
@@ -165,7 +167,7 @@ class WorkerHandle:
             return self.open.total()
 
     def end(self) -> None:
-        """Kill the worker, if it has not ended."""
+        """Kill the worker if it is still running."""
         self.up = False
         if self._asks.fileno() < 0:
             return
@@ -178,7 +180,7 @@ class WorkerHandle:
         self._process.wait()
 
     def update_counts(self, counts: Counts) -> None:
-        """Keep the counts that the worker reported. From time to time, measure how busy it is."""
+        """Keep the counts that the worker has reported. From time to time, measure how busy it is."""
         self.counts = counts
         now, used = monotonic(), sum(each.cpu_seconds for each in counts.processes)
         then, before = self._measured_at
@@ -214,7 +216,7 @@ class WorkerHandle:
             self._loop.remove_reader(self._asks.fileno())
 
     def _hand_over(self) -> None:
-        """Receive a client from this worker, and pass it on for another worker to serve."""
+        """Receive a client that this worker hands over. The supervisor passes it to another worker."""
         try:
             received = receive_connection(self._clients)
         except BlockingIOError:
@@ -232,11 +234,14 @@ class WorkerHandle:
         for response in self._questions.values():
             if not response.done():
                 response.set_result(None)
-        self.up = False  # it gets no more clients and questions, also while it exits
+        self.up = False  # the worker gets no more clients and questions, even while it exits
         self._report_exit(self._loop.time() + EXIT_SECONDS)
 
     def _report_exit(self, end: float) -> None:
-        """Report the exit code once the process has exited, or None at `end`."""
+        """Report the exit code when the process has exited.
+
+        Report None if it is still running at the time `end`.
+        """
         code = self._process.poll()
         if code is None and self._loop.time() < end:
             self._loop.call_later(_EXIT_POLL_SECONDS, self._report_exit, end)
