@@ -1,8 +1,7 @@
-"""Conformance cases 14 to 49 as scripts. Each goes to two servers, and their responses must be the same.
+"""Conformance cases 14 to 49 as scripts. A script sends each fetch to two servers, whose responses must be
+equal.
 
-The assertions make sure that a script shows something.
-
-What is asserted besides keeps a script from showing nothing.
+The assertions in a script check that the described event really happens.
 """
 
 from collections.abc import Callable
@@ -17,11 +16,11 @@ Case: TypeAlias = Callable[[Script], None]
 
 FOO: Final = (("foo", 0), ("foo", 1), ("foo", 2))
 UNKNOWN: Final = 77
-"""An id that no session has."""
+"""A session id that does not exist."""
 
 
 def sessionless_and_close(script: Script) -> None:
-    """Case 14."""
+    """Case 14: fetches without a session, and a session that is closed."""
     assert summary(script.fetch(("foo", 0), session=(0, -1))) == (0, 0, 1)
     assert summary(script.fetch(("foo", 0), session=(-1, -1))) == (0, 0, 1)
     made = script.session(("foo", 0))
@@ -33,7 +32,7 @@ def sessionless_and_close(script: Script) -> None:
 
 
 def epoch_0_makes_a_session(script: Script) -> None:
-    """Case 15."""
+    """Case 15: epoch 0 creates a session."""
     first = script.session(("foo", 0))
     second = script.session(("foo", 0), of=first)
     third = script.session(("foo", 0), of=UNKNOWN)
@@ -45,7 +44,7 @@ def epoch_0_makes_a_session(script: Script) -> None:
 
 
 def wrong_epochs_and_ids(script: Script) -> None:
-    """Case 16."""
+    """Case 16: wrong epochs and unknown ids get an error."""
     made = script.session(("foo", 0))
 
     assert summary(script.fetch(session=(made, 2))) == (71, 0, 0)
@@ -56,7 +55,7 @@ def wrong_epochs_and_ids(script: Script) -> None:
 
 
 def the_first_incremental_epoch_is_1(script: Script) -> None:
-    """Case 17."""
+    """Case 17: the first incremental fetch has epoch 1."""
     made = script.session(("foo", 0))
 
     assert summary(script.fetch(session=(made, 2))) == (71, 0, 0)
@@ -65,7 +64,7 @@ def the_first_incremental_epoch_is_1(script: Script) -> None:
 
 
 def an_epoch_is_good_once(script: Script) -> None:
-    """Case 18."""
+    """Case 18: an epoch can be used only once."""
     made = script.session(("foo", 0))
 
     assert summary(made.fetch()) == (0, made.number, 0)
@@ -74,7 +73,7 @@ def an_epoch_is_good_once(script: Script) -> None:
 
 
 def names_and_ids_do_not_mix(script: Script) -> None:
-    """Case 19."""
+    """Case 19: a session of topic names can't be used with topic ids, and the reverse."""
     version = script.version
     made = script.session(("foo", 0))
 
@@ -85,7 +84,7 @@ def names_and_ids_do_not_mix(script: Script) -> None:
 
 
 def versions_may_change_within_names_or_ids(script: Script) -> None:
-    """Case 20."""
+    """Case 20: the version may change within a session, if both versions use names or both use ids."""
     made = script.session(*FOO)
     script.world.produce("foo", 1)
 
@@ -96,7 +95,7 @@ def versions_may_change_within_names_or_ids(script: Script) -> None:
 
 
 def no_change_no_entries(script: Script) -> None:
-    """Case 21."""
+    """Case 21: without changes, the response has no entries."""
     made = script.session(*FOO)
 
     assert script.names(made.first) == [*FOO]
@@ -105,7 +104,10 @@ def no_change_no_entries(script: Script) -> None:
 
 
 def each_change_alone_includes_the_entry(script: Script) -> None:
-    """Case 22. Preferred replicas and divergence: `test_manager`."""
+    """Case 22: each kind of change alone puts the entry into the response.
+
+    `test_manager` tests preferred replicas and divergence.
+    """
     made = script.session(("foo", 0), ("foo", 1), isolation_level=1)
 
     with script.world.hold("foo", 1):
@@ -121,7 +123,7 @@ def each_change_alone_includes_the_entry(script: Script) -> None:
 
 
 def what_is_not_compared(script: Script) -> None:
-    """Case 23. The read still uses the new values."""
+    """Case 23: other changes do not put the entry into the response, but new values are used for the read."""
     script.world.produce("foo", 0)
     script.world.produce("foo", 0)
     made = script.session(("foo", 0, 2))
@@ -134,7 +136,7 @@ def what_is_not_compared(script: Script) -> None:
 
 
 def an_error_while_it_lasts(script: Script) -> None:
-    """Cases 24 and 25.
+    """Cases 24 and 25: an error is sent with every response while it lasts.
 
     The partition is sent once more after the error, with the high watermark from before.
     """
@@ -151,7 +153,7 @@ def an_error_while_it_lasts(script: Script) -> None:
 
 
 def an_added_partition_is_told_once(script: Script) -> None:
-    """Case 26."""
+    """Case 26: an added partition is in the first response only."""
     made = script.session(("foo", 0))
 
     assert made.names(("bar", 0)) == [("bar", 0)]
@@ -159,7 +161,7 @@ def an_added_partition_is_told_once(script: Script) -> None:
 
 
 def what_was_throttled_comes_next(script: Script) -> None:
-    """Cases 27 and 30."""
+    """Cases 27 and 30: what a throttled response left out comes with the next response."""
     made = script.session(("foo", 0))
 
     with script.world.throttled("foo", 0):
@@ -169,7 +171,9 @@ def what_was_throttled_comes_next(script: Script) -> None:
 
 
 def order_of_the_request_then_of_the_session(script: Script) -> None:
-    """Case 31: errors found before reading stand last."""
+    """Case 31: a full response is in the order of the request, and later ones are in the order of the
+    session. Errors found before reading are last.
+    """
     made = script.session(("bar", 1), ("foo", 9), ("foo", 0), ("foo", 1), ("bar", 9))
     first = [("bar", 1), ("foo", 0), ("foo", 1), ("foo", 9), ("bar", 9)]
 
@@ -180,7 +184,9 @@ def order_of_the_request_then_of_the_session(script: Script) -> None:
 
 
 def records_go_last_and_other_changes_stay(script: Script) -> None:
-    """Case 32."""
+    """Case 32: a partition with records moves to the end of the order. A partition with other changes keeps
+    its place.
+    """
     made = script.session(*FOO, isolation_level=1)
 
     with script.world.hold("foo", 0):
@@ -193,7 +199,7 @@ def records_go_last_and_other_changes_stay(script: Script) -> None:
 
 
 def two_with_records_keep_their_order(script: Script) -> None:
-    """Case 33."""
+    """Case 33: two partitions with records move to the end, and keep their order."""
     made = script.session(("foo", 2), ("foo", 1), ("foo", 0))
     for index in (1, 2):
         script.world.produce("foo", index)
@@ -207,7 +213,9 @@ def two_with_records_keep_their_order(script: Script) -> None:
 
 
 def new_values_keep_the_place_forgetting_loses_it(script: Script) -> None:
-    """Case 34."""
+    """Case 34: a partition with new values keeps its place. A partition that is forgotten and added again
+    does not.
+    """
     for index in range(3):
         script.world.produce("foo", index)
     made = script.session(*((name, index, 1) for name, index in FOO))
@@ -221,7 +229,7 @@ def new_values_keep_the_place_forgetting_loses_it(script: Script) -> None:
 
 
 def added_and_forgotten_at_once_and_listed_twice(script: Script) -> None:
-    """Case 35."""
+    """Case 35: a partition is added and forgotten in one fetch, or listed twice."""
     script.world.produce("bar", 1)
     made = script.session(("foo", 0))
 
@@ -233,7 +241,7 @@ def added_and_forgotten_at_once_and_listed_twice(script: Script) -> None:
 
 
 def only_neighbours_share_an_element(script: Script) -> None:
-    """Case 36, for the partitions that are listed and for those in the response."""
+    """Case 36: only neighbours share a topic element, both in the listing and in the response."""
     made = script.session(("foo", 0), ("bar", 0), ("foo", 1), ("foo", 2))
     assert [len(topic.partitions) for topic in made.first.topics] == [1, 1, 2]
 
@@ -243,7 +251,7 @@ def only_neighbours_share_an_element(script: Script) -> None:
 
 
 def one_goes_one_comes(script: Script) -> None:
-    """Case 37."""
+    """Case 37: one partition is removed, and another one is added."""
     made = script.session(("foo", 0), ("foo", 1))
 
     assert made.names(("bar", 0), forget=[("foo", 0)]) == [("bar", 0)]
@@ -253,7 +261,9 @@ def one_goes_one_comes(script: Script) -> None:
 
 
 def forgetting_everything_closes(script: Script) -> None:
-    """Case 38. A partition that was added and forgotten in the same fetch is sent once."""
+    """Case 38: forgetting all partitions closes the session. A partition added and forgotten in the same
+    fetch is sent once.
+    """
     made = script.session(*FOO)
     assert summary(made.fetch(forget=FOO)) == (0, 0, 0)
     assert summary(made.fetch()) == (70, 0, 0)
@@ -265,7 +275,7 @@ def forgetting_everything_closes(script: Script) -> None:
 
 
 def all_but_the_added_one(script: Script) -> None:
-    """Case 39."""
+    """Case 39: all partitions except the added one are forgotten."""
     made = script.session(*FOO)
 
     response = made.fetch(("bar", 0), forget=FOO)
@@ -274,7 +284,7 @@ def all_but_the_added_one(script: Script) -> None:
 
 
 def an_empty_session(script: Script) -> None:
-    """Case 40."""
+    """Case 40: a session without partitions."""
     made = script.session()
     assert summary(made.fetch()) == (0, 0, 0)
     assert summary(made.fetch()) == (70, 0, 0)
@@ -285,7 +295,7 @@ def an_empty_session(script: Script) -> None:
 
 
 def closed_while_parked(script: Script) -> None:
-    """Case 41."""
+    """Case 41: a session is closed while its fetch waits at the broker."""
     made = script.session(("foo", 0))
 
     finish = script.begin(session=(made, 1), max_wait_ms=20_000)
@@ -298,7 +308,7 @@ def closed_while_parked(script: Script) -> None:
 
 
 def overtaken_while_parked(script: Script) -> None:
-    """Case 42."""
+    """Case 42: another fetch advances the epoch while a fetch waits at the broker."""
     made = script.session(("foo", 0))
 
     finish = script.begin(session=(made, 1), max_wait_ms=20_000)
@@ -311,8 +321,8 @@ def overtaken_while_parked(script: Script) -> None:
 
 
 def a_deleted_topic_by_name(script: Script) -> None:
-    """Cases 24, 25 and 46: the topic is an error while it is gone, and its partition is sent once when it is
-    back.
+    """Cases 24, 25 and 46: a topic is deleted and created again, with topic names. While the topic is gone,
+    its partition has an error. It is sent once when the topic is back.
     """
     made = script.session(("foo", 0), ("bar", 0))
     script.world.delete("bar")
@@ -326,7 +336,9 @@ def a_deleted_topic_by_name(script: Script) -> None:
 
 
 def an_unknown_id(script: Script) -> None:
-    """Cases 43, 45 and 47: the topic is in the session all the same, and is forgotten without a name."""
+    """Cases 43, 45 and 47: a topic id is unknown. The partition is in the session all the same, and can be
+    forgotten by its id.
+    """
     script.ids["never"] = bytes(range(16))
     made = script.session(("foo", 0), ("never", 0), ("bar", 0))
     assert (errors(made.first), script.names(made.first)[2]) == ([0, 0, 100], ("never", 0))
@@ -339,7 +351,9 @@ def an_unknown_id(script: Script) -> None:
 
 
 def a_topic_made_anew_by_id(script: Script) -> None:
-    """Cases 45 and 46: the old id is forgotten and the new one added in one fetch."""
+    """Cases 45 and 46: a topic is deleted and created again, with topic ids. One fetch forgets the old id and
+    adds the new one.
+    """
     made = script.session(("foo", 0), ("bar", 0))
     script.ids["old"] = script.ids["bar"]
     script.world.delete("bar")
@@ -351,7 +365,7 @@ def a_topic_made_anew_by_id(script: Script) -> None:
 
 
 def a_throttled_full_fetch_makes_nothing(script: Script) -> None:
-    """Case 48."""
+    """Case 48: a throttled full fetch creates no session."""
     made = script.session(("foo", 0))
 
     with script.world.throttled("foo", 0):
@@ -394,14 +408,15 @@ CASES: Final[dict[Case, tuple[int, ...]]] = {
     a_topic_made_anew_by_id: BY_ID,
     a_throttled_full_fetch_makes_nothing: (*BY_NAME, *BY_ID),
 }
-"""Case -> the versions with which it runs.
+"""Case -> the versions to run it with.
 
-The other cases and the intended differences are in `test_manager`: 28 and 29 (a live broker can't be brought
-to it), 44 (a name that was resolved stays), 49 (a throttle hides session errors)."""
+Other cases, and intended differences, are in `test_manager`: 28 and 29 (not possible with a live broker), 44
+(a resolved name is kept), 49 (a throttled response hides session errors).
+"""
 
 
 def every_case(*versions: int) -> pytest.MarkDecorator:
-    """Run a test with each `case` at each `version` of it, or only at some versions."""
+    """Run a test once for each `case` and `version`, or only for the given versions."""
     runs = [(case, version) for case, own in CASES.items() for version in own if version in (versions or own)]
     return pytest.mark.parametrize(
         ("case", "version"), runs, ids=[f"{case.__name__}-{version}" for case, version in runs]

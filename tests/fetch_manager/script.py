@@ -1,7 +1,7 @@
-"""Scripts of fetches that go to two servers, whose responses must be the same to the byte.
+"""Sends scripts of fetches to two servers, whose responses must have the same bytes.
 
-Values that always differ are not compared: session ids are compared by the order of their creation, and
-throttle times only by whether they are 0.
+Some values always differ. Session ids are compared by the order of their creation. Of throttle times, only
+whether they are 0 is compared.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from tests.model.wire import FetchRequest, FetchResponse, decode_response, encod
 
 
 class World(Protocol):
-    """The topics and brokers behind both servers. Topics have short names."""
+    """The topics and brokers behind both servers. Scripts use short topic names."""
 
     def create(self, name: str, partitions: int) -> bytes:
         """Create a topic and return its id."""
@@ -24,13 +24,13 @@ class World(Protocol):
         """Delete a topic."""
 
     def full(self, name: str) -> str:
-        """Return the whole name of a topic; the short one stands before its first dash."""
+        """Return the real name of a topic. The short name is the part before its first dash."""
 
     def produce(self, name: str, partition: int, size: int = 10) -> None:
         """Append a batch with one record of that size."""
 
     def hold(self, name: str, partition: int) -> AbstractContextManager[None]:
-        """Append a record in a transaction, which is committed at the end of the context."""
+        """Append a record in an open transaction, and commit it at the end of the context."""
 
     def delete_records(self, name: str, partition: int, before: int) -> None:
         """Move the log start offset."""
@@ -39,7 +39,7 @@ class World(Protocol):
         """Wait until the servers have received the requests."""
 
     def throttled(self, name: str, partition: int) -> AbstractContextManager[None]:
-        """In the context, every fetch of that partition's records exceeds the client's quota."""
+        """Let every fetch of this partition's records exceed the client's quota, within the context."""
 
 
 @dataclass
@@ -52,7 +52,7 @@ class Server:
     """Session ids in the order of creation."""
 
     def session_id(self, session: "Session | int") -> int:
-        """Return the id of a session here. An integer is already an id."""
+        """Return the id of a session on this server. An integer is taken as an id."""
         return session if isinstance(session, int) else self.ids[session.number - 1]
 
 
@@ -62,7 +62,7 @@ class DifferenceError(AssertionError):
 
 @dataclass
 class Script(Requests):
-    """Sends fetches to both servers.
+    """Sends fetches to both servers, and compares the responses.
 
     Args:
         world: the topics behind both servers.
@@ -77,7 +77,7 @@ class Script(Requests):
     """The isolation level of fetches that do not set one."""
 
     def at(self, version: int) -> Self:
-        """Continue with another version."""
+        """Use another version from now on."""
         self.version = version
         return self
 
@@ -95,7 +95,9 @@ class Script(Requests):
         return {"topic": self.world.full(name)} if self.version <= 12 else {"topic_id": self.ids[name]}
 
     def fetch(self, *wants: Want, **options: Any) -> FetchResponse:
-        """Send a fetch to both servers. Return the response, with the number of its session as id."""
+        """Send a fetch to both servers. Return the response, in which the session id is the number of the
+        session.
+        """
         return self.begin(*wants, **options)()
 
     def begin(
@@ -119,7 +121,7 @@ class Script(Requests):
         return Session(self, *wants, **options)
 
     def names(self, response: FetchResponse) -> list[tuple[str, int]]:
-        """Return the partitions of a response in order, by the names of the latest topics."""
+        """Return the partitions of a response in order, by short topic names."""
         return [
             (topic.topic.split("-")[0] or self._name(topic.topic_id), data.partition_index)
             for topic in response.topics
@@ -141,7 +143,7 @@ class Script(Requests):
 
     @staticmethod
     def _alike(request: FetchRequest, server: Server, response: bytes) -> bytes:
-        """Return a response with its session's number, and a throttle time of 0 or 1."""
+        """Replace the values that always differ: session id by its number, throttle time by 0 or 1."""
         at = 5 if request.version >= 12 else 4
         throttle = int.from_bytes(response[at : at + 4], "big")
         session_id = int.from_bytes(response[at + 6 : at + 10], "big", signed=True)
@@ -160,7 +162,7 @@ class Script(Requests):
 
 
 class Session:
-    """A session in use. Each call is the next incremental fetch."""
+    """A session on both servers. Each call sends the next incremental fetch."""
 
     def __init__(self, script: Script, *wants: Want, of: "Session | int" = 0, **options: Any) -> None:
         self.script = script
@@ -175,10 +177,10 @@ class Session:
         return self.script.fetch(*wants, session=(self, self.epoch), **(self.options | options))
 
     def names(self, *wants: Want, **options: Any) -> list[tuple[str, int]]:
-        """Return the partitions in the next response."""
+        """Send the next fetch, and return the partitions in its response."""
         return self.script.names(self.fetch(*wants, **options))
 
 
 def summary(response: FetchResponse) -> tuple[int, int, int]:
-    """Return (error, session, entries)."""
+    """Return (error code, session id, number of entries)."""
     return response.error_code, response.session_id, sum(len(topic.partitions) for topic in response.topics)

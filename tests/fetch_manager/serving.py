@@ -1,4 +1,6 @@
-"""The session server as a broker: request frames in, response frames out, with another broker behind it."""
+"""Runs the gateway's session server as a broker: it gets request frames and returns response frames. Another
+broker is behind it.
+"""
 
 import random
 from collections.abc import Callable
@@ -13,11 +15,11 @@ from proxy.protocol.fetch_request import FetchRequest, parse_fetch_request
 from tests.model.gate import cut, framed, unframed
 
 Finish: TypeAlias = Callable[[], bytes]
-"""Waits for the response to a sent request."""
+"""A function that waits for the response to a sent request."""
 
 
 def parsed(message: bytes) -> FetchRequest:
-    """Return a request without its length, parsed like in the core."""
+    """Parse a request without length prefix, with the parser of the core."""
     frame = framed(message)
     _, version, _, _, body = request_header(frame, LENGTH_BYTES)
     return parse_fetch_request(frame, version, body)
@@ -30,13 +32,13 @@ def seconds(now: float) -> int:
 
 @dataclass
 class Serving:
-    """The session server. Frames have no length field.
+    """The gateway's session server. Its frames have no length prefix.
 
     Args:
-        begin: sends a full fetch to the broker.
-        slots: the slots of its cache.
-        seed: the seed for ids.
-        broker_max: the broker's highest version of Fetch.
+        begin: sends a full fetch to the broker behind.
+        slots: the number of session slots.
+        seed: the seed for session ids.
+        broker_max: the highest Fetch version of the broker behind.
         chance: cuts responses into pieces.
     """
 
@@ -47,18 +49,18 @@ class Serving:
     chance: random.Random | None = None
     now: float = 0.0
     asked: list[bytes] = field(default_factory=list)
-    """The requests to the broker."""
+    """The requests sent to the broker behind."""
 
     def __post_init__(self) -> None:
         self.cache = FetchSessionCache(random.Random(self.seed).randint, slots=self.slots)
         self.manager = FetchManager(self.cache)
 
     def exchange(self, message: bytes) -> bytes:
-        """Exchange one request and its response."""
+        """Process a request and return its response."""
         return self.arrive(message)()
 
     def arrive(self, message: bytes) -> Finish:
-        """Process a request. Its response is made when it is waited for."""
+        """Process a request. The returned function creates the response."""
         fetch = parsed(message)
         version = min(fetch.layout.version, self.broker_max)
         context = self.manager.context(fetch, seconds(self.now), version=version)

@@ -1,9 +1,8 @@
-"""Conformance cases 1 to 12 as scripts: which session gets a slot, and which is evicted.
+"""Conformance cases 1 to 12 as scripts for a single server: which session gets a slot, and which one is
+evicted.
 
-One server at a time.
-
-They run against our cache and the model of a broker with a given clock, and against live brokers in real time
-(`tests/integration/test_slots_live.py`).
+They run against the gateway's cache and the model broker with a simulated clock, and against live brokers in
+real time (`tests/integration/test_slots_live.py`).
 """
 
 from abc import ABC, abstractmethod
@@ -18,14 +17,16 @@ from tests.model.wire import FetchRequest, FetchResponse
 TOPIC: Final = "wide"
 PARTITIONS: Final = 100
 FOLLOWER: Final = 5
-"""The replica id of a client that creates privileged sessions."""
+"""The replica id of a follower, which creates privileged sessions."""
 WRONG_EPOCH: Final = 2**31 - 1
 NOT_FOUND: Final = 70
 VERSION: Final = 12
 
 
 class Held:
-    """A session in each shard, all with the same history. A cache without shards counts as one shard."""
+    """One session in each shard. All of them are used in the same way. A cache without shards counts as one
+    shard.
+    """
 
     def __init__(self, ids: list[int], size: int, *, privileged: bool) -> None:
         self.ids = ids
@@ -38,8 +39,8 @@ class Slots(ABC):
     """The slots of a server. Every action is done in each shard.
 
     Args:
-        shards: the number of the server's shards.
-        margin_ms: the accuracy of its clock when waiting.
+        shards: the number of shards.
+        margin_ms: how far the server's clock may be off when the test waits, in milliseconds.
     """
 
     def __init__(self, shards: int, margin_ms: int = 0) -> None:
@@ -79,7 +80,7 @@ class Slots(ABC):
         return Held(ids, size, privileged=privileged)
 
     def refuses(self, size: int, *, privileged: bool = False) -> bool:
-        """Return whether a session of that size gets no slot in any shard."""
+        """Return whether a session of this size gets no slot in any shard."""
         ids = [self.create(size, privileged=privileged) for _ in range(self.shards)]
         return not any(ids)
 
@@ -105,11 +106,11 @@ class Slots(ABC):
                 self.close(session_id)
 
     def almost_stale(self) -> None:
-        """Let time pass until just before sessions can be evicted, as far as the clock is exact."""
+        """Let time pass until just before sessions become stale, as exactly as the clock allows."""
         self.wait(EVICTION_MS - self.margin_ms)
 
     def just_stale(self) -> None:
-        """Let the missing time pass."""
+        """Let the rest of the time pass, so that sessions become stale."""
         self.wait(2 * self.margin_ms + 1)
 
     def grow_stale(self) -> None:
@@ -118,7 +119,7 @@ class Slots(ABC):
 
 
 class FetchSlots(Slots):
-    """The slots of a server, used by fetches.
+    """The slots of a server that is used through fetches.
 
     Args:
         shards: see `Slots`.
@@ -169,7 +170,7 @@ Case: TypeAlias = Callable[[Slots], None]
 
 
 def ids_are_positive_unique_and_their_shards_own(slots: Slots) -> None:
-    """Cases 1 and 13: 10,000 ids, shard after shard."""
+    """Cases 1 and 13: 10,000 ids are positive and unique, and each belongs to its shard."""
     ids = [slots.create(1, privileged=False) for _ in range(10_000)]
 
     assert len(set(ids)) == len(ids)
@@ -182,7 +183,7 @@ def ids_are_positive_unique_and_their_shards_own(slots: Slots) -> None:
 
 
 def the_least_recently_used_goes_when_stale(slots: Slots) -> None:
-    """Cases 2 to 4: three slots."""
+    """Cases 2 to 4: of three slots, the least recently used stale session is evicted first."""
     first = slots.make(10)
     slots.wait(10)
     second = slots.make(20)
@@ -212,7 +213,7 @@ def the_least_recently_used_goes_when_stale(slots: Slots) -> None:
 
 
 def an_equal_size_never_evicts(slots: Slots) -> None:
-    """Case 5: one slot."""
+    """Case 5: with one slot, a session of equal size is never evicted."""
     old = slots.make(10)
     slots.grow_stale()
     slots.use(old)
@@ -224,7 +225,7 @@ def an_equal_size_never_evicts(slots: Slots) -> None:
 
 
 def staleness_is_strict(slots: Slots) -> None:
-    """Case 6: one slot."""
+    """Case 6: with one slot, a session becomes stale only after the time is exceeded."""
     old = slots.make(10)
     slots.almost_stale()
     assert slots.refuses(10)
@@ -235,7 +236,7 @@ def staleness_is_strict(slots: Slots) -> None:
 
 
 def a_privileged_newcomer_beats_any_consumer(slots: Slots) -> None:
-    """Case 7: one slot."""
+    """Case 7: with one slot, a privileged session evicts any consumer's session."""
     consumer = slots.make(50)
     follower = slots.make(1, privileged=True)
 
@@ -245,7 +246,7 @@ def a_privileged_newcomer_beats_any_consumer(slots: Slots) -> None:
 
 
 def a_consumer_never_evicts_a_follower_in_use(slots: Slots) -> None:
-    """Case 8: one slot."""
+    """Case 8: with one slot, a consumer never evicts a follower's session that is in use."""
     follower = slots.make(1, privileged=True)
     slots.grow_stale()
     slots.use(follower)
@@ -259,7 +260,7 @@ def a_consumer_never_evicts_a_follower_in_use(slots: Slots) -> None:
 
 
 def anyone_evicts_a_stale_follower(slots: Slots) -> None:
-    """Case 9: one slot."""
+    """Case 9: with one slot, any session evicts a stale follower's session."""
     follower = slots.make(10, privileged=True)
     slots.grow_stale()
 
@@ -269,7 +270,7 @@ def anyone_evicts_a_stale_follower(slots: Slots) -> None:
 
 
 def a_session_in_use_is_not_the_victim(slots: Slots) -> None:
-    """Case 10: two slots."""
+    """Case 10: with two slots, the session in use is not evicted."""
     used, idle = slots.make(2), slots.make(2)
     slots.grow_stale()
     slots.use(used)
@@ -280,7 +281,9 @@ def a_session_in_use_is_not_the_victim(slots: Slots) -> None:
 
 
 def partitions_are_counted_as_last_touched(slots: Slots) -> None:
-    """Case 11: two slots. If the count is not reported, it shows in the evicted session."""
+    """Case 11: with two slots, a session's partitions are counted as at its last use. If the server does not
+    report the count, the evicted session shows it.
+    """
     two, four = slots.make(2), slots.make(4)
     assert slots.counted() in (None, 6 * slots.shards)
     slots.grow_stale()
@@ -301,7 +304,7 @@ def partitions_are_counted_as_last_touched(slots: Slots) -> None:
 
 
 def without_a_slot_there_is_no_session(slots: Slots) -> None:
-    """Case 12: no slot."""
+    """Case 12: without slots there is no session."""
     for size in (0, 1, 50):
         assert slots.refuses(size)
         assert slots.refuses(size, privileged=True)
@@ -319,4 +322,4 @@ CASES: Final[dict[Case, int]] = {
     partitions_are_counted_as_last_touched: 2,
     without_a_slot_there_is_no_session: 0,
 }
-"""Case -> slots in each shard."""
+"""Case -> number of slots in each shard."""

@@ -1,4 +1,4 @@
-"""The slots for sessions toward clients, in addition to the scripts of `slot_cases`.
+"""More tests of the gateway's cache of sessions, in addition to the scripts of `slot_cases`.
 
 Ages are in milliseconds.
 """
@@ -28,7 +28,7 @@ LAYOUT = LAYOUTS[12]
 
 
 def parts(count: int) -> SessionPartitions:
-    """Return this many partitions of one topic."""
+    """Return the given number of partitions of one topic."""
     partitions = SessionPartitions(LAYOUT)
     entries = np.zeros(count, LAYOUT.request_item)
     entries.view(LAYOUT.request_fields)["partition"] = np.arange(count)
@@ -79,7 +79,7 @@ def alive(cache: Slots, *sessions: FetchSession) -> bool:
 
 
 def test_an_id_in_use_is_not_given_again() -> None:
-    """Case 1: no id is repeated among living sessions."""
+    """Case 1: an id in use is not given to another session."""
     ids = iter([5, 5, 5, 6])
     shard = FetchSessionCacheShard(
         lambda _first, _last: next(ids),
@@ -94,7 +94,7 @@ def test_an_id_in_use_is_not_given_again() -> None:
 
 
 def test_partitions_are_counted_as_last_touched() -> None:
-    """Case 11."""
+    """Case 11: a session's partitions are counted as at its last use."""
     cache = one_shard(2)
     make(cache, 2, 0)
     four = make(cache, 4, 0)
@@ -115,14 +115,14 @@ def test_partitions_are_counted_as_last_touched() -> None:
 
 @pytest.mark.parametrize("slots", [0, 7])
 def test_without_a_slot_for_each_shard_there_is_no_session(slots: int) -> None:
-    """Case 12."""
+    """Case 12: with fewer slots than shards there is no session."""
     cache = FetchSessionCache(random.Random(1).randint, slots=slots)
 
     assert [cache.create(newcomer(1), now) for now in range(0, 1_000_000, 60_000)] == [0] * 17
 
 
 def test_shards_and_their_turns() -> None:
-    """Case 13."""
+    """Case 13: ids belong to shards, and shards are used in turn."""
     cache = FetchSessionCache(random.Random(3).randint, slots=800)
 
     assert [cache.shard_of(n * 268_435_455 - 1) for n in (1, 2, 8)] == [0, 1, 7]
@@ -135,7 +135,9 @@ def test_shards_and_their_turns() -> None:
 
 
 def test_what_is_removed_or_evicted_is_not_touched() -> None:
-    """Section 2.5: a session may be removed while its fetch is parked."""
+    """Section 2.5: a session that was removed or evicted while its fetch was waiting is not touched any
+    more.
+    """
     cache = one_shard(1)
     gone = make(cache, 1, 0)
     cache.remove(gone)
@@ -169,7 +171,9 @@ def test_evictions_are_counted_by_privilege() -> None:
 
 
 def test_for_partitions_only_stale_sessions_give_way() -> None:
-    """Memory is limited. If partitions exceed the limit, stale sessions are needed, not just a slot."""
+    """If a new session exceeds the limit of partitions, only stale sessions are evicted. A free slot is not
+    enough, because memory is limited.
+    """
     cache = one_shard(10, max_partitions=10)
     first, second = make(cache, 4, 0), make(cache, 4, 10)
 
@@ -195,7 +199,9 @@ def test_a_session_may_grow_while_there_is_room() -> None:
 
 
 def test_long_names_of_topics_take_the_room_of_partitions() -> None:
-    """Memory is also limited if each partition has its own topic, with the longest possible name."""
+    """Long topic names count like additional partitions. So memory is limited even if each partition has a
+    topic of its own with the longest name.
+    """
     cache = one_shard(10, max_partitions=1000)
     first, *_, last = sessions = [FetchSession(_named(50), uses_ids=False) for _ in range(4)]
 
@@ -207,7 +213,7 @@ def test_long_names_of_topics_take_the_room_of_partitions() -> None:
 
 
 def _named(count: int) -> SessionPartitions:
-    """Return a partition of each of this many topics with long names."""
+    """Return one partition in each of this many topics. The topics have long names."""
     partitions = SessionPartitions(LAYOUT)
     keys = [f"{number}-".encode().ljust(MAX_NAME, b"x") for number in range(count)]
     partitions.update(Listing(LAYOUT, keys, [1] * count, np.zeros(count, LAYOUT.request_item)))
@@ -225,7 +231,7 @@ def _listing(count: int) -> Listing:
 
 @dataclass
 class Both:
-    """Our cache and the model's, with the same ids."""
+    """The gateway's cache and the cache of the model broker, with the same session ids."""
 
     ours: FetchSessionCache
     model: ModelCache
@@ -263,7 +269,9 @@ STEPS = st.lists(
 def test_any_history_ends_as_the_models(
     slots: int, seed: int, steps: list[tuple[str, int, bool, int]]
 ) -> None:
-    """Cases 2 to 13 in any order. The model was checked against live brokers."""
+    """Cases 2 to 13 in any order: both caches always hold the same sessions. The model was checked against
+    live brokers.
+    """
     pair = both(slots, seed)
     now = 0
     for kind, number, flag, passes in steps:
@@ -306,7 +314,7 @@ def _change(pair: Both, session_id: int, kind: str, number: int, now: int) -> No
 
 
 def test_turns_go_on_for_ever() -> None:
-    """Case 13: round-robin."""
+    """Case 13: shards are used in turn, without an end."""
     cache = FetchSessionCache(random.Random(3).randint, slots=8)
     turns: Iterator[int] = itertools.cycle(range(SHARDS))
 

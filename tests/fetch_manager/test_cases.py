@@ -1,6 +1,6 @@
-"""Conformance cases 14 to 49: our session server, compared with the model of a broker with sessions.
+"""Conformance cases 14 to 49: the gateway's session server, compared with a model broker that has sessions.
 
-Behind our server is a broker without slots. Both brokers have the same topics.
+The broker behind the session server has no slots. Both brokers have the same topics.
 `tests/integration/test_fetch_manager_live.py` runs the same scripts with a live broker.
 """
 
@@ -48,7 +48,7 @@ class Modelled:
         self.native.partition(name, partition).delete_records(before)
 
     def parked(self) -> None:
-        """Do nothing, because there is nothing to wait for."""
+        """Do nothing. A model broker has a request at once."""
 
     @contextmanager
     def throttled(self, name: str, partition: int) -> Iterator[None]:
@@ -59,13 +59,13 @@ class Modelled:
 
 
 def parked(broker: ModelBroker, message: bytes) -> Finish:
-    """A request that a model broker has received. It reads when the response is waited for."""
+    """Let a model broker receive a request. The returned function lets it read the log and respond."""
     pending = broker.arrive(decode_request(message), 0.0)
     return lambda: encode_response(broker.response(pending, 0.0))
 
 
 def script(version: int, *, broker_max: int = 18, chance: random.Random | None = None) -> Script:
-    """Make two topics, as the cases expect them."""
+    """Return a script with the two topics that the cases use."""
     world = Modelled()
     ours = Serving(lambda message: parked(world.bare, message), broker_max=broker_max, chance=chance)
     return Script(
@@ -78,7 +78,7 @@ def script(version: int, *, broker_max: int = 18, chance: random.Random | None =
 
 @every_case()
 def test_responses_are_those_of_a_broker_with_sessions(case: Case, version: int) -> None:
-    """Cases 14 to 27, 30 to 43, and 45 to 48."""
+    """Cases 14 to 27, 30 to 43, and 45 to 48: all responses are those of a broker with sessions."""
     case(script(version))
 
 
@@ -90,6 +90,6 @@ def test_pieces_may_have_any_size(case: Case, version: int) -> None:
 @pytest.mark.parametrize("broker_max", [5, 6])
 @every_case(7)
 def test_a_broker_without_sessions_gets_what_it_knows(case: Case, version: int, broker_max: int) -> None:
-    """Trap 4: v7 toward the client, v5 or v6 toward the broker."""
+    """Trap 4: the client uses v7, and the broker v5 or v6."""
     if case.__name__ not in ("names_and_ids_do_not_mix", "versions_may_change_within_names_or_ids"):
         case(script(version, broker_max=broker_max))

@@ -1,7 +1,8 @@
-"""For any history of clients with sessions, our session server responds like a broker with its own.
+"""For any history of clients with sessions, the gateway's session server responds like a broker with
+sessions.
 
-Ids are random numbers of the same seed, so they are equal, like clocks, slots and evictions. Intended
-differences are left out of the histories; `test_manager` has them.
+Both draw session ids from the same seed, so ids, slots and evictions are equal. Intended differences do not
+occur in these histories; `test_manager` tests them.
 """
 
 import random
@@ -24,7 +25,7 @@ SLOTS = 16
 
 @dataclass
 class Client:
-    """A client's session, as both servers know it."""
+    """A client's session: version, id and epoch, the same on both servers."""
 
     version: int
     id: int = 0
@@ -33,11 +34,11 @@ class Client:
 
 @dataclass
 class History(Requests):
-    """A random history; each request goes to both servers."""
+    """A random history. Each request is sent to both servers."""
 
     chance: random.Random = field(kw_only=True)
     counts: dict[str, int] = field(default_factory=dict)
-    """Counts of observed events, to prove that the test did something."""
+    """Kind of event -> how often it occurred, to prove that the test covers it."""
 
     def __post_init__(self) -> None:
         seed = self.chance.randrange(1000)
@@ -132,7 +133,9 @@ class History(Requests):
         return request, decode_response(told, self.version)
 
     def _is_known(self, session_id: int, epoch: int) -> bool:
-        """Return whether no session error can be hidden by a throttle (case 49)."""
+        """Return whether this request gets no session error. A throttled response could hide such an error
+        (case 49).
+        """
         session = self.native.cache.sessions.get(session_id)
         fits = session is not None and session.epoch == epoch and session.uses_ids == (self.version >= 13)
         return epoch in (0, -1) or fits
@@ -141,7 +144,7 @@ class History(Requests):
         return self.chance.choice(list(TOPICS)), self.chance.randint(0, 3)
 
     def check(self) -> None:
-        """Check that the two caches have the same contents."""
+        """Check that both caches hold the same sessions."""
         ours = {session.session_id: session for session in self.ours.cache}
         assert set(ours) == set(self.native.cache.sessions)
         assert self.ours.cache.partitions == self.native.cache.total_partitions
@@ -157,7 +160,7 @@ class History(Requests):
 @given(seed=st.integers(0, 2**32))
 @examples(200)
 def test_any_history_is_that_of_a_broker_with_sessions(seed: int) -> None:
-    """Cases 14 to 48 in any order."""
+    """Cases 14 to 48 in any order: all responses are those of a broker with sessions."""
     history = History(chance=random.Random(seed))
     for _ in range(40):
         if history.chance.random() < 0.5:

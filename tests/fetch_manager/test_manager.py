@@ -1,4 +1,4 @@
-"""The session server: behaviour that scripts against another server can't show.
+"""Behaviour of the session server that can't be tested with scripts against another server.
 
 These are states that a live broker can't reach, intended differences from a broker, faulty brokers, and
 hostile clients.
@@ -53,7 +53,7 @@ FOO = (("foo", 0), ("foo", 1), ("foo", 2))
 
 
 class Client(Requests):
-    """A client of our session server before a model broker without slots."""
+    """A client of the session server. Behind the server is a model broker without slots."""
 
     def __init__(self, version: int = 12, release: str = "4.3", **options: Any) -> None:
         super().__init__(version=version)
@@ -61,7 +61,7 @@ class Client(Requests):
         for name, count in TOPICS.items():
             self.ids[name] = self.broker.create_topic(name, count).topic_id
         self.altered: Callable[[FetchResponse], FetchResponse] = lambda response: response
-        """Changes the broker's responses."""
+        """Changes the responses of the broker behind."""
         self.server = Serving(lambda message: lambda: self._asked(message), **options)
 
     def _asked(self, message: bytes) -> bytes:
@@ -91,7 +91,7 @@ class Client(Requests):
 
 
 def test_a_preferred_replica_is_told_each_time() -> None:
-    """Case 22."""
+    """Case 22: a preferred read replica is sent with every response."""
     client = Client()
     made = client.session(*FOO, rack_id="r")
     client.broker.partition("foo", 1).preferred["r"] = 2
@@ -103,7 +103,7 @@ def test_a_preferred_replica_is_told_each_time() -> None:
 
 
 def test_a_high_watermark_that_goes_back_is_told() -> None:
-    """Case 28."""
+    """Case 28: a high watermark that decreases is sent."""
     client = Client()
     client.broker.partition("foo").append(b"xyz")
     made = client.session(("foo", 0, 1))
@@ -114,7 +114,7 @@ def test_a_high_watermark_that_goes_back_is_told() -> None:
 
 
 def test_divergence_is_told_each_time() -> None:
-    """Case 29, and divergence in case 22."""
+    """Cases 29 and 22: divergence is sent with every response."""
     client = Client()
     client.broker.partition("foo").append(b"xyz")
     client.broker.partition("foo").move_leader(1, 4)
@@ -126,7 +126,7 @@ def test_divergence_is_told_each_time() -> None:
 
 
 def test_epochs_go_on_with_1_after_the_last() -> None:
-    """Case 17."""
+    """Case 17: the epoch after 2^31-1 is 1."""
     client = Client()
     made = client.session(("foo", 0))
     client.held(made).epoch = 2**31 - 1
@@ -137,7 +137,9 @@ def test_epochs_go_on_with_1_after_the_last() -> None:
 
 
 def test_evicted_while_parked() -> None:
-    """Case 41."""
+    """Case 41: a session is evicted while its fetch waits. That response is normal, and the next fetch gets
+    error 70.
+    """
     client = Client()
     made = client.session(("foo", 0))
     finish = client.server.arrive(encode_request(client.request(session=(made, 1))))
@@ -150,7 +152,7 @@ def test_evicted_while_parked() -> None:
 
 
 def test_emptied_while_parked() -> None:
-    """Case 38: another connection empties it while a fetch waits."""
+    """Case 38: another connection removes all partitions of a session while a fetch waits."""
     client = Client()
     made = client.session(*FOO)
     finish = client.server.arrive(encode_request(client.request(session=(made, 1))))
@@ -172,7 +174,9 @@ def test_emptied_while_parked() -> None:
 
 
 def test_an_id_that_no_shard_has_is_unknown() -> None:
-    """Trap 38. A broker throws for such an id (case 96), so a client with an old id would get -1 forever."""
+    """Trap 38: a session id outside all shards is answered with error 70. A broker fails with -1 for such an
+    id (case 96), so its client would get -1 forever.
+    """
     client = Client()
     for outside in (2**31 - 1, 2_147_483_640, -5):
         assert summary(client.fetch(session=(outside, 1))) == (70, 0, 0)
@@ -181,10 +185,9 @@ def test_an_id_that_no_shard_has_is_unknown() -> None:
 
 
 def test_a_deleted_topic_is_unknown_again() -> None:
-    """Case 44 differs: for each full fetch the broker looks up the id, and responds with 100 instead of 3 or
-    103.
+    """Different from case 44: for a deleted topic, the client gets error 100 instead of 3 or 103.
 
-    Clients handle 100 better (trap 8).
+    The broker behind looks up the topic id with each full fetch. Clients handle 100 better (trap 8).
     """
     client = Client(13)
     made = client.session(("bar", 0))
@@ -195,7 +198,9 @@ def test_a_deleted_topic_is_unknown_again() -> None:
 
 
 def test_a_session_error_does_not_go_to_the_broker() -> None:
-    """Case 49 differs: fetches that are not forwarded are not throttled. A close is not either (trap 42)."""
+    """Different from case 49: fetches with a session error are answered without the broker, so they are not
+    throttled. The same holds for closing a session (trap 42).
+    """
     client = Client()
     made = client.session(("foo", 0))
     client.broker.throttle_ms = 30
@@ -208,7 +213,9 @@ def test_a_session_error_does_not_go_to_the_broker() -> None:
 
 
 def test_an_error_that_a_brokers_cache_does_not_see_is_told_each_time() -> None:
-    """Trap 7 differs: a broker below 4.0 leaves 76 out of a session after the high watermark was sent."""
+    """Different from trap 7: error 76 is sent with every response. A broker below 4.0 leaves it out of a
+    session after the high watermark was sent.
+    """
     client = Client(9, "3.9.1")
     client.broker.topics["foo"].zstd = True
     made = client.session(("foo", 0), ("bar", 0))
@@ -221,7 +228,9 @@ def test_an_error_that_a_brokers_cache_does_not_see_is_told_each_time() -> None:
 
 
 def test_a_full_fetch_toward_the_broker_has_the_sessions_order() -> None:
-    """Trap 39: otherwise partitions would starve."""
+    """Trap 39: full fetches to the broker list the partitions in the order of the session. Otherwise some
+    would never get records under a limit.
+    """
     client = Client()
     for index in range(3):
         client.broker.partition("foo", index).append(b"data")
@@ -239,7 +248,9 @@ def test_a_full_fetch_toward_the_broker_has_the_sessions_order() -> None:
 
 
 def test_limits_rack_and_client_are_those_of_each_request() -> None:
-    """Section 2.1: a session stores none of them."""
+    """Section 2.1: limits, rack and client id are those of the current request. A session does not store
+    them.
+    """
     client = Client(12)
     made = client.session(*FOO)
     client.fetch(
@@ -261,7 +272,9 @@ def test_limits_rack_and_client_are_those_of_each_request() -> None:
 
 @pytest.mark.parametrize("broker_max", [5, 6])
 def test_v7_goes_on_as_what_the_broker_knows(broker_max: int) -> None:
-    """Trap 4: session fields are removed, and added again to the response."""
+    """Trap 4: a v7 fetch is sent in the broker's version. The session fields are removed, and added to the
+    response.
+    """
     client = Client(7, "1.0.2", broker_max=broker_max)
     client.broker.partition("foo").append(b"data")
     made = client.session(("foo", 0), ("foo", 1))
@@ -274,7 +287,7 @@ def test_v7_goes_on_as_what_the_broker_knows(broker_max: int) -> None:
 
 
 def test_what_a_full_fetch_forgets_is_ignored() -> None:
-    """Section 2.3."""
+    """Section 2.3: forgotten topics in a full fetch are ignored."""
     client = Client()
     told = client.fetch(*FOO, forget=[("foo", 0)], session=(0, 0))
 
@@ -289,7 +302,7 @@ def context_of(client: Client, request: FetchRequest, broker: str = "", now_ms: 
 
 
 def test_the_contexts() -> None:
-    """Section 2.2."""
+    """Section 2.2: the kind of a fetch follows from its session id and epoch."""
     client = Client()
     made = client.session(("foo", 0))
     kinds = {
@@ -307,7 +320,7 @@ def test_the_contexts() -> None:
 
 
 def test_a_session_is_with_one_broker() -> None:
-    """Trap 20: any connection to that broker may continue it."""
+    """Trap 20: a session belongs to one broker. Any connection to this broker may continue it."""
     client = Client()
     made = client.session(("foo", 0))
     client.held(made).broker = "one"
@@ -320,14 +333,14 @@ def test_a_session_is_with_one_broker() -> None:
 
 
 def test_who_is_refused_is_served_without_a_session() -> None:
-    """Case 12."""
+    """Case 12: a client that gets no slot is served without a session."""
     client = Client(slots=0)
 
     assert summary(client.fetch(*FOO, session=(0, 0))) == (0, 0, 3)
 
 
 def test_a_follower_is_left_alone() -> None:
-    """Trap 2."""
+    """Trap 2: a follower's fetch is forwarded unchanged."""
     client = Client(11)
     request = client.request(("foo", 0), session=(5, 3), replica_id=2)
 
@@ -336,7 +349,7 @@ def test_a_follower_is_left_alone() -> None:
 
 
 def test_a_fetch_with_tags_has_no_session() -> None:
-    """Law 2: their meaning is unknown."""
+    """Law 2: a fetch with unknown tags gets no session, because the meaning of the tags is unknown."""
     client = Client(12)
     tags = ((0, b"\x02c"),)
     full = context_of(client, client.request(("foo", 0), session=(0, 0), tags=tags))
@@ -355,7 +368,10 @@ def test_a_fetch_with_tags_has_no_session() -> None:
 
 
 def test_an_unexpected_failure_has_the_clients_id() -> None:
-    """Section 2.9, traps 12, 40 and 41: no session is created, and an advanced epoch does not go back."""
+    """Section 2.9, traps 12, 40 and 41: if the broker fails, the response has the client's session id.
+
+    No session is created, and an epoch that was advanced stays so.
+    """
     client = Client(12)
     client.broker.failure = -1
     assert summary(client.fetch(("foo", 0), session=(5, 0))) == (-1, 5, 1)
@@ -370,7 +386,9 @@ def test_an_unexpected_failure_has_the_clients_id() -> None:
 
 @pytest.mark.parametrize("version", [7, 12])
 def test_who_answers_less_than_was_asked_gives_no_session(version: int) -> None:
-    """The sent id is unusable, so the client starts again."""
+    """If the broker answers fewer partitions than requested, there is no session. The client already has an
+    id, so its next fetch gets error 70.
+    """
     client = Client(version)
     client.altered = lambda told: replace(told, topics=told.topics[:1])
     made = client.fetch(("foo", 0), ("bar", 0), session=(0, 0)).session_id
@@ -405,7 +423,7 @@ def test_who_answers_twice_in_a_session_is_understood() -> None:
 
 
 def test_what_was_not_asked_for_is_not_told() -> None:
-    """Trap 24."""
+    """Trap 24: partitions that the client did not request are left out of the response."""
     client = Client()
     made = client.session(("foo", 0), ("foo", 1))
     more = tuple(PartitionData(partition_index=index, high_watermark=3) for index in range(40, 48))
@@ -482,7 +500,7 @@ def test_half_a_head_goes_on_as_it_is() -> None:
 
 
 def test_tags_that_nobody_knows_go_on_with_all_entries() -> None:
-    """Law 2."""
+    """Law 2: a response with unknown tags is forwarded with all its entries."""
     client = Client(12)
     made = client.session(*FOO)
     client.altered = lambda told: replace(told, header_tags=((9, b"?"),))
@@ -497,7 +515,7 @@ def test_tags_that_nobody_knows_go_on_with_all_entries() -> None:
 
 
 def test_endpoints_of_leaders_stay() -> None:
-    """Trap 44: with and without the entry that names the leader."""
+    """Trap 44: endpoints of leaders are kept, with or without an entry that names the leader."""
     client = Client(16)
     made = client.session(("foo", 0), ("foo", 1))
     tags = ((0, b"\x01"),)
@@ -515,7 +533,9 @@ def test_endpoints_of_leaders_stay() -> None:
 
 
 def test_the_same_response_again_has_nothing_to_tell_either() -> None:
-    """Case 21, by comparing bytes."""
+    """Case 21: a response with the same bytes as the last one, which had nothing new, has nothing new
+    either.
+    """
     client = Client()
     made = client.session(*FOO)
     for epoch in range(1, 4):
@@ -543,8 +563,8 @@ def test_a_response_that_begins_like_one_that_had_nothing_to_tell(size: int) -> 
 
 
 def test_what_was_told_before_an_added_partition_is_not_repeated() -> None:
-    """Section 2.3: a partition that was forgotten and added again is sent again, even if the response in
-    between is empty.
+    """Section 2.3: a partition that was forgotten and added again is sent again, even after an empty response
+    in between.
     """
     client = Client()
     made = client.session(*FOO)
@@ -558,7 +578,7 @@ def test_what_was_told_before_an_added_partition_is_not_repeated() -> None:
 
 
 def test_an_overtaken_fetch_with_nothing_to_tell() -> None:
-    """Case 42."""
+    """Case 42: a fetch without news gets error 71 if a later fetch advanced the epoch meanwhile."""
     client = Client()
     made = client.session(*FOO)
     client.fetch(session=(made, 1))
@@ -569,7 +589,9 @@ def test_an_overtaken_fetch_with_nothing_to_tell() -> None:
 
 
 def test_a_throttle_time_with_entries_is_not_a_response_with_nothing_to_tell() -> None:
-    """Section 6.3: 1.1 sends everything, but late."""
+    """Section 6.3: a throttled response of 1.1 has entries, and is processed like any other. 1.1 delays
+    responses instead of emptying them.
+    """
     client = Client(7, "1.1.1")
     made = client.session(*FOO)
     client.broker.throttle_ms = 30
@@ -585,7 +607,9 @@ def test_a_throttle_time_with_entries_is_not_a_response_with_nothing_to_tell() -
 @pytest.mark.parametrize(("version", "broker_max"), [(7, 18), (7, 6), (12, 18), (16, 18)])
 @pytest.mark.parametrize("seed", [None, 1])
 def test_many_records_are_forwarded_as_they_come(version: int, broker_max: int, seed: int | None) -> None:
-    """Next to 1 MiB of records, unchanged entries cost little."""
+    """A response with more than 1 MiB of records is forwarded while it comes. Its unchanged entries are not
+    removed, because they cost little beside the records.
+    """
     chance = random.Random(seed) if seed else None
     client = Client(version, broker_max=broker_max, chance=chance)
     made = client.session(*FOO)
@@ -601,7 +625,7 @@ def test_many_records_are_forwarded_as_they_come(version: int, broker_max: int, 
 
 
 def test_a_large_response_to_an_overtaken_fetch_is_not_forwarded() -> None:
-    """Case 42."""
+    """Case 42: a large response is not forwarded if a later fetch advanced the epoch meanwhile."""
     client = Client()
     made = client.session(("foo", 0))
     client.broker.partition("foo", 0).append(bytes(STREAM_FROM))
@@ -649,7 +673,7 @@ def wide(start: int, count: int) -> tuple[FetchTopic, ...]:
 
 
 def test_a_session_that_grows_for_ever_ends() -> None:
-    """A client adds 10,000 partitions each time. The size is limited, and the end looks like an eviction."""
+    """A session that grows without limit ends like an evicted one. Here each fetch adds 10,000 partitions."""
     client = Client()
     made = client.session(("foo", 0))
     base = client.request(session=(made, 1))
@@ -709,7 +733,9 @@ def test_mixed_topics_that_are_listed_one_after_the_other_are_served(
 
 
 def test_a_session_has_no_more_topics_than_a_fetch_that_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is lost as if it were evicted, and its client starts again."""
+    """A session with more topics than the gateway reads in a fetch ends like an evicted one, and the client
+    starts again.
+    """
     client = Client()
     monkeypatch.setattr("proxy.fetch_manager.requests.MAX_TOPICS", 1)
     made = client.session(("foo", 0))
@@ -721,8 +747,8 @@ def test_a_session_has_no_more_topics_than_a_fetch_that_is_read(monkeypatch: pyt
 
 
 def test_a_short_fetch_of_a_session_makes_no_request_of_megabytes() -> None:
-    """Before the fix, a fetch of 49 bytes became one of 9.15 MB, because the session's topics were mixed and
-    had the longest names.
+    """A short fetch never causes a request of megabytes to the broker. Before the fix, 49 bytes became 9.15
+    MB, because topics were mixed and had the longest names.
     """
     names = [letter * 249 for letter in "ab"]
     partitions = SessionPartitions(LAYOUTS[12])

@@ -1,4 +1,4 @@
-"""The partitions of a session toward a client, in columns."""
+"""The partitions of a client's session, stored in columns."""
 
 from collections.abc import Sequence
 
@@ -19,7 +19,7 @@ Wanted = tuple[str, int, int]
 
 
 def listing(wanted: Sequence[Wanted], version: int = 12, epoch: int = -1) -> Listing:
-    """Return a request's listing, with an element for each partition."""
+    """Build the listing of a request, with a topic element for each partition."""
     topics = tuple(
         FetchTopic(
             topic=topic,
@@ -41,7 +41,7 @@ def keys(version: int, topic: str) -> bytes:
 
 
 def content(partitions: SessionPartitions, layout: FetchLayout) -> list[Wanted]:
-    """Return topic, partition and fetch offset of all rows, from the elements of a full fetch."""
+    """Return topic, partition and fetch offset of all rows, as listed in a full fetch."""
     elements, entries = partitions.listed(layout)
     data = np.frombuffer(entries, layout.request_item).view(layout.request_fields)
     return [
@@ -81,7 +81,9 @@ def test_nothing_is_held_of_an_empty_request() -> None:
 
 
 def test_topics_that_are_mixed_much_are_listed_one_after_the_other() -> None:
-    """Each change of topic would need its name again: 253 bytes for an entry of 32."""
+    """If topics alternate often, a full fetch lists them one after the other. Otherwise each change of topic
+    would repeat its name: up to 253 bytes for an entry of 32.
+    """
     count = MAX_TOPICS // 2 + 1
     mixed = [(topic, number, 0) for number in range(count) for topic in ("b", "a", "c")]
     held = holding(*mixed[:MAX_TOPICS])
@@ -100,21 +102,23 @@ def test_topics_that_are_mixed_much_are_listed_one_after_the_other() -> None:
 
 
 def test_topics_that_are_mixed_a_little_stay_in_the_order_of_the_session() -> None:
-    """Under a response limit, the order decides which partition gets records (KIP-227)."""
+    """If topics alternate only a few times, a full fetch keeps the order of the session. Under a response
+    limit, the order decides which partition gets records (KIP-227).
+    """
     mixed = [(topic, number, 0) for number in range(MAX_TOPICS // 2) for topic in ("b", "a")]
 
     assert content(holding(*mixed), LAYOUTS[12]) == mixed
 
 
 def test_listed_twice_first_place_last_values() -> None:
-    """Section 2.3."""
+    """Section 2.3: a partition listed twice has its first place and its last values."""
     held = holding(("a", 0, 1), ("b", 0, 2), ("a", 0, 3))
 
     assert content(held, LAYOUTS[12]) == [("a", 0, 3), ("b", 0, 2)]
 
 
 def test_a_delta_changes_known_ones_in_place_and_appends_new_ones() -> None:
-    """Section 2.3."""
+    """Section 2.3: a delta changes known partitions in place, and appends new ones."""
     held = holding(("a", 0, 0), ("a", 1, 0))
     held.high_watermarks[:] = 5
 
@@ -126,7 +130,7 @@ def test_a_delta_changes_known_ones_in_place_and_appends_new_ones() -> None:
 
 
 def test_what_is_forgotten_leaves_the_others_in_their_order() -> None:
-    """Section 2.3: unknown partitions are ignored."""
+    """Section 2.3: forgetting partitions keeps the order of the others. Unknown partitions are ignored."""
     held = holding(("a", 0, 0), ("b", 1, 1), ("a", 2, 2))
 
     held.forget([(b"a", np.array([0, 5, 0], ">u4").tobytes()), (b"c", np.array([1], ">u4").tobytes())])
@@ -136,7 +140,7 @@ def test_what_is_forgotten_leaves_the_others_in_their_order() -> None:
 
 
 def test_who_had_records_goes_to_the_end() -> None:
-    """Section 2.5: in the order of the response."""
+    """Section 2.5: partitions with records move to the end, in the order of the response."""
     held = holding(*(("a", index, index) for index in range(6)))
 
     held.move_to_end([3, 1])
@@ -179,7 +183,9 @@ def test_partition_numbers_may_be_any() -> None:
 
 @pytest.mark.parametrize(("narrow", "wide"), [(7, 9), (7, 12), (11, 12), (9, 12)])
 def test_versions_with_more_fields_and_with_fewer(narrow: int, wide: int) -> None:
-    """Case 20: versions may change within a session. Fields that a version lacks keep their values."""
+    """Case 20: the version may change within a session. Fields that the new version does not have keep their
+    values.
+    """
     held = SessionPartitions(LAYOUTS[narrow])
     held.update(listing([("a", 0, 4), ("a", 1, 5)], narrow))
     held.update(listing([("a", 1, 6)], wide, epoch=3))
@@ -194,7 +200,9 @@ def test_versions_with_more_fields_and_with_fewer(narrow: int, wide: int) -> Non
 
 
 def test_topics_that_were_forgotten_are_not_kept_for_ever() -> None:
-    """A hostile client adds and forgets topics endlessly."""
+    """Forgotten topics are removed from memory, even if a hostile client adds and forgets topics all the
+    time.
+    """
     held = holding(("stays", 0, 0), ("stays too", 1, 1))
     for number in range(500):
         held.update(listing([(f"t{number}", 1, 1)]))

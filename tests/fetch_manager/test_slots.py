@@ -1,4 +1,4 @@
-"""Cases 1 to 12 with a given clock: our cache, and the model of a broker."""
+"""Cases 1 to 12 with a simulated clock, for the gateway's cache and for the model broker."""
 
 import random
 
@@ -14,7 +14,7 @@ from tests.model.wire import FetchRequest, FetchResponse, decode_response, encod
 
 
 class OurSlots(Slots):
-    """Our cache."""
+    """The slots of the gateway's cache."""
 
     def __init__(self, slots: int) -> None:
         super().__init__(SHARDS)
@@ -48,7 +48,7 @@ class OurSlots(Slots):
 
 
 def modelled(release: str, slots: int) -> FetchSlots:
-    """The model of a broker. 2.8 has one cache, 4.3 has shards."""
+    """Return the slots of a model broker. Release 2.8 has one cache, 4.3 has shards."""
     shards = SHARDS if release == "4.3" else 1
     broker = ModelBroker(release=release, slots=shards * slots)
     broker.create_topic(TOPIC, PARTITIONS)
@@ -68,7 +68,7 @@ EVERY_CASE = pytest.mark.parametrize(("case", "slots"), CASES.items(), ids=[case
 
 @EVERY_CASE
 def test_our_slots(case: Case, slots: int) -> None:
-    """Cases 1 to 13."""
+    """Cases 1 to 13 with the gateway's cache."""
     ours = OurSlots(slots)
     case(ours)
     assert len(ours.cache) == 0
@@ -77,5 +77,5 @@ def test_our_slots(case: Case, slots: int) -> None:
 @EVERY_CASE
 @pytest.mark.parametrize("release", ["2.8", "4.3"])
 def test_a_models_slots(case: Case, slots: int, release: str) -> None:
-    """Cases 1 to 13: a broker is tested by fetches, as in the live test."""
+    """Cases 1 to 13 with a model broker, which is used through fetches as in the live test."""
     case(modelled(release, slots))

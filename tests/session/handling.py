@@ -1,4 +1,4 @@
-"""Handlers in the state in which a test begins, and their contents."""
+"""Creates handlers of sessions in the state in which a test begins, and shows their contents."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +11,7 @@ from proxy.session.state import Action
 from tests.frames import Want, entry, fetch, fetch_response, parsed, walked, wire_key
 
 T = [("t", 0), ("t", 1), ("u", 0)]
-"""The partitions of most sessions here."""
+"""The partitions of most sessions in these tests."""
 
 
 def listing(version: int, *wants: Want) -> Listing:
@@ -21,7 +21,7 @@ def listing(version: int, *wants: Want) -> Listing:
 
 
 def asked(version: int = 16, *wants: Want) -> FetchSessionHandler:
-    """Return a handler whose full fetch is outstanding."""
+    """Return a handler that waits for the response to its full fetch."""
     handler = FetchSessionHandler()
     assert handler.learn_listing(listing(version, *(wants or T)), 0)
     assert handler.ask_full() == (0, 0)
@@ -43,12 +43,12 @@ def established(version: int = 16, *wants: Want, session_id: int = 77) -> FetchS
 
 
 def again(handler: FetchSessionHandler, version: int = 16, *wants: Want) -> Delta:
-    """Send the next incremental fetch, and leave it outstanding."""
+    """Send the next incremental fetch. Its response stays outstanding."""
     return send(handler, parsed(fetch(version, *(wants or T))))
 
 
 def send(handler: FetchSessionHandler, request: FetchRequest) -> Delta:
-    """Send this incremental fetch, and leave it outstanding."""
+    """Send this fetch as an incremental one. Its response stays outstanding."""
     what = request.listing
     assert what is not None
     delta = handler.compare(what)

@@ -1,7 +1,7 @@
-"""Expanded responses are, to the byte, the responses of a broker without a session.
+"""Responses completed from a session have the same bytes as a broker's responses without a session.
 
-The other codec writes both the broker's response and the expected one. The broker leaves out a partition
-if its image is known from an earlier response.
+Another codec writes both the broker's response and the expected one. The broker leaves out each partition
+that did not change since an earlier response.
 """
 
 from collections.abc import Sequence
@@ -28,10 +28,10 @@ CORRELATION = b"\0\0\0\1"
 
 @dataclass
 class Session:
-    """A session of one client: the partitions that it lists, and the broker's answers about them."""
+    """A client's session: the partitions in its list, and the broker's last answers about them."""
 
     version: int
-    """The client's version. The session's version is at least 7."""
+    """The client's version. To the broker, the session uses at least v7."""
     wants: Sequence[tuple[str, int]]
     isolation: int = 0
     handler: FetchSessionHandler = field(default_factory=FetchSessionHandler)
@@ -66,7 +66,9 @@ class Session:
         chunk: int = 1 << 20,
         tags: bytes = b"",
     ) -> bytes:
-        """Return the client's response if the client lists `wants` and the broker answers `elements`."""
+        """Return the client's response, if the client lists `wants` and the broker answers with
+        `elements`.
+        """
         request = parsed(fetch(self.version, *wants, isolation_level=self.isolation))
         assert request.listing is not None
         listing = raise_listing(request.listing)
@@ -103,9 +105,9 @@ class Session:
         changes: dict[tuple[str, int], wire.PartitionData],
         hw: int = 5,
     ) -> bytes:
-        """Return the response to a full fetch: `changes`, and the established images for the rest.
+        """Return the expected full response: `changes`, and unchanged entries for all other partitions.
 
-        Neighbours of one topic share an element.
+        Neighbours of one topic share a topic element.
         """
         elements: list[tuple[str, list[wire.PartitionData]]] = []
         for name, index in wants:
@@ -125,7 +127,7 @@ WANTS = [("t", 0), ("t", 1), ("u", 0), ("t", 2), ("u", 7)]
 @pytest.mark.parametrize("isolation", [0, 1])
 @pytest.mark.parametrize("version", VERSIONS)
 def test_nothing_new(version: int, isolation: int) -> None:
-    """Trap 50: how a full response is put together. The broker has no news."""
+    """Trap 50: the broker's response is empty, and the client gets all entries unchanged."""
     session = Session(version, WANTS, isolation).establish()
     for wants in (WANTS, WANTS[::-1], WANTS[2:] + WANTS[:2]):
         assert session.expanded(wants) == session.direct(wants, {})
@@ -134,7 +136,7 @@ def test_nothing_new(version: int, isolation: int) -> None:
 @pytest.mark.parametrize("isolation", [0, 1])
 @pytest.mark.parametrize("version", VERSIONS)
 def test_records_watermarks_and_errors_in_place(version: int, isolation: int) -> None:
-    """Trap 50: how a full response is put together."""
+    """Trap 50: records, high watermarks and errors are put at the right place in a full response."""
     session = Session(version, WANTS, isolation).establish()
     aborted = (wire.AbortedTransaction(producer_id=9, first_offset=4),) if isolation else None
     records = entry(1, 9, records=b"r" * 300, aborted=aborted)
@@ -158,7 +160,7 @@ def test_records_in_many_chunks(version: int) -> None:
 
 
 def test_records_are_not_copied() -> None:
-    """Trap 52: entries are copied. The other fields belong to one response and are not."""
+    """Trap 52: records are passed on without copying."""
     session = Session(16, WANTS).establish()
     request = parsed(fetch(16, *WANTS))
     listing = request.listing
@@ -191,7 +193,7 @@ def test_records_are_not_copied() -> None:
 
 @pytest.mark.parametrize("version", [4, 7, 12, 16])
 def test_throttle_time_and_tags_are_the_responses_own(version: int) -> None:
-    """Trap 52: entries are copied. The other fields belong to one response and are not."""
+    """Trap 52: throttle time and tags are those of the broker's current response."""
     session = Session(version, WANTS).establish()
     endpoints = (wire.node_endpoints_tag([wire.NodeEndpoint(node_id=2, host="b2", port=9092)]),)
     tags = fetch_response(16, tags=endpoints)[4 + 4 + 1 + 10 + 1 :] if version >= 16 else b""
@@ -206,7 +208,7 @@ def test_throttle_time_and_tags_are_the_responses_own(version: int) -> None:
 
 @pytest.mark.parametrize(("version", "told"), [(4, 6), (5, 6), (6, 56)])
 def test_storage_errors_are_told_as_the_client_knows_them(version: int, told: int) -> None:
-    """Case 74."""
+    """Case 74: a storage error (56) reaches clients of v4 and v5 as error 6."""
     session = Session(version, WANTS).establish()
     frame = session.expanded(WANTS, ("t", [entry(1, error=56)]))
     assert frame == session.direct(WANTS, {("t", 1): entry(1, error=told)})
@@ -214,7 +216,7 @@ def test_storage_errors_are_told_as_the_client_knows_them(version: int, told: in
 
 @pytest.mark.parametrize("chunk", [1, 13, 1000])
 def test_v4_has_no_log_start_offset(chunk: int) -> None:
-    """Trap 4: v4 to v6 go to the broker as v7, and the response comes back as the client's version."""
+    """Trap 4: a v4 client gets a v4 response without log_start_offset, although the session uses v7."""
     session = Session(4, WANTS, 1).establish()
     records = entry(1, 9, records=b"abc", aborted=(wire.AbortedTransaction(producer_id=1, first_offset=2),))
     frame = session.expanded(WANTS, ("t", [records]), chunk=chunk)
@@ -230,7 +232,7 @@ def test_v4_has_no_log_start_offset(chunk: int) -> None:
     [(version, code) for version in VERSIONS for code in (3, 29, 100) if version < 13 or code != 3],
 )
 def test_errors_found_before_reading_stand_last(version: int, code: int) -> None:
-    """Trap 23: errors found before reading stand last in a full response."""
+    """Trap 23: errors found before reading are last in a full response."""
     session = Session(version, WANTS).establish()
     gone = entry(1, error=code, aborted=())
     late = {("t", 1): gone, ("t", 0): replace(gone, partition_index=0)}
@@ -253,7 +255,7 @@ def test_an_element_that_is_left_empty_is_not_there() -> None:
 @pytest.mark.parametrize("each", [1, 3])
 @pytest.mark.parametrize("version", [4, 7, 11, 12, 16])
 def test_topics_of_one_shape(version: int, each: int) -> None:
-    """Trap 50: how a full response is put together."""
+    """Trap 50: topics with equal name lengths and partition counts are written together."""
     wants = [(f"t{number:02}", index) for number in range(12) for index in range(each)]
     session = Session(version, wants).establish()
     records = entry(0, 9, records=b"abc")
@@ -264,7 +266,9 @@ def test_topics_of_one_shape(version: int, each: int) -> None:
 
 @pytest.mark.parametrize(("version", "size"), [(11, 48), (12, 47), (16, 16)])
 def test_names_that_look_like_their_own_length(version: int, size: int) -> None:
-    """The names have 48 characters "0". 0x30 is also their length."""
+    """Topic names consist of the character "0", whose code 0x30 is also the length of the name, or one
+    more.
+    """
     wants = [("0" * size, 0)] + [(f"{number}".rjust(size, "0"), 0) for number in range(1, 10)]
     session = Session(version, wants).establish()
     assert session.expanded(wants) == session.direct(wants, {})
@@ -286,7 +290,7 @@ LISTED = st.lists(
 
 @pytest.mark.parametrize("version", [4, 5, 7, 10, 11, 12, 13, 18])
 def test_expanded_is_direct_whatever_the_order_and_the_news(version: int) -> None:
-    """Trap 23: the order of a full response."""
+    """Trap 23: for any order of the list and any changes, the response equals that without a session."""
 
     @examples(25)
     @given(LISTED, st.integers(0, 1), st.data(), st.integers(1, 200))
@@ -339,9 +343,8 @@ FULL = [
 
 @pytest.mark.parametrize("exchange", FULL, ids=str)
 def test_live_responses_are_rebuilt_to_the_byte(exchange: LiveExchange) -> None:
-    """The full response of a broker is put together from its entries as if each had come in a session.
-
-    Trap 50.
+    """Trap 50: a live broker's full response is rebuilt from its entries, as if each had come in a
+    session.
     """
     version = exchange.version
     request = parsed(exchange.request)

@@ -1,8 +1,8 @@
 """FetchSessionHandler follows each row of the table in its docstring (fetch-semantics 3.2), and cases 50 to
 57.
 
-Each bad response comes with entries that would change the table. The tests show that the table stays the
-same: an error changes only the next fetch.
+Each bad response has entries that would change the table. The tests check that the table does not change: an
+error only changes the next fetch.
 """
 
 from typing import Any
@@ -26,7 +26,7 @@ def test_a_full_response_with_an_id_makes_a_session() -> None:
 
 
 def test_a_full_response_without_an_id_and_each_next_fetch_asks_again() -> None:
-    """Case 50."""
+    """Case 50: if a full response has no session id, each later fetch requests a session again."""
     handler = asked()
     elements = [("t", [entry(0), entry(1)]), ("u", [entry(0)])]
     for _ in range(3):
@@ -37,7 +37,9 @@ def test_a_full_response_without_an_id_and_each_next_fetch_asks_again() -> None:
 
 @pytest.mark.parametrize("code", [70, 71, 106, -1, 5])
 def test_a_full_fetch_that_fails_names_no_session_any_more(code: int) -> None:
-    """Case 96: the id in the fetch is of no use, or the broker can't even look it up."""
+    """Case 96: after a full fetch has failed, the next fetch names no session. The broker may not even find
+    the shard of this id.
+    """
     handler = established()
     handler.epoch = 0
     assert handler.ask_full() == (77, 0)
@@ -49,7 +51,7 @@ def test_a_full_fetch_that_fails_names_no_session_any_more(code: int) -> None:
 
 
 def test_a_full_response_thrown_away_by_a_quota() -> None:
-    """Case 55."""
+    """Case 55: a throttled, empty full response creates no session."""
     handler = asked()
     result = give(handler, 16, throttle_time_ms=100)
     assert (result.action, result.reason) == (Action.EMPTY, "")
@@ -70,9 +72,10 @@ def test_a_full_response_thrown_away_by_a_quota() -> None:
 )
 @pytest.mark.parametrize("version", [7, 12, 16])
 def test_a_full_response_with_other_partitions(version: int, elements: Any) -> None:
-    """Case 53: it is the broker's own response and goes to the client.
+    """Case 53, trap 24: a full response with other partitions than requested is forwarded, and creates no
+    session.
 
-    The handler only remembers its session id. Trap 24.
+    The handler only remembers the session id, to have the session dropped.
     """
     handler = asked(version)
     result = give(handler, version, *elements, session_id=77)
@@ -119,7 +122,9 @@ def test_a_response_with_nothing_in_it() -> None:
 
 @pytest.mark.parametrize("answered_id", [77, 78, 1])
 def test_the_id_is_kept_as_it_was(answered_id: int) -> None:
-    """Section 3.2: the id in the response is not compared, because Java does not compare it."""
+    """Section 3.2: the session id in an incremental response is not compared. Java does not compare it
+    either.
+    """
     handler = established()
     again(handler)
     give(handler, 16, session_id=answered_id)
@@ -127,7 +132,7 @@ def test_the_id_is_kept_as_it_was(answered_id: int) -> None:
 
 
 def test_epochs_begin_with_one_and_go_round() -> None:
-    """Case 17."""
+    """Case 17: epochs begin with 1, and 1 follows 2^31-1."""
     handler = established()
     assert handler.pair == (77, 1)
     handler.epoch = MAX_EPOCH
@@ -137,7 +142,9 @@ def test_epochs_begin_with_one_and_go_round() -> None:
 
 
 def test_an_incremental_response_without_an_id() -> None:
-    """Case 54: the session is gone, and nobody knows the changes that it has not reported. Trap 10."""
+    """Case 54, trap 10: after an incremental response with id 0 the session is gone, and the fetch is
+    repeated in full. Otherwise unreported changes would be lost.
+    """
     handler = established()
     again(handler)
     result = give(handler, 16, ("t", [entry(0, 8)]), session_id=0)
@@ -149,7 +156,9 @@ def test_an_incremental_response_without_an_id() -> None:
     "elements", [[("v", [entry(0)])], [("t", [entry(2)])], [("t", [entry(i) for i in range(9)])]]
 )
 def test_a_partition_outside_the_session(elements: Any) -> None:
-    """Case 54. Trap 24: the client gets no entry that it did not ask for."""
+    """Case 54, trap 24: after a response with a partition outside the session, the fetch is repeated in full.
+    The client never gets an entry that it did not request.
+    """
     handler = established()
     again(handler)
     result = give(handler, 16, *elements, session_id=77)
@@ -158,7 +167,7 @@ def test_a_partition_outside_the_session(elements: Any) -> None:
 
 
 def test_a_session_that_is_not_found_is_asked_for_anew() -> None:
-    """Case 52: the next fetch asks for a new session."""
+    """Case 52: after error 70, the next fetch requests a new session."""
     handler = established()
     again(handler)
     kept = Kept.of(handler)
@@ -170,7 +179,7 @@ def test_a_session_that_is_not_found_is_asked_for_anew() -> None:
 
 @pytest.mark.parametrize("code", [71, 106])
 def test_a_wrong_epoch_or_ids_that_come_and_go(code: int) -> None:
-    """Case 52."""
+    """Case 52: after error 71 or 106, the next fetch is full, and names the old session."""
     handler = established()
     again(handler)
     kept = Kept.of(handler)
@@ -181,7 +190,9 @@ def test_a_wrong_epoch_or_ids_that_come_and_go(code: int) -> None:
 
 @pytest.mark.parametrize("code", [-1, 2, 42])
 def test_another_error_asks_without_a_session(code: int) -> None:
-    """Case 52: the sessionless fetch that follows gets the answer that the client would have had. Trap 11."""
+    """Case 52, trap 11: after any other error, the fetch is repeated without a session. The client gets that
+    response.
+    """
     handler = established()
     again(handler)
     kept = Kept.of(handler)
@@ -192,7 +203,7 @@ def test_another_error_asks_without_a_session(code: int) -> None:
 
 @pytest.mark.parametrize(("session_id", "kept_id"), [(UNSHARDED_ID - 1, UNSHARDED_ID - 1), (UNSHARDED_ID, 0)])
 def test_an_id_that_is_in_no_shard(session_id: int, kept_id: int) -> None:
-    """Case 96."""
+    """Case 96: an id outside all shards is not named again."""
     handler = established(session_id=session_id)
     again(handler)
     give(handler, 16, error_code=-1, session_id=session_id)
@@ -201,9 +212,9 @@ def test_an_id_that_is_in_no_shard(session_id: int, kept_id: int) -> None:
 
 @pytest.mark.parametrize(("answered_id", "after"), [(77, (77, 2)), (0, (77, 0))])
 def test_an_incremental_response_thrown_away_by_a_quota(answered_id: int, after: tuple[int, int]) -> None:
-    """A response with id 0 may hide a session error.
+    """A throttled, empty incremental response is forwarded. With id 0 it may hide a session error.
 
-    The next fetch is full, and names the session that may still exist.
+    Then the next fetch is full, and names the session that may still exist.
     """
     handler = established()
     again(handler)
@@ -215,7 +226,7 @@ def test_an_incremental_response_thrown_away_by_a_quota(answered_id: int, after:
 
 
 def test_brokers_of_1_1_throw_no_read_away() -> None:
-    """With brokers of 1.1, an empty response with a throttle time means that nothing is new."""
+    """A throttled, empty response of a 1.1 broker means that nothing is new."""
     handler = established(7)
     again(handler, 7)
     walk = walked(fetch_response(7, session_id=77, throttle_time_ms=100), 7)
@@ -224,7 +235,9 @@ def test_brokers_of_1_1_throw_no_read_away() -> None:
 
 
 def test_throttled_with_entries_is_an_ordinary_response() -> None:
-    """Brokers of 1.1 delay the whole response instead of throwing it away."""
+    """A throttled response with entries is processed normally. Brokers of 1.1 delay responses instead of
+    emptying them.
+    """
     handler = established(7)
     again(handler, 7)
     result = give(handler, 7, ("t", [entry(0, 8)]), session_id=77, throttle_time_ms=100)
@@ -233,9 +246,10 @@ def test_throttled_with_entries_is_an_ordinary_response() -> None:
 
 
 def test_added_while_throttled_is_not_filled_in() -> None:
-    """Case 27: the broker threw the first response away, and reports the partition in the next one.
+    """Case 27: a partition is added, and the first response is throttled and empty. The broker reports the
+    partition in the next response.
 
-    Until then nobody knows its state.
+    Until then its state is unknown, so nothing is filled in.
     """
     handler = established()
     again(handler, 16, *T, ("u", 1))
@@ -258,7 +272,9 @@ def test_a_partition_that_the_broker_has_not_described_is_not_invented() -> None
 
 @pytest.mark.parametrize("version", [7, 11])
 def test_an_error_while_it_lasts_and_the_recovery_after_it(version: int) -> None:
-    """Case 24."""
+    """Case 24: an error comes with every response while it lasts, and the partition comes once more after
+    it.
+    """
     handler = established(version)
     for _ in range(3):
         again(handler, version)
@@ -272,9 +288,9 @@ def test_an_error_while_it_lasts_and_the_recovery_after_it(version: int) -> None
 
 
 def test_an_error_that_goes_silent_is_not_filled_in() -> None:
-    """Up to 3.9, a session forgets codes 76 and 35. The image from before the error does not hold after it.
+    """Trap 7: after error 76 or 35, a missing entry is not filled in, and the fetch is repeated in full.
 
-    Trap 7.
+    Up to 3.9, a session leaves these errors out. The values from before the error are not valid any more.
     """
     handler = established()
     again(handler)
@@ -284,7 +300,7 @@ def test_an_error_that_goes_silent_is_not_filled_in() -> None:
 
 
 def test_a_watermark_of_an_error_is_not_remembered() -> None:
-    """Trap 25."""
+    """Trap 25: the high watermark of an entry with an error is not stored."""
     handler = established()
     again(handler)
     give(handler, 16, ("t", [entry(0, error=1)]), session_id=77)
@@ -299,7 +315,7 @@ def test_a_watermark_of_an_error_is_not_remembered() -> None:
 @pytest.mark.parametrize("code", [3, 103])
 @pytest.mark.parametrize("version", [13, 16, 18])
 def test_a_topic_gone_or_made_anew_is_had_again_in_full(version: int, code: int) -> None:
-    """Trap 8: the partition is fetched again in full."""
+    """Trap 8: after error 3 or 103 in a session of topic ids, the fetch is repeated in full."""
     handler = established(version)
     again(handler, version)
     kept = Kept.of(handler)
@@ -311,9 +327,9 @@ def test_a_topic_gone_or_made_anew_is_had_again_in_full(version: int, code: int)
 
 @pytest.mark.parametrize("code", [3, 103])
 def test_what_the_full_fetch_said_too_is_genuine(code: int) -> None:
-    """Trap 8: Metadata lags, or the partition number is too high.
+    """Trap 8: if the full fetch gets the same error, the error is real, and fetches are not repeated again.
 
-    The error must not double every later fetch.
+    The cause may be old Metadata, or a partition number that is too high.
     """
     handler = established()
     again(handler)
@@ -330,7 +346,7 @@ def test_what_the_full_fetch_said_too_is_genuine(code: int) -> None:
 
 
 def test_an_error_that_was_mended_and_comes_back_is_new() -> None:
-    """Trap 8."""
+    """Trap 8: if the error goes away and comes back, the fetch is repeated in full again."""
     handler = asked()
     give(handler, 16, ("t", [entry(0, 5)]), ("u", [entry(0, 5)]), ("t", [entry(1, error=3)]), session_id=77)
     again(handler)
@@ -341,7 +357,7 @@ def test_an_error_that_was_mended_and_comes_back_is_new() -> None:
 
 @pytest.mark.parametrize("version", [7, 12])
 def test_by_name_3_is_what_a_full_fetch_says(version: int) -> None:
-    """Trap 9."""
+    """Trap 9: with topic names, error 3 is what a full fetch gets too, so the client gets it."""
     handler = established(version)
     again(handler, version)
     result = give(handler, version, ("t", [entry(1, error=3)]), session_id=77)

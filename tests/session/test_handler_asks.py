@@ -1,4 +1,4 @@
-"""The requests of a FetchSessionHandler: the part of a fetch that it sends, and the end of a session."""
+"""What a FetchSessionHandler sends: the changed part of a fetch, and the end of a session."""
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ from tests.session.handling import Kept, T, again, established, give, listing, s
 
 
 def element(version: int, name: str, *wants: tuple[int, int]) -> tuple[bytes, bytes]:
-    """Return a topic element of a delta: (partition, fetch offset)."""
+    """Return a topic element of a delta. `wants` are (partition, fetch offset)."""
     found = listing(version, *((name, index, offset) for index, offset in wants))
     return wire_key(version, name), found.entries.tobytes()
 
@@ -29,7 +29,9 @@ def numbers(*partitions: int) -> bytes:
 
 @pytest.mark.parametrize("version", SESSION_VERSIONS)
 def test_added_first_altered_last_forgotten_named(version: int) -> None:
-    """Case 51."""
+    """Case 51: added partitions are listed first, changed ones last. Forgotten ones are named in their own
+    list.
+    """
     handler = established(version)
     what = listing(version, ("u", 0, 4), ("t", 1), ("v", 3, 2))
     delta = handler.compare(what)
@@ -40,7 +42,9 @@ def test_added_first_altered_last_forgotten_named(version: int) -> None:
 
 
 def test_nothing_changed_is_nothing_sent_whatever_the_order() -> None:
-    """Trap 47: changes are found by content, not by their position."""
+    """Trap 47: an unchanged list in any order gives an empty delta. Changes are found by content, not by
+    position.
+    """
     handler = established()
     for wants in (T, T[::-1], [T[1], T[2], T[0]]):
         delta = handler.compare(listing(16, *wants))
@@ -50,7 +54,9 @@ def test_nothing_changed_is_nothing_sent_whatever_the_order() -> None:
 
 @pytest.mark.parametrize("version", [7, 12, 16])
 def test_altered_entries_of_one_topic_go_together(version: int) -> None:
-    """librdkafka mixes topics. Elements that are not next to each other would each repeat the topic's key."""
+    """Changed entries of a topic are put into one element, even if librdkafka lists topics alternately.
+    Otherwise the topic would be repeated.
+    """
     wants = [("t", 0), ("u", 0), ("t", 1), ("u", 1), ("t", 2)]
     handler = established(version, *wants)
     delta = handler.compare(listing(version, *((name, index, 9) for name, index in wants)))
@@ -71,7 +77,7 @@ def test_altered_entries_of_one_topic_go_together(version: int) -> None:
     ],
 )
 def test_every_field_of_an_entry_counts(values: dict[str, int]) -> None:
-    """Trap 26."""
+    """Trap 26: a change of any field puts the entry into the delta."""
     handler = established()
     found = parsed(fetch(16, *T, values=values)).listing
     assert found is not None
@@ -93,7 +99,7 @@ def test_a_session_may_lose_everything_it_had() -> None:
 
 
 def test_comparing_changes_nothing_that_is_sent() -> None:
-    """Case 56."""
+    """Case 56: computing a delta twice gives the same result, and changes nothing."""
     handler = established()
     kept = Kept.of(handler)
     first = handler.compare(listing(16, ("t", 0, 9), ("v", 1)))
@@ -105,7 +111,7 @@ def test_comparing_changes_nothing_that_is_sent() -> None:
 
 
 def test_the_epoch_is_not_advanced_by_asking() -> None:
-    """Case 56."""
+    """Case 56: sending a fetch does not advance the epoch. The response does."""
     handler = established()
     assert handler.pair == (77, 1)
     again(handler)
@@ -122,7 +128,7 @@ def test_a_partition_listed_twice_is_no_listing_for_a_session(twice: list[Want])
 
 
 def test_a_topic_in_two_elements_is_no_repetition() -> None:
-    """Trap 48."""
+    """Trap 48: a topic may have two elements, if no partition is listed twice."""
     handler = FetchSessionHandler()
     assert handler.learn_listing(listing(16, ("t", 0), ("u", 0), ("t", 1)), 0)
     assert handler.learn_listing(listing(16, ("t", 0), ("u", 0), ("t", 0)), 0) is False
@@ -151,7 +157,7 @@ def test_sparse_partitions_are_not_taken_and_nothing_changes() -> None:
 
 
 def test_a_connection_that_ends_takes_all_with_it() -> None:
-    """Trap 19."""
+    """Trap 19: when the connection ends, the handler forgets its session."""
     handler = established()
     handler.drop()
     assert (*state(handler), handler.table) == (0, 0, None)
@@ -193,7 +199,9 @@ WANTS = st.lists(
 def test_a_broker_that_applies_the_deltas_holds_what_was_fetched(
     version: int, fetches: list[list[tuple[str, int, int]]]
 ) -> None:
-    """Trap 28: no change and no forgotten partition gets lost. The other codec reads the deltas."""
+    """Trap 28: a broker that applies all deltas holds exactly the fetched list. Another codec reads the
+    deltas.
+    """
     handler = established(version, *fetches[0])
     held = {(name, index): offset for name, index, offset in fetches[0]}
     for wants in fetches[1:]:
@@ -221,7 +229,7 @@ def test_a_broker_that_applies_the_deltas_holds_what_was_fetched(
 @pytest.mark.parametrize("version", [7, 12, 16])
 @pytest.mark.parametrize("changed", [[], [0], [699], [0, 1, 350, 698, 699], list(range(700))])
 def test_long_lists_are_compared_as_bytes(version: int, changed: list[int]) -> None:
-    """Above some size, entries are not compared one by one. Each change is still found, exactly once."""
+    """Long lists are compared as bytes, not entry by entry. Each change is still found exactly once."""
     handler = established(version, *(("t", index) for index in range(700)))
     what = listing(version, *(("t", index, 2**40 + 257 if index in changed else 0) for index in range(700)))
     delta = handler.compare(what)

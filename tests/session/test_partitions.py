@@ -1,4 +1,6 @@
-"""The partition table agrees with a dict after partitions are added, forgotten, looked up and placed."""
+"""The partition table has the same contents as a dict, after adding, forgetting, finding and ordering
+partitions.
+"""
 
 from typing import TypeAlias
 
@@ -39,7 +41,7 @@ def filled(version: int, *wants: tuple[str, int]) -> PartitionTable:
 
 
 class TableAgainstDict(RuleBasedStateMachine):
-    """One table, and a dict of its expected contents: partition -> the entry last added."""
+    """A table, and a dict of its expected contents: partition -> the entry that was added last."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -48,9 +50,11 @@ class TableAgainstDict(RuleBasedStateMachine):
         self.held: dict[Key, int] = {}
         self.placed: dict[Key, int] = {}
         self.told: dict[Key, bytes] = {}
-        """The broker's last answer about a partition, if it is kept."""
+        """Partition -> the broker's last answer about it, if the answer is stored."""
         self.followed: list[int] = []
-        """A column kept beside the table: the number under which a row was made."""
+        """A column that follows the order of the table's rows. It holds the number with which each row was
+        created.
+        """
         self.table.arranged = self.follow
 
     @rule(wants=st.lists(KEYS, min_size=1, max_size=8, unique=True), offset=st.integers(0, 99))
@@ -165,9 +169,8 @@ def test_rows_are_found_at_every_version(version: int) -> None:
 
 
 def test_one_topic_is_looked_up_without_its_span_being_checked_twice() -> None:
-    """A list with one topic is looked up by a short way.
-
-    A partition that is not known takes the other way.
+    """A list with one topic is looked up in a faster way, and an unknown partition in the normal way. Both
+    find the same.
     """
     table = filled(11, ("a", 0), ("a", 1))
     assert table.locate(listing(11, ("a", 1), ("a", 0))).tolist() == [1, 0]
@@ -176,7 +179,7 @@ def test_one_topic_is_looked_up_without_its_span_being_checked_twice() -> None:
 
 
 def test_a_topic_that_comes_in_two_elements_is_one() -> None:
-    """Trap 48: a topic may come in several elements."""
+    """Trap 48: a topic with two elements is stored as one topic."""
     table = filled(12, ("a", 0), ("b", 0), ("a", 1))
     assert len(table.numbers) == 2
     assert table.locate(listing(12, ("a", 0), ("a", 1), ("b", 0))).tolist() == [0, 2, 1]
@@ -207,9 +210,10 @@ def test_images_begin_blank(isolation: int) -> None:
 
 
 def test_sparse_partitions_are_refused_and_nothing_changes() -> None:
-    """A lookup has 4 bytes for each number up to a topic's highest.
+    """Partitions with very high numbers are refused, and the table does not change.
 
-    A highest number of 2^31-1 would take 8 GiB.
+    Looking up partitions takes 4 bytes for each number up to the highest one. The number 2^31-1 would take 8
+    GiB.
     """
     table = filled(11, ("a", 0), ("a", 1))
     lookup = len(table._lookup)
@@ -228,7 +232,9 @@ def test_a_negative_partition_is_a_far_one() -> None:
 
 
 def test_what_is_forgotten_comes_to_outweigh_what_is_held() -> None:
-    """A client goes through ever new topics. The table reports when it is time for a new one."""
+    """A table reports when most of its memory belongs to forgotten topics. Here a client lists new topics all
+    the time.
+    """
     table = filled(11, ("held", 0))
     count = 0
     while not table.bloated:
@@ -258,7 +264,7 @@ def test_place_tells_repetitions(wants: list[Key]) -> None:
 
 
 def test_many_partitions_cost_columns() -> None:
-    """200,000 partitions take about 90 bytes each in the columns, and no object each."""
+    """200,000 partitions take about 90 bytes each, because they are stored in columns and not as objects."""
     count = 200_000
     layout = LAYOUTS[16]
     entries = np.zeros(count, layout.request_item)
@@ -272,9 +278,9 @@ def test_many_partitions_cost_columns() -> None:
 
 
 def test_who_is_behind_follows_requests_responses_and_rows() -> None:
-    """A partition is behind if it is below the last stable offset with read_committed.
+    """With read_committed, a partition counts as behind while its offset is below the last stable offset.
 
-    A forgotten, moved or lost one is not.
+    This changes with requests, responses, errors, and when rows are forgotten or moved.
     """
     wants: list[Want] = [("t", number, number) for number in range(10)]
     what = listing(12, *wants)

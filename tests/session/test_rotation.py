@@ -1,4 +1,4 @@
-"""A rotation does the same as the columns in a shorter way: the same delta, table and response."""
+"""A rotated list is processed in a faster way than usual, with the same delta, table and response."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -28,7 +28,7 @@ def listed(request: FetchRequest) -> Listing:
 
 @dataclass
 class Way:
-    """A session of one topic. Its fetches go one of the two ways."""
+    """A session of one topic. Its fetches are processed in the usual or in the faster way."""
 
     version: int
     count: int
@@ -50,7 +50,7 @@ class Way:
         return self
 
     def by_columns(self, request: FetchRequest) -> bytes:
-        """Ask by the columns, and return the request to the broker."""
+        """Process a fetch in the usual way, with columns. Return the request to the broker."""
         session = self.handler.pair
         delta = send(self.handler, request)
         self.rotation = self.handler.rotation
@@ -89,7 +89,7 @@ class Way:
 
 
 def ready(version: int, count: int) -> tuple[Way, Rotation]:
-    """Return a session that has a rotation."""
+    """Return a session that is ready for the faster way."""
     way = Way(version, count).establish()
     way.by_columns(way.fetch(0))
     way.answered(fetch_response(version, session_id=7))
@@ -113,7 +113,7 @@ steps = st.lists(
 
 @given(st.sampled_from(SESSION_VERSIONS), st.integers(2, 12), steps)
 def test_both_ways_lead_to_the_same_bytes(version: int, count: int, script: list[Any]) -> None:
-    """Clients move the offsets of some partitions. Brokers have news of the same or of other ones."""
+    """Both ways give the same bytes, for any changed offsets and any news of the broker."""
     slow = ready(version, count)[0]
     fast, rotation = ready(version, count)
     request = slow.fetch(0)
@@ -196,7 +196,7 @@ def test_another_list_of_the_same_size_is_not_known() -> None:
 
 
 def rotations(way: Way, *numbers: int, topic: str = "t") -> Rotation | None:
-    """Let the columns take a fetch of these partitions, and return the rotation."""
+    """Process a fetch of these partitions in the usual way. Return the rotation that it prepares, if any."""
     way.by_columns(parsed(fetch(16, *((topic, number) for number in numbers))))
     way.answered(fetch_response(16, session_id=7))
     return way.rotation

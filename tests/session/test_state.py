@@ -1,4 +1,4 @@
-"""The tables of a session's state: each step in them is taken, and any other step changes nothing."""
+"""The tables of a session's states: each step in them works, and any other step changes nothing."""
 
 from itertools import product
 
@@ -31,7 +31,9 @@ def test_no_state_is_left_without_a_way_and_all_but_one_can_be_lost() -> None:
 
 
 def test_a_full_fetch_that_failed_is_never_asked_for_a_session_again() -> None:
-    """A repair may fail because of a session too. It must not repeat forever."""
+    """If a full fetch fails too, the next one is sent without a session. Otherwise repeating could go on
+    forever.
+    """
     for says in (Says.ID_NOT_FOUND, Says.SESSION_ERROR, Says.OTHER_ERROR):
         assert AFTER_FULL[says] == (NextPair.NEW, Action.RESEND_SESSIONLESS)
 
@@ -85,7 +87,7 @@ def test_a_session_that_is_idle_is_gone_when_it_is_closed() -> None:
 
 
 def test_a_second_fetch_is_not_asked_while_one_is_outstanding() -> None:
-    """KIP-227: a session has one fetch at a time. The epoch of a second one would be wrong."""
+    """KIP-227: a second fetch is refused while one is outstanding, because its epoch would be wrong."""
     handler = established()
     request = parsed(fetch(16, ("t", 0, 9), ("t", 1), ("u", 0)))
     assert request.listing is not None
