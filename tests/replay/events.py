@@ -1,4 +1,4 @@
-"""Captures read in this process, like in the Spark tasks of `fetchgate replay`."""
+"""Reads captures in this process, as the Spark tasks of `fetchgate replay` do."""
 
 from pathlib import Path
 

@@ -1,6 +1,4 @@
-"""tshark as the reference for framing: it finds the same frames, on the same connections, with the same
-ids.
-"""
+"""Replay frames like tshark: the same frames, on the same connections, with the same correlation ids."""
 
 import json
 import shutil
@@ -50,7 +48,7 @@ def framed_by_tshark(file: Path, kafka: list[int]) -> Counter[tuple[int, int, in
 
 
 def framed(file: Path) -> Counter[tuple[int, int, int, int]]:
-    """Count replay's frames in the same way."""
+    """Count the frames that replay finds, in the form of `framed_by_tshark`."""
     found: Counter[tuple[int, int, int, int]] = Counter()
     exchanges = (event for events in connections(file) for event in events if isinstance(event, Exchange))
     for one in exchanges:

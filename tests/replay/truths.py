@@ -1,4 +1,4 @@
-"""The known facts of the captures: their truths, counted by other programs (`captures/README.md`)."""
+"""The known facts of the captures (their truths). Other programs counted them, see `captures/README.md`."""
 
 import json
 from pathlib import Path
@@ -44,10 +44,10 @@ def assert_true(report: Report, name: str) -> None:
 
 
 def _assert_sessions(fetch: FetchReport, if_: dict[str, Any] | None, *, interleaved: bool) -> None:
-    """Check the cost of sessions. A capture with only native sessions has no such truth.
+    """Check the cost of sessions. If a capture has only the client's own sessions, `if_` is None.
 
-    The truth has entries in captured order, a broker in the session's order. If topics interleave, the bytes
-    of topic elements may differ by 0.5 % at most.
+    The truth lists entries in captured order, a broker in the order of the session. If topics interleave, the
+    bytes of topic elements may differ by 0.5 % at most.
     """
     if if_ is None:
         assert fetch["eligible"]["exchanges"] == fetch["saved_bytes"] == 0

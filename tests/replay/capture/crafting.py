@@ -1,7 +1,7 @@
-"""Captures for tests: real ones taken apart and written in another form, and conversations by scapy.
+"""Captures for tests: real ones, taken apart and written in another form, and conversations made by scapy.
 
-A capture is a list of `Frame`s. `take_apart` reads one by hand. Plain functions damage it (`lose`, `cut`,
-`repeat`, `swap`, `wrap`) or change its form (`relink`, `pcap`, `pcapng`).
+A capture is a list of `Frame`s. `take_apart` reads one without replay's own code. Some functions damage a
+capture (`lose`, `cut`, `repeat`, `swap`, `wrap`), others change its form (`relink`, `pcap`, `pcapng`).
 """
 
 import random
@@ -61,7 +61,7 @@ def pcap(
     snaplen: int = 262144,
     modified: bool = False,
 ) -> bytes:
-    """Write a classic pcap. `modified` is the old format with 24 bytes before each packet."""
+    """Write a classic pcap. `modified` means the old format whose packet headers have 24 bytes."""
     magic = 0xA1B2CD34 if modified else 0xA1B23C4D if nano else 0xA1B2C3D4
     parts = [struct.pack(f"{order}IHHiIII", magic, 2, 4, 0, 0, snaplen, link)]
     for frame in frames:
@@ -156,7 +156,10 @@ DRESSES: dict[str, tuple[int, Callable[[Frame], bytes]]] = {
 
 
 def relink(frames: Iterable[Frame], dress: str, padding: int = 0) -> tuple[list[Frame], int]:
-    """Put a link layer before IP packets, and padding after short ones. Return its link type."""
+    """Put a link layer before IP packets, and padding after short ones.
+
+    Return the packets, and the link type.
+    """
     link, head = DRESSES[dress]
     dressed = []
     for frame in frames:
@@ -198,13 +201,13 @@ def lose(frames: Iterable[Frame], share: float, seed: int) -> list[Frame]:
 
 
 def repeat(frames: Iterable[Frame], share: float, seed: int) -> list[Frame]:
-    """Duplicate a share of the packets, like captures on `any`."""
+    """Duplicate a share of the packets. Captures on the interface `any` have such duplicates."""
     chance = random.Random(seed)
     return [again for frame in frames for again in [frame] * (1 + (chance.random() < share))]
 
 
 def swap(frames: Sequence[Frame], share: float, seed: int) -> list[Frame]:
-    """Swap a share of the packets with the next ones. Their times do not move."""
+    """Swap a share of the packets with the next packet, but not their times."""
     chance = random.Random(seed)
     made = list(frames)
     place = 0
@@ -233,7 +236,7 @@ def wrap(frames: Iterable[Frame], added: int) -> list[Frame]:
 
 @dataclass(slots=True)
 class Talk:
-    """A TCP connection of scapy's packets. Each call makes one segment and adds it to `frames`."""
+    """A TCP connection made of scapy's packets. Each call makes one segment and adds it to `frames`."""
 
     client: tuple[str, int] = ("10.0.0.1", 40000)
     broker: tuple[str, int] = ("10.0.0.2", 9092)
@@ -243,13 +246,13 @@ class Talk:
     frames: list[Frame] = field(default_factory=list)
 
     def open(self) -> "Talk":
-        """SYN, SYN and ACK, ACK."""
+        """Add SYN, SYN-ACK and ACK."""
         self.segment(flags="S")
         self.segment(flags="SA", broker=True)
         return self.segment(flags="A")
 
     def close(self) -> "Talk":
-        """FIN in both directions."""
+        """Add a FIN in both directions."""
         self.segment(flags="FA")
         self.segment(flags="FA", broker=True)
         return self.segment(flags="A")
@@ -257,7 +260,7 @@ class Talk:
     def segment(
         self, payload: bytes = b"", *, broker: bool = False, flags: str = "PA", skew: int = 0, **ip: Any
     ) -> "Talk":
-        """Send a segment. `skew` changes its sequence number, but not those of later ones."""
+        """Add a segment. `skew` changes its sequence number, but not those of later segments."""
         (source, port), (destination, other) = (
             (self.broker, self.client) if broker else (self.client, self.broker)
         )

@@ -1,4 +1,4 @@
-"""Plain-text conversations, encrypted with TLS by OpenSSL in memory, as rows of captured packets."""
+"""Encrypts plain-text conversations with TLS, by OpenSSL in memory, into rows of captured packets."""
 
 import ssl
 import struct
@@ -21,7 +21,7 @@ TLS_1_2 = (
 
 @dataclass(frozen=True)
 class Ends:
-    """The configuration of both ends of connections, and their key log."""
+    """The TLS configuration of both ends of connections, and the key log that they write."""
 
     client: ssl.SSLContext
     server: ssl.SSLContext
@@ -34,7 +34,7 @@ class Ends:
 
 
 def ends(folder: Path, ciphers: str | None = None, *, most: ssl.TLSVersion | None = None) -> Ends:
-    """Configure both ends. `ciphers` are for TLS 1.2, instead of TLS 1.3."""
+    """Configure both ends. With `ciphers`, TLS 1.2 is used with these, otherwise TLS 1.3."""
     folder.mkdir(exist_ok=True)
     ca = Authority(folder)
     pair = ca.sign("kafka")
@@ -52,7 +52,7 @@ def ends(folder: Path, ciphers: str | None = None, *, most: ssl.TLSVersion | Non
 
 
 class Pipe:
-    """A TLS connection in memory. The bytes of each end are passed to the other one at once."""
+    """A TLS connection in memory. Bytes that one end sends are passed to the other end at once."""
 
     def __init__(self, both: Ends, session: ssl.SSLSession | None = None) -> None:
         self._in = {True: ssl.MemoryBIO(), False: ssl.MemoryBIO()}
@@ -64,7 +64,7 @@ class Pipe:
         self.server = both.server.wrap_bio(self._in[False], self._out[False], server_side=True)
 
     def handshake(self) -> list[tuple[bool, bytes]]:
-        """Return the sent bytes with their sender. True is the client."""
+        """Return the bytes that were sent, each with its sender: True for the client."""
         sent, done = [], {True: False, False: False}
         while not all(done.values()):
             for client in (True, False):
@@ -78,7 +78,7 @@ class Pipe:
         return sent
 
     def send(self, data: bytes, *, client: bool) -> bytes:
-        """Send application data. Return the records."""
+        """Send application data. Return its TLS records."""
         end, other = self._end(client=client), self._end(client=not client)
         at = 0
         while at < len(data):
@@ -111,7 +111,7 @@ class _Connection:
 
 
 def begun(rows: Iterable[Row]) -> list[Row]:
-    """Return the rows of connections that begin with a SYN, each byte once and in order."""
+    """Return the rows of the connections that begin with a SYN. Each byte is in them once, in order."""
     found, sent = [], dict[tuple[bytes, bool], int]()
     for one in rows:
         side = one.connection, one.from_low
@@ -126,7 +126,7 @@ def begun(rows: Iterable[Row]) -> list[Row]:
 
 
 def from_higher_port(one: Row) -> bool:
-    """Return whether a row (of IPv4) was sent from the higher port, which is the client's."""
+    """Return whether a row (of IPv4) was sent from the higher port: that is the client's port."""
     low, high = int.from_bytes(one.connection[5:7]), int.from_bytes(one.connection[11:13])
     return one.from_low == (low > high)
 
@@ -138,10 +138,10 @@ def encrypted(
     lost: Container[int] = (),
     session: ssl.SSLSession | None = None,
 ) -> list[Row]:
-    """Return the rows of `begun` as with TLS, without the rows in `lost`.
+    """Return rows of `begun` after encryption with TLS. The rows in `lost` are left out.
 
     Args:
-        rows: one or several connections, clients at the higher ports.
+        rows: one or several connections. Clients have the higher ports.
         both: the ends.
         lost: indexes in `rows`.
         session: a TLS session that clients resume.
@@ -180,7 +180,7 @@ def encrypted(
 
 
 def frames(rows: Iterable[Row]) -> list[Frame]:
-    """Return the IP packets of rows, for `crafting.pcap` and `crafting.pcapng`."""
+    """Return rows as IP packets, for `crafting.pcap` and `crafting.pcapng`."""
     found = []
     for one in resized(rows, 60_000):
         ends = one.connection[1:7], one.connection[7:13]

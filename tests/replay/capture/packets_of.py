@@ -1,4 +1,4 @@
-"""Packets of the captures, one SEGMENTS row each, for tests that lose, repeat and shuffle them."""
+"""The packets of captures, each as a row of SEGMENTS, for tests that lose, repeat and shuffle packets."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -40,7 +40,7 @@ def row(
     missing: int = 0,
     ack: int = -1,
 ) -> Row:
-    """A row of one connection, client 10.0.0.1:50000, broker 10.0.0.2:9092."""
+    """Return a row of one connection: client 10.0.0.1:50000, broker 10.0.0.2:9092."""
     return Row(
         connection=b"\4"
         + bytes([10, 0, 0, 1])

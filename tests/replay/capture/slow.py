@@ -1,6 +1,6 @@
-"""SEGMENTS made from IP packets by a slow, simple program.
+"""Makes SEGMENTS from IP packets, slowly and simply.
 
-The reference for `replay.capture.packets.segments`.
+This is the reference for `replay.capture.packets.segments`.
 """
 
 import ipaddress
@@ -18,7 +18,7 @@ from tests.replay.capture.crafting import Frame
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A row of SEGMENTS, with its ends as text and without its place in the input."""
+    """A row of SEGMENTS. Its ends are text, and its place in the input is left out."""
 
     low: str
     high: str
@@ -39,7 +39,7 @@ def _text(address: bytes, port: int) -> str:
 
 
 def runs(frames: Iterable[Frame]) -> dict[tuple[str, str], list[Run]]:
-    """Read complete IP packets without extension headers by dpkt, into runs of each connection."""
+    """Read complete IP packets without extension headers, with dpkt. Return the runs of each connection."""
     found: dict[tuple[str, str], list[Run]] = {}
     for frame in frames:
         six = frame.data[0] >> 4 == 6
@@ -74,7 +74,7 @@ def runs(frames: Iterable[Frame]) -> dict[tuple[str, str], list[Run]]:
 
 
 def join(rows: Iterable[Run]) -> list[Run]:
-    """Join adjacent contiguous rows of one direction of a connection."""
+    """Join rows of one direction of a connection that follow each other without a gap."""
     joined: list[Run] = []
     for row in rows:
         last = joined[-1] if joined else None
@@ -105,7 +105,7 @@ def join(rows: Iterable[Run]) -> list[Run]:
 def told(
     batches: Iterable[pa.RecordBatch],
 ) -> tuple[dict[tuple[str, str], list[Run]], list[counts.FileCounts]]:
-    """Convert the results of `segments.read` to the same form, with the counts of the files."""
+    """Convert the results of `segments.read` to the form of `runs`. Also return the counts of the files."""
     found: dict[bytes, list[tuple[int, Run]]] = {}
     files = []
     for batch in batches:

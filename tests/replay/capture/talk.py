@@ -1,4 +1,4 @@
-"""Conversations in tests: frames in, rows of captured packets out."""
+"""Conversations for tests: turns frames into rows of captured packets."""
 
 import struct
 
@@ -23,7 +23,7 @@ def response(correlation_id: int, body: bytes = b"\0" * 6) -> bytes:
 
 
 class Talk:
-    """Rows of a connection, with counted sequence and ACK numbers."""
+    """The rows of a connection. Its sequence and ACK numbers are counted."""
 
     def __init__(self, *, syn: bool = True) -> None:
         self.rows: list[Row] = []

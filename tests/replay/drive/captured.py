@@ -1,4 +1,4 @@
-"""Captured exchanges in tests: times in milliseconds, responses from the model of a broker."""
+"""Captured exchanges for tests: times are in milliseconds, a model of a broker makes the responses."""
 
 from collections.abc import Iterator
 from itertools import count

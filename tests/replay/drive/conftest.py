@@ -1,4 +1,4 @@
-"""Tests of this folder may be coroutines. Each gets its own event loop."""
+"""Lets tests of this folder be coroutines. Each coroutine gets its own event loop."""
 
 import asyncio
 import inspect
@@ -8,7 +8,7 @@ import pytest
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Run a coroutine to its end. Return None if the test is no coroutine."""
+    """Run a test that is a coroutine. Return None for any other test."""
     if not inspect.iscoroutinefunction(pyfuncitem.obj):
         return None
     names = pyfuncitem._fixtureinfo.argnames  # the arguments that the function itself takes

@@ -1,4 +1,4 @@
-"""The model of a broker behind a real socket, with Metadata and ListOffsets, which the model lacks."""
+"""Serves the model of a broker on a real socket, with Metadata and ListOffsets, which the model lacks."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -17,7 +17,7 @@ VERSIONS = {0: (0, 13), 1: (4, 18), 2: (1, 11), 3: (0, 13), 8: (2, 9), 9: (1, 10
 
 @dataclass
 class Served:
-    """A broker on a port. Its received requests can be read, and its responses changed."""
+    """A broker on a port. Tests can read the requests that it received, and change its responses."""
 
     broker: ModelBroker
     versions: dict[int, tuple[int, int]] = field(default_factory=lambda: dict(VERSIONS))
@@ -45,7 +45,7 @@ class Served:
         return [frame for frame in self.received if unpack_from(">h", frame)[0] == api_key]
 
     def response(self, frame: bytes) -> bytes | None:
-        """Return None if there is no response."""
+        """Return the response to a request, or None if it gets none."""
         key, version = unpack_from(">hh", frame)
         head = frame[4:8]
         if key == ApiKey.API_VERSIONS and version == 0:
@@ -65,7 +65,7 @@ class Served:
 
 
 def metadata(served: Served) -> bytes:
-    """Build Metadata v12 with all topics of the model, for any request."""
+    """Return a Metadata response (v12) with all topics of the model, whatever the request names."""
     brokers = {served.broker.node_id: served.address} | served.others
     nodes = [
         node.to_bytes(4) + raw.compact_string(each.host) + each.port.to_bytes(4) + b"\0\0"
@@ -99,7 +99,7 @@ def _described(index: int, part: Partition) -> bytes:
 
 
 def offsets(broker: ModelBroker, frame: bytes) -> bytes:
-    """Build ListOffsets v1: each partition's end, or its start for timestamp -2."""
+    """Return a ListOffsets response (v1): the end of each partition, or its start for timestamp -2."""
     reader = raw.BodyReader(frame, 8)
     reader.string()
     reader.int32()
@@ -117,7 +117,7 @@ def offsets(broker: ModelBroker, frame: bytes) -> bytes:
 
 
 def created(broker: ModelBroker, frame: bytes, error: int) -> bytes:
-    """Build CreateTopics v2 to v4. The model creates the topics, unless there is an error."""
+    """Return a CreateTopics response (v2 to v4). The model creates the topics, unless `error` is set."""
     reader = raw.BodyReader(frame, 8)
     reader.string()
     topics = []

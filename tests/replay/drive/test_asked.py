@@ -1,5 +1,6 @@
-"""The fetches of a capture: all versions, by topic name, with the lowest and highest offset of each
-partition.
+"""The fetches of a capture, of all versions, are collected by topic.
+
+Each partition has its lowest and its highest offset.
 """
 
 import pytest

@@ -1,4 +1,4 @@
-"""The stub of the benchmark responds like a broker, as far as `drive` needs it."""
+"""The stub broker of the benchmark responds like a broker, to all that `drive` sends."""
 
 import sys
 

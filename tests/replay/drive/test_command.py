@@ -1,4 +1,4 @@
-"""The command as users run it: this repository's captures, a model of a broker on a port, exit codes."""
+"""The command, run as users run it: with this repository's captures, a model of a broker, and exit codes."""
 
 import argparse
 import asyncio
@@ -36,7 +36,7 @@ def drive(*arguments: str) -> int:
 
 @contextmanager
 def served(partitions: int = 100) -> Iterator[Served]:
-    """A model of a broker with the capture's topic, in its own thread."""
+    """Serve a model of a broker with the capture's topic, in its own thread."""
     broker = ModelBroker(seed=9)
     broker.create_topic("events", partitions)
     up, done = threading.Event(), asyncio.Event()
@@ -60,7 +60,7 @@ def served(partitions: int = 100) -> Iterator[Served]:
 
 @contextmanager
 def admin_endpoint() -> Iterator[str]:
-    """A gateway's admin endpoint whose counters stay 0. Return its address."""
+    """Serve a gateway's admin endpoint whose counters stay 0. Yield its address."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -151,7 +151,10 @@ def test_a_client_that_no_request_is_of_is_told_with_those_that_are_there(
 
 
 def test_no_escape_sequence_reaches_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    """Brokers choose the text of their SASL errors, and others may choose the name of a file."""
+    """Escape sequences are escaped in messages on the terminal.
+
+    Other people may choose the name of a file, and brokers the text of their SASL errors.
+    """
     assert drive(LIBRDKAFKA, "--dry-run", "--csv", "/no/such/\x1b[2J.csv") == 1
 
     told = capsys.readouterr().err
@@ -184,7 +187,7 @@ def test_a_capture_without_kafka_is_no_success(capsys: pytest.CaptureFixture[str
 def test_a_file_that_is_no_capture_is_named_and_nothing_leads_in_a_circle(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """`inspect` would not help."""
+    """The message names the file that is no capture, and does not advise `inspect`, which would not help."""
     text = tmp_path / "notes.txt"
     text.write_text("no capture\n")
 
@@ -290,7 +293,10 @@ def test_a_topic_that_cannot_be_created_is_one_line(capsys: pytest.CaptureFixtur
 
 
 def test_what_leads_to_fetches_is_not_played_without_them(capsys: pytest.CaptureFixture[str]) -> None:
-    """Metadata and similar requests would succeed. Minutes of them, with no saving, would look like a run."""
+    """If no fetch can be sent, requests that prepare fetches (such as Metadata) are not sent either.
+
+    They would succeed, so the run would look successful, with no saving.
+    """
     with served() as target, served() as gate, admin_endpoint() as admin:
         gate.broker.delete_topic("events")
         addresses = ("--target", str(gate.address), "--against", str(target.address), "--admin", admin)

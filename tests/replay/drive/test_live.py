@@ -1,4 +1,4 @@
-"""Captures of this repository, played with a real broker and a real gateway."""
+"""Captures of this repository are played with a real broker and a real gateway."""
 
 import argparse
 import json
@@ -24,7 +24,7 @@ TRUTH = {
 
 @pytest.fixture(scope="module")
 def topics(broker: Broker) -> None:
-    """The topics of the captures, empty."""
+    """Create the topics of the captures, without records."""
     with Admin(broker.address) as admin:
         for name, partitions in (("events", 100), ("orders", 12)):
             admin.create_topic(name, partitions=partitions)
@@ -35,7 +35,10 @@ Drive = Callable[..., dict[str, Any]]
 
 @pytest.fixture
 def drive(topics: None, capsys: pytest.CaptureFixture[str]) -> Drive:
-    """Play a capture as fast as responses arrive, without waiting fetches. Return the report."""
+    """Return a function that plays a capture and returns the report.
+
+    It plays as fast as responses arrive. Fetches do not wait for records.
+    """
 
     def driving(name: str, *arguments: str) -> dict[str, Any]:
         parser = argparse.ArgumentParser()
@@ -108,8 +111,9 @@ def test_sessions_of_a_java_client_are_the_targets_own(
 
 
 def test_missing_topics_are_created(drive: Drive, broker: Broker, tmp_path: Path) -> None:
-    """A topic with a name of the same length replaces the captured one, so that it is missing on every
-    run.
+    """A missing topic is created with the captured number of partitions.
+
+    Its name is replaced in the capture by another name of equal length, so that the topic is always missing.
     """
     capture = tmp_path / "renamed.pcap"
     capture.write_bytes((CAPTURES / "librdkafka-100p.pcap").read_bytes().replace(b"events", b"stneve"))
@@ -122,7 +126,7 @@ def test_missing_topics_are_created(drive: Drive, broker: Broker, tmp_path: Path
 
 
 def test_errors_of_groups_are_told(drive: Drive, broker: Broker) -> None:
-    """The member in the capture is in none of the target's groups."""
+    """If the group member of the capture is unknown at the target, the report shows the errors."""
     groups = "JoinGroup,SyncGroup,Heartbeat,LeaveGroup,OffsetCommit"
     report = drive("librdkafka-rebalance", "--target", broker.address, "--create-topics", "--include", groups)
 

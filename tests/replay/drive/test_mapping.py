@@ -1,4 +1,4 @@
-"""Captured fetches translated for the target: ids, epochs, offsets, and missing partitions."""
+"""Captured fetches are translated for the target: ids, epochs, offsets, and missing partitions."""
 
 from collections.abc import Iterable
 
@@ -71,7 +71,10 @@ def mapped(
 
 
 def same_cluster(asked_for: wire.FetchRequest) -> tuple[dict[bytes, str], dict[str, Topic]]:
-    """Return the names of the ids in a fetch, and a target with its partitions and leader epochs."""
+    """Return the names of the topic ids in a fetch, and topics of a target that has all that the fetch lists.
+
+    Their leader epochs are those of the fetch.
+    """
     names: dict[bytes, str] = {}
     topics: dict[str, Topic] = {}
     keys = [(each.topic, each.topic_id) for each in asked_for.topics]
@@ -86,7 +89,7 @@ def same_cluster(asked_for: wire.FetchRequest) -> tuple[dict[bytes, str], dict[s
 
 
 def consumes(exchange: LiveExchange) -> bool:
-    """Return whether it is no fetch of a replica. Only replicas send the last fetched epoch."""
+    """Return whether a fetch is a consumer's. Only replicas send the last fetched epoch."""
     told = wire.decode_request(exchange.request[4:])
     return all(part.last_fetched_epoch == -1 for element in told.topics for part in element.partitions)
 

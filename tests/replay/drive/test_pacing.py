@@ -1,4 +1,4 @@
-"""Deadlines and the rate limit, on a clock that moves only when all are idle."""
+"""Deadlines and the rate limit, tested on a clock that moves only while all coroutines wait."""
 
 import asyncio
 import selectors
@@ -13,7 +13,7 @@ from replay.drive.pacing import WINDOW, Ceiling, Pace, window
 
 
 class _NoWait(selectors.DefaultSelector):
-    """Does not wait: the loop's time advances instead."""
+    """A selector that does not wait. It advances the loop's time instead."""
 
     passed = 0.0
 
@@ -37,7 +37,7 @@ Run = Callable[[Coroutine[Any, Any, Any]], Any]
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Run a coroutine in its own time, from 0 on, which the throttler shares."""
+    """Return a function that runs a coroutine. Loop and throttler use a clock that starts at 0."""
 
     def running(main: Coroutine[Any, Any, Any]) -> Any:
         with asyncio.Runner(loop_factory=_Loop) as runner:

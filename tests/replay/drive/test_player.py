@@ -1,4 +1,4 @@
-"""Captures of the model of a broker, played with another one over real sockets."""
+"""Captures made with a model of a broker are played with another model, over real sockets."""
 
 import asyncio
 import os
@@ -27,7 +27,7 @@ from tools.kafka import raw
 
 
 def model(*, partitions: int = 4, seed: int = 0) -> ModelBroker:
-    """Make a model. Other seeds give other topic and session ids."""
+    """Make a model of a broker. With another seed, it has other topic ids and session ids."""
     broker = ModelBroker(seed=seed)
     for name in ("t", "u"):
         broker.create_topic(name, partitions)
@@ -277,7 +277,10 @@ async def test_connections_that_followed_each_other_do_so_again() -> None:
 
 
 async def test_a_connection_waits_for_those_that_had_ended_and_for_no_others() -> None:
-    """The third begins after the first one ended, while the second (short here) continues."""
+    """The third connection waits for the end of the first one, but not for the second one.
+
+    In the capture, the third one began after the first one had ended, while the second one was still open.
+    """
     here = model()
     first, second, third = (Capture(here, f"10.0.0.1:{n} > 10.0.0.2:9092 #0") for n in range(3))
     first.say(fetch(11, ("t", 0, 0)), 0)
@@ -401,7 +404,7 @@ async def test_a_target_that_closes_every_connection_is_given_up() -> None:
 
 
 async def test_a_broker_that_stops_responding_ends_the_run() -> None:
-    """It is reported for the last request, long before the next one is due."""
+    """If a broker no longer responds, the run ends after the timeout, not when the next request is due."""
     capture = Capture(model())
     capture.say(fetch(11, ("t", 0)), 0)
     capture.say(fetch(11, ("t", 0)), 1)

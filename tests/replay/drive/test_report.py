@@ -1,4 +1,4 @@
-"""The report as JSON, as a table of figures, and for a terminal."""
+"""The report of a run: as JSON, as a table of figures, and for a terminal."""
 
 import csv
 import json

@@ -1,4 +1,4 @@
-"""PLAIN and SCRAM with the examples of their RFCs, and with wrong targets."""
+"""PLAIN and SCRAM give the messages of the examples in their RFCs, and refuse wrong targets."""
 
 import hashlib
 import hmac
@@ -26,7 +26,7 @@ def test_plain_is_one_message() -> None:
 
 
 def test_scram_is_as_in_its_rfc() -> None:
-    """RFC 7677, section 3."""
+    """SCRAM-SHA-256 gives the messages of the example in RFC 7677, section 3."""
     exchange = scram().exchange(NONCE)
 
     assert next(exchange) == b"n,,n=user,r=rOprNGfwEbeRWgbNEkqO"
@@ -55,7 +55,7 @@ def test_scram_with_sha_512_is_the_same_with_another_hash() -> None:
 
 
 def test_signs_in_names_are_escaped() -> None:
-    """RFC 5802, section 5.1."""
+    """The signs "=" and "," in user names are escaped (RFC 5802, section 5.1)."""
     assert next(scram(username="a=b,c").exchange(NONCE)) == b"n,,n=a=3Db=2Cc,r=rOprNGfwEbeRWgbNEkqO"
 
 

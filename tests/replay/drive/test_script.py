@@ -1,4 +1,4 @@
-"""The requests of a capture that are played: their order, times, and number of responses before them."""
+"""The requests of a capture that are played: their order, their times, how many are in flight before each."""
 
 from proxy.protocol.api import ApiKey
 from replay.drive.script import LeftOut, ScriptMaker, captured

@@ -1,4 +1,4 @@
-"""Captures played with a real broker that requires TLS, a login, or both."""
+"""Captures are played with a real broker that requires TLS, a login, or both."""
 
 import argparse
 import json
@@ -77,7 +77,10 @@ Drive = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def drive(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Drive:
-    """Play the capture. Return the exit code and the output, which never has the password."""
+    """Return a function that plays the capture, and returns the exit code, the output and the errors.
+
+    It checks that neither contains the password.
+    """
     monkeypatch.setenv(PASSWORD_VARIABLE, PASSWORD)
 
     def driving(*arguments: str) -> tuple[int, str, str]:
@@ -135,7 +138,10 @@ def test_a_client_certificate(drive: Drive, secured: Secured) -> None:
 
 
 def test_a_login_that_ends_is_made_again_in_time(drive: Drive, secured: Secured) -> None:
-    """The capture takes 10 s. A login is valid for 3 s, then the broker closes the connection (KIP-368)."""
+    """Before a login expires, a new connection is opened and logged in.
+
+    The capture takes 10 s. A login is valid for 3 s, then the broker closes the connection (KIP-368).
+    """
     options = ["--security-protocol", "SASL_PLAINTEXT", "--sasl-mechanism", "PLAIN", "--sasl-username", USER]
     target = secured.to("SASL_PLAINTEXT")
     code, out, err = drive("--target", target, "--speed", "1.5", "--json", *options)

@@ -1,4 +1,4 @@
-"""Counts of the parts of one file."""
+"""Counts of the parts of one file add up."""
 
 from itertools import permutations
 

@@ -1,4 +1,4 @@
-"""The sources of secrets: key logs, and captures that contain them."""
+"""Secrets are read from key logs, and from captures that contain them."""
 
 import gzip
 import struct

@@ -147,7 +147,7 @@ def _shuffled(rows: Sequence[Row], width: int) -> list[Row]:
 
 
 def _wrapped(rows: Sequence[Row]) -> list[Row]:
-    """Return rows whose sequence numbers pass 2**32 after 1,000 bytes, in each direction."""
+    """Return rows whose sequence numbers wrap around (at 2**32) after 1,000 bytes, in each direction."""
     first: dict[tuple[bytes, bool], int] = {}
     for one in rows:
         first.setdefault((one.connection, one.from_low), one.sequence)

@@ -1,4 +1,7 @@
-"""Two directions in one order: ACK numbers, clocks, and captures without the acknowledged bytes."""
+"""Two directions are put into one order by ACK numbers.
+
+This is also tested with two clocks, and in captures without the acknowledged bytes.
+"""
 
 from dataclasses import replace
 
@@ -16,7 +19,7 @@ ROUNDS = 20
 
 
 def talk(*, syn: bool = True) -> Talk:
-    """Requests one after the other, each after its response, with 1 ms between packets."""
+    """Return a conversation in which each request follows a response. Packets are 1 ms apart."""
     said = Talk(syn=syn)
     for place in range(ROUNDS):
         said.client(request(12, 1, place)).broker(response(place))
@@ -24,7 +27,7 @@ def talk(*, syn: bool = True) -> Talk:
 
 
 def moved(rows: list[Row], nanoseconds: int, drift: float = 0) -> list[Row]:
-    """The broker's clock is ahead, and both directions are merged by time."""
+    """Return rows as captured with two clocks and merged by time. The broker's clock is ahead."""
     late = [
         one if one.from_low else replace(one, time=one.time + nanoseconds + int(one.time * drift))
         for one in rows

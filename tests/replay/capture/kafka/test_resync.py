@@ -4,7 +4,7 @@ from replay.capture.kafka.resync import LIMIT, Plausibility, Search
 
 
 class Marks:
-    """Frames begin at "F", if a "." ends the buffered bytes."""
+    """A judge for tests: a frame begins at each "F", and is accepted once the buffered bytes end with "."."""
 
     overlap = 0
 

@@ -1,4 +1,4 @@
-"""Packets in tunnels (made by scapy) are read like the same packets without tunnels."""
+"""Packets in tunnels (made by scapy) are read like the packets without a tunnel."""
 
 import struct
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Key logs: their contents are read, and nothing shows a secret."""
+"""Key logs are read, and their secrets are never shown."""
 
 import pickle
 

@@ -1,4 +1,4 @@
-"""Connections of the openssl program over a socket: all ciphers of TLS 1.3, and a key update."""
+"""Connections of the openssl program over a socket are read: each cipher of TLS 1.3, and a key update."""
 
 import os
 import select
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.skipif(not shutil.which("openssl"), reason="the program
 
 @dataclass
 class Reader:
-    """The output of one direction."""
+    """Receives the contents of one direction."""
 
     data: bytes = b""
     missing: int = 0
@@ -42,7 +42,7 @@ class Reader:
 
 @dataclass
 class Recorder:
-    """Forwards one connection, and keeps its bytes with their sender (True is the client)."""
+    """Forwards one connection, and keeps the sent bytes, each with its sender: True for the client."""
 
     target: int
     sent: list[tuple[bool, bytes]] = field(default_factory=list)
@@ -71,11 +71,11 @@ class Recorder:
 def converse(
     folder: Path, commands: Sequence[tuple[str, bytes]], server_options: str = ""
 ) -> tuple[list[tuple[bool, bytes]], bytes]:
-    """Let s_client send lines and commands to an s_server that responds with each line reversed.
+    """Run s_client and s_server. The server answers each line with the reversed line.
 
     Args:
-        folder: for its files.
-        commands: lines for s_client, each with the expected output.
+        folder: for their files.
+        commands: lines or commands for s_client, each with the output to wait for.
         server_options: for s_server.
 
     Returns:
@@ -112,7 +112,7 @@ def converse(
 
 
 def _until(process: "subprocess.Popen[bytes]", text: bytes, more: bytes = b"") -> bytes:
-    """Read a process's output up to a text, and `more` after it."""
+    """Read a process's output up to and including `text`, then up to `more`."""
     assert process.stdout is not None
     seen = b""
     while text not in seen or more not in seen.partition(text)[2]:
@@ -149,7 +149,10 @@ def read(
     ],
 )
 def test_each_cipher_is_read(tmp_path: Path, options: str) -> None:
-    """With the last one, the server answers with a HelloRetryRequest."""
+    """Connections with each cipher are read.
+
+    With the last options, the server first answers with a HelloRetryRequest.
+    """
     sent, keylog = converse(tmp_path, [("hello", b"olleh"), ("again", b"niaga")], options)
     client, server, failed, _ = read(sent, keylog)
 
