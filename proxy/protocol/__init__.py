@@ -1,15 +1,15 @@
-"""Kafka's wire protocol, sans-IO: bytes in, values and bytes out. It imports nothing else of `proxy`.
+"""Kafka's wire protocol, sans-IO: bytes in, values and bytes out. It imports no other package of `proxy`.
 
 - `primitives`: readers and writers of single values, and the exception classes.
-- `api`: keys, error codes, flexible versions, and headers.
+- `api`: API keys, error codes, flexible versions, and headers.
 - `fetch_layout`: offsets and sizes of the fields of Fetch (v4 to v18).
 - `fetch_request`, `fetch_response`: read and build fetch frames.
-- `versions`: convert Fetch v4 to v6 to the v7 of a session, and back.
-- `messages`, `schemas`: messages described by one line of text each; fields are read and replaced.
+- `versions`: converts Fetch v4 to v6 to v7 for a session, and back.
+- `messages`, `schemas`: read and replace fields of messages. One line of text describes each message.
 - `addresses`: replace hosts and ports in responses that name brokers.
 - `metadata`, `leader_requests`: the leaders of partitions.
-- `api_versions`: the versions that a broker offers, cut to those that the gateway understands.
-- `produce`: acks, which decides whether there is a response; batches to retry.
+- `api_versions`: limits a broker's version ranges to versions that the gateway understands.
+- `produce`: reads acks, which decides whether there is a response, and batches to retry.
 
 Every reader has one contract: `(buffer, offset) -> (value, next_offset)`.
 """

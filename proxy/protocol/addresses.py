@@ -1,7 +1,7 @@
 """Rewrites the addresses of brokers in responses, so that clients stay on the gateway's listeners.
 
-Hosts and ports are replaced, and the counts and sizes that depend on them. All other bytes stay, unknown tags
-too. A response without a schema in `schemas` is not rewritten.
+Hosts, ports, and the counts and sizes that depend on them are replaced. All other bytes stay unchanged, even
+unknown tags. A response without a schema in `schemas` is not rewritten.
 """
 
 from collections.abc import Callable, Iterator
@@ -16,38 +16,39 @@ from proxy.protocol.schemas import ADDRESSED, NODE_ENDPOINTS, REWRITTEN, Address
 __all__ = ["REWRITTEN", "Resolve", "changeable", "may_name", "rewrite", "rewrite_endpoints"]
 
 Resolve: TypeAlias = Callable[[int, str, int], tuple[str, int] | None]
-"""(node id, host, port) -> the (host, port) for the client. None leaves the broker out."""
+"""A function that takes node id, host and port, and returns host and port for the client, or None to leave
+out the broker."""
 
 _NOBODY: Final = -1
 """Kafka's node id and port for "no broker"."""
 _ENDPOINTS: Final = "node_endpoints"
 _FLEXIBLE: Final = (int(ApiKey.FETCH), MAX_VERSION)
-"""A flexible key and version, to read the payloads of tags."""
+"""Any flexible API key and version. It is used to read the payloads of tags."""
 
 
 def rewrite(api_key: int, version: int, body: bytes, resolve: Resolve) -> bytes:
     """Replace each host and port of a response.
 
-    If `resolve` leaves a broker out, it is removed from its array. A coordinator can't be removed, since
-    there is one for each requested key: it becomes error 15 COORDINATOR_NOT_AVAILABLE, and the client
-    retries. An address without a host stays unchanged.
+    If `resolve` returns None, the broker is removed from its array. A coordinator can't be removed, because
+    there must be one for each requested key. It is replaced by error 15 COORDINATOR_NOT_AVAILABLE, and the
+    client retries. An address without a host stays unchanged.
 
-    All keys: fetch-semantics 6.10. DescribeQuorum has listeners since v2 (KIP-853), and names controllers. In
-    combined mode these share node ids with brokers but have ports of their own, so for this key `resolve`
-    gets no addresses of brokers.
+    All API keys: fetch-semantics 6.10. DescribeQuorum names the listeners of controllers since v2 (KIP-853).
+    In combined mode, controllers have the same node ids as brokers, but other ports. So for this key,
+    `resolve` must not return addresses of brokers.
 
     Args:
-        api_key: the request's, one of `REWRITTEN`.
-        version: the request's.
+        api_key: the API key of the request, one of `REWRITTEN`.
+        version: the version of the request.
         body: the complete response without its header.
         resolve: returns a broker's address for the client.
 
     Returns:
-        The new body; `body` itself if nothing changes.
+        The new body, or `body` itself if nothing changes.
 
     Raises:
-        ProtocolError: the version is unknown, or the body is not of that version. `resolve` was not called
-            then.
+        ProtocolError: the version is unknown, or the body does not match the version. `resolve` is not called
+        in this case.
     """
     message = _addressed(api_key, version)
     if version < message.first:
@@ -59,7 +60,7 @@ def rewrite(api_key: int, version: int, body: bytes, resolve: Resolve) -> bytes:
 
 
 def may_name(api_key: int, version: int) -> bool:
-    """Whether a response may contain addresses, or is not understood."""
+    """Whether a response may contain addresses. True also for versions older than the schema."""
     if not 0 <= version <= REWRITTEN.get(api_key, -1):
         return False
     message = ADDRESSED[api_key]
@@ -67,13 +68,13 @@ def may_name(api_key: int, version: int) -> bool:
 
 
 def changeable(api_key: int, version: int, body: bytes) -> list[Span] | None:
-    """Return the spans of a response that may change without the response naming a broker.
+    """Return the spans in which a similar response may differ and still have no broker's address.
 
     Returns:
-        None if the response names a broker.
+        None if the response contains a broker's address.
 
     Raises:
-        ProtocolError: like `rewrite`.
+        ProtocolError: as for `rewrite`.
     """
     message = _addressed(api_key, version)
     if version < message.first or api_key == ApiKey.METADATA:
@@ -105,20 +106,21 @@ def _addressed(api_key: int, version: int) -> Addressed:
 
 
 class _AddressFields(NamedTuple):
-    """A struct with a host."""
+    """A struct that contains an address: host and port."""
 
     struct: Struct
     node_id: Struct
-    """The struct with the node id of this address: the struct itself, or one around it."""
+    """The struct with the node id of this address: the same struct, or an outer one."""
     host: str
     array: tuple[Struct, str] | None
-    """The array that has this struct as an element: its owner and its name."""
+    """The array that contains this struct, as the struct that has the array, and the array's name. None
+    without an array."""
 
 
 def _addresses(
     struct: Struct, node_id: Struct, array: tuple[Struct, str] | None = None
 ) -> Iterator[_AddressFields]:
-    """Yield the addresses in a struct, in order, except those in tags.
+    """Yield the addresses in a struct, in order. Addresses in tags are left out.
 
     Raises:
         Malformed: a host is not UTF-8.

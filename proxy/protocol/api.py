@@ -109,7 +109,7 @@ class ApiKey(IntEnum):
 
 
 class ErrorCode(IntEnum):
-    """The error codes of fetches, and those that the gateway itself needs."""
+    """The error codes of fetches, and further codes that the gateway needs."""
 
     UNKNOWN_SERVER_ERROR = -1
     NONE = 0
@@ -136,7 +136,7 @@ class ErrorCode(IntEnum):
 
 
 NEVER_FLEXIBLE: Final = 0x8000
-"""Above every version (an int16), so no version is flexible."""
+"""A number above every version (an int16), for API keys without flexible versions."""
 
 # KIP-482; fetch-semantics 1.2. Keys 0 to 54 in order. From 55 on every version is flexible. SaslHandshake and
 # OffsetDelete have no flexible version.
@@ -155,7 +155,7 @@ FIRST_FLEXIBLE: Final[dict[int, int]] = dict.fromkeys(ApiKey, 0) | dict(enumerat
 """API key -> the first version with compact strings and tag buffers, in requests and responses."""
 
 SASL: Final = (ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE)
-"""With these a client authenticates."""
+"""The requests with which a client authenticates."""
 
 # The fields at the start of every frame
 LENGTH_BYTES: Final = 4
@@ -177,21 +177,21 @@ REQUEST_HEADER: Final = Struct(">hhi")
 
 
 def is_flexible(api_key: int, version: int) -> bool | None:
-    """Return whether a body is flexible, None for an unknown key."""
+    """Return whether a version of a message is flexible. None for an unknown API key."""
     first = FIRST_FLEXIBLE.get(api_key)
     return None if first is None else version >= first
 
 
 def request_header(frame: Buffer, offset: int) -> tuple[int, int, int, bytes | None, int]:
-    """Read a request header: v0, v1 or v2, depending on key and version.
+    """Read a request header: v0, v1 or v2, depending on API key and version.
 
     Args:
         frame: a request, or its first bytes.
         offset: the offset of api_key, right after the length.
 
     Returns:
-        api_key, api_version, correlation_id, client_id, and the offset of the body. For an unknown key that
-        offset is the end of client_id, because tags may or may not follow.
+        api_key, api_version, correlation_id, client_id, and the offset of the body. For an unknown API key,
+        the offset is the end of client_id, because it is unknown whether tags follow.
 
     Raises:
         ProtocolError: the header is incomplete, or these bytes are no header.
@@ -221,12 +221,12 @@ def response_header(frame: Buffer, offset: int, api_key: int, version: int) -> t
     Args:
         frame: a response, or its first bytes.
         offset: the offset of correlation_id, right after the length.
-        api_key: the request's; the response does not contain it.
-        version: the request's; the response does not contain it.
+        api_key: the API key of the request, because a response does not contain it.
+        version: the version of the request, because a response does not contain it.
 
     Returns:
-        correlation_id and the offset of the body. For an unknown key that offset is the end of
-        correlation_id, because tags may or may not follow.
+        correlation_id and the offset of the body. For an unknown API key, the offset is the end of
+        correlation_id, because it is unknown whether tags follow.
 
     Raises:
         ProtocolError: the header is incomplete, or these bytes are no header.

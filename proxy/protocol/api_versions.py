@@ -1,4 +1,4 @@
-"""ApiVersions: the versions that a broker offers, cut to those that the gateway understands."""
+"""ApiVersions: limits the version ranges of a broker to versions that the gateway understands."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -26,11 +26,12 @@ UNDERSTOOD: Final[dict[int, tuple[int, int]]] = {
     int(ApiKey.FETCH): (0, MAX_VERSION),
     int(ApiKey.API_VERSIONS): (0, _LAST_VERSION),
 }
-"""API key -> the lowest and highest version that the gateway can read, for the keys that it needs in any mode
-(acks, sessions). All other keys are forwarded unread, at any version. Client and broker must not agree on
-a version that the gateway can't read (fetch-semantics, trap 5)."""
+"""API key -> the lowest and highest version that the gateway can read, for the API keys that it reads in any
+mode (for acks and sessions). All other API keys are forwarded unread, at any version. Client and broker must
+not agree on a version that the gateway can't read (fetch-semantics, trap 5)."""
 REWRITABLE: Final[dict[int, tuple[int, int]]] = UNDERSTOOD | CONFINED
-"""Like `UNDERSTOOD`, where addresses are rewritten and so must be found."""
+"""Like `UNDERSTOOD`, for clients in whose responses addresses are rewritten. The gateway must find all
+addresses."""
 _FOR_GROUPS: Final[dict[int, tuple[int, int]]] = {
     int(ApiKey.OFFSET_COMMIT): (2, 9),
     int(ApiKey.OFFSET_FETCH): (1, 9),
@@ -39,11 +40,11 @@ _FOR_GROUPS: Final[dict[int, tuple[int, int]]] = {
     int(ApiKey.LEAVE_GROUP): (0, 5),
     int(ApiKey.SYNC_GROUP): (0, 5),
 }
-"""Like `UNDERSTOOD`, with cooperative groups: the gateway reads the group messages of every client. Later
-versions name topics by id (KIP-848)."""
+"""Like `UNDERSTOOD`, if there are cooperative groups: the gateway then reads the group messages of every
+client. Later versions name topics by id (KIP-848)."""
 FOR_MEMBERS: Final[dict[int, tuple[int, int]]] = _FOR_GROUPS | {int(ApiKey.FETCH): (4, 12)}
-"""Like `_FOR_GROUPS`, for a client with a lane of a cooperative group, whose fetches are read too. Later
-versions name topics by id (KIP-516)."""
+"""Like `_FOR_GROUPS`, for a client with a lane of a cooperative group. The gateway also reads its fetches.
+Later versions name topics by id (KIP-516)."""
 _RAISED_FROM: Final = 5
 _VERSION_RANGE: Final = Layout(">hhh")
 _ABSENT: Final = -1
@@ -52,7 +53,10 @@ _UNSUPPORTED_VERSION: Final = ErrorCode.UNSUPPORTED_VERSION.to_bytes(2)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Features:
-    """The abilities of a broker, from its version ranges. A version is -1 if the broker lacks the API."""
+    """The features of a broker, from its version ranges.
+
+    A version is -1 if the broker does not support the API.
+    """
 
     fetch_max: int
     offset_fetch_max: int
@@ -60,45 +64,47 @@ class Features:
 
     @property
     def has_sessions(self) -> bool:
-        """KIP-227: Kafka 1.1 and later (fetch-semantics 1.7)."""
+        """Whether the broker gives fetch sessions (KIP-227): Kafka 1.1 and later (fetch-semantics 1.7)."""
         return self.fetch_max >= SESSION_VERSION
 
     @property
     def is_raised(self) -> bool:
-        """Whether v7 is offered for this broker to a client that may have sessions with the gateway.
+        """Whether the gateway offers Fetch v7 although the broker supports only v5 or v6.
 
-        v7 adds only session fields to v5 and v6 (fetch-semantics, trap 4). No release stops at v4.
+        It does so only for clients that may have sessions with the gateway. v7 adds only session fields to v5
+        and v6 (fetch-semantics, trap 4). No release stops at v4.
         """
         return _RAISED_FROM <= self.fetch_max < SESSION_VERSION
 
     @property
     def throttles_by_emptying(self) -> bool:
-        """KIP-219: from 2.0 on, a throttled fetch gets an empty response at once (fetch-semantics 2.8).
+        """Whether the broker answers a throttled fetch at once with an empty response (KIP-219).
 
-        1.1 sends the full response late.
+        Kafka 2.0 and later do so. Kafka 1.1 delays the full response instead (fetch-semantics 2.8).
         """
         return self.fetch_max >= 8
 
     @property
     def keeps_leader_epoch(self) -> bool:
-        """KAFKA-9338: before 2.5, a session forgets current_leader_epoch (fetch-semantics 6.3, case 68).
+        """Whether a session keeps current_leader_epoch: Kafka 2.5 and later.
 
-        So after its first fetch there is no fencing.
+        Older brokers do not check leader epochs after a session's first fetch (KAFKA-9338; fetch-semantics
+        6.3, case 68).
         """
         return self.offset_fetch_max >= 7
 
     @property
     def moves_records_only(self) -> bool:
-        """KAFKA-12330: from 3.0 on, a session moves only partitions with records to the end of its list.
+        """Whether a session moves only partitions with records to the end of its list: Kafka 3.0 and later.
 
-        Earlier releases move each partition that they send (fetch-semantics 2.5, case 32).
+        Earlier releases move each partition that they send (KAFKA-12330; fetch-semantics 2.5, case 32).
         """
         return self.find_coordinator_max >= 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientSoftware:
-    """KIP-511: the name and version that a client's software sends."""
+    """The name and version of a client's software, as the client sends them (KIP-511)."""
 
     name: str
     version: str
@@ -114,26 +120,27 @@ def clamp(
     grouped: bool = False,
     member: bool = False,
 ) -> tuple[bytes, Features | None]:
-    """Cut the versions that a broker offers to `REWRITABLE`, or else to `UNDERSTOOD`.
+    """Limit the offered version ranges to `REWRITABLE` if `rewrites`, otherwise to `UNDERSTOOD`.
 
-    A key is removed if the gateway understands none of its offered versions. All other bytes stay: the order,
-    tags, and keys that the gateway forwards unread.
+    An API key is removed if the gateway understands none of its offered versions. All other bytes stay
+    unchanged: the order, tags, and API keys that the gateway forwards unread.
 
     Args:
         body: a complete ApiVersions response without its header.
-        version: the request's. A broker that does not know it responds in v0 form, with error 35.
+        version: the version of the request. A broker that does not support it responds in the form of v0,
+            with error 35.
         rewrites: whether addresses are rewritten in responses to this client.
-        serves: whether this client may have sessions with the gateway. If so, Fetch v7 is offered even if
-            the broker stops at v5 or v6. This is the only maximum that is raised.
-        grouped: whether there are cooperative groups, so that group messages are read.
-        member: whether this client has a lane of one, so that `FOR_MEMBERS` applies.
+        serves: whether this client may have sessions with the gateway. If so, Fetch v7 is offered even if the
+            broker supports only v5 or v6. No other maximum is raised.
+        grouped: whether there are cooperative groups, so that the gateway reads group messages.
+        member: whether this client has a lane of a cooperative group, so that `FOR_MEMBERS` applies.
 
     Returns:
-        The new body (`body` itself if nothing changes), and the broker's features. These are None if the
-        response is an error.
+        The new body (`body` itself if nothing changes), and the broker's features. The features are None if
+        the response is an error.
 
     Raises:
-        ProtocolError: the body has neither the form of that version nor that of v0.
+        ProtocolError: the body has neither the form of `version` nor the form of v0.
     """
     response = _read_response(body, version)
     features = _features(response) if response["error_code"] == ErrorCode.NONE else None
@@ -170,7 +177,7 @@ def _features(response: Struct) -> Features:
 
 
 def _cuts(response: Struct, limits: dict[int, tuple[int, int]], *, raises: bool) -> Iterator[Edit]:
-    """Yield the edits that cut the offered versions (fetch-semantics, trap 5)."""
+    """Yield the edits that limit the offered versions (fetch-semantics, trap 5)."""
     left_out: list[Struct] = []
     for offer in response["api_keys"] or ():
         offered = offer["min_version"], offer["max_version"]
@@ -191,7 +198,7 @@ def read_client_software(frame: Buffer, offset: int) -> tuple[ClientSoftware, in
     """Read the body of an ApiVersions request of v3 or v4. Earlier versions have an empty body.
 
     Raises:
-        ProtocolError: the body is not of these versions.
+        ProtocolError: the body does not match these versions.
     """
     name, at = read_compact_string(frame, offset)
     version, at = read_compact_string(frame, at)
@@ -205,9 +212,10 @@ def _text(value: bytes | None) -> str:
 
 
 def refusal(correlation_id: bytes) -> bytes:
-    """Build the response of a broker that lacks the requested version: v0 form, error 35, only this key.
+    """Build the response of a broker that does not support the requested version of ApiVersions.
 
-    It is a complete frame with its length.
+    The result is a complete frame with its length. It has the form of v0, error 35, and only the API key of
+    ApiVersions.
     """
     # One element, for this key, as brokers from 2.4 on send it (KIP-511; fetch-semantics, trap 31).
     own = _VERSION_RANGE.pack(ApiKey.API_VERSIONS, 0, _LAST_VERSION)
@@ -216,5 +224,5 @@ def refusal(correlation_id: bytes) -> bytes:
 
 
 def request(correlation_id: int, client_id: bytes) -> bytes:
-    """Build an ApiVersions request v0, which every broker understands: a complete frame with its length."""
+    """Build a complete frame of an ApiVersions request v0, which every broker understands."""
     return messages.request(API_VERSIONS_REQUEST, ApiKey.API_VERSIONS, 0, correlation_id, client_id)

@@ -1,7 +1,7 @@
 """Offsets and sizes of the fields of Fetch, v4 to v18 (FetchRequest.json, FetchResponse.json).
 
-All entries of a request have the same size, and so have all entries of a response without records and tags.
-So a list of entries becomes columns: numpy arrays of fixed-size items over the received bytes.
+All entries of a request have the same size. All entries of a response without records and tags have the same
+size, too. So entries are handled as columns: numpy arrays of fixed-size items over the received bytes.
 """
 
 import re
@@ -15,31 +15,31 @@ import numpy.typing as npt
 from proxy.protocol.primitives import encode_uvarint
 
 Rows: TypeAlias = npt.NDArray[np.intp]
-"""Numbers of rows or positions."""
+"""Row numbers, or positions in a list."""
 
 Entries: TypeAlias = npt.NDArray[np.void]
-"""One item of fixed size for each entry, with its bytes as on the wire."""
+"""An array with one item of fixed size for each entry. An item has the bytes of the entry in a frame."""
 
 MIN_VERSION: Final = 4
-"""Below it, brokers down-convert records or limit responses differently. Such fetches are forwarded unchanged
-(fetch-semantics 1.6, trap 3)."""
+"""The lowest version that is parsed. For lower versions, brokers down-convert records or limit responses
+differently. Such fetches are forwarded unchanged (fetch-semantics 1.6, trap 3)."""
 MAX_VERSION: Final = 18
-"""The highest version of brokers 4.1 to 4.3 (KIP-1166). ApiVersions is cut to it: client and broker must not
-agree on an unreadable version (fetch-semantics 1.7, trap 5)."""
+"""The highest version that is parsed: that of brokers 4.1 to 4.3 (KIP-1166). The gateway offers no higher
+version to clients, because it could not read it (fetch-semantics 1.7, trap 5)."""
 MAX_RUN_MATCH: Final = 128
-"""Up to about this many entries, a regular expression is faster than columns."""
+"""The number of entries up to which a regular expression is faster than columns."""
 SESSION_VERSION: Final = 7
-"""KIP-227: the first version with session id and epoch (fetch-semantics 1.3)."""
+"""The first version with session id and epoch (KIP-227; fetch-semantics 1.3)."""
 
 HINTS_VERSION: Final = 16
-"""KIP-951: from here on errors 6 and 74 name the new leader (fetch-semantics 5)."""
+"""The first version in which errors 6 and 74 name the new leader (KIP-951; fetch-semantics 5)."""
 
 # Fields of a response entry after the partition number
 ERROR_CODE: Final = slice(4, 6)
 HIGH_WATERMARK: Final = slice(6, 14)
 LAST_STABLE_OFFSET: Final = slice(14, 22)
 LOG_START_OFFSET: Final = slice(22, 30)
-"""From v5 on. In v4 this is the offset of aborted_transactions, which later versions have after it."""
+"""The span of log_start_offset in an entry, from v5 on. In v4, aborted_transactions begins here."""
 
 PARTITION_BYTES: Final = 4
 """The size of a partition number, the first field of entries in requests and responses."""
@@ -56,19 +56,19 @@ _NULL_CLASSIC: Final = b"\xff\xff\xff\xff"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchLayout:
-    """The layout of one version. Sizes and offsets are in bytes."""
+    """The layout of one version of Fetch. Sizes and offsets are in bytes."""
 
     version: int
     flexible: bool
-    """Compact lengths and tag buffers (v12 and later)."""
+    """Whether there are compact lengths and tag buffers (v12 and later)."""
     topic_ids: bool
-    """Topics are named by a 16-byte id (v13 and later)."""
+    """Whether topics are named by a 16-byte id (v13 and later)."""
     request_limits: int
-    """Offset of max_wait_ms in a request's body; min_bytes, max_bytes and isolation_level follow."""
+    """Offset of max_wait_ms in a request's body. Then min_bytes, max_bytes and isolation_level follow."""
     request_isolation: int
     """Offset of isolation_level in a request's body."""
     request_session: int
-    """Offset of session_id in a request's body. Below v7, which has none: the offset of ``topics``."""
+    """Offset of session_id in a request's body. Below v7, without session_id: the offset of ``topics``."""
     request_head: int
     """Bytes of a request body before ``topics``."""
     request_offset: int
@@ -80,14 +80,14 @@ class FetchLayout:
     response_entry: int
     """Size of a response's entry with neither records nor aborted transactions nor tags."""
     response_records: int
-    """Offset of ``records`` in such an entry."""
+    """Offset of ``records`` in a response's entry with neither records nor aborted transactions nor tags."""
     aborted: int
     """Offset of ``aborted_transactions`` in a response's entry."""
     empty_ends: tuple[bytes, bytes]
     """The bytes of an error-free entry without records from `aborted` on, by isolation level: null for
     read_uncommitted or an empty array for read_committed, no preferred replica, empty records, no tags."""
     empty_runs: tuple[re.Pattern[bytes], re.Pattern[bytes]]
-    """Match up to `MAX_RUN_MATCH` consecutive entries with such an end, by isolation level."""
+    """Patterns that match up to `MAX_RUN_MATCH` consecutive entries with these ends, by isolation level."""
     request_item: np.dtype[np.void]
     response_item: np.dtype[np.void]
     request_fields: np.dtype[Any]
@@ -99,13 +99,13 @@ class FetchLayout:
     ``log_start_offset`` (v5), ``end``."""
 
     def no_items(self, *, null: bool) -> bytes:
-        """Return an array or records without content: null or empty."""
+        """Return the bytes of an array or of records without content: null, or empty."""
         if self.flexible:
             return b"\x00" if null else b"\x01"
         return _NULL_CLASSIC if null else _ENDS_EMPTY_CLASSIC
 
     def prefix(self, key: bytes, count: int) -> bytes:
-        """Return the first bytes of a topic element in a request or response: key and number of entries."""
+        """Return the bytes before the entries of a topic element: topic name or id, and number of entries."""
         if self.topic_ids:
             return key + encode_uvarint(count + 1)
         if self.flexible:

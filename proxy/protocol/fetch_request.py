@@ -1,6 +1,6 @@
-"""Fetch requests v4 to v18: views of received frames, and the frames that the gateway sends instead.
+"""Fetch requests v4 to v18: reads received frames, and builds the frames that the gateway sends instead.
 
-A frame is complete here, with its 4-byte length. Offsets count from its start.
+In this module a frame is complete, with its 4-byte length. Offsets count from the start of the frame.
 """
 
 from collections.abc import Iterable, Iterator
@@ -42,15 +42,15 @@ MAX_EPOCH: Final = 2**31 - 1
 
 _LIMITS = Struct(">iiib")  # max_wait_ms, min_bytes, max_bytes, isolation_level
 _MIN_BYTES_AT: Final = 4
-"""Offset of min_bytes in these limits."""
+"""Offset of min_bytes in the limits, which begin with max_wait_ms."""
 _MAX_BYTES_AT: Final = 8
-"""Offset of max_bytes in these limits."""
+"""Offset of max_bytes in the limits."""
 _REPLICA_ID = Struct(">i")
 _CONSUMER: Final = -1
 _NO_ELEMENTS: Final = b"\x01"
 _NO_RACK_NO_TAGS: Final = b"\x01\x00"
 MAX_TOPICS: Final = 2048
-"""The limit of listed and of forgotten topic elements. Each costs some microseconds."""
+"""The limit of listed topic elements, and also of forgotten ones. Each costs some microseconds."""
 MAX_PARTITIONS: Final = 1 << 15
 """The limit of entries."""
 MAX_TAG_BYTES: Final = 1 << 14
@@ -60,28 +60,28 @@ MAX_NAME: Final = 249
 MAX_AROUND: Final = 512
 """The limit of bytes before the body, and from the rack on, for a fetch that gets a template."""
 _MAX_BARE_TOPICS: Final = 256
-"""The limit of topics without partitions, for which a client has no reason."""
+"""The limit of listed topics without partitions. No client has a reason to list these."""
 _STRIDE_WORTH: Final = 8
-"""With this many topics, check whether all elements have one shape."""
+"""From this many topics on, check whether all elements have the same shape."""
 
 
 @dataclass(slots=True, eq=False)
 class Listing:
-    """The partitions that a fetch lists, in its order."""
+    """The partitions that a fetch lists, in the order of the fetch."""
 
     layout: FetchLayout
     keys: list[bytes]
-    """Topic names or ids. Neighbours with the same key are merged, as in a broker's response."""
+    """Topic names or ids. Consecutive elements with the same key are merged, as in a broker's response."""
     counts: list[int]
     """How many entries each of `keys` has."""
     entries: Entries
-    """Shape (partitions,), items of ``layout.request_item``."""
+    """The entries of all topics: one item of ``layout.request_item`` for each partition."""
 
     def __len__(self) -> int:
         return len(self.entries)
 
     def topics(self) -> Iterator[tuple[bytes, bytes]]:
-        """Yield each topic's key and its entries, as on the wire."""
+        """Yield the key of each topic (its name or id) and the bytes of its entries."""
         done = 0
         for key, count in zip(self.keys, self.counts, strict=True):
             yield key, self.entries[done : done + count].tobytes()
@@ -91,7 +91,7 @@ class Listing:
 class Topics:
     """The ``topics`` of a fetch, and the spans of their entries in the frame.
 
-    Frames that differ only in the contents of their entries share one.
+    Frames that differ only in the contents of their entries share one `Topics`.
     """
 
     __slots__ = ("blocks", "counts", "element", "keys", "layout", "partitions", "tagged")
@@ -103,15 +103,16 @@ class Topics:
         self.counts: list[int] = []
         """Like `Listing.counts`."""
         self.blocks: list[tuple[int, int]] = []
-        """The offset and number of the entries of each element."""
+        """For each element, the offset of its entries and their number."""
         self.element = 0
-        """The size of an element if all have one shape, else 0. `blocks` then has only the first."""
+        """The size of an element if all elements have the same shape, otherwise 0. If it is not 0, `blocks`
+        has only the first element."""
         self.partitions = 0
         self.tagged = False
-        """An entry or an element has tags, so the entries are not read."""
+        """Whether an entry or an element has tags. If so, the entries are not read."""
 
     def listing(self, frame: bytes) -> Listing:
-        """Return the entries of a frame, as a view."""
+        """Return the listed partitions of a frame. The entries are a view of the frame, if possible."""
         layout = self.layout
         if self.element:
             at, count = self.blocks[0]
@@ -137,12 +138,12 @@ class FetchRequest:
     max_wait_ms: int
     isolation_level: int
     session_id: int
-    """0 below v7, as brokers interpret it."""
+    """The session id. 0 below v7, as brokers interpret such a fetch."""
     session_epoch: int
-    """-1 below v7, as brokers interpret it."""
+    """The session epoch. -1 below v7, as brokers interpret such a fetch."""
     topics: Topics
     unsupported_reason: str
-    """The reason why the gateway must not rewrite this fetch, or "" if it may: see `parse_fetch_request`."""
+    """The reason why the gateway must not rewrite this fetch, or "". See `parse_fetch_request`."""
     forgotten: list[tuple[bytes, bytes]]
     """forgotten_topics_data: topic keys, each with its partition numbers as int32."""
     topics_end: int
@@ -153,13 +154,13 @@ class FetchRequest:
 
     @property
     def min_bytes(self) -> int:
-        """The bytes of records that the broker waits for."""
+        """The minimum of record bytes that the broker waits for."""
         at = self.body + self.layout.request_limits + _MIN_BYTES_AT
         return int.from_bytes(self.frame[at : at + 4], signed=True)
 
     @property
     def max_bytes(self) -> int:
-        """The limit of bytes of records in the response."""
+        """The limit of record bytes in the response."""
         at = self.body + self.layout.request_limits + _MAX_BYTES_AT
         return int.from_bytes(self.frame[at : at + 4], signed=True)
 
@@ -170,14 +171,14 @@ class FetchRequest:
 
     @property
     def listing(self) -> Listing | None:
-        """The listed partitions; None if the fetch is not plain."""
+        """The listed partitions. None if the gateway must not rewrite this fetch (`unsupported_reason`)."""
         if self._listing is None and not self.unsupported_reason:
             self._listing = self.topics.listing(self.frame)
         return self._listing
 
     @property
     def block(self) -> Span | None:
-        """The span of the entries if they are contiguous, else None."""
+        """The span of all entries if they are contiguous, otherwise None."""
         topics = self.topics
         if self.unsupported_reason or topics.element or len(topics.blocks) != 1:
             return None
@@ -185,7 +186,10 @@ class FetchRequest:
         return at, at + count * self.layout.request_entry
 
     def with_frame(self, frame: bytes) -> "FetchRequest":
-        """Return the same fetch for a frame that differs only in correlation id, limits and entry fields."""
+        """Return this fetch with another frame.
+
+        It may differ only in correlation id, limits and entry fields.
+        """
         return FetchRequest(
             frame,
             self.body,
@@ -204,7 +208,7 @@ class FetchRequest:
     def with_limits(
         self, *, max_wait_ms: int | None = None, min_bytes: int | None = None, max_bytes: int | None = None
     ) -> "FetchRequest":
-        """Return the same fetch with other limits; one that is not given stays as it is."""
+        """Return the same fetch with other limits. A limit that is not given stays unchanged."""
         at = self.body + self.layout.request_limits
         wait, least, most, isolation = _LIMITS.unpack_from(self.frame, at)
         limits = _LIMITS.pack(
@@ -227,7 +231,7 @@ class FetchRequest:
 def next_epoch(epoch: int) -> int:
     """Return the next epoch (FetchMetadata.nextEpoch; fetch-semantics 2.2).
 
-    After 2^31-1 comes 1: 0 would request a new session (case 17).
+    After 2^31-1 comes 1, because 0 would request a new session (case 17).
     """
     if epoch < 0:
         return SESSIONLESS_EPOCH
@@ -235,7 +239,7 @@ def next_epoch(epoch: int) -> int:
 
 
 def no_waiting(fetch: FetchRequest, session: tuple[int, int]) -> bytes:
-    """Return a fetch that the broker answers at once, with one batch of records at most (KIP-74)."""
+    """Return the same fetch, changed so that the broker answers at once, with one batch at most (KIP-74)."""
     layout = fetch.layout
     frame = bytearray(fetch.frame)
     at = fetch.body + layout.request_limits
@@ -249,8 +253,8 @@ def parse_fetch_request(frame: bytes, version: int, body: int) -> FetchRequest:
     """Parse a complete fetch request, v4 to v18.
 
     Raises:
-        TooMany: it lists too much to be read.
-        ProtocolError: the body is no fetch request, or does not end at the end of the frame.
+        TooMany: the fetch has too many topics, partitions or tags.
+        ProtocolError: the body is not a fetch request, or does not end at the end of the frame.
     """
     layout = LAYOUTS[version]
     head_end = body + layout.request_head
@@ -316,7 +320,7 @@ def _tail(frame: bytes, layout: FetchLayout, at: int) -> bool:
 
 
 class _TopicsWalk:
-    """A walk over ``topics``."""
+    """Reads the array ``topics`` of a request."""
 
     __slots__ = ("bare", "frame", "layout", "long_name", "tag_bytes", "topics")
 
@@ -327,10 +331,10 @@ class _TopicsWalk:
         self.bare = 0
         self.tag_bytes = 0
         self.long_name = False
-        """A topic's name is longer than Kafka allows."""
+        """Whether a topic's name is longer than Kafka allows."""
 
     def walk_topics(self, at: int) -> int:
-        """Walk the array of topics. Return the offset after it."""
+        """Read the array of topics. Return the offset after it."""
         count, at = (read_compact_count if self.layout.flexible else read_count)(self.frame, at)
         if not count:
             return at
@@ -344,7 +348,7 @@ class _TopicsWalk:
         return end
 
     def element(self, at: int) -> int:
-        """Walk one topic element. Return the offset after it."""
+        """Read one topic element. Return the offset after it."""
         layout, frame, topics = self.layout, self.frame, self.topics
         if (
             layout.flexible
@@ -409,7 +413,7 @@ class _TopicsWalk:
         return end
 
     def _alike(self, start: int, size: int, count: int) -> int:
-        """Read all elements at once, and return the offset after them, or 0 if their shapes differ."""
+        """Read all elements at once. Return the offset after them, or 0 if their shapes differ."""
         topics, frame, layout = self.topics, self.frame, self.layout
         if topics.tagged or not topics.keys:
             return 0
@@ -448,7 +452,10 @@ def _read_key(frame: bytes, layout: FetchLayout, at: int) -> tuple[bytes, int]:
 
 
 def _forgotten(frame: bytes, layout: FetchLayout, at: int) -> tuple[list[tuple[bytes, bytes]], int]:
-    """Read forgotten_topics_data. Return keys with partition numbers, and the offset after it."""
+    """Read forgotten_topics_data.
+
+    Return topic keys with partition numbers, and the offset after the field.
+    """
     found: list[tuple[bytes, bytes]] = []
     if layout.version < SESSION_VERSION:
         return found, at
@@ -476,14 +483,14 @@ def build_fetch_request(
     topics: Iterable[tuple[bytes, bytes]] = (),
     forgotten: Iterable[tuple[bytes, bytes]] = (),
 ) -> bytes:
-    """Return a fetch frame with the header, limits and rack of a request, and other partitions.
+    """Return a frame of a fetch with other partitions. Header, limits and rack are those of `request`.
 
     Args:
-        request: its header and top-level fields are kept.
-        layout: the layout to build: the request's own, or v7 for v4 to v6.
+        request: the request that gives the header and the top-level fields.
+        layout: the layout to build: that of the request, or v7 for a request of v4 to v6.
         session: session id (0: none), and epoch (0: create a session; -1: use none, or close it).
-        topics: for each element, its key and its entries as on the wire.
-        forgotten: for each element, its key and its partition numbers as int32.
+        topics: for each element, the topic's key and the bytes of the entries.
+        forgotten: for each element, the topic's key and the partition numbers as int32.
     """
     frame, body = request.frame, request.body
     end = b"\x00" if layout.flexible else b""

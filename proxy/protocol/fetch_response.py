@@ -1,7 +1,8 @@
 """Walks fetch responses v4 to v18 as they arrive, and builds the first bytes of a response.
 
-A response can be too large for memory, so it is walked chunk by chunk. Records are skipped by their length
-and never copied. One that is kept is in a `Received`, in few pieces.
+To *walk* means to read the structure without the records. A response can be too large for memory, so it is
+walked chunk by chunk. Records are skipped by their length and never copied. If a response has to be buffered,
+`Received` keeps it in few pieces.
 """
 
 import struct
@@ -30,9 +31,9 @@ from proxy.protocol.primitives import (
 )
 
 NODE_ENDPOINTS_TAG: Final = 0
-"""FetchResponse.json: NodeEndpoints, v16 and later (KIP-951)."""
+"""The tag of NodeEndpoints in a response's body, v16 and later (KIP-951, FetchResponse.json)."""
 _CURRENT_LEADER_TAG: Final = 1
-"""Tag of an entry. Brokers send it from v16 on (fetch-semantics 5)."""
+"""The tag of CurrentLeader in an entry. Brokers send it from v16 on (fetch-semantics 5)."""
 
 _MOVED: Final = (int(ErrorCode.NOT_LEADER_OR_FOLLOWER), int(ErrorCode.FENCED_LEADER_EPOCH))
 
@@ -64,16 +65,17 @@ _TOPIC_TAGS: Final = 4
 _BODY_TAGS: Final = 5
 _END: Final = 6
 _SMALL: Final = 1 << 14
-"""Reads below this many bytes are joined. Each piece costs Python objects and an item of a vectored write."""
+"""Reads below this many bytes are joined, because each piece costs Python objects and an item of a vectored
+write."""
 _JOINED: Final = 1 << 16
-"""The size of a piece of joined reads."""
+"""The size of a piece of joined reads, in bytes."""
 
 
 class Received:
-    """The bytes of one frame so far.
+    """The received bytes of one frame.
 
-    Large reads are kept as they are. Small ones are copied once, into pieces of `_JOINED` bytes: 50 MB in
-    reads of one TCP segment each would otherwise be 36,000 pieces.
+    Large reads are kept unchanged. Small reads are copied once, into pieces of `_JOINED` bytes. Otherwise 50
+    MB, received in reads of one TCP segment each, would be 36,000 pieces.
     """
 
     __slots__ = ("_small", "_small_size", "_starts", "_views", "settled", "size")
@@ -86,7 +88,7 @@ class Received:
         self.size = 0
         """The number of bytes so far."""
         self.settled = 0
-        """How many of these are in pieces that do not change any more."""
+        """How many of the bytes are in pieces that do not change any more."""
         for chunk in chunks:
             self.append(chunk)
 
@@ -115,7 +117,7 @@ class Received:
         self._add(piece)
 
     def span(self, start: int, end: int) -> list[memoryview]:
-        """Return a span of the frame as views. The cost depends only on the pieces within the span."""
+        """Return the bytes of a span as views. The cost depends only on the number of pieces in the span."""
         if end > self.settled:
             self._settle()
         starts, views = self._starts, self._views
@@ -134,7 +136,7 @@ class Received:
         return found
 
     def _settle(self) -> None:
-        """Make one piece of the collected small reads."""
+        """Join the collected small reads to one piece."""
         if self._small:
             small, self._small, self._small_size = self._small, [], 0
             self._add(b"".join(small))
@@ -146,12 +148,12 @@ class Received:
 
 
 class _Short(Exception):  # noqa: N818 - not an error: the unit continues in the next chunk
-    """The current unit continues in the next chunk."""
+    """Raised if the current unit of the walk continues in the next chunk."""
 
 
 @dataclass(slots=True, eq=False)
 class PartitionResponse:
-    """An entry of a response that is not part of a run."""
+    """An entry of a response that is not part of an `EmptyRun`."""
 
     key: bytes
     partition: int
@@ -164,16 +166,17 @@ class PartitionResponse:
     """The entry up to ``aborted_transactions``: partition, error, high watermark, last stable offset and,
     from v5 on, log start offset."""
     ends_empty: bool
-    """The rest is one of `FetchLayout.empty_ends`: no records, no preferred replica, no tags."""
+    """Whether the rest of the entry is one of `FetchLayout.empty_ends`: no records, no preferred replica, no
+    tags."""
     records: int
     """The size of its records in bytes."""
     redirects: bool
-    """The entry names a preferred read replica, or has tags (a diverging epoch, a leader)."""
+    """Whether the entry names a preferred read replica, or has tags (a diverging epoch, a leader)."""
     aborted: int = NO_ABORTED
-    """`NULL`, `NO_ABORTED` (an empty list), or higher."""
+    """`NULL`, `NO_ABORTED` (an empty list), or a higher number if there are aborted transactions."""
     null_records: bool = False
     views: Sequence[memoryview] = ()
-    """The entry's bytes, after their first lookup in the frame."""
+    """The entry's bytes. They are stored here when `sent` is called first."""
 
     def sent(self, frame: Received) -> Sequence[memoryview]:
         """Return the entry's bytes as the broker sent them."""
@@ -192,14 +195,15 @@ class EmptyRun:
 
 
 class FetchResponseWalk:
-    """A walk over one response. `feed` takes the chunks of its frame, from the length on.
+    """A walk over one response. `feed` gets the chunks of the frame, from the length field on.
 
     Args:
-        layout: the request's.
-        isolation_level: the request's. With `keep` it decides how an empty entry ends. Without `keep` each
-            run shows it, because the request may not have been read.
-        keep: collect `entries`, `runs` and `elements`. Otherwise entries are only counted.
-        spans: collect `record_spans`.
+        layout: the layout of the request's version.
+        isolation_level: the isolation level of the request. It decides which bytes end an empty entry. It is
+            only used with `keep`. Without `keep`, either form is accepted for each run, because the request
+            may not have been read.
+        keep: whether to collect `entries`, `runs` and `elements`. Otherwise entries are only counted.
+        spans: whether to collect `record_spans`.
     """
 
     __slots__ = (
@@ -258,18 +262,19 @@ class FetchResponseWalk:
         self._waiting_for = 0
         self._size = 0
         self.offset = 0
-        """The number of walked bytes, which may be forwarded."""
+        """The number of bytes walked so far. They may be forwarded."""
         self.throttle_time_ms = 0
         self.error_code = 0
         self.session_id = 0
         self.session_id_at = 0
-        """Offset of the session id in the frame, 0 below v7."""
+        """Offset of the session id in the frame, or 0 below v7."""
         self.partitions = 0
         self.with_records = 0
         """The number of entries with records."""
         self.record_bytes = 0
         self.record_spans: list[Span] | None = [] if spans else None
-        """The spans of records in the frame, in order. A span is added once the records' length is read."""
+        """The spans of records in the frame, in order. A span is added when the length of the records has
+        been read."""
         self.entries: list[PartitionResponse] = []
         self.runs: list[EmptyRun] = []
         self.elements: list[tuple[bytes, int]] = []
@@ -277,13 +282,14 @@ class FetchResponseWalk:
         self.leaders: list[LeaderHint] = []
         """The newer leaders that entries name, in versions with topic ids (v13 and later)."""
         self.moved = 0
-        """The number of entries with a newer leader or leader epoch: errors 6 and 74."""
+        """The number of entries with error 6 or 74: the leader has moved, or the client's leader epoch is too
+        old."""
         self.tagged = False
-        """The header or a topic element has tags. No schema defines any there."""
+        """Whether the header or a topic element has tags. No schema defines tags there."""
         self.tags: list[TagSpan] = []
-        """The body's tags. Offsets count from `tags_at`."""
+        """The body's tags. Their offsets count from `tags_at`."""
         self.tags_at = -1
-        """Offset of the body's tag buffer, the end of the frame. -1 until it is reached."""
+        """Offset of the body's tag buffer, which ends the frame. -1 until the walk reaches it."""
 
     @property
     def head_known(self) -> bool:
@@ -297,7 +303,7 @@ class FetchResponseWalk:
 
     @property
     def repeatable(self) -> bool:
-        """Whether the top-level fields only say that the session continues."""
+        """Whether the top-level fields have no other content than a session id."""
         return (
             not (self.throttle_time_ms or self.error_code or self.tags or self.tagged)
             and self.session_id != 0
@@ -309,7 +315,7 @@ class FetchResponseWalk:
         return self._skip
 
     def skip_records(self, size: int) -> bool:
-        """Skip the next `size` bytes if all of them are records. Return whether they are."""
+        """Skip the next `size` bytes if all of them are records. Return whether they were skipped."""
         if self._skip < size:
             return False
         self._skip -= size
@@ -320,7 +326,7 @@ class FetchResponseWalk:
         """Walk the next bytes of the frame.
 
         Raises:
-            ProtocolError: the bytes are no response of this version.
+            ProtocolError: the bytes do not match a response of this version.
         """
         size = len(chunk)
         if self.skip_records(size):
@@ -346,10 +352,10 @@ class FetchResponseWalk:
             self._tail = chunk[at:]
 
     def _gathered(self, chunk: bytes) -> bytes:
-        """Collect chunks of a unit. Return them once a new try is worth it, else b"".
+        """Collect the chunks of an incomplete unit. Return them when it is time to try again, otherwise b"".
 
-        A long unit is tried again each time its collected size has doubled, and at the end of the frame. So
-        the cost is proportional to its size, whatever the size of the chunks.
+        A unit is tried again each time its collected size has doubled, and at the end of the frame. So the
+        cost is proportional to the size of the unit, whatever the size of the chunks.
         """
         self._waiting.append(chunk)
         self._waiting_size += len(chunk)
@@ -362,7 +368,10 @@ class FetchResponseWalk:
         return b"".join(waiting)
 
     def _bridge(self, chunk: bytes) -> int:
-        """Walk a unit that began in an earlier chunk. Return the offset after it in this chunk, or -1."""
+        """Walk a unit that began in an earlier chunk.
+
+        Return the offset after it in this chunk, or -1 if it is still incomplete.
+        """
         window = max(_BRIDGE, len(self._tail))
         while True:
             tail = self._tail
@@ -393,7 +402,7 @@ class FetchResponseWalk:
     def _walk(self, buffer: bytes, at: int) -> int:
         """Walk complete units.
 
-        Return the offset of the next one, which may be beyond the buffer (in records).
+        Return the offset of the next unit. It is beyond the buffer if the buffer ends within records.
         """
         base = self.offset - at
         size = len(buffer)
@@ -543,7 +552,7 @@ class FetchResponseWalk:
         return end
 
     def _run(self, buffer: bytes, at: int, base: int) -> int:
-        """Walk the next run of empty entries. Return the offset after it, 0 if there are only a few."""
+        """Walk the next run of empty entries. Return the offset after it, or 0 if the run would be short."""
         layout, left = self.layout, self._left
         if self._list_at >= 0:
             # Learn the form of the list: not null if it starts with compact length 1, or with the first byte
@@ -566,7 +575,10 @@ class FetchResponseWalk:
         return at + count * layout.response_entry
 
     def _long_run(self, buffer: bytes, at: int, left: int) -> int:
-        """Count consecutive empty entries by columns, the fastest way for many."""
+        """Return how many consecutive entries are empty.
+
+        Comparing columns is the fastest way for many entries.
+        """
         layout = self.layout
         limit = min((len(buffer) - at) // layout.response_entry, left)
         size, count = 8 * MAX_RUN_MATCH, 0
@@ -647,7 +659,7 @@ class FetchResponseWalk:
 def response_head(
     layout: FetchLayout, correlation_id: bytes, throttle_time_ms: int, session_id: int = 0
 ) -> bytes:
-    """Return a response without an error, from its correlation id to the start of ``responses``."""
+    """Return the start of a response without an error: from the correlation id up to ``responses``."""
     tags = b"\x00" if layout.flexible else b""
     if layout.version < SESSION_VERSION:
         return correlation_id + _THROTTLE.pack(throttle_time_ms)

@@ -1,4 +1,7 @@
-"""Cuts one direction of a connection into frames: a length of 4 bytes, then as many bytes. Sans-IO."""
+"""Cuts the bytes of one direction of a connection into frames. Sans-IO.
+
+A frame is a length of 4 bytes, followed by this number of bytes.
+"""
 
 from typing import Final
 
@@ -8,33 +11,38 @@ _ANY: Final = 1
 
 
 def frame_size(data: bytes | bytearray, at: int = 0) -> int:
-    """Return the size of the frame that begins at an offset, with its length field, which must be there."""
+    """Return the size of the frame that begins at an offset, including its length field.
+
+    The length field must be complete.
+    """
     return LENGTH_BYTES + int.from_bytes(data[at : at + LENGTH_BYTES])
 
 
 def is_frame(data: bytes) -> bool:
-    """Whether these bytes are one whole frame, as in nearly every read."""
+    """Whether these bytes are exactly one frame. In nearly every read they are."""
     return len(data) == LENGTH_BYTES + int.from_bytes(data[:LENGTH_BYTES])
 
 
 class Framer:
-    """The received bytes of one direction, cut into frames.
+    """Cuts the received bytes of one direction into frames.
 
-    `next` returns a frame, or what has come of it. The caller either keeps a part until more of it has come
-    (`need`, `keep`), or uses it at once and gets the rest in chunks, as they come (`left`).
+    `next` returns a frame, or its received part. The caller can give a part back (`keep`), with the number of
+    bytes to wait for (`need`). Or it uses the part at once, and gets the rest in chunks as they arrive
+    (`left`).
     """
 
     __slots__ = ("_at", "data", "left", "need")
 
     def __init__(self) -> None:
         self.data: bytes | bytearray = b""
-        """What was received; empty once all of it was returned. Before `_at` it is not of use any more."""
+        """The received bytes. Bytes before `_at` were returned already. It is empty if all bytes were
+        returned."""
         self._at = 0
         """Offset of the first byte that was not returned."""
         self.left = 0
-        """Bytes of the current frame that are still to be returned, in chunks; 0 between two frames."""
+        """Bytes of the current frame that are still to be returned, in chunks. 0 between two frames."""
         self.need = _ANY
-        """With fewer bytes the next frame is not worth a look: its beginning was looked at and kept."""
+        """How many bytes of the next frame must be there before `next` is called again."""
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {len(self)} bytes left={self.left} need={self.need}>"
@@ -44,13 +52,13 @@ class Framer:
 
     @property
     def ready(self) -> bool:
-        """Whether there is something to look at: a chunk, or enough of the next frame."""
+        """Whether `next` should be called: there is a chunk, or there are `need` bytes of the next frame."""
         size = len(self.data) - self._at
         return size > 0 if self.left else size >= self.need
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is kept, between two frames."""
+        """Whether no bytes are kept and no frame is incomplete."""
         return not (self.data or self.left)
 
     def feed(self, data: bytes) -> None:
@@ -70,11 +78,14 @@ class Framer:
         self.data += data
 
     def peek(self, size: int) -> bytes:
-        """Return the first bytes that were not returned yet, at most so many."""
+        """Return the next bytes, at most `size`, without removing them."""
         return bytes(self.data[self._at : self._at + size])
 
     def next(self) -> bytes:
-        """Return the next chunk of the current frame; between two frames, what has come of the next one."""
+        """Return the next chunk of the current frame.
+
+        Between two frames, return the next frame or its received part.
+        """
         data, at = self.data, self._at
         end = size = len(data)
         self.need = _ANY
@@ -91,12 +102,12 @@ class Framer:
         return bytes(piece) if isinstance(piece, bytearray) else piece
 
     def keep(self, data: bytes) -> None:
-        """Keep a frame, or the part of one, that `next` has returned; it is returned again."""
+        """Give back a frame, or a part of it, that `next` has returned. `next` will return it again."""
         self.data = bytearray(data) + self.data[self._at :] if self.data else data
         self._at = 0
 
     def rest(self) -> bytes:
-        """Return everything that was received and not returned, whatever it is."""
+        """Return all remaining bytes, whether they are frames or not."""
         data = bytes(self.data[self._at :])
         self.data, self._at, self.need = b"", 0, _ANY
         return data

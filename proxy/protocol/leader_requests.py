@@ -1,7 +1,8 @@
 """The gateway's own requests about leaders: Metadata v7 and v12, OffsetForLeaderEpoch v2.
 
-A broker that takes Fetch v9 or Produce v7 takes Metadata v7 and OffsetForLeaderEpoch v2 (2.1, KIP-320). A
-broker that takes Fetch v13 takes Metadata v12, which requests by topic id (3.1, KIP-516).
+A broker that supports Fetch v9 or Produce v7 also supports Metadata v7 and OffsetForLeaderEpoch v2 (2.1,
+KIP-320). A broker that supports Fetch v13 also supports Metadata v12, which can request topics by id (3.1,
+KIP-516).
 """
 
 from collections.abc import Iterable, Mapping
@@ -23,11 +24,11 @@ from proxy.protocol.schemas import (
 )
 
 BY_NAME: Final = 7
-"""Version of Metadata that requests by name. It has leader epochs (KIP-320), and is not flexible."""
+"""The version of Metadata to request topics by name. It has leader epochs (KIP-320), and is not flexible."""
 BY_ID: Final = 12
-"""Version of Metadata that requests by topic id."""
+"""The version of Metadata to request topics by id."""
 EPOCHS_VERSION: Final = 2
-"""Version of OffsetForLeaderEpoch. It has current_leader_epoch (KIP-320)."""
+"""The version of OffsetForLeaderEpoch to use. It has current_leader_epoch (KIP-320)."""
 
 Place: TypeAlias = tuple[bytes, int]
 """A topic's name or id, as in the client's fetch, and a partition."""
@@ -50,7 +51,7 @@ class Leader(NamedTuple):
     """The leader of a partition, as a broker reports it."""
 
     leader_id: int
-    """-1 if there is none."""
+    """The node id of the leader, or -1 if there is no leader."""
     leader_epoch: int
     topic: bytes
     """The name of the topic."""
@@ -61,18 +62,18 @@ class EpochEnd(NamedTuple):
 
     error_code: int
     leader_epoch: int
-    """The largest epoch of the log that is not above the requested one."""
+    """The largest epoch in the log that is not above the requested epoch."""
     end_offset: int
     """The offset after the epoch's last record."""
 
 
 def metadata_request(correlation_id: int, client_id: bytes, topics: Iterable[bytes], *, by_id: bool) -> bytes:
-    """Request the leaders of topics, without creating topics.
+    """Return a Metadata request for the leaders of topics. It does not create topics.
 
     Args:
-        correlation_id: of this request.
-        client_id: the client's own, since its connection is used.
-        topics: names, or ids.
+        correlation_id: the correlation id of this request.
+        client_id: the client's own id, because its connection is used.
+        topics: names or ids of topics.
         by_id: whether `topics` are ids.
     """
     listed = [
@@ -113,12 +114,12 @@ def read_metadata(frame: bytes, *, by_id: bool) -> dict[Place, Leader]:
 def epochs_request(
     correlation_id: int, client_id: bytes, requested: Mapping[bytes, Iterable[tuple[int, int, int]]]
 ) -> bytes:
-    """Request the ends of leader epochs from a leader.
+    """Return an OffsetForLeaderEpoch request, which asks a leader for the ends of leader epochs.
 
     Args:
-        correlation_id: of this request.
-        client_id: the client's own, since its connection is used.
-        requested: by topic name: partition, the leader's current epoch, the epoch to look up.
+        correlation_id: the correlation id of this request.
+        client_id: the client's own id, because its connection is used.
+        requested: by topic name: partition, the leader's current epoch, and the epoch to look up.
     """
     topics = [
         {
@@ -157,7 +158,7 @@ def read_leaders(api_key: int, version: int, body: bytes) -> list[LeaderHint]:
     """Return the current_leader fields of Produce (v13), ShareFetch and ShareAcknowledge (KIP-951).
 
     Raises:
-        ProtocolError: the body is not of that version.
+        ProtocolError: the body does not match the version.
     """
     first, schema, partitions, index = _ENTRIES.get(api_key, _NONE)
     if not first <= version <= REWRITTEN.get(api_key, -1):

@@ -1,4 +1,4 @@
-"""Kafka's messages by schema: read some fields, replace some; every other byte stays unchanged. Sans-IO.
+"""Reads and replaces fields of Kafka's messages by schema. All other bytes stay unchanged. Sans-IO.
 
 A schema is one line of text. It has a message's fields in wire order, with the names and types of Kafka's own
 definitions (clients/src/main/resources/common/message in Kafka's source):
@@ -47,7 +47,7 @@ from proxy.protocol.primitives import (
 )
 
 Edit: TypeAlias = tuple[int, int, bytes]
-"""Start and end of a span of bytes, and the bytes that replace it."""
+"""The start and end of a span of bytes, and the bytes that replace the span."""
 
 _SIZES: Final = {
     "bool": 1,
@@ -72,11 +72,11 @@ class Field:
     """A field of a schema, in the versions `since` to `until`."""
 
     name: str
-    """Empty for a field that is skipped."""
+    """The name of the field. Empty for a field that is skipped."""
     kind: str
     """A type, or the bracket that opens a struct or an array of structs."""
     size: int = 0
-    """The size of a field, or of several skipped fields; 0 if the size is not fixed."""
+    """The size of a field, or of several skipped fields, in bytes. 0 if the size is not fixed."""
     fields: "tuple[Field, ...]" = ()
     tag: int | None = None
     since: int = 0
@@ -99,9 +99,9 @@ class Struct(dict[str, Any]):
         self.tags = NO_TAGS
         """The received tags at the end of the struct, including those of named fields."""
         self.spans: dict[str, Span] = {}
-        """The span of each named field in the frame; for a tagged field, its payload."""
+        """The span of each named field in the frame. For a tagged field, the span of its payload."""
         self.tagged: dict[str, Span] = {}
-        """The span of each named tagged field, including its size."""
+        """The span of each named tagged field, including its size field."""
         self.counts: dict[str, Span] = {}
         """The span of the element count of each named array."""
 
@@ -109,7 +109,8 @@ class Struct(dict[str, Any]):
         """Yield the edits that set fields to new values, for `splice`.
 
         Args:
-            values: by name, without tagged fields. Names that the version lacks are ignored.
+            values: the new values by field name, without tagged fields. Names that the version lacks are
+                ignored.
         """
         for field in self.fields:
             if field.name in values:
@@ -138,14 +139,14 @@ def read(
     """Read a message.
 
     Args:
-        schema: of the message.
-        api_key: the request's, also for a response.
-        version: the request's, also for a response.
+        schema: the schema of the message.
+        api_key: the API key of the request, also for a response.
+        version: the version of the request, also for a response.
         frame: the message, with or without its header.
         at: the offset of the first field.
-        only: the fields to read, each with all its content: ``brokers``, ``topics.partitions.leader_id``.
-            None reads all fields.
-        whole: walk to the last byte. If False, stop after the last field to read.
+        only: the fields to read, each with all its content, such as ``brokers`` or
+            ``topics.partitions.leader_id``. None to read all fields.
+        whole: whether to check the message up to its last byte. If False, stop after the last field to read.
         fixed: a list that receives the spans of skipped fixed-size fields, except in tags.
 
     Raises:
@@ -174,11 +175,11 @@ def read_fields(
 
     Args:
         fields: from `fields_at`.
-        api_key: the request's, also for a response.
-        version: the request's, also for a response.
+        api_key: the API key of the request, also for a response.
+        version: the version of the request, also for a response.
         frame: the message, with or without its header.
         at: the offset of the first field.
-        tagged: the message's own tags follow.
+        tagged: whether the message's own tags follow the fields.
         fixed: as for `read`.
 
     Raises:
@@ -212,7 +213,9 @@ def splice(frame: bytes, edits: Iterable[Edit]) -> bytes:
 
 @cache
 def fields_at(schema: str, version: int, only: frozenset[str] | None = None) -> tuple[Field, ...]:
-    """Return the fields of one version of a message. Fields outside of `only` (see `read`) have no name.
+    """Return the fields of one version of a message.
+
+    If a field is not in `only` (see `read`), its name is empty.
 
     Raises:
         ValueError: the text is not a schema.
@@ -285,7 +288,7 @@ class _Reader:
         self._string = read_compact_string if flexible else read_string
 
     def struct(self, fields: tuple[Field, ...], at: int, *, tagged: bool = True) -> Struct:
-        """Read a struct, without its tags unless `tagged`."""
+        """Read a struct. Read its tags only if `tagged`."""
         found = Struct(fields, flexible=self._flexible)
         start = at
         for field in fields:
@@ -427,13 +430,14 @@ class _Reader:
 
 
 def encode(field: Field, value: Any, *, flexible: bool) -> bytes:
-    """Write a field that has no tag.
+    """Return the bytes of a field that is not a tagged field.
 
     Args:
-        field: from `fields_at`, so of one version.
-        value: as `read` returns it. Elements of an array of structs may be any mapping from names to values.
-        flexible: strings and arrays are compact, and structs end with tags. A `Struct` keeps its own tags;
-            all other structs get none.
+        field: a field from `fields_at`.
+        value: a value in the form that `read` returns. Elements of an array of structs may be any mapping
+            from names to values.
+        flexible: whether strings and arrays are compact, and structs end with tags. A `Struct` keeps its own
+            tags. All other structs get no tags.
     """
     if field.size:
         return _encode_fixed(field.kind, field.size, value)
@@ -464,7 +468,7 @@ def encode(field: Field, value: Any, *, flexible: bool) -> bytes:
 
 
 def encode_fields(fields: Iterable[Field], values: dict[str, Any], *, flexible: bool) -> bytes:
-    """Write the fields of a message or a struct; see `encode`."""
+    """Return the bytes of the fields of a message or a struct. See `encode`."""
     parts = [encode(field, values[field.name], flexible=flexible) for field in fields if field.tag is None]
     if flexible:
         parts.append(values.tags if isinstance(values, Struct) else NO_TAGS)
@@ -472,14 +476,14 @@ def encode_fields(fields: Iterable[Field], values: dict[str, Any], *, flexible: 
 
 
 def body(schema: str, api_key: int, version: int, **values: Any) -> bytes:
-    """Write a message without its header. All fields of the version must be given."""
+    """Return the bytes of a message without its header. All fields of the version must be given."""
     return encode_fields(fields_at(schema, version), values, flexible=bool(is_flexible(api_key, version)))
 
 
 def request(
     schema: str, api_key: int, version: int, correlation_id: int, client_id: bytes | None, **values: Any
 ) -> bytes:
-    """Write a request with its length and its header, which has no tags (request header v1 or v2)."""
+    """Return a complete request frame. The header (v1 or v2) has no tags."""
     content = b"".join(
         (
             REQUEST_HEADER.pack(api_key, version, correlation_id),
@@ -492,21 +496,21 @@ def request(
 
 
 def response(schema: str, api_key: int, version: int, correlation_id: bytes, **values: Any) -> bytes:
-    """Write a response with its length and its header (v0 or v1).
+    """Return a complete response frame, with a header of v0 or v1.
 
-    Not for ApiVersions, whose header differs.
+    Do not use this for ApiVersions, because its header differs.
     """
     tags = NO_TAGS if is_flexible(api_key, version) else b""
     return _framed(b"".join((correlation_id, tags, body(schema, api_key, version, **values))))
 
 
 def with_fields(frame: bytes, message: Struct, **values: Any) -> bytes:
-    """Return a complete frame, with its length, with new values for some fields of its message."""
+    """Return a complete frame with new values for some fields of its message. Its length field is updated."""
     return edited(frame, message.edits(**values))
 
 
 def edited(frame: bytes, edits: Iterable[Edit]) -> bytes:
-    """Return a complete frame, with its length, after edits."""
+    """Return a complete frame after edits. Its length field is updated."""
     return _framed(splice(frame, edits)[LENGTH_BYTES:])
 
 

@@ -1,9 +1,9 @@
 """Metadata responses v10 to v13: the listed brokers, and the leaders of partitions.
 
-Below v10 topics have no ids (KIP-516), so a topic can't be told from an earlier one of the same name.
-`messages` reads what surrounds the topics. The topics have a walk of their own, since there may be thousands,
-each with thousands of partitions: it is laid out by the same schema, in which topics are alike from v10 to
-v13.
+Below v10 topics have no ids (KIP-516), so a recreated topic can't be distinguished from the deleted topic of
+the same name. `messages` reads the fields around the topics. This module reads the topics itself, because
+there may be thousands, each with thousands of partitions. It derives their layout from the same schema. The
+layout of topics is equal from v10 to v13.
 """
 
 from collections.abc import Mapping
@@ -31,9 +31,10 @@ from proxy.protocol.schemas import METADATA
 FIRST_VERSION: Final = 10
 LAST_VERSION: Final = 13
 LEADER_BYTES: Final = 8
-"""Leader id and leader epoch, which are adjacent."""
+"""The size of leader id and leader epoch, which are adjacent."""
 NO_TOPIC_ID: Final = bytes(UUID_BYTES)
-"""The id of a topic without one: the broker is older than 2.8, or upgraded only in part (KIP-516)."""
+"""The topic id that a broker sends if a topic has no id: the cluster is older than 2.8, or only partly
+upgraded (KIP-516)."""
 
 _KEY: Final = ApiKey.METADATA
 
@@ -49,16 +50,16 @@ _OPERATIONS_BYTES: Final = _TOPIC["topic_authorized_operations"].size
 _FIELDS: Final = np.dtype([(field.name, f">i{field.size}") for field in _ENTRY if field.size])
 """The start of a partition's entry: error_code, partition_index, leader_id, leader_epoch."""
 _ARRAYS: Final = sum(not field.size for field in _ENTRY)
-"""The number of arrays of node ids behind that: replica_nodes, isr_nodes, offline_replicas."""
+"""The number of arrays of node ids after these fields: replica_nodes, isr_nodes, offline_replicas."""
 _ENTRY_BYTES: Final = _FIELDS.itemsize
 _FIELD_BYTES: Final = np.arange(_ENTRY_BYTES)
 _LEADER_AT: Final = _FIELDS.fields["leader_id"][1] if _FIELDS.fields else 0
 """Offset of leader_id in an entry."""
 _STRIDE_WORTH: Final = 4
-"""With this many partitions, check whether all entries have one size."""
+"""From this many partitions on, check whether all entries have the same size."""
 MAX_STEPS: Final = 1 << 16
-"""The limit of work for one response, 20 to 40 ms. A topic with known bytes takes 2 steps, any other 16, and
-128 more if it has changed. A partition that is read on its own takes one."""
+"""The limit of work for one response, in steps: 20 to 40 ms. A topic with known bytes takes 2 steps, any
+other topic 16 steps, and a changed topic 128 more. A partition that is read on its own takes 1 step."""
 _KNOWN_STEPS: Final = 2
 _TOPIC_STEPS: Final = 16
 _CHANGED_STEPS: Final = 128
@@ -69,16 +70,17 @@ MAX_LEADERS: Final = 10_000
 
 
 class Partitions(NamedTuple):
-    """The partitions of a topic, in columns."""
+    """The partitions of a topic, as columns."""
 
     entries: npt.NDArray[np.void]
-    """error_code, partition_index, leader_id (-1: none), leader_epoch (-1: unknown)."""
+    """Fields of each partition: error_code, partition_index, leader_id (-1: none), leader_epoch (-1:
+    unknown)."""
     at: Rows
-    """Offsets of leader_id; leader_epoch follows it."""
+    """The offset of leader_id for each partition. leader_epoch follows leader_id."""
 
 
 class LeaderHint(NamedTuple):
-    """A newer leader in a response other than Metadata: current_leader (KIP-951)."""
+    """A newer leader, from the field current_leader of a response other than Metadata (KIP-951)."""
 
     topic_id: bytes
     partition: int
@@ -87,11 +89,11 @@ class LeaderHint(NamedTuple):
 
 
 class TopicElement(NamedTuple):
-    """A topic with an id and without an error."""
+    """A topic in a response. It has an id and no error."""
 
     topic_id: bytes
     span: Span
-    """The span of its id, is_internal, and the partitions."""
+    """The span of the topic's id, is_internal, and partitions in the body."""
 
 
 def read_topics(
@@ -104,10 +106,11 @@ def read_topics(
     Args:
         body: the complete response without its header.
         version: v10 to v13.
-        known: by id, the bytes of topics as in `TopicElement.span`. Equal bytes are not walked again.
+        known: the bytes of topics (as in `TopicElement.span`) by topic id. A topic with equal bytes is not
+            parsed again.
 
     Raises:
-        ProtocolError: the body is not of that version.
+        ProtocolError: the body does not match the version.
     """
     before, after = _around_topics(version)
     head = read_fields(before, _KEY, version, body, 0)
@@ -141,7 +144,10 @@ def read_topics(
 
 @cache
 def _around_topics(version: int) -> tuple[tuple[Field, ...], tuple[Field, ...]]:
-    """Return the fields before and after the topics. Of the former only the ids of brokers are read."""
+    """Return the fields before and the fields after the topics.
+
+    Of the fields before, only broker ids are read.
+    """
     fields = fields_at(METADATA, version, frozenset({"brokers.node_id", "topics"}))
     at = [field.name for field in fields].index("topics")
     return fields[:at], fields[at + 1 :]
@@ -165,7 +171,7 @@ def topic_partitions(image: bytes) -> Partitions:
 
 
 class _Alike(NamedTuple):
-    """Contiguous entries of one size."""
+    """Contiguous entries that have the same size."""
 
     at: int
     number: int
@@ -173,7 +179,7 @@ class _Alike(NamedTuple):
 
 
 def _find_partitions(buffer: bytes, at: int) -> tuple[_Alike | list[int], int]:
-    """Return the positions of a topic's partition entries, and the offset after them."""
+    """Return where a topic's partition entries are, and the offset after them."""
     found, at = read_compact_count(buffer, at)
     count = found or 0
     if count >= _STRIDE_WORTH and (size := _size_of_all(buffer, at, count)):
@@ -200,7 +206,11 @@ def _find_partitions(buffer: bytes, at: int) -> tuple[_Alike | list[int], int]:
 
 
 def _size_of_all(buffer: bytes, start: int, count: int) -> int:
-    """Return the size of an entry, or 0 if entries differ from the first in replica counts, or have tags."""
+    """Return the size of an entry if all entries have the same size, otherwise 0.
+
+    Entries have the same size if their replica counts are equal to those of the first entry, and if none has
+    tags.
+    """
     at, lengths = start + _ENTRY_BYTES, list[int]()
     for _ in range(_ARRAYS):
         length = buffer[at] if at < len(buffer) else 0x80

@@ -1,8 +1,9 @@
-"""A response limit for Fetch v2 and v3, the last versions before v4.
+"""Sets max_bytes in fetches of v2 and v3.
 
-v3 added max_bytes and changed nothing else in requests and responses (KIP-74; fetch-semantics 1.3, 1.4). A
-broker that takes both versions converts records to the same format for both, so a fetch of v2 can be sent as
-v3. Fetches of v0 and v1 can't: their records have an older format (fetch-semantics 1.6).
+v3 added max_bytes and changed nothing else in requests and responses (KIP-74; fetch-semantics 1.3, 1.4). If a
+broker supports both versions, it converts records to the same format for both. So a fetch of v2 can be sent
+as v3. Fetches of v0 and v1 can't be sent as v3, because their records have an older format (fetch-semantics
+1.6).
 """
 
 from typing import Final
@@ -26,14 +27,15 @@ _ENTRY: Final = 16
 def limit_old_fetch(frame: bytes, body: int, limit: int, turn: int) -> bytes:
     """Return a consumer's fetch of v2 or v3 as v3 with a max_bytes of at most `limit`.
 
-    A response limit cuts the partitions listed last. Clients of v2 do not expect a limit, and may always list
-    the same order. So lists of v2 are rotated: each partition is first in turn, and none starves
-    (fetch-semantics 4). Topics stay in one element, since Sarama reads only the last element of a topic.
+    With a limit, the partitions at the end of the list may get no records. Clients of v2 do not expect a
+    limit, and may always list partitions in the same order. So lists of v2 are rotated, and each partition
+    comes first in turn (fetch-semantics 4). Each topic stays in one element, because Sarama reads only the
+    last element of a topic.
 
     Args:
         frame: a complete frame of v2 or v3.
         body: the offset of its body.
-        limit: in bytes.
+        limit: the limit in bytes.
         turn: how many fetches have been rotated on this connection.
 
     Raises:
@@ -63,7 +65,10 @@ def limit_old_fetch(frame: bytes, body: int, limit: int, turn: int) -> bytes:
 
 
 def _topics(frame: bytes, at: int) -> list[tuple[bytes, bytes]]:
-    """Return the topic elements of v2, each as the bytes before its entries and its entries."""
+    """Return the topic elements of v2.
+
+    Each element is the bytes before its entries, and the bytes of the entries.
+    """
     topics, at = read_count(frame, at)
     found = []
     for _ in range(topics or 0):
@@ -81,7 +86,10 @@ def _topics(frame: bytes, at: int) -> list[tuple[bytes, bytes]]:
 
 
 def _turned(topics: list[tuple[bytes, bytes]], turn: int) -> list[bytes]:
-    """Return topic elements rotated by `turn`: first the topics, and after each full round their entries."""
+    """Return topic elements rotated by `turn`.
+
+    Topics are rotated first. After each full round, the entries are rotated by one more.
+    """
     if not topics:
         return []
     rounds, first = divmod(turn, len(topics))

@@ -19,7 +19,7 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 """The input of readers. No reader changes or keeps it."""
 
 Span: TypeAlias = tuple[int, int]
-"""Offset of the first byte, and offset after the last."""
+"""The offset of the first byte, and the offset after the last byte."""
 
 TagSpan: TypeAlias = tuple[int, int, int]
 """A tagged field: its tag, and the `Span` of its payload."""
@@ -28,7 +28,7 @@ MAX_UVARINT: Final = 0xFFFF_FFFF
 MAX_UVARINT_BYTES: Final = 5
 MAX_STRING: Final = 0x7FFF
 MAX_TAGS: Final = 1024
-"""The limit of tags in one buffer. No schema has ten, and each costs a step."""
+"""The limit of tags in one buffer. Each tag costs time, and no schema has ten tags."""
 UUID_BYTES: Final = 16
 
 NO_TAGS: Final = b"\x00"
@@ -51,7 +51,7 @@ class Malformed(ProtocolError):  # noqa: N818 - as above
 
 
 class TooMany(ProtocolError):  # noqa: N818 - as above
-    """More elements than the limit. Each costs time, and no client has so many."""
+    """A list has more elements than the limit. Each element costs time, and no client needs so many."""
 
 
 class UnknownVersion(ProtocolError):  # noqa: N818 - as above
@@ -137,7 +137,7 @@ def read_string(buffer: Buffer, offset: int) -> tuple[bytes | None, int]:
 
 
 def read_compact_string(buffer: Buffer, offset: int) -> tuple[bytes | None, int]:
-    """Read a string with a uvarint of length + 1, undecoded. 0 is null."""
+    """Read a compact string, undecoded. Its length plus 1 is a uvarint. 0 is null."""
     length, start = read_uvarint(buffer, offset)
     if length == 0:
         return None, start
@@ -162,7 +162,7 @@ def read_count(buffer: Buffer, offset: int) -> tuple[int | None, int]:
     """Read the number of elements of an array, an int32. -1 (null) becomes None.
 
     Raises:
-        Truncated: there are fewer bytes left than elements; each takes at least one.
+        Truncated: there are fewer bytes left than elements, and an element has at least one byte.
     """
     count, start = read_int32(buffer, offset)
     if count < 0:
@@ -175,10 +175,10 @@ def read_count(buffer: Buffer, offset: int) -> tuple[int | None, int]:
 
 
 def read_compact_count(buffer: Buffer, offset: int) -> tuple[int | None, int]:
-    """Read the number of elements of a compact array, a uvarint of the number + 1. 0 (null) becomes None.
+    """Read the number of elements of a compact array. The number plus 1 is a uvarint. 0 (null) becomes None.
 
     Raises:
-        Truncated: there are fewer bytes left than elements; each takes at least one.
+        Truncated: there are fewer bytes left than elements, and an element has at least one byte.
     """
     count, start = read_uvarint(buffer, offset)
     if count == 0:
@@ -202,8 +202,8 @@ def skip_tags(buffer: Buffer, offset: int) -> tuple[None, int]:
     """Skip a tag buffer.
 
     Raises:
-        Malformed: more than `MAX_TAGS`, or an error of `read_uvarint`.
-        Truncated: the end is missing.
+        Malformed: there are more than `MAX_TAGS` tags, or a varint is malformed.
+        Truncated: the end of the tag buffer is missing.
     """
     count, at = read_uvarint(buffer, offset)
     if count > MAX_TAGS:

@@ -1,4 +1,4 @@
-"""Produce: whether there will be a response, the batches that can be retried, and their results."""
+"""Reads Produce: whether there will be a response, the batches that can be retried, and their results."""
 
 from collections.abc import Iterable
 from struct import Struct
@@ -25,7 +25,7 @@ from proxy.protocol.primitives import (
 )
 
 READ_WITHIN: Final = 1 << 17
-"""The fields that are read of a forwarded request, like acks, are within this many bytes."""
+"""If fields of a forwarded request are read, such as acks, they must be within its first bytes: this many."""
 
 _FIRST_TRANSACTIONAL: Final = 3
 _FIRST_FLEXIBLE: Final = 9
@@ -33,20 +33,20 @@ _RECORD_ERRORS_SINCE: Final = 8
 
 
 def acks(frame: Buffer, version: int, body_offset: int) -> int | None:
-    """Read acks of a Produce request: the replicas that it waits for. With 0 the broker sends no response.
+    """Read acks of a Produce request: for which replicas it waits. With 0 the broker sends no response.
 
     Up to v2 acks is the first field of the body. From v3 on it follows the transactional id.
 
     Args:
         frame: a request, or its first bytes.
-        version: the request's.
+        version: the version of the request.
         body_offset: the offset of the body.
 
     Returns:
         -1 (all in sync), 0 or 1. None if more bytes are needed.
 
     Raises:
-        ProtocolError: these bytes are no transactional id.
+        ProtocolError: the transactional id is not valid.
     """
     try:
         return read_acks(frame, version, body_offset)[0]
@@ -55,7 +55,7 @@ def acks(frame: Buffer, version: int, body_offset: int) -> int | None:
 
 
 def read_acks(frame: Buffer, version: int, body_offset: int) -> tuple[int, int]:
-    """Read acks of a Produce request; return it and the offset after it. See `acks`."""
+    """Read acks of a Produce request. Return acks and the offset after it. See `acks`."""
     at = body_offset
     # KIP-98: from v3 on the transactional id is the first field (fetch-semantics, trap 32; case 86).
     if version >= _FIRST_FLEXIBLE:
@@ -84,7 +84,7 @@ def wants_response(data: Buffer, size: int) -> bool | None:
 
 
 FIRST_FOLLOWED: Final = 7
-"""The first version whose batches are read. Brokers that take it take Metadata v7 (2.1)."""
+"""The first version whose batches are read. Brokers that support it also support Metadata v7 (2.1)."""
 LAST_FOLLOWED: Final = 9
 """The last version whose responses do not name new leaders (KIP-951)."""
 
@@ -128,7 +128,7 @@ class Produced(NamedTuple):
 
 
 class ProducedEntry(NamedTuple):
-    """The entry of one partition in a response."""
+    """The entry of one partition in a Produce response."""
 
     error_code: int
     start: int
@@ -139,10 +139,10 @@ def read_idempotent(frame: bytes, version: int) -> Produced | None:
     """Read a Produce request, v7 to v9.
 
     Returns:
-        None if a batch is not idempotent or is transactional.
+        None if a batch is transactional or not idempotent.
 
     Raises:
-        ProtocolError: the frame is no such request.
+        ProtocolError: the frame is not a Produce request of its version.
     """
     *_, body = request_header(frame, LENGTH_BYTES)
     flexible = version >= _FIRST_FLEXIBLE
@@ -203,7 +203,7 @@ def _batch(
 
 
 def some_of(produced: Produced, batches: Iterable[ProducedBatch], correlation_id: int) -> bytes:
-    """Return a request with some of the batches of another request."""
+    """Return a frame of a Produce request with some of the batches of another request."""
     flexible = produced.version >= _FIRST_FLEXIBLE
     by_topic: dict[bytes, list[bytes]] = {}
     for batch in batches:

@@ -2,10 +2,10 @@
 
 Brokers from 1.0 to 4.3 speak these versions. Fetch has a reader of its own (`fetch_request`).
 
-Responses between controllers (Vote and others) name listeners of controllers, too. They have no schema: no
-client needs the versions with addresses, so these are neither offered nor accepted (`CONFINED`).
-LeaderAndIsr, UpdateMetadata and registrations have addresses only in the request. The endpoints in
-StreamsGroupHeartbeat and StreamsGroupDescribe belong to clients.
+Responses between controllers (Vote and others) also name listeners of controllers. These responses have no
+schema, because no client needs their versions with addresses. The gateway neither offers nor accepts these
+versions (`CONFINED`). LeaderAndIsr, UpdateMetadata and registrations have addresses only in the request. The
+endpoints in StreamsGroupHeartbeat and StreamsGroupDescribe belong to clients.
 """
 
 from typing import Final, NamedTuple
@@ -38,7 +38,7 @@ OFFSET_FOR_LEADER_EPOCH: Final = (
 )
 
 NODE_ENDPOINTS: Final = "node_endpoints:[node_id:int32 host:string port:int32 rack:string]"
-"""In Fetch and Produce (both tagged), ShareFetch and ShareAcknowledge (KIP-951)."""
+"""A field of ShareFetch and ShareAcknowledge, and a tagged field of Fetch and Produce (KIP-951)."""
 _LEADER: Final = "current_leader:(leader_id:int32 leader_epoch:int32)"
 
 PRODUCE: Final = (
@@ -136,7 +136,7 @@ OFFSET_FETCH: Final = (
 SUBSCRIPTION: Final = "protocol_version:int16 topics:string[] user_data:bytes"
 """A consumer's metadata in JoinGroup (ConsumerProtocolSubscription.json), in all its versions."""
 OWNED_PARTITIONS: Final = "owned_partitions:[topic:string partitions:int32[]]"
-"""The next field from v1 on (KIP-429)."""
+"""The field after `SUBSCRIPTION`, from v1 on (KIP-429)."""
 ASSIGNMENT: Final = (
     "protocol_version:int16 assigned_partitions:[topic:string partitions:int32[]] user_data:bytes"
 )
@@ -144,7 +144,7 @@ ASSIGNMENT: Final = (
 
 
 class Addressed(NamedTuple):
-    """A response that names brokers."""
+    """A response that contains addresses of brokers."""
 
     schema: str
     first: int
@@ -171,10 +171,11 @@ ADDRESSED: Final[dict[int, Addressed]] = {
     ApiKey.SHARE_FETCH: Addressed(SHARE_FETCH, 1, 2, _IN_ENDPOINTS, oldest=1),
     ApiKey.SHARE_ACKNOWLEDGE: Addressed(SHARE_ACKNOWLEDGE, 1, 2, _IN_ENDPOINTS, oldest=1),
 }
-"""API key -> the response, for all keys with addresses that `addresses.rewrite` can replace."""
+"""API key -> the response, for all API keys whose responses have addresses that `addresses.rewrite` can
+replace."""
 
 REWRITTEN: Final[dict[int, int]] = {int(key): message.last for key, message in ADDRESSED.items()}
-"""API key -> the highest version whose addresses can be rewritten. Clients are offered no higher one."""
+"""API key -> the highest version whose addresses can be rewritten. Clients are offered no higher version."""
 
 CONFINED: Final[dict[int, tuple[int, int]]] = {
     int(key): (message.oldest, message.last) for key, message in ADDRESSED.items()
@@ -187,6 +188,6 @@ CONFINED: Final[dict[int, tuple[int, int]]] = {
     int(ApiKey.FETCH_SNAPSHOT): (0, 0),
     int(ApiKey.UPDATE_RAFT_VOTER): (0, -1),
 }
-"""API key -> the lowest and highest version without unknown addresses, for each key that has addresses in
-some version. Where addresses are rewritten, clients are offered only these versions, and requests of others
-are refused."""
+"""API key -> the lowest and highest version that clients may use in explicit mode, where addresses are
+rewritten. It has each API key with addresses in some version. In these versions the gateway knows all
+addresses. Other versions are not offered, and requests of other versions are refused."""

@@ -1,8 +1,8 @@
 """Conversion between Fetch v4 to v6 and v7, the first version with sessions.
 
-In a session the gateway speaks v7 or later. A fetch of v4 to v6 is sent to the broker as v7, and its response
-to the client in the client's version. This is the only safe raise: the versions differ only in the session
-fields, in log_start_offset (v5) and in error 56 (v6): fetch-semantics, traps 3 and 4.
+In a session the gateway speaks v7 or later. A fetch of v4 to v6 is sent to the broker as v7, and the client
+gets the response in its own version. No other version can be raised safely. v4 to v7 differ only in the
+session fields, in log_start_offset (v5) and in error 56 (v6): fetch-semantics, traps 3 and 4.
 """
 
 from collections.abc import Sequence
@@ -27,12 +27,12 @@ _REQUEST_LOG_START: Final = slice(12, 20)
 
 
 def session_layout(version: int) -> FetchLayout:
-    """Return the layout of a version's fetches in a session."""
+    """Return the layout that fetches of a version have in a session. It is that of v7 for v4 to v6."""
     return LAYOUTS[max(version, SESSION_VERSION)]
 
 
 def raise_listing(listing: Listing) -> Listing:
-    """Return the listing in the version of its session: v4 to v6 as v7, all others unchanged.
+    """Return a listing in the layout of its session: v4 to v6 are raised to v7, all others stay unchanged.
 
     An entry of v4 gets log_start_offset -1.
     """
@@ -51,7 +51,7 @@ def raise_listing(listing: Listing) -> Listing:
 
 
 def narrow_entries(entries: Entries, layout: FetchLayout) -> Entries:
-    """Return entries of a session's response in the client's layout; v4 has no log_start_offset."""
+    """Return entries of a session's response in the client's layout. v4 has no log_start_offset."""
     if layout.version > 4:
         return entries
     wide = entries.view(np.uint8).reshape(len(entries), -1)
@@ -61,14 +61,14 @@ def narrow_entries(entries: Entries, layout: FetchLayout) -> Entries:
 
 
 def narrowed_bytes(layout: FetchLayout) -> int:
-    """Return how many bytes narrowing removes from an entry of a session's response."""
+    """Return by how many bytes an entry of a session's response is larger than in the client's layout."""
     return 0 if layout.version > 4 else LOG_START_OFFSET.stop - LOG_START_OFFSET.start
 
 
 def narrow_entry(frame: Received, entry: PartitionResponse, version: int) -> Sequence[memoryview]:
-    """Return an entry that the broker sent in a session, in the client's version.
+    """Return an entry of a session's response in the client's version.
 
-    v4 has no log_start_offset. v4 and v5 have no error 56; it becomes 6.
+    v4 has no log_start_offset. In v4 and v5, error 56 becomes error 6.
     """
     if version > 5:
         return entry.sent(frame)
