@@ -154,13 +154,13 @@ class MemberStage(Stage):
     def __repr__(self) -> str:
         return f"<MemberStage {self._identity.client_id!r} holds={self.holds}>"
 
-    def begin(
+    def connect_core(
         self,
         process: Callable[[bytes, int, int, int], bool],
         resume: Callable[[], None],
         settle: Callable[[], None],  # noqa: ARG002 - as every stage
     ) -> None:
-        """See `Stage.begin`."""
+        """See `Stage.connect_core`."""
         self._rest, self._resume = process, resume
 
     def attach(self, wake: Callable[[], None], alarm: Callable[[float], None]) -> None:
@@ -257,7 +257,7 @@ class MemberStage(Stage):
             self._elsewhere = True
             self._state.events.append(MemberElsewhere(worker=owner))
             return self._hold()
-        if self._is_member and self._state.responses.owed:
+        if self._is_member and self._state.queue.owed:
             return self._hold()  # a session may hold fetches under the earlier client.id
         self._is_member = True
         self._joining.client_id = client_id
@@ -457,14 +457,14 @@ class MemberStage(Stage):
         _, api_key, version, _ = REQUEST_START.unpack_from(frame)
         self._rest(frame, len(frame), api_key, version)
         if take is not None and state.fault is None:
-            self._claim, self._take = state.responses.claim(state.responses.owed[-1]), take
+            self._claim, self._take = state.queue.claim(state.queue.owed[-1]), take
 
     # Responses
 
     def settle(self) -> None:
         """Process the response that the client waits for, if it is complete and next in order."""
         state, claim, take = self._state, self._claim, self._take
-        if claim is None or state.responses.owed[0] is not claim.request:
+        if claim is None or state.queue.owed[0] is not claim.request:
             return
         if take is None:
             if not self._send_due():
@@ -477,8 +477,8 @@ class MemberStage(Stage):
                 state.fail("broker", f"a response to a client with a lane that is not understood: {error}")
                 return
             if reply is None:
-                state.responses.keep(claim, [])
-                state.to_client += state.responses.respond(claim)
+                state.queue.keep(claim, [])
+                state.to_client += state.queue.respond(claim)
             else:
                 self._respond(claim, reply)
             self._set_alarm()
@@ -488,14 +488,14 @@ class MemberStage(Stage):
 
     def _reply(self, pieces: list[Buffer], due_at: float = 0.0) -> None:
         """Answer the last request without asking the broker."""
-        responses = self._state.responses
-        responses.owed.append(self._last)
-        self._respond(responses.claim(self._last), Reply(pieces, due_at))
+        queue = self._state.queue
+        queue.owed.append(self._last)
+        self._respond(queue.claim(self._last), Reply(pieces, due_at))
 
     def _respond(self, claim: Claim, reply: Reply) -> None:
         """Send a response to the client, at once or when it is due."""
         state = self._state
-        state.responses.keep(claim, reply.pieces)
+        state.queue.keep(claim, reply.pieces)
         self._claim, self._due_at = claim, reply.due_at
         self._send_due()
         if reply.due_at > state.now:
@@ -504,12 +504,12 @@ class MemberStage(Stage):
     def _send_due(self) -> bool:
         """Send the finished response if it is due. Return whether it was sent."""
         state, claim = self._state, self._claim
-        if claim is None or self._take is not None or state.responses.owed[0] is not claim.request:
+        if claim is None or self._take is not None or state.queue.owed[0] is not claim.request:
             return False
         if self._due_at > state.now and not self._closing:
             return False
         self._claim = None
-        state.to_client += state.responses.respond(claim)
+        state.to_client += state.queue.respond(claim)
         return True
 
 

@@ -36,57 +36,57 @@ class BrokerSide:
         state.tally.broker.bytes_in += len(data)
         if state.fault is not None:
             return
-        responses, expected = state.from_broker, state.responses.expected
-        whole = is_frame(data) and expected and responses.idle and len(data) >= RESPONSE_START_BYTES
+        frames, expected = state.from_broker, state.queue.expected
+        whole = is_frame(data) and expected and frames.idle and len(data) >= RESPONSE_START_BYTES
         if whole and data[RESPONSE_CORRELATION_ID] == expected[0].correlation_id:  # as nearly every read
             self._begin(expected[0], len(data))
             self._response(expected[0], data, last=True)
             return
-        responses.feed(data)
+        frames.feed(data)
         left_at_once = AT_ONCE
-        while responses and state.fault is None:
-            if not responses.left:
+        while frames and state.fault is None:
+            if not frames.left:
                 if not left_at_once:
                     return
                 left_at_once -= 1
                 if not expected and state.stream is not _FRAMES:
-                    state.to_client.append(responses.rest())
+                    state.to_client.append(frames.rest())
                     return
-                if len(responses) < RESPONSE_START_BYTES and (expected or not state.foreign):
-                    responses.need = RESPONSE_START_BYTES
+                if len(frames) < RESPONSE_START_BYTES and (expected or not state.foreign):
+                    frames.need = RESPONSE_START_BYTES
                     return
-                if not self._begins(responses.peek(RESPONSE_START_BYTES)):
+                if not self._begins(frames.peek(RESPONSE_START_BYTES)):
                     return
-            chunk = responses.next()
-            self._response(expected[0], chunk, last=not responses.left)
+            chunk = frames.next()
+            self._response(expected[0], chunk, last=not frames.left)
 
     @property
     def waiting(self) -> int:
         """The number of received bytes that were not processed yet. Call `receive` again for them."""
-        state, responses = self._state, self._state.from_broker
-        return len(responses) if responses.data and state.fault is None and responses.ready else 0
+        state, frames = self._state, self._state.from_broker
+        return len(frames) if frames.data and state.fault is None and frames.ready else 0
 
     def brokers_opened(self, node_ids: frozenset[int]) -> None:
         """Send the responses that waited for the listeners of these brokers.
 
         If a broker still has no listener, it is left out of the responses.
         """
-        responses, to_client = self._state.responses, self._state.to_client
-        for request in list(responses.owed):
+        queue, to_client = self._state.queue, self._state.to_client
+        for request in list(queue.owed):
             handler = request.handler
             if not isinstance(handler, RewriteAddresses) or not handler.awaits_brokers:
                 continue
             if handler.awaits_brokers <= node_ids:
                 buffered = handler.buffered
                 pieces = handler.opened()
-                responses.buffered += handler.buffered - buffered
-                to_client += responses.in_turn(request, pieces) + responses.ended(request)
+                queue.buffered += handler.buffered - buffered
+                to_client += queue.in_turn(request, pieces) + queue.ended(request)
 
     def _begins(self, data: bytes) -> bool:
         """Begin a response if these bytes start one. Return False if no response is expected."""
         state = self._state
         length = int.from_bytes(data[:LENGTH_BYTES], signed=True)
-        expected = state.responses.expected
+        expected = state.queue.expected
         if length < RESPONSE_START_BYTES - LENGTH_BYTES:
             state.unread("broker", f"a response of {length} bytes")
         elif not expected:
@@ -112,19 +112,19 @@ class BrokerSide:
     def _response(self, request: InFlight, chunk: bytes, *, last: bool) -> None:
         """Process the next bytes of a response."""
         state, handler = self._state, request.handler
-        responses, buffered = state.responses, handler.buffered
+        queue, buffered = state.queue, handler.buffered
         pieces = handler.feed(chunk, last=last)
-        responses.buffered += handler.buffered - buffered
+        queue.buffered += handler.buffered - buffered
         if pieces:
-            state.to_client += responses.in_turn(request, pieces)
+            state.to_client += queue.in_turn(request, pieces)
         if not last:
             return
         for stage in state.stages:
             stage.on_answered(request.api_key)
-        responses.expected.popleft()
+        queue.expected.popleft()
         if request.api_key != _FETCH:
             state.meter.note_other(request.api_key, request.sent_at)
-        if handler.end(request) and (waited := responses.ended(request)):
+        if handler.end(request) and (waited := queue.ended(request)):
             state.to_client += waited
 
 

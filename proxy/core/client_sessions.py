@@ -287,8 +287,8 @@ class ClientSessions(Stage):
         client.partitions_requested += fetch.partitions
 
     def _respond(self, correlation_id: bytes, response: bytes) -> None:
-        responses = self._state.responses
+        queue = self._state.queue
         request = InFlight(_FETCH, 0, correlation_id, FORWARD)
-        responses.owed.append(request)
+        queue.owed.append(request)
         self._state.tally.client.fetch_response_bytes += len(response)
-        self._state.to_client += responses.in_turn(request, [response]) + responses.ended(request)
+        self._state.to_client += queue.in_turn(request, [response]) + queue.ended(request)

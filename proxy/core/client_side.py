@@ -68,12 +68,12 @@ class ClientSide:
     """
 
     __slots__ = (
+        "_fetch_responses",
         "_fetches",
         "_group_wait",
         "_header",
         "_header_version",
         "_max_request_bytes",
-        "_responses",
         "_rewriting",
         "_state",
         "software_name",
@@ -91,7 +91,7 @@ class ClientSide:
     ) -> None:
         self._state = state
         self._fetches = fetches
-        self._responses = responses
+        self._fetch_responses = responses
         self._rewriting = rewriting
         self._max_request_bytes = max_request_bytes
         self._group_wait = GROUP_SECONDS
@@ -129,7 +129,7 @@ class ClientSide:
             bool(requests.data)
             and requests.ready
             and not requests.held
-            and (len(state.responses.owed) < MAX_IN_FLIGHT or state.stream is not _FRAMES)
+            and (len(state.queue.owed) < MAX_IN_FLIGHT or state.stream is not _FRAMES)
             and state.fault is None
             and state.phase is not _CLOSING
         )
@@ -218,7 +218,7 @@ class ClientSide:
                 _, _, _, client_id, body = request_header(frame, LENGTH_BYTES)
             except ProtocolError:
                 request = self._unread_fetch(version, frame)
-                state.responses.owed.append(request)
+                state.queue.owed.append(request)
                 self._fetches.count_unread(size, version, Reason.NOT_UNDERSTOOD)
                 state.send(request, frame)
                 return True
@@ -232,8 +232,8 @@ class ClientSide:
             if seen is None:
                 return not state.from_client.held
             frame, version = seen
-        request, fetching = self._responses.in_flight(version, frame[REQUEST_CORRELATION_ID])
-        state.responses.owed.append(request)
+        request, fetching = self._fetch_responses.new_fetch(version, frame[REQUEST_CORRELATION_ID])
+        state.queue.owed.append(request)
         self._fetches.request(request, fetching, frame, body)
         return True
 
@@ -241,7 +241,7 @@ class ClientSide:
         """Return the entry in flight of an unread fetch. The response is walked if the version is known."""
         correlation_id = data[REQUEST_CORRELATION_ID]
         if MIN_VERSION <= version <= MAX_VERSION:  # KIP-951: there may be addresses in it
-            request, _ = self._responses.in_flight(version, correlation_id)
+            request, _ = self._fetch_responses.new_fetch(version, correlation_id)
         else:
             request = InFlight(_FETCH, version, correlation_id, ForwardFetch(self._state))
         return request
@@ -304,7 +304,7 @@ class ClientSide:
         Earlier fetches exist only if a client authenticates again (KIP-368).
         """
         state = self._state
-        if size >= READ_WITHIN or not (self._fetches.handler.outstanding or state.responses.resending):
+        if size >= READ_WITHIN or not (self._fetches.session.outstanding or state.queue.resending):
             return False
         state.from_client.need = size
         state.from_client.held = len(data) >= size
@@ -339,17 +339,17 @@ class ClientSide:
         state = self._state
         for stage in state.stages:
             stage.on_asked(request.api_key)
-        state.responses.owed.append(request)
-        state.responses.expected.append(request)
+        state.queue.owed.append(request)
+        state.queue.expected.append(request)
         request.sent_at = state.now
 
     def _stops_framing(self, request: InFlight) -> bool:
         """Whether the client's next bytes are SASL tokens without Kafka's framing."""
         state, api_key = self._state, request.api_key
-        if api_key >> 8 == _GSSAPI_TOKEN and len(state.responses.expected) == 1 and state.phase is Phase.NEW:
+        if api_key >> 8 == _GSSAPI_TOKEN and len(state.queue.expected) == 1 and state.phase is Phase.NEW:
             # 0.9 clients begin with a bare GSSAPI token (fetch-semantics, trap 33).
             state.stop_framing(Stream.OPAQUE, Reason.GSSAPI)
-            state.responses.clear()
+            state.queue.clear()
         elif api_key == ApiKey.SASL_HANDSHAKE and request.version == 0:
             # KIP-43: from here on tokens travel without Kafka's framing, in both directions, until the broker
             # is satisfied. From v1 on they are in SaslAuthenticate (KIP-152; fetch-semantics, trap 33; case
@@ -401,11 +401,11 @@ class ClientSide:
         The client gets the answer of a broker that does not support that version (KIP-35; fetch-semantics,
         trap 31, case 85). The client then asks again with a version that both support.
         """
-        responses = self._state.responses
+        queue = self._state.queue
         request = InFlight(ApiKey.API_VERSIONS, 0, correlation_id, FORWARD)
-        responses.owed.append(request)
-        self._state.to_client += responses.in_turn(request, [api_versions.refusal(correlation_id)])
-        self._state.to_client += responses.ended(request)
+        queue.owed.append(request)
+        self._state.to_client += queue.in_turn(request, [api_versions.refusal(correlation_id)])
+        self._state.to_client += queue.ended(request)
 
 
 # Looked up on every read: members as globals.

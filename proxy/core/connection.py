@@ -118,7 +118,7 @@ class Connection:
         "_client_side",
         "_closes",
         "_fetches",
-        "_responses",
+        "_queue",
         "_state",
         "_status",
         "_versions",
@@ -148,7 +148,7 @@ class Connection:
             host=host,
             broker=broker.name,
         )
-        self._state, self._responses = state, state.responses
+        self._state, self._queue = state, state.queue
         self.fast_path = FastPath(state, max_request_bytes=max_request_bytes, on=fast)
         """Gets all bytes first. The other methods get only the bytes that it does not handle."""
         self.events = state.events
@@ -164,7 +164,7 @@ class Connection:
             if resolve is None
             else AddressRewriting(state, fetches.eligibility, resolve, broker.opening, leaders, serves=serves)
         )
-        responses = FetchResponses(state, fetches, sessions, rewriting, leaders)
+        fetch_responses = FetchResponses(state, fetches, sessions, rewriting, leaders)
         if common.manager is not None:
             state.stages.append(ClientSessions(state, common.manager, fetches.eligibility, broker.name))
         state.stages.append(MaxFetchBytes(state, fetches, sessions))
@@ -177,12 +177,12 @@ class Connection:
         self._client_side = ClientSide(
             state,
             fetches,
-            responses,
+            fetch_responses,
             rewriting,
             max_request_bytes=max_request_bytes,
         )
         for stage in state.stages:
-            stage.begin(self._client_side.process, self._resume, self._settle)
+            stage.connect_core(self._client_side.process, self._resume, self._settle)
         self._client_ended = False
         """Whether the client has stopped sending. It still gets its responses."""
         self._closes = False
@@ -191,8 +191,8 @@ class Connection:
         self._status = ConnectionStatus(state, self._client_side, self._broker_side, fetches, self.fast_path)
 
     def __repr__(self) -> str:
-        client_id, in_flight = self._state.client_id, len(self._responses.owed)
-        return f"<Connection {client_id!r} in_flight={in_flight} {self._fetches.handler!r}>"
+        client_id, in_flight = self._state.client_id, len(self._queue.owed)
+        return f"<Connection {client_id!r} in_flight={in_flight} {self._fetches.session!r}>"
 
     # What the shell acts on
 
@@ -212,7 +212,7 @@ class Connection:
     @property
     def reads_client(self) -> bool:
         """Whether the core accepts more bytes from the client now."""
-        state, responses = self._state, self._responses
+        state, queue = self._state, self._queue
         if state.phase is _CLOSING:
             return False
         requests = state.from_client
@@ -220,7 +220,7 @@ class Connection:
         if waits and not any(stage.reads_on(len(requests)) for stage in state.stages):
             return False
         # The gateway's own requests wait for the end of a frame that is being forwarded: read the rest of it.
-        return requests.left > 0 or (not responses.resending and len(responses.owed) < MAX_IN_FLIGHT)
+        return requests.left > 0 or (not queue.resending and len(queue.owed) < MAX_IN_FLIGHT)
 
     @property
     def goes_on(self) -> bool:
@@ -238,10 +238,10 @@ class Connection:
         state = self._state
         if state.phase is not Phase.CLOSING or self._broker_side.waiting:
             return False
-        if any(request.handler.awaits_brokers for request in self._responses.owed):
+        if any(request.handler.awaits_brokers for request in self._queue.owed):
             return False
         # An incomplete request gets no response.
-        expected = self._responses.expected
+        expected = self._queue.expected
         return not expected or (state.from_client.left > 0 and expected[0] is state.forwarding)
 
     @property
@@ -252,7 +252,7 @@ class Connection:
     @property
     def buffered(self) -> int:
         """Bytes of responses that are buffered until they are complete, or until it is their turn."""
-        return self._responses.buffered
+        return self._queue.buffered
 
     @property
     def decided(self) -> Reason | None:
@@ -266,7 +266,7 @@ class Connection:
         Without a session, these are the partitions of the last fetch that could use one. None if there was no
         such fetch, or if the table was dropped.
         """
-        return self._fetches.handler.table
+        return self._fetches.session.table
 
     @property
     def plan(self) -> SessionPlan | None:
@@ -403,7 +403,7 @@ class Connection:
             stage.release()
         if self._state.foreign and self._state.from_broker:
             self._state.be_wire()
-        for request in list(self._responses.owed):
+        for request in list(self._queue.owed):
             if request.handler.awaits_brokers:
                 self.brokers_opened(request.handler.awaits_brokers)
 

@@ -111,9 +111,9 @@ class ConnectionState:
         "now",
         "phase",
         "plans",
+        "queue",
         "request_budget",
         "response_size",
-        "responses",
         "stages",
         "stream",
         "tally",
@@ -170,7 +170,7 @@ class ConnectionState:
         """The request that is being forwarded as it arrives. None if the broker will not answer it."""
         self.delayed: list[tuple[InFlight, bytes]] = []
         """The gateway's own requests that wait until the request in `forwarding` has ended."""
-        self.responses = ResponseQueue()
+        self.queue = ResponseQueue()
         self.response_size = 0
         """The size of the response that is arriving."""
 
@@ -182,7 +182,7 @@ class ConnectionState:
             self.delayed.append((request, frame))
             return
         request.sent_at = self.now
-        self.responses.expected.append(request)
+        self.queue.expected.append(request)
         self.to_broker.append(frame)
 
     # What is not Kafka
@@ -215,7 +215,7 @@ class ConnectionState:
             data: the client's latest bytes.
         """
         self.foreign = False
-        self.responses.clear()
+        self.queue.clear()
         self.forwarding = None
         self.stop_framing(Stream.WIRE, Reason.TLS if data.startswith(TLS_HANDSHAKE) else Reason.NOT_KAFKA)
         # What was kept until the rest of its frame comes is no frame: send it.
@@ -246,5 +246,5 @@ class ConnectionState:
         self.to_client.clear()
         self.to_broker.clear()
         self.delayed.clear()
-        self.responses.clear()
+        self.queue.clear()
         self.forwarding = None

@@ -70,17 +70,17 @@ class ConnectionStatus:
     @property
     def session_id(self) -> int:
         """The session id at the broker, or 0 without a session."""
-        return self._fetches.handler.session_id if self._fetches.handler.has_session else 0
+        return self._fetches.session.session_id if self._fetches.session.has_session else 0
 
     @property
     def session_epoch(self) -> int:
         """The epoch of the next incremental fetch, or 0 without a session."""
-        return self._fetches.handler.epoch
+        return self._fetches.session.epoch
 
     @property
     def session_partitions(self) -> int:
         """The number of partitions in the session, or 0 without a session."""
-        handler = self._fetches.handler
+        handler = self._fetches.session
         return handler.table.size if handler.has_session and handler.table is not None else 0
 
     # What is in flight
@@ -105,19 +105,19 @@ class ConnectionStatus:
             tally = self._state.plans.count()
             return tally.client.bytes_in > 0 and tally.broker.bytes_in > 0
         if self._state.from_client.left:
-            return len(self._state.responses.expected) > (self._state.forwarding is not None)
+            return len(self._state.queue.expected) > (self._state.forwarding is not None)
         state = self._state
-        return bool(state.responses.owed) or any(stage.busy for stage in state.stages)
+        return bool(state.queue.owed) or any(stage.busy for stage in state.stages)
 
     @property
     def full(self) -> bool:
         """Whether the limit of requests in flight is reached."""
-        return len(self._state.responses.owed) >= MAX_IN_FLIGHT
+        return len(self._state.queue.owed) >= MAX_IN_FLIGHT
 
     @property
     def outstanding(self) -> int:
         """The number of requests that the broker has not answered, including the gateway's own requests."""
-        return len(self._state.responses.expected)
+        return len(self._state.queue.expected)
 
     @property
     def longest_wait(self) -> float:
@@ -125,7 +125,7 @@ class ConnectionStatus:
 
         See `Handler.wait` and `Stage.longest_wait`.
         """
-        waits = [request.handler.wait for request in self._state.responses.expected]
+        waits = [request.handler.wait for request in self._state.queue.expected]
         return max([0.0, *waits, *(stage.longest_wait for stage in self._state.stages)])
 
     @property
@@ -137,21 +137,21 @@ class ConnectionStatus:
         A broker answers requests one by one, so the oldest request counts. Its wait starts when it was sent,
         or when the broker's last bytes arrived, whichever is later.
         """
-        if not self._state.responses.expected:
+        if not self._state.queue.expected:
             return None
-        request = self._state.responses.expected[0]
+        request = self._state.queue.expected[0]
         return max(request.sent_at, self._fast_path.began) + request.handler.wait
 
     @property
     def awaits_client(self) -> bool:
         """Whether the client has sent only a part of the request that the broker answers next."""
-        state, expected = self._state, self._state.responses.expected
+        state, expected = self._state, self._state.queue.expected
         return bool(state.from_client.left and expected) and expected[0] is state.forwarding
 
     @property
     def completes_soon(self) -> bool:
         """Whether the incoming response is small enough to buffer even when memory is short."""
-        expected = self._state.responses.expected
+        expected = self._state.queue.expected
         if not self._state.from_broker.left or not expected:
             return False
         return self._state.response_size <= expected[0].handler.small
@@ -164,5 +164,5 @@ class ConnectionStatus:
         """
         state = self._state
         kept = len(state.from_client) + self._broker_side.waiting
-        kept += len(state.responses.owed) * REQUEST_BYTES
+        kept += len(state.queue.owed) * REQUEST_BYTES
         return kept if kept > QUEUED_FREE else 0

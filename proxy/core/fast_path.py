@@ -54,7 +54,7 @@ class FastPath:
 
     def __init__(self, state: ConnectionState, *, max_request_bytes: int, on: bool) -> None:
         self._state, self._plans = state, state.plans
-        self._expected, self._owed = state.responses.expected, state.responses.owed
+        self._expected, self._owed = state.queue.expected, state.queue.owed
         self._client, self._broker = state.tally.client, state.tally.broker
         self._max_request_bytes = max_request_bytes
         self._on = on
@@ -77,7 +77,7 @@ class FastPath:
             on
             and state.stream is _FRAMES
             and state.phase is _OPEN
-            and not (state.foreign or state.responses.resending)
+            and not (state.foreign or state.queue.resending)
             and state.from_client.idle
             and state.tally.broker.bytes_in > 0
         )
@@ -207,7 +207,7 @@ class FastPath:
                 break
             expected.popleft()
             if len(owed) > 1 and owed[1].answered:  # by the gateway itself
-                waited = b"".join(self._state.responses.ended(request))
+                waited = b"".join(self._state.queue.ended(request))
                 self._client.bytes_out += len(waited)
                 told += waited
             else:

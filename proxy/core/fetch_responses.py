@@ -55,12 +55,12 @@ class FetchResponses:
         "_eligibility",
         "_events",
         "_fetches",
-        "_handler",
         "_leaders",
         "_limits",
         "_plans",
         "_refused",
         "_rewriting",
+        "_session",
         "_state",
         "_tally",
     )
@@ -76,14 +76,14 @@ class FetchResponses:
         self._state, self._tally, self._events = state, state.tally, state.events
         self._plans = state.plans
         self._fetches = fetches
-        self._handler, self._eligibility = fetches.handler, fetches.eligibility
+        self._session, self._eligibility = fetches.session, fetches.eligibility
         self._limits = sessions
         self._rewriting = rewriting
         self._leaders = leaders
         self._refused = False
         """True once "no free session slot" has been reported."""
 
-    def in_flight(self, version: int, correlation_id: bytes) -> tuple[InFlight, FetchHandler]:
+    def new_fetch(self, version: int, correlation_id: bytes) -> tuple[InFlight, FetchHandler]:
         """Return the entry in flight for a client's fetch, and the innermost handler.
 
         Args:
@@ -113,11 +113,11 @@ class FetchResponses:
             pieces = [chunk]
         else:
             walk = self._walk(fetching)
-            pieces = self._forward(fetching, response, walk, chunk, last=last)
+            pieces = self._forward_chunk(fetching, response, walk, chunk, last=last)
             if last:
-                self._forwarded(fetching, response, walk, chunk, whole=whole)
+                self._note_forwarded(fetching, response, walk, chunk, whole=whole)
             elif fetching.through_session and response.understood:
-                self._handler.take(walk)
+                self._session.take(walk)
         if last:
             again = fetching.resend is not None
             if again:
@@ -151,11 +151,11 @@ class FetchResponses:
         if resend is not None:
             state.meter.note_repeat(state.now - request.sent_at)
             if fetching.attempts == 1:
-                state.responses.resending += 1
+                state.queue.resending += 1
             resend(request, fetching)
             return False
         if fetching.attempts:
-            state.responses.resending -= 1
+            state.queue.resending -= 1
         return True
 
     def count_passed(self, size: int) -> None:
@@ -176,7 +176,7 @@ class FetchResponses:
 
     # Responses that are forwarded
 
-    def _forward(
+    def _forward_chunk(
         self, fetching: FetchHandler, response: Walked, walk: FetchResponseWalk, chunk: bytes, *, last: bool
     ) -> list[Buffer]:
         """Walk over the next bytes of a forwarded response. Return the bytes for the client.
@@ -209,7 +209,7 @@ class FetchResponses:
             if not (walk.tags or response.forwarded or response.chunks or fetching.through_session):
                 response.forwarded = response.received
                 return [chunk]  # the usual case: complete and unchanged
-            return self._forward_end(fetching, response, walk, chunk, tagged=tagged)
+            return self._forward_last(fetching, response, walk, chunk, tagged=tagged)
         if not walk.head_known:
             safe = 0
         elif tagged:
@@ -254,7 +254,7 @@ class FetchResponses:
         # The client's own value, which is 0 (fetch-semantics, trap 12).
         return [first[:at], bytes(4), first[at + 4 :], *pieces[1:]]
 
-    def _forward_end(
+    def _forward_last(
         self, fetching: FetchHandler, response: Walked, walk: FetchResponseWalk, chunk: bytes, *, tagged: bool
     ) -> list[Buffer]:
         """Return the last bytes of a response, with rewritten addresses."""
@@ -284,11 +284,11 @@ class FetchResponses:
         if fetching.listed:
             self._tally.client.partitions_answered += partitions
         self._tally.broker.partitions_answered += partitions
-        if self._handler.table is not None:
+        if self._session.table is not None:
             self._eligibility.savings.passed(fetching.sent + fetching.response.received, 0)
         return True
 
-    def _forwarded(
+    def _note_forwarded(
         self, fetching: FetchHandler, response: Walked, walk: FetchResponseWalk, chunk: bytes, *, whole: bool
     ) -> None:
         """Note counts and errors of a forwarded response, after its last byte."""
@@ -297,7 +297,7 @@ class FetchResponses:
         if not understood:
             self._events.append(Passthrough(reason=_NOT_UNDERSTOOD))
         if not fetching.through_session:
-            if self._handler.table is not None:
+            if self._session.table is not None:
                 self._eligibility.savings.passed(fetching.sent + response.received, walk.with_records)
             if whole and understood:
                 self._plans.learn_response(fetching.fetch, chunk, fetching.version, walk)
@@ -310,7 +310,7 @@ class FetchResponses:
             if walk.tagged:
                 self._leave_tags()
         else:
-            self._handler.renew(walk.session_id)
+            self._session.renew(walk.session_id)
         unseen = fetching.resend is not None or not fetching.listed
         self._count_partitions(walk, 0 if unseen else walk.partitions)
 
@@ -332,25 +332,25 @@ class FetchResponses:
             response.drop()
             return
         if not whole:
-            response.cut_entries(self._handler.take(walk))
+            response.cut_entries(self._session.take(walk))
         if whole and response.understood:
             self._plans.learn_empty(chunk, walk)
 
     def _expanded(self, fetching: FetchHandler, response: Kept) -> list[Buffer]:
         """Expand the session's complete response to the full response for the client."""
-        walk, handler = response.walk, self._handler
+        walk, session = response.walk, self._session
         if walk is not None:
             self._note_throttle(walk)
         self._plans.forget_fetch()  # its assumptions may change here
-        full = handler.state is _REQUESTED
+        full = session.state is _REQUESTED
         if walk is None or not response.understood or not walk.done:
-            handler.renew(walk.session_id if full and walk is not None else 0)
+            session.renew(walk.session_id if full and walk is not None else 0)
             self._session_lost(fetching, 0, SessionResult(Action.RESEND_SESSIONLESS, _NOT_UNDERSTOOD))
             return []
         if walk.tagged:
             # An expanded response would lose them (law 2). The client gets an unchanged response instead.
             self._leave_tags()
-            handler.renew()
+            session.renew()
             self._session_lost(fetching, 0, SessionResult(Action.RESEND_SESSIONLESS, _UNKNOWN_TAGS))
             return []
         result = self._judge(walk)
@@ -367,13 +367,13 @@ class FetchResponses:
             self._count_partitions(walk, 0)
             return []
         pieces, size, partitions = full_response(
-            fetching, response, walk, result, self._handler, self._rewriting
+            fetching, response, walk, result, self._session, self._rewriting
         )
         self._settle(fetching, walk, size, full=full)
         if not full and result.errors:
             self._note_uncached(result)
         if not full and not self._fetches.unused:  # if not 0, the core resets it at the next saving
-            self._plan(fetching, response, walk, result)
+            self._learn_plan(fetching, response, walk, result)
         response.drop()
         self._count_partitions(walk, partitions if fetching.listed else 0)
         return pieces
@@ -383,7 +383,7 @@ class FetchResponses:
         # Kafka 1.1 delays the whole response instead: an empty response means that nothing is new
         # (fetch-semantics 2.8 and 6.3).
         empties = features is None or features.throttles_by_emptying
-        return self._handler.handle(walk, empties=empties and not self._eligibility.full_when_throttled)
+        return self._session.handle(walk, empties=empties and not self._eligibility.full_when_throttled)
 
     def _session_answered(
         self, fetching: FetchHandler, walk: FetchResponseWalk, result: SessionResult
@@ -392,14 +392,14 @@ class FetchResponses:
 
         If the request failed, plan to send the fetch again.
         """
-        handler = self._handler
+        session = self._session
         if result.action in _RESENDS:
             self._session_lost(fetching, walk.error_code, result)
-        elif handler.has_session:
+        elif session.has_session:
             self._refused = False
-            self._fetches.plan_check()
-            partitions = handler.table.size if handler.table is not None else 0
-            self._events.append(SessionMade(session_id=handler.session_id, partitions=partitions))
+            self._fetches.arrange_check()
+            partitions = session.table.size if session.table is not None else 0
+            self._events.append(SessionMade(session_id=session.session_id, partitions=partitions))
             self._note_uncached(result)
         elif result.action is Action.COMPLETE:
             # Id 0: no slot. The gateway asks again each time, as Java does, and reports it once
@@ -415,7 +415,7 @@ class FetchResponses:
         The response is dropped. No records are lost, because the fetch has the same offsets when it is sent
         again. The session continues.
         """
-        table, fetch = self._handler.table, fetching.fetch
+        table, fetch = self._session.table, fetching.fetch
         if table is None or fetch is None:
             return
         _, rows = located(fetching, table)
@@ -424,7 +424,7 @@ class FetchResponses:
         self._tally.passthrough[Reason.KEEP_ORDER] += 1
         self._eligibility.starves = True
         self._note_lost(fetching)
-        self._fetches.plan_resend(fetching, full=False)
+        self._fetches.arrange_resend(fetching, full=False)
 
     def _session_lost(self, fetching: FetchHandler, code: int, result: SessionResult) -> None:
         """Plan to send a fetch again, because its session can't continue or could not be created."""
@@ -438,14 +438,14 @@ class FetchResponses:
             SessionLost(session_id=fetching.session_id, error_code=code, reason=result.reason)
         )
         self._note_lost(fetching)
-        self._fetches.plan_resend(fetching, full=result.action is Action.RESEND_FULL)
+        self._fetches.arrange_resend(fetching, full=result.action is Action.RESEND_FULL)
 
-    def _plan(
+    def _learn_plan(
         self, fetching: FetchHandler, response: Kept, walk: FetchResponseWalk, result: SessionResult
     ) -> None:
         """Make a plan from a fetch of the session, if its list was only rotated and its response is small."""
         fetch, template, frame = fetching.fetch, self._plans.template, response.frame
-        rotation = self._handler.rotation
+        rotation = self._session.rotation
         if (
             fetch is None
             or template is None
@@ -479,7 +479,7 @@ class FetchResponses:
             self._plans,
             template,
             fetch,
-            self._handler,
+            self._session,
             rotation,
             self._eligibility,
             self,
@@ -579,7 +579,7 @@ def full_response(
     response: Kept,
     walk: FetchResponseWalk,
     result: SessionResult,
-    handler: FetchSessionHandler,
+    session: FetchSessionHandler,
     rewriting: Rewriting,
 ) -> tuple[list[Buffer], int, int]:
     """Return the client's response in pieces, its size, and its number of partitions.
@@ -589,13 +589,13 @@ def full_response(
         response: the session's response to it.
         walk: the walk over that response.
         result: the meaning of that response for the session.
-        handler: the session.
+        session: the session of the connection.
         rewriting: rewrites addresses in tags.
     """
     layout, fetch = LAYOUTS[fetching.version], fetching.asked
     correlation_id = fetch.frame[REQUEST_CORRELATION_ID]
     tags = _tags(fetching.version, response, walk, rewriting)
-    table, rotation = handler.table, handler.rotation
+    table, rotation = session.table, session.rotation
     # Sarama and Java accept a response without any entry if throttle_time_ms is not 0. They accept no
     # response in which only some entries are missing (fetch-semantics, trap 13; cases 81 and 97).
     if result.action is _EMPTY or table is None:

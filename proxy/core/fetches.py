@@ -71,7 +71,7 @@ class Fetches:
         "closing",
         "decided",
         "eligibility",
-        "handler",
+        "session",
         "unused",
         "version",
     )
@@ -81,7 +81,7 @@ class Fetches:
     ) -> None:
         self._state = state
         self._limits = sessions
-        self.handler = FetchSessionHandler()
+        self.session = FetchSessionHandler()
         self.eligibility = Eligibility(sessions, versions)
         self.closing = False
         """Whether the client sends no more fetches. If so, a fetch that has to be sent again does not use a
@@ -124,17 +124,17 @@ class Fetches:
         self.version = request.version
         plans = self._state.plans
         plans.forget_fetch()
-        asked = plans.template.read(frame) if plans.template is not None else None
-        if asked is None:
+        original = plans.template.read(frame) if plans.template is not None else None
+        if original is None:
             try:
-                asked = parse_fetch_request(frame, request.version, body)
+                original = parse_fetch_request(frame, request.version, body)
             except ProtocolError as error:
                 why = Reason.NOT_READ if isinstance(error, TooMany) else Reason.NOT_UNDERSTOOD
                 self.count_unread(len(frame), request.version, why)
                 self._state.send(request, frame)
                 return
-            plans.template = FetchTemplate.of(asked)
-        fetch = asked if asked.unsupported_reason else self._changed(asked)
+            plans.template = FetchTemplate.of(original)
+        fetch = original if original.unsupported_reason else self._changed(original)
         fetching.ask(fetch)
         if fetching.direct:  # otherwise it is not what the client sent, which was counted
             client = self._state.tally.client
@@ -142,7 +142,7 @@ class Fetches:
             client.fetches[fetch_kind(fetch.session_id, fetch.session_epoch)] += 1
             client.partitions_requested += fetch.partitions
         if self.eligibility.observe(fetch):
-            self.handler.adopt(self.eligibility.given)
+            self.session.adopt(self.eligibility.given)
         decision = self._decide(fetching, fetch)
         reason = decision if type(decision) is Reason else self._carry_out(request, fetching, decision)
         self.decided = reason
@@ -156,22 +156,22 @@ class Fetches:
             # Where there is a table, bytes that pass are added up for the next session.
             if (
                 fetching.direct
-                and self.handler.table is None
-                and not self.handler.session_id
+                and self.session.table is None
+                and not self.session.session_id
                 and not self.eligibility.starves
                 and all(stage.repeats(_FETCH, request.version) for stage in self._state.stages)
             ):
-                plans.learn_fetch(asked, fetch, reason, self.eligibility, fetching.responses)
+                plans.learn_fetch(original, fetch, reason, self.eligibility, fetching.responses)
 
-    def _changed(self, asked: FetchRequest) -> FetchRequest:
+    def _changed(self, original: FetchRequest) -> FetchRequest:
         """Return a fetch with the changes of all stages.
 
         The fast path makes the same changes to the next one.
         """
-        fetch, template = asked, self._state.plans.template
+        fetch, template = original, self._state.plans.template
         for stage in self._state.stages:
             fetch = stage.on_fetch(fetch)
-        if template is not None and (fetch is not asked or template.changes):
+        if template is not None and (fetch is not original or template.changes):
             template.note_sent(fetch)
         return fetch
 
@@ -190,7 +190,7 @@ class Fetches:
             if version < SESSION_VERSION:
                 side.fetches[FetchKind.SESSIONLESS] += 1
 
-    def plan_resend(self, fetching: FetchHandler, *, full: bool) -> None:
+    def arrange_resend(self, fetching: FetchHandler, *, full: bool) -> None:
         """Plan to send a fetch once more. Its position in the order of responses does not change.
 
         After a second failure, or when the connection ends, the fetch is sent without a session, so that no
@@ -202,16 +202,16 @@ class Fetches:
         """
         fetching.attempts += 1
         # fetch-semantics 6.13, step 4; trap 6 (case 71). The fetch keeps its place (trap 17, case 84).
-        again = full and fetching.attempts == 1 and not self.closing and self.handler.table is not None
+        again = full and fetching.attempts == 1 and not self.closing and self.session.table is not None
         fetching.resend = self._ask_full if again else self._forward
 
     def _decide(self, fetching: FetchHandler, fetch: FetchRequest) -> Decision:
         """Return how to send a fetch: through the session, or unchanged for a reason."""
-        handler = self.handler
-        reason = self.eligibility.against(fetch, self._state.client_id, handler)
+        session = self.session
+        reason = self.eligibility.against(fetch, self._state.client_id, session)
         if reason is not None:
             return reason
-        if (rotated := handler.rotated(fetch.frame, fetch.topics)) is not None:
+        if (rotated := session.rotated(fetch.frame, fetch.topics)) is not None:
             return rotated
         listing = fetching.listing
         if listing is None:
@@ -219,11 +219,11 @@ class Fetches:
         # A fetch of another layout or isolation level needs a new session. The broker would accept v7 to v12,
         # or v13 to v18, in one session, but the table's rows have one layout (trap 27). Its entries are valid
         # for one isolation level: up to 2.0 read_uncommitted has LSO -1 (fetch-semantics 6.2, case 98).
-        if not handler.fits(listing, fetch.isolation_level):
-            handler.renew()
+        if not session.fits(listing, fetch.isolation_level):
+            session.renew()
         savings = self.eligibility.savings
-        if handler.has_session:
-            incremental = handler.incremental(fetch, listing)
+        if session.has_session:
+            incremental = session.incremental(fetch, listing)
             if incremental is None:
                 return Reason.TOO_SPARSE
             if len(incremental.delta.added) and not self._has_room(listing):
@@ -233,12 +233,12 @@ class Fetches:
                 return incremental
             if form is SessionForm.WIRE:
                 return Reason.NOT_SMALLER
-            return Full() if handler.learn_listing(listing, fetch.isolation_level) else Reason.TOO_SPARSE
+            return Full() if session.learn_listing(listing, fetch.isolation_level) else Reason.TOO_SPARSE
         if not self._has_room(listing):
-            handler.forget_list()
+            session.forget_list()
             return Reason.MEMORY
-        delta = handler.learn(listing, fetch.isolation_level)
-        if handler.table is None:
+        delta = session.learn(listing, fetch.isolation_level)
+        if session.table is None:
             return Reason.TOO_SPARSE
         known = self.eligibility.features_for(fetch) is not None
         if not savings.promises(fetch, listing, delta, asks=not known):
@@ -253,7 +253,7 @@ class Fetches:
 
         `_settle_memory` later releases the memory that the table does not use.
         """
-        budget, table = self._state.request_budget, self.handler.table
+        budget, table = self._state.request_budget, self.session.table
         need = memory_of(listing) + (table.memory if table is not None else 0)
         if need > self._memory:
             if not budget.reserve(need - self._memory):
@@ -263,7 +263,7 @@ class Fetches:
 
     def _settle_memory(self) -> None:
         """Reserve exactly the memory that the table uses."""
-        budget, table = self._state.request_budget, self.handler.table
+        budget, table = self._state.request_budget, self.session.table
         memory = table.memory if table is not None else 0
         budget.release(self._memory - memory)
         self._memory = memory
@@ -279,7 +279,7 @@ class Fetches:
             self._ask_full(request, fetching)
             return None
         fetch = fetching.asked
-        if not self.handler.ask(fetch, decision):
+        if not self.session.ask(fetch, decision):
             return Reason.TOO_SPARSE
         if type(decision) is Rotated:
             fetching.first = decision.first
@@ -289,11 +289,11 @@ class Fetches:
             changed = len(decision.delta.added) + len(decision.delta.altered)
         if self._state.now >= self.check_at:
             self._look(fetch)
-        fetching.sends(Kept(), decision.frame, changed, session_id=self.handler.session_id)
+        fetching.sends(Kept(), decision.frame, changed, session_id=self.session.session_id)
         self._dispatch(request, decision.frame, _INCREMENTAL, changed)
         return None
 
-    def plan_check(self) -> None:
+    def arrange_check(self) -> None:
         """Set the time of the session's next check."""
         suspect, now = self._state.tally.sessions_lost[Loss.LEFT_OUT], self._state.now
         self._check_due_at = now + (SUSPECT_SECONDS if suspect else CHECK_SECONDS)
@@ -302,7 +302,7 @@ class Fetches:
     def _look(self, fetch: FetchRequest) -> None:
         """Check the session if a check is due, or if the client waits for available records."""
         now = self._state.now
-        if self.handler.waits() or now >= self._check_due_at:
+        if self.session.waits() or now >= self._check_due_at:
             self._check(fetch)
         else:
             self.check_at = min(now + SUSPECT_SECONDS, self._check_due_at)
@@ -320,20 +320,20 @@ class Fetches:
         if saved - self._check_paid_at < CHECK_PAID * len(frame):
             self.check_at = self._state.now + SUSPECT_SECONDS
             return
-        self.plan_check()
+        self.arrange_check()
         self._check_paid_at = saved
         self._state.tally.session_checks += 1
         version, partitions = fetch.layout.version, fetch.partitions
-        check = Check(self._state, partitions, version, self.eligibility, self.handler)
+        check = Check(self._state, partitions, version, self.eligibility, self.session)
         self.eligibility.savings.settle(-len(frame))
         self._dispatch(own(frame, check), frame, FetchKind.SESSIONLESS, partitions)
 
     def _ask_full(self, request: InFlight, fetching: FetchHandler) -> None:
         """Request a session with a full fetch of the partitions in the table."""
-        fetch, table, listing = fetching.asked, self.handler.table, fetching.listing
+        fetch, table, listing = fetching.asked, self.session.table, fetching.listing
         if table is None or listing is None:
             raise RuntimeError("a session is asked for what the table holds")
-        session = self.handler.ask_full()
+        session = self.session.ask_full()
         response: Walked | Kept
         if listing.layout is fetch.layout:
             response, frame = Walked(), fetch.with_session(*session)
@@ -342,7 +342,7 @@ class Fetches:
         fetching.rows = table.locate(listing)
         template = build_fetch_request(fetch, listing.layout, (0, SESSIONLESS_EPOCH))
         self._close_frame, self._close_id_at = template, fetch.body + listing.layout.request_session
-        fetching.sends(response, frame, fetch.partitions, session_id=self.handler.session_id)
+        fetching.sends(response, frame, fetch.partitions, session_id=self.session.session_id)
         self._dispatch(request, frame, FetchKind.FULL, fetch.partitions)
 
     def _forward(self, request: InFlight, fetching: FetchHandler) -> None:
@@ -354,8 +354,8 @@ class Fetches:
             session_id, epoch = 0, SESSIONLESS_EPOCH
             # (id, -1): this fetch also closes the session that the client's last (0, 0) made
             # (fetch-semantics 2.2).
-            if self.handler.state is SessionState.NONE:
-                session_id, self.handler.session_id = self.handler.session_id, 0
+            if self.session.state is SessionState.NONE:
+                session_id, self.session.session_id = self.session.session_id, 0
             frame = fetch.with_session(session_id, epoch)
         fetching.sends(Walked(), frame, fetch.partitions)
         self._dispatch(request, frame, fetch_kind(session_id, epoch), fetch.partitions)
@@ -394,13 +394,13 @@ class Fetches:
         Args:
             again: whether the fetch is sent again.
         """
-        handler = self.handler
-        if handler.state is _CLOSED:
-            handler.drop()
+        session = self.session
+        if session.state is _CLOSED:
+            session.drop()
             self._release_slot()
-        elif self.closing and handler.has_session and handler.state is not SessionState.CLOSING:
+        elif self.closing and session.has_session and session.state is not SessionState.CLOSING:
             self._close(_CONNECTION_ENDS)
-        elif not handler.session_id and not handler.outstanding and not again:
+        elif not session.session_id and not session.outstanding and not again:
             self._release_slot()
         self._settle_memory()
 
@@ -416,21 +416,21 @@ class Fetches:
         """
         self.closing = True
         self._state.plans.forget_fetch()  # the response to a fetch in flight releases the slot
-        handler = self.handler
-        if not silently and handler.session_id and handler.state is not SessionState.REQUESTED:
+        session = self.session
+        if not silently and session.session_id and session.state is not SessionState.REQUESTED:
             self._close(_CONNECTION_ENDS)
 
     def end(self) -> None:
         """Forget everything, because the connection has ended."""
-        self.handler.drop()
+        self.session.drop()
         self._close_frame = b""
         self._release_slot()
         self._settle_memory()
 
     def _leave_unused(self, reason: Reason) -> None:
         """Close the session if this connection's fetches do not use it. Others may need its slot."""
-        handler = self.handler
-        if not (handler.session_id and self._close_frame) or handler.outstanding or reason in PASSING:
+        session = self.session
+        if not (session.session_id and self._close_frame) or session.outstanding or reason in PASSING:
             return
         self.unused += 1
         # Slots are shared by all clients of the broker (fetch-semantics, trap 22).
@@ -441,8 +441,8 @@ class Fetches:
             self._close(reason)
 
     def _close(self, reason: str) -> None:
-        session_id = self.handler.close()
-        if not self.handler.outstanding:
+        session_id = self.session.close()
+        if not self.session.outstanding:
             self._release_slot()
         if not self._close_frame:
             return

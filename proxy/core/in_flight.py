@@ -314,7 +314,7 @@ Send: TypeAlias = Callable[[InFlight, "FetchHandler"], None]
 class Responses(Protocol):
     """The methods of `FetchResponses` that a `FetchHandler` calls."""
 
-    def in_flight(self, version: int, correlation_id: bytes) -> "tuple[InFlight, FetchHandler]":
+    def new_fetch(self, version: int, correlation_id: bytes) -> "tuple[InFlight, FetchHandler]":
         """Return the entry in flight for a client's fetch, and the innermost handler."""
 
     def receive(self, fetching: "FetchHandler", chunk: bytes, *, last: bool) -> list[Buffer]:

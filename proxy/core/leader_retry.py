@@ -268,13 +268,13 @@ class LeaderRetry(Stage):
         """How many bytes the client had sent by the last call of `quiet`, and since when the number has not
         changed."""
 
-    def begin(
+    def connect_core(
         self,
         process: Callable[[bytes, int, int, int], bool],  # noqa: ARG002 - as every stage
         resume: Callable[[], None],
         settle: Callable[[], None],
     ) -> None:
-        """See `Stage.begin`."""
+        """See `Stage.connect_core`."""
         self._resume, self._settle = resume, settle
 
     def attach(self, wake: Callable[[], None], alarm: Callable[[float], None]) -> None:
@@ -321,7 +321,7 @@ class LeaderRetry(Stage):
         A broker handles the requests of a connection one by one (fetch-semantics, trap 16). So a connection
         gets only one retry at a time, even if many clients have the same client id.
         """
-        expected = self._state.responses.expected
+        expected = self._state.queue.expected
         free_at = 0.0
         for request in expected:
             handler, asked = request.handler, request.api_key in _ASKED_OF_SIBLINGS
@@ -472,7 +472,7 @@ class LeaderRetry(Stage):
     @property
     def _answered_now(self) -> InFlight:
         """The request whose response is arriving."""
-        return self._state.responses.expected[0]
+        return self._state.queue.expected[0]
 
     @property
     def is_large(self) -> bool:
@@ -529,7 +529,7 @@ class LeaderRetry(Stage):
         held = _Held(self._answered_now, handler, repeat, self._state.now + repeat.seconds)
         if self._behind or self._holds_produce:
             handler.held = True
-            self._state.responses.buffered += len(frame)
+            self._state.queue.buffered += len(frame)
             self._behind.append(held)
             return []
         return self._begin(held)
@@ -564,7 +564,7 @@ class LeaderRetry(Stage):
             return [self._settled(held)]
         held.handler.held = True
         self._held.append(held)
-        self._state.responses.buffered += len(repeat.frame)
+        self._state.queue.buffered += len(repeat.frame)
         self._alarm(held.deadline)
         return []
 
@@ -751,23 +751,23 @@ class LeaderRetry(Stage):
         request, state = held.request, self._state
         self._held.remove(held)
         held.handler.held = False
-        state.responses.buffered -= len(held.repeat.frame)
-        state.to_client += state.responses.in_turn(request, [self._settled(held)])
-        state.to_client += state.responses.ended(request)
+        state.queue.buffered -= len(held.repeat.frame)
+        state.to_client += state.queue.in_turn(request, [self._settled(held)])
+        state.to_client += state.queue.ended(request)
         self._next_produced()
         self._settle()
         self._wake()
 
     def _next_produced(self) -> None:
         """Process the produce responses that waited while another one was held back."""
-        responses = self._state.responses
+        queue = self._state.queue
         while self._behind and not self._holds_produce:
             held = self._behind.popleft()
             request = held.request
             held.handler.held = False
-            responses.buffered -= len(held.repeat.frame)
+            queue.buffered -= len(held.repeat.frame)
             if pieces := self._begin(held):
-                self._state.to_client += responses.in_turn(request, pieces) + responses.ended(request)
+                self._state.to_client += queue.in_turn(request, pieces) + queue.ended(request)
 
     def _settled(self, held: _Held) -> bytes:
         """Return a response in the form for the client, and count the retried partitions."""
@@ -813,7 +813,7 @@ class LeaderRetry(Stage):
 
         Retries that other connections have sent here are lost.
         """
-        for request in list(self._state.responses.expected):
+        for request in list(self._state.queue.expected):
             request.handler.lose(self._state.now)
 
     def end(self) -> None:

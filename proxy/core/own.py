@@ -155,7 +155,7 @@ class OwnResponse(Handler):
         state, frame = self._state, b"".join(self._chunks)
         if self._api_key == ApiKey.FETCH:
             state.meter.note_fetch(request.sent_at, sent=self._partitions, unseen=True)
-        state.responses.buffered -= self.buffered
+        state.queue.buffered -= self.buffered
         self._chunks, self.buffered = [], 0
         if self._take is not None:
             self._take(frame, state.now)

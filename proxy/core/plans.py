@@ -408,7 +408,7 @@ class FetchPlan(Handler):
 
     def begin(self, request: InFlight) -> Handler:
         """Return the handler of a fetch that was forwarded."""
-        made, fetching = self._responses.in_flight(self.version, request.correlation_id)
+        made, fetching = self._responses.new_fetch(self.version, request.correlation_id)
         fetching.ask(self.fetch)
         fetching.sent, fetching.sent_partitions = self._size, self.partitions
         return made.handler
@@ -454,7 +454,7 @@ class SessionPlan(FetchPlan):
         plans: the plans of the connection.
         template: the template of the client's fetches.
         sent: a matching fetch, as changed by the stages.
-        handler: the session.
+        session: the session of the connection.
         rotation: recognises these fetches, and expands their responses.
         eligibility: decides whether fetches may use the session.
         responses: makes the responses that do not match the plan.
@@ -469,12 +469,12 @@ class SessionPlan(FetchPlan):
         "_entry",
         "_first",
         "_frame",
-        "_handler",
         "_news",
         "_requested",
         "_rotation",
         "_row",
         "_sent",
+        "_session",
         "_tagged",
         "_to_broker",
         "_to_client",
@@ -486,7 +486,7 @@ class SessionPlan(FetchPlan):
         plans: "Plans",
         template: FetchTemplate,
         sent: FetchRequest,
-        handler: FetchSessionHandler,
+        session: FetchSessionHandler,
         rotation: Rotation,
         eligibility: Eligibility,
         responses: Responses,
@@ -497,7 +497,7 @@ class SessionPlan(FetchPlan):
         self._until = until
         self._tagged = sent.layout.flexible
         """Whether entries end with tags."""
-        self._handler = handler
+        self._session = session
         self._rotation = rotation
         self._empty = plans.repeatable
         self._described = not rotation.table.undescribed
@@ -522,8 +522,8 @@ class SessionPlan(FetchPlan):
 
     def request(self, frame: bytes, now: float) -> bytes | None:
         """Return the incremental form of a client's fetch, or None if the core has to process it."""
-        handler, rotation, limits = self._handler, self._rotation, self._limits
-        if now >= self._until or handler.state is not _ESTABLISHED or handler.rotation is not rotation:
+        session, rotation, limits = self._session, self._rotation, self._limits
+        if now >= self._until or session.state is not _ESTABLISHED or session.rotation is not rotation:
             return None
         if limits.on is not self._on or limits.off_for is not self._off_for:
             return None
@@ -539,8 +539,8 @@ class SessionPlan(FetchPlan):
         # The table's entries have no tags, so equal entries have none.
         if altered is None or (altered and self._tagged and any(entry[-1] for _, entry in altered)):
             return None
-        delta = rotation.delta(frame, altered, (handler.session_id, handler.epoch))
-        handler.ask_rotated(altered)
+        delta = rotation.delta(frame, altered, (session.session_id, session.epoch))
+        session.ask_rotated(altered)
         self._frame, self._first = frame, first
         self._sent, self._altered = len(delta), len(altered)
         self._asked += 1
@@ -570,7 +570,7 @@ class SessionPlan(FetchPlan):
             self._record_bytes += records
         else:
             rotation.suspect(())
-        self._handler.go_on()
+        self._session.continue_session()
         self._eligibility.savings.answered(saved, row >= 0)
         self._frame = b""
         self._answered += 1
@@ -589,7 +589,7 @@ class SessionPlan(FetchPlan):
             received: the size of the broker's response in bytes.
             full: the size of the full response in bytes.
         """
-        self._handler.go_on()
+        self._session.continue_session()
         self._eligibility.savings.answered(self._size - self._sent + full - received, 0)
         self._asked += 1
         self._to_broker += self._sent
@@ -599,11 +599,11 @@ class SessionPlan(FetchPlan):
 
     def begin(self, request: InFlight) -> Handler:
         """Return the handler of the fetch in flight."""
-        made, fetching = self._responses.in_flight(self.version, request.correlation_id)
+        made, fetching = self._responses.new_fetch(self.version, request.correlation_id)
         fetching.ask(self.fetch.with_frame(self._frame))
         fetching.first = self._first
         fetching.through_session, fetching.response = True, Kept()
-        fetching.session_id = self._handler.session_id
+        fetching.session_id = self._session.session_id
         fetching.sent, fetching.sent_partitions = self._sent, self._altered
         return made.handler
 

@@ -129,7 +129,7 @@ class Stage:
 
     # The life of the connection
 
-    def begin(
+    def connect_core(
         self,
         process: Callable[[bytes, int, int, int], bool],
         resume: Callable[[], None],

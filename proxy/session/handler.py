@@ -274,7 +274,7 @@ class FetchSessionHandler:
             self.rotation.apply(altered)
         self.state = _FETCHING
 
-    def go_on(self) -> None:
+    def continue_session(self) -> None:
         """Like `handle`, for a response that only continues the session."""
         self.state = _ESTABLISHED
         self.epoch = next_epoch(self.epoch)

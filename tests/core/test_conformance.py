@@ -470,7 +470,7 @@ def test_an_id_that_the_new_shards_do_not_have() -> None:
     moved = client.broker.cache.shards[0].sessions
     moved[high] = moved.pop(session.session_id)
     session.session_id = high
-    client.connection._fetches.handler.session_id = high
+    client.connection._fetches.session.session_id = high
     client.same(*all_of())
     renewed = ModelBroker(release="3.9", seed=5)
     renewed.topics = client.broker.topics

@@ -33,11 +33,11 @@ def test_a_request_waits_for_the_end_of_the_one_that_is_being_forwarded() -> Non
     shared.from_client.left = 1
 
     shared.send(ours, b"frame")
-    assert (shared.delayed, shared.to_broker, list(shared.responses.expected)) == ([(ours, b"frame")], [], [])
+    assert (shared.delayed, shared.to_broker, list(shared.queue.expected)) == ([(ours, b"frame")], [], [])
 
     shared.from_client.left, shared.now = 0, 2.0
     shared.send(ours, b"frame")
-    assert (shared.to_broker, list(shared.responses.expected), ours.sent_at) == ([b"frame"], [ours], 2.0)
+    assert (shared.to_broker, list(shared.queue.expected), ours.sent_at) == ([b"frame"], [ours], 2.0)
 
 
 class Tracked(Connection):

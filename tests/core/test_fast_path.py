@@ -479,7 +479,7 @@ def test_the_last_epoch_is_followed_by_1() -> None:
     play = Playbook().established(16, THREE)
     polls(play, 16, 4, 4)
     for core in play.connection.cores:
-        core._fetches.handler.epoch = 0x7FFF_FFFF
+        core._fetches.session.epoch = 0x7FFF_FFFF
     for number, epoch in ((8, 0x7FFF_FFFF), (9, 1), (10, 2)):
         play.client(fetch(16, *THREE, correlation=number))
         play.to_broker(asks(16, [], (SESSION_ID, epoch), correlation=number))

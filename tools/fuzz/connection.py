@@ -239,7 +239,7 @@ class _ConnectionScript:
 
     def _response(self, content: bytes) -> bytes:
         """Frame a response with the expected correlation id."""
-        expected = self._connection._responses.expected  # noqa: SLF001 - the harness is its broker
+        expected = self._connection._queue.expected  # noqa: SLF001 - the harness is its broker
         if expected:
             content = expected[0].correlation_id + content
         return len(content).to_bytes(4) + content
