@@ -1,8 +1,9 @@
-"""Independent messages for comparison: kio's schemas, values for them, and an encoder that adds unknown tags.
+"""Messages made with kio, for comparison with fetchgate: schemas, random values, and an encoder for unknown
+tags.
 
-kio (typed dataclasses generated from Kafka's definitions) refuses a tag that it does not know. The encoder
-here uses the same dataclasses. Without unknown tags it writes the same bytes as kio (a test checks this), and
-it can add such tags to every struct of a message.
+kio has typed dataclasses generated from Kafka's definitions, and refuses unknown tags. The encoder here uses
+the same dataclasses, and can add unknown tags to every struct. Without such tags it writes the same bytes as
+kio, which a test checks.
 """
 
 import dataclasses
@@ -147,7 +148,7 @@ _BYTES: dict[str, Callable[[Any], bytes]] = {
 
 
 def encode(entity: Any, unknown: tuple[tuple[int, bytes], ...] = ()) -> bytes:
-    """Encode a kio message. With `unknown`, every struct of a flexible one ends with those tags as well."""
+    """Encode a kio message. With `unknown`, every struct of a flexible version also gets these tags."""
     out, tagged = b"", []
     for field in _fields(type(entity)):
         value = getattr(entity, field.name)

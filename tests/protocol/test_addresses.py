@@ -1,4 +1,6 @@
-"""Only hosts and ports are rewritten: compared with kio's messages, live responses, and byte for byte."""
+"""In responses, only hosts and ports are changed. Compared with kio's messages, live responses, and fixed
+bytes.
+"""
 
 import contextlib
 import dataclasses
@@ -45,14 +47,18 @@ def identity(node_id: int, host: str, port: int) -> tuple[str, int]:
 
 
 def gateway(node_id: int, host: str, port: int) -> tuple[str, int] | None:
-    """Node 2 has no address, node 3 keeps its own, and all others are at the gateway."""
+    """Return the address for clients: none for node 2, the same for node 3, and the gateway's for all
+    others.
+    """
     if node_id == 2:
         return None
     return (host, port) if node_id == 3 else ("gate", 19093 + node_id % 1000)
 
 
 def expected(entity: Any, resolve: Resolve, outer_id: int = -1) -> Any:
-    """Return the client's expected message, computed on kio's objects. None if it is left out."""
+    """Return the message that the client should get, made from kio's objects. Return None for an entry
+    without address.
+    """
     node_id = getattr(entity, "node_id", getattr(entity, "broker_id", outer_id))
     changes: dict[str, Any] = {}
     for field in dataclasses.fields(entity):
@@ -78,7 +84,7 @@ def expected(entity: Any, resolve: Resolve, outer_id: int = -1) -> Any:
 
 @pytest.mark.parametrize(("key", "version"), ANSWERS)
 def test_the_client_reads_the_message_it_should(key: int, version: int) -> None:
-    """Trap 35: share groups are forwarded."""
+    """Trap 35: the rewritten message is the expected one. Messages of share groups are included."""
     cls = response_class(key, version)
 
     @FEW

@@ -1,4 +1,4 @@
-"""Keys and flexible versions against kio's schemas; headers byte for byte."""
+"""API keys and flexible versions compared with kio's schemas, and headers compared with fixed bytes."""
 
 import contextlib
 import importlib

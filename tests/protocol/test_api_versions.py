@@ -1,4 +1,4 @@
-"""A broker's versions are cut to the supported ones, and nothing else changes."""
+"""The versions in a broker's ApiVersions response are limited to the supported ones. Nothing else changes."""
 
 import contextlib
 import dataclasses
@@ -40,7 +40,7 @@ def hexed(text: str) -> bytes:
 
 
 def with_known_keys(message: Any) -> Any:
-    """Add some of the keys that are cut, because hypothesis rarely generates them."""
+    """Add API keys whose versions get limited, because hypothesis rarely generates them."""
     keys = (0, 1, 3, 18)
     api_keys = tuple(
         dataclasses.replace(one, api_key=key, min_version=key % 7, max_version=13 + place * 3)
@@ -109,7 +109,7 @@ def test_noise_raises_protocol_errors_only(body: bytes, version: int) -> None:
 
 
 def test_v0() -> None:
-    """Trap 5: client and broker agree on no version that the gateway can't read."""
+    """Trap 5: in a v0 response, only versions that the gateway reads are left."""
     body = hexed("0000 00000004 0000 0000 000d 0001 0004 0014 0063 0000 7fff 0012 0000 0005")
     assert clamp(body, 0) == (
         hexed("0000 00000004 0000 0000 000d 0001 0004 0012 0063 0000 7fff 0012 0000 0004"),
@@ -118,7 +118,7 @@ def test_v0() -> None:
 
 
 def test_v3_keeps_tags_of_elements_and_of_the_body() -> None:
-    """Trap 31: ApiVersions at any version."""
+    """Trap 31: in a v3 response, tags of elements and of the body are kept."""
     features = "02 00 02 6161 05 00"
     body = hexed(f"0000 03 0001 0000 0013 01 07 01 ff 0003 0000 000e 00 00000000 {features}")
     after, _ = clamp(body, 3)
@@ -126,14 +126,16 @@ def test_v3_keeps_tags_of_elements_and_of_the_body() -> None:
 
 
 def test_of_the_share_groups_of_4_0_nothing_is_offered() -> None:
-    """ShareFetch and ShareAcknowledge v0 were early access, so the places of addresses are unknown."""
+    """ShareFetch and ShareAcknowledge v0 are not offered. They were early access, so it is unknown where they
+    have addresses.
+    """
     body = hexed("0000 00000003 004e 0000 0000 004f 0000 0001 0050 0000 0000 00000000")
     after, _ = clamp(body, 1)
     assert after == hexed("0000 00000002 004f 0001 0001 0050 0000 0000 00000000")
 
 
 def test_versions_in_which_controllers_name_each_other_are_not_offered() -> None:
-    """KIP-853."""
+    """KIP-853: versions in which a response names controllers are not offered."""
     offered = "0034 0000 0002 0035 0000 0001 0036 0000 0001 003b 0000 0001 0052 0000 0000"
     kept = "0034 0000 0000 0035 0000 0000 0036 0000 0000 003b 0000 0000"
     after, _ = clamp(hexed(f"0000 00000005 {offered} 00000000"), 1)
@@ -153,7 +155,7 @@ def test_a_range_without_a_version_passes_where_the_key_is_not_cut() -> None:
 
 
 def test_a_key_beyond_what_is_understood_is_left_out() -> None:
-    """Trap 5: client and broker agree on no version that the gateway can't read."""
+    """Trap 5: an API of which the gateway reads no version is left out."""
     after, features = clamp(hexed("0000 00000002 0001 0013 0014 0003 0000 000d 00000000"), 1)
     assert after == hexed("0000 00000001 0003 0000 000d 00000000")
     assert features is not None
@@ -190,7 +192,7 @@ def test_an_error_tells_no_features() -> None:
     "body", ["0023 00000000", "0023 00000001 0012 0000 0003"], ids=["before 2.4", "since 2.4"]
 )
 def test_error_35_comes_in_v0_form(version: int, body: str) -> None:
-    """Trap 31: ApiVersions at any version."""
+    """Trap 31: a refusal (error 35) has the form of v0, whatever version was requested."""
     assert clamp(hexed(body), version) == (hexed(body), None)
 
 

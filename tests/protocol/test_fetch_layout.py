@@ -1,4 +1,6 @@
-"""Sizes and offsets of docs/fetch-semantics.md, section 1.5, and counts at which uvarints grow."""
+"""Sizes and offsets of docs/fetch-semantics.md, section 1.5, and the counts at which a uvarint gets
+longer.
+"""
 
 from dataclasses import replace
 
@@ -105,7 +107,7 @@ def test_an_entry_without_news_ends_as_the_layout_says(version: int, isolation: 
 @pytest.mark.parametrize("count", WIDE_COUNTS)
 @pytest.mark.parametrize("version", [4, 11, 12, 13])
 def test_prefix_at_every_width(version: int, count: int) -> None:
-    """Trap 51: lengths that need more bytes when they grow."""
+    """Trap 51: the start of a topic element has the right length for any count and name."""
     layout = LAYOUTS[version]
     for name in ("t", "n" * 13, "n" * 126, "n" * 127, "n" * 249):
         key = wire_key(version, name[:16] if version >= 13 else name)
@@ -132,7 +134,7 @@ def test_prefix_to_the_byte(version: int, count: int, prefix: str) -> None:
 
 
 def many(version: int, count: int) -> tuple[bytes, bytes]:
-    """Build a request and a response of this many partitions of one topic, by repetition."""
+    """Build a request and a response with this many partitions of one topic, without building each entry."""
     layout = LAYOUTS[version]
     prefix = layout.prefix(wire_key(version, "t"), count)
     end = b"\x00" if layout.flexible else b""
@@ -155,7 +157,7 @@ def many(version: int, count: int) -> tuple[bytes, bytes]:
     ("version", "count"), [(11, 127), (12, 126), (12, 127), (16, 16_382), (16, 16_383), (16, 2_097_151)]
 )
 def test_partitions_where_counts_grow(version: int, count: int) -> None:
-    """Case 94. Trap 51: lengths that need more bytes when they grow."""
+    """Case 94, trap 51: requests and responses are read right at the counts where a uvarint gets longer."""
     request, response = many(version, count)
     if count > MAX_PARTITIONS:
         with pytest.raises(TooMany):

@@ -1,4 +1,4 @@
-"""Fetch requests: live and generated frames are read, rebuilt to the byte, cut short and damaged."""
+"""Fetch requests, live and generated: they are read, rebuilt to the same bytes, cut off and damaged."""
 
 import contextlib
 import json
@@ -50,7 +50,7 @@ def listed(listing: Listing) -> list[tuple[bytes, int, bytes]]:
 
 
 def told(request: wire.FetchRequest) -> list[tuple[bytes, int]]:
-    """Return a request's partitions, decoded by the other codec."""
+    """Return a request's partitions, decoded by another codec."""
     return [
         (topic.topic_id if request.version >= 13 else topic.topic.encode(), part.partition)
         for topic in request.topics
@@ -96,7 +96,9 @@ def test_bodies_of_the_schemas(version: int) -> None:
 
 
 def test_delta_of_the_appendix() -> None:
-    """Appendix A: v13, session 77 at epoch 3, partition 3 from offset 10, partition 0 forgotten."""
+    """Appendix A: a v13 delta of session 77, epoch 3, with partition 3 at offset 10, and without
+    partition 0.
+    """
     key = bytes(range(1, 17))
     full = parsed(framed(header(13) + bytes.fromhex(SCHEMA["13"])))
     entry = bytes.fromhex("00000003 00000005 000000000000000a ffffffff ffffffffffffffff 00100000 00")
@@ -149,7 +151,7 @@ TAGS = st.lists(st.tuples(st.integers(0, 300), st.binary(max_size=4)), max_size=
 
 @st.composite
 def requests(draw: st.DrawFn, version: int, *, tags: bool = False) -> wire.FetchRequest:
-    """Generate requests of a version. With `tags`, some have tags in every possible place."""
+    """Generate requests of a version. With `tags`, some requests have tags, in all possible places."""
 
     def extra() -> Any:
         return draw(TAGS) if tags and version >= 12 else ()
@@ -196,7 +198,7 @@ def requests(draw: st.DrawFn, version: int, *, tags: bool = False) -> wire.Fetch
 
 
 def merged(request: wire.FetchRequest) -> wire.FetchRequest:
-    """Return the request with consecutive elements of a topic merged and none empty, as brokers answer it."""
+    """Merge consecutive elements of a topic, and leave out empty ones, as a broker's response does."""
     topics: list[wire.FetchTopic] = []
     for topic in request.topics:
         if not topic.partitions:
@@ -229,7 +231,7 @@ def test_build_then_parse_is_the_identity(version: int) -> None:
 
 @pytest.mark.parametrize("version", [12, 14, 15, 18])
 def test_requests_with_tags_are_noted_and_not_taken(version: int) -> None:
-    """Trap 46: how a request is read."""
+    """Trap 46: a request with tags is marked as unsupported, and has no listing."""
 
     @examples(40)
     @given(requests(version, tags=True))
@@ -275,7 +277,7 @@ def test_noise_raises_protocol_errors_only(version: int) -> None:
 @pytest.mark.parametrize("version", [4, 7, 11, 12, 13, 18])
 @pytest.mark.parametrize("count", [OUT_OF_BOUNDS, 0x0010_0000, -2])
 def test_hostile_counts(version: int, count: int) -> None:
-    """A count higher than the received bytes allow is refused before anything is allocated."""
+    """A count that is too high for the received bytes is refused before memory is allocated."""
     layout = LAYOUTS[version]
     frame = fetch(version, ("a", 0))
     at = len(header(version)) + 1 + 4 + layout.request_head
@@ -295,7 +297,7 @@ def test_hostile_counts(version: int, count: int) -> None:
 
 
 def walk_one_by_one(view: FetchRequest) -> Listing:
-    """The general walk, for any shape of topics."""
+    """Read topics in the general way, which works for topics of any lengths."""
     assert view.listing is not None
     walk = _TopicsWalk(view.frame, view.layout)
     topics = len(view.listing.keys)
@@ -308,7 +310,7 @@ def walk_one_by_one(view: FetchRequest) -> Listing:
 @pytest.mark.parametrize("version", [4, 7, 9, 11, 12, 13, 18])
 @pytest.mark.parametrize("each", [1, 2, 3])
 def test_uniform_topics_give_what_the_general_walk_gives(version: int, each: int) -> None:
-    """Trap 46: how a request is read."""
+    """Trap 46: topics of equal length are read in a faster way than others, with the same result."""
     wants = [(f"t{number:02}", index, number * index) for number in range(20) for index in range(each)]
     view = parsed(fetch(version, *wants))
     assert view.listing is not None
@@ -323,7 +325,7 @@ def test_uniform_topics_give_what_the_general_walk_gives(version: int, each: int
 @pytest.mark.parametrize("odd_one", range(9))
 @pytest.mark.parametrize("names", [["t", "tt"], ["t", "u"]])
 def test_one_topic_of_another_shape(version: int, odd_one: int, names: list[str]) -> None:
-    """Another name length, or another number of partitions, at every position."""
+    """One of the topics has another name length or another number of partitions, at any place in the list."""
     topics = [f"{names[number == odd_one]}{number}" for number in range(9)]
     more = names[1] == "u"
     wants = [
@@ -340,9 +342,8 @@ def test_one_topic_of_another_shape(version: int, odd_one: int, names: list[str]
 
 @pytest.mark.parametrize("version", [7, 12, 16])
 def test_topics_that_come_twice(version: int) -> None:
-    """Consecutive elements are merged. A topic that comes later again is another element with the same key.
-
-    Trap 48.
+    """Trap 48: consecutive elements of a topic are merged. If a topic comes again later, it is a separate
+    element with the same key.
     """
     layout = LAYOUTS[version]
     frame = fetch(version, *((name, 0) for name in "abcdefghija"))
@@ -360,7 +361,7 @@ def test_topics_that_come_twice(version: int) -> None:
 
 @pytest.mark.parametrize("version", [7, 11, 12])
 def test_topics_without_names(version: int) -> None:
-    """No broker has such topics, but listing them must do no harm."""
+    """Topics without a name are read like others, although no broker has such topics."""
     layout = LAYOUTS[version]
     frame = fetch(version, *(("", index) for index in range(9)))
     view = parsed(frame)
@@ -375,7 +376,7 @@ def test_topics_without_names(version: int) -> None:
 @pytest.mark.parametrize("version", [12, 13, 18])
 @pytest.mark.parametrize("tagged", range(10))
 def test_one_tag_among_uniform_topics(version: int, tagged: int) -> None:
-    """Trap 46: how a request is read."""
+    """Trap 46: a single tag is found among topics of equal length."""
     part = wire.FetchPartition(partition=0, fetch_offset=1)
     topics = tuple(
         wire.FetchTopic(
@@ -394,14 +395,14 @@ def test_one_tag_among_uniform_topics(version: int, tagged: int) -> None:
 @pytest.mark.parametrize("version", range(4, 15))
 @pytest.mark.parametrize("replica_id", [0, 1, -2])
 def test_replicas_are_not_taken(version: int, replica_id: int) -> None:
-    """Trap 2: fetches of followers and controllers are forwarded unchanged."""
+    """Trap 2: a fetch of a follower or a controller gets no listing."""
     view = parsed(fetch(version, ("a", 0), replica_id=replica_id))
     assert (view.listing, view.unsupported_reason) == (None, "not a consumer")
 
 
 @pytest.mark.parametrize("version", range(15, 19))
 def test_replica_state_is_a_tag(version: int) -> None:
-    """Trap 2: fetches of followers and controllers are forwarded unchanged."""
+    """Trap 2: from v15 on, a follower's fetch is recognised by a tag."""
     view = parsed(fetch(version, ("a", 0), tags=((1, bytes(13)),)))
     assert (view.listing, view.unsupported_reason) == (None, "tags")
 
@@ -460,7 +461,9 @@ def test_topic_ids_keep_their_zeros() -> None:
 
 @pytest.mark.parametrize("version", [7, 12, 16])
 def test_topics_without_partitions(version: int) -> None:
-    """Brokers leave them out of responses, and a client has no reason to list many."""
+    """A request with a few topics without partitions is read, and one with many is refused. No client has a
+    reason to send many.
+    """
     layout = LAYOUTS[version]
     view = parsed(fetch(version))
     element = layout.prefix(wire_key(version, "t"), 0) + (b"\0" if layout.flexible else b"")

@@ -1,4 +1,4 @@
-"""Fetch responses: live and generated frames are walked in chunks of any size, cut short and damaged."""
+"""Fetch responses, live and generated: they are read in chunks of any size, cut off and damaged."""
 
 import contextlib
 import json
@@ -22,8 +22,9 @@ from tests.model import wire
 SCHEMA = json.loads((DATA / "fetch-schema.json").read_text())["responses"]
 
 Found = list[tuple[bytes, int, int, bytes]]
-"""Topic, partition, error, and the entry's bytes. They are sorted, because runs and single entries are
-separate."""
+"""Topic, partition, error, and the bytes of the entry. The list is sorted, because runs (equal entries in a
+row) and single entries are found separately.
+"""
 
 
 def walk_chunks(chunks: list[bytes], version: int, isolation: int = 0) -> FetchResponseWalk:
@@ -34,7 +35,7 @@ def walk_chunks(chunks: list[bytes], version: int, isolation: int = 0) -> FetchR
 
 
 def found(walk: FetchResponseWalk, frame: bytes) -> Found:
-    """Return the entries that a walk found in a frame."""
+    """Return the entries that the gateway found in a frame."""
     layout = walk.layout
     end = b"\0" if layout.flexible else b""
     single = [(one.key, one.partition, one.error_code, frame[one.start : one.end]) for one in walk.entries]
@@ -48,7 +49,7 @@ def found(walk: FetchResponseWalk, frame: bytes) -> Found:
 
 
 def told(frame: bytes, version: int) -> Found:
-    """Return the entries according to the other codec."""
+    """Return the entries that another codec finds in a frame."""
     decoded = wire.decode_response(frame[4:], version)
     bare = len(fetch_response(version, correlation_id=1))
     entries = []
@@ -121,7 +122,7 @@ def found_at_every_cut(exchange: LiveExchange) -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_live_responses_at_every_cut(version: int) -> None:
-    """Complete, in two chunks cut at every byte, and byte by byte: the results are equal. Trap 49."""
+    """Trap 49: a response gives the same result as a whole, in two chunks with any cut, and byte by byte."""
     for exchange in live(version):
         found_at_every_cut(exchange)
 
@@ -139,7 +140,9 @@ TAGS = st.lists(st.tuples(st.integers(0, 300), st.binary(max_size=4)), max_size=
 
 @st.composite
 def responses(draw: st.DrawFn, version: int) -> wire.FetchResponse:
-    """Generate responses of a version. About half of the entries are unchanged, in rows as in practice."""
+    """Generate responses of a version. About half of the entries are unchanged and next to each other, as in
+    practice.
+    """
     tags = TAGS if version >= 12 else st.just(())
 
     def some() -> wire.PartitionData:
@@ -185,7 +188,7 @@ def wire_without_log_start(data: wire.PartitionData) -> wire.PartitionData:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_build_then_walk_is_the_identity_whatever_the_chunks(version: int) -> None:
-    """Trap 49: how a response is read."""
+    """Trap 49: an encoded response is read with its values, for any chunks."""
 
     @examples(15)
     @given(responses(version), st.lists(st.integers(1, 300), max_size=8), st.integers(0, 1))
@@ -239,7 +242,9 @@ def test_an_entry_without_news_is_told_from_one_with_some(version: int) -> None:
 def test_entries_without_news_are_runs_whatever_the_isolation_level_if_none_are_kept(
     version: int, aborted: tuple[()] | None, isolation_level: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The request may not have been read. One by one, the entries take ten times as long."""
+    """If no entries are stored, unchanged entries are read as runs at any isolation level, because the fetch
+    may be unread. One by one they would take ten times as long.
+    """
     singly: list[int] = []
     read = FetchResponseWalk._entry
 
@@ -277,7 +282,7 @@ def test_bytes_are_skipped_only_if_all_of_them_are_records(version: int, size: i
 
 @pytest.mark.parametrize("version", [4, 7, 12, 16])
 def test_records_are_skipped(version: int) -> None:
-    """Of 3 MB in chunks of 64 KB, nothing is buffered. Trap 49."""
+    """Trap 49: records are skipped. From 3 MB in chunks of 64 KB, no more than 200 bytes are buffered."""
     frame = fetch_response(version, ("t", [entry(0, 9, records=bytes(3 << 20)), entry(1, 9)]))
     walk = FetchResponseWalk(LAYOUTS[version], 0, keep=True)
     for at in range(0, len(frame), 65_536):
@@ -339,7 +344,9 @@ def test_noise_raises_protocol_errors_only(version: int) -> None:
 
 @pytest.mark.parametrize("version", [4, 11, 12, 16])
 def test_hostile_counts_allocate_nothing(version: int) -> None:
-    """Two billion topics, entries or transactions: the walk waits for them, and buffers nothing."""
+    """A count of two billion topics, entries or transactions allocates no memory. The reader waits for more
+    bytes.
+    """
     layout = LAYOUTS[version]
     most = layout.count(0x7FFF_FFFF)
     at = 4 + 4 + (1 if layout.flexible else 0) + layout.response_head
@@ -355,7 +362,9 @@ def test_hostile_counts_allocate_nothing(version: int) -> None:
 
 
 def test_an_entry_that_never_ends_is_refused() -> None:
-    """A hundred million aborted transactions: the buffered bytes of an entry are limited."""
+    """An entry that claims a hundred million aborted transactions is refused, when too many bytes are
+    buffered for it.
+    """
     layout = LAYOUTS[11]
     frame = fetch_response(11)
     frame = (
@@ -385,7 +394,7 @@ TAG = ((9, LONG),)
 
 
 def long_units() -> list[tuple[str, bytes]]:
-    """Generate v16 responses in which something other than records is long."""
+    """Return v16 responses with a long part that is not records."""
     many = tuple(wire.AbortedTransaction(producer_id=9, first_offset=at) for at in range(25_000))
     topic = wire.TopicData(topic_id=b"t" * 16, partitions=(entry(0, 5), entry(1, 5)), tags=TAG)
     tagged = wire.FetchResponse(version=16, correlation_id=1, topics=(topic, replace(topic, tags=())))
@@ -399,7 +408,7 @@ def long_units() -> list[tuple[str, bytes]]:
 
 
 class Counting(FetchResponseWalk):
-    """Counts bytes that are read again."""
+    """A reader that counts how many bytes it reads, repetitions included."""
 
     __slots__ = ("read",)
 
@@ -411,7 +420,9 @@ class Counting(FetchResponseWalk):
 @pytest.mark.parametrize("size", [16, 1_448])
 @pytest.mark.parametrize(("what", "frame"), long_units(), ids=[what for what, _ in long_units()])
 def test_a_long_unit_that_drips_in_is_read_a_few_times(what: str, frame: bytes, size: int) -> None:
-    """It is not read once for each chunk, and its end is found at once, although nothing follows."""
+    """A long part that comes in small chunks is read only a few times, not once for each chunk. Its end is
+    found at once, even if nothing follows.
+    """
     walk = Counting(LAYOUTS[16], 0, keep=True)
     for at in range(0, len(frame), size):
         walk.feed(frame[at : at + size])
@@ -422,7 +433,7 @@ def test_a_long_unit_that_drips_in_is_read_a_few_times(what: str, frame: bytes, 
 
 @pytest.mark.parametrize("size", [1 << 20, 1_448])
 def test_more_tags_than_any_schema_has_are_not_read(size: int) -> None:
-    """Each tag costs a step of the loop."""
+    """An entry with more tags than any schema has is refused, because reading each tag takes time."""
     tags = tuple((number, b"") for number in range(MAX_TAGS + 1))
     frame = fetch_response(16, ("t", [entry(0, 5, tags=tags)]))
     with pytest.raises(Malformed, match="1025 tags"):
@@ -431,7 +442,7 @@ def test_more_tags_than_any_schema_has_are_not_read(size: int) -> None:
 
 @pytest.mark.parametrize("which", [0, 1, 2])
 def test_an_aborted_transaction_with_tags_is_not_understood(which: int) -> None:
-    """Law 2: its size is unknown."""
+    """Law 2: an aborted transaction with unknown tags is refused, because its length is unknown."""
     aborted = [wire.AbortedTransaction(producer_id=9, first_offset=at) for at in range(3)]
     aborted[which] = replace(aborted[which], tags=((3, b"new"),))
     with pytest.raises(Malformed, match="aborted"):

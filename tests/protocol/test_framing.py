@@ -1,4 +1,4 @@
-"""One direction of a connection is cut into the same frames, for any split of its bytes."""
+"""The bytes of one direction of a connection are split into the same frames, for any chunks."""
 
 import pytest
 from hypothesis import given
@@ -29,7 +29,9 @@ def test_frames_are_whole_however_they_come(chunk: int) -> None:
 
 @given(st.lists(st.integers(1, 90_000), max_size=20))
 def test_a_frame_is_used_as_it_comes(cuts: list[int]) -> None:
-    """Its beginning is returned first, then the rest in chunks. No chunk extends into the next frame."""
+    """A frame can be read while it comes: first its beginning, then the rest in chunks. No chunk contains
+    bytes of the next frame.
+    """
     framer, got = Framer(), [bytearray()]
     at = 0
     for end in sorted({*(each for each in cuts if each < len(STREAM)), len(STREAM)}):

@@ -1,4 +1,6 @@
-"""current_leader in Produce v13, ShareFetch and ShareAcknowledge, compared with kio's messages."""
+"""Leaders (current_leader) in Produce v13, ShareFetch and ShareAcknowledge are found. Compared with kio's
+messages.
+"""
 
 from typing import Any
 from uuid import UUID
@@ -16,7 +18,7 @@ NAMING = [(0, 13), (78, 1), (78, 2), (79, 1), (79, 2)]
 
 
 def named(message: Any) -> list[LeaderHint]:
-    """Return the leaders in kio's objects."""
+    """Return the leaders that kio's object names."""
     found = []
     for topic in message.responses:
         partitions: Any = getattr(topic, "partition_responses", ()) or getattr(topic, "partitions", ())
@@ -33,7 +35,7 @@ def named(message: Any) -> list[LeaderHint]:
 
 @pytest.mark.parametrize(("key", "version"), NAMING)
 def test_all_leaders_are_found_and_unknown_tags_are_skipped(key: int, version: int) -> None:
-    """Case 66: Produce names the leader like Fetch."""
+    """Case 66: all leaders are found, and unknown tags are skipped."""
 
     @examples(30)
     @given(messages(response_class(key, version)))

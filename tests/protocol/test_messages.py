@@ -1,4 +1,4 @@
-"""Messages by schema: fields are read, others are skipped, and replacing a field changes no other byte."""
+"""Messages are read by schema. Unneeded fields are skipped, and replacing a field changes no other byte."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from proxy.protocol.primitives import Malformed, Truncated, encode_uvarint
 PLAIN = "error:int16 members:[id:string data:bytes@1+] tail:int32"
 PLAIN_V1 = bytes.fromhex("0007 00000002 0001 61 00000002 aabb ffff ffffffff 00000009")
 OLD, FLEXIBLE = (0, 1), (1, 16)
-"""A key and a version without and with compact strings."""
+"""(API key, version) without compact strings, and with compact strings."""
 TAGGED = "name:string #0 leader:(id:int32) #3 nodes:[id:int16]"
 
 

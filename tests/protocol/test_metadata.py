@@ -1,4 +1,4 @@
-"""The walk over the topics of Metadata: it reads what the schema reads."""
+"""A fast reader for the topics of Metadata finds the same values as the schema."""
 
 from typing import Final
 

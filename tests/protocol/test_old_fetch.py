@@ -1,4 +1,4 @@
-"""Fetches of v2 and v3 with a response limit, compared with the frames of KIP-74."""
+"""Fetches of v2 and v3 get a response limit. Compared with the frames of KIP-74."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from proxy.protocol.primitives import ProtocolError
 from tests.frames import framed
 
 HEADER = b"\0\0\0\x09\0\1c"
-"""Correlation id and client id."""
+"""The end of a request header: correlation id and client id."""
 BODY = 4 + 4 + len(HEADER)
 
 Topics = dict[str, list[int]]
@@ -16,7 +16,7 @@ Topics = dict[str, list[int]]
 def asked(
     version: int, topics: Topics, *, min_bytes: int = 1, max_bytes: int = 0, replica: int = -1
 ) -> bytes:
-    """Build a fetch of v2 or v3. An entry's fetch offset is its partition + 7."""
+    """Build a fetch of v2 or v3. The fetch offset of an entry is its partition + 7."""
     limits = replica.to_bytes(4, signed=True) + (500).to_bytes(4) + min_bytes.to_bytes(4)
     limits += max_bytes.to_bytes(4, signed=True) if version == 3 else b""
     elements = b"".join(
@@ -40,7 +40,9 @@ def test_v2_becomes_v3() -> None:
 
 
 def test_min_bytes_is_lowered_with_it() -> None:
-    """Up to 2.4, a broker waits for all of max_wait_ms if min_bytes is above max_bytes (section 4)."""
+    """min_bytes is lowered together with max_bytes. Otherwise brokers up to 2.4 would always wait for
+    max_wait_ms (section 4).
+    """
     topics = {"t": [0]}
     for version in (2, 3):
         given = asked(version, topics, min_bytes=1_000, max_bytes=5_000)
@@ -56,7 +58,7 @@ def test_v3_is_never_made_larger(max_bytes: int) -> None:
 
 @pytest.mark.parametrize("version", [2, 3])
 def test_a_followers_fetch_stays_as_it_is(version: int) -> None:
-    """Trap 2."""
+    """Trap 2: a follower's fetch is not changed."""
     given = asked(version, {"t": [0]}, replica=1, max_bytes=5_000)
 
     assert limit_old_fetch(given, BODY, 900, 0) == given

@@ -1,4 +1,4 @@
-"""Each value both ways, byte for byte, and every reader against hostile bytes."""
+"""Basic types are written and read to the same bytes. Readers refuse invalid bytes."""
 
 from collections.abc import Callable
 from typing import Any

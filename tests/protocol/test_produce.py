@@ -1,4 +1,6 @@
-"""acks is found in the first bytes of a Produce request at every version, or more bytes are requested."""
+"""acks is read from the first bytes of a Produce request of any version. If too few bytes are there, more are
+needed.
+"""
 
 import json
 from pathlib import Path
@@ -33,7 +35,7 @@ BODIES = [
 @pytest.mark.parametrize(("version", "transactional_id"), BODIES)
 @pytest.mark.parametrize(("wire", "value"), [(b"\xff\xff", -1), (b"\0\0", 0), (b"\0\1", 1)])
 def test_acks(version: int, transactional_id: bytes, wire: bytes, value: int) -> None:
-    """Trap 32: Produce with acks=0 has no response."""
+    """Trap 32: acks is found, because a Produce with acks=0 has no response."""
     first = HEADER + transactional_id + wire
     assert acks(first + REST, version, len(HEADER)) == value
     assert acks(first, version, len(HEADER)) == value

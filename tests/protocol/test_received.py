@@ -1,4 +1,6 @@
-"""A frame in its received reads: any span of it, at a cost that does not depend on their sizes."""
+"""A frame that came in several reads: any part of it can be taken, at a cost that does not depend on the read
+sizes.
+"""
 
 from itertools import pairwise
 
@@ -34,7 +36,7 @@ def test_more_may_come_between_two_spans(sizes: list[int], data: st.DataObject) 
 
 
 def test_small_reads_become_few_pieces() -> None:
-    """50 MB in reads of one TCP segment are 36,000 reads."""
+    """Small reads are joined into few pieces. 50 MB in reads of one TCP segment are 36,000 reads."""
     received = Received()
     for _ in range(36_000):
         received.append(bytes(1_448))

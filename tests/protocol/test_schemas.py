@@ -1,4 +1,4 @@
-"""The schemas: the known versions, and equality with kio when reading and writing."""
+"""fetchgate's schemas have the right versions, and read and write the same bytes as kio."""
 
 from typing import Any
 
@@ -37,7 +37,9 @@ def test_a_message_has_the_fields_of_its_version() -> None:
 
 @pytest.mark.parametrize(("key", "version"), VERSIONS)
 def test_every_byte_of_a_message_is_read_and_written_again(key: int, version: int) -> None:
-    """DescribeQuorum and Produce have versions before the first one that names brokers. All are read."""
+    """Every byte of a message is read and written again. For Produce this includes versions without
+    addresses.
+    """
     message_of, flexible = ADDRESSED[key], bool(is_flexible(key, version))
     if version < message_of.first and key == 55:
         return  # its schema has v2 alone

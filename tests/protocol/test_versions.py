@@ -1,4 +1,4 @@
-"""Fetch v4 to v6 in a session: requests raised to v7, and responses of v7 narrowed."""
+"""Fetch v4 to v6 in a session: requests are raised to v7, and responses of v7 are converted back."""
 
 from dataclasses import replace
 
@@ -17,7 +17,7 @@ from tests.protocol.test_fetch_request import merged, requests
 
 @pytest.mark.parametrize("version", [4, 5, 6])
 def test_a_fetch_raised_to_v7_says_the_same(version: int) -> None:
-    """Trap 4: v4 to v6 are sent to the broker as v7, and the response returns in the client's version."""
+    """Trap 4: a v4 to v6 fetch that is raised to v7 keeps its values."""
 
     @examples(15)
     @given(requests(version))
@@ -49,7 +49,9 @@ def test_a_session_is_spoken_at_v7_or_later(version: int, spoken: int) -> None:
 @pytest.mark.parametrize("error", [0, 6, 56])
 @pytest.mark.parametrize("chunk", [5, 1000])
 def test_an_entry_is_narrowed_to_the_clients_version(version: int, error: int, chunk: int) -> None:
-    """Case 74: up to v5 clients get error 6 instead of 56, and v4 has no log_start_offset."""
+    """Case 74: an entry is converted to the client's version. Up to v5, error 56 becomes 6, and v4 has no
+    log_start_offset.
+    """
     spoken = max(version, 7)
     frame = fetch_response(spoken, ("t", [entry(3, 9, error=error, records=b"records")]))
     told = 6 if error == 56 and version <= 5 else error

@@ -1,4 +1,4 @@
-"""Clients that can't be accepted, or served, at once."""
+"""Clients that the gateway can't accept or serve at once have to wait."""
 
 import socket
 
@@ -12,7 +12,9 @@ from tests.shell import BOTH_LOOPS, client, gateway, run, stub_broker
 
 @BOTH_LOOPS
 def test_clients_wait_while_no_descriptor_is_left(plain: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An event loop's own server would close them at once."""
+    """While no file descriptor is left, clients wait. The server of an event loop would close them at
+    once.
+    """
     monkeypatch.setattr(acceptor, "ACCEPT_AGAIN_SECONDS", 0.01)
 
     async def scene() -> None:

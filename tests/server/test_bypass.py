@@ -1,4 +1,4 @@
-"""Processes of the gateway's own user, which the rules of transparent mode do not redirect."""
+"""Processes of the gateway's own user, whose traffic transparent mode does not redirect."""
 
 import os
 from pathlib import Path
@@ -12,7 +12,7 @@ GATEWAY = b"python\0-m\0proxy\0proxy\0--transparent\0redirect\0"
 
 
 class Proc:
-    """A folder like /proc, with the gateway and the processes that started it."""
+    """A folder like /proc, with the gateway and its parent processes."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -1,4 +1,6 @@
-"""The connection limit and missing descriptors are logged once per episode, not for each client."""
+"""A reached connection limit, or missing file descriptors, are logged once per episode, not for each
+client.
+"""
 
 import structlog
 from structlog.testing import capture_logs

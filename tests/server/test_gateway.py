@@ -1,4 +1,4 @@
-"""The complete gateway with the real core, before a stub of a cluster."""
+"""The complete gateway with the real core, in front of a stub cluster."""
 
 import asyncio
 import socket
@@ -375,7 +375,9 @@ def test_a_link_that_stalls_while_others_wait_is_cut_off(monkeypatch: pytest.Mon
 def test_what_has_passed_through_the_heap_is_returned_once_there_is_much_of_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """300 clients sent requests with headers of 200 kB and became idle. They left 126 MB of free memory."""
+    """Memory that is free again is returned to the system when there is much of it. 300 clients that had sent
+    headers of 200 kB and were idle left 126 MB of free memory.
+    """
     monkeypatch.setattr(server, "TICK_SECONDS", 0.001)
     resident, returned, ticks = [60_000_000], list[int](), list[int]()
 

@@ -1,4 +1,6 @@
-"""Clients of a cooperative group reach the worker that owns it, whichever worker has accepted them."""
+"""A client of a cooperative group is passed to the worker that owns the group, whichever worker accepted the
+client.
+"""
 
 import asyncio
 import math
@@ -21,7 +23,7 @@ from tests.shell import StubCluster, client, frame, response, run, stub_cluster,
 from tools.certificates import Authority
 
 OWNER = 2
-"""Of two workers, the second one owns the group "a"."""
+"""The number of the worker that owns the group "a": the second of two."""
 LIST_OFFSETS = 2
 
 
@@ -33,18 +35,18 @@ def request_of(client_id: str, correlation_id: int = 7) -> bytes:
 
 @pytest.fixture(autouse=True)
 def _equally_busy(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let workers get clients in turn. On a busy machine, their CPU time would decide."""
+    """Assign clients to workers in turn. Otherwise the CPU time of the workers would decide."""
     monkeypatch.setattr("proxy.server.worker_handle.INTERVAL_SECONDS", math.inf)
 
 
 @pytest.fixture(params=[False, True], ids=["plain", "TLS"])
 def authority(request: pytest.FixtureRequest, tmp_path: Path) -> Authority | None:
-    """The CA of the gateway's certificate. None if clients connect without TLS."""
+    """Return the CA of the gateway's certificate, or None if clients use no TLS."""
     return Authority(tmp_path) if request.param else None
 
 
 class Scene:
-    """A gateway of two workers, and its clients."""
+    """A gateway with two workers, and its clients."""
 
     def __init__(self, gate: Supervisor, cluster: StubCluster, authority: Authority | None) -> None:
         self.gate, self.cluster = gate, cluster
@@ -63,7 +65,7 @@ class Scene:
         return ends
 
     async def connected(self, client_ids: Iterable[str]) -> list[Ends]:
-        """Connect clients, each of which has received a response."""
+        """Connect these clients, and wait until each has received a response."""
         clients = [await self.connect(client_id) for client_id in client_ids]
         for reader, _ in clients:
             await frame(reader)

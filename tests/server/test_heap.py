@@ -1,4 +1,4 @@
-"""Freed memory is kept for the next read."""
+"""Freed memory stays in the heap for the next reads."""
 
 import os
 import platform
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="not g
 
 
 def _moves(how: str, **variables: str) -> tuple[int, int]:
-    """Return how often the heap's end moved, and by how many bytes when all was released."""
+    """Return how often the end of the heap moved, and how many bytes were returned at the end."""
     own = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "GLIBC_"))}
     command = [sys.executable, "-c", _PROGRAM, how]
     done = subprocess.run(command, env=own | variables, capture_output=True, text=True, check=True)

@@ -1,4 +1,6 @@
-"""A hung broker: reported once, in trouble until it responds, and still in service."""
+"""A broker that does not respond any more is reported once, counts as hung until it responds, and is still
+used.
+"""
 
 from time import monotonic
 
@@ -59,7 +61,9 @@ def test_a_broker_that_nobody_asks_any_more_is_forgotten_and_not_said_to_respond
 
 
 def test_a_gateway_tells_of_it_everywhere() -> None:
-    """The clock of the checks is ahead. They observe a real client and a silent broker."""
+    """A hung broker is reported in the log, in health and in state. The checks use a clock that is ahead,
+    with a real client and a silent broker.
+    """
 
     async def scene() -> None:
         async with (

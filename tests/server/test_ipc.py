@@ -1,4 +1,4 @@
-"""Messages between the processes of a gateway, complete for any split of the bytes."""
+"""Messages between processes of a gateway arrive complete, for any split of their bytes."""
 
 import asyncio
 import pickle

@@ -1,4 +1,4 @@
-"""The life of a gateway: changes while it runs, refused clients, and its successor."""
+"""The life of a gateway: changes at run time, refused clients, and its replacement by another gateway."""
 
 import asyncio
 import fcntl
@@ -47,7 +47,7 @@ LIST_GROUPS = 16
 
 @pytest.fixture
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Look at connections often."""
+    """Check connections often."""
     monkeypatch.setattr(server, "TICK_SECONDS", 0.01)
 
 
@@ -55,7 +55,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def _closed(port: int) -> bool:
-    """Connect and return whether the connection is closed at once."""
+    """Connect, and return whether the gateway closes the connection at once."""
     async with client(port) as (reader, writer):
         writer.write(b"?")
         try:
@@ -112,7 +112,7 @@ def test_it_is_degraded_while_all_connections_are_taken() -> None:
 
 @asynccontextmanager
 async def _served(**options: str) -> AsyncIterator[tuple[Gateway, StubCluster]]:
-    """Run a gateway of real cores before a cluster that answers ListGroups."""
+    """Run a gateway with real cores in front of a stub cluster that answers ListGroups."""
     async with stub_cluster((1, "", 0)) as cluster, gateway(cluster.address, Gateway, **options) as gate:
         cluster.others = lambda _: b"groups"
         await until(lambda: gate.health().ready)
@@ -178,7 +178,7 @@ def test_a_client_that_waits_for_a_response_is_not_idle() -> None:
 
 
 LARGE = 40_000_000
-"""Bytes of a response that does not fit into the system's buffers."""
+"""Size in bytes of a response that does not fit into the buffers of the system."""
 
 
 @pytest.mark.usefixtures("_quick")
@@ -205,7 +205,9 @@ def test_a_client_that_takes_nothing_of_its_response_is_closed(plain: bool) -> N
 def test_a_client_that_takes_its_response_slowly_is_not_closed(
     plain: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nearly two seconds pass between its reads, by the clock of the test."""
+    """A client that reads its response slowly is not closed. Between its reads nearly two seconds pass, by
+    the clock of the test.
+    """
     now = monotonic()
     monkeypatch.setattr(link, "monotonic", lambda: now)
 
@@ -261,7 +263,11 @@ def test_0_is_no_limit_of_time() -> None:
 
 @pytest.mark.usefixtures("_quick")
 def test_clients_that_vanish_without_a_word_are_ended_and_leave_nothing() -> None:
-    """200 of them. With the right, TCP_REPAIR closes a socket without FIN or RST. Otherwise they idle."""
+    """Clients that vanish without closing are closed by the gateway, and nothing of them is left.
+
+    There are 200 of them. With CAP_NET_ADMIN, TCP_REPAIR closes their sockets without FIN or RST. Otherwise
+    they stay silent.
+    """
 
     async def scene() -> None:
         async with _served() as (gate, cluster):
@@ -284,11 +290,11 @@ def test_clients_that_vanish_without_a_word_are_ended_and_leave_nothing() -> Non
 
 
 TCP_REPAIR = 19
-"""linux/tcp.h."""
+"""A socket option, from linux/tcp.h."""
 
 
 def _vanish(sock: socket.socket) -> None:
-    """Make a socket vanish without informing its peer. Without CAP_NET_ADMIN it only stays silent."""
+    """Make a socket vanish without telling its peer. Without CAP_NET_ADMIN, leave it open and silent."""
     try:
         sock.setsockopt(socket.IPPROTO_TCP, TCP_REPAIR, 1)
     except PermissionError:
@@ -304,7 +310,7 @@ _silent: list[socket.socket] = []
 
 
 class Group:
-    """A client that sends requests repeatedly, and reconnects whenever it is disconnected."""
+    """A client that sends one request after the other, and reconnects when it is disconnected."""
 
     def __init__(self, port: int) -> None:
         self.answered = 0
@@ -314,7 +320,7 @@ class Group:
         self._port = port
 
     async def ask(self) -> None:
-        """Ask until the group is stopped."""
+        """Send requests until `stop` is set."""
         number = 0
         while not self.stop:
             self.reconnects += 1
@@ -429,7 +435,7 @@ def test_ports_are_shared_with_other_gateways_alone() -> None:
 
 
 async def _is_live(at: Address) -> bool:
-    """Return whether the admin endpoint reports that the gateway is live."""
+    """Return whether the admin endpoint says that the gateway is live."""
     reader, writer = await asyncio.open_connection(at.host, at.port)
     writer.write(b"GET /livez HTTP/1.1\r\n\r\n")
     answered = await reader.readline()
@@ -445,14 +451,14 @@ for place, number in enumerate(numbers, 3):
 os.environ |= {"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": str(len(numbers))}
 os.execv(sys.executable, [sys.executable, "-m", "proxy", "proxy", *sys.argv[2:]])
 """
-"""Starts a gateway like systemd with socket activation."""
+"""A program that starts a gateway as systemd does, with socket activation."""
 
 
 @asynccontextmanager
 async def _activated(
     listeners: list[socket.socket], *options: str
 ) -> AsyncIterator[asyncio.subprocess.Process]:
-    """Run a gateway whose sockets listen already."""
+    """Run a gateway that gets sockets which already listen."""
     # Above the places that they are put into, so that none is put over another.
     copies = [fcntl.fcntl(sock, fcntl.F_DUPFD_CLOEXEC, 100) for sock in listeners]
     numbers = ",".join(map(str, copies))
@@ -471,9 +477,9 @@ async def _activated(
 
 @pytest.mark.slow
 def test_a_socket_of_systemd_serves_one_thing(tmp_path: Path) -> None:
-    """The admin endpoint would use the socket of a broker that was known before.
+    """A gateway exits with code 1 if a socket of systemd is needed for two purposes.
 
-    The gateway exits with code 1.
+    Here the admin endpoint has the address of a broker's listener. The broker is known from the state file.
     """
 
     async def scene() -> None:

@@ -19,7 +19,7 @@ KAFKA = Address("kafka-1", 9092)
 
 
 class Serving(Tasks):
-    """Stands for the gateway. It has the listeners, and keeps the background tasks."""
+    """Replaces the gateway: it has the listeners, and keeps background tasks until `settle`."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(loop)
@@ -31,7 +31,7 @@ class Serving(Tasks):
         self.tasks.append(work)
 
     def settle(self) -> None:
-        """Run the background tasks of a gateway until they have ended."""
+        """Run the background tasks to their end, including new ones."""
 
         async def settled() -> None:
             while self.tasks:
@@ -67,7 +67,7 @@ def serving() -> Iterator[Serving]:
 
 @pytest.fixture
 def base() -> int:
-    """Return a port whose next five ports are free as well."""
+    """Return a port. The next five ports are free too."""
     return free_ports(6)
 
 
@@ -147,7 +147,9 @@ def test_a_broker_whose_port_is_taken_is_left_out_until_it_is_free(serving: Serv
 
 
 def test_two_brokers_never_share_a_port_by_accident(serving: Serving, base: int) -> None:
-    """SO_REUSEPORT would let both brokers bind the port, and spread the clients of each over the two."""
+    """Two brokers never get the same port. With SO_REUSEPORT the system would allow it, and divide the
+    clients between both brokers.
+    """
     brokers = serving.brokers(base, rule=f"{base},3={base + 1}", reuse_port="on")
 
     assert brokers.resolve("127.0.0.1", 1, "kafka-1", 9092) == ("127.0.0.1", base + 1)

@@ -1,4 +1,4 @@
-"""A name server that is silent for one broker's name delays nobody else."""
+"""If the name server does not answer for one broker's name, no other clients are delayed."""
 
 import socket
 import struct
@@ -40,7 +40,7 @@ LOOKING_UP = "broker {}: the name b-{}.silent.example is being looked up"
 
 @pytest.fixture
 def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a response wait for listeners without a limit."""
+    """Let responses wait for listeners without a time limit."""
     monkeypatch.setattr(registry, "OPEN_SECONDS", WAIT_SECONDS)
 
 
@@ -52,7 +52,9 @@ async def _exchange(port: int) -> bytes:
 
 @asynccontextmanager
 async def _named(*brokers: int) -> AsyncIterator[tuple[Gateway, StubCluster]]:
-    """A gateway whose brokers' listeners have names. The cluster names these brokers only to clients."""
+    """Run a gateway whose listeners for brokers have host names. The cluster names these brokers only to
+    clients.
+    """
     port = free_ports(2)
     rule = f"b-{{id}}.silent.example:{port + 1}"
     async with (
@@ -172,7 +174,7 @@ def test_a_bootstrap_whose_name_hangs_stops_no_other(fake_names: Names) -> None:
 
 
 def test_all_ips_of_a_name_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody listens at the first address."""
+    """All IPs of a name are tried. Here nothing listens at the first one."""
     real = socket.getaddrinfo
 
     def both(host: Any, *more: Any, **named: Any) -> Any:
@@ -232,7 +234,9 @@ def test_what_a_waiting_response_took_of_the_budget_is_free_again(fake_names: Na
 
 @pytest.mark.usefixtures("_patient")
 def test_a_client_that_left_meanwhile_is_no_defect(fake_names: Names) -> None:
-    """Its socket is closing at the moment when the response could be sent."""
+    """If a client leaves before its response can be sent, no error is logged. Its socket is just being closed
+    then.
+    """
 
     async def scene() -> None:
         with capture_logs() as lines:

@@ -1,4 +1,6 @@
-"""Options that are read again: which apply at once, to which connections, and the messages about mistakes."""
+"""Options are read again at run time: when they apply, to which connections, and what is logged about
+mistakes.
+"""
 
 import asyncio
 import json
@@ -32,7 +34,7 @@ def _log_defaults() -> Iterator[None]:
 
 @pytest.fixture
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Look at files and at connections often."""
+    """Check files and connections often."""
     monkeypatch.setattr(reload, "TICK_SECONDS", 0.01)
     monkeypatch.setattr(server, "TICK_SECONDS", 0.01)
 
@@ -44,7 +46,7 @@ def _reloader(gate: Gateway, bootstrap: str, file: Path) -> Reloader:
 
 @asynccontextmanager
 async def _following(file: Path) -> AsyncIterator[tuple[Gateway, Reloader]]:
-    """Run a gateway that follows an options file."""
+    """Run a gateway that reads an options file, and again when the file changes."""
     async with stub_cluster((1, "", 0)) as cluster, gateway(cluster.address, Gateway) as gate:
         options = _reloader(gate, cluster.address, file)
         gate.process.spawn(options.watch_file())

@@ -1,4 +1,4 @@
-"""The log names a client's mistake once in a while, and the gateway remembers few clients."""
+"""A client's repeated mistake is logged only now and then, and the gateway remembers only a few clients."""
 
 import io
 import json
@@ -53,7 +53,9 @@ def test_what_a_client_chooses_takes_little_memory() -> None:
 
 
 def test_a_client_whose_line_was_not_written_is_named_later() -> None:
-    """Each client tries once a second. `Throttle` drops none of the lines."""
+    """If the log leaves out a client's line, the client is named later. So `Throttle` loses no client,
+    although each of them tries once a second.
+    """
     now = 0.0
     stream = io.StringIO()
     configure(style="json", level="info", stream=stream)

@@ -1,4 +1,4 @@
-"""The file of ``--state``."""
+"""The file of ``--state``, which keeps the known brokers over a restart."""
 
 import asyncio
 import json
@@ -21,7 +21,7 @@ KAFKA = (1, Address("kafka-1", 9092))
 
 
 class Keeping(Tasks):
-    """Stands for the gateway. It knows brokers, and counts the background tasks."""
+    """Replaces the gateway: it knows brokers, and keeps the background tasks."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(loop := asyncio.get_running_loop())
@@ -50,7 +50,7 @@ def test_what_is_known_survives_a_restart(tmp_path: Path) -> None:
 
 
 def test_a_state_that_another_version_wrote_is_read(tmp_path: Path) -> None:
-    """A newer version may add fields. After a downgrade, they are ignored."""
+    """A state file of another version can be read. Fields that a newer version added are ignored."""
 
     async def scene() -> None:
         path = tmp_path / "state.json"
@@ -62,9 +62,10 @@ def test_a_state_that_another_version_wrote_is_read(tmp_path: Path) -> None:
 
 
 def test_many_changes_are_written_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A response names 2,000 brokers.
+    """Many changes are written to the file together.
 
-    Before the fix, one write for each stopped all clients for half a minute.
+    Before the fix, a response with 2,000 brokers caused one write for each, and all clients waited half a
+    minute.
     """
     monkeypatch.setattr(state_file, "SAVE_SECONDS", 0.01)
     written: list[int] = []
@@ -93,7 +94,9 @@ def test_many_changes_are_written_once(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_a_state_that_is_written_late_replaces_no_newer_one(tmp_path: Path) -> None:
-    """The other thread may write only after the gateway has closed."""
+    """An older state that is written late does not replace a newer one. The writing thread may run only after
+    the gateway has closed.
+    """
 
     async def scene() -> None:
         path = tmp_path / "state.json"

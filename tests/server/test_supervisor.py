@@ -1,6 +1,6 @@
-"""Several processes are one gateway.
+"""Several processes work as one gateway.
 
-The tests run real processes as --workers starts them, behind one admin endpoint.
+The tests run real processes, as `--workers` starts them, behind one admin endpoint.
 """
 
 import asyncio
@@ -74,7 +74,7 @@ async def state(gate: Supervisor) -> Any:
 
 
 async def ask(ends: Ends, correlation_id: int = 7) -> bytes:
-    """Send a request that the stub answers, and return the response."""
+    """Send a request that the stub cluster answers. Return the response."""
     reader, writer = ends
     writer.write(request(LIST_OFFSETS, 1, correlation_id, b"\x00" * 20))
     return await frame(reader)
@@ -89,7 +89,7 @@ async def served(number: int = 2, **options: str) -> AsyncIterator[tuple[Supervi
 
 
 async def connected(stack: AsyncExitStack, port: int, number: int) -> list[Ends]:
-    """Connect this number of clients. Each of them has received a response."""
+    """Connect this number of clients, and wait until each has received a response."""
     clients = []
     for _ in range(number):
         clients.append(await stack.enter_async_context(client(port)))

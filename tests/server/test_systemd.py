@@ -1,4 +1,4 @@
-"""Messages of the gateway to systemd."""
+"""The messages that the gateway sends to systemd."""
 
 import os
 import signal
@@ -17,7 +17,7 @@ from tools.kafka.ports import free_ports
 
 @pytest.fixture
 def heard() -> Iterator[socket.socket]:
-    """The socket at which systemd listens. Its address is an abstract one."""
+    """Return the socket on which the test listens instead of systemd. Its address is abstract (no file)."""
     with closing(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)) as sock:
         sock.bind("")
         sock.settimeout(30)
@@ -44,7 +44,9 @@ def test_who_does_not_listen_is_not_told(environ: dict[str, str]) -> None:
 
 
 def test_a_gateway_that_is_ready_hears_a_reload(heard: socket.socket) -> None:
-    """SIGHUP ends the process before it is ready. Whoever starts it must know when it is."""
+    """A gateway that has said READY=1 accepts SIGHUP as a reload. Before that, SIGHUP would end the process,
+    so systemd has to know when it is ready.
+    """
     first = free_ports(2)
     options = ("--bootstrap", "127.0.0.1:1", "--listen", f"127.0.0.1:{first}", "--admin", "off")
     gateway = subprocess.Popen(

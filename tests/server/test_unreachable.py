@@ -1,4 +1,4 @@
-"""Knowledge about unreachable hosts is logged once, and does not last forever."""
+"""An unreachable host is logged once. After some time the gateway forgets that it was unreachable."""
 
 import asyncio
 from time import monotonic

@@ -1,4 +1,4 @@
-"""The end of a worker as the supervisor learns of it: the exit code, while the event loop runs on."""
+"""The supervisor learns that a worker has ended, and its exit code, without blocking the event loop."""
 
 import asyncio
 import subprocess
@@ -13,11 +13,13 @@ from proxy.server.worker_handle import WorkerHandle
 from tests.shell import WAIT_SECONDS, config, run, until
 
 _CLOSES_ITS_CHANNEL: Final = "import os, sys; os.close(int(sys.argv[1])); sys.exit(int(sys.stdin.readline()))"
-"""It exits with the code that it is told after it has closed the channel."""
+"""A program that closes the channel to the supervisor first. Later it exits with the code that it reads from
+stdin.
+"""
 
 
 def _start(monkeypatch: pytest.MonkeyPatch, ends: list[int | None]) -> WorkerHandle:
-    """Start a process in a worker's place. `ends` gets the codes that are reported of it."""
+    """Start a process instead of a worker. `ends` gets the exit codes that are reported."""
     start = subprocess.Popen
 
     def instead(command: list[str], **options: Any) -> subprocess.Popen[bytes]:
