@@ -1,4 +1,4 @@
-"""``--capture-records no`` omits contents and keeps everything for measuring, for any split of the bytes."""
+"""``--capture-records no`` omits contents, and keeps all that measuring needs, for any split of the bytes."""
 
 from collections.abc import Iterable
 
@@ -17,7 +17,7 @@ SECRET = b"\xc3SECRET\xc3"
 
 
 def _redacted(redactor: Redactor, by: int, chunks: Iterable[bytes]) -> bytes:
-    """Return the capture as its reader sees it, with zeros in place of omitted bytes."""
+    """Return the capture of some chunks as its reader sees it, with zeros in place of omitted bytes."""
     pieces: list[Piece] = [piece for chunk in chunks for piece in redactor.redact(by, chunk)]
     return b"".join(bytes(kept) + bytes(cut) for kept, cut in pieces)
 
@@ -104,8 +104,9 @@ def test_from_where_a_response_is_not_understood_it_is_left_out() -> None:
 
 
 def _has_its_head_alone(redactor: Redactor) -> None:
-    """Only the head is kept, because bytes that look like a Metadata response may belong to the previous
-    one.
+    """Check that only the head of the next response is kept.
+
+    Its bytes look like a Metadata response, but may belong to the previous response.
     """
     following = response(2, SECRET)
     _whole(CLIENT, request(ApiKey.METADATA, 1, 2), redactor)
@@ -114,7 +115,11 @@ def _has_its_head_alone(redactor: Redactor) -> None:
 
 @pytest.mark.parametrize(("api_key", "version"), [(ApiKey.FETCH, 3), (ApiKey.FETCH, 19), (9_999, 0)])
 def test_behind_a_response_that_nobody_can_read_there_are_no_bodies(api_key: int, version: int) -> None:
-    """The length of an unreadable response may be too small, so its records may follow."""
+    """After an unreadable response, no body of a response is kept.
+
+    The length of the unreadable response may be too small. Then its records come where the next body is
+    expected.
+    """
     redactor = Redactor()
     _whole(CLIENT, request(api_key, version, 1), redactor)
     _whole(BROKER, response(1, SECRET), redactor)
@@ -173,7 +178,7 @@ def test_other_bodies_are_left_out_and_headers_stay(api_key: int) -> None:
 
 
 def test_requests_that_are_never_answered_take_no_memory() -> None:
-    """Trap 32: Produce with acks=0 has no response."""
+    """Produce requests with acks=0, which have no response (trap 32), are not remembered."""
     redactor = Redactor()
     for correlation in range(1_000):
         _whole(CLIENT, request(ApiKey.PRODUCE, 2, correlation, b"\0\0" + SECRET), redactor)

@@ -1,7 +1,7 @@
 """``--capture-records no`` in hostile conversations: no byte of a planted secret is in the capture.
 
-Requests share correlation ids, versions are unknown, and responses come in any order, cut, twice, or under
-another id. Secrets are where records and credentials are.
+Requests may have the same correlation ids, and versions may be unknown. Responses may come in any order,
+incomplete, twice, or with the id of another request. Secrets are planted where records and credentials are.
 """
 
 from dataclasses import dataclass, replace
@@ -28,7 +28,7 @@ WINDOW = 16
 
 @dataclass(frozen=True)
 class Asked:
-    """A request and a broker's response to it."""
+    """A request, and a broker's response to this request."""
 
     request: bytes
     response: bytes
@@ -43,7 +43,7 @@ class Seen:
         self.bytes = {CLIENT: b"", BROKER: b""}
 
     def passes(self, by: int, data: bytes) -> None:
-        """Send bytes."""
+        """Let the redactor see bytes that one side sends."""
         for kept, cut in self._redactor.redact(by, data):
             self.bytes[by] += bytes(kept) + bytes(cut)
 
@@ -54,13 +54,13 @@ class Seen:
                 self.bytes[by] += bytes(kept) + bytes(cut)
 
     def shows(self, secret: bytes) -> bool:
-        """Return whether a part of a secret is in the capture."""
+        """Return whether any part of a secret (`WINDOW` bytes) is in the capture."""
         whole = self.bytes[CLIENT] + bytes(WINDOW) + self.bytes[BROKER]
         return any(secret[at : at + WINDOW] in whole for at in range(len(secret) - WINDOW + 1))
 
 
 def _old_fetch(version: int, correlation: int, secret: bytes) -> Asked:
-    """Build a fetch of v0 to v3. These versions have another layout, and the gateway does not read them."""
+    """Return a fetch of v0 to v3. The gateway does not read these versions, whose layout is different."""
     body = (1).to_bytes(4) + b"\0\1t" + (1).to_bytes(4) + bytes(6 + 8) + len(secret).to_bytes(4) + secret
     answer = response(correlation, (bytes(4) if version else b"") + body)
     return Asked(request(ApiKey.FETCH, version, correlation, b"\xff\xff\xff\xff" * 4), answer, correlation)
@@ -93,7 +93,7 @@ def _other(api_key: int, correlation: int, asked: bytes, answered: bytes) -> Ask
 
 @st.composite
 def conversation(draw: st.DrawFn, secret: bytes) -> list[Asked]:
-    """Build requests with their responses. There are few ids, so that some are in flight at the same time."""
+    """Draw requests with their responses. Few correlation ids are used, so some are in flight twice."""
     asked = []
     for _ in range(draw(st.integers(1, 6))):
         correlation = draw(st.integers(0, 2))
@@ -119,7 +119,7 @@ def conversation(draw: st.DrawFn, secret: bytes) -> list[Asked]:
 
 
 def _mangled(data: st.DataObject, frames: list[bytes]) -> bytes:
-    """Send responses like a broker that breaks the rules."""
+    """Return the bytes of responses as a broker may send them that breaks the rules."""
     frames = data.draw(st.permutations(frames)) if data.draw(st.booleans()) else frames
     out = b""
     for frame in frames:
@@ -163,7 +163,10 @@ def test_no_secret_is_in_a_capture_whatever_a_broker_sends(secret: bytes, data: 
 
 @pytest.mark.parametrize("secret", SECRETS, ids=["bytes", "text", "digits"])
 def test_a_fetch_and_a_metadata_in_flight_under_one_id(secret: bytes) -> None:
-    """Only the order shows the request of a response, and here nothing proves that the order is right."""
+    """If a fetch and a Metadata request with equal ids are in flight, no secret is in the capture.
+
+    Only the order shows which response belongs to which request, and nothing proves that the order is right.
+    """
     for asked in ([_fetch(12, 7, secret), _metadata(7)], [_metadata(7), _fetch(12, 7, secret)]):
         for answered in (asked, asked[::-1]):
             seen = Seen()
@@ -188,7 +191,10 @@ def test_an_id_that_is_free_again_is_in_no_doubt() -> None:
 
 
 def test_a_produce_without_acks_is_no_place_in_the_order() -> None:
-    """Case 86: with acks=0 a broker sends nothing, so the next response belongs to the next request."""
+    """After a Produce request with acks=0, the next response belongs to the next request (case 86).
+
+    A broker sends no response to such a Produce request.
+    """
     asked = [_produce(9, 1, SECRETS[0], 0), _metadata(2), _produce(9, 3, SECRETS[0], 1), _metadata(4)]
     for size in (1, 7, 1000):
         seen = Seen()

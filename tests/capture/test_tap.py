@@ -1,4 +1,4 @@
-"""``--capture``: files, the tap between sockets and protocols, and a full or slow disk."""
+"""``--capture``: its files, the tap between sockets and protocols, and a disk that is full or slow."""
 
 import asyncio
 import errno
@@ -44,7 +44,7 @@ def _files(directory: Path, most_bytes: int = 1 << 20, most_files: int = 4) -> F
 
 
 def _content(size: int) -> bytes:
-    """Generate bytes, except those that the core of these tests treats as a fault."""
+    """Return random bytes, without the byte that these tests' core treats as a fault."""
     return os.urandom(size).replace(b"\xff", b"\0")
 
 
@@ -72,7 +72,7 @@ class _Full(Files):
 
 
 class _AllPass(FastPath):
-    """Lets all bytes pass."""
+    """A fast path that forwards all bytes."""
 
     def request(self, data: bytes, now: float) -> tuple[int, bytes]:
         return len(data), data
@@ -82,7 +82,7 @@ class _AllPass(FastPath):
 
 
 class _FastGateway(WireGateway):
-    """All bytes take the fast path."""
+    """A gateway in which all bytes take the fast path."""
 
     def make_core(self, *args: Any) -> Connection:
         core = super().make_core(*args)
@@ -94,7 +94,7 @@ class _FastGateway(WireGateway):
 async def _capturing(
     broker: str, files: Files, *, records: bool = True, kind: type[Gateway] = WireGateway
 ) -> AsyncIterator[Gateway]:
-    """A gateway that forwards and captures bytes. After the `with`, everything is on the disk."""
+    """Run a gateway that forwards and captures bytes. At the end, all captured bytes are on the disk."""
     async with gateway(broker, kind) as gate:
         capture = Capture(files, records=records, loop=gate.process.loop, log=structlog.get_logger())
         gate.server.set_tap(capture)
@@ -333,7 +333,7 @@ def test_a_connection_goes_on_over_files(tmp_path: Path) -> None:
 
 
 def _still_passes(tmp_path: Path, make: Callable[[Path], Files], then: Callable[[Files], Any]) -> list[Any]:
-    """Send bytes through a gateway whose capture stops. Return its log lines."""
+    """Check that a gateway still forwards bytes after its capture has stopped. Return its log lines."""
     sent = _content(FLUSH_BYTES)
 
     async def scene() -> None:

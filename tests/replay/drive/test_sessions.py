@@ -1,4 +1,4 @@
-"""Sessions of the capture's clients: the target's ids, new epochs, and recreated lost ones."""
+"""Sessions of the capture's clients: the target's ids, new epochs, and lost sessions created again."""
 
 from itertools import pairwise
 
@@ -22,7 +22,7 @@ def topic(partitions: int = 4) -> Topic:
 
 
 class Client:
-    """Plays captured fetches of topics t and u. The test defines the target."""
+    """Plays captured fetches of topics t and u. Tests choose the target's answers."""
 
     def __init__(self) -> None:
         self.sessions = SideSessions()
@@ -50,7 +50,7 @@ class Client:
         return None if built is None else (wire.decode_request(built[0][4:]), built[1])
 
     def said(self, frame: bytes, given: int = 0, *, gives: int = 0, error: int = 0) -> wire.FetchRequest:
-        """Like `say`. The target answers with session id `gives`."""
+        """Do the same as `say`. The target answers with session id `gives` and with `error`."""
         told = self.say(frame, given)
         assert told is not None
         if told[1] is not None:

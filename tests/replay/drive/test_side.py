@@ -1,6 +1,6 @@
-"""The steps that a side can get, by versions and topics.
+"""The steps that can be sent to a side, by its versions and topics.
 
-Requests that only prepare fetches are not sent alone.
+Requests that only prepare fetches are not sent if there is no fetch.
 """
 
 from collections.abc import Mapping
@@ -53,7 +53,7 @@ def side(
 
 
 def left(found: Script, *sides: TargetSide) -> tuple[list[int], dict[LeftOut, int]]:
-    """Return the API keys that are played, and the steps that are left out."""
+    """Return the API keys of the steps that are played, and the steps that are left out."""
     places = [Destination(HERE, None)] * len(sides)
     kept, left_out = playable(found.connections, sides, {each.name: places for each in found.connections})
     return [step.api_key for each in kept for step in each.steps], dict(left_out)
@@ -78,7 +78,10 @@ def test_what_one_side_can_not_be_sent_is_left_out_at_both(wrong: int) -> None:
 
 
 def native(*sizes: int, topic: str = "t", version: int = 12) -> Script:
-    """A client with its own session: a full fetch, then incremental ones, each of this many partitions."""
+    """Return the script of a client with its own session: a full fetch, then incremental fetches.
+
+    Each number in `sizes` is the number of partitions in one incremental fetch.
+    """
     broker = ModelBroker()
     broker.create_topic(topic, 4)
     capture = Capture(broker)
@@ -91,7 +94,10 @@ def native(*sizes: int, topic: str = "t", version: int = 12) -> Script:
 
 
 def test_fetches_of_a_session_that_cannot_be_made_have_the_reason_why_not() -> None:
-    """Before the fix, the reason was that the session began before the capture."""
+    """If a session can't be created, its fetches are left out for that reason.
+
+    Before the fix, the given reason was that the session began before the capture.
+    """
     found = native(0, 2, 0, topic="gone")
 
     assert left(found, side(found)) == ([], {LeftOut(1, ABSENT): 4})

@@ -152,7 +152,7 @@ def test_nothing_but_files_that_are_no_captures_is_told_with_code_3(
 def test_a_file_that_is_no_capture_ends_with_code_3(
     command: str, data: bytes, reason: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As documented in docs/captures.md, even for a single file."""
+    """The exit code is 3 even if the only input is no capture, as docs/captures.md says."""
     file = tmp_path / "a.pcap"
     file.write_bytes(data)
     assert main([command, str(file)]) == 3
@@ -225,7 +225,7 @@ def test_a_capture_of_tls_alone_says_what_to_do(tmp_path: Path, capsys: pytest.C
 
 @pytest.fixture(scope="module")
 def tls(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Make a folder with plain.pcap, tls.pcap with the same in TLS, and keys.log."""
+    """Make a folder with plain.pcap, tls.pcap (the same connections in TLS) and keys.log."""
     folder = tmp_path_factory.mktemp("tls")
     both, rows = ends(folder), begun(packets("librdkafka-100p"))
     (folder / "plain.pcap").write_bytes(crafting.pcap(frames(rows), crafting.RAW, nano=True))
@@ -271,7 +271,10 @@ def test_what_a_key_log_does_not_open_is_named(tls: Path, capsys: pytest.Capture
 
 
 def test_names_of_files_have_no_effect_on_the_terminal(tls: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Such files may come with the captures. Problems of a key log are reported with its name."""
+    """Escape sequences in the name of a key log are escaped in messages.
+
+    Such a file may come from somebody else, together with the captures.
+    """
     named = tls / "\x1b[2J\n.log"
     named.write_bytes((tls / "keys.log").read_bytes() + b"nonsense\n")
     assert main(["inspect", str(tls / "tls.pcap"), "--keylog", str(named)]) == 0
@@ -343,7 +346,11 @@ def test_help_has_the_exit_codes_and_needs_nothing_of_the_extra(
 
 
 def test_one_of_a_kind_is_told_as_one() -> None:
-    """kafka-go opens a connection for each partition. The other client's first response has no request."""
+    """A count of 1 has a singular noun.
+
+    In the captures, kafka-go opens a connection for each partition, and one response of the other client has
+    no request.
+    """
     out = io.StringIO()
     for name in ("many-clients-any", "librdkafka-midstream"):
         captured = inspect(expand([str(CAPTURES / f"{name}.pcap")]), frozenset())

@@ -1,4 +1,4 @@
-"""Captures of consumers in tests, and the result of `measure --cooperative` for them."""
+"""Captures of consumers for tests, and the results of `measure --cooperative` for these captures."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -36,7 +36,7 @@ class Consumer:
         return self._talk.frames
 
     def ask(self, api_key: int, version: int, body: bytes) -> "Consumer":
-        """Send another request. The response is not read."""
+        """Send a request other than a fetch. Its response has no contents."""
         self._correlation += 1
         head = api_key.to_bytes(2) + version.to_bytes(2) + self._correlation.to_bytes(4)
         self._talk.segment(framed(head + string(self.client_id) + body))
@@ -46,7 +46,7 @@ class Consumer:
     def fetch(
         self, records: Mapping[int, bytes], topic: str = "orders", *, replica_id: int = -1
     ) -> "Consumer":
-        """Fetch partitions of a topic, with these records of each."""
+        """Fetch partitions of a topic. `records` has the records that each partition returns."""
         self._correlation += 1
         wants = [(topic, partition) for partition in records]
         named: dict[str, Any] = {"correlation": self._correlation, "client": self.client_id}
@@ -78,7 +78,7 @@ def captured(folder: Path, *consumers: Consumer) -> Path:
 
 
 def asked(capture: Path, members: int, parquet: str | None = None, **chosen: Any) -> tuple[Work, About]:
-    """Return the work for `measure`. `topics` and `clients` are chosen by their names."""
+    """Return the work for `measure`. `chosen` may name `topics` and `clients`."""
     filters = Filters(ports=[], hosts=[], **{"clients": [], "topics": []} | chosen)  # type: ignore[typeddict-item]  # only these
     work = Work(
         keep=Filter(),

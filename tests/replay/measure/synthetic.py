@@ -1,4 +1,4 @@
-"""Rows of any number of connections, in the form of the table, without captures."""
+"""Rows in the form of the table, for any number of connections, made without captures."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -49,7 +49,7 @@ def connection_rows(number: int) -> Iterator[dict[str, Any]]:
 
 
 def complete(row: dict[str, Any]) -> dict[str, Any]:
-    """Return a row with a value, or None, in each column."""
+    """Return a row in which each column has a value or None."""
     return {**dict.fromkeys(column.name for column in COLUMNS), **row}
 
 

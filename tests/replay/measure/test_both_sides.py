@@ -1,4 +1,4 @@
-"""Both sides of a gateway in one capture are found, and no other pairs."""
+"""The two sides of a gateway in one capture are found, and other connections are never taken for them."""
 
 import random
 from pathlib import Path
@@ -29,7 +29,7 @@ def sampled(connection: str, exchanges: list[tuple[int, int, int]], client_id: s
 
 
 def polling(count: int, *, begin: int = SECOND, first: int = 1) -> list[tuple[int, int, int]]:
-    """A consumer that fetches twice a second."""
+    """Return the exchanges of a consumer that fetches twice a second."""
     return [
         (place, begin + place * SECOND // 2, begin + place * SECOND // 2 + 490_000_000)
         for place in range(first, first + count)
@@ -64,7 +64,10 @@ def test_few_exchanges_prove_nothing() -> None:
 
 @pytest.mark.parametrize("seed", range(50))
 def test_consumers_in_lockstep_are_two(seed: int) -> None:
-    """A process starts two consumers at once, and the broker answers both in any order."""
+    """Two consumers that a process starts at once are not taken for a gateway.
+
+    The broker answers them in any order.
+    """
     chance = random.Random(seed)
     both = [
         [

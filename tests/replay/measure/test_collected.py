@@ -1,4 +1,4 @@
-"""The results of tasks add up to the result at once, and do not grow with the number of connections."""
+"""The results of tasks, merged, equal the result without tasks. Their size does not depend on connections."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
@@ -21,7 +21,7 @@ ABOUT = About(version="1", policy="gateway", filters=NO_FILTERS, price_per_gb=2.
 
 
 def parts(groups: Iterable[Group], count: int) -> Iterator[list[Group]]:
-    """Spread groups over tasks, by connection."""
+    """Distribute groups over tasks. All groups of one connection go to one task."""
     found: dict[int, list[Group]] = defaultdict(list)
     for number, (_, own) in enumerate(groupby(groups, key=lambda group: group["connection"])):
         found[number % count] += own
@@ -29,7 +29,7 @@ def parts(groups: Iterable[Group], count: int) -> Iterator[list[Group]]:
 
 
 def put_together(tasks: Iterable[Iterable[Group]]) -> Collected:
-    """Merge the results of tasks like Spark."""
+    """Merge the results of tasks as Spark does."""
     whole, events = Collected(), defaultdict(list)
     for task in tasks:
         for found in collect_part(task, 3):

@@ -1,4 +1,4 @@
-"""The command line of replay: a user's error gives one line, wherever an option came from."""
+"""The command line of replay: a user's error gives one line, wherever the wrong option was set."""
 
 import argparse
 import os

@@ -1,4 +1,4 @@
-"""Captures in, shares of keys out: the counts of `measure --cooperative`, which contain no key."""
+"""The counts of `measure --cooperative`, from captures to shares of keys. They contain no key."""
 
 import io
 import json
@@ -43,7 +43,7 @@ CODECS = range(5)
 
 
 def some_keys(number: int, seed: int = 1) -> list[bytes]:
-    """Return keys, some of which are much more frequent than others."""
+    """Return keys. Some of them are much more frequent than others."""
     chance = Random(seed)
     return [b"customer-%d" % int(40 * chance.random() ** 3) for _ in range(number)]
 
@@ -260,7 +260,10 @@ def test_a_replica_is_no_consumer(tmp_path: Path) -> None:
 def test_a_group_is_named_by_its_members_requests(
     tmp_path: Path, api_key: int, version: int, body: bytes
 ) -> None:
-    """As with most clients, the group is named on another connection than the fetches."""
+    """The group of a client is found by its group requests, which are on another connection than its fetches.
+
+    Most clients use a connection of its own for their group.
+    """
     other = Consumer(port=1001).ask(api_key, version, body)
     told = group(tmp_path, other, Consumer(port=1002).fetch({0: WHOLE}))
 
@@ -323,7 +326,7 @@ def test_without_the_option_the_table_has_no_row_for_it() -> None:
 
 
 def test_a_real_capture() -> None:
-    """`java-100p`: 50 records a second without keys, all in one partition of a hundred."""
+    """In `java-100p`, all records are without keys and in one of 100 partitions: 50 records a second."""
     (told,) = measured(CAPTURES / "java-100p.pcap", 128 // 2)["cooperative"]["groups"]
 
     assert told["group"] is not None
@@ -338,7 +341,7 @@ KEYS = st.lists(st.binary(max_size=40).map(b"a customer's key: ".__add__), min_s
 
 
 def shown(report: Report) -> list[bytes]:
-    """Return every form of a report."""
+    """Return the report in each of its forms."""
     out = io.StringIO()
     Console(file=out, width=200).print(terminal.render(report))
     return [form.encode() for form in (json.dumps(report), html.render(report), out.getvalue())]

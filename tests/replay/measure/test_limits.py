@@ -1,4 +1,4 @@
-"""Responses above their limit, and starving partitions: hand-made frames, and real captures."""
+"""Responses above their limit, and starving partitions: in hand-made frames, and in real captures."""
 
 import dataclasses
 from typing import Any
@@ -19,7 +19,7 @@ VERSIONS = [4, 7, 11, 12, 13, 18]
 
 
 class Play:
-    """The exchanges of one connection, a second apart, and their log."""
+    """The exchanges of one connection, one each second, and the `LimitLog` that reads them."""
 
     def __init__(self, version: int, max_fetch_bytes: int = 0) -> None:
         self.version = version
@@ -38,12 +38,12 @@ class Play:
             self.log.add(outcome)
 
     def fetch(self, offsets: list[int], entries: list[Any], **fields: Any) -> None:
-        """Fetch partitions 0, 1, ... of a topic, in full."""
+        """Add a full fetch of partitions 0, 1, ... of a topic, with its response."""
         asked = fetch(self.version, *(("t", at, offset) for at, offset in enumerate(offsets)), **fields)
         self.exchange(asked, fetch_response(self.version, ("t", entries)))
 
     def starved(self) -> list[tuple[int, float, int, int]]:
-        """Return partition, seconds, responses, and offsets behind."""
+        """Return for each starved partition: number, seconds, responses, and offsets behind the end."""
         return [(one.partition, one.lasted / SECOND, one.responses, one.behind) for one in self.log.longest()]
 
     @property
@@ -144,7 +144,7 @@ def test_responses_are_measured_by_their_own_limit_or_by_a_lower_one() -> None:
 
 
 def old(version: int, max_bytes: int, *records: int) -> tuple[bytes, bytes]:
-    """Return a fetch of v0 to v3 and its response: partitions with this many bytes of records."""
+    """Return a fetch of v0 to v3, and its response. `records` has the bytes of records of each partition."""
     head = b"\0\1" + version.to_bytes(2) + bytes(4) + b"\0\1c"
     limits = b"\xff" * 4 + bytes(8) + (max_bytes.to_bytes(4) if version >= 3 else b"")
     entries = b"".join(at.to_bytes(4) + bytes(12) for at, _ in enumerate(records))

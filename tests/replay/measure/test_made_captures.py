@@ -1,4 +1,4 @@
-"""The captures of `tools.captures`: the figures read from them equal the gateway's counts."""
+"""The captures made by `tools.captures`: `measure` reads the figures that the gateway counted."""
 
 import json
 from collections import Counter
@@ -38,7 +38,7 @@ def _sides(name: str) -> list[str]:
 
 
 def _played(events: Iterable[Exchange | ConnectionEnd]) -> list[Outcome]:
-    """Run every connection through the engine, with the gateway's policy."""
+    """Run every connection through the engine, with the policy `gateway`."""
     engines: dict[str, Engine] = {}
     outcomes: list[Outcome] = []
     for event in events:

@@ -1,6 +1,6 @@
-"""Real captures, also changed like by networks and tools: `measure` reports the counts of their truth.
+"""`measure` reports the counts of their truth for real captures, also if taps or tools have changed them.
 
-All steps except Spark: files, segments, streams, frames, exchanges, engine, table, report.
+All steps except Spark run: files, segments, streams, frames, exchanges, engine, table, report.
 """
 
 import gzip
@@ -40,20 +40,23 @@ def dressed(frames: Sequence[Frame], dress: str = "ethernet") -> list[bytes]:
 
 
 def split(frames: Sequence[Frame], files: int) -> list[bytes]:
-    """Write consecutive files, every second one as pcapng."""
+    """Write frames into several files. Every second file is a pcapng."""
     edges = [len(frames) * number // files for number in range(files + 1)]
     parts = [crafting.relink(frames[edges[n] : edges[n + 1]], "ethernet") for n in range(files)]
     return [(crafting.pcapng if n % 2 else crafting.pcap)(*part) for n, part in enumerate(parts)]
 
 
 def late(frames: Sequence[Frame], nanoseconds: int) -> list[Frame]:
-    """Delay captured packets by up to this much, with their own times, like queues of several cores."""
+    """Return packets in an order in which each is up to this much late. Each packet keeps its time.
+
+    Captures from queues of several cores are like this.
+    """
     chance = Random(nanoseconds)
     return sorted(frames, key=lambda frame: frame.time + chance.random() * nanoseconds)
 
 
 def shuffled(frames: Sequence[Frame], width: int) -> list[Frame]:
-    """Delay captured packets by up to `width` packets, for any time."""
+    """Return packets in an order in which each is up to `width` places late, however long that takes."""
     chance = Random(width)
     places = [place + chance.random() * width for place in range(len(frames))]
     return [frame for _, frame in sorted(zip(places, frames, strict=True), key=lambda pair: pair[0])]
@@ -95,7 +98,7 @@ FEW_FORMS = {AS_IT_IS, "reordered"}
 
 
 def forms(*left_out: str) -> list[object]:
-    """Return the forms to try, most of them marked as slow."""
+    """Return the forms to try. Most of them are marked as slow."""
     return [
         form if form in FEW_FORMS else pytest.param(form, marks=pytest.mark.slow)
         for form in FORMS
@@ -129,7 +132,10 @@ def test_the_gateways_policy_gives_the_same_however_it_was_captured(
 
 @pytest.mark.parametrize("name", NAMES)
 def test_what_the_gateways_policy_saves_and_its_counts_say_why(name: str) -> None:
-    """It may save more than `always`, because a list that has grown meanwhile is not added piece by piece."""
+    """The policy `gateway` saves at least 99 % of what `always` saves, and its counts explain the saving.
+
+    It may save more than `always`: if a client's list grows, it does not add the partitions one by one.
+    """
     gateway, always = undisturbed(name, "gateway")["fetch"], undisturbed(name, "always")["fetch"]
     went = gateway["sessions"]
 
@@ -143,7 +149,10 @@ def test_what_the_gateways_policy_saves_and_its_counts_say_why(name: str) -> Non
 
 
 def interior_lost(frames: Sequence[Frame], share: float, seed: int) -> list[Frame]:
-    """Lose packets, except the first and last of a direction. All others leave a gap that is reported."""
+    """Lose a share of the packets, but never the first or the last one of a direction.
+
+    So each lost packet leaves a gap that is reported.
+    """
     chance = Random(seed)
     ends = {frame.data[12:24]: frame for frame in frames}
     return [
@@ -192,7 +201,7 @@ def test_with_packets_cut_the_report_still_adds_up(name: str, snaplen: int, tmp_
 
 
 def captured_in_exchanges(folder: Path) -> int:
-    """Return the captured bytes of the frames of all exchanges."""
+    """Return how many bytes of all exchanges were captured."""
     exchanges = (
         event for events in connections(folder / "0.pcap") for event in events if isinstance(event, Exchange)
     )

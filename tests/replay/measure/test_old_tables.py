@@ -1,4 +1,4 @@
-"""Tables of 0.2.0 are read as if they had been measured now."""
+"""Tables of 0.2.0 are read like tables that are measured now."""
 
 from pathlib import Path
 

@@ -1,6 +1,6 @@
-"""Disturbances of a complete capture by taps, networks and clocks do not change the results of `measure`.
+"""Taps, networks and clocks may disturb the order of a complete capture. The results of `measure` stay equal.
 
-Times differ then, so everything except times is compared.
+Only times differ, so everything except times is compared.
 """
 
 from collections.abc import Callable, Sequence
@@ -43,12 +43,15 @@ def frames_of(name: str) -> list[Frame]:
 
 
 def from_client(frame: Frame) -> bool:
-    """Brokers of the captures listen on the lower ports."""
+    """Return whether a client sent a packet. In these captures brokers listen on the lower ports."""
     return frame.data[20:22] > frame.data[22:24]
 
 
 def two_clocks(frames: Sequence[Frame], nanoseconds: int, drift: float = 0.0) -> list[Frame]:
-    """Captured by one tap for each direction, and merged by time. The brokers' clock is ahead."""
+    """Return packets as captured by one tap for each direction, and merged by time.
+
+    The brokers' clock is ahead.
+    """
     start = frames[0].time
     moved = [
         frame
@@ -60,20 +63,20 @@ def two_clocks(frames: Sequence[Frame], nanoseconds: int, drift: float = 0.0) ->
 
 
 def jittered(frames: Sequence[Frame], nanoseconds: int, seed: int = 1) -> list[Frame]:
-    """Each packet's time is wrong by up to this much, and packets are sorted by it."""
+    """Return packets whose times are up to this much too late, sorted by these times."""
     chance = Random(seed)
     moved = [replace(frame, time=frame.time + chance.randrange(nanoseconds + 1)) for frame in frames]
     return sorted(moved, key=lambda frame: frame.time)
 
 
 def late(frames: Sequence[Frame], nanoseconds: int, seed: int = 1) -> list[Frame]:
-    """Each packet keeps its time, but is captured late by up to this much."""
+    """Return packets in an order in which each is up to this much late. Each packet keeps its time."""
     chance = Random(seed)
     return sorted(frames, key=lambda frame: frame.time + chance.random() * nanoseconds)
 
 
 def both_twice(frames: Sequence[Frame], nanoseconds: int) -> list[Frame]:
-    """Both directions are captured by two taps with different clocks."""
+    """Return packets as captured by two taps with different clocks. Each tap captures both directions."""
     again = [replace(frame, time=frame.time + nanoseconds) for frame in frames]
     return sorted([*frames, *again], key=lambda frame: frame.time)
 
@@ -100,7 +103,7 @@ def written(folder: Path, frames: Sequence[Frame]) -> Path:
 
 
 def found_in(path: Path) -> list[Any]:
-    """Return all exchanges of a capture without their times, by connection and number."""
+    """Return all exchanges of a capture, by connection and number. Their times are left out."""
     found = []
     for events in connections(path):
         for event in events:
@@ -115,7 +118,7 @@ def found_in(path: Path) -> list[Any]:
 
 
 def untimed(path: Path) -> dict[str, Any]:
-    """Return `measure`'s report of a capture, without times."""
+    """Return the report of `measure` for a capture. Its times are left out."""
     report: dict[str, Any] = {**measured("gateway", path)}
     left_out = {"bytes", "packets", "clocks_apart_seconds"}
     report["input"] = {name: value for name, value in report["input"].items() if name not in left_out}

@@ -1,4 +1,4 @@
-"""The report does not depend on how rows were summed up before, and its parts are right."""
+"""The report is the same however rows were summed up before, and its parts are right."""
 
 import dataclasses
 from collections import defaultdict
@@ -27,7 +27,7 @@ ABOUT = About(
 
 
 def summed(rows: Iterable[dict[str, Any]]) -> list[Group]:
-    """Sum up rows like the query over the table."""
+    """Sum up rows as the query over the table does."""
     groups: dict[tuple[Any, ...], list[Group]] = defaultdict(list)
     for row in single(rows):
         groups[tuple(row[name] for name in GROUPED)].append(row)
@@ -79,7 +79,7 @@ def test_parts_of_a_file_are_one_file_and_its_problems_are_named() -> None:
 
 
 def minutes(file: str, *pairs: tuple[float, float]) -> Group:
-    """A file that was captured from one minute to another, once or several times."""
+    """Return the counts of a file that was captured in intervals from one minute to another."""
     counts = FileCounts(file=file, number=sum(file.encode()))
     for first, last in pairs:
         counts.add_times(int(first * 60e9), int(last * 60e9))

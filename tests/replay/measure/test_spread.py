@@ -1,4 +1,4 @@
-"""Counts by hash add up in any order, and each lane of the gateway is a sum of them."""
+"""Counts by hash can be added in any order. The count of each lane of the gateway is a sum of them."""
 
 from collections import Counter
 from random import Random
@@ -26,7 +26,7 @@ PIECES = st.lists(
 
 
 def delivered(records: list[tuple[str, int, int, bool, int]], members: int) -> Delivered:
-    """Count records: topic, partition, hash, whether it is the hash of a key, bytes."""
+    """Count records. Each has a topic, a partition, a hash, whether it is the hash of a key, and bytes."""
     found, split = Delivered(), stretches(members)
     for topic, partition, hashed, has_key, size in records:
         counts = found.topic(("topic", topic))
@@ -79,7 +79,7 @@ def test_all_records_are_some_members_and_the_order_makes_no_difference(
 def test_a_member_has_the_records_of_its_lanes(
     records: list[tuple[str, int, int, bool, int]], members: int
 ) -> None:
-    """Record by record, with the gateway's own plan."""
+    """The share of a member equals the records in its lanes, counted one by one by the gateway's own plan."""
     partitions = {partition for _, partition, *_ in records}
     told = spread_row(members, delivered(records, members), group="g")
     if not 0 < len(partitions) < members:

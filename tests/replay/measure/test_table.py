@@ -1,4 +1,4 @@
-"""The table: columns have descriptions, and frames without records and connections' ends can be read back."""
+"""The table: each column has a description, and frames and ends of connections can be read back."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -90,7 +90,10 @@ def test_what_was_cut_is_not_stored_and_comes_back_as_zeros() -> None:
 
 @pytest.mark.parametrize("size", [10, 5000])
 def test_contents_of_records_are_not_stored(size: int) -> None:
-    """This matters for contents that TLS encrypted, because they are not cut before, unlike in plain text."""
+    """The contents of records are not stored in a table.
+
+    In plain text they were cut before. Contents that were decrypted from TLS are cut only here.
+    """
     frame = response(b"SECRET" * size, b"", b"SECRET" * size, correlation_id=9)
     fetch = dataclasses.replace(
         EXCHANGE, api_key=FETCH, api_version=11, response=[frame[:100], memoryview(frame)[100:]]

@@ -1,4 +1,4 @@
-"""Values are read back unchanged from typed columns, also in a slice. Dataclasses are the schema."""
+"""Values written to typed columns are read back unchanged, also from a slice. Dataclasses are the schema."""
 
 from collections import Counter
 from dataclasses import dataclass, field

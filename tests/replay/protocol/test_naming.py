@@ -1,4 +1,4 @@
-"""The names in requests: every version in kio is read, and group ids get a suffix in place."""
+"""The names in requests are read at every version that kio has, and group ids get a suffix."""
 
 import io
 import itertools

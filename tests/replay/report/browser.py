@@ -1,4 +1,4 @@
-"""A real browser, driven over a pipe (Chrome DevTools Protocol, a NUL after each JSON message)."""
+"""Drives a real browser over a pipe (Chrome DevTools Protocol, a NUL after each JSON message)."""
 
 import json
 import os
@@ -37,7 +37,7 @@ os.execv(sys.argv[3], sys.argv[3:])
 
 
 class Browser:
-    """A page in a headless browser. `requests` has its network requests."""
+    """A page in a headless browser. `requests` has the network requests that the page sent."""
 
     def __init__(self, profile: Path) -> None:
         assert PROGRAM
@@ -75,7 +75,7 @@ class Browser:
         os.close(self._write)
 
     def call(self, method: str, **params: object) -> Any:
-        """Call a method and wait for its result. Earlier events are noted."""
+        """Call a method and wait for its result. Events that come before the result are recorded."""
         self._id += 1
         message = {"id": self._id, "method": method, "params": params, **self._session}
         os.write(self._write, json.dumps(message).encode() + b"\0")
@@ -100,7 +100,7 @@ class Browser:
         return result["result"].get("value")
 
     def emulate(self, *, width: int, scheme: str = "light", media: str = "screen") -> None:
-        """Set the width of the window, the reader's colour scheme, and screen or print."""
+        """Set the width of the window, the colour scheme, and the medium: screen or print."""
         self.call(
             "Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False
         )

@@ -1,4 +1,4 @@
-"""A report in which every name is an attack by a peer."""
+"""A report in which every name tries to attack the reader's terminal, browser or spreadsheet."""
 
 from replay.report.model import Passed, Report
 from tests.replay.report import sample

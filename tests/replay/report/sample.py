@@ -1,4 +1,4 @@
-"""A made-up, realistic report whose columns add up, and the sums that hold for every report."""
+"""A made-up but realistic report whose columns add up, and checks of sums that hold for every report."""
 
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
@@ -56,7 +56,7 @@ TOPICS = {"events": 70, "orders": 20, "payments.settled": 8, "AAAAAAAAAAAAAAAAAA
 
 
 def _passed(fetch: FetchReport, reason: str) -> dict[str, Passed]:
-    """Make the passed fetches of rows whose sessionless fetches all passed for one reason."""
+    """Return the passed fetches of a row. All its sessionless fetches have passed for one reason."""
     count = figure(fetch, "sessions", "sessionless") or (
         0 if fetch["eligible"]["exchanges"] else figure(fetch, "actual", "requests")
     )
@@ -287,7 +287,7 @@ def empty() -> Report:
 
 
 def combined(value: Callable[[str, str], int]) -> FetchReport:
-    """Make a Fetch whose figures are value(group, field). Savings are computed from them."""
+    """Make a FetchReport whose figures are value(group, field). Savings are computed from the figures."""
     groups = {
         group: {field: value(group, field) for field in fields.__annotations__}
         for group, fields in GROUPS.items()
@@ -301,7 +301,7 @@ def combined(value: Callable[[str, str], int]) -> FetchReport:
 
 
 def figure(fetch: FetchReport, group: str, field: str) -> int:
-    """Return one figure of a Fetch by its names."""
+    """Return one figure of a FetchReport, by the names of its group and field."""
     return int(cast("dict[str, dict[str, int]]", fetch)[group][field])
 
 
@@ -378,7 +378,7 @@ def _cell(client: tuple[str, str, int, int, int, int, bool], broker: str) -> Fet
 
 
 def _topics(total: FetchReport) -> list[TopicRow]:
-    """Divide a Fetch among the topics. The rest, and figures counted by frame, belong to no topic."""
+    """Divide a FetchReport among the topics. The last row has the bytes and figures of no topic."""
     rows: list[TopicRow] = [
         {"topic": name, "fetch": combined(partial(_part, total, part))} for name, part in TOPICS.items()
     ]
@@ -410,7 +410,7 @@ def _connection(
 
 
 def _over_time(total: FetchReport) -> list[Bucket]:
-    """Divide the bytes over an hour, busier in its middle, with a pause of half a minute."""
+    """Divide the bytes over an hour. There are more in the middle, and a pause of half a minute."""
     weights = {place: 60 - abs(60 - place) + place % 7 for place in range(120) if place != 100}
     whole = sum(weights.values())
     shares = {

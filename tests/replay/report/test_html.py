@@ -1,4 +1,4 @@
-"""The report as one HTML file, read by a parser. test_browser uses a browser."""
+"""The report as one HTML file, checked by a parser. (test_browser checks it in a browser.)"""
 
 import io
 import re
@@ -18,7 +18,7 @@ VOID = {"meta", "link"}
 
 
 class Page(HTMLParser):
-    """Elements, their attributes and the text of a page. Each element must be closed in order."""
+    """The elements of a page with their attributes, and its text. All elements must be closed in order."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class Page(HTMLParser):
 
 
 def assert_asks_for_nothing(page: Page) -> None:
-    """Check all ways by which HTML, SVG or CSS make a browser load or run something."""
+    """Check that the page has nothing that makes a browser load or run something, in HTML, SVG or CSS."""
     tags = {tag for tag, _ in page.elements}
     assert not tags & {
         "script",

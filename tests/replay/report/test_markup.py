@@ -1,4 +1,4 @@
-"""Elements that no text can break."""
+"""Text can't break the structure of elements."""
 
 from html.parser import HTMLParser
 

@@ -1,4 +1,4 @@
-"""The report object: its sums, and the made-up reports that the other tests show."""
+"""The report object: its sums are right, also in the made-up reports that other tests use."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Reports of the real captures, made without Spark: they add up, and every form of them renders."""
+"""Reports of the real captures, made without Spark: they add up, and all their forms can be made."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Tables as rows: sorted, the rest summed up, nothing lost."""
+"""Rows of tables are sorted, the rest is summed up, and nothing is lost."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The gateway's policy compared with a session for all and for none, on captures of real clients."""
+"""The policy `gateway` is compared with sessions for all and for none, on captures of real clients."""
 
 from dataclasses import replace
 from functools import cache
@@ -26,7 +26,7 @@ def events(name: str) -> list[Exchange | ConnectionEnd]:
 
 
 def saved(name: str, policy: Policy) -> tuple[int, int]:
-    """Return the bytes that a policy saves, and the bytes of the fetches that it may change."""
+    """Return the bytes that a policy saves, and the captured bytes of the fetches that it may change."""
     engines: dict[str, Engine] = {}
     outcomes: list[Outcome] = []
     for event in events(name):
@@ -43,7 +43,7 @@ def saved(name: str, policy: Policy) -> tuple[int, int]:
 
 
 def test_fetches_that_change_nothing_are_recognised_by_those_before(tmp_path: Path) -> None:
-    """All but the first few fetches of a consumer that rotates its list of 100 partitions."""
+    """From the fourth fetch on, fetches that only rotate their list of 100 partitions are recognised."""
     truth = make(tmp_path / "idle.pcap", 500_000, Shape(filled=0, connections=1))
     engine = Engine("gateway")
     taken = []
@@ -63,7 +63,10 @@ def test_fetches_that_change_nothing_are_recognised_by_those_before(tmp_path: Pa
 
 @pytest.mark.parametrize("late", [-1, 20, 21])
 def test_what_is_recognised_has_the_outcome_that_it_would_have_anyway(tmp_path: Path, late: int) -> None:
-    """Also if the next request comes before a response, and if the client requests versions again."""
+    """Recognised fetches have the outcome that they have without recognition.
+
+    This also holds if a request comes before the previous response, and after a second ApiVersions request.
+    """
     make(tmp_path / "idle.pcap", 200_000, Shape(filled=0, connections=1))
     captured = captured_events(tmp_path / "idle.pcap")
     exchanges = [event for event in captured if isinstance(event, Exchange)]
@@ -89,7 +92,7 @@ def test_what_is_recognised_has_the_outcome_that_it_would_have_anyway(tmp_path: 
 
 
 def test_what_happens_on_a_connection_is_not_kept() -> None:
-    """Nobody needs it, and it would grow with every session."""
+    """The core's events are not kept. Nothing reads them here, and they would grow with every session."""
     policy = GatewayPolicy()
     engine = Engine("gateway")
     engine._policy = policy
@@ -104,7 +107,7 @@ def test_what_happens_on_a_connection_is_not_kept() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_gateways_policy_saves_what_a_session_for_all_or_for_none_would(name: str) -> None:
-    """With a tolerance of 1 % of the bytes."""
+    """The policy `gateway` saves at least as much as `always` and as no session, within 1 % of the bytes."""
     own, wire = saved(name, "gateway")
     always, _ = saved(name, "always")
 

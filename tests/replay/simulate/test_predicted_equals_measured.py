@@ -1,9 +1,10 @@
-"""The prediction from the client's side alone equals a gateway's counts on the broker's side (frames, bytes,
-partitions), for any history in which the broker keeps its sessions.
+"""What `measure` predicts from the client's side equals what a gateway counts on the broker's side.
 
-These histories exclude events that a client can't see: lost sessions, errors only in a session, the time when
-a topic was deleted while responses were throttled, and the meaning of error 3 in Kafka 1.1 (topic or
-partition).
+Frames, bytes and partitions are compared, for any history in which the broker keeps its sessions.
+
+Histories with events that a client can't see are excluded: lost sessions, errors that occur only in a
+session, the time of a topic's deletion while responses were throttled, and the meaning of error 3 in Kafka
+1.1 (topic or partition).
 """
 
 import os
@@ -29,7 +30,7 @@ _MICROSECOND = 1000
 
 
 def exchange(number: int, request: bytes, response: bytes, times: tuple[int, int]) -> Exchange:
-    """Return an exchange as captured. Frames have no length."""
+    """Return an exchange as captured. `request` and `response` are frames without their length."""
     return Exchange(
         connection="c",
         client="c:1",
@@ -56,11 +57,11 @@ def values(outcome: Outcome) -> dict[str, Any]:
 
 
 class PredictedEqualsMeasured(AnyClientAnyBroker):
-    """The histories of the gateway's own law, recorded at the client.
+    """The random histories of the gateway's own test, recorded on the client's side.
 
-    A broker looks up a topic's name when a partition is added to a session. If the topic is deleted later, it
-    reports 3. If the topic was deleted before, it reports 100. If responses were throttled meanwhile, nothing
-    shows which event came first.
+    A broker looks up a topic's name when a partition is added to a session. If the topic was deleted before,
+    it reports error 100. If the topic is deleted later, it reports error 3. If responses were throttled
+    meanwhile, nothing shows which event came first.
     """
 
     @initialize(
@@ -99,7 +100,10 @@ class PredictedEqualsMeasured(AnyClientAnyBroker):
         self.record(frames)
 
     def record(self, frames: list[bytes]) -> None:
-        """Exchange frames. All are sent before the first one is answered."""
+        """Exchange frames with the gateway, and record them.
+
+        All frames are sent before the first one is answered.
+        """
         self.clock = max(self.clock, round(self.now * 1_000_000_000)) + _MICROSECOND
         asked, told = self.clock, self.clock + _MICROSECOND
         self.clock = told
@@ -117,9 +121,9 @@ class PredictedEqualsMeasured(AnyClientAnyBroker):
         self.compare(self.predict(self.clock + _MICROSECOND))
 
     def predict(self, closed_time: int) -> list[Outcome]:
-        """Return the engine's prediction from the client's side, including its end.
+        """Return the engine's prediction from the client's side, with the end of the connection.
 
-        The result is the same without recognising repeated fetches.
+        Check that the result is the same if repeated fetches are not recognised.
         """
         outcomes = self.play(closed_time)
         with patch.object(GatewayPolicy, "repeats", return_value=False):
@@ -172,22 +176,23 @@ class PredictedEqualsMeasured(AnyClientAnyBroker):
 
     @rule(wanted=st.lists(st.tuples(AnyClientAnyBroker.names, st.integers(0, PARTITIONS)), max_size=14))
     def choose(self, wanted: list[tuple[str, int]]) -> None:
-        """Exclude unknown partitions of known topics for 1.1, where unknown topics come last: both give error
-        3.
+        """Choose partitions. For Kafka 1.1, partitions unknown in a known topic are excluded.
+
+        In 1.1 they get error 3, like unknown topics, but unknown topics come last in a response.
         """
         most = PARTITIONS - (self.broker.release == "1.1.1")
         super().choose([(name, index) for name, index in wanted if index <= most])
 
     @rule(name=AnyClientAnyBroker.names)
     def delete_topic(self, name: str) -> None:
-        """Exclude a deletion after a throttled response."""
+        """Delete a topic, except after a throttled response."""
         last = self.captured[-1]
         response = decode_response(b"".join(last.response)[4:], last.api_version)
         if response.topics or not response.throttle_time_ms:
             super().delete_topic(name)
 
     def restart(self) -> None:
-        """Sessions survive."""
+        """Do nothing: a restart would lose sessions."""
 
     lose_count = mistake_names_for_ids = fail_once_in_a_session = fail = None  # type: ignore[assignment]  # no rules
     others_take_slots = compress = recreate_topic = None  # type: ignore[assignment]  # no rules
@@ -198,7 +203,10 @@ TestPredictedEqualsMeasured.settings = examples(EXAMPLES, stateful_step_count=25
 
 
 def test_a_response_that_comes_when_the_client_has_left_is_had_again_without_a_session() -> None:
-    """The session reports a deleted topic. If the client had stayed, a new session would be requested."""
+    """If the client has left before its response comes, the fetch is sent again without a session.
+
+    The session reports a deleted topic. If the client had stayed, a new session would be requested.
+    """
     history = PredictedEqualsMeasured()
     history.begin(release="4.3.0", seed=0, version=16, topics=2)
     history.poll(3, follows=True)
@@ -217,7 +225,10 @@ def test_a_response_that_comes_when_the_client_has_left_is_had_again_without_a_s
 
 
 def test_a_fetch_that_is_had_again_is_answered_after_the_one_sent_meanwhile() -> None:
-    """The session reports a deleted topic. By then the broker has the next fetch as well."""
+    """A fetch that is sent again is answered after the fetch that was sent in between.
+
+    It is sent again because the session reports a deleted topic.
+    """
     history = PredictedEqualsMeasured()
     history.begin(release="4.3.0", seed=0, version=16, topics=1)
     history.delete_topic("a")
@@ -233,7 +244,10 @@ def test_a_fetch_that_is_had_again_is_answered_after_the_one_sent_meanwhile() ->
 
 
 def test_when_a_topic_went_is_not_to_be_seen_behind_a_throttle() -> None:
-    """The reason for excluding such histories: one capture, two truths."""
+    """Two histories with different gateway counts can give the same capture, if responses are throttled.
+
+    So the time of a topic's deletion can't be seen, and such histories are excluded.
+    """
     captured, measured = [], []
     for added_first in (True, False):
         history = PredictedEqualsMeasured()

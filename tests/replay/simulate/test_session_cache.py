@@ -1,4 +1,7 @@
-"""The slots: the cases of FetchSessionCacheTest, the model of a broker as reference, and the events."""
+"""The simulated session slots: they pass the cases of FetchSessionCacheTest.
+
+They are also compared with the model of a broker.
+"""
 
 import random
 from collections.abc import Sequence
@@ -25,7 +28,7 @@ SECOND = 1_000_000_000
 
 
 def small(*, privileged: bool = False) -> BrokerSessionCache:
-    """Three slots in one shard, taken by sessions of 10, 20 and 30 partitions."""
+    """Return a cache with three slots in one shard. Sessions of 10, 20 and 30 partitions have them."""
     cache = BrokerSessionCache(slots=3, shards=1)
     for at, size in enumerate((10, 20, 30)):
         assert cache.make(str(size), size, at, privileged=privileged)
@@ -109,7 +112,7 @@ STEPS = st.lists(
 
 
 class _Growing(random.Random):
-    """Ids decide between equal sessions, so the model's ids grow like the cache's."""
+    """Gives the model growing session ids, like those of the cache. Between equal sessions the id decides."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -238,7 +241,10 @@ def test_sessions_needed_are_told_by_period() -> None:
 
 
 def test_sessions_needed_over_a_long_time_are_told_by_longer_periods() -> None:
-    """Periods report their maximum, however they are joined. Sessions come one by one, and leave."""
+    """Over a long time, periods are joined. Each period still reports its maximum of sessions.
+
+    Here sessions are created one by one, and closed later.
+    """
     events: list[CacheEvent] = []
     for number in range(1_000):
         events.append(CacheEvent(number * 10 * SECOND, "make", f"{number}", 10))

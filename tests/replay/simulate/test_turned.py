@@ -1,4 +1,4 @@
-"""Frames that list the same entries from another one on are recognised. All others are not."""
+"""Frames that list the same entries in a rotated order are recognised. All other frames are not."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -55,7 +55,7 @@ def test_a_frame_with_one_other_byte_is_not(partitions: list[int], data: st.Data
 
 
 def test_partitions_whose_numbers_are_found_amid_others() -> None:
-    """An entry may be found at a wrong place: in the end of one entry and the beginning of the next."""
+    """A frame matches even if its first entry's bytes also occur across two other entries."""
     listed = [entry(1, 0), entry(0, 1), entry(256, 0), entry(0x00000100 << 8, 5)]
 
     for first in range(len(listed)):

@@ -1,4 +1,4 @@
-"""The rows for questions in SQL: their contents for real captures, and for each part of these."""
+"""The rows for questions in SQL: their contents for real captures, and for each part of a capture."""
 
 from collections import Counter
 from pathlib import Path

@@ -35,14 +35,14 @@ class Cluster:
     workers: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     def measure(self, *arguments: str, conf: tuple[str, ...] = ()) -> list[str]:
-        """Return the command line of a measurement on the cluster."""
+        """Return the command line that runs a measurement on the cluster."""
         settings = [part for one in (*_LOOPBACK, *conf) for part in ("--conf", one)]
         command = [sys.executable, "-c", CODE, "measure", *arguments, "--master", self.url, "--json"]
         return [*command, *settings]
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """Return the variables of a driver: the Java of all tests, and its own scratch folder."""
+    """Return the environment of a driver: the Java of all tests, and a scratch folder of its own."""
     return {
         **os.environ,
         "JAVA_HOME": str(folder / "java"),
@@ -53,7 +53,7 @@ def environment(folder: Path) -> dict[str, str]:
 
 @contextmanager
 def cluster(folder: Path, workers: int = 2) -> Iterator[Cluster]:
-    """Start a master and workers with one core each, and stop them at the end."""
+    """Start a master, and workers with one core each. Stop them at the end."""
     (folder / "tmp").mkdir()
     java_home(folder)
     with ExitStack() as stack:
@@ -100,7 +100,7 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
 
 
 def _line(log: Path, pattern: str) -> str:
-    """Wait for a line of a log."""
+    """Wait until a log has a line that matches a pattern."""
     until = time.monotonic() + _PATIENCE
     while not (found := re.search(pattern, log.read_text(errors="replace"))):
         assert time.monotonic() < until, f"{log.name}: {log.read_text(errors='replace')[-2000:]}"

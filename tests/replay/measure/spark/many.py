@@ -1,7 +1,7 @@
 """Many connections in a driver with a heap of 512 MB: `python -m tests.replay.measure.spark.many 1000000`.
 
-It prints their number, and the peak of this process's resident bytes. In local mode the heap is also the
-executor's.
+It prints the number of connections, and the peak of this process's resident bytes. In local mode the driver's
+heap is also the executor's heap.
 """
 
 import json
@@ -36,7 +36,7 @@ def _rows(ids: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def main() -> None:
-    """Collect them in a session of Spark."""
+    """Make the connections given on the command line, and collect them on Spark."""
     with session("local[2]", {"spark.driver.memory": "512m"}) as spark:
         spark.conf.set("spark.sql.shuffle.partitions", _TASKS)
         found = collected(parts_of(many_connections(spark, int(sys.argv[1])), _TASKS), _TASKS)

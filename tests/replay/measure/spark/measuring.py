@@ -1,4 +1,4 @@
-"""Reports of captures, made like `measure` makes them."""
+"""Reports of captures, made in the way in which `measure` makes them."""
 
 from pathlib import Path
 from typing import Any
@@ -34,5 +34,5 @@ def reported(found: Collected, policy: Policy = "gateway") -> Report:
 
 
 def measured(spark: SparkSession, asked: Work) -> Report:
-    """Return the report of some work."""
+    """Measure on Spark and return the report."""
     return reported(measure(spark, asked), asked.choice.policy)

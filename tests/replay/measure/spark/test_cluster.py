@@ -1,4 +1,4 @@
-"""A real cluster: the report equals this machine's, byte for byte, even if a worker is killed."""
+"""A real cluster gives the report of a single machine, byte for byte, even if a worker is killed."""
 
 import http.client
 import json
@@ -89,7 +89,8 @@ def test_a_worker_that_is_killed_changes_nothing(
 def tasks(page: str) -> int:
     """Return how many tasks are done.
 
-    A page that gives no answer has done none yet: on a busy machine one may fail, and the next one not.
+    If the page does not answer, the result is 0. On a busy machine one request may fail, and the next one
+    succeed.
     """
     try:
         [application] = asked(f"{page}/api/v1/applications")

@@ -1,6 +1,6 @@
-"""A gigabyte of 50,000 connections on a cluster that loses a worker.
+"""A gigabyte with 50,000 connections is measured on a cluster that loses a worker.
 
-Everything is found, in a small driver.
+All connections are found, and the driver needs little memory.
 """
 
 import json

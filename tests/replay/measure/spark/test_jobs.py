@@ -1,4 +1,4 @@
-"""Real captures through Spark give the counts of their truth, for any master and split."""
+"""Real captures give the counts of their truth through Spark, for any master and any split."""
 
 import gzip
 import struct
@@ -34,7 +34,7 @@ def capture(name: str) -> Path:
 
 
 def counted(report: Report) -> Report:
-    """Return a report without the figures of the files."""
+    """Return a report without the figures about files."""
     return {**report, "input": {**report["input"], "files": 0, "bytes": 0, "packets": 0}}
 
 
@@ -140,7 +140,7 @@ def test_what_can_not_be_read_is_told_beside_the_rest(spark: SparkSession, tmp_p
 
 
 def split(data: bytes, files: int) -> Iterator[bytes]:
-    """Split a pcap file like tcpdump -C: at records, each with the file's header."""
+    """Split a pcap file as `tcpdump -C` does: between records, and each part gets the file's header."""
     places, at = [], 24
     while at < len(data):
         places.append(at)

@@ -1,4 +1,4 @@
-"""Keys are counted on Spark as in this process, and a stored table has none."""
+"""Spark counts keys like this process does, and a stored table contains no keys."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""The start of Spark: its Java, its leftovers, and the same report on any master."""
+"""The start of Spark: its Java, the files that remain, and the same report on any master."""
 
 import json
 import logging
@@ -109,7 +109,7 @@ STAGES = r"Starting Spark \.\.\.\nMeasuring [\d.]+ MB \.\.\.\nSpark started in [
 
 
 def measure(master: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run `measure` like a user."""
+    """Run `measure` as a user does, in a process of its own."""
     command = [sys.executable, "-c", CODE, "measure", str(CAPTURE), "--master", master, "--json", *arguments]
     return subprocess.run(
         command, capture_output=True, text=True, cwd=ROOT, env={**os.environ, **environment}, check=False
@@ -260,7 +260,7 @@ def test_an_interrupt_waits_until_java_has_started() -> None:
 
 
 def failing(error: Exception, cause: BaseException | None = None) -> None:
-    """Fail like an interrupted PySpark: the error hides the cause."""
+    """Fail like PySpark after Ctrl-C: the raised error hides its cause."""
     error.__context__ = cause
     with run._failures_in_one_line():
         raise error

@@ -1,4 +1,4 @@
-"""The table in files: by day and broker, extended run by run, and read as if measured at once."""
+"""The table in files: by day and broker, extended by each run, and equal to a table made in one run."""
 
 import gzip
 import json
@@ -28,7 +28,7 @@ OLD_TABLE = Path(__file__).parents[1] / "old_table"
 
 @pytest.fixture(scope="module")
 def written(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A table of the first capture."""
+    """Write the table of the first capture."""
     path = tmp_path_factory.mktemp("stored") / "table"
     measured(spark, work(FIRST, parquet=str(path)))
     return path
@@ -96,7 +96,7 @@ def test_a_connection_over_two_runs_is_two_of_other_names(spark: SparkSession, t
 def files_of(table: Path) -> list[Path]:
     """Return the files that a reader of the table finds.
 
-    A task that outlives its run may leave folders elsewhere.
+    Other folders may exist: a task that outlives its run may leave some.
     """
     return sorted(path for path in table.rglob("*") if "_temporary" not in path.parts)
 
@@ -122,7 +122,9 @@ def test_a_run_that_fails_leaves_the_table_as_it_was(
 
 
 def test_what_a_killed_run_left_is_not_added_by_the_next_one(spark: SparkSession, table: Path) -> None:
-    """Otherwise Hadoop's committer would move files of finished tasks of any run, and that run would count
+    """Files that a killed run left in the table's folder are not added by the next run.
+
+    Hadoop's committer moves the files of all finished tasks, also of earlier runs. Their rows would count
     twice.
     """
     left = table / "_temporary/0/task_202611230000000000000000_0003_m_000000"
@@ -165,7 +167,7 @@ def test_a_table_of_an_earlier_release_is_read_and_copied_but_not_added_to(
 
 
 def test_a_table_is_asked_in_sql(spark: SparkSession, written: Path) -> None:
-    """The queries of docs/captures.md."""
+    """The SQL queries in docs/captures.md work on a table."""
     spark.read.parquet(str(written)).createOrReplaceTempView("stored")
     report = at_once("gateway", FIRST)
 
