@@ -12,12 +12,12 @@ from proxy.options import ConfigError
 from proxy.telemetry import logs
 
 MAX_TOKEN: Final = 4096
-"""In bytes. A request to the admin endpoint has room for 8192."""
+"""The longest token, in bytes. A whole request to the admin endpoint may have 8192."""
 _SCHEME: Final = "bearer"
 
 
 class Token:
-    """A token, the first line of a file, that is read again when the file changes.
+    """The token of the admin endpoint: the first line of a file. It is read again when the file changes.
 
     Raises:
         ConfigError: the file can't be read, or has no valid token.
@@ -29,13 +29,16 @@ class Token:
         self._token = self._read()
 
     def admits(self, authorization: str) -> bool:
-        """Return whether an Authorization header has the token, in constant time."""
+        """Return whether an Authorization header has the right token. The comparison takes constant time."""
         self._follow()
         scheme, _, token = authorization.strip().partition(" ")
         return compare_digest(token.strip().encode(), self._token) and scheme.lower() == _SCHEME
 
     def _follow(self) -> None:
-        """Read the token again if its file has changed. If it can't be used, keep the old one."""
+        """Read the token again if its file has changed.
+
+        If the new file has no valid token, keep the old token.
+        """
         if (now := stamp(self._file)) == self._stamp:
             return
         self._stamp = now
@@ -51,7 +54,7 @@ class Token:
 
 
 def read_token(option: str, file: Path) -> str:
-    """Read a token from the first line of a file. The error names the option.
+    """Read a token from the first line of a file. An error message names the option.
 
     Raises:
         ConfigError: the file can't be read, or has no valid token.
@@ -74,7 +77,7 @@ def read_token(option: str, file: Path) -> str:
 
 
 def admin_tls(config: Config) -> ReloadingContext | None:
-    """Return the TLS of the admin endpoint, None for plain text.
+    """Return the TLS certificate and key of the admin endpoint. None if it uses plain text.
 
     Raises:
         ConfigError: the certificate or the key can't be used.
@@ -92,7 +95,7 @@ def admin_tls(config: Config) -> ReloadingContext | None:
 
 
 def admin_token(config: Config) -> Token | None:
-    """Return the token of the admin endpoint, None if it needs none.
+    """Return the token of the admin endpoint. None if no token is required.
 
     Raises:
         ConfigError: the token can't be used.

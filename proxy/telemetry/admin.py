@@ -1,15 +1,15 @@
-"""The admin endpoint: the gateway's reports about itself by GET or HEAD, one response for each connection.
+"""The admin endpoint: reports of the gateway about itself, by GET or HEAD. Each connection gets one response.
 
-It is small on purpose. Request size, request time and the number of peers are limited, and TLS handshakes
-count as peers; the oldest connection is closed for a new one. It binds loopback by default and serves only
-the paths below.
+The endpoint is small on purpose. The size of a request, its time and the number of peers are limited. TLS
+handshakes count as peers. If there are too many peers, the oldest connection is closed. By default the
+endpoint binds loopback. It serves only the paths below.
 
 With ``--admin-token-file`` a peer needs the token, except for the probes /livez and /readyz. ``--metrics``
-opens the same endpoint with fewer paths, without token and TLS.
+opens a second endpoint with fewer paths, without token and TLS.
 
-A web page could have its own name resolve to the gateway's address (DNS rebinding) and so read these reports.
-Its requests have the page's name in Host, so only the gateway's own names are accepted there. Addresses are
-accepted, as they can't be rebound.
+A web page could let its own host name resolve to the gateway's address (DNS rebinding), and so read these
+reports. The Host header of its requests has the page's host name. So Host must be a name of the gateway, or
+an IP address, for which there is no rebinding.
 """
 
 import asyncio
@@ -35,18 +35,18 @@ from proxy.telemetry.status import health_of
 MAX_HEAD_BYTES: Final = 8192
 MAX_CONNECTIONS: Final = 32
 REQUEST_SECONDS: Final = 5.0
-"""The time limit to receive a request, and again to send its response."""
+"""How long a peer may take to send a request, and then to receive the response, in seconds."""
 _MAX_DIGITS: Final = 18
-"""The limit of digits of a number in a query."""
+"""How many digits a number in a query may have."""
 
 _LOCAL: Final = "localhost"
 _METHODS: Final = "GET, HEAD"
 PROBES: Final = frozenset({"/livez", "/readyz"})
-"""Paths that need no token, because kubelets send none."""
+"""The paths that need no token, because Kubernetes sends none with its probes."""
 METRICS: Final = PROBES | {"/metrics"}
-"""The paths of ``--metrics``."""
+"""The paths that ``--metrics`` serves."""
 _ACCEPT_AGAIN_SECONDS: Final = 1.0
-"""The wait after a failed accept (no file descriptor was left)."""
+"""How long to wait after a failed accept (no file descriptor was free), in seconds."""
 _REALM: Final = 'Bearer realm="fetchgate"'
 _TOKEN_MISSING: Final = b"send the token of --admin-token-file as Authorization: Bearer TOKEN\n"
 
@@ -57,11 +57,11 @@ class AdminEndpoint:
     """The admin endpoint of one gateway.
 
     Args:
-        gateway: the gateway to report about.
+        gateway: the gateway whose reports are served.
         names: the names allowed in Host, beside ``localhost`` and all IP addresses.
-        token: needed for all paths but probes. None if no token is needed.
-        tls: None for plain text.
-        only: the paths to serve; empty for all.
+        token: required for all paths except probes. None if no token is required.
+        tls: the certificate and key. None for plain text.
+        only: the paths to serve. Empty for all paths.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class AdminEndpoint:
         self._token = token
         self._tls = tls
         self._failed = ""
-        """The error of the last failed TLS handshake."""
+        """The error of the last TLS handshake that failed."""
         self._accepting: list[asyncio.Task[None]] = []
         self._open: dict[asyncio.Task[None], None] = {}  # in order of arrival
         routes: dict[str, Callable[[str], Awaitable[Response]]] = {
@@ -91,7 +91,7 @@ class AdminEndpoint:
         self._routes = {path: route for path, route in routes.items() if not only or path in only}
 
     def start(self, sockets: list[socket]) -> None:
-        """Serve on listening sockets, and close them at the end."""
+        """Serve on listening sockets until `close`, then close them."""
         for sock in sockets:
             task = asyncio.get_running_loop().create_task(self._accept(sock))
             task.add_done_callback(lambda _, sock=sock: sock.close())  # type: ignore[misc] # bound on purpose
@@ -103,7 +103,7 @@ class AdminEndpoint:
             task.cancel()
 
     async def _accept(self, listener: socket) -> None:
-        """Accept peers forever. A TLS handshake counts as a connection, unlike in asyncio's servers."""
+        """Accept peers forever. Unlike in asyncio's servers, a TLS handshake counts as a connection."""
         loop = asyncio.get_running_loop()
         while True:
             try:
@@ -112,8 +112,8 @@ class AdminEndpoint:
                 await asyncio.sleep(_ACCEPT_AGAIN_SECONDS)
                 continue
             if len(self._open) >= MAX_CONNECTIONS:
-                # Close the oldest connection: it has had the most time, and idle peers must not block a
-                # probe.
+                # Close the oldest connection. It has had the most time, and idle peers must not
+                # block a probe.
                 oldest = next(iter(self._open))
                 del self._open[oldest]
                 oldest.cancel()
@@ -153,7 +153,7 @@ class AdminEndpoint:
             writer.close()
 
     def _context(self) -> ssl.SSLContext | None:
-        """Return the TLS context for a new connection, with the newest certificate."""
+        """Return the TLS context for a new connection, with the latest certificate."""
         if self._tls is None:
             return None
         if self._tls.reload_if_changed():
@@ -164,14 +164,14 @@ class AdminEndpoint:
         return self._tls.context
 
     def _handshake_failed(self, error: OSError) -> None:
-        """Log the error, unless it equals the last one."""
+        """Log the error of a TLS handshake, unless it is the same as the last one."""
         reason = short(error) if isinstance(error, ssl.SSLError) else reason_of(error)
         if self._tls is not None and reason != self._failed:
             self._failed = reason
             logs.logger().warning("TLS handshake at the admin endpoint failed", reason=reason)
 
     async def _response(self, reader: asyncio.StreamReader) -> tuple[Response, bool]:
-        """Return the response to a request, and whether the peer wants its body."""
+        """Return the response to a request, and whether to send its body (not for HEAD)."""
         try:
             head = await reader.readuntil(b"\r\n\r\n")
         except asyncio.LimitOverrunError:
@@ -248,9 +248,9 @@ def _text(status: HTTPStatus) -> Response:
 
 
 def _host(fields: Iterable[bytes]) -> str:
-    """Return the host of a request, in lower case, without its port.
+    """Return the host in a request's Host header, in lower case and without the port.
 
-    It is localhost if the request has none.
+    Without such a header, the host is localhost.
     """
     if (host := _field(fields, b"host")) is None:
         return _LOCAL
@@ -259,7 +259,7 @@ def _host(fields: Iterable[bytes]) -> str:
 
 
 def _field(fields: Iterable[bytes], wanted: bytes) -> str | None:
-    """Return the first value of a header field, None if the request does not have it."""
+    """Return the first value of a header field. None if the request does not have the field."""
     for field in fields:
         name, _, value = field.partition(b":")
         if name.strip().lower() == wanted:

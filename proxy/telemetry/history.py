@@ -1,4 +1,4 @@
-"""The recent past: the growth of totals in each interval, and rare events in words. Sans-IO."""
+"""The recent past: how much each total grew in each interval, and rare events in words. Sans-IO."""
 
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -22,18 +22,18 @@ from proxy.logger import Logger
 from proxy.protocol.api import ErrorCode
 
 INTERVAL_SECONDS: Final = 2.0
-"""How often the totals are sampled."""
+"""How often the totals are sampled, in seconds."""
 INTERVALS: Final = 60
-"""The number of intervals kept: two minutes."""
+"""How many intervals are kept. Together they are two minutes."""
 MAX_EVENTS: Final = 50
-"""The number of events kept."""
+"""How many events are kept."""
 TOGETHER_SECONDS: Final = 10.0
-"""Consecutive events of one kind within this time are counted as one."""
+"""If an event follows another one of the same kind within this many seconds, both count as one entry."""
 _MAX_TEXT: Final = 300
 
 
 class History:
-    """The growth of some totals in each of the last intervals."""
+    """How much each of some totals grew, in each of the last intervals."""
 
     __slots__ = ("_before", "_rows")
 
@@ -42,7 +42,10 @@ class History:
         self._rows: deque[tuple[float, list[float]]] = deque(maxlen=INTERVALS)
 
     def note(self, now: float, sums: Sequence[float]) -> None:
-        """Add the totals at the time `now` (seconds). The first call only sets the start."""
+        """Add the present totals.
+
+        `now` is in seconds. The first call only sets the start of the first interval.
+        """
         if self._before is not None:
             then, before = self._before
             grown = [after - earlier for after, earlier in zip(sums, before, strict=True)]
@@ -51,29 +54,29 @@ class History:
 
     @property
     def seconds(self) -> list[float]:
-        """The length of each interval, the latest last."""
+        """The length of each interval in seconds, the latest last."""
         return [seconds for seconds, _ in self._rows]
 
     def column(self, which: int) -> list[float]:
-        """Return the growth of one of the totals in each interval."""
+        """Return how much one of the totals grew in each interval. `which` is its index."""
         return [grown[which] for _, grown in self._rows]
 
 
 @dataclass(slots=True, kw_only=True)
 class RecentEvent:
-    """One event, or several of its kind."""
+    """One event, or several of the same kind in a short time."""
 
     at: float
     """The time of the last occurrence, in seconds since 1970."""
     kind: str
     text: str
-    """The last occurrence in words."""
+    """A description of the last occurrence."""
     warning: bool
     count: int = 1
 
 
 class RecentEvents:
-    """The last events, in words."""
+    """The most recent events, with descriptions."""
 
     __slots__ = ("_kept",)
 
@@ -86,13 +89,13 @@ class RecentEvents:
     def note(self, at: float, kind: str, text: str, *, warning: bool = False) -> None:
         """Add an event that happened at `at`, in seconds since 1970.
 
-        Consecutive events of one kind are counted as one if they are close. A warning needs an operator's
-        attention.
+        Events of the same kind in a short time become one entry with a count. `warning` means that an
+        operator should look at it.
         """
         self._keep(RecentEvent(at=at, kind=kind, text=text[:_MAX_TEXT], warning=warning))
 
     def add(self, other: "RecentEvents") -> None:
-        """Merge the events of another process, ordered by time."""
+        """Add the events of another process. The result is ordered by time."""
         both = sorted((*self._kept, *other), key=lambda event: event.at)
         self._kept.clear()
         for event in both:
@@ -112,14 +115,14 @@ class Note(Protocol):
     """A function that adds a recent event."""
 
     def __call__(self, kind: str, text: str, *, warning: bool = False) -> None:
-        """Add an event, given its kind and its description."""
+        """Add an event of this kind, with a description."""
 
 
 def describe(event: Event, client: str, broker: str) -> tuple[str, str, bool] | None:
-    """Describe an event of a connection in words.
+    """Return a description of an event of a connection, for the recent events.
 
     Returns:
-        The kind, the text, and whether it is a warning. None if the event is not shown.
+        The kind, the description, and whether it is a warning. None if the event is not shown.
     """
     kind = _KINDS.get(type(event))
     return (kind, _words(event, client, broker), kind in _WARNINGS) if kind is not None else None

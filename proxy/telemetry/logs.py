@@ -1,7 +1,7 @@
 """Log lines: structlog on stderr, for people or as JSON, with a limit on repeated lines.
 
-This module also handles uncaught exceptions. No log line contains a record, a key or a value of a client. The
-lines for events of connections are in `proxy.telemetry.history`.
+No log line contains a client's records. This module also logs uncaught exceptions. The lines for events of
+connections are in `proxy.telemetry.history`.
 """
 
 import logging
@@ -16,9 +16,10 @@ from proxy.logger import Logger, structlog
 from proxy.printable import printable
 
 BURST = 20
-"""How many lines of one event are written within `WINDOW`. Further ones are only counted."""
+"""How many lines with the same event are written within `WINDOW` seconds. More lines are dropped and
+counted."""
 WINDOW = 10.0
-"""In seconds. The first line after it gives the number of dropped ones."""
+"""The length of a window in seconds. The first line after it says how many lines were dropped."""
 
 
 def configure(*, style: str, level: str, stream: TextIO | None = None) -> None:
@@ -35,19 +36,19 @@ def configure(*, style: str, level: str, stream: TextIO | None = None) -> None:
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,
-            *([] if style == "json" else [_printable]),  # JSON escapes them itself
+            *([] if style == "json" else [_printable]),  # the JSON renderer escapes control characters
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
         logger_factory=structlog.WriteLoggerFactory(out),
-        cache_logger_on_first_use=False,  # so that a new level also applies to existing loggers
+        cache_logger_on_first_use=False,  # a new level must also apply to existing loggers
     )
 
 
 def _printable(
     _logger: structlog.typing.WrappedLogger, _method: str, line: structlog.typing.EventDict
 ) -> structlog.typing.EventDict:
-    """Escape control characters for terminals: clients choose their client.id and software name."""
+    """Escape control characters, which terminals obey: clients choose their client.id and software name."""
     for key, value in line.items():
         if isinstance(value, str):
             lines = value.split("\n") if key == "exception" else [value]
@@ -62,16 +63,16 @@ def logger() -> Logger:
 
 
 def silent() -> Logger:
-    """Return a logger that writes nothing. It accepts only critical lines, and there are none."""
+    """Return a logger that writes nothing: it lets only critical lines through, and the gateway has none."""
     wrapper = structlog.make_filtering_bound_logger(logging.CRITICAL)
     log: Logger = structlog.wrap_logger(structlog.PrintLogger(), wrapper_class=wrapper)
     return log
 
 
 class Throttle:
-    """Drops lines of events that are too frequent: a thousand faulty peers must not fill a disk.
+    """Drops lines of an event that is logged too often, so that many faulty peers can't fill the disk.
 
-    Debug lines are never dropped: their reader wants to see each.
+    Debug lines are never dropped, because someone who turns them on wants to see all of them.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -81,7 +82,10 @@ class Throttle:
     def __call__(
         self, _logger: structlog.typing.WrappedLogger, method: str, line: structlog.typing.EventDict
     ) -> structlog.typing.EventDict:
-        """Return the line with the number of lines dropped before it, or drop it."""
+        """Return the line, with the number of earlier lines that were dropped.
+
+        Or raise DropEvent to drop it.
+        """
         if method == "debug":
             return line
         event, now = str(line["event"]), self._clock()
@@ -98,15 +102,15 @@ class Throttle:
 
 
 def unexpected(_loop: AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Log an error that reached the event loop (`asyncio.loop.set_exception_handler`)."""
+    """Log an exception that nobody has caught in the event loop (`asyncio.loop.set_exception_handler`)."""
     error = context.get("exception")
     if isinstance(error, gaierror) and not isinstance(context.get("future"), Task):
-        return  # uvloop still resolves a name after its caller gave up, which was reported
+        return  # uvloop continues a look-up whose caller has given up; the caller has reported that
     logger().error("event loop", reason=str(context.get("message")), exc_info=error)
 
 
 def ignored(raised: "sys.UnraisableHookArgs") -> None:
     """Log an exception that nobody can catch (`sys.unraisablehook`)."""
     if isinstance(raised.exc_value, UnicodeDecodeError) and isinstance(raised.object, bytes):
-        return  # ssl could not read a client's server name: the handshake fails, and that is reported
+        return  # ssl could not read a client's server name: the failed handshake is reported elsewhere
     logger().error("exception ignored", reason=f"in {raised.object!r}", exc_info=raised.exc_value)

@@ -1,8 +1,8 @@
-"""The metrics for Prometheus, declared in `FIGURES`, each with its source. They are read on request.
+"""The metrics for Prometheus. `FIGURES` declares each metric and its source. They are computed on request.
 
-There is no work per frame. The number of label values is limited: two sides, four kinds, Kafka's error codes,
-`MAX_REASONS` reasons and `MAX_BROKERS` brokers. Client ids are in `/state` and are no labels, because clients
-choose them.
+So a frame costs nothing. The number of label values is limited: two sides, four kinds of fetches, Kafka's
+error codes, `MAX_REASONS` reasons and `MAX_BROKERS` brokers. No label has a client id, because clients choose
+it. Client ids are in `/state`.
 """
 
 from collections import Counter
@@ -28,20 +28,21 @@ from proxy.telemetry.totals import NodeId
 from proxy.version import VERSION
 
 MAX_REASONS: Final = 50
-"""The limit of label values for a label that comes from the wire; the rest is `other`."""
+"""How many values a label has if its values come from the wire. All other values are counted as `other`."""
 MAX_BROKERS: Final = 100
-"""The limit of brokers with a label value of their own, lowest ids first; the rest is `other`."""
+"""How many brokers have a label value of their own, the lowest ids first. All other brokers are counted as
+`other`."""
 _SESSION_ERRORS: Final = (
     ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
     ErrorCode.INVALID_FETCH_SESSION_EPOCH,
     ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
 )
-"""Exported with 0 from the start, so that a rate includes the first error."""
+"""These errors are exported from the start, with 0. So a rate in Prometheus includes the first error."""
 _SIDES: Final = ("client", "broker")
 
 
 class SharedValues:
-    """An account, with the values that several figures share, computed once."""
+    """An account of the gateway, with values that several metrics need. Each value is computed once."""
 
     def __init__(self, account: Account) -> None:
         self.account = account
@@ -52,12 +53,12 @@ class SharedValues:
 
     @cached_property
     def total(self) -> Tally:
-        """The sum over all connections."""
+        """The sum of all connections' tallies."""
         return self.counts.total()
 
     @cached_property
     def sides(self) -> tuple[tuple[str, SideTally], ...]:
-        """The same by side."""
+        """The same sum for each side: the name of the side, and its tally."""
         return ("client", self.total.client), ("broker", self.total.broker)
 
     @cached_property
@@ -72,7 +73,7 @@ class SharedValues:
 
     @cached_property
     def ids(self) -> list[int]:
-        """The brokers that are or were known."""
+        """The ids of all brokers that are known now or were known before."""
         return sorted(id_ for id_ in {*self.counts.tallies, *self.status.brokers} if id_ is not None)
 
     @cached_property
@@ -84,7 +85,7 @@ class SharedValues:
 
     @cached_property
     def tallies(self) -> dict[str, Tally]:
-        """The sums by broker, as label values."""
+        """The sum of the tallies for each broker, by label value."""
         together = {name: Tally() for name in self.names.values()}
         for id_ in (*self.ids, None):
             together.setdefault(self.name(id_), Tally()).add(self.counts.tallies.get(id_, Tally()))
@@ -92,7 +93,7 @@ class SharedValues:
 
     @cached_property
     def with_broker(self) -> dict[str, WithBroker]:
-        """The open connections by broker, as label values."""
+        """The open connections for each broker, by label value."""
         together = {name: WithBroker() for name in self.names.values()}
         for id_, links in self.counts.links.items():
             together.setdefault(self.name(id_), WithBroker()).add(links)
@@ -103,7 +104,7 @@ class SharedValues:
         return self.names.get(id_, "other")
 
     def by_name(self, values: Iterable[tuple[NodeId, float]]) -> "Labelled":
-        """Add up figures of brokers by label value. Each label value is included, even with 0."""
+        """Add up figures of brokers by label value. Label values without figures are included, with 0."""
         sums: dict[str, float] = dict.fromkeys(self.names.values(), 0)
         for id_, value in values:
             sums[self.name(id_)] = sums.get(self.name(id_), 0) + value
@@ -111,12 +112,12 @@ class SharedValues:
 
     @property
     def unreachable(self) -> "Labelled":
-        """By broker, whether the last attempt to connect failed."""
+        """For each broker, 1 if the last attempt to connect has failed, else 0."""
         return self.by_name((id_, bool(self.status.unreachable_brokers.of(id_))) for id_ in (*self.ids, None))
 
     @property
     def certificates(self) -> Iterator[tuple[tuple[str, str], float]]:
-        """The expiry of the gateway's certificates and of the brokers'."""
+        """When the certificates of the gateway and of the brokers expire, in seconds since 1970."""
         for certificate, ends in self.status.certificates.items():
             option, _, broker = certificate.partition(" ")
             yield (option, broker), ends
@@ -128,20 +129,20 @@ class SharedValues:
 
     @property
     def session_errors(self) -> "Labelled":
-        """Top-level errors of session fetches, by Kafka's number."""
+        """The number of top-level errors in the responses to session fetches, by Kafka's error code."""
         counted = dict.fromkeys(_SESSION_ERRORS, 0) | self.total.session_errors
         return one_label(bounded(Counter({str(int(code)): count for code, count in counted.items()})))
 
     @property
     def coop(self) -> Cooperative:
-        """The cooperative groups, only for the figures in `COOPERATIVE`."""
+        """The figures of the cooperative groups. Only the metrics in `COOPERATIVE` use them."""
         assert self.counts.cooperative is not None  # noqa: S101 - `COOPERATIVE` needs some groups
         return self.counts.cooperative
 
 
 Value: TypeAlias = float | Distribution
 Labelled: TypeAlias = Iterable[tuple[tuple[str, ...], Value]]
-"""Label values, each with its figure."""
+"""The values of a metric, each with its label values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,13 +151,13 @@ class Figure:
 
     kind: Callable[..., Metric]
     name: str
-    """Without ``fetchgate_``, and for a counter without ``_total``."""
+    """The name without ``fetchgate_``, and for a counter without ``_total``."""
     text: str
     read: Callable[[SharedValues], float | Labelled]
     labels: tuple[str, ...] = ()
 
     def family(self, reading: SharedValues) -> Metric:
-        """Return the figure in the form of Prometheus' client library."""
+        """Return the metric as an object of Prometheus' client library."""
         name, found = f"fetchgate_{self.name}", self.read(reading)
         if isinstance(found, int | float):
             return self.kind(name, self.text, value=found)
@@ -174,13 +175,13 @@ class Figure:
 
 
 def one_label(values: Mapping[Any, float] | Iterable[tuple[Any, float]]) -> Labelled:
-    """Return figures with the value of one label."""
+    """Return values for a metric with one label."""
     pairs = values.items() if isinstance(values, Mapping) else values
     return (((str(label),), value) for label, value in pairs)
 
 
 def _named(counts: Mapping[Any, int], names: Iterable[str]) -> Labelled:
-    """Return counts by label value, including zeros."""
+    """Return the count of each label value in `names`, also if it is 0."""
     return [((name,), counts.get(name, 0)) for name in names]
 
 
@@ -551,12 +552,12 @@ FIGURES: Final = (
         "Delay of the event loop, measured every two seconds.",
         lambda it: [((), it.counts.loop_lag)],
     ),
-    # processes that serve clients; without --workers there is one
+    # processes that serve clients; without --workers, there is one
     Figure(GAUGE, "worker_connections", "Open connections of clients.", _of_workers("connections"), _WORKER),
     Figure(COUNTER, "worker_cpu_seconds", "CPU time used.", _of_workers("cpu_seconds"), _WORKER),
     Figure(GAUGE, "worker_resident_bytes", "Resident memory.", _of_workers("resident_bytes"), _WORKER),
     Figure(GAUGE, "worker_open_fds", "Open file descriptors.", _of_workers("open_fds"), _WORKER),
-    # KIP-227's own metrics, of the sessions that the gateway keeps for clients
+    # KIP-227's own metrics, for the sessions that the gateway gives to clients
     Figure(
         GAUGE,
         "num_incremental_fetch_sessions",
@@ -689,7 +690,8 @@ COOPERATIVE: Final = (
         ("group", "reason"),
     ),
 )
-"""The additional metrics with ``--cooperative``. That option limits the number of groups."""
+"""The additional metrics with ``--cooperative``. Their labels are bounded, because that option lists the
+groups."""
 
 
 def _members(found: Cooperative) -> Iterator[tuple[tuple[str, str], int]]:
@@ -700,14 +702,14 @@ def _members(found: Cooperative) -> Iterator[tuple[tuple[str, str], int]]:
 
 
 def bounded(counts: Counter[str]) -> list[tuple[str, int]]:
-    """Return at most `MAX_REASONS` label values: the most common ones, and the sum of all others."""
+    """Return the `MAX_REASONS` most common label values with their counts. `other` has the sum of the rest."""
     common = counts.most_common(MAX_REASONS)
     rest = counts.total() - sum(count for _, count in common)
     return [*common, ("other", rest)] if rest else common
 
 
 class _AccountCollector(Collector):
-    """A collector for Prometheus' client library that reads an account."""
+    """Gives the metrics of an account to Prometheus' client library."""
 
     def __init__(self, account: Account) -> None:
         self._account = account
@@ -720,7 +722,7 @@ class _AccountCollector(Collector):
 
 
 def exposition(account: Account) -> bytes:
-    """Return all metrics in Prometheus' text format: the gateway, this process, its garbage collector."""
+    """Return all metrics of the gateway, this process and its garbage collector, in Prometheus' text format."""
     collectors = CollectorRegistry()
     collectors.register(_AccountCollector(account))
     ProcessCollector(registry=collectors)

@@ -1,4 +1,4 @@
-"""The document of `/state`: a gateway as JSON, for scripts and for `fetchgate top`."""
+"""The JSON document of `/state`, for scripts and for `fetchgate top`."""
 
 import asyncio
 import json
@@ -22,30 +22,30 @@ from proxy.telemetry.totals import BROKER_BYTES, BROKER_FETCHES, CLIENT_BYTES, C
 from proxy.version import VERSION
 
 MAX_LISTED: Final = 2000
-"""The limit of listed connections: those with the most bytes."""
+"""How many connections the document lists: those with the most bytes."""
 _AT_ONCE: Final = 50
-"""How many connections are described before other tasks run."""
+"""How many connections are described without a pause. Then other tasks of the event loop run."""
 
 
 Described: TypeAlias = tuple[int, str]
-"""A connection: the bytes sent to its client, and its description as JSON."""
+"""How many bytes a connection has sent to its client, and its description as JSON."""
 
 
 class Describable(Protocol):
-    """A gateway as its admin endpoint sees it: one process, or several together."""
+    """The gateway as the admin endpoint needs it: one process, or several together."""
 
     async def collect_status(self) -> Status:
-        """Return the status."""
+        """Return the status of the gateway."""
 
     async def collect_account(self) -> Account:
-        """Return everything except the single connections."""
+        """Return the status and the sums over all connections, without the list of connections."""
 
     async def collect_connections(self, limit: int) -> list[Described]:
         """Return the connections with the most bytes, the largest first."""
 
 
 async def document(gateway: Describable, limit: int = MAX_LISTED) -> bytes:
-    """Return a gateway's state as JSON."""
+    """Return the state of a gateway as JSON, with at most `limit` connections."""
     head = json.dumps(overview(await gateway.collect_account()))
     listed = await gateway.collect_connections(limit)
     texts = ", ".join(text for _, text in listed)
@@ -53,9 +53,9 @@ async def document(gateway: Describable, limit: int = MAX_LISTED) -> bytes:
 
 
 async def connections(links: Collection[Link], limit: int) -> list[Described]:
-    """Describe the connections with the most bytes, the largest first.
+    """Return descriptions of the connections with the most bytes, the largest first.
 
-    Other tasks run in between if the list is long.
+    If the list is long, other tasks run in between.
     """
     described: list[Described] = []
     listed = sorted(links, key=lambda link: link.core.tally.client.bytes_out, reverse=True)[:limit]
@@ -69,7 +69,7 @@ async def connections(links: Collection[Link], limit: int) -> list[Described]:
 
 
 def overview(account: Account) -> dict[str, Any]:
-    """Describe a gateway without its connections."""
+    """Return the state of a gateway, without the list of connections."""
     status, counts, health = account.status, account.counts, account.health
     config = status.config
     return {
@@ -130,7 +130,7 @@ def overview(account: Account) -> dict[str, Any]:
 
 
 def cooperative(found: Cooperative) -> dict[str, Any]:
-    """Describe the cooperative groups."""
+    """Return the description of the cooperative groups."""
     tally = found.tally
     return {
         "records": {outcome: tally.records[outcome] for outcome in RECORDS},
@@ -188,7 +188,7 @@ def _tally(tally: Tally) -> dict[str, Any]:
 
 
 def _figures(counted: Figures) -> dict[str, Any]:
-    """Describe figures field by field: each count is shown under its field's name."""
+    """Return figures as a dict, with each count under the name of its field."""
     return {field.name: _figure(getattr(counted, field.name)) for field in fields(counted)}  # type: ignore[arg-type] # all are dataclasses
 
 
@@ -203,7 +203,7 @@ def _figure(value: Any) -> Any:
 
 
 def _added(measured: Measured) -> dict[str, Any]:
-    """Describe the time that the gateway adds to requests and responses."""
+    """Return how much time the gateway adds to requests and responses."""
     return {"request": _seconds(measured.added_request), "response": _seconds(measured.added_response)}
 
 
@@ -217,7 +217,7 @@ def _seconds(distribution: Distribution) -> dict[str, Any]:
 
 
 def _recent(history: History) -> dict[str, Any]:
-    """Describe the traffic of each of the last intervals, the latest last."""
+    """Return the traffic in each of the last intervals, the latest last."""
     return {
         "seconds": [round(seconds, 3) for seconds in history.seconds],
         "client_bytes": history.column(CLIENT_BYTES),
@@ -235,7 +235,7 @@ def _problem(status: Status, node_id: NodeId) -> dict[str, Any]:
 
 
 def _with_broker(account: Account, node_id: NodeId) -> dict[str, Any]:
-    """Describe the connections to one broker or to the bootstrap, with their counts."""
+    """Return the figures of the connections to one broker, or to the bootstrap."""
     links = account.counts.links.get(node_id, WithBroker())
     tally = account.counts.tallies.get(node_id, Tally())
     fetch, other = account.response_seconds.get(node_id, (None, None))

@@ -1,7 +1,7 @@
-"""A gateway's reports about itself as plain data, from which health, metrics and state are made. Sans-IO.
+"""Reports of the gateway about itself, as plain data. Health, metrics and state are made from them. Sans-IO.
 
-An `Account` has a `Status` (the present state of the gateway) and `Counts`. With ``--workers`` each process
-has its own, and their sum is the gateway's.
+An `Account` consists of a `Status` (the present state) and `Counts` (since the start). With ``--workers``
+each process has its own, and the gateway's are the sum.
 """
 
 from collections import Counter
@@ -24,37 +24,40 @@ STATES: Final = ("starting", "ready", "degraded", "draining")
 
 
 class UnreachableBrokers:
-    """The unreachable brokers and the reasons. The latest attempt counts, from whichever process."""
+    """Which brokers are unreachable, and why. The latest attempt of any process decides."""
 
     __slots__ = ("attempts", "since")
 
     def __init__(self) -> None:
         self.attempts: dict[NodeId, tuple[float, str]] = {}
-        """By broker: the time of the last attempt, in seconds, and the reason why it failed, or ""."""
+        """The time of the last attempt in seconds, and the reason why it failed, or "". By broker."""
         self.since: dict[NodeId, float] = {}
-        """For each unreachable broker: the time of the first failed attempt."""
+        """The time of the first failed attempt in seconds, for each unreachable broker."""
 
     def __repr__(self) -> str:
         return f"<Unreachable {self.now()}>"
 
     def failed(self, node_id: NodeId, reason: str, now: float) -> bool:
-        """Record a failed attempt. Return whether the failure or its reason is new."""
+        """Note a failed attempt.
+
+        Return True if the broker was reachable before, or if the reason is a new one.
+        """
         before = self.of(node_id)
         self.attempts[node_id] = (now, reason)
         self.since.setdefault(node_id, now)
         return before != reason
 
     def reached(self, node_id: NodeId, now: float) -> bool:
-        """Record a successful attempt. Return whether the success is new."""
+        """Note a successful attempt. Return True if the broker was unreachable before."""
         before = self.of(node_id)
         self.attempts[node_id] = (now, "")
         self.since.pop(node_id, None)
         return before != ""
 
     def forget(self, before: float) -> list[NodeId]:
-        """Forget and return the unreachable brokers without an attempt since this time.
+        """Forget the unreachable brokers to which nobody has tried to connect since `before`. Return them.
 
-        The bootstrap is never forgotten, because the gateway itself tries it forever.
+        The bootstrap is never forgotten, because the gateway itself always tries again.
         """
         old: list[NodeId] = [
             node_id
@@ -66,16 +69,16 @@ class UnreachableBrokers:
         return old
 
     def of(self, node_id: NodeId) -> str:
-        """Return why a broker can't be reached, "" if it can."""
+        """Return why a broker can't be reached. "" if it can."""
         return self.attempts.get(node_id, (0.0, ""))[1]
 
     def now(self) -> dict[NodeId, str]:
-        """Return the unreachable brokers with the reasons, the bootstrap first."""
+        """Return the reason for each unreachable broker. The bootstrap comes first."""
         ids = sorted(self.attempts, key=lambda node_id: (node_id is not None, node_id or 0))
         return {node_id: reason for node_id in ids if (reason := self.attempts[node_id][1])}
 
     def add(self, other: "UnreachableBrokers") -> None:
-        """Merge the attempts of another process. The later attempt counts."""
+        """Add the attempts of another process. The later attempt decides."""
         for node_id, attempt in other.attempts.items():
             if node_id not in self.attempts or attempt[0] > self.attempts[node_id][0]:
                 self.attempts[node_id] = attempt
@@ -87,53 +90,53 @@ class UnreachableBrokers:
 
 @dataclass(slots=True, kw_only=True)
 class Status:
-    """The status of a gateway: its options in effect, its brokers, and the use of its limits."""
+    """The present state of a gateway: its options, its brokers, and how much of each limit is used."""
 
     at: float
     """The time of this status, in seconds (`time.monotonic`, which is the same in all processes)."""
     config: Config
     listen: Address
-    """With the port that was bound."""
+    """The address of the first listener, with the port that was bound."""
     bootstrap: tuple[Address, ...]
     brokers: dict[int, Broker]
     """The known brokers, by id."""
     unreachable_brokers: UnreachableBrokers
     unanswered: Unanswered
-    """The brokers that owe responses."""
+    """The requests to which brokers have not responded."""
     bootstrap_answered: bool
     draining: bool
     problems: list[str]
-    """All problems except unreachable brokers and limits."""
+    """All problems in words, except unreachable brokers and reached limits."""
     silent: bool = False
-    """A worker does not respond."""
+    """Whether a worker does not respond."""
     slots_used: int
     connections: int
     buffered_bytes: int = 0
-    """Bytes of incomplete responses."""
+    """How many bytes of incomplete responses are in memory."""
     over: bool = False
-    """The buffered bytes exceed their limit."""
+    """Whether the buffered bytes exceed their limit."""
     client_sessions: int = 0
-    """The number of sessions that the gateway keeps for clients."""
+    """How many fetch sessions the gateway keeps for clients."""
     client_session_partitions: int = 0
-    """Partitions in these sessions, as of the last use of each."""
+    """How many partitions these sessions have. Each session is counted as it was when it was last used."""
     client_session_evictions: dict[bool, int] = field(default_factory=lambda: {False: 0, True: 0})
-    """The number of evictions of these sessions, by whether the session was a follower's."""
+    """How many of these sessions were evicted. True is the key for sessions of followers."""
     capture_stopped: bool = False
-    """``--capture`` has stopped because of an error."""
+    """Whether ``--capture`` has stopped because of an error."""
     reloaded_at: float
-    """The last time when the options were read without a mistake, in seconds since 1970."""
+    """When the options were last read without an error, in seconds since 1970."""
     reload_failures: int
-    """How often the options could not be read since the start."""
+    """How many reloads of the options have failed since the start."""
     needs_restart: list[str] = field(default_factory=list)
-    """Options whose new values need a restart to take effect."""
+    """The options whose new values need a restart."""
     certificates: dict[str, float] = field(default_factory=dict)
-    """By option (and for ``--tls-cert-of``, a space and the broker): when the gateway's own certificate
-    expires, in seconds since 1970."""
+    """When each of the gateway's own certificates expires, in seconds since 1970. The key is the option, for
+    ``--tls-cert-of`` followed by a space and the broker."""
     broker_certificates: dict[NodeId, float] = field(default_factory=dict)
-    """When each broker's certificate, as last seen, expires."""
+    """When the last certificate that each broker has shown expires, in seconds since 1970."""
 
     def add(self, other: "Status") -> None:
-        """Add the status of a worker. What all workers share is kept."""
+        """Add the status of a worker. Values that all workers have in common are not added."""
         self.unreachable_brokers.add(other.unreachable_brokers)
         self.unanswered.add(other.unanswered)
         self.problems += [problem for problem in other.problems if problem not in self.problems]
@@ -144,16 +147,19 @@ class Status:
         self.client_session_partitions += other.client_session_partitions
         for option, ends in other.certificates.items():
             self.certificates[option] = min(ends, self.certificates.get(option, inf))
-        for node_id, ends in other.broker_certificates.items():  # the newest lasts longest
+        for node_id, ends in other.broker_certificates.items():  # the latest certificate is valid longest
             self.broker_certificates[node_id] = max(ends, self.broker_certificates.get(node_id, 0.0))
         for privileged, evictions in other.client_session_evictions.items():
             self.client_session_evictions[privileged] += evictions
 
     def trouble_with(self, node_id: NodeId) -> tuple[str, float | None]:
-        """Return the trouble with a broker, and how many seconds it has lasted if known.
+        """Return the problem with a broker, and for how many seconds it has lasted.
+
+        None if the time is unknown.
 
         Returns:
-            The reason, "" if there is none. A broker that can't be reached is not also reported as silent.
+            The problem in words, "" if there is none. An unreachable broker is not also reported as one that
+                does not respond.
         """
         broker = self.brokers.get(node_id) if node_id is not None else None
         if broker is not None and broker.problem:
@@ -171,7 +177,7 @@ class Health:
     """What ``/readyz`` reports."""
 
     state: str
-    """One of `STATES`."""
+    """One of the words in `STATES`."""
     reasons: list[str]
 
     @property
@@ -181,7 +187,7 @@ class Health:
 
 
 def health_of(status: Status) -> Health:
-    """Return whether clients can be served, and all problems."""
+    """Return whether clients can be served, with all problems."""
     known, unreachable_brokers = status.brokers.keys(), status.unreachable_brokers.now()
     reasons = [
         reason for node_id, reason in unreachable_brokers.items() if node_id is None or node_id in known
@@ -206,7 +212,7 @@ def _silent(seconds: float) -> str:
 
 
 def _hung(status: Status) -> list[str]:
-    """Describe the brokers that do not respond."""
+    """Return a sentence for each broker that does not respond."""
     config, brokers, reasons = status.config, status.brokers, []
     for node_id, since in status.unanswered.hung(status.at).items():
         if status.unreachable_brokers.of(node_id):
@@ -220,7 +226,7 @@ def _hung(status: Status) -> list[str]:
 
 
 def _limits(status: Status) -> list[str]:
-    """Describe the limits that are reached."""
+    """Return a sentence for each limit that is reached."""
     config, reached = status.config, []
     if config.sessions and 0 < config.max_sessions <= status.slots_used:
         reached.append(
@@ -238,7 +244,7 @@ def _limits(status: Status) -> list[str]:
 
 
 def limit_reached(max_connections: int) -> str:
-    """Describe that the connection limit is reached."""
+    """Return a text that says that the connection limit is reached."""
     return (
         f"all {max_connections} connections are used, further ones are closed at once;"
         " raise --max-connections"
@@ -246,7 +252,7 @@ def limit_reached(max_connections: int) -> str:
 
 
 def called(node_id: NodeId, known: Mapping[int, Broker], *, transparent: bool) -> str:
-    """Return a broker's display name: its id, or its address in transparent mode."""
+    """Return the name of a broker for messages: its id, or its address in transparent mode."""
     if node_id is None:
         return "the bootstrap"
     if not transparent:
@@ -260,16 +266,16 @@ class WithBroker(Figures):
     """The open connections to one broker."""
 
     connections: int = 0
-    """Connections of clients."""
+    """The number of client connections for this broker."""
     reached: int = 0
-    """Clients' connections that are connected to the broker."""
+    """How many of these are connected to the broker."""
     sessions: int = 0
     session_partitions: int = 0
     outstanding: int = 0
-    """Requests that the broker has not answered."""
+    """The number of requests to which the broker has not responded."""
     oldest_seconds: float = field(default=0.0, metadata={ADDS: max})
-    """How late the oldest of these requests is, beyond the wait that its client allows; 0 if it is not
-    late."""
+    """How late the oldest response is, in seconds after the longest wait that the request allows. 0 if none
+    is late."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -277,43 +283,43 @@ class ServingProcess:
     """A process that serves clients."""
 
     number: int
-    """From 1. A worker that replaces another takes over its number."""
+    """The number of the process, from 1 on. A worker that replaces another one has the same number."""
     pid: int
     connections: int
     cpu_seconds: float
     resident_bytes: int
     open_fds: int
-    """Open file descriptors. 0 without /proc, like `resident_bytes`."""
+    """The number of open file descriptors. 0 without /proc, as for `resident_bytes`."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Counts(Figures):
-    """The counts of one process since its start, and its open connections."""
+    """What one process has counted since its start, and the figures of its open connections."""
 
     tallies: dict[NodeId, Tally] = field(default_factory=dict)
-    """By broker: the counts of all connections, open and closed."""
+    """The counts of all connections, open and closed, by broker."""
     measured: dict[NodeId, Measured] = field(default_factory=dict)
     loop_lag: Distribution = field(default_factory=lambda: Distribution(ADDED_SECONDS))
     accepted: int = 0
     turned_away: Counter[str] = field(default_factory=Counter)
-    """The connections that the gateway itself closed, by reason."""
+    """How many connections the gateway itself has closed, by reason."""
     faults: Counter[str] = field(default_factory=Counter)
-    """By side: the connections closed because of a peer's fault."""
+    """How many connections were closed because of a peer's fault, by side."""
     connect_failures: Counter[NodeId] = field(default_factory=Counter)
-    """By broker: the number of failed attempts to connect."""
+    """How many attempts to connect have failed, by broker."""
     tls_failures: Counter[str] = field(default_factory=Counter)
-    """By side: the number of failed handshakes."""
+    """How many TLS handshakes have failed, by side."""
     authentication_failures: Counter[str] = field(default_factory=Counter)
-    """By side: the number of failed authentications."""
+    """How many authentications have failed, by side."""
     leaders_updated: int = 0
-    """Partitions in Metadata responses whose leader the gateway updated."""
+    """In how many partitions of Metadata responses the gateway has put a newer leader."""
     recent_events: RecentEvents = field(default_factory=RecentEvents)
     links: dict[NodeId, WithBroker] = field(default_factory=dict)
     paused: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """The number of paused connections, by side and reason."""
+    """How many connections are paused, by side and reason."""
     processes: list[ServingProcess] = field(default_factory=list)
     cooperative: Cooperative | None = None
-    """None if ``--cooperative`` names no group."""
+    """The figures of cooperative groups. None if ``--cooperative`` is not set."""
 
     def total(self) -> Tally:
         """Return the sum over all brokers."""
@@ -330,7 +336,7 @@ class Counts(Figures):
         return total
 
     def drop_current(self) -> None:
-        """Drop the figures of open connections, because the process has ended. Counts stay."""
+        """Remove the figures of open connections, because the process has ended. Keep what it has counted."""
         self.links.clear()
         self.paused.clear()
         self.processes.clear()
@@ -340,22 +346,23 @@ class Counts(Figures):
 
 @dataclass(slots=True, kw_only=True)
 class Account:
-    """A gateway's reports about itself, except its single connections."""
+    """Everything that a gateway reports about itself, without the list of connections."""
 
     status: Status
     counts: Counts
     uptime_seconds: float
     history: History
     saved_bytes: dict[NodeId, int]
-    """The highest saving with each broker so far, see `proxy.telemetry.totals.Totals.saved`."""
+    """The highest saving so far in bytes, by broker. See `proxy.telemetry.totals.Totals.saved`."""
     response_seconds: dict[NodeId, tuple[float | None, float | None]]
-    """The recent response times of each broker, see `proxy.telemetry.totals.Totals.response_seconds`."""
+    """The recent response times in seconds, by broker. See
+    `proxy.telemetry.totals.Totals.response_seconds`."""
 
     @property
     def health(self) -> Health:
-        """Whether clients can be served, and all problems."""
+        """Whether clients can be served, with all problems."""
         return health_of(self.status)
 
     def called(self, node_id: NodeId) -> str:
-        """Return a broker's display name."""
+        """Return the name of a broker for messages."""
         return called(node_id, self.status.brokers, transparent=self.status.config.is_transparent)

@@ -1,6 +1,6 @@
-"""The counts of a gateway, by broker and in the recent past. Sans-IO.
+"""The totals of a process, by broker, and how they grew in the last minutes. Sans-IO.
 
-Brokers are identified by their id; None is the bootstrap, which may be any broker.
+A broker is identified by its id. None is the bootstrap, which may be any broker.
 """
 
 from collections.abc import Iterable, Mapping
@@ -13,14 +13,15 @@ from proxy.telemetry.history import History
 
 NodeId: TypeAlias = int | None
 Open: TypeAlias = Iterable[tuple[NodeId, Tally]]
-"""The open connections: the broker and the counts of each."""
+"""The open connections: for each, its broker and its counts."""
 
 CLIENT_BYTES: Final = 0
-"""The first columns of `Totals.history`: bytes of fetch requests and responses by side. The broker's side
-includes the gateway's own requests."""
+"""The index of the first columns in `Totals.history`: bytes of fetch requests and responses, for the client's
+side and the broker's side. The broker's side includes the gateway's own requests."""
 BROKER_BYTES: Final = 1
 CLIENT_FETCHES: Final = 2
-"""The following columns of `Totals.history`: fetches by kind, the client's, then the broker's."""
+"""The index of the next columns in `Totals.history`: fetches by kind, first the client's, then the
+broker's."""
 BROKER_FETCHES: Final = CLIENT_FETCHES + len(FetchKind)
 
 
@@ -29,16 +30,16 @@ class Totals:
 
     def __init__(self) -> None:
         self.closed_tallies: dict[NodeId, Tally] = {}
-        """By broker: the counts of closed connections."""
+        """The counts of closed connections, by broker."""
         self.history = History()
         self.loop_lag = Distribution(ADDED_SECONDS)
-        """How late the event loop was, in seconds, measured at intervals."""
+        """How late the event loop was at each measurement, in seconds."""
         self._saved: dict[NodeId, int] = {}
         self._measured: dict[NodeId, Measured] = {}
         self._responses: dict[NodeId, History] = {}
 
     def measured(self, node_id: NodeId) -> Measured:
-        """Return the measurements that all connections to one broker share."""
+        """Return the measurements that all connections to a broker share."""
         if node_id not in self._measured:
             self._measured[node_id] = Measured()
         return self._measured[node_id]
@@ -56,9 +57,9 @@ class Totals:
         return totals
 
     def saved(self, tallies: Mapping[NodeId, Tally]) -> dict[NodeId, int]:
-        """Return the highest saving with each broker so far, in bytes. Like a counter it never falls.
+        """Return the highest saving so far for each broker, in bytes. Like a counter, it never falls.
 
-        The present saving falls a little when a fetch is sent again or when a session begins.
+        The present saving may fall a little: when a fetch is sent again, or when a session begins.
         """
         for node_id, tally in tallies.items():
             self._saved[node_id] = max(saved_bytes(tally), self._saved.get(node_id, 0))
@@ -71,7 +72,7 @@ class Totals:
         return self._measured
 
     def sample(self, now: float, opened: Open, measured: Mapping[NodeId, Measured] | None = None) -> None:
-        """Add the totals at `now`, in seconds, to the history."""
+        """Add the present totals to the history. `now` is in seconds."""
         sums = [0] * (BROKER_FETCHES + len(FetchKind))
         for part in (self.closed_tallies.items(), opened):
             for _, tally in part:
@@ -83,11 +84,11 @@ class Totals:
             responses.note(now, (fetch.count, fetch.total, other.count, other.total))
 
     def all_response_seconds(self) -> dict[NodeId, tuple[float | None, float | None]]:
-        """Return `response_seconds` of all brokers."""
+        """Return `response_seconds` for all brokers."""
         return {node_id: self.response_seconds(node_id) for node_id in self._responses}
 
     def response_seconds(self, node_id: NodeId) -> tuple[float | None, float | None]:
-        """Return a broker's recent mean response times, for fetches and for other requests.
+        """Return the recent mean response times of a broker in seconds: of fetches, and of other requests.
 
         Each is None if there was no response.
         """
@@ -99,7 +100,7 @@ class Totals:
 
 
 def _sum(sums: list[int], tally: Tally) -> None:
-    """Add the counts of one connection to the totals. It runs often if there are many connections."""
+    """Add the counts of a connection to the sums. This is called often if there are many connections."""
     client, broker = tally.client, tally.broker
     sums[CLIENT_BYTES] += fetch_bytes(client)
     sums[BROKER_BYTES] += broker_bytes(tally)

@@ -1,4 +1,4 @@
-"""The brokers that owe responses, and since when. A broker that hangs closes no connection. Sans-IO."""
+"""Finds brokers that do not respond. Such a broker may keep its connections open. Sans-IO."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -7,24 +7,24 @@ from typing import Final
 from proxy.telemetry.totals import NodeId
 
 HUNG_SECONDS: Final = 10.0
-"""A broker is in trouble if a response is later than this. Garbage collection, a disk or an election may
-delay one by some seconds. Clients give up after 30 (request.timeout.ms), so the trouble is reported
-earlier."""
+"""If a response is later than this many seconds, the broker counts as hung. Garbage collection, a disk or an
+election may take some seconds. Clients give up after 30 seconds (request.timeout.ms), so the problem is
+reported before that."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Owed:
-    """The unanswered requests of a broker, summed over all connections at one time."""
+    """The requests without a response at one broker, summed over all connections at one moment."""
 
     outstanding: int = 0
-    """The number of unanswered requests."""
+    """The number of requests without a response."""
     late_since: float | None = None
-    """Since when the oldest of them has been late, in seconds. None if it is not late."""
+    """Since when the oldest response is late, in seconds. None if it is not late."""
     responded_at: float = 0.0
     """When the last bytes came from the broker, in seconds."""
 
     def add(self, other: "Owed") -> None:
-        """Add the unanswered requests of other connections."""
+        """Add the outstanding requests of other connections."""
         self.outstanding += other.outstanding
         self.late_since = _earlier(self.late_since, other.late_since)
         self.responded_at = max(self.responded_at, other.responded_at)
@@ -32,41 +32,44 @@ class Owed:
 
 @dataclass(slots=True, kw_only=True)
 class Debt:
-    """The late responses of a broker over time."""
+    """How late a broker's responses are, over time."""
 
     owed: Owed = field(default_factory=Owed)
     since: float | None = None
-    """Since when a response has been late, even if its client has given up. None if none is late."""
+    """Since when a response is late, even if its client has given up. None if no response is late."""
     asked_at: float = 0.0
-    """When a request was last seen outstanding."""
+    """When there was last a request without a response, in seconds."""
 
     def settle(self) -> None:
-        """Forget responses that were late before the broker last responded, unless still outstanding."""
+        """Clear `since` if the broker has responded after it.
+
+        A response that is still outstanding sets it again.
+        """
         if self.since is not None and self.owed.responded_at > self.since:
             self.since = None
         self.since = _earlier(self.since, self.owed.late_since)
 
 
 class Unanswered:
-    """The brokers that owe responses.
+    """Finds brokers that do not respond.
 
-    A client may give up before `HUNG_SECONDS`, retry, and so on. So a response stays late until bytes come
-    from the broker, even if no client waits for it any more.
+    A client may give up before `HUNG_SECONDS` and try again, each time on a new connection. So a response
+    counts as late until the broker sends bytes, even if no client waits for it any more.
     """
 
     __slots__ = ("debts",)
 
     def __init__(self) -> None:
         self.debts: dict[NodeId, Debt] = {}
-        """By broker."""
+        """What each broker has not responded to."""
 
     def __repr__(self) -> str:
         return f"<Unanswered {self.debts}>"
 
     def look(self, found: Mapping[NodeId, Owed], now: float) -> None:
-        """Update with the unanswered requests of all brokers at a time in seconds.
+        """Note the outstanding requests of all brokers at the time `now`, in seconds.
 
-        Brokers not in `found` have none.
+        A broker that is not in `found` has none.
         """
         for node_id in {*self.debts, *found}:
             debt = self.debts.setdefault(node_id, Debt(asked_at=now))
@@ -78,12 +81,12 @@ class Unanswered:
                 debt.asked_at = now
 
     def forget(self, before: float) -> None:
-        """Forget the brokers without a request since this time."""
+        """Forget the brokers without an outstanding request since `before`, in seconds."""
         for node_id in [node_id for node_id, debt in self.debts.items() if debt.asked_at < before]:
             del self.debts[node_id]
 
     def hung(self, now: float) -> dict[NodeId, float]:
-        """Return since when each broker in trouble has been late, as of `now`."""
+        """Return the hung brokers at the time `now`, each with the time since which its response is late."""
         return {
             node_id: debt.since
             for node_id, debt in self.debts.items()
@@ -91,11 +94,11 @@ class Unanswered:
         }
 
     def outstanding(self, node_id: NodeId) -> int:
-        """Return the number of unanswered requests of a broker."""
+        """Return the number of outstanding requests of a broker."""
         return self.debts[node_id].owed.outstanding if node_id in self.debts else 0
 
     def add(self, other: "Unanswered") -> None:
-        """Merge the findings of another process."""
+        """Add the findings of another process."""
         for node_id, theirs in other.debts.items():
             ours = self.debts.setdefault(node_id, Debt())
             ours.owed.add(theirs.owed)
