@@ -1,4 +1,4 @@
-"""Reads the admin endpoint of a gateway, for `fetchgate top`: address, TLS, and token."""
+"""Connects to the admin endpoint of a gateway, for `fetchgate top`: address, TLS, and token."""
 
 import asyncio
 import ssl
@@ -14,20 +14,20 @@ from proxy.telemetry.access import read_token
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdminReader:
-    """Reads the admin endpoint of a gateway."""
+    """The admin endpoint of a gateway, and how to connect to it."""
 
     address: Address
     tls: ssl.SSLContext | None = None
-    """None for plain text."""
+    """The TLS context. None for plain text."""
     token: str = ""
-    """Empty to send none."""
+    """The token to send. Empty if none is sent."""
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> "AdminReader":
-        """Return the endpoint given by options (`proxy.config.TOP_OPTIONS`).
+        """Return the endpoint that the options name (`proxy.config.TOP_OPTIONS`).
 
         Raises:
-            ConfigError: a file can't be used, or has no effect.
+            ConfigError: a file can't be used, or would have no effect.
         """
         (address, secured), file, ca = options["admin"], options["admin_token_file"], options["ca"]
         if ca and not secured:
@@ -44,20 +44,20 @@ class AdminReader:
 
     @property
     def authorization(self) -> str:
-        """The header field with the token, "" without a token."""
+        """The header field with the token. Empty if there is no token."""
         return f"Authorization: Bearer {self.token}\r\n" if self.token else ""
 
     async def connect(self, limit: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """Connect. A wildcard address is reached on loopback.
+        """Connect to the endpoint. If its address is a wildcard, connect to loopback.
 
         Raises:
-            OSError: nobody listens there, or TLS fails.
+            OSError: nobody listens at the address, or TLS fails.
         """
         host = LOOPBACK_OF.get(self.address.host, self.address.host)
         return await asyncio.open_connection(host, self.address.port, limit=limit, ssl=self.tls)
 
     def why_no_response(self, error: OSError | EOFError) -> str:
-        """Return in a few words why there is no response."""
+        """Return in a few words why the endpoint does not respond."""
         if isinstance(error, ssl.SSLCertVerificationError):
             return f"its certificate is not accepted ({error.verify_message}); give its CA as --ca FILE"
         if isinstance(error, ssl.SSLError):
@@ -67,7 +67,7 @@ class AdminReader:
         return reason_of(error)
 
     def why_refused(self) -> str:
-        """Return in a few words what to do if the endpoint needs a token, or another one."""
+        """Return in a few words what to do if the endpoint refuses the token, or needs one."""
         return (
             "it refuses the token of --token-file"
             if self.token

@@ -1,4 +1,4 @@
-"""The user's selection, and the effect of each key on it. Sans-IO."""
+"""What the user has selected, and how each key changes it. Sans-IO."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -15,7 +15,7 @@ ESCAPE: Final = "\x1b"
 CONTROL_C: Final = "\x03"
 CONTROL_U: Final = "\x15"
 _SEQUENCE: Final = re.compile(r"(\x1b[\[O][0-?]*[ -/]*[@-~])|(.)", re.DOTALL)
-"""A control sequence, or one key."""
+"""Matches one control sequence, or one key."""
 _NAMED: Final = {
     "\x1b[A": "up",
     "\x1bOA": "up",
@@ -31,35 +31,35 @@ _NAMED: Final = {
     "\x1b[4~": "end",
 }
 _WHEEL: Final = re.compile(r"\x1b\[<6([45]);\d+;\d+M")
-"""A step of the mouse wheel: xterm's SGR mode (1006), buttons 64 and 65."""
+"""Matches a step of the mouse wheel, in xterm's SGR mode (1006): buttons 64 and 65."""
 _TURN: Final = 3
-"""Lines to scroll for one step of the wheel."""
+"""How many lines one step of the mouse wheel scrolls."""
 _FAR: Final = 1 << 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """The user's choice of what to show."""
+    """What the user has chosen to see."""
 
     sort: str = "bytes/s"
     reverse: bool = False
-    """Use the opposite of the column's usual order."""
+    """Whether the order of the sort column is reversed."""
     filter: str = ""
-    """Only show clients whose id, software, address or broker contains this."""
+    """Only clients are shown whose id, software, address or broker contains this text."""
     cursor: str = ""
-    """The key of the marked row. If it is empty or its row is gone, the first row is marked."""
+    """The key of the marked row. If this is empty, or the row is gone, the first row is marked."""
     brokers: bool = False
-    """The marked row is in the table of brokers, not in that of clients."""
+    """Whether the marked row is in the table of brokers. If not, it is in the table of clients."""
     expanded: frozenset[str] = frozenset()
-    """The keys of client rows whose connections have a row each."""
+    """The keys of the client rows that are expanded: each connection has a row of its own."""
     opened: str = ""
-    """The key of the client or broker whose page is open, "" if none is."""
+    """The key of the client or broker whose page is open. Empty if none is open."""
     groups: bool = False
-    """The page of cooperative groups is open."""
+    """Whether the page of cooperative groups is open."""
     first: int = 0
-    """The first visible line of a page that is longer than the screen."""
+    """The first visible line of a page that does not fit on the screen."""
     typing: bool = False
-    """Keys are typed into the filter."""
+    """Whether keys are typed into the filter."""
     paused: bool = False
     help: bool = False
     quit: bool = False
@@ -71,24 +71,24 @@ class Selection:
 
     @property
     def paged(self) -> bool:
-        """Whether a page is shown instead of the tables."""
+        """Whether a page is open in place of the tables."""
         return self.help or self.groups or bool(self.opened)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listed:
-    """The contents that keys can move through."""
+    """What is on the screen, as far as keys need it."""
 
     keys: Sequence[str] = ()
-    """The row keys of the table with the marked row."""
+    """The keys of the rows in the table that has the marked row."""
     lines: int = 0
-    """The number of lines of the open page."""
+    """How many lines the open page has."""
     page: int = 1
-    """The number of rows or lines on the screen."""
+    """How many rows or lines fit on the screen."""
 
 
 def press(choice: Selection, key: str, listed: Listed) -> Selection:
-    """Return the selection after a key. A key without a meaning changes nothing."""
+    """Return the selection after a key press. Unknown keys change nothing."""
     if key == CONTROL_C:
         return replace(choice, quit=True)
     if choice.typing:
@@ -100,14 +100,17 @@ def press(choice: Selection, key: str, listed: Listed) -> Selection:
         return replace(choice, opened=_marked(choice, listed), first=0)
     if key == "x" and not choice.paged and (marked := _marked(choice, listed)).startswith(OF_CLIENT):
         return replace(choice, expanded=choice.expanded ^ {marked})
-    if key == "p" and choice.help:  # the help page would not show that the screen is frozen
+    if key == "p" and choice.help:  # on the help page the user would not see that the screen is frozen
         return choice
     action = _KEYS.get(key)
     return action(choice) if action is not None else choice
 
 
 def split_keys(text: str) -> list[str]:
-    """Split a terminal's input into keys: letters, and names such as `up`. Other sequences are ignored."""
+    """Split the input of a terminal into keys: letters, or names such as `up`.
+
+    Unknown sequences are dropped.
+    """
     keys: list[str] = []
     for sequence, letter in _SEQUENCE.findall(text):
         if letter:
@@ -120,7 +123,7 @@ def split_keys(text: str) -> list[str]:
 
 
 def place_of(choice: Selection, keys: Sequence[str]) -> int:
-    """Return the position of the marked row, 0 if it is gone."""
+    """Return the position of the marked row. 0 if the row is gone."""
     return keys.index(choice.cursor) if choice.cursor in keys else 0
 
 
@@ -157,7 +160,7 @@ def _next_sort(choice: Selection, step: int) -> Selection:
 
 
 def _back(choice: Selection) -> Selection:
-    """Close the help, or else the open page, or else clear the filter."""
+    """Go back one step: close the help, or else the open page, or else clear the filter."""
     if choice.help:
         return replace(choice, help=False, first=0)
     if choice.paged:
@@ -175,7 +178,7 @@ _STEPS: Final[dict[str, Callable[[int], int]]] = {
     "home": lambda _: -_FAR,
     "end": lambda _: _FAR,
 }
-"""How many rows a movement key moves, given the number of rows on the screen."""
+"""For each movement key, a function from the number of rows on the screen to the rows to move by."""
 _KEYS: Final[dict[str, Callable[[Selection], Selection]]] = {
     "s": lambda choice: _next_sort(choice, 1),
     "S": lambda choice: _next_sort(choice, -1),
@@ -191,4 +194,5 @@ _KEYS: Final[dict[str, Callable[[Selection], Selection]]] = {
     "q": lambda choice: replace(choice, quit=True),
     **{str(place): partial(replace, sort=name, reverse=False) for place, name in enumerate(SORTS, 1)},
 }
-"""The effect of keys outside the filter; `proxy.dashboard.view` explains them to the user."""
+"""The effect of each key, except while the filter is typed. `proxy.dashboard.view` explains the keys to the
+user."""

@@ -1,4 +1,4 @@
-"""The page of one client or one broker, with everything that the gateway reports about it. Pure."""
+"""Draws the page of one client or one broker, with all that the gateway reports about it. Pure functions."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
@@ -17,7 +17,7 @@ _NAMES: Final = 16
 
 
 def client(row: ClientFigures, rates: Rates, events: Iterable[PastEvent]) -> list[Text]:
-    """Draw a client, or one of its connections, with the recent events that name it."""
+    """Draw the page of a client, or of one connection, with the recent events that name it."""
     rate = row.rate
     lines = [
         _line((f" {row.name or NOTHING} ", "bold reverse"), f"  {row.software or 'software not told'}"),
@@ -38,7 +38,7 @@ def client(row: ClientFigures, rates: Rates, events: Iterable[PastEvent]) -> lis
 def broker(
     figures: BrokerFigures, clients: Iterable[ClientConnection], events: Iterable[PastEvent]
 ) -> list[Text]:
-    """Draw a broker, with its connections and the recent events that name it."""
+    """Draw the page of a broker, with its connections and the recent events that name it."""
     lines = [
         _line((f" broker {figures.name} ", "bold reverse"), f"  {figures.address}"),
         *_pairs(

@@ -33,7 +33,7 @@ def scaled(value: float, unit: str = "") -> str:
 
 
 def fitting(value: float, width: int) -> str:
-    """Format a number for a column. If it is too narrow, use fewer digits, but never cut the number."""
+    """Format a number to fit into `width` characters. Digits after the point may be dropped, others never."""
     text = scaled(value)
     if len(text) <= width:
         return text
@@ -64,7 +64,7 @@ def share(part: float, whole: float) -> str:
 
 
 def span(seconds: float) -> str:
-    """Format a duration in its two largest units."""
+    """Format a duration with its two largest units."""
     whole = int(seconds)
     if whole < _MINUTE:
         return f"{whole} s"

@@ -1,6 +1,8 @@
-"""The page of cooperative groups: each member's keys in each partition, and its progress. Pure.
+"""Draws the page of cooperative groups: each member's key ranges in each partition, and its progress.
 
-A line shows one member's part of one partition. Its picture represents all key hashes, from the lowest to the
+Pure functions.
+
+A line shows one member's part of one partition. A bar in it stands for all key hashes, from the lowest to the
 highest.
 """
 
@@ -18,10 +20,11 @@ from proxy.dashboard.figures import NOTHING, scaled, share
 from proxy.dashboard.snapshot import GroupFigures, LaneFigures, Snapshot
 
 _PICTURE: Final = 16
-"""Cells of a picture. A wide terminal has twice as many, a narrow one half."""
+"""How many cells the bar of key hashes has. A wide terminal has twice as many, a narrow one half."""
 _USUAL: Final = 80
 _CELLS: Final = ("·▒█", ".+#")
-"""A cell of which the member has nothing, a part, or all; and the same in ASCII."""
+"""The characters of a cell in which the member has no hash, some, or all. The second text is for ASCII
+terminals."""
 _STATE, _PARTITION, _SHARE, _LAG = 8, 18, 6, 8
 _WIDE_PARTITION, _HOST = 40, 24
 _LABEL: Final = "bold"
@@ -29,7 +32,7 @@ _WARNING: Final = "bold red"
 
 
 def lines(snapshot: Snapshot, width: int, *, wide: bool, plain: bool) -> list[Text]:
-    """Draw the cooperative groups: a title, the column names, and a line for each group and lane."""
+    """Draw the page: a title, the column names, and a line for each group and each lane."""
     groups = snapshot.groups
     records = snapshot.records_kept + snapshot.records_filtered
     title = [f"{sum(not group.exclusive for group in groups)} of {len(groups)} share"]
@@ -48,7 +51,7 @@ def lines(snapshot: Snapshot, width: int, *, wide: bool, plain: bool) -> list[Te
 
 
 class _Layout:
-    """The column widths. Members' names get the remaining room."""
+    """The widths of the columns. The names of members get the room that is left."""
 
     def __init__(self, width: int, *, wide: bool) -> None:
         self.picture = _PICTURE * 2 if wide else _PICTURE if width >= _USUAL else _PICTURE // 2
@@ -58,7 +61,7 @@ class _Layout:
         self._member = max(1, width - sum(others) - len(others))
 
     def place(self, lane: LaneFigures) -> str:
-        """Return a partition's name; a long topic name is cut at its end."""
+        """Return the name of a partition. If the topic is too long, its end is cut."""
         number = f"/{lane.partition}"
         room = self._partition - len(number)
         return (lane.topic if cell_len(lane.topic) <= room else f"{lane.topic[: room - 1]}~") + number
@@ -95,7 +98,7 @@ def _head(group: GroupFigures, width: int) -> list[Text]:
 
 
 def _why(exclusive: str) -> str:
-    return EXCLUSIVE.get(exclusive, exclusive)  # a later gateway may have other reasons
+    return EXCLUSIVE.get(exclusive, exclusive)  # a newer gateway may send other reasons
 
 
 def _lanes(group: GroupFigures, layout: _Layout, *, plain: bool) -> Iterator[Text]:
@@ -119,7 +122,7 @@ def _picture(lane: LaneFigures, cells: int, *, plain: bool) -> str:
 
 
 def _owned(lane: LaneFigures, low: int, high: int) -> int:
-    """Return how many of the hashes from `low` to `high` - 1 the lane has."""
+    """Return how many hashes from `low` to `high` - 1 belong to the lane."""
     return sum(max(0, min(high, last + 1) - max(low, first)) for first, last in lane.ranges)
 
 

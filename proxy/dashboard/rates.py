@@ -1,4 +1,4 @@
-"""The recent traffic of each connection, from the difference of two snapshots. Sans-IO."""
+"""The traffic of each connection in the last seconds, computed from two snapshots. Sans-IO."""
 
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping
@@ -9,7 +9,7 @@ from typing import Final
 from proxy.dashboard.snapshot import NOW_SECONDS, ClientConnection, Snapshot
 
 _KEPT: Final = 32
-"""The number of snapshots kept, and so the limit of a client's bars."""
+"""How many snapshots are kept. A client can't have more bars."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,11 +18,11 @@ class TrafficRate:
 
     fetches: float = 0.0
     client: float = 0.0
-    """Fetch bytes on the client's side."""
+    """Bytes of fetches on the client's side, per second."""
     broker: float = 0.0
-    """Fetch bytes on the broker's side."""
+    """Bytes of fetches on the broker's side, per second."""
     reasons: Mapping[str, float] = field(default_factory=dict)
-    """Fetches without a session, by reason."""
+    """Fetches without a session per second, by reason."""
 
     @property
     def saved(self) -> float:
@@ -35,13 +35,13 @@ class _CounterSample:
     time: float
     cpu_seconds: float
     clients: Mapping[str, ClientConnection]
-    """By `ClientConnection.key`."""
+    """The connections by `ClientConnection.key`."""
     brokers: Mapping[str, int]
-    """By broker name: the bytes saved so far."""
+    """How many bytes were saved so far, by the name of the broker."""
 
 
 class Rates:
-    """The last snapshots."""
+    """Traffic rates, computed from the last snapshots."""
 
     def __init__(self) -> None:
         self._samples: deque[_CounterSample] = deque(maxlen=_KEPT)
@@ -49,18 +49,18 @@ class Rates:
     def add(self, snapshot: Snapshot) -> None:
         """Add the next snapshot."""
         if self._samples and snapshot.time <= self._samples[-1].time:
-            self._samples.clear()  # another gateway, or its clock was set back
+            self._samples.clear()  # this is another gateway, or its clock was set back
         by_key = {client.key: client for client in snapshot.clients}
         brokers = {broker.name: broker.saved for broker in snapshot.brokers}
         self._samples.append(_CounterSample(snapshot.time, snapshot.cpu_seconds, by_key, brokers))
 
     @property
     def bars(self) -> bool:
-        """Whether bars can be drawn, which takes two snapshots."""
+        """Whether there are enough snapshots to draw bars: two or more."""
         return len(self._samples) > 1
 
     def cpu(self) -> float | None:
-        """Return the share of a core that the gateway used over the last ten seconds, None if unknown."""
+        """Return the share of a core that the gateway has used over the last ten seconds. None if unknown."""
         last = self._samples[-1] if self._samples else None
         before = next(
             (one for one in self._samples if last is not None and last.time - one.time <= NOW_SECONDS), None
@@ -70,14 +70,14 @@ class Rates:
         return max(0.0, last.cpu_seconds - before.cpu_seconds) / (last.time - before.time)
 
     def of(self, client: ClientConnection) -> TrafficRate:
-        """Return a connection's rate over the last ten seconds, or since it was accepted if that is later."""
+        """Return a connection's traffic over the last ten seconds, or since its start if it is younger."""
         since = self._since(client)
         if since is None:
             return _rate(client, None, client.age)
         return _rate(client, since.clients[client.key], self._samples[-1].time - since.time)
 
     def saved(self, clients: Iterable[ClientConnection]) -> tuple[float, ...]:
-        """Return the bytes per second that these clients saved between snapshots, the latest last."""
+        """Return the bytes per second that clients have saved between two snapshots each, the latest last."""
         keys = [client.key for client in clients]
         samples = list(self._samples)
         return tuple(
@@ -91,7 +91,7 @@ class Rates:
         )
 
     def saved_by_broker(self, name: str) -> tuple[float, ...]:
-        """Return the bytes per second that were saved with a broker between snapshots, the latest last."""
+        """Return the bytes per second saved with a broker between two snapshots each, the latest last."""
         return tuple(
             (one.brokers[name] - before.brokers[name]) / (one.time - before.time)
             for before, one in pairwise(self._samples)
@@ -99,7 +99,7 @@ class Rates:
         )
 
     def _since(self, client: ClientConnection) -> _CounterSample | None:
-        """Return the sample of ten seconds ago, or the oldest one with this connection."""
+        """Return the sample of ten seconds ago. If the connection is younger, return its oldest sample."""
         found = None
         for sample in reversed(list(self._samples)[:-1]):
             if client.key not in sample.clients or sample.clients[client.key].fetches > client.fetches:

@@ -1,4 +1,7 @@
-"""The rows of the table of clients: one for a client.id, and one for each of its connections. Sans-IO."""
+"""The rows in the table of clients: one for each client.id, and one for each connection if expanded.
+
+Sans-IO.
+"""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
@@ -21,61 +24,61 @@ _SHORT: Final = {
 }
 """Short forms of reasons, for tables."""
 OF_CLIENT: Final = "client "
-"""The start of the key of a client's row."""
+"""The start of the key of a client's row. Connections have other keys."""
 NO_FETCHES: Final = "no fetches"
 IDLE: Final = "idle"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientFigures:
-    """The figures of one client: of all its connections, or of a single one."""
+    """The figures of one row: a client with all its connections, or a single connection."""
 
     key: str
-    """`OF_CLIENT` and the client's name, or the key of the connection."""
+    """The key of the row: `OF_CLIENT` and the client's name, or the key of the connection."""
     name: str
     """The client.id."""
     connections: tuple[ClientConnection, ...]
-    """Sorted by traffic, the highest first."""
+    """The connections of the row, the one with the most traffic first."""
     single: bool
-    """The row is for a single connection, below its client."""
+    """Whether the row is for a single connection, below the row of its client."""
     rate: TrafficRate
     why: str
-    """In a few words, why nothing is saved now; "" if something is."""
+    """Why nothing is saved now, in a few words. Empty if something is saved."""
 
     @property
     def software(self) -> str:
-        """The client's name and version, if it sent them."""
+        """The name and version of the client software, if the client has sent them."""
         return self.connections[0].software
 
     @property
     def version(self) -> int:
-        """The version of its last fetch."""
+        """The Fetch version that the client has used last."""
         return max(client.version for client in self.connections)
 
     @property
     def partitions(self) -> int:
-        """The partitions in its sessions."""
+        """How many partitions are in the client's sessions."""
         return sum(client.partitions for client in self.connections if client.epoch)
 
     @property
     def incremental(self) -> float:
-        """The share of its fetches that the gateway sent as incremental ones."""
+        """The share of the client's fetches that the gateway has sent as incremental ones."""
         fetches = sum(client.fetches for client in self.connections)
         return sum(client.incremental * client.fetches for client in self.connections) / (fetches or 1)
 
     @property
     def fetches(self) -> int:
-        """The number of its fetches."""
+        """How many fetches the client has sent."""
         return sum(client.fetches for client in self.connections)
 
     @property
     def saved(self) -> int:
-        """The bytes saved."""
+        """How many bytes were saved."""
         return sum(client.saved for client in self.connections)
 
     @property
     def error(self) -> str:
-        """The last error of one of its connections."""
+        """The last error of one of the client's connections."""
         return next((client.last_error for client in self.connections if client.last_error), "")
 
 
@@ -90,7 +93,7 @@ SORTS: Final[dict[str, Callable[[ClientFigures], str | float]]] = {
     "saved": lambda row: row.saved,
     "why not": lambda row: row.why,
 }
-"""The columns that rows can be sorted by, in the order of the table."""
+"""The columns by which rows can be sorted, in the order of the table."""
 ASCENDING: Final = frozenset({"client", "software"})
 
 
@@ -103,10 +106,10 @@ def rows(
     descending: bool,
     expanded: frozenset[str],
 ) -> list[ClientFigures]:
-    """Return the rows of matching clients, by the sort column and then by name.
+    """Return the rows of all matching clients, sorted by a column and then by name.
 
-    A client matches if its id, software, address or broker contains `wanted`. Connections get a row each if
-    the key of their client's row is in `expanded`.
+    A client matches if its id, software, address or broker contains `wanted`. If the key of a client's row is
+    in `expanded`, each of its connections gets a row, too.
     """
     by_name: dict[str, list[ClientConnection]] = defaultdict(list)
     for client in clients:
@@ -151,7 +154,7 @@ def _row(name: str, members: Sequence[ClientConnection], rates: Rates, *, single
 
 
 def _why(clients: Sequence[ClientConnection], rate: TrafficRate) -> str:
-    """Return why nothing is saved, "" if something is."""
+    """Return why nothing is saved now, in a few words. Empty if something is saved."""
     if not any(client.fetches for client in clients):
         return NO_FETCHES
     if not rate.fetches:

@@ -1,6 +1,6 @@
-"""The document of `/state` as dataclasses. Sans-IO.
+"""The JSON document of `/state` as dataclasses. Sans-IO.
 
-A gateway of another version may send fewer or more fields: missing ones count as empty, unknown ones are
+A gateway of another version may send fewer or more fields. Missing fields count as empty, unknown fields are
 ignored.
 """
 
@@ -13,28 +13,29 @@ from proxy.cooperative.murmur2 import SPACE
 
 KINDS: Final = ("full", "incremental", "sessionless", "close")
 NOW_SECONDS: Final = 10.0
-"""Rates of "now" are means over this time."""
+"""The "now" rates are means over this many seconds."""
 BOOTSTRAP: Final = "bootstrap"
 _NAME: Final = re.compile(r"(?:[A-Z][a-z]+)+")
 _WORDS: Final = re.compile(r"[A-Z][a-z]+")
 _LARGEST: Final = 1 << 63
-"""The limit for counts. No real one is this high; above it, derived figures could not be drawn."""
+"""The limit for counts. Real counts are far below it. Figures derived from a higher number could not be
+drawn."""
 
 
 class NotAGatewayError(ValueError):
-    """The response is not a ``/state`` of fetchgate."""
+    """The response is not the ``/state`` document of fetchgate."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SideFigures:
-    """The traffic of one side, the client's or the broker's."""
+    """The traffic on one side of the gateway: the client's or the broker's."""
 
     fetch_bytes: int = 0
-    """Bytes of fetch requests and responses, complete frames."""
+    """Bytes of fetch requests and responses, counted as whole frames."""
     fetches: Mapping[str, int] = field(default_factory=dict)
-    """By kind."""
+    """The number of fetches, by kind."""
     partitions: int = 0
-    """Partition entries in requests and responses."""
+    """The number of partition entries in fetch requests and responses."""
 
     @property
     def all_fetches(self) -> int:
@@ -44,7 +45,7 @@ class SideFigures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recent:
-    """The last minutes in intervals, the latest last."""
+    """The traffic of the last minutes. Each column has one value per interval, the latest last."""
 
     seconds: tuple[float, ...] = ()
     client_bytes: tuple[float, ...] = ()
@@ -54,12 +55,12 @@ class Recent:
 
     @property
     def saved(self) -> tuple[float, ...]:
-        """The bytes saved per second, in each interval."""
+        """The bytes saved per second in each interval."""
         sides = zip(self.client_bytes, self.broker_bytes, self.seconds, strict=True)
         return tuple((client - broker) / (seconds or 1.0) for client, broker, seconds in sides)
 
     def now(self, column: tuple[float, ...]) -> float:
-        """Return the present rate of a column, per second."""
+        """Return the rate of a column now, per second."""
         seconds = total = 0.0
         for length, amount in zip(reversed(self.seconds), reversed(column), strict=True):
             seconds, total = seconds + length, total + amount
@@ -73,36 +74,36 @@ class ClientConnection:
     """One connection of a client."""
 
     key: str
-    """Identifies the connection, also in the next snapshot."""
+    """A text that identifies the connection in this and later snapshots."""
     age: float
-    """Seconds since the connection was accepted."""
+    """How many seconds ago the connection was accepted."""
     client_id: str
     software: str
-    """Name and version, if the client sent them."""
+    """The name and version of the client software, if the client has sent them."""
     address: str
     broker: str
     version: int
-    """The version of the last fetch, -1 before."""
+    """The version of the last fetch. -1 before the first one."""
     partitions: int
-    """The number of partitions in the session."""
+    """How many partitions the session has."""
     epoch: int
     incremental: float
-    """The share of fetches that the gateway sent as incremental ones."""
+    """The share of the client's fetches that the gateway has sent as incremental ones."""
     left_out: int
-    """The number of partition entries saved on the broker's side."""
+    """How many partition entries were not sent to or from the broker."""
     saved: int
-    """The bytes saved."""
+    """How many bytes were saved."""
     fetches: int
     client_bytes: int
-    """Fetch bytes on the client's side."""
+    """Bytes of fetches on the client's side."""
     broker_bytes: int
     reasons: Mapping[str, int]
-    """Fetches without a session, by reason."""
+    """The number of fetches without a session, by reason."""
     errors: Mapping[str, int]
-    """Errors of the session, by Kafka's error code."""
+    """The number of session errors, by Kafka's error code."""
     phase: str
     held: int
-    """Bytes of incomplete responses in memory."""
+    """How many bytes of incomplete responses are in memory."""
     last_event: str
     last_error: str
 
@@ -119,28 +120,28 @@ class BrokerFigures:
     refusals: int
     evictions: int
     fetch_seconds: float | None
-    """The recent mean response time of fetches, None if there were none."""
+    """The recent mean response time of fetches, in seconds. None if there were no fetches."""
     other_seconds: float | None
     saved: int
     outstanding: int
-    """Unanswered requests."""
+    """The number of requests without a response."""
     late: float
-    """How late the oldest of these is, in seconds beyond the wait that its client allows."""
+    """How late the oldest response is, in seconds after the longest wait that the request allows."""
     problem: str
     problem_seconds: float | None
-    """How long the problem has lasted, None if unknown."""
+    """For how many seconds the problem has lasted. None if unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaneFigures:
-    """A lane: the part of a partition that a member of a cooperative group has."""
+    """A lane: the part of a partition that belongs to one member of a cooperative group."""
 
     topic: str
     partition: int
     ranges: tuple[tuple[int, int], ...]
-    """The first and the last key hash of each range."""
+    """The key ranges of the lane: the first and last hash of each."""
     lag: int | None
-    """In offsets; None if unknown."""
+    """How many offsets the member is behind. None if unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,9 +160,9 @@ class GroupFigures:
 
     name: str
     exclusive: str
-    """Why the group does not share partitions, "" if it may."""
+    """Why the group shares no partition. Empty if it may."""
     unowned: int
-    """The number of key ranges without a member."""
+    """How many gaps there are between the key ranges of members."""
     members: tuple[MemberFigures, ...]
 
 
@@ -170,7 +171,7 @@ class PastEvent:
     """A recent event."""
 
     ago: float
-    """In seconds before the snapshot."""
+    """How many seconds before the snapshot the event happened."""
     text: str
     count: int
     warning: bool
@@ -178,13 +179,13 @@ class PastEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """A gateway at one point in time."""
+    """The state of a gateway at one moment."""
 
     version: str
     time: float
-    """The gateway's clock, in seconds."""
+    """When the snapshot was taken, by the gateway's clock in seconds."""
     uptime: float
-    """In seconds."""
+    """How many seconds the gateway has been running."""
     state: str
     reasons: tuple[str, ...]
     listen: str
@@ -192,17 +193,17 @@ class Snapshot:
     slots_used: int
     slots: int
     client_sessions: int
-    """Sessions that the gateway keeps for clients (KIP-227)."""
+    """How many sessions the gateway keeps for clients (KIP-227)."""
     client_session_partitions: int
     client_session_slots: int
     client_session_evictions: int
     leaders_updated: int
-    """Partitions in Metadata responses whose leader was updated (KIP-951)."""
+    """In how many partitions of Metadata responses the gateway has put a newer leader (KIP-951)."""
     max_fetch_bytes: int
-    """The largest response limit that clients get (KIP-74); 0 for no limit."""
+    """The value of ``--max-fetch-bytes`` for clients without an own value (KIP-74). 0 for no limit."""
     buffered_bytes: int
     capture_stopped: bool
-    """A capture has stopped early."""
+    """Whether a capture has stopped because of an error."""
     client: SideFigures
     broker: SideFigures
     recent: Recent
@@ -211,24 +212,24 @@ class Snapshot:
     added_response: float
     connections: int
     connections_max: int
-    """0 if unknown."""
+    """The limit of connections. 0 if unknown."""
     accepted: int
     cpu_seconds: float
-    """The sum over all processes."""
+    """The CPU time of all processes in seconds."""
     memory: int
-    """Bytes of all processes; 0 if unknown."""
+    """The memory of all processes in bytes. 0 if unknown."""
     clients: tuple[ClientConnection, ...]
     brokers: tuple[BrokerFigures, ...]
     events: tuple[PastEvent, ...]
-    """The latest last."""
+    """The recent events, the latest last."""
     groups: tuple[GroupFigures, ...]
     """The cooperative groups that have members."""
     records_kept: int
-    """Records in responses to their members."""
+    """How many records members have received."""
     records_filtered: int
-    """Records removed from these responses, as another member's."""
+    """How many records were removed from responses because they belong to other members."""
     detached: int
-    """How often a member left shared fetching, to fetch for itself."""
+    """How often a member stopped using shared fetches and fetched for itself."""
 
     @property
     def saved(self) -> int:
@@ -240,7 +241,7 @@ def parse(document: Any) -> Snapshot:
     """Read the document of ``/state``.
 
     Raises:
-        NotAGatewayError: it is no such document.
+        NotAGatewayError: the document is not a gateway's.
     """
     try:
         return _snapshot(document)
@@ -304,7 +305,7 @@ def _recent(document: Mapping[str, Any]) -> Recent:
     lengths = _list(document.get("seconds", []))
     seconds = tuple(
         round(_number(length), 3) for length in lengths
-    )  # an interval too short to divide by becomes 0
+    )  # an interval that is too short to divide by counts as 0
     fetches = document.get("fetches", {})
 
     def column(of: Mapping[str, Any], name: str) -> tuple[int, ...]:
@@ -355,7 +356,7 @@ def _client(document: Mapping[str, Any]) -> ClientConnection:
 def _brokers(document: Mapping[str, Any]) -> tuple[BrokerFigures, ...]:
     brokers = [_broker(_shown(one["id"]), _shown(one["address"]), one) for one in _list(document["brokers"])]
     bootstrap = document.get("bootstrap")
-    if bootstrap is not None and bootstrap["addresses"]:  # there is none in transparent mode
+    if bootstrap is not None and bootstrap["addresses"]:  # transparent mode has no bootstrap
         brokers.append(_broker(BOOTSTRAP, ", ".join(map(_shown, _list(bootstrap["addresses"]))), bootstrap))
     return tuple(brokers)
 
@@ -429,10 +430,10 @@ def _in_words(event: str) -> str:
 
 
 def _number(value: Any) -> float:
-    """Return a number of a usable size. JSON allows larger ones, and Python reads infinite ones."""
+    """Return a number that can be used. JSON allows larger numbers, and Python also reads infinite ones."""
     if not isinstance(value, int | float):
         raise TypeError(value)
-    if not abs(value) <= _LARGEST:  # also false for nan
+    if not abs(value) <= _LARGEST:  # this comparison is also false for NaN
         raise ValueError(value)
     return value
 
@@ -456,5 +457,5 @@ def _list(value: Any) -> list[Any]:
 
 
 def _shown(text: Any) -> str:
-    """Return a text that is safe on a terminal, without unprintable characters."""
+    """Return a text without characters that a terminal would obey."""
     return "".join(c if c.isprintable() else "\ufffd" for c in str(text))

@@ -1,7 +1,7 @@
-"""The tables of clients and of brokers. Pure.
+"""Draws the tables of clients and of brokers. Pure functions.
 
-Each line is drawn on its own: columns have fixed widths, and a broker's problem takes the room of its
-figures, which mean nothing then.
+Each line is drawn alone, because all columns have a fixed width. If a broker has a problem, its text takes
+the place of the broker's figures, which would be outdated.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,22 +17,22 @@ from proxy.dashboard.rows import ClientFigures
 from proxy.dashboard.snapshot import BOOTSTRAP, BrokerFigures
 
 WIDE: Final = 160
-"""From this width on, the table of brokers has all columns."""
+"""Screens of this width or more show all columns of the table of brokers."""
 _LABEL: Final = "bold"
 _BAD: Final = "red"
 _BARS: Final = 24
 _MAX_BARS: Final = 31
-"""The limit of bars, since `Rates` has no more."""
+"""The largest number of bars. `Rates` has no more data."""
 _SHORTEST: Final = {"software": 16, "error": 10, "lately": 10}
-"""The lowest widths of columns that may shrink."""
+"""The lowest width of each column that may shrink."""
 _NAME: Final = 26
-"""The lowest width for client names."""
+"""The lowest width of client names."""
 _NAME_FROM_100: Final = 32
-"""The lowest width for client names on screens of 100 columns and more."""
+"""The lowest width of client names on screens with 100 columns or more."""
 _MORE_SOFTWARE: Final = 18
-"""Additional width for long software names, if no other column needs it."""
+"""By how much the column of software may grow for long names, if no other column needs the room."""
 _OF_NAME: Final = 5
-"""Client names get at least this fraction of the screen."""
+"""Client names get at least one part in this many of the screen's width."""
 
 _CLIENT_WIDTHS: Final = {
     "software": 26,
@@ -51,7 +51,7 @@ _CLIENT_WIDTHS: Final = {
 }
 _NARROW: Final = ("conns", "parts", "fetch/s", "bytes/s", "saved/s", "why not")
 _MORE: Final = ("saved", "software", "to broker", "incr", "v")
-"""Columns to add if there is room, the most important first."""
+"""The columns that are added if there is room, the most important first."""
 _LEFT: Final = frozenset({"software", "lately", "why not", "error", "address"})
 _BROKER_NAME: Final = 9
 _BROKER_WIDTHS: Final = {
@@ -70,7 +70,7 @@ _NARROW_BROKER: Final = ("conns", "due", "sessions", "refused", "evicted", "fetc
 
 
 def client_columns(width: int, *, bars: bool, errors: bool) -> dict[str, int]:
-    """Return the columns beside the names with their widths, with room left for long names."""
+    """Return the columns after the client name, with their widths. Enough room for long names is left."""
     minimum = max(_NAME_FROM_100 if width >= 100 else _NAME, width // _OF_NAME)
     chosen = {name: _CLIENT_WIDTHS[name] for name in _NARROW}
     room = _rest(width, chosen) - minimum
@@ -89,7 +89,7 @@ def client_columns(width: int, *, bars: bool, errors: bool) -> dict[str, int]:
 
 
 def clients_head(columns: dict[str, int], width: int, sort: str) -> Text:
-    """Draw the names of the columns."""
+    """Draw the line with the column names."""
     line = Text(" " + "client".ljust(_rest(width, columns)), no_wrap=True, style=_LABEL)
     if sort == "client":
         line.stylize("underline", 1, 7)
@@ -108,7 +108,7 @@ def clients(
     *,
     plain: bool,
 ) -> Iterator[Text]:
-    """Draw rows of clients. `marked` is the key of the marked row, "" if there is none."""
+    """Draw the rows of clients. `marked` is the key of the marked row, or "" if no row is marked."""
     room = _rest(width, columns)
     for row in rows:
         line = Text(">" if row.key == marked else " ", no_wrap=True)
@@ -154,7 +154,7 @@ def _client_cell(row: ClientFigures, name: str, width: int, rates: Rates, *, pla
 
 
 def per_second(value: float) -> str:
-    """Format a rate, small ones with one decimal."""
+    """Format a rate per second. Small rates have one decimal."""
     tenths = round(value, 1)
     return scaled(tenths) if abs(tenths) >= 10 or tenths == int(tenths) else str(tenths)
 
@@ -169,13 +169,16 @@ class BrokerColumns:
     """The column widths of the table of brokers."""
 
     address: int
-    """The width of addresses."""
+    """The width of the column of addresses."""
     others: dict[str, int]
-    """The other columns with their widths."""
+    """The width of each other column, by name."""
 
 
 def broker_columns(width: int, found: Iterable[BrokerFigures], *, bars: bool) -> BrokerColumns:
-    """Return the columns. Addresses get the width they need if possible, bars get the remaining room."""
+    """Return the columns of the table of brokers.
+
+    Addresses get what they need if possible, bars get the rest.
+    """
     names = _BROKER_WIDTHS if width >= WIDE else _NARROW_BROKER
     others = {name: _BROKER_WIDTHS[name] for name in names if bars or name != "lately"}
     room = _rest(width - _BROKER_NAME - 1, others)
@@ -186,7 +189,7 @@ def broker_columns(width: int, found: Iterable[BrokerFigures], *, bars: bool) ->
 
 
 def brokers_head(columns: BrokerColumns) -> Text:
-    """Draw the names of the columns."""
+    """Draw the line with the column names."""
     line = f" {'broker':<{_BROKER_NAME}} {'address':<{columns.address}}"
     line += "".join(" " + _cell(name, name, columns.others) for name in columns.others)
     return Text(line, style=_LABEL, no_wrap=True)
@@ -195,7 +198,7 @@ def brokers_head(columns: BrokerColumns) -> Text:
 def brokers(
     found: Iterable[BrokerFigures], columns: BrokerColumns, marked: str, rates: Rates, *, plain: bool
 ) -> Iterator[Text]:
-    """Draw brokers. A broker's problem replaces its figures."""
+    """Draw the rows of brokers. A problem is shown in place of the broker's figures."""
     room = columns.address
     for broker in found:
         is_marked = broker_key(broker) == marked
@@ -214,10 +217,10 @@ def brokers(
 
 
 def problem_of(broker: BrokerFigures) -> str:
-    """Return a broker's problem, and how long it has lasted."""
+    """Return the problem of a broker, and for how long it has lasted."""
     text = broker.problem.removeprefix(f"{broker.address}: ")
     seconds = broker.problem_seconds
-    has_time = seconds is None or " for " in text  # the text for a broker that hangs has the time itself
+    has_time = seconds is None or " for " in text  # a broker that does not respond
     return text if has_time else f"{text}, for {span(seconds or 0)}"
 
 
@@ -243,7 +246,7 @@ def _broker_cell(
 
 
 def shortened(address: str, width: int) -> str:
-    """Shorten the host of an address; the port stays complete."""
+    """Shorten the host in an address to fit. The port is always complete."""
     if cell_len(address) <= width:
         return address
     host, colon, port = address.rpartition(":")
@@ -259,5 +262,5 @@ def _cell(name: str, text: str, widths: dict[str, int]) -> str:
 
 
 def _rest(width: int, columns: dict[str, int]) -> int:
-    """Return the remaining width for names, after the mark."""
+    """Return how much of the width is left for names, after the mark and the other columns."""
     return max(1, width - 1 - sum(1 + size for size in columns.values()))

@@ -1,6 +1,6 @@
-"""`fetchgate top`: polls the state of a gateway, reads keys, draws.
+"""`fetchgate top`: polls the state of a gateway, reads keys, and draws.
 
-All of this is in one event loop, and never waits for a gateway that does not respond.
+One event loop does all of this. It never blocks, even if the gateway does not respond.
 """
 
 import asyncio
@@ -27,9 +27,9 @@ from proxy.dashboard.view import GatewayUnreachable, Size, frame, listed
 from proxy.error_text import reason_of
 
 RESPONSE_SECONDS: Final = 3.0
-"""A gateway is unreachable if it does not respond within this time."""
+"""If a gateway does not respond within this many seconds, it counts as unreachable."""
 MAX_CONNECTIONS: Final = 500
-"""The limit of requested connections: those with the most bytes."""
+"""How many connections are requested: those with the most bytes."""
 MAX_RESPONSE_BYTES: Final = 1 << 24
 _REQUEST: Final = (
     "GET /state?connections={most} HTTP/1.1\r\nHost: {address}\r\nUser-Agent: fetchgate-top\r\n"
@@ -38,14 +38,15 @@ _REQUEST: Final = (
 
 
 class UnreachableError(Exception):
-    """The state could not be read. The text gives the reason in a few words."""
+    """The state could not be read. The message says why, in a few words."""
 
 
 async def ask(endpoint: AdminReader) -> Snapshot:
     """Request the state of a gateway.
 
     Raises:
-        UnreachableError: nothing listens there, it does not respond in time, or it is not a gateway.
+        UnreachableError: nobody listens at the address, there is no response in time, or it is not a
+            gateway's.
     """
     try:
         async with asyncio.timeout(RESPONSE_SECONDS):
@@ -55,11 +56,11 @@ async def ask(endpoint: AdminReader) -> Snapshot:
         raise UnreachableError(f"no response within {RESPONSE_SECONDS:g} s{hint}") from None
     except (OSError, EOFError) as error:
         raise UnreachableError(endpoint.why_no_response(error)) from None
-    except UnicodeEncodeError as error:  # not a host name
+    except UnicodeEncodeError as error:  # the text is no host name
         raise UnreachableError(reason_of(error)) from None
     except UnreachableError:
         raise
-    except Exception:  # noqa: BLE001 - no response, whatever it is, may end the dashboard
+    except Exception:  # noqa: BLE001 - a faulty response must not end the dashboard
         raise UnreachableError("another program responds there") from None
 
 
@@ -87,7 +88,7 @@ async def _get(endpoint: AdminReader) -> object:
 
 
 def once(endpoint: AdminReader) -> int:
-    """Print one screen. Return the exit code: 0, or 1 if there is no gateway."""
+    """Print one screen. Return the exit code: 0, or 1 if the gateway can't be reached."""
     console = Console(highlight=False)
     try:
         snapshot = asyncio.run(ask(endpoint))
@@ -102,7 +103,7 @@ def once(endpoint: AdminReader) -> int:
 
 
 def watch(endpoint: AdminReader, interval: float) -> int:
-    """Draw a screen every `interval` seconds until the user quits.
+    """Draw a screen every `interval` seconds, until the user quits.
 
     Return the exit code: 0, or 2 if there is no terminal.
     """
@@ -121,7 +122,10 @@ def _plain(console: Console) -> bool:
 
 @contextmanager
 def _keys() -> Iterator[None]:
-    """Deliver each key at once, without echo, and never as a signal."""
+    """Set the terminal so that each key is read at once, without echo.
+
+    Ctrl-C is a key as well, not a signal.
+    """
     if not sys.stdin.isatty():
         yield
         return
@@ -140,7 +144,7 @@ def _keys() -> Iterator[None]:
 
 @contextmanager
 def _wheel(console: Console) -> Iterator[None]:
-    """Turn on the terminal's mouse reports (xterm's modes 1000 and 1006), if stdin is a terminal."""
+    """Turn on mouse reports of the terminal (xterm's modes 1000 and 1006), if stdin is a terminal."""
     if not sys.stdin.isatty():
         yield
         return
@@ -153,7 +157,7 @@ def _wheel(console: Console) -> Iterator[None]:
 
 
 class _Top:
-    """The live dashboard."""
+    """The dashboard that is redrawn at intervals."""
 
     def __init__(self, endpoint: AdminReader, interval: float, live: Live) -> None:
         self._endpoint = endpoint
@@ -167,7 +171,7 @@ class _Top:
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="ignore")
 
     async def run(self) -> None:
-        """Draw until the user or a signal ends it."""
+        """Draw until the user quits or a signal comes."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(number, self._quit.set)
@@ -175,7 +179,7 @@ class _Top:
         if sys.stdin.isatty():
             loop.add_reader(sys.stdin.fileno(), self._pressed)
         asking = loop.create_task(self._ask())
-        asking.add_done_callback(lambda _: self._quit.set())  # an error in it must not freeze the screen
+        asking.add_done_callback(lambda _: self._quit.set())  # an error must not freeze the screen
         await self._quit.wait()
         asking.cancel()
         with suppress(asyncio.CancelledError):

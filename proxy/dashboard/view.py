@@ -1,7 +1,9 @@
-"""One screen of the dashboard, drawn with rich from a snapshot, a selection and a size. Pure.
+"""Draws one screen of the dashboard with rich, from a snapshot, a selection and a screen size.
 
-It uses the terminal's sixteen colours, which suit light and dark backgrounds. Colour is never the only
-carrier of information.
+Pure functions.
+
+The screen uses the sixteen colours of the terminal, which suit light and dark backgrounds. Everything can
+also be understood without colours.
 """
 
 from collections.abc import Iterable, Sequence
@@ -24,13 +26,13 @@ from proxy.dashboard.tables import WIDE, broker_key, per_second
 _MAX_REASONS: Final = 2
 _MAX_EVENTS: Final = 10
 _HEAD_LINES: Final = 5
-"""Lines of the title, the table of bytes and the fetches."""
+"""The number of lines for the title, the table of bytes and the fetches."""
 _TABLE_LINES: Final = 4
-"""Lines of the titles and column names of both tables."""
+"""The number of lines for the titles and column names of both tables."""
 _MIN_ROWS: Final = 3
-"""The lowest number of rows in both tables, before connections get a second line."""
+"""If both tables have fewer rows than this, the connections get only one line."""
 _MIN_DETAILS: Final = 8
-"""The lowest number of free lines to show details of the marked row in."""
+"""Details of the marked row are shown only if this many lines are free."""
 _SPARKLINE_WIDTH: Final = 60
 _STATE_STYLES: Final = {"ready": "bold green", "starting": "bold cyan", "draining": "bold magenta"}
 _SHORT: Final = {"incremental": "incr"}
@@ -47,27 +49,27 @@ class Size:
 
     width: int
     height: int | None = None
-    """None for unlimited."""
+    """The number of lines. None if it is unlimited."""
     plain: bool = False
-    """The terminal has only ASCII."""
+    """Whether the terminal shows only ASCII."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayUnreachable:
-    """The gateway is not reachable."""
+    """What is shown while the gateway can't be reached."""
 
     address: str
     reason: str
     seconds: float
-    """For how many seconds."""
+    """For how many seconds the gateway has not been reachable."""
     last: Snapshot | None
-    """The last snapshot before that."""
+    """The last snapshot from before that time, if there is one."""
 
 
 def frame(
     snapshot: Snapshot | GatewayUnreachable, choice: Selection, size: Size, rates: Rates, *, keys: bool = True
 ) -> RenderableType:
-    """Draw one screen. `rates` must include this snapshot."""
+    """Draw one screen. `rates` must already include this snapshot."""
     room = _room(size, keys=keys)
     lines: list[RenderableType]
     if choice.help or (isinstance(snapshot, Snapshot) and choice.paged):
@@ -82,7 +84,7 @@ def frame(
 
 
 def listed(snapshot: Snapshot | GatewayUnreachable, choice: Selection, size: Size, rates: Rates) -> Listed:
-    """Return the contents that keys can move through, on a screen with a line of keys."""
+    """Return what is on a screen that has a line of keys, as far as keys need it."""
     room = _room(size, keys=True) or 1
     if choice.help or (isinstance(snapshot, Snapshot) and choice.paged):
         return Listed(lines=len(_page(snapshot, choice, size, rates)), page=room)
@@ -94,7 +96,7 @@ def listed(snapshot: Snapshot | GatewayUnreachable, choice: Selection, size: Siz
 
 
 def _page(snapshot: Snapshot | GatewayUnreachable, choice: Selection, size: Size, rates: Rates) -> list[Text]:
-    """Draw the page that replaces the tables."""
+    """Draw the open page, which replaces the tables."""
     if choice.help or not isinstance(snapshot, Snapshot):
         return [*_help()]
     title = [_title(snapshot, choice)]
@@ -122,7 +124,7 @@ def _rows(snapshot: Snapshot, choice: Selection, rates: Rates) -> list[ClientFig
 
 
 def _window(lines: Sequence[Text], choice: Selection, room: int | None) -> Sequence[Text]:
-    """Return the lines that fit. The last one counts those that do not."""
+    """Return the lines that fit. If some do not fit, the last line says how many."""
     if room is None or len(lines) <= room:
         return lines
     first = min(choice.first, len(lines) - room)
@@ -133,7 +135,7 @@ def _window(lines: Sequence[Text], choice: Selection, room: int | None) -> Seque
 
 
 class _Plain:
-    """A drawing in ASCII. Needed because rich marks cut text with a non-ASCII character."""
+    """A drawing that is all ASCII. It is needed because rich marks cut text with a non-ASCII character."""
 
     def __init__(self, drawn: RenderableType) -> None:
         self._drawn = drawn
@@ -196,7 +198,7 @@ def _screen(
 def _details(
     snapshot: Snapshot, mark: str, found: Sequence[ClientFigures], rates: Rates, room: int
 ) -> list[Text]:
-    """Draw as much of the marked row's page as fits, below everything else."""
+    """Draw the page of the marked row below everything else, as far as it fits."""
     if room < _MIN_DETAILS:
         return []
     lines: list[Text] = []
@@ -215,7 +217,7 @@ def _details(
 
 
 def _first(place: int, rows: int) -> int:
-    """Return the first row to show, so that the marked row is visible."""
+    """Return the number of the first visible row, such that the marked row is visible."""
     return max(0, place - rows + 1)
 
 
@@ -231,11 +233,15 @@ class _LineBudget:
     brokers: int
     events: int
     details: int
-    """Lines for details of the marked row."""
+    """How many lines the details of the marked row get."""
 
 
 def _share_out(room: int | None, snapshot: Snapshot, clients: int) -> _LineBudget:
-    """Divide the lines: brokers get up to a third, events one and some of the rest, then the marked row."""
+    """Divide the lines of the screen.
+
+    Brokers get up to a third. One line is for events. Clients get what is left. If lines remain, first
+    brokers get more, then events, then the details of the marked row.
+    """
     if room is None:
         return _LineBudget(clients=clients, brokers=len(snapshot.brokers), events=_MAX_EVENTS, details=0)
     events = int(bool(snapshot.events) and room > 0)
@@ -269,7 +275,7 @@ def _title(snapshot: Snapshot, choice: Selection) -> Text:
 
 
 def _reasons(snapshot: Snapshot, *, whole: bool) -> list[Text]:
-    if whole:  # for a single screen to keep or send: no reason is cut
+    if whole:  # a single screen may be kept or sent, so no reason is cut
         return [Text.assemble(("! ", _WARNING), reason) for reason in snapshot.reasons]
     lines = [_line(("! ", _WARNING), reason) for reason in snapshot.reasons[:_MAX_REASONS]]
     if (more := len(snapshot.reasons) - _MAX_REASONS) > 0:
@@ -310,7 +316,7 @@ def _saved_style(saved: float) -> str:
 
 
 def _fetches(recent: Recent) -> Text:
-    """Draw the last line of the table of bytes, with the kinds of fetches in place of the other columns."""
+    """Draw the last line of the table of bytes. It has the rates of fetches, with their kinds."""
     to_broker = sum(recent.now(column) for column in recent.broker_fetches.values())
     rates = f"{per_second(recent.now(recent.client_fetches)):>11} {per_second(to_broker):>11}"
     kinds = _kinds(recent)
@@ -318,7 +324,7 @@ def _fetches(recent: Recent) -> Text:
 
 
 def _kinds(recent: Recent) -> str:
-    """Return the rates of fetches to the broker by kind, the most frequent first."""
+    """Return the rates of fetches to the broker by kind, the highest first."""
     rates = sorted(
         ((recent.now(column), kind) for kind, column in recent.broker_fetches.items()), key=lambda it: -it[0]
     )
@@ -326,7 +332,7 @@ def _kinds(recent: Recent) -> str:
 
 
 def _connections(snapshot: Snapshot, rates: Rates) -> list[Text]:
-    """Draw the figures in use, in parts."""
+    """Draw how much of each limit is used, in parts that `_packed` puts into lines."""
     cpu, memory = rates.cpu(), snapshot.memory
     added = f"{moment(snapshot.added_request)} + {moment(snapshot.added_response)}"
     return [
@@ -340,7 +346,7 @@ def _connections(snapshot: Snapshot, rates: Rates) -> list[Text]:
 
 
 def _packed(parts: Iterable[Text], width: int | None) -> list[Text]:
-    """Put parts into as few lines as possible. Without a width, into a single one."""
+    """Put parts into as few lines as possible. Without a width, put all into one line."""
     lines: list[Text] = []
     for part in parts:
         if lines and (width is None or lines[-1].cell_len + 2 + part.cell_len <= width):
@@ -351,14 +357,17 @@ def _packed(parts: Iterable[Text], width: int | None) -> list[Text]:
 
 
 def _of(used: int, limit: int) -> list[tuple[str, str]]:
-    """Draw a number and its limit. A limit of 0 is unknown."""
+    """Draw a number and its limit. If the limit is 0, it is unknown."""
     full = 0 < limit <= used
     text = f"{scaled(used)} of {scaled(limit)}" if limit else scaled(used)
     return [(text, _WARNING if full else _LABEL)]
 
 
 def _besides(snapshot: Snapshot) -> list[Text]:
-    """Draw the figures that only some gateways have, in parts. Empty if this gateway has none."""
+    """Draw the figures that only some gateways have, in parts.
+
+    Empty if this gateway has none of these figures.
+    """
     parts: list[Text] = []
     if late := max((broker.late for broker in snapshot.brokers), default=0.0):
         parts.append(_line((f"oldest request {span(late)} late", _WARNING)))

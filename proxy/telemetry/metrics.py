@@ -702,7 +702,7 @@ def _members(found: Cooperative) -> Iterator[tuple[tuple[str, str], int]]:
 
 
 def bounded(counts: Counter[str]) -> list[tuple[str, int]]:
-    """Return the `MAX_REASONS` most common label values with their counts. `other` has the sum of the rest."""
+    """Return the `MAX_REASONS` most common label values with their counts. `other` is the sum of the rest."""
     common = counts.most_common(MAX_REASONS)
     rest = counts.total() - sum(count for _, count in common)
     return [*common, ("other", rest)] if rest else common
@@ -722,7 +722,7 @@ class _AccountCollector(Collector):
 
 
 def exposition(account: Account) -> bytes:
-    """Return all metrics of the gateway, this process and its garbage collector, in Prometheus' text format."""
+    """Return all metrics of the gateway, this process and its garbage collector in Prometheus' format."""
     collectors = CollectorRegistry()
     collectors.register(_AccountCollector(account))
     ProcessCollector(registry=collectors)
