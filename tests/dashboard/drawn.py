@@ -1,4 +1,4 @@
-"""Pictures as text. `python -m tests.dashboard.drawn` writes the pictures for the tests again."""
+"""Draws the dashboard as text. `python -m tests.dashboard.drawn` writes the expected frames again."""
 
 import io
 from pathlib import Path
@@ -24,7 +24,7 @@ NAMED: Final = {
     "hung-broker-1-80x24": ("hung", "broker-1", 80, 24),
     **{f"busy-{choice}-80x24": ("busy", choice, 80, 24) for choice in CHOICES if choice != "broker-1"},
 }
-"""Scene, choice, width and height of each stored frame."""
+"""Name of a stored frame -> scene, selection, width and height."""
 
 
 def draw(
@@ -38,7 +38,7 @@ def draw(
     keys: bool = True,
     before: Snapshot | None = None,
 ) -> str:
-    """Return the picture for a terminal of this size, without colours by default.
+    """Draw the dashboard for a terminal of this size, without colours by default.
 
     `before` is a snapshot from some seconds earlier.
     """
@@ -63,7 +63,7 @@ def draw(
 
 
 def kept(name: str) -> str:
-    """Draw one of the stored frames."""
+    """Draw the frame that is stored under this name."""
     scene, choice, width, height = NAMED[name]
     text = draw(seen(scene), CHOICES.get(choice, Selection()), width, height)
     return "".join(f"{line.rstrip()}\n" for line in text.splitlines())

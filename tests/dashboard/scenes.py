@@ -1,4 +1,4 @@
-"""States of a gateway in the form of `/state`. Each is made from a busy one."""
+"""States of a gateway as `/state` shows them. Each scene is a changed copy of a recorded state."""
 
 import copy
 import json
@@ -10,11 +10,11 @@ from proxy.dashboard.snapshot import Snapshot, parse
 from proxy.dashboard.view import GatewayUnreachable
 
 _LIVE: Final = Path(__file__).parent / "state.json"
-"""From a live run of this project with three brokers 4.3.0, librdkafka and aiokafka, in two minutes."""
+"""Recorded from a gateway that ran for two minutes, with three 4.3.0 brokers, librdkafka and aiokafka."""
 
 
 def live() -> Any:
-    """Return the document as it was recorded."""
+    """Return the recorded state."""
     return json.loads(_LIVE.read_text(encoding="utf-8"))
 
 
@@ -170,7 +170,7 @@ SCENES: Final = {
 
 
 def seen(name: str) -> Snapshot | GatewayUnreachable:
-    """Return the dashboard's view of a scene."""
+    """Return a scene in the form that the dashboard draws."""
     if name == "unreachable":
         reason = "Connection refused"
         return GatewayUnreachable(address="127.0.0.1:9464", reason=reason, seconds=12.3, last=parse(live()))

@@ -1,4 +1,4 @@
-"""Rows of clients, and their recent traffic."""
+"""The rows of clients in the dashboard, and their recent traffic."""
 
 from dataclasses import replace
 

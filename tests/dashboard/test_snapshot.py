@@ -41,7 +41,7 @@ def _side(**more: object) -> dict[str, object]:
 
 
 def _first_release() -> dict[str, Any]:
-    """Return a document as version 0.1.0 wrote it."""
+    """Return a state as version 0.1.0 wrote it."""
     return {
         "version": "0.1.0",
         "uptime_seconds": 5.0,
@@ -67,7 +67,9 @@ def test_what_a_gateway_does_not_tell_is_nothing() -> None:
 
 
 def test_what_a_gateway_is_to_clients_is_read() -> None:
-    """It has sessions for clients, leaders and the response limit. An older gateway has none of them."""
+    """Sessions for clients, updated leaders and the response limit are read. In the state of an older gateway
+    they are missing, and count as 0.
+    """
     older, newer = parse(_first_release()), parse(SCENES["serving"]())
     assert (older.client_sessions, older.client_session_slots, older.leaders_updated) == (0, 0, 0)
     assert (newer.client_sessions, newer.client_session_partitions) == (12, 1200)
@@ -153,7 +155,7 @@ def test_in_transparent_mode_there_is_no_bootstrap_to_show() -> None:
 
 
 def _places(document: Any, way: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Return every place in a document, as the keys on the way to it."""
+    """Yield every place in a document, as the sequence of keys that leads to it."""
     inner = document.items() if isinstance(document, dict) else enumerate(document)
     for key, value in inner:
         yield (*way, key)
@@ -166,7 +168,9 @@ A_PLACE = st.sampled_from(list(PLACES)).flatmap(lambda name: st.sampled_from(PLA
 
 
 def _changed(places: list[tuple[tuple[Any, ...], Any]]) -> Any:
-    """Return the document of a live gateway with other values at some places, if these still exist."""
+    """Return the recorded state, with other values at these places. A place that no longer exists is
+    skipped.
+    """
     document = live()
     for (*way, last), value in places:
         with suppress(LookupError, TypeError):

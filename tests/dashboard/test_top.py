@@ -1,4 +1,4 @@
-"""`fetchgate top` as its users run it: on a (pseudo) terminal with keys, and into a pipe."""
+"""`fetchgate top` as users run it: on a terminal (a pseudo terminal) with keys, and into a pipe."""
 
 import fcntl
 import json
@@ -31,7 +31,7 @@ HOME = "\x1b[H"
 
 
 class StubGateway:
-    """Answers `/state` with a scene."""
+    """A server that answers `/state` with a scene."""
 
     def __init__(self) -> None:
         self.scene = "busy"
@@ -40,7 +40,7 @@ class StubGateway:
         self.asked: list[str] = []
         self.authorization = ""
         self.responses = threading.Event()
-        """If it is cleared, requests are taken and not answered."""
+        """Cleared by a test to leave requests without an answer."""
         self.responses.set()
         self.port = 0
         self._server: ThreadingHTTPServer | None = None
@@ -88,7 +88,7 @@ def stub() -> Iterator[StubGateway]:
 
 
 class Terminal:
-    """A program on a terminal: its current picture, and keys for it."""
+    """A program that runs on a terminal. Tests press keys and read the current frame."""
 
     def __init__(self, argv: list[str], *, columns: int = 80, rows: int = 24, **environ: str) -> None:
         self._master, slave = pty.openpty()
@@ -119,7 +119,7 @@ class Terminal:
 
     @property
     def shown(self) -> str:
-        """Return the last complete picture, without colours."""
+        """Return the last complete frame, without colours."""
         frames = self.all.split(HOME)
         complete = [frame for frame in frames[1:] if "quit" in frame or "Enter" in frame]
         return CONTROL.sub("", complete[-1]) if complete else ""

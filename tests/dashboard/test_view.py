@@ -1,4 +1,4 @@
-"""Pictures of each state, compared with those in `frames/`, and rules for all of them."""
+"""The frame of each state equals the stored one in `frames/`. Some rules hold for all frames."""
 
 import re
 from dataclasses import replace
@@ -69,9 +69,9 @@ LONG = "orders-service-1-b7f3c9e2-5d1a-4c60-9f1e-2a"
 
 
 def _after(**more: Any) -> tuple[Snapshot, Snapshot]:
-    """Return snapshots of a gateway from now and from some seconds earlier.
+    """Return two snapshots of a gateway: now, and some seconds earlier.
 
-    Its first client has a long name.
+    The first client has a long name.
     """
     document = SCENES["busy"]()
     for one in document["connections"]:

@@ -1,4 +1,4 @@
-"""A timer of a busy event loop fires after the bytes that arrived in time were read."""
+"""A timer of a busy event loop fires only after bytes that arrived in time were read."""
 
 import asyncio
 import socket
@@ -11,7 +11,9 @@ from proxy.net.link import alarm
 
 
 def test_a_late_timer_fires_after_what_came_meanwhile_was_read() -> None:
-    """The event loop is busy with one client's bytes, while the answer to another client arrives."""
+    """A late timer fires after the bytes that came meanwhile were read. Here the event loop is busy with one
+    client while the answer to another client arrives.
+    """
 
     async def run() -> list[str]:
         loop, seen = asyncio.get_running_loop(), list[str]()

@@ -71,7 +71,7 @@ def test_brokers_are_read_at_every_version() -> None:
 
 
 def _cluster(metadata: bytes) -> Callable[[bytes], bytes]:
-    """Answer like a broker that has Metadata v4 to v13."""
+    """Return a function that answers as a broker with Metadata v4 to v13 does."""
 
     def responses(data: bytes) -> bytes:
         if data == API_VERSIONS_REQUEST:

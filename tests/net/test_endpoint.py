@@ -1,4 +1,4 @@
-"""One socket of a link alone: why it is not read, and until when."""
+"""One socket of a link: the reasons for which it is not read, and how long they last."""
 
 import asyncio
 import socket
@@ -11,7 +11,7 @@ from tests.shell import BOTH_LOOPS, client, gateway, link_of, run, socket_of, st
 
 
 class Transport:
-    """The parts of an event loop's transport that an endpoint uses. It keeps the calls."""
+    """Replaces the transport of an event loop, as far as an endpoint uses it. It records the calls."""
 
     def __init__(self, *, tls: bool = False) -> None:
         self.told: list[str] = []
@@ -120,7 +120,9 @@ def test_a_transport_without_a_socket_keeps_nothing_there() -> None:
 
 @BOTH_LOOPS
 def test_what_is_written_is_sent_at_once(plain: bool) -> None:
-    """asyncio's own loop sets TCP_NODELAY only for a socket that names its protocol."""
+    """Written bytes are sent at once (TCP_NODELAY). asyncio's own loop sets this only if the socket names its
+    protocol.
+    """
 
     async def scene() -> None:
         async with stub_broker() as broker, gateway(broker.address) as gate, client(gate.listen.port):

@@ -1,4 +1,6 @@
-"""A client that sends thousands of requests at once gets its turn like others, and all its responses."""
+"""A client sends thousands of requests at once. It gets all its responses, and other clients are not
+delayed.
+"""
 
 import asyncio
 import socket
@@ -38,7 +40,7 @@ from tests.shell import (
 from tools.certificates import Authority
 
 UNKNOWN: Final = 99
-"""A version of ApiVersions that no broker has, so that the gateway answers."""
+"""A version of ApiVersions that no broker has, so that the gateway answers it."""
 MANY: Final = 5000
 ERROR: Final = b"\0\0"
 
@@ -47,7 +49,7 @@ ERROR: Final = b"\0\0"
 async def _route() -> AsyncIterator[
     tuple[StubCluster, Gateway, asyncio.StreamReader, asyncio.StreamWriter, Link]
 ]:
-    """A client whose broker is connected and has responded."""
+    """Run a gateway and a client whose broker is connected and has responded."""
     async with (
         stub_cluster((1, "", 0)) as cluster,
         gateway(cluster.address, Gateway) as gate,
@@ -67,7 +69,9 @@ def _requests(api_key: int, version: int) -> bytes:
 def test_what_the_gateway_answers_itself_leaves_turns_to_others(
     plain: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before the fix, one client at 1.7 MB/s raised another one's heartbeat latency from 0.3 to 220 ms."""
+    """Requests that the gateway answers itself do not delay other clients. Before the fix, one client at 1.7
+    MB/s raised the heartbeat latency of another client from 0.3 to 220 ms.
+    """
     monkeypatch.setattr(transports, "STEP_SECONDS", 0.0)
 
     async def scene() -> None:
@@ -180,7 +184,9 @@ def test_all_is_answered_that_came_with_the_clients_end_before_the_broker_was_co
 async def _held(
     monkeypatch: pytest.MonkeyPatch, *, reads: bool
 ) -> AsyncIterator[tuple[Gateway, StubCluster, asyncio.StreamWriter, Link]]:
-    """A client that is not read, because it has too much in flight or its broker does not read."""
+    """Run a gateway that does not read its client. Either too many requests are in flight, or the broker does
+    not read.
+    """
     monkeypatch.setattr(transports, "CLOSE_SECONDS", 0.1)
     monkeypatch.setattr(Link.close_session, "__defaults__", (0.1,))
     monkeypatch.setattr(server, "TICK_SECONDS", 0.02)
@@ -201,8 +207,8 @@ async def _held(
 def test_one_that_is_not_read_and_resets_is_let_go(
     plain: bool, reads: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before the fix, ten clients that had left kept 20 descriptors and 99 MB, as long as the broker
-    waited.
+    """A client that is not being read, and resets its connection, is closed. Before the fix, ten such clients
+    kept 20 file descriptors and 99 MB, as long as the broker waited.
     """
 
     async def scene() -> None:
@@ -223,7 +229,9 @@ def test_one_that_is_not_read_and_resets_is_let_go(
 def test_one_with_too_much_in_flight_waits_as_long_as_one_that_sends_no_more(
     plain: bool, sends_no_more: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its end may be behind bytes that the system could not buffer."""
+    """A client with too many requests in flight is closed as early as one that has half-closed. The client's
+    end may be behind bytes that are still unread.
+    """
 
     async def scene() -> None:
         async with _held(monkeypatch, reads=True) as (gate, _cluster, writer, link):
@@ -256,7 +264,9 @@ def test_one_with_a_long_wait_and_too_much_in_flight_waits_for_twice_as_long(
 def test_one_whose_broker_does_not_read_waits_until_it_sends_no_more(
     plain: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A broker does not read a client that exceeds its quota."""
+    """If the broker does not read, the client is not closed until it sends no more. A broker does not read a
+    client that exceeds its quota.
+    """
 
     async def scene() -> None:
         async with _held(monkeypatch, reads=False) as (gate, cluster, _writer, link):

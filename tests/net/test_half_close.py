@@ -1,4 +1,4 @@
-"""A client that sends no more but waits for responses gets them, as from a broker directly."""
+"""A client that half-closes its connection gets the responses it waits for, as from a broker directly."""
 
 import asyncio
 import socket
@@ -35,7 +35,7 @@ def _short(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _close_within(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
-    """Set how long a client may take to read its last bytes."""
+    """Set how long a client may take to read its last bytes, in seconds."""
     monkeypatch.setattr(transports, "CLOSE_SECONDS", seconds)
     monkeypatch.setattr(Link.close_session, "__defaults__", (seconds,))
 
@@ -44,7 +44,9 @@ def _close_within(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
 async def _half_closed(
     longest_wait: float = 0.0, **options: str
 ) -> AsyncIterator[tuple[Gateway, StubBroker, asyncio.StreamReader, asyncio.StreamWriter]]:
-    """A client that has sent a request and closed its writing half. Its response is still missing."""
+    """Run a gateway and a client that has sent a request and half-closed its connection. The broker has not
+    responded.
+    """
     async with (
         stub_broker(lambda _: b"") as broker,
         gateway(broker.address, ClosingGateway, **options) as gate,
@@ -128,7 +130,9 @@ def test_one_whose_broker_says_nothing_is_idle_at_last() -> None:
 def test_one_whose_broker_says_nothing_waits_longer_only_where_its_fetch_does(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Most clients that end have left, and a broker may hang. Each would leave two sockets."""
+    """If the broker does not respond, a half-closed client is closed, unless its fetch allows a longer wait.
+    Most such clients have left, and each would keep two sockets if the broker hangs.
+    """
     monkeypatch.setattr(transports, "HALF_CLOSED_SECONDS", 0.3)
 
     async def scene() -> None:
@@ -174,7 +178,9 @@ def test_a_request_that_came_with_its_end_before_the_broker_stood_is_answered(pl
 def test_one_that_reads_its_last_response_slowly_gets_all_of_it(
     monkeypatch: pytest.MonkeyPatch, plain: bool
 ) -> None:
-    """It takes longer than allowed for a client that reads nothing."""
+    """A client that reads its last response slowly gets all of it, although this takes longer than a client
+    may read nothing.
+    """
     _close_within(monkeypatch, 1.0)  # on a busy machine the reader may pause for some tenths of a second
     size = 12_000_000
 
@@ -217,7 +223,9 @@ def test_one_that_does_not_read_its_last_response_is_cut_off(plain: bool) -> Non
 
 @BOTH_LOOPS
 def test_one_that_resets_while_its_connection_ends_is_not_sent_an_end(plain: bool) -> None:
-    """asyncio's own loop raises in `write_eof` if the socket is not connected any more."""
+    """A client that resets while its connection ends causes no error. asyncio's own loop raises in
+    `write_eof` if the socket is not connected any more.
+    """
 
     async def scene() -> None:
         async with stub_broker() as broker, gateway(broker.address) as gate:

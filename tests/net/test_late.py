@@ -1,4 +1,4 @@
-"""Since when a response is late, as a link sees it. Only delays by the broker count."""
+"""The time since when a response is late, as a link measures it. Only delays by the broker count."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -25,7 +25,7 @@ from tests.shell import (
 )
 
 LATER = 100.0
-"""The time of the test's queries, in seconds from now."""
+"""How far in the future the test asks whether a response is late, in seconds."""
 HEARTBEAT, PRODUCE = ApiKey.HEARTBEAT, ApiKey.PRODUCE
 
 
@@ -33,7 +33,9 @@ HEARTBEAT, PRODUCE = ApiKey.HEARTBEAT, ApiKey.PRODUCE
 async def _silent(
     sent: bytes,
 ) -> AsyncIterator[tuple[Gateway, StubCluster, asyncio.StreamReader, asyncio.StreamWriter]]:
-    """A client has sent something to a broker that only answers ApiVersions and Metadata."""
+    """Run a gateway and a client that has sent something. The broker answers only ApiVersions and
+    Metadata.
+    """
     async with (
         stub_cluster() as cluster,
         gateway(cluster.address, Gateway) as gate,

@@ -1,4 +1,4 @@
-"""The shell with a core that only forwards bytes: sockets, back-pressure, ends."""
+"""Sockets, back-pressure and ends of connections, with a core that only forwards bytes."""
 
 import asyncio
 import gc
@@ -101,7 +101,7 @@ def test_a_client_that_half_closes_still_gets_its_response(plain: bool) -> None:
 
 
 def test_a_session_is_closed_at_the_broker_when_its_client_resets() -> None:
-    """Trap 21: the gateway closes its own sessions."""
+    """Trap 21: when a client resets its connection, its session is closed at the broker."""
 
     async def scene() -> None:
         async with stub_broker() as broker, gateway(broker.address, ClosingGateway) as gate:
@@ -222,7 +222,7 @@ def test_a_client_that_does_not_read_holds_back_its_broker_alone(plain: bool) ->
 
 
 def test_a_broker_that_does_not_read_holds_back_its_client() -> None:
-    """Trap 14: a throttled client is not read without limit, and quotas use its client id."""
+    """Trap 14: if the broker does not read, the gateway stops reading the client."""
 
     async def scene() -> None:
         async with (
@@ -365,9 +365,10 @@ def test_bootstrap_addresses_are_tried_in_turn_and_the_one_that_answers_is_kept(
 
 
 def test_a_broker_is_reachable_again_once_it_has_said_something() -> None:
-    """An open connection is no proof.
+    """A broker counts as reachable again only after it has sent bytes.
 
-    The process may hang, or refuse the gateway after TLS is established.
+    An open connection proves nothing. The broker's process may hang, or refuse the gateway after the TLS
+    handshake.
     """
 
     async def scene() -> None:

@@ -1,4 +1,4 @@
-"""The ways in which the gateway gets its listening sockets."""
+"""How the gateway gets its listening sockets: by binding them, or from systemd."""
 
 import errno
 import os
@@ -25,7 +25,7 @@ def base() -> int:
 
 @pytest.fixture
 def kept() -> Iterator[ExitStack]:
-    """Closes the sockets that a test bound."""
+    """Return a stack that closes the sockets at the end of the test."""
     with ExitStack() as stack:
         yield stack
 
@@ -35,7 +35,7 @@ def _bind(kept: ExitStack, binding: Binding, address: Address) -> list[socket.so
 
 
 def _listening(kept: ExitStack, port: int, host: str = "127.0.0.1") -> socket.socket:
-    """Listen like systemd."""
+    """Open a listening socket as systemd does."""
     sock = kept.enter_context(closing(socket.create_server((host, port))))
     assert sock.getblocking()
     return sock
@@ -93,7 +93,9 @@ def test_sockets_of_other_addresses_are_left_alone(base: int, kept: ExitStack) -
 
 @pytest.mark.parametrize("handed_over", [False, True])
 def test_one_gateway_listens_at_an_address_once(base: int, kept: ExitStack, handed_over: bool) -> None:
-    """Neither SO_REUSEPORT nor a copy of a socket allows a second bind."""
+    """A gateway does not bind an address twice, even if SO_REUSEPORT or a socket of systemd would allow
+    it.
+    """
     at = Address("127.0.0.1", base)
     sockets = [_listening(kept, base)] if handed_over else []
     binding = Binding(shares=True, inherited=sockets)
@@ -138,9 +140,9 @@ def test_what_was_not_handed_over_to_us_is_not_touched(environ: dict[str, str]) 
 
 
 def test_what_systemd_hands_over_is_taken_and_what_is_no_listener_is_left(kept: ExitStack) -> None:
-    """In a separate process.
+    """Of the files that systemd passes, only listening sockets are used. The others stay open.
 
-    Its third to sixth files are a listener, a file, a datagram socket, and nothing.
+    A separate process gets files 3 to 6: a listening socket, a file, a datagram socket, and nothing.
     """
     listener = _listening(kept, 0)
     datagram = kept.enter_context(closing(socket.socket(type=socket.SOCK_DGRAM)))

@@ -1,4 +1,4 @@
-"""A connection to a broker that would return to the gateway's own listeners."""
+"""The gateway does not connect to a broker whose address leads back to its own listeners."""
 
 import asyncio
 import socket
@@ -61,7 +61,7 @@ def test_a_listener_at_another_port_is_no_matter() -> None:
 
 @pytest.fixture
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Close clients of unreachable brokers soon."""
+    """Close clients of unreachable brokers after a short time."""
     monkeypatch.setattr(upstream, "UNREACHABLE_SECONDS", 0.05)
 
 
@@ -110,7 +110,9 @@ def test_a_broker_whose_address_is_a_listener_of_the_gateway_is_not_connected_to
 
 
 def test_a_broker_at_a_port_that_the_gateway_could_not_have_is_no_loop() -> None:
-    """The port belongs to the broker, because the gateway is on its machine."""
+    """A broker on the gateway's machine may have a port at which the gateway could not listen. This is not a
+    loop.
+    """
 
     async def scene() -> None:
         port = free_ports(3)

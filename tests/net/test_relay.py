@@ -1,4 +1,4 @@
-"""A relay: bytes and the end of either side reach the other one."""
+"""A relay passes bytes, and the end of each side, to the other side."""
 
 import asyncio
 import socket
@@ -20,7 +20,7 @@ Ends = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 @dataclass
 class Scene:
-    """A client, the worker that serves it, and the relay between them."""
+    """A client, the worker that serves the client, and the relay between them."""
 
     client: Ends
     worker: Ends

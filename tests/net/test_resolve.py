@@ -1,4 +1,6 @@
-"""Names are resolved outside the event loop. No name waits for another, and nobody waits forever."""
+"""Names are resolved outside the event loop. No look-up waits for a hanging one, and no client waits
+forever.
+"""
 
 import asyncio
 import socket
@@ -56,7 +58,9 @@ def test_names_that_hang_keep_no_other_waiting(fake_names: Names) -> None:
 def test_names_that_failed_before_leave_threads_to_the_others(
     fake_names: Names, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A name server that is silent for all of a cluster's names gets half of the threads."""
+    """Names whose last look-up failed use at most half of the threads. So a silent name server for all names
+    of one cluster does not delay other names.
+    """
     monkeypatch.setattr(resolve, "RETRY_SECONDS", (0.0, 0.0))
 
     async def scene() -> None:

@@ -1,4 +1,4 @@
-"""Transparent mode, without netfilter: options, listeners and destinations."""
+"""Transparent mode without netfilter: options, listeners and destinations."""
 
 import errno
 import socket
@@ -121,7 +121,7 @@ def test_the_right_that_tproxy_lacks_is_named(monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.fixture
 def unprivileged(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make it impossible to set a socket transparent."""
+    """Let the system refuse to make a socket transparent."""
     own = socket.socket.setsockopt
 
     def refuse(sock: socket.socket, level: int, option: int, value: int) -> None:

@@ -1,5 +1,5 @@
-"""Unread bytes of clients are limited for each, counted for all, and cost only the clients that do not
-read.
+"""Bytes that clients do not read are limited per client and counted for all. Only clients that do not read
+are slowed down.
 """
 
 import asyncio
@@ -37,7 +37,9 @@ CLIENTS = 90
 
 
 def _kernel_bytes(transport: asyncio.Transport | None) -> tuple[int, int]:
-    """Return the system's bytes to send and received, with its overhead (SO_MEMINFO)."""
+    """Return the bytes to send and the bytes received that the system holds for a socket, with overhead
+    (SO_MEMINFO).
+    """
     assert transport is not None
     told = transport.get_extra_info("socket").getsockopt(socket.SOL_SOCKET, 55, 36)
     received, _, _, _, _, queued, *_ = struct.unpack("=9I", told)
@@ -51,7 +53,7 @@ def _kept(link: Link) -> int:
 
 @asynccontextmanager
 async def _not_reading(gate: Gateway, count: int) -> AsyncIterator[list[socket.socket]]:
-    """Clients that requested much and read none of it."""
+    """Connect clients that request much and read nothing of it."""
     socks = []
     for _ in range(count):
         sock = socket.socket()
@@ -68,7 +70,9 @@ async def _not_reading(gate: Gateway, count: int) -> AsyncIterator[list[socket.s
 
 
 def test_clients_that_never_read_take_little_each_and_are_counted() -> None:
-    """Before the fix, 90 of them took 112 MB in the process and 350 MB in the system, and the count was 0."""
+    """Clients that never read take limited memory, which is counted. Before the fix, 90 such clients took 112
+    MB in the process and 350 MB in the system, and the count was 0.
+    """
 
     async def scene() -> None:
         async with (
@@ -149,7 +153,7 @@ def test_metadata_does_not_wait_for_a_client_that_does_not_read() -> None:
             raise AssertionError(waits)
 
         def report_buffered(self) -> None:
-            """Report nothing: the number does not change."""
+            """Report nothing, because the number of buffered bytes does not change."""
 
     async def scene() -> None:
         async with (

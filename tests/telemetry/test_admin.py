@@ -30,7 +30,7 @@ async def admin_of(gate: Gateway) -> AsyncIterator[tuple[int, AdminEndpoint]]:
 
 
 async def send(port: int, request: bytes) -> tuple[int, dict[str, str], bytes]:
-    """Send bytes, read to the end, and return status, headers and body."""
+    """Send bytes, and read until the connection ends. Return status, headers and body."""
     async with client(port) as (reader, writer):
         writer.write(request)
         head, _, body = (await reader.read()).partition(b"\r\n\r\n")
@@ -132,7 +132,9 @@ def test_what_is_no_request_for_it_is_refused(request_: bytes, status: int) -> N
 )
 @pytest.mark.parametrize("path", ["/livez", "/metrics", "/state"])
 def test_a_web_page_can_not_ask_by_a_name_of_its_own(path: str, host: str, status: int) -> None:
-    """In DNS rebinding, the page's name leads to the gateway and stands in Host."""
+    """A web page can't ask the gateway under the page's own name. With DNS rebinding this name leads to the
+    gateway, and is in the Host header.
+    """
 
     async def scene() -> None:
         async with stub_broker() as broker, gateway(broker.address) as gate, admin_of(gate) as (port, _):

@@ -1,4 +1,4 @@
-"""Reasons of `/readyz`, except the reasons of the bootstrap and the listeners."""
+"""The reasons that `/readyz` gives, except those about the bootstrap and the listeners."""
 
 import gc
 import os
@@ -75,9 +75,10 @@ def test_that_no_broker_is_reachable_is_said_first() -> None:
 
 @contextmanager
 def _descriptors_left(count: int) -> Iterator[Callable[[], None]]:
-    """Leave this number of file descriptors in this process. The returned function does so again.
+    """Leave only this number of free file descriptors in this process. The returned function does the same
+    again.
 
-    Other tests left some open. These may be closed at any time, and then there are more.
+    It is needed because objects of other tests may close descriptors at any time.
     """
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
 
@@ -101,7 +102,7 @@ NO_DESCRIPTOR = "no file descriptor is left for more clients; raise the limit (u
 
 @pytest.fixture
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Check the descriptors often, and accept at once that there are some again."""
+    """Check descriptors often, and report at once when some are free again."""
     monkeypatch.setattr(server, "TICK_SECONDS", 0.01)
     monkeypatch.setattr(conditions, "CALM_SECONDS", 0.0)
 

@@ -1,4 +1,4 @@
-"""Counts remain after a connection closes, by broker and in total."""
+"""Counts are kept after a connection closes, by broker and in total."""
 
 import pytest
 

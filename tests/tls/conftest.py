@@ -1,4 +1,4 @@
-"""Fixtures of all tests of TLS."""
+"""Fixtures that all tests of TLS use."""
 
 import logging
 from collections.abc import Iterator
@@ -20,7 +20,9 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> Keys:
 
 @pytest.fixture(autouse=True)
 def _quiet(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-    """Silence the log of asyncio. Event loops complain there of misused TLS."""
+    """Reset the log after each test, and check that asyncio logged no warning. Event loops warn if TLS is
+    misused.
+    """
     yield
     structlog.reset_defaults()
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
@@ -28,5 +30,5 @@ def _quiet(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
 
 @pytest.fixture
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Close clients of unreachable brokers soon."""
+    """Close clients of unreachable brokers after a short time."""
     monkeypatch.setattr(upstream, "UNREACHABLE_SECONDS", 0.05)

@@ -1,4 +1,4 @@
-"""Certificates for tests of TLS, and configurations that use them."""
+"""Certificates for tests of TLS, and gateway options that use them."""
 
 import ssl
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from tools.certificates import Authority, Pair
 
 @dataclass(frozen=True)
 class Keys:
-    """The keys and certificates that tests of TLS share. No test changes them."""
+    """Keys and certificates that all tests of TLS share. No test changes them."""
 
     ca: Authority
     other: Authority

@@ -1,4 +1,4 @@
-"""Certificates of single brokers' listeners (``--tls-cert-of``)."""
+"""Certificates for the listeners of single brokers (``--tls-cert-of``)."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from tools.kafka.ports import free_ports
 
 
 def combined(pair: Pair, file: Path) -> Path:
-    """Write a certificate and its key into one file."""
+    """Write a certificate and its key into one file. Return the file."""
     file.write_text(pair.private + pair.chain)
     return file
 
@@ -25,7 +25,9 @@ def options(keys: Keys, of: dict[int, Path], **more: str) -> dict[str, str]:
 
 
 async def shown(keys: Keys, port: int, name: str) -> str:
-    """Connect with a server name, and return the common name of the certificate that is shown."""
+    """Connect with a server name (SNI). Return the common name of the certificate that the gateway
+    presents.
+    """
     trust = keys.trust()
     trust.check_hostname = False
     async with client(port, trust, name) as (_, writer):

@@ -1,4 +1,6 @@
-"""Failures of TLS and of authentication are counted by side. Failed connections are counted by broker."""
+"""Failures of TLS and of authentication are counted for clients and brokers. Failed connections are counted
+by broker.
+"""
 
 from collections.abc import Callable
 
@@ -50,7 +52,9 @@ def test_a_broker_that_is_not_there_is_no_failure_of_tls(keys: Keys) -> None:
 
 
 def test_it_is_known_when_certificates_expire(keys: Keys) -> None:
-    """The gateway's own dates come from its files, and a broker's from its handshake."""
+    """The expiry dates of certificates are known: the gateway's own from files, and a broker's from the TLS
+    handshake.
+    """
     mine, shown = keys.ca.sign("mine", days=(-0.5, 0.5)), keys.ca.sign("shown", days=(-0.5, 2.0))
 
     async def scene() -> None:

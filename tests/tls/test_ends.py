@@ -1,4 +1,4 @@
-"""TLS on both sides: bytes, back-pressure and the ends of connections."""
+"""TLS to clients and to brokers: bytes, back-pressure and the ends of connections."""
 
 import asyncio
 import socket
@@ -198,7 +198,9 @@ def test_a_response_of_many_pieces_is_one_record(keys: Keys) -> None:
 def _shake(
     sock: socket.socket, shaken: ssl.SSLObject, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO
 ) -> None:
-    """Shake hands, and read the session tickets that a server sends unasked (RFC 8446, 4.6.1)."""
+    """Do the TLS handshake. Then read the two session tickets that a server sends unasked (RFC 8446,
+    4.6.1).
+    """
     while True:
         try:
             shaken.do_handshake()

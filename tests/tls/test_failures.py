@@ -1,4 +1,4 @@
-"""Failures in TLS are logged in one line each."""
+"""Each failure of TLS is logged in one line."""
 
 import asyncio
 import socket
@@ -188,7 +188,9 @@ def test_a_broker_with_tls_is_named_as_such() -> None:
 
 @contextmanager
 def _wants_certificates(keys: Keys) -> Iterator[int]:
-    """Run a server that refuses clients without a certificate like a broker, with an alert."""
+    """Run a server that refuses clients without a certificate by a TLS alert, as brokers do. Return its
+    port.
+    """
     context = serving(keys.good)
     context.verify_mode = ssl.CERT_REQUIRED
     context.load_verify_locations(keys.ca.file)
@@ -243,9 +245,9 @@ def test_a_broker_that_wants_a_client_certificate_says_so(keys: Keys) -> None:
 
 
 def test_a_broker_that_refuses_us_after_the_handshake_stays_unreachable(keys: Keys) -> None:
-    """In TLS 1.3, a connection exists before it is refused.
+    """A broker that refuses the gateway after the TLS handshake still counts as unreachable.
 
-    It does not prove that the broker is reachable.
+    With TLS 1.3, a connection exists before the broker refuses it. So a connection alone proves nothing.
     """
 
     async def scene(port: int) -> None:
@@ -331,7 +333,9 @@ def test_a_client_in_plain_text_is_reported_and_costs_no_other(keys: Keys) -> No
 
 
 def _greeting_with_a_name_that_is_not_ascii() -> bytes:
-    """Write a ClientHello. Nothing protects its bytes yet."""
+    """Build a ClientHello with a server name that is not ASCII. It can be changed, because a ClientHello is
+    not protected.
+    """
     outgoing = ssl.MemoryBIO()
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     half = context.wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname="broker-1.kafka")
@@ -468,9 +472,10 @@ def test_a_file_that_is_no_certificate_names_both_options(
 
 @BOTH_LOOPS
 def test_a_socket_that_is_closed_before_this_is_reported_has_nothing_unread(keys: Keys, plain: bool) -> None:
-    """TLS has no socket any more between the close and its report.
+    """Between the close of a TLS connection and the report of it, the socket counts as having no unread
+    bytes. In this time TLS has no socket any more.
 
-    Before the fix, this closed a link as a "defect".
+    Before the fix, the link was closed as a "defect".
     """
 
     async def scene() -> None:

@@ -1,4 +1,4 @@
-"""Certificates that follow their files."""
+"""Certificates are read again when their files change."""
 
 import asyncio
 from pathlib import Path
@@ -29,7 +29,7 @@ from tools.certificates import Pair
 
 @pytest.fixture
 def own(keys: Keys, tmp_path: Path) -> Pair:
-    """Make a certificate in files that a test may change."""
+    """Return a certificate whose files a test may change."""
     pair = Pair(tmp_path / "own.pem", tmp_path / "own.key")
     _put(keys.ca.sign("first"), pair)
     return pair
@@ -43,7 +43,7 @@ def _put(new: Pair, into: Pair) -> None:
 
 
 def _shown(writer: asyncio.StreamWriter) -> str:
-    """Return the common name of the certificate that a client was shown."""
+    """Return the common name of the certificate that a client received."""
     certificate = writer.get_extra_info("ssl_object").getpeercert()
     return str(dict(field[0] for field in certificate["subject"])["commonName"])
 

@@ -1,4 +1,6 @@
-"""Server names tell brokers at one port apart, and the gateway asks brokers for the right ones."""
+"""The server name (SNI) tells which broker a client wants, if brokers share a port. To each broker, the
+gateway sends the right name.
+"""
 
 import asyncio
 import socket

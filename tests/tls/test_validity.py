@@ -1,4 +1,4 @@
-"""The end dates of certificates, as `cryptography` writes them."""
+"""The expiry dates of certificates are the same as with the library `cryptography`."""
 
 from base64 import b64encode
 from contextlib import suppress
