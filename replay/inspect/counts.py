@@ -232,7 +232,7 @@ class Inspection:
 
 
 def name_of(api_key: int) -> str:
-    """Return Kafka's name of an API key."""
+    """Return the name that Kafka gives an API key."""
     return UNSEEN_REQUEST if api_key == UNSEEN else NAMES.get(api_key, f"key {api_key}")
 
 

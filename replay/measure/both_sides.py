@@ -96,7 +96,8 @@ class Sampled:
 def busiest(connections: Iterable[Sampled]) -> list[Sampled]:
     """Return the `MOST` connections with the most exchanges.
 
-    It may be applied to parts first, and then to their results: the result is the same.
+    The result does not change if the connections are first divided into parts, and this is applied to each
+    part.
     """
     return heapq.nlargest(MOST, connections, key=lambda one: (one.exchanges, one.connection))
 

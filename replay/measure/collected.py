@@ -188,7 +188,7 @@ class Collected:
             self._add_fetches(self._now, group)
 
     def finish(self) -> None:
-        """Note that all groups of the current connection were added."""
+        """End the current connection: all of its groups were added."""
         if self._now is not None:
             self._add_connection(self._now)
         self._now = None

@@ -73,7 +73,7 @@ class Timeline:
             self.add(time, actual, predicted)
 
     def fit(self, span: int) -> None:
-        """Widen the buckets until `BUCKETS` of them cover the captured time, in ns."""
+        """Widen the buckets until `BUCKETS` of them cover `span`, the captured time in ns."""
         while span > BUCKETS * self.width:
             self._widen(self._wider())
 

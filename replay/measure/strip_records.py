@@ -95,7 +95,10 @@ def _bytes_of(column: pa.Array) -> tuple[memoryview, _Numbers]:
 
 
 def _sides(batch: pa.RecordBatch) -> _Numbers:
-    """Number the sender of each row. The two sides of a connection differ only in the last bit."""
+    """Return a number for the sender of each row.
+
+    The numbers of the two ends of a connection differ only in the last bit.
+    """
     connections = batch.column("connection").dictionary_encode().indices.to_numpy()
     low = batch.column("from_low").to_numpy(zero_copy_only=False)
     sides: _Numbers = 2 * connections.astype(np.int64) + low

@@ -285,7 +285,7 @@ def exchanges(batch: pa.RecordBatch) -> Iterator[Exchange | ConnectionEnd]:
 
 
 def _restored(kept: bytes, cuts: Sequence[int]) -> Iterator[memoryview]:
-    """Yield a frame in pieces, with slices of `CUT` in place of the cut contents."""
+    """Yield the pieces of a frame. Slices of `CUT` replace its cut contents."""
     view, used, at = memoryview(kept), 0, 0
     for place, length in zip(cuts[::2], cuts[1::2], strict=True):
         if place > at:

@@ -1,5 +1,6 @@
-"""Forwarded bytes become packets that other programs can read: dpkt here, tcpdump in the integration
-tests.
+"""Forwarded bytes become packets that other programs can read.
+
+The other program is dpkt here, and tcpdump in the integration tests.
 """
 
 import struct

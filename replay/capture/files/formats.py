@@ -42,7 +42,7 @@ def identify(head: bytes) -> Format:
     """Return the format of a file that begins with `head` (24 bytes are enough).
 
     Raises:
-        NotACaptureError: it is neither pcap nor pcapng, or its header is incomplete.
+        NotACaptureError: the file is neither pcap nor pcapng, or its header is incomplete.
     """
     if not head:
         raise NotACaptureError("the file is empty")

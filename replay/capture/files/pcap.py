@@ -1,4 +1,4 @@
-"""Records of a classic pcap file: follows the chain of records, and finds the next one where it broke."""
+"""Records of a classic pcap file: follows the chain of records. If it is broken, finds the next record."""
 
 import struct
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ class _Chain:
 
 
 class PcapRecords:
-    """Reads records one after the other. Where no record follows, it searches for the next one."""
+    """Reads records one after the other. If no record follows, it searches for the next one."""
 
     def __init__(
         self,

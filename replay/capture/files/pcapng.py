@@ -1,4 +1,4 @@
-"""Packets of a pcapng file: follows the chain of blocks, and finds the next one where it broke."""
+"""Packets of a pcapng file: follows the chain of blocks. If it is broken, finds the next block."""
 
 import struct
 from dataclasses import dataclass
@@ -45,7 +45,7 @@ _UNKNOWN_INTERFACE = _Interface(link=NO_LINK, snaplen=0)
 
 
 class PcapngRecords:
-    """Reads blocks one after the other. Where no block follows, it searches for the next one."""
+    """Reads blocks one after the other. If no block follows, it searches for the next one."""
 
     def __init__(self, counts: FileCounts, secrets: list[bytes] | None = None) -> None:
         """Read the blocks of a file.

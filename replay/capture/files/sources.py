@@ -46,7 +46,7 @@ _Result = TypeVar("_Result")
 
 
 class InputError(ValueError):
-    """An input does not exist. The message is one line that names it."""
+    """An input does not exist, or can't be used. The message is one line that names the input."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +115,7 @@ class TaskInput:
 def expand(inputs: Iterable[str]) -> list[Source]:
     """Return the capture files that the user named, in the order of their first packets.
 
-    In a directory, a file at any depth counts as a capture by its name or by its first bytes.
+    A directory is searched at any depth. A file in it is a capture if its name or its first bytes say so.
 
     Raises:
         InputError: a path does not exist, or a pattern or directory has no capture.
@@ -189,7 +189,7 @@ def _expanded(text: str) -> Iterator[str]:
 
 
 def _remote(uri: str) -> Iterator[str]:
-    """Expand a URI. Its file system lists directories, and matches patterns."""
+    """Yield the files that a URI names. Its file system lists directories and matches patterns."""
     scheme, _, rest = uri.partition("://")
     until = _GLOB.search(rest)
     base = rest[: until.start()].rpartition("/")[0] if until else rest

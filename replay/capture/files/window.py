@@ -22,7 +22,7 @@ class Readable(Protocol):
     """A stream that a window reads from."""
 
     def readinto(self, buffer: memoryview, /) -> int | None:
-        """Read into `buffer`, maybe less than it holds. Return the number of bytes, 0 at the end."""
+        """Read bytes into `buffer`, and not always fill it. Return their number; 0 at the end."""
 
 
 class FileWindow:

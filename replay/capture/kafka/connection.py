@@ -269,7 +269,7 @@ class CapturedConnection:
         return True
 
     def _settle(self) -> None:
-        """Try to find out whether this connection is Kafka, and which end is the client."""
+        """Try to find out whether this connection is Kafka, and which end is its client."""
         if self._client is not None:
             self._settled = True
             broker = self._client.other

@@ -117,7 +117,7 @@ class Framing:
         self._feed(view, time, end_time)
 
     def gap(self, size: int, *, cut: bool) -> None:
-        """Note that the next bytes are missing."""
+        """Note that the next `size` bytes are missing. `cut` means that the snap length cut them."""
         self.gaps += 1
         self.gap_bytes += size
         if cut:

@@ -137,7 +137,7 @@ class ResponseFraming(Framing):
 
 
 def _leads_to(search: Search, at: int, place: int) -> bool:
-    """Return whether complete frames lead from one place exactly to another one."""
+    """Return whether a chain of complete frames begins at one place and ends exactly at another one."""
     if not search.is_whole(at, place):
         return False
     while at + RESPONSE_START_BYTES <= place:

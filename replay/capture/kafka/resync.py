@@ -53,7 +53,7 @@ class Judge(Protocol):
 
 
 class Search:
-    """The bytes that are searched."""
+    """The buffered bytes in which the start of a frame is searched."""
 
     def __init__(self, judge: Judge) -> None:
         self._judge = judge

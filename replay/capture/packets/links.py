@@ -27,9 +27,9 @@ def _versions(kinds: Column, names: dict[int, int]) -> Column:
 
 
 def _with_ethertype(header: int, ethertype: int) -> _Layer:
-    """Make the reader of a layer with a header of `header` bytes and an EtherType at `ethertype`.
+    """Return a reader of link layers: `header` is the size of the header, `ethertype` an offset in it.
 
-    VLAN tags may follow.
+    VLAN tags may follow the EtherType.
     """
 
     def layer(window: FileWindow, at: Column) -> tuple[Column, Column]:

@@ -1,4 +1,4 @@
-"""Tunnels of mirrored traffic in clouds (VXLAN, Geneve, GRE): where the inner packet begins. In columns."""
+"""Finds the inner packets in tunnels of mirrored traffic in clouds (VXLAN, Geneve, GRE). In columns."""
 
 from typing import Final
 

@@ -109,7 +109,7 @@ class TlsDirection:
         self._buffer.clear()
 
     def finish(self) -> None:
-        """End the direction."""
+        """End this direction. Bytes of an incomplete record count as unread."""
         if self._hole:
             self._lose()
         elif self._buffer and not self.lost:

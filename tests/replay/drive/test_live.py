@@ -113,7 +113,7 @@ def test_sessions_of_a_java_client_are_the_targets_own(
 def test_missing_topics_are_created(drive: Drive, broker: Broker, tmp_path: Path) -> None:
     """A missing topic is created with the captured number of partitions.
 
-    Its name is replaced in the capture by another name of equal length, so that the topic is always missing.
+    The topic's name is replaced in the capture by a name of equal length that the broker does not have.
     """
     capture = tmp_path / "renamed.pcap"
     capture.write_bytes((CAPTURES / "librdkafka-100p.pcap").read_bytes().replace(b"events", b"stneve"))

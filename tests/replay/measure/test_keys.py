@@ -262,7 +262,7 @@ def test_a_group_is_named_by_its_members_requests(
 ) -> None:
     """The group of a client is found by its group requests, which are on another connection than its fetches.
 
-    Most clients use a connection of its own for their group.
+    Most clients use a separate connection for their group.
     """
     other = Consumer(port=1001).ask(api_key, version, body)
     told = group(tmp_path, other, Consumer(port=1002).fetch({0: WHOLE}))

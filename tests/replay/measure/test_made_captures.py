@@ -1,4 +1,4 @@
-"""The captures made by `tools.captures`: `measure` reads the figures that the gateway counted."""
+"""For the captures made by `tools.captures`, `measure` gives the figures that the gateway counted."""
 
 import json
 from collections import Counter

@@ -1,4 +1,4 @@
-"""`measure` reports the counts of their truth for real captures, also if taps or tools have changed them.
+"""`measure` gives the known true figures of real captures, even if taps or tools have changed the captures.
 
 All steps except Spark run: files, segments, streams, frames, exchanges, engine, table, report.
 """

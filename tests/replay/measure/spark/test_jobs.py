@@ -1,4 +1,4 @@
-"""Real captures give the counts of their truth through Spark, for any master and any split."""
+"""Spark gives the known true figures of real captures, for any master and any split."""
 
 import gzip
 import struct
