@@ -1,9 +1,9 @@
-"""The slots for sessions toward clients: ids, shards, and evictions. Sans-IO.
+"""The cache of sessions with clients: slots, ids, shards, and evictions. Sans-IO.
 
 All times are milliseconds of a monotonic clock. The rules are those of Kafka 3.8 and later
-(FetchSession.scala; fetch-semantics 2.7), with one addition: a shard has an upper limit of partitions,
-because a client may list any number and memory is bounded. Long topic names count as additional partitions.
-If a new session does not fit, only stale sessions are evicted for it.
+(FetchSession.scala; fetch-semantics 2.7), with one addition: a shard has an upper limit of partitions, to
+limit the memory. Long topic names count as additional partitions. If a new session would exceed this limit,
+only sessions that were unused for a while are evicted.
 """
 
 from bisect import bisect_left, insort
@@ -13,22 +13,22 @@ from typing import Final, TypeAlias
 from proxy.fetch_manager.session import FetchSession
 
 SHARDS: Final = 8
-"""The number in Kafka 3.8 and later."""
+"""The number of shards, as in Kafka 3.8 and later."""
 IDS_PER_SHARD: Final = (2**31 - 1) // SHARDS
 DEFAULT_SLOTS: Final = 1000
 """Kafka's default for max.incremental.fetch.session.cache.slots."""
 EVICTION_MS: Final = 120_000
-"""How long a session can't be evicted. KIP-227: min.incremental.fetch.session.eviction.ms, a constant in
-Kafka."""
+"""How long a session is protected from eviction, in milliseconds. In KIP-227 it is called
+min.incremental.fetch.session.eviction.ms. In Kafka it is a constant."""
 MAX_PARTITIONS: Final = 1 << 17
 """The limit of partitions in all sessions of a cache: about 13 MB."""
 
 MAX_LEFT: Final = 1 << 14
-"""How many ids of brokers' own sessions are remembered, the latest ones: about 1.5 MB. Kafka's default is
-1,000 sessions a broker."""
+"""How many of the latest ids of brokers' own sessions are remembered: about 1.5 MB. By default a broker has
+1,000 sessions."""
 
 NewId: TypeAlias = Callable[[int, int], int]
-"""Returns a random number between two, both included."""
+"""A function that returns a random number between two numbers, both included."""
 
 _BITS: Final = 31
 """The number of bits for ids and for sizes."""
@@ -36,13 +36,14 @@ _ID: Final = (1 << _BITS) - 1
 
 
 class FetchSessionCache:
-    """The sessions of a process toward its clients.
+    """The sessions that a process gives to its clients.
 
     Args:
-        new_id: chooses ids.
-        slots: the limit of sessions, an eighth in each shard. Below 8 there are none, as in Kafka.
-        eviction_ms: how long a session can't be evicted.
-        max_partitions: the limit of partitions, an eighth in each shard.
+        new_id: returns a random id.
+        slots: the limit of sessions, one eighth of it in each shard. Below 8 there are no sessions, as in
+            Kafka.
+        eviction_ms: how long a session is protected from eviction, in milliseconds.
+        max_partitions: the limit of partitions, one eighth of it in each shard.
     """
 
     __slots__ = ("_left", "_shards", "_turn")
@@ -56,7 +57,7 @@ class FetchSessionCache:
         max_partitions: int = MAX_PARTITIONS,
     ) -> None:
         self._left: dict[int, None] = {}
-        """Ids of brokers' own sessions, the one seen last at the end."""
+        """Ids of brokers' own sessions. The id that was seen last is at the end."""
         self._shards = [
             FetchSessionCacheShard(
                 new_id,
@@ -83,7 +84,10 @@ class FetchSessionCache:
 
     @property
     def partitions(self) -> int:
-        """NumIncrementalFetchPartitionsCached, as of the last touch of each session."""
+        """The number of partitions in all sessions, counted at the last use of each session.
+
+        Kafka calls it NumIncrementalFetchPartitionsCached.
+        """
         return sum(shard.partitions for shard in self._shards)
 
     @property
@@ -95,24 +99,24 @@ class FetchSessionCache:
         }
 
     def shard_of(self, session_id: int) -> int:
-        """Return the number of the shard that owns an id, -1 if none does.
+        """Return the number of the shard whose range has an id, or -1 if no shard has it.
 
-        A broker throws on any use of an id that no shard owns (fetch-semantics 2.2). Here it is an unknown
-        id.
+        If a client uses an id without a shard, a broker throws an exception (fetch-semantics 2.2). The
+        gateway handles it like an unknown id.
         """
         return session_id // IDS_PER_SHARD if 0 < session_id < SHARDS * IDS_PER_SHARD else -1
 
     def get(self, session_id: int) -> FetchSession | None:
-        """Return the session with this id, None if there is none."""
+        """Return the session with this id, or None."""
         shard = self.shard_of(session_id)
         return self._shards[shard].get(session_id) if shard >= 0 else None
 
     def touch(self, session: FetchSession, now_ms: int) -> None:
-        """Note that a session is used. A removed session stays removed."""
+        """Note that a session is used. If it was removed from the cache, do nothing."""
         self._shards[self.shard_of(session.session_id)].touch(session, now_ms)
 
     def remove(self, session: FetchSession) -> None:
-        """Remove a session, if it is still there."""
+        """Remove a session if it is still in the cache."""
         self._shards[self.shard_of(session.session_id)].remove(session)
 
     def room_for(self, session: FetchSession) -> bool:
@@ -120,9 +124,12 @@ class FetchSessionCache:
         return self._shards[self.shard_of(session.session_id)].room_for(session)
 
     def leave(self, session_id: int) -> None:
-        """Reserve an id that a broker's own session has, and remove the session here that has the same id.
+        """Never use the id of a broker's own session here.
 
-        A client sends only the id. If two sessions had one id, it could get another client's session.
+        Remove the gateway's session with this id, if there is one.
+
+        A client sends only the id. If two sessions had the same id, a client could get another client's
+        session.
         """
         if session_id in self._left:
             del self._left[session_id]
@@ -133,7 +140,7 @@ class FetchSessionCache:
             self.remove(session)
 
     def create(self, session: FetchSession, now_ms: int) -> int:
-        """Give a new session a slot of the next shard in turn. Return its id, 0 if there is no slot."""
+        """Put a new session into the next shard in turn. Return its id, or 0 if there is no slot."""
         shard = self._shards[self._turn % SHARDS]
         self._turn += 1
         return shard.create(session, now_ms)
@@ -142,8 +149,9 @@ class FetchSessionCache:
 class FetchSessionCacheShard:
     """One shard: some slots and a range of ids.
 
-    Sessions are sorted by last use, and by value (privilege, then size), as integers with the session id in
-    the low bits. So the smaller id wins a tie, as in Kafka, and a touch moves a few KB at most.
+    Two kinds of sorted lists order the sessions: by last use, and by value (privilege, then number of
+    partitions). Their items are integers with the session id in the low bits. So among equal sessions the
+    smaller id comes first, as in Kafka, and `touch` moves a few KB at most.
     """
 
     __slots__ = (
@@ -186,9 +194,9 @@ class FetchSessionCacheShard:
         self._evictable_by_privileged: list[int] = []
         self._evictable_by_all: list[int] = []
         self._weight = 0
-        """The sum of `SessionPartitions.weight`, as of the last touch of each session."""
+        """The sum of `SessionPartitions.weight`, counted at the last use of each session."""
         self.partitions = 0
-        """The sum of partitions, as of the last touch of each session."""
+        """The number of partitions, counted at the last use of each session."""
         self.evictions = {False: 0, True: 0}
         """The number of evictions, by whether the evicted session was privileged."""
 
@@ -199,15 +207,15 @@ class FetchSessionCacheShard:
         return iter(self._sessions.values())
 
     def get(self, session_id: int) -> FetchSession | None:
-        """Return the session with this id, None if there is none."""
+        """Return the session with this id, or None."""
         return self._sessions.get(session_id)
 
     def room_for(self, session: FetchSession) -> bool:
-        """Return whether there is room for the present partitions of a session of this shard."""
+        """Return whether this shard has room for the present partitions of one of its sessions."""
         return self._weight - session.cached_weight + session.partitions.weight <= self._max_partitions
 
     def create(self, session: FetchSession, now_ms: int) -> int:
-        """Give a new session a slot and an id. Return the id, 0 if there is no slot."""
+        """Give a new session a slot and an id. Return the id, or 0 if there is no slot."""
         if not self._make_room(now_ms, session):
             return 0
         session_id = self._new_id(self._first_id, self._last_id)
@@ -221,7 +229,7 @@ class FetchSessionCacheShard:
         return session_id
 
     def touch(self, session: FetchSession, now_ms: int) -> None:
-        """Note that a session is used, with its present size and age."""
+        """Note that a session is used now. Its size and age are counted anew."""
         if self._sessions.get(session.session_id) is not session:
             return
         aged = now_ms - session.created_ms > self._eviction_ms
@@ -242,7 +250,7 @@ class FetchSessionCacheShard:
             insort(self._by_use, _use(session))
 
     def remove(self, session: FetchSession) -> None:
-        """Remove a session, if it is still there."""
+        """Remove a session if it is still in this shard."""
         if self._sessions.get(session.session_id) is not session:
             return
         del self._sessions[session.session_id]
@@ -252,7 +260,10 @@ class FetchSessionCacheShard:
         self._weight -= session.cached_weight
 
     def _make_room(self, now_ms: int, newcomer: FetchSession) -> bool:
-        """Evict sessions until there is a slot and room for a new session. Return False if that fails."""
+        """Evict sessions until there is a slot for a new session and room for its partitions.
+
+        Return False if that is not possible.
+        """
         weight = newcomer.partitions.weight
         if weight > self._max_partitions:
             return False
@@ -270,14 +281,17 @@ class FetchSessionCacheShard:
         return True
 
     def _stale(self, now_ms: int) -> FetchSession | None:
-        """Return the least recently used session if it is stale. Any new session may evict it."""
+        """Return the least recently used session if it was unused for `eviction_ms`, otherwise None.
+
+        Any new session may evict a session that was unused for so long.
+        """
         if not self._by_use:
             return None
         oldest = self._sessions[self._by_use[0] & _ID]
         return oldest if now_ms - oldest.last_used_ms > self._eviction_ms else None
 
     def _smaller(self, newcomer: FetchSession) -> FetchSession | None:
-        """Return the session with the least value that a new session may evict, None if there is none."""
+        """Return the session with the least value, if a new session may evict it, otherwise None."""
         pool = self._evictable_by_privileged if newcomer.privileged else self._evictable_by_all
         # Ids are above 0, so with equal privilege the newcomer must be larger.
         if not pool or (newcomer.privileged << _BITS | len(newcomer.partitions)) << _BITS < pool[0]:
@@ -304,7 +318,7 @@ def _worth(session: FetchSession) -> int:
 
 
 def _discard(ordered: list[int], value: int) -> None:
-    """Remove a value from a sorted list, if it is there."""
+    """Remove a value from a sorted list if the list contains it."""
     at = bisect_left(ordered, value)
     if at < len(ordered) and ordered[at] == value:
         del ordered[at]

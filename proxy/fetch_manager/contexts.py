@@ -1,8 +1,8 @@
-"""The contexts of a client's fetch when the gateway is the session server. Sans-IO.
+"""The contexts of a client's fetch, if the gateway gives sessions to clients. Sans-IO.
 
-A context either has the response at once, or has the full fetch to send toward the broker and makes the
-client's response from the full response as it arrives. Names are those of FetchSession.scala; the rules are
-in fetch-semantics 2.5 and 2.8.
+Some contexts have the client's response at once. The others have the full fetch to send toward the broker,
+and make the client's response from the full response as it arrives. Names are those of FetchSession.scala.
+The rules are in fetch-semantics 2.5 and 2.8.
 """
 
 from collections.abc import Sequence
@@ -27,8 +27,8 @@ from proxy.protocol.fetch_response import Received
 from proxy.protocol.primitives import NO_TAGS, Buffer, ProtocolError
 
 STREAM_FROM: Final = 1 << 20
-"""With this many bytes of records, the response to an incremental fetch is streamed with all its entries. The
-unchanged ones add little, and streaming saves memory."""
+"""If a response to an incremental fetch has this many bytes of records, it is streamed with all its entries.
+The unchanged entries add little, and streaming saves memory."""
 COPIED: Final = 1 << 13
 """Pieces below this many bytes are joined."""
 
@@ -54,7 +54,7 @@ def empty_response(
 
 
 class SessionErrorContext:
-    """A fetch in a session that does not exist or does not match: 70, 71 or 106 (fetch-semantics 2.2)."""
+    """A fetch whose session does not exist or does not match: error 70, 71 or 106 (fetch-semantics 2.2)."""
 
     __slots__ = ("error", "response")
 
@@ -79,22 +79,23 @@ class SessionClosedContext:
 
 
 class SessionlessFetchContext:
-    """A fetch without a session. `request` is the fetch to send toward the broker, in this version."""
+    """A fetch without a session. `request` is the fetch to send toward the broker, in version `version`."""
 
     __slots__ = ("_head", "request")
 
     def __init__(self, request: bytes, version: int) -> None:
         self.request = request
         self._head = b"" if version < SESSION_VERSION else None
-        """The first bytes of a v5 or v6 response, until its head can be widened."""
+        """The first bytes of a v5 or v6 response, buffered until they can be converted to v7. None for other
+        versions."""
 
     def __repr__(self) -> str:
         return "<SessionlessFetchContext>"
 
     def receive(self, piece: Buffer, _now_ms: int, *, last: bool) -> list[Buffer]:
-        """Return the client's bytes for the next bytes of the response, which start at the length.
+        """Return the client's bytes for the next bytes of the broker's response.
 
-        `last` marks the end of the response.
+        The first bytes are the length field. `last` is true for the last bytes.
         """
         if self._head is None:
             return [piece]
@@ -118,9 +119,9 @@ class _WalkedResponse:
         self._walk = OrderedWalk(LAYOUTS[version], fetch.isolation_level)
         self._understood = True
         self._held: Received | None = Received()
-        """The response so far. None once its first bytes have been sent to the client."""
+        """The response received so far. None after its first bytes have been sent to the client."""
         self.partitions = 0
-        """The number of partitions in the client's response, once that is complete."""
+        """The number of partitions in the client's response, after that is complete."""
         self.record_bytes = 0
         """The bytes of records in the client's response."""
 
@@ -148,7 +149,7 @@ class _WalkedResponse:
                 self._understood = False
 
     def _released(self, session_id: int) -> list[Buffer]:
-        """Return the response so far with another session id, and stop buffering."""
+        """Return the response received so far, with another session id. Stop buffering."""
         held, walk = self._held, self._walk
         if held is None:
             return []
@@ -170,9 +171,9 @@ class _WalkedResponse:
 class FullFetchContext(_WalkedResponse):
     """A full fetch that requests a session (epoch 0).
 
-    The session is created at the response's first bytes, so that the response can be streamed. The order and
-    the offsets follow at its end. If the response does not list the requested partitions, the session is
-    removed: the client's next fetch gets 70 and requests a new one.
+    The session is created when the response begins, so that the response can be streamed. Its order and
+    offsets are stored when the response ends. If the response does not list the requested partitions, the
+    session is removed. The client's next fetch then gets error 70 and requests a new session.
     """
 
     __slots__ = ("_broker", "_cache", "_session")
@@ -190,7 +191,7 @@ class FullFetchContext(_WalkedResponse):
 
     @property
     def session(self) -> FetchSession | None:
-        """The created session, None if there is none."""
+        """The created session, or None."""
         return self._session
 
     def receive(self, piece: Buffer, now_ms: int, *, last: bool) -> list[Buffer]:
@@ -207,7 +208,7 @@ class FullFetchContext(_WalkedResponse):
         return pieces
 
     def _session_id(self, now_ms: int) -> int:
-        """Create the session if possible. Return the session id for the response."""
+        """Create the session if possible. Return its id for the response, or 0."""
         walk, fetch = self._walk, self._fetch
         if not self._understood or not walk.head_known:
             return 0
@@ -228,7 +229,7 @@ class FullFetchContext(_WalkedResponse):
         return session.session_id
 
     def _settle(self, partitions: SessionPartitions) -> bool:
-        """Store the reported offsets in the response's order. Return whether every partition was reported."""
+        """Store the offsets of the response, in its order. Return whether it has every partition."""
         if not self._complete():
             return False
         reported = ResponseColumns(self._walk)
@@ -242,14 +243,14 @@ class FullFetchContext(_WalkedResponse):
 
 
 class IncrementalFetchContext(_WalkedResponse):
-    """A fetch in a session.
+    """An incremental fetch.
 
     Args:
-        fetch: the client's fetch. It has been applied to the session and has advanced the epoch.
-        session: it may be evicted before the response comes, which does not change the response.
-        request: the full fetch.
+        fetch: the client's fetch. It has been applied to the session, and has advanced the epoch.
+        session: the client's session. If it is evicted before the response arrives, the response is the same.
+        request: the full fetch to send toward the broker.
         version: the version of `request`.
-        cache: the session is removed from it if the response can't be read.
+        cache: the cache of sessions. The session is removed from it if the response can't be read.
     """
 
     __slots__ = ("_cache", "_repeats", "_session")
@@ -266,7 +267,7 @@ class IncrementalFetchContext(_WalkedResponse):
         self._session = session
         self._cache = cache
         self._repeats = bool(session.silent)
-        """The response so far equals the last response without changes."""
+        """Whether the response so far equals the last response without changes."""
 
     def __repr__(self) -> str:
         return f"<IncrementalFetchContext {self._session!r}>"
@@ -299,12 +300,12 @@ class IncrementalFetchContext(_WalkedResponse):
         return self._finished(self._respond()) if last else []
 
     def _finished(self, pieces: list[Buffer]) -> list[Buffer]:
-        """Stop buffering."""
+        """Stop buffering, and return the pieces."""
         self._held = None
         return pieces
 
     def _is_repeated(self, piece: Buffer, *, last: bool) -> bool:
-        """Return whether the response still equals the last response without changes."""
+        """Return whether the response so far equals the last response without changes."""
         silent, at = self._session.silent, self.buffered
         if at:
             at -= RESPONSE_START_BYTES
@@ -315,7 +316,7 @@ class IncrementalFetchContext(_WalkedResponse):
         return silent.startswith(bytes(piece), at) and (not last or at + len(piece) == len(silent))
 
     def _unchanged(self) -> bytes:
-        """Return the client's response if nothing has changed."""
+        """Return the client's response, without entries, because nothing has changed."""
         if self._overtaken:
             return self._empty(ErrorCode.INVALID_FETCH_SESSION_EPOCH, self._session.session_id)
         return self._empty(ErrorCode.NONE, self._session.session_id)
@@ -326,7 +327,7 @@ class IncrementalFetchContext(_WalkedResponse):
         return self._session.epoch != next_epoch(self._fetch.session_epoch)
 
     def _respond(self) -> list[Buffer]:
-        """Return the client's response to a complete full response."""
+        """Return the client's response, made from the complete full response."""
         walk, session = self._walk, self._session
         if not self._complete():
             # What the client has been sent is unknown: it must begin a new session (fetch-semantics 3.2).
@@ -346,7 +347,7 @@ class IncrementalFetchContext(_WalkedResponse):
         return self._changed(elements)
 
     def _note_forwarded(self) -> None:
-        """Update the session after a response that was streamed with all its entries."""
+        """Update the session after a response that is forwarded with all its entries."""
         self._changes()
         self.partitions, self.record_bytes = self._walk.partitions, self._walk.record_bytes
 
@@ -394,7 +395,7 @@ class IncrementalFetchContext(_WalkedResponse):
         return elements
 
     def _elements(self, reported: ResponseColumns, places: Rows) -> "list[_Element]":
-        """Return the entries at these places of the response, as topic elements."""
+        """Return the entries at these positions of the response, as topic elements."""
         elements: list[_Element] = []
         topics = np.repeat(np.arange(len(reported.topics)), [count for _, count in reported.topics])[places]
         before = np.searchsorted(reported.entry_places, places)
@@ -420,7 +421,7 @@ class IncrementalFetchContext(_WalkedResponse):
         return elements
 
     def _changed(self, elements: "list[_Element]") -> list[Buffer]:
-        """Return the response with these elements."""
+        """Return the client's response with these topic elements."""
         held, walk, layout = self._held, self._walk, self._fetch.layout
         if held is None:
             raise RuntimeError("the response has left")
@@ -449,7 +450,7 @@ FinalContext: TypeAlias = SessionErrorContext | SessionClosedContext
 
 
 def _widened(head: bytes, session_id: int) -> bytes:
-    """Return the head of a v5 or v6 response in the form of v7."""
+    """Return the first bytes of a v5 or v6 response in the form of v7."""
     length, correlation_id, throttle = _NARROW_HEAD.unpack_from(head)
     more = _WIDE_HEAD.size - _NARROW_HEAD.size
     return _WIDE_HEAD.pack(length + more, correlation_id, throttle, 0, session_id)

@@ -1,4 +1,4 @@
-"""The session server for clients: chooses the context of a fetch (fetch-semantics 2.2 and 2.3). Sans-IO."""
+"""Gives sessions to clients: decides the context of a fetch (fetch-semantics 2.2 and 2.3). Sans-IO."""
 
 from typing import Final
 
@@ -30,11 +30,11 @@ _IGNORED: Final = "forgets without a session"
 
 
 class FetchManager:
-    """Gives sessions to clients. One serves all connections of a process, since sessions outlive them.
+    """Gives sessions to clients. All connections of a process share it, because sessions survive connections.
 
     Args:
         cache: the sessions.
-        asks_broker: prefer the broker's own session. The gateway gives one only if the broker gives none.
+        asks_broker: if true, the gateway gives a session only if the broker gives none.
     """
 
     __slots__ = ("asks_broker", "cache", "raised")
@@ -43,22 +43,23 @@ class FetchManager:
         self.cache = cache
         self.asks_broker = asks_broker
         self.raised = False
-        """A client was offered v7 although the broker stops at v5 or v6."""
+        """Whether a client was offered v7 although the broker supports only v5 or v6."""
 
     def __repr__(self) -> str:
         return f"<FetchManager {self.cache!r}>"
 
     def serves(self, session_id: int, epoch: int, broker: str) -> bool:
-        """Return whether this server handles a fetch.
+        """Return whether the gateway handles the session of a fetch.
 
-        If not, it is forwarded: the broker may know the session.
+        If not, the fetch is forwarded unchanged, because the broker may know the session.
         """
         return not self.asks_broker or epoch == INITIAL_EPOCH or self._find(session_id, broker) is not None
 
     def takes_over(self, session_id: int, epoch: int, broker: str) -> bool:
-        """Handle a fetch that can only be read up to its session fields. Return whether it is ours.
+        """Handle a fetch that can only be read up to its session fields.
 
-        If it names a session of this server, that session is removed, since the changes to it are unknown.
+        Return whether the gateway handles its session. If the fetch names a session of the gateway, that
+        session is removed, because the changes to it are unknown.
         """
         session = self._find(session_id, broker)
         if session is not None:
@@ -73,13 +74,14 @@ class FetchManager:
         Args:
             fetch: the client's fetch.
             now_ms: the time in milliseconds.
-            broker: the broker of the fetch. Only sessions with this broker are found.
-            version: the version to send on, 0 for the fetch's own. Only v7 can be sent on as v5 or v6.
+            broker: the broker of the fetch. Only sessions for this broker are found.
+            version: the version to send to the broker, or 0 for the version of the fetch. Only v7 can be sent
+                as v5 or v6.
             gives: whether the client may get a session.
 
         Returns:
-            None if the fetch has to be forwarded unchanged: a follower's (fetch-semantics, trap 2), or one
-            with tags whose session the broker may give.
+            None if the fetch has to be forwarded unchanged. It is either a follower's fetch (fetch-semantics,
+            trap 2), or has tags, and the broker may give the session.
 
         Raises:
             ProtocolError: the fetch does not match the schema of its version.
@@ -105,7 +107,7 @@ class FetchManager:
     def _full(
         self, fetch: FetchRequest, session: FetchSession | None, broker: str, version: int, *, gives: bool
     ) -> FetchContext | FinalContext | None:
-        """Handle a full fetch. If it names a session, that session ends."""
+        """Return the context of a full fetch. If the fetch names a session, that session ends."""
         if session is not None:
             self.cache.remove(session)
         asks = self.asks_broker and version >= SESSION_VERSION
@@ -126,7 +128,7 @@ class FetchManager:
     def _incremental(
         self, fetch: FetchRequest, session: FetchSession, now_ms: int, version: int
     ) -> FetchContext | FinalContext:
-        """Apply a fetch to its session."""
+        """Apply an incremental fetch to its session, and return its context."""
         if fetch.unsupported_reason:
             return self._lost(fetch, session)
         partitions = session.partitions
@@ -153,6 +155,9 @@ class FetchManager:
         return IncrementalFetchContext(fetch, session, request, version, self.cache)
 
     def _lost(self, fetch: FetchRequest, session: FetchSession) -> SessionErrorContext:
-        """End a session that can't go on, as if it were evicted. The client then requests a new one."""
+        """End a session that can't continue, as if it were evicted.
+
+        The client then requests a new session.
+        """
         self.cache.remove(session)
         return SessionErrorContext(fetch, ErrorCode.FETCH_SESSION_ID_NOT_FOUND)

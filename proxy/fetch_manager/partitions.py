@@ -1,9 +1,9 @@
-"""The partitions of a session toward a client: columns in the session's order. Sans-IO.
+"""The partitions of a client's session, as columns in the session's order. Sans-IO.
 
 A broker uses an insertion-ordered hash set of cached partitions (fetch-semantics 2.1). Here a partition is a
-row of numpy arrays, about 61 bytes, and no Python object. Rows are in the session's order, so a full fetch is
-a copy, and a response in that order is compared column by column. A row is found by its code in a sorted
-index. The code is topic number and partition number in one integer.
+row of numpy arrays, about 61 bytes, without a Python object. Rows are in the session's order, so a full fetch
+is a copy, and a response in that order is compared column by column. Each row has a *code*: topic number and
+partition number in one integer. A sorted index finds the row of a code.
 """
 
 from collections.abc import Sequence
@@ -18,17 +18,19 @@ from proxy.protocol.fetch_request import MAX_TOPICS, Listing
 Codes: TypeAlias = npt.NDArray[np.int64]
 """Topic number and partition number of each row, in one integer."""
 Partitions: TypeAlias = npt.NDArray[np.uint32]
-"""Partition numbers. Unsigned, so that a negative one becomes a number that no topic has."""
+"""Partition numbers. They are unsigned, so that a negative number becomes a number that no topic has."""
 Offsets: TypeAlias = npt.NDArray[np.int64]
 
 NOT_REPORTED: Final = -1
-"""High watermark and log start offset of a partition before the first report (fetch-semantics 2.3)."""
+"""The high watermark and log start offset of a partition that no response has reported yet (fetch-semantics
+2.3)."""
 NO_ROW: Final = -1
 _TOPIC_SHIFT: Final = 32
 _ROW_BYTES: Final = 100
-"""Bytes for a partition: its row, and its entry in `FetchSession.silent`."""
+"""The memory for a partition in bytes: its row, and its entry in `FetchSession.silent`."""
 _KEY_BYTES: Final = 150
-"""Bytes for a topic beside two copies of its key, one of them in `FetchSession.silent`."""
+"""The memory for a topic in bytes, without the two copies of its key, of which one is in
+`FetchSession.silent`."""
 _SPARE_TOPICS: Final = 64
 """How many topics without partitions are kept, in addition to twice the number of partitions."""
 _NO_VALUE: Final = {"epoch": -1, "last_epoch": -1, "log_start_offset": -1}
@@ -40,7 +42,7 @@ Element: TypeAlias = tuple[bytes, int, int]
 
 
 class SessionPartitions:
-    """The partitions of a session, created with the layout of the first request."""
+    """The partitions of a session. `layout` is the layout of the session's first request."""
 
     __slots__ = (
         "_codes",
@@ -56,21 +58,21 @@ class SessionPartitions:
 
     def __init__(self, layout: FetchLayout) -> None:
         self.layout = layout
-        """The layout of `requests`: of all requests so far, the one with the most fields."""
+        """The layout of `requests`: the layout with the most fields of all requests so far."""
         self._numbers: dict[bytes, int] = {}
         """Topic key -> topic number."""
         self._keys: list[bytes] = []
         self._key_bytes = 0
-        """Bytes that the topics take."""
+        """The memory of the topics in bytes."""
         self._codes: Codes = np.zeros(0, np.int64)
         self._index: npt.NDArray[np.int32] = np.zeros(0, np.int32)
         """Row numbers in the order of their codes."""
         self.requests: Entries = np.zeros(0, layout.request_item)
-        """The request half of each row: its entry as on the wire."""
+        """For each row, the partition's entry as the client last sent it."""
         self.high_watermarks: Offsets = np.zeros(0, np.int64)
-        """The response half of each row: the high watermark last reported to the client."""
+        """For each row, the high watermark last reported to the client."""
         self.log_starts: Offsets = np.zeros(0, np.int64)
-        """The log start offset last reported to the client."""
+        """For each row, the log start offset last reported to the client."""
 
     def __len__(self) -> int:
         return len(self._codes)
@@ -80,7 +82,7 @@ class SessionPartitions:
 
     @property
     def weight(self) -> int:
-        """The number of partitions; if more, the number that would take the memory of the topics' keys."""
+        """The number of partitions, or a higher number if long topic names need much memory."""
         return max(len(self), self._key_bytes // _ROW_BYTES)
 
     # The request half
@@ -88,8 +90,8 @@ class SessionPartitions:
     def update(self, listing: Listing) -> None:
         """Apply the entries of a request (fetch-semantics 2.3).
 
-        New partitions are appended in order, with nothing reported yet. Known ones get the new values and
-        keep their position. If a partition is listed twice, its first position and its last values count.
+        New partitions are appended in the order of the request. Known partitions get the new values and keep
+        their position. If a partition is listed twice, its first position and its last values count.
         """
         if not listing.keys:
             return
@@ -109,7 +111,7 @@ class SessionPartitions:
     def forget(self, forgotten: Sequence[tuple[bytes, bytes]]) -> None:
         """Remove partitions, given as topic keys with int32 partition numbers (fetch-semantics 2.3).
 
-        Unknown ones are no error.
+        Unknown partitions are ignored.
         """
         topics = [(key, len(numbers) // PARTITION_BYTES) for key, numbers in forgotten]
         numbers = b"".join([numbers for _, numbers in forgotten])
@@ -121,15 +123,15 @@ class SessionPartitions:
             self._drop_topics()
 
     def listed(self, layout: FetchLayout) -> tuple[list[Element], memoryview]:
-        """Return the topic elements of a full fetch, and the entries of all of them.
+        """Return the topic elements of a full fetch, and all their entries, in the session's order.
 
-        They are in the session's order. There, topics may be mixed, and each change of topic starts an
-        element with a name of up to 249 bytes. With more than `MAX_TOPICS` elements, each topic therefore
-        gets one element, at the position of its first partition. The first partition of all stays first, so
-        each partition comes first in turn, and none starves.
+        In this order topics may be mixed, and each change of topic starts an element with a name of up to 249
+        bytes. If there would be more than `MAX_TOPICS` elements, each topic gets only one element instead, at
+        the position of its first partition. The session's first partition stays first. So each partition
+        comes first in turn, and no partition starves.
 
         Args:
-            layout: the layout of the version to send on.
+            layout: the layout of the version to send to the broker.
         """
         entries = self.requests
         if len(self._keys) == 1:
@@ -150,11 +152,11 @@ class SessionPartitions:
     # The response half
 
     def rows(self, topics: Sequence[tuple[bytes, int]], partitions: Partitions) -> Rows:
-        """Return the row of each partition of a response, -1 where there is none.
+        """Return the row of each partition of a response, or -1 if the session does not have it.
 
         Args:
             topics: topic keys, each with the number of its partitions.
-            partitions: partition numbers. The session's order is the fast case.
+            partitions: partition numbers. This is fastest if they are in the session's order.
         """
         get = self._numbers.get
         numbers = np.array([get(key, -1) for key, _ in topics], np.int64) << _TOPIC_SHIFT
@@ -170,7 +172,7 @@ class SessionPartitions:
         return rows
 
     def move_to_end(self, rows: Sequence[int]) -> None:
-        """Move rows to the end, in their order: their partitions returned records (fetch-semantics 2.5)."""
+        """Move rows to the end, in this order, because their partitions had records (fetch-semantics 2.5)."""
         size, rows = len(self), list(dict.fromkeys(rows))
         # The most frequent case: the same partitions returned records last time.
         if rows != list(range(size - len(rows), size)):
@@ -192,7 +194,7 @@ class SessionPartitions:
     # Internals
 
     def _codes_of(self, listing: Listing, entries: Entries) -> Codes:
-        """Return the code of each entry. New topics get a number."""
+        """Return the code of each entry. New topics get a topic number."""
         numbers = self._numbers
         for key in listing.keys:
             if key not in numbers:
@@ -205,14 +207,17 @@ class SessionPartitions:
         return codes
 
     def _as_stored(self, listing: Listing) -> Entries:
-        """Return a request's entries in the stored layout, which may gain fields."""
+        """Return a request's entries in the layout of `requests`.
+
+        The request may add fields to that layout.
+        """
         if listing.layout.request_entry > self.layout.request_entry:
             self.requests = _converted(self.requests, self.layout, listing.layout)
             self.layout = listing.layout
         return _converted(listing.entries, listing.layout, self.layout)
 
     def _find(self, codes: Codes) -> Rows:
-        """Return the row of each code, -1 where there is none."""
+        """Return the row of each code, or -1 if there is no such row."""
         if not len(self):
             return np.full(len(codes), NO_ROW, np.intp)
         index = self._index
@@ -232,7 +237,7 @@ class SessionPartitions:
         self.log_starts = np.concatenate((self.log_starts, reported))
 
     def _drop_topics(self) -> None:
-        """Forget topics without partitions, once there are many."""
+        """Forget topics without partitions if there are many of them."""
         if len(self._keys) <= _SPARE_TOPICS + 2 * len(self):
             return
         topics = self._codes >> _TOPIC_SHIFT
@@ -245,15 +250,15 @@ class SessionPartitions:
 
 
 def _changes(topics: Codes) -> list[int]:
-    """Return the first row of each stretch of one topic."""
+    """Return the first row of each sequence of rows with the same topic."""
     places: list[int] = ((topics[1:] != topics[:-1]).nonzero()[0] + 1).tolist()
     return [0, *places] if len(topics) else []
 
 
 def _once_each(codes: Codes) -> tuple[Rows | None, Rows]:
-    """Return the first and the last place of each code, in the order of the first places.
+    """Return the first and the last position of each code, in the order of the first positions.
 
-    If no code occurs twice, return None and all places, sorted by code.
+    If no code occurs twice, return None and all positions, sorted by code.
     """
     order = codes.argsort(kind="stable")
     ordered = codes[order]

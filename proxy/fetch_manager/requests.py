@@ -1,4 +1,4 @@
-"""The full fetches that replace the fetches of clients with sessions. Sans-IO."""
+"""Builds the full fetches that replace a client's fetches of a session. Sans-IO."""
 
 from collections.abc import Iterable
 from typing import Final
@@ -13,11 +13,11 @@ _NO_SESSION: Final = SESSION.pack(0, SESSIONLESS_EPOCH)
 
 
 def sessionless(fetch: FetchRequest, version: int) -> bytes:
-    """Return a client's full fetch without its session.
+    """Return a client's full fetch without the session id and epoch.
 
     Args:
-        fetch: its partitions are kept.
-        version: the version to send: the fetch's own, or below v7 if that is v7.
+        fetch: the client's fetch.
+        version: the version to send: that of the fetch, or v5 or v6 for a fetch of v7.
     """
     if version >= SESSION_VERSION:
         return fetch.with_session(0, SESSIONLESS_EPOCH)
@@ -26,12 +26,12 @@ def sessionless(fetch: FetchRequest, version: int) -> bytes:
 
 
 def full_fetch(fetch: FetchRequest, partitions: SessionPartitions, version: int) -> bytes | None:
-    """Return the full fetch for an incremental one, None if it would have more than `MAX_TOPICS`.
+    """Return the full fetch for an incremental fetch. None if it would have more than `MAX_TOPICS` topics.
 
     Args:
-        fetch: its header, limits, rack and tags are kept.
+        fetch: the client's fetch. Its header, limits, rack and tags are kept.
         partitions: the partitions to list, in this order (fetch-semantics, trap 39).
-        version: the version to send: the fetch's own, or below v7 if that is v7.
+        version: the version to send: that of the fetch, or v5 or v6 for a fetch of v7.
     """
     layout = LAYOUTS[version]
     elements, entries = partitions.listed(layout)
@@ -47,7 +47,7 @@ def full_fetch(fetch: FetchRequest, partitions: SessionPartitions, version: int)
 
 
 def _frame(fetch: FetchRequest, version: int, topics: Iterable[Buffer]) -> bytes:
-    """Return a sessionless fetch with other topics."""
+    """Return a fetch without a session, with other topics."""
     frame = fetch.frame
     parts: list[Buffer] = [
         frame[API_KEY],

@@ -1,18 +1,18 @@
-"""A session toward a client (KIP-227; fetch-semantics 2.1)."""
+"""A session that the gateway gives to a client (KIP-227; fetch-semantics 2.1)."""
 
 from proxy.fetch_manager.partitions import SessionPartitions
 from proxy.protocol.fetch_request import FIRST_EPOCH
 
 
 class FetchSession:
-    """One session.
+    """A session of one client.
 
     Args:
-        partitions: its partitions.
-        uses_ids: the request that created it named topics by id (v13 and later).
-        privileged: a follower created it.
-        broker: the broker that the client believes to have the session, in any unique form. A client
-            counts its sessions by broker, while one cache holds those with all brokers.
+        partitions: the partitions of the session.
+        uses_ids: whether the request that created the session named topics by id (v13 and later).
+        privileged: whether a follower created the session.
+        broker: identifies the broker that the client has asked for the session. A client has one session for
+            each broker. The cache has the sessions for all brokers.
     """
 
     __slots__ = (
@@ -38,20 +38,21 @@ class FetchSession:
         self.privileged = privileged
         self.broker = broker
         self.session_id = 0
-        """0 until the session has a slot."""
+        """The session id. 0 until the session has a slot."""
         self.epoch = FIRST_EPOCH
         """The epoch that the next fetch must have."""
         self.created_ms = 0
         self.last_used_ms = 0
         self.cached_size = -1
-        """The number of partitions at the last touch, -1 before the first."""
+        """The number of partitions at the last `touch`, or -1 before the first."""
         self.cached_weight = 0
-        """`SessionPartitions.weight` at the last touch, 0 before the first."""
+        """`SessionPartitions.weight` at the last `touch`, or 0 before the first."""
         self.silent = b""
-        """The last full response after its correlation id, if it had no changes for the client and the
-        partitions are the same since. An equal response has no changes either. Else b""."""
+        """The bytes after the correlation id of the last full response, if it had no changes for the client.
+        If the next full response is equal, it has no changes either. It is b"" if the response had changes,
+        or if the partitions have changed since."""
         self.aged = False
-        """At the last touch the session was old enough to be evicted."""
+        """Whether the session was old enough to be evicted at the last `touch`."""
 
     def __repr__(self) -> str:
         size = len(self.partitions)

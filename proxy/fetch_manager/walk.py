@@ -1,4 +1,4 @@
-"""A full fetch response in columns, for a client's session. Sans-IO."""
+"""Reads a full fetch response as columns, for a client's session. Sans-IO."""
 
 from collections.abc import Sequence
 from struct import Struct
@@ -16,7 +16,7 @@ _UNSIGNED: Final = 0xFFFF_FFFF
 
 
 class OrderedWalk(FetchResponseWalk):
-    """A walk that also knows the position of each run among the entries: their order is the session's."""
+    """A walk that also notes the position of each run. The response's order becomes the session's order."""
 
     __slots__ = ("run_places",)
 
@@ -35,13 +35,13 @@ class OrderedWalk(FetchResponseWalk):
 
 
 class ResponseColumns:
-    """The partitions of a complete response, in its order."""
+    """The partitions of a complete response, in the order of the response."""
 
     __slots__ = ("entries", "entry_places", "high_watermarks", "items", "log_starts", "partitions", "topics")
 
     def __init__(self, walk: OrderedWalk) -> None:
         self.topics = [(key, count) for key, count in walk.elements if count > 0]
-        """Topic keys, each with the number of its entries."""
+        """The topic keys, each with the number of its entries."""
         self.entries: Sequence[PartitionResponse] = walk.entries
         """The entries outside of runs."""
         self.entry_places: Rows = np.zeros(0, np.intp)
@@ -58,7 +58,7 @@ class ResponseColumns:
             self._insert(walk)
 
     def _insert(self, walk: OrderedWalk) -> None:
-        """Merge the values of single entries into those of the runs."""
+        """Merge the values of single entries and of runs."""
         in_run = np.zeros(walk.partitions, np.bool_)
         for run, place in zip(walk.runs, walk.run_places, strict=True):
             in_run[place : place + len(run.entries)] = True

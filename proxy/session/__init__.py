@@ -1,1 +1,1 @@
-"""Kafka fetch sessions (KIP-227), in Kafka's own words."""
+"""The client half of Kafka fetch sessions (KIP-227), toward the broker. Names are those of Kafka."""

@@ -1,7 +1,6 @@
-"""The decision on a fetch: send it through the session in one of three forms, or forward it unchanged.
+"""The decisions on a fetch: send it through the session in one of three forms, or forward it unchanged.
 
-Deciding has no effect that a broker or a client could see. `Fetches` carries the decision out and sends the
-fetch.
+A decision itself sends nothing. `Fetches` makes the decision, carries it out, and sends the fetch.
 """
 
 from collections.abc import Sequence
@@ -15,7 +14,7 @@ from proxy.protocol.fetch_request import Listing
 
 @final
 class Reason(StrEnum):
-    """Why a request or connection is forwarded unchanged; the label of `fetchgate_passthrough_total`."""
+    """Why a request or connection is forwarded unchanged. The label of `fetchgate_passthrough_total`."""
 
     NATIVE = "native session"
     """The client has sessions of its own."""
@@ -77,7 +76,7 @@ class Reason(StrEnum):
     """In transparent mode: the connection speaks another protocol."""
 
     def __repr__(self) -> str:
-        """Return the plain string, for log lines."""
+        """Return the reason as a plain string, for log lines."""
         return repr(self.value)
 
 
@@ -85,31 +84,32 @@ class Reason(StrEnum):
 PASSING: Final = (Reason.BUSY, Reason.CATCHING_UP, Reason.MEMORY)
 """Temporary reasons: the session is kept."""
 FOR_GOOD: Final = (Reason.SESSIONS_OFF, Reason.UNCACHED_ERRORS, Reason.LEFT_OUT)
-"""Permanent reasons: the session is closed at once. (So it is for NATIVE, see `Fetches._leave_unused`.)"""
+"""Permanent reasons, for which the session is closed at once. NATIVE also closes it, see
+`Fetches._leave_unused`."""
 
 
 @dataclass(slots=True, eq=False)
 class Delta:
-    """What a fetch changes in the session."""
+    """The differences between a fetch and the session."""
 
     rows: Rows
-    """The row of each entry of the fetch, -1 if the table does not have it."""
+    """The row of each entry of the fetch, or -1 if the partition is not in the table."""
     added: Rows
-    """Positions of entries that the session does not have."""
+    """The positions, in the fetch, of entries whose partitions are not in the session."""
     altered: Rows
-    """Positions of entries whose bytes differ from those last sent, grouped by topic."""
+    """The positions, in the fetch, of entries that differ from the entries last sent, grouped by topic."""
     forgotten: Rows
-    """Rows that the fetch no longer lists."""
+    """The rows of partitions that the fetch no longer lists."""
     topics: list[tuple[bytes, bytes]]
-    """Topic elements: the added entries, then the altered ones."""
+    """The topic elements to send: first those with added entries, then those with altered entries."""
     forgotten_topics: list[tuple[bytes, bytes]]
     turned: bool
-    """The fetch is a rotation of the previous one: the same partitions in the same order, from any of them
-    on."""
+    """Whether the fetch lists the same partitions in the same order as the previous fetch, but may begin at
+    another partition."""
 
     @property
     def size(self) -> int:
-        """The bytes of entries, topic keys and forgotten partitions on the wire, without lengths and tags."""
+        """The bytes of entries, topic keys and forgotten partitions, without length fields and tags."""
         listed = sum(len(key) + len(block) for key, block in self.topics)
         return listed + sum(len(key) + len(block) for key, block in self.forgotten_topics)
 
@@ -123,7 +123,7 @@ class Full:
 @final
 @dataclass(slots=True, eq=False)
 class Incremental:
-    """Send only the changes against the session."""
+    """Send an incremental fetch, with only the differences from the session."""
 
     frame: bytes
     """The incremental fetch."""
@@ -134,15 +134,15 @@ class Incremental:
 @final
 @dataclass(slots=True, eq=False)
 class Rotated:
-    """Like `Incremental`, found faster because one topic's list only rotated (`proxy.session.rotation`)."""
+    """Like `Incremental`, but built faster, because the list is only rotated (`proxy.session.rotation`)."""
 
     frame: bytes
     """The incremental fetch."""
     first: int
-    """The session's row of the fetch's first entry."""
+    """The row of the fetch's first entry in the session's table."""
     altered: Sequence[tuple[int, bytes]]
     """The row and the bytes of each altered entry."""
 
 
 Decision: TypeAlias = Reason | Full | Incremental | Rotated
-"""The form in which a fetch is sent. A `Reason` means: forward it unchanged."""
+"""How to send a fetch. A `Reason` means that it is forwarded unchanged."""

@@ -1,7 +1,7 @@
-"""Expanded responses: the response that a broker would have sent without a session.
+"""Expands a session's response to the response that a broker would have sent without a session.
 
-It has an entry for each requested partition, in the request's order: the one that the broker sent, or else
-the cached one. Large entries are views of the received frame.
+The expanded response has an entry for each requested partition, in the order of the request. The entry is the
+broker's, or the cached one if the broker sent none. Large entries are views of the received frame.
 """
 
 from collections.abc import Sequence
@@ -26,13 +26,12 @@ FOUND_BEFORE_READING: Final = frozenset(
         ErrorCode.UNKNOWN_TOPIC_ID,
     }
 )
-"""Errors that a broker finds before it reads. It sends them after the entries that it read (fetch-semantics
-2.4).
-
-Exception: up to Kafka 1.1, an unknown partition of a known topic is sent in request order. Error 3 also means
-an unknown topic, so the two can't be told apart. No client depends on this order (trap 23)."""
+"""Errors that a broker finds before it reads. It sends entries with these errors after the entries that it
+read (fetch-semantics 2.4). Exception: up to Kafka 1.1, the entry of an unknown partition of a known topic is
+in request order. fetchgate does not imitate this, because error 3 also means an unknown topic. No client
+depends on this order (trap 23)."""
 COPIED: Final = 1 << 12
-"""Entries smaller than this are copied; a separate piece would cost more."""
+"""Entries below this many bytes are copied, because a separate piece would cost more."""
 _UNIFORM_WORTH: Final = 8
 
 
@@ -41,11 +40,11 @@ class Expansion:
     """The parts of an expanded response."""
 
     layout: FetchLayout
-    """The layout of the client's version. If that is v4 to v6, the table uses v7."""
+    """The layout of the client's version. For v4 to v6, the table's layout is v7."""
     listing: Listing
     table: PartitionTable
     rows: Rows
-    """The row of each entry of `listing`."""
+    """The row of each partition of `listing` in the table."""
     entries: Sequence[PartitionResponse]
     """The entries that are forwarded as the broker sent them."""
     entry_rows: Sequence[int]
@@ -53,19 +52,19 @@ class Expansion:
     entry_bytes: int
     """The size of `entries` in bytes."""
     late: bool
-    """Some of `entries` have errors that a broker finds before it reads."""
+    """Whether some of `entries` have errors of `FOUND_BEFORE_READING`."""
     received: Received
     """The broker's frame."""
     starved: Sequence[int]
-    """Rows whose records did not fit the response, although the broker has some."""
+    """The rows of partitions whose records did not fit into the response, although the broker has records."""
     correlation_id: bytes
     throttle_time_ms: int
     tags: bytes
-    """The body's tag buffer; empty below v12."""
+    """The body's tag buffer. Empty below v12."""
 
 
 def expand(expansion: Expansion) -> tuple[list[Buffer], int]:
-    """Return the frame for the client, in pieces, and its size.
+    """Return the complete frame for the client, in pieces, and its size.
 
     Large pieces are views of `expansion.received`, so records are not copied.
     """
@@ -85,7 +84,10 @@ def expand(expansion: Expansion) -> tuple[list[Buffer], int]:
 
 
 def _order(expansion: Expansion) -> Rows | None:
-    """Return positions in the request, in the order of the response. None: the two orders are equal."""
+    """Return the positions of partitions in the request, in the order of the response.
+
+    None if the orders are equal.
+    """
     if not expansion.late:
         return None
     found = sorted(
@@ -118,7 +120,7 @@ def _regrouped(listing: Listing, order: Rows) -> tuple[list[bytes], list[int]]:
 def _template(
     expansion: Expansion, keys: list[bytes], counts: list[int], rows: Rows
 ) -> tuple[bytearray, list[int]]:
-    """Return the response with cached entries only, and the offset of each topic's entries in it."""
+    """Return a response with only cached entries, and the offset of each topic's entries in that response."""
     layout = expansion.layout
     head = response_head(layout, expansion.correlation_id, expansion.throttle_time_ms) + layout.count(
         len(keys)

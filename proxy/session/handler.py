@@ -1,11 +1,10 @@
-"""KIP-227's FetchSessionHandler: the requesting half of a fetch session, for one connection to one broker.
+"""KIP-227's FetchSessionHandler: the client half of a fetch session, for one connection to one broker.
 
-A session is a pair (id, epoch) and the partitions that both ends believe to be in it. The handler holds the
-pair for the *next* request, the partitions and the state. Its transitions are the three tables of
+A session is a pair (id, epoch) and a list of partitions, which both sides remember. The handler holds the
+pair for the *next* request, the partitions and the state. Its transitions are in the three tables of
 `proxy.session.state`.
 
-If this session's responses are not enough to complete a response, nothing is invented: the fetch is sent
-again in full.
+If the session's responses do not contain all that a full response needs, the fetch is sent again in full.
 """
 
 from collections.abc import Sequence
@@ -37,21 +36,21 @@ from proxy.session.state import (
 )
 
 UNSHARDED_ID: Final = 2_147_483_640
-"""Brokers from 3.8 on have no shard for this id and higher ones, and answer them with -1 at every epoch
-(fetch-semantics 2.2, case 96)."""
+"""The lowest id for which brokers from 3.8 on have no shard. They answer requests with this id or a higher
+one with error -1, at every epoch (fetch-semantics 2.2, case 96)."""
 
 
 @dataclass(slots=True, eq=False)
 class SessionResult:
-    """The meaning of a response."""
+    """The meaning of a response for the session, and what to do with it."""
 
     action: Action
     reason: str = ""
-    """Why the response can't be used, in words."""
+    """Why the response can't be used, in words. "" if it can be used."""
     loss: Loss | None = None
-    """How the session was lost. None if it was not, or if the broker sent a session error."""
+    """How the broker lost the session without an error. None if it did not."""
     entries: list[PartitionResponse] = field(default_factory=list)
-    """The entries to forward as the broker sent them. All others come from the table."""
+    """The entries to forward unchanged. All other entries come from the table."""
     rows: list[int] = field(default_factory=list)
     """The row of each of `entries`."""
     size: int = 0
@@ -61,12 +60,15 @@ class SessionResult:
 
     @property
     def late(self) -> bool:
-        """Whether `errors` has some that a broker sends after all entries that it read."""
+        """Whether `errors` contains errors of entries that a broker sends after all entries that it read."""
         return not FOUND_BEFORE_READING.isdisjoint(self.errors)
 
     @property
     def news(self) -> Sequence[int]:
-        """The rows that the next fetch is likely to change. Errors found before reading do not count."""
+        """The rows that the next fetch will probably change.
+
+        Rows with errors found before reading are left out.
+        """
         if not self.late:
             return self.rows
         entries = zip(self.rows, self.entries, strict=True)
@@ -74,7 +76,7 @@ class SessionResult:
 
 
 class _Taken:
-    """How much of a response has been applied to the table, and the result so far."""
+    """The progress of applying a response to the table, and the result so far."""
 
     __slots__ = ("entries", "errors", "misfit", "result", "rows", "runs", "walk")
 
@@ -87,11 +89,11 @@ class _Taken:
         self.misfit = ""
         self.result = SessionResult(_COMPLETE)
         self.rows: set[int] = set()
-        """The rows of its entries."""
+        """The rows of all entries of the response so far."""
 
 
 class FetchSessionHandler:
-    """Builds the fetches of one session and interprets the responses. At most one fetch is outstanding."""
+    """Builds the fetches of one session, and interprets the responses. At most one fetch is outstanding."""
 
     __slots__ = (
         "_due",
@@ -109,24 +111,25 @@ class FetchSessionHandler:
     def __init__(self) -> None:
         self.state = SessionState.NONE
         self.session_id = 0
-        """The id for the next request, 0 for none. It may name a session that was given up: the next full
-        fetch then tells the broker to drop it."""
+        """The session id for the next request, or 0. It may be the id of a session that was given up. In that
+        case the next full fetch makes the broker drop that session."""
         self.epoch = 0
-        """The epoch for the next request; 0 requests a new session."""
+        """The epoch for the next request. 0 requests a new session."""
         self.table: PartitionTable | None = None
-        """The partitions of the session. Without a session: those of the last fetch."""
+        """The partitions of the session. Without a session, the partitions of the last fetch."""
         self.rotation: Rotation | None = None
         """The fast path for lists that only rotate. None if the last fetch was not a rotation."""
         self._taken: _Taken | None = None
         self._due: dict[tuple[bytes, int], int] = {}
-        """Partitions that the session's next response must name, each with the high watermark last sent in
-        the session."""
+        """Partitions that the session's next response must name, each with the high watermark that the broker
+        last sent in the session."""
         self._readable: set[tuple[bytes, int]] = set()
-        """Partitions that it must name if it has no records."""
+        """Partitions that the session's next response must name if it has no records."""
         self._unread: set[tuple[int, int]] = set()
-        """Row and offset of partitions that had more to read when `waits` was called last."""
+        """The row and fetch offset of each partition that had more to read at the last call of `waits`."""
         self._stuck: set[int] = set()
-        """The rows of which this was true at the call before, too."""
+        """The rows of partitions that had more to read at the last two calls of `waits`, at the same fetch
+        offset."""
 
     def __repr__(self) -> str:
         size = self.table.size if self.table is not None else 0
@@ -134,7 +137,7 @@ class FetchSessionHandler:
 
     @property
     def has_session(self) -> bool:
-        """Whether there is a session to continue. One of its fetches may be outstanding."""
+        """Whether there is a session to continue. A fetch of the session may be outstanding."""
         return self.epoch > 0
 
     @property
@@ -161,7 +164,7 @@ class FetchSessionHandler:
         return Rotated(rotation.delta(frame, altered, (self.session_id, self.epoch)), first, altered)
 
     def incremental(self, fetch: FetchRequest, listing: Listing) -> Incremental | None:
-        """Return the incremental form of a fetch. None if `compare` finds none."""
+        """Return the incremental form of a fetch. None if `compare` returns None."""
         delta = self.compare(listing)
         if delta is None:
             return None
@@ -169,14 +172,14 @@ class FetchSessionHandler:
         return Incremental(frame, listing, delta)
 
     def fits(self, listing: Listing, isolation_level: int) -> bool:
-        """Whether the table can hold this fetch. If not, a new session is needed."""
+        """Return whether the table can hold this fetch. If not, a new session is needed."""
         table = self.table
         return table is None or (
             table.layout is listing.layout and table.isolation_level == isolation_level and not table.bloated
         )
 
     def compare(self, listing: Listing) -> Delta | None:
-        """Place a fetch in the table, and return what it changes. Nothing else is changed.
+        """Return the differences between a fetch and the table. Only the table's positions are changed.
 
         Returns:
             None if there is no table of this version, or if the fetch lists a partition twice.
@@ -213,7 +216,8 @@ class FetchSessionHandler:
         """Replace the table by one with the partitions of a full fetch.
 
         Returns:
-            False, and there is no table, if a partition is listed twice or the numbers are too sparse.
+            False if a partition is listed twice, or if the partition numbers are too sparse. There is no
+            table then.
         """
         table = PartitionTable(listing.layout, isolation_level)
         everything = np.arange(len(listing))
@@ -228,8 +232,8 @@ class FetchSessionHandler:
         """Apply a fetch to the table while there is no session.
 
         Returns:
-            The changes against the previous fetch. None if the two can't be compared; the table is then made
-            anew, or missing if it can't hold the list (see `learn_listing`).
+            The differences from the previous fetch. None if the two fetches can't be compared. In this case
+            `learn_listing` has replaced the table.
         """
         self.rotation = None  # this fetch changes the table, and a row may then be another partition
         delta = self.compare(listing)
@@ -241,7 +245,10 @@ class FetchSessionHandler:
     # Send
 
     def ask_full(self) -> tuple[int, int]:
-        """Return the (id, epoch) for a full fetch of the table's partitions, and mark it outstanding."""
+        """Return the (id, epoch) for a full fetch of the table's partitions.
+
+        The fetch is outstanding from now on.
+        """
         table = self._require_table()
         self.state = TRANSITIONS[self.state, SessionEvent.ASK_FULL]
         table.forget_responses()
@@ -252,7 +259,7 @@ class FetchSessionHandler:
         return self.pair
 
     def ask(self, fetch: FetchRequest, decision: Incremental | Rotated) -> bool:
-        """Apply an incremental fetch to the table, and mark it outstanding.
+        """Apply an incremental fetch to the table. The fetch is outstanding from now on.
 
         Returns:
             False, with nothing changed, if the table can't hold the added partitions.
@@ -269,18 +276,18 @@ class FetchSessionHandler:
         return True
 
     def ask_rotated(self, altered: Sequence[tuple[int, bytes]]) -> None:
-        """Like `ask`, for a rotated fetch in state `ESTABLISHED`."""
+        """Like `ask`, but only for a rotated fetch in state `ESTABLISHED`."""
         if altered and self.rotation is not None:
             self.rotation.apply(altered)
         self.state = _FETCHING
 
     def continue_session(self) -> None:
-        """Like `handle`, for a response that only continues the session."""
+        """Like `handle`, but only for a response that has no error and continues the session."""
         self.state = _ESTABLISHED
         self.epoch = next_epoch(self.epoch)
 
     def apply(self, listing: Listing, delta: Delta) -> bool:
-        """Apply the changes of a fetch to the table.
+        """Apply the differences of a fetch to the table.
 
         Returns:
             False, with nothing changed, if the table can't hold the added partitions.
@@ -299,10 +306,10 @@ class FetchSessionHandler:
         return True
 
     def find_rotation(self, fetch: FetchRequest, delta: Delta) -> Rotation | None:
-        """Return a rotation for the next fetches. None if this fetch is not a rotation of the table's order.
+        """Return a `Rotation` for the next fetches. None if the fetch is not a rotation of a previous list.
 
         The fetch must have been applied. If it is a rotation of the previous fetch, the table's rows are
-        first put into that order.
+        first put into the order of the fetch.
         """
         table = self._require_table()
         if fetch.block is None or fetch.layout is not table.layout or len(delta.rows) != table.size:
@@ -315,25 +322,25 @@ class FetchSessionHandler:
         return Rotation(fetch, table)
 
     def take(self, walk: FetchResponseWalk) -> Sequence[PartitionResponse]:
-        """Apply to the table the part of the outstanding response that has been walked.
+        """Apply the walked part of the outstanding response to the table.
 
-        Applying in parts keeps the work at the last byte small. If the response can't be used, the session is
-        given up, and these changes with it.
+        Applying in parts keeps the work after the last byte small. If the response turns out to be unusable,
+        the session and its table are given up.
 
         Returns:
-            The entries so far that are forwarded as the broker sent them.
+            The entries so far that are forwarded unchanged.
         """
         if self.table is None or walk.error_code:
             return ()
         return self._take(self.table, walk).result.entries
 
     def handle(self, walk: FetchResponseWalk, *, empties: bool = True) -> SessionResult:
-        """Apply the response to the outstanding fetch, walked to its end; see `proxy.session.state`.
+        """Apply the complete response to the outstanding fetch. The rules are in `proxy.session.state`.
 
         Args:
             walk: the response.
-            empties: True for brokers that throttle by discarding the read (from Kafka 2.0 on). Their empty
-                throttled responses say nothing about any partition.
+            empties: true for brokers that discard the entries of throttled responses (Kafka 2.0 and later).
+                Their empty throttled responses contain no information about partitions.
         """
         full = self.state is _REQUESTED
         result = SessionResult(_COMPLETE)
@@ -375,9 +382,10 @@ class FetchSessionHandler:
         return result
 
     def waits(self) -> bool:
-        """Whether a partition with more to read has had the same fetch offset since the last call.
+        """Return whether the client does not advance at a partition that has more records.
 
-        The next response should then have its records, if the limits of the fetch leave room.
+        It does not advance if its fetch offset is the same as at the last call. The next response should then
+        have records of the partition, unless the limits of the fetch leave no room.
         """
         before, self._unread, self._stuck = self._unread, set(), set()
         if self.table is None or not self.epoch:
@@ -388,12 +396,12 @@ class FetchSessionHandler:
         return len(self._stuck) > 0
 
     def check(self, walk: FetchResponseWalk) -> None:
-        """Compare the session with a full response that was requested beside it.
+        """Note what the session's next response must name, according to the full response to a check.
 
-        A broker compares with what it sent last in the session (fetch-semantics 2.5). So the session's next
-        response must name each partition whose high watermark is higher here, unless the broker has lost it.
-        If that response has no records at all, it must also name each partition that `waits` has found and
-        that has records here.
+        A session's response names each partition that has changed since the broker last sent it
+        (fetch-semantics 2.5). So the next response must name each partition with a higher high watermark in
+        `walk`. If the next response has no records at all, it must also name each partition that `waits` has
+        found, if `walk` has records of it. If a partition is missing, the broker has lost it.
         """
         table = self.table
         if table is None or not self.epoch:
@@ -420,7 +428,7 @@ class FetchSessionHandler:
         self._due = dict(islice(due.items(), _MAX_DUE))
 
     def _leaves_out(self, table: PartitionTable, taken: _Taken) -> bool:
-        """Whether the response misses a partition that it must name."""
+        """Return whether the response lacks a partition that it must name (see `check`)."""
         due, self._due = self._due, {}
         for (key, partition), reported in due.items():
             row = table.row(key, partition)
@@ -434,22 +442,22 @@ class FetchSessionHandler:
         return any(row >= 0 and table.known[row] and row not in taken.rows for row in rows)
 
     def drop(self) -> None:
-        """Forget the session and its partitions. It is closed at the broker, or the connection has ended."""
+        """Forget the session and its partitions, because it is closed or the connection has ended."""
         self.state = SessionState.NONE
         self.session_id = self.epoch = 0
         self.table = self.rotation = self._taken = None
         self._due, self._readable = {}, set()
 
     def forget_list(self) -> None:
-        """Forget the partitions listed before there was a session."""
+        """Forget the partitions of earlier fetches, while there is no session."""
         self.table = self.rotation = None
 
     def renew(self, session_id: int = 0) -> None:
         """Give the session up. The next full fetch names its id, so that the broker drops it.
 
         Args:
-            session_id: an unusable session that the broker just created, to name in its place. 0 if there is
-                none.
+            session_id: an unusable session that the broker has just created. The next full fetch then names
+                this session instead. 0 if there is none.
         """
         self.state = TRANSITIONS[self.state, SessionEvent.LOSE]
         # No broker creates a session with a negative id: it is a refusal (fetch-semantics 2.2, 3.2).
@@ -458,13 +466,16 @@ class FetchSessionHandler:
         self.table = self._taken = None
 
     def adopt(self, session_id: int) -> None:
-        """In the next full fetch, name a session that the client abandoned, so that the broker drops it."""
+        """Name this session in the next full fetch, so that the broker drops it.
+
+        The client does not use it.
+        """
         self.session_id = session_id
 
     def close(self) -> int:
         """Close the session and return its id, for the (id, -1) to the broker.
 
-        The table is kept while a response is outstanding: it is needed to complete that response.
+        If a response is outstanding, the table is kept, because it is needed to expand that response.
         """
         session_id = self.session_id
         self.state = TRANSITIONS[self.state, SessionEvent.CLOSE]
@@ -473,7 +484,10 @@ class FetchSessionHandler:
         return session_id
 
     def _lose(self, pair: NextPair, given: int, error_code: int) -> None:
-        """Give the session up, and set the pair for the next request; `given` is the id in the response."""
+        """Give the session up, and set the pair for the next request.
+
+        `given` is the session id in the response.
+        """
         self.state = TRANSITIONS[self.state, SessionEvent.LOSE]
         self.epoch = 0
         if pair is NextPair.NAME_AND_DROP:
@@ -492,7 +506,7 @@ class FetchSessionHandler:
         return self.table
 
     def _take(self, table: PartitionTable, walk: FetchResponseWalk) -> _Taken:
-        """Apply the part of a response that was walked since the last call; see `take`."""
+        """Apply the part of a response that was walked since the last call. See `take`."""
         taken = self._taken
         if taken is None or taken.walk is not walk:
             taken = self._taken = _Taken(walk)
@@ -533,11 +547,13 @@ class FetchSessionHandler:
         return taken
 
     def _names_stuck(self, table: PartitionTable, entry: PartitionResponse, row: int) -> bool:
-        """Whether a session answers 3 or 103 where a full fetch may answer 100.
+        """Return whether an entry has error 3 or 103 only because of the session.
 
-        A session resolves a topic's name once, even if the topic is then deleted or created anew. An error
-        that also was in the full response of this session is not the session's fault. KIP-516, v13 and later:
-        fetch-semantics 2.4, trap 8 (cases 44 and 80). librdkafka reports 103 to its user.
+        A full fetch may get 100 instead.
+
+        A session resolves a topic's name only once, even if the topic is deleted or recreated later. If the
+        full response of this session already had the error, the session is not the cause. KIP-516, v13 and
+        later: fetch-semantics 2.4, trap 8 (cases 44 and 80). librdkafka reports 103 to its user.
         """
         stuck = entry.error_code in _STUCK_ERRORS and table.layout.topic_ids
         return stuck and int(table.refused[row]) != entry.error_code
@@ -569,7 +585,7 @@ _STUCK_ERRORS: Final = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCod
 
 
 def _misfit(table: PartitionTable, taken: _Taken, *, full: bool) -> str:
-    """Return why a complete response does not fit the session, or ""."""
+    """Return the reason why a complete response does not fit the session, or "" if it fits."""
     if taken.misfit:
         return taken.misfit
     if full:
@@ -589,8 +605,7 @@ def _misfit(table: PartitionTable, taken: _Taken, *, full: bool) -> str:
 def _differing(entries: Entries, sent: Entries) -> Rows:
     """Return the positions at which two columns of entries differ.
 
-    All bytes are compared at once first, since columns are nearly always equal. If they differ, few
-    entries are compared one by one, and many as bytes.
+    First all bytes are compared at once, because columns are nearly always equal.
     """
     ours, theirs = entries.tobytes(), sent.tobytes()
     if ours == theirs:
@@ -604,7 +619,7 @@ def _differing(entries: Entries, sent: Entries) -> Rows:
 
 
 def _repeated(listing: Listing, positions: Rows) -> bool:
-    """Whether the entries at these positions name a partition twice."""
+    """Return whether any partition occurs twice among the entries at these positions."""
     if len(positions) < 2:
         return False
     numbers = {key: number for number, key in enumerate(dict.fromkeys(listing.keys))}
@@ -614,7 +629,10 @@ def _repeated(listing: Listing, positions: Rows) -> bool:
 
 
 def _elements(listing: Listing, positions: Rows) -> list[tuple[bytes, bytes]]:
-    """Return entries as topic elements. Neighbours of one topic share an element."""
+    """Return the entries at these positions as topic elements.
+
+    Consecutive entries of one topic share an element.
+    """
     if not len(positions):
         return []
     entries, keys = listing.entries, listing.keys

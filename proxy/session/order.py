@@ -1,8 +1,8 @@
-"""Whether a response of the session serves the same partitions as a fetch without a session would. Sans-IO.
+"""Decides whether a session's response has records of the same partitions as without a session. Sans-IO.
 
-A broker reads partitions in list order until the response limit (max_bytes) is reached (KIP-74). A
-sessionless fetch has its own list. In a session, partitions that returned records move to the end of the list
-(KIP-227; fetch-semantics 2.5, 4 and trap 25a). The order only matters if the limit cuts something.
+A broker reads partitions in list order until the response limit (max_bytes) is reached (KIP-74). Without a
+session, this is the order of the fetch. In a session, partitions that returned records move to the end of the
+list (KIP-227; fetch-semantics 2.5, 4 and trap 25a). The order only matters if not all available records fit.
 """
 
 from functools import cache
@@ -24,14 +24,15 @@ _PARTITION_MAX_BYTES: Final = 4
 def serves_in_order(
     fetch: FetchRequest, table: PartitionTable, rows: Rows, walk: FetchResponseWalk, result: SessionResult
 ) -> bool:
-    """Return whether a fetch without a session would have got the same records, as far as can be known.
+    """Return whether a fetch without a session would probably have got records of the same partitions.
 
-    The evidence is the limit of the request, and partitions that got no records although they have some. If
-    every partition got something, a lower limit of the broker (fetch.max.bytes, a quota) can't be noticed.
+    This is concluded from the limit of the request, and from partitions without records in the response that
+    have records at the broker. A lower limit of the broker (fetch.max.bytes, a quota) is not noticed if every
+    partition got some records.
 
     Args:
         fetch: the client's fetch.
-        table: the session's partitions. The fetch has been placed and the response applied.
+        table: the session's partitions. The fetch and the response have been applied.
         rows: the row of each entry of the fetch.
         walk: the broker's response.
         result: the entries of the response that are not empty, in the session's order.
@@ -63,7 +64,7 @@ def serves_in_order(
 
 
 def _has_more(table: PartitionTable, rows: Rows) -> "np.ndarray[tuple[int], np.dtype[np.bool_]]":
-    """Return for each partition whether it has records for this client at or after its fetch offset."""
+    """Return, for each row, whether the partition has records at or after the client's fetch offset."""
     layout = table.layout
     end_at = _LAST_STABLE_OFFSET if table.isolation_level else _HIGH_WATERMARK
     ends = table.cached_entries.view(_offset(layout.response_entry, end_at))["offset"].take(rows)
@@ -73,12 +74,12 @@ def _has_more(table: PartitionTable, rows: Rows) -> "np.ndarray[tuple[int], np.d
 
 
 def _fetch_offset(layout: FetchLayout) -> int:
-    """Return the offset of fetch_offset in a request's entry: from v9 on it follows the leader epoch."""
+    """Return the offset of fetch_offset in a request's entry. From v9 on, the leader epoch is before it."""
     return 8 if layout.version >= 9 else 4
 
 
 def _partition_max_bytes(table: PartitionTable, row: int) -> int:
-    """Return a partition's own limit: the last field of a request's entry before its tags."""
+    """Return partition_max_bytes of a row, the last field of a request's entry before its tags."""
     layout = table.layout
     end = (row + 1) * layout.request_entry - layout.flexible
     return int.from_bytes(table.request_bytes[end - _PARTITION_MAX_BYTES : end], signed=True)

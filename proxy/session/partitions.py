@@ -1,8 +1,8 @@
 """The partition table: the partitions of one fetch session, in columns.
 
 Each row is a partition. Clients rotate their lists, so a row is found by topic and partition number, never by
-its position in a fetch. A row costs about 90 bytes and no Python object. A topic costs an entry of a dict and
-a span of the lookup.
+its position in a fetch. A row costs about 90 bytes and no Python object. A topic costs an entry of a dict,
+and a span of slots in an array, the *lookup*, which gives the row of each partition number.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,15 +16,15 @@ from proxy.protocol.fetch_request import Listing
 from proxy.protocol.fetch_response import NO_ABORTED, NULL, EmptyRun, PartitionResponse
 
 MAX_LOOKUP: Final = 1 << 17
-"""Upper limit of the lookup's length, in addition to eight slots for each partition. A topic takes a slot of
-8 bytes for each number from 0 to its highest."""
+"""The limit of slots in the lookup, in addition to eight slots for each partition. A topic takes a slot of 8
+bytes for each partition number from 0 to its highest."""
 MAX_FORGOTTEN: Final = 8192
-"""Upper limit of the topics in a table, plus 1,024. Names of forgotten topics stay."""
+"""Used in the limit of topics in a table, which is this plus 1,024. Names of forgotten topics count, too."""
 
 _KEY_BYTES: Final = 200
-"""Bytes for a topic in addition to its key: an entry of a dict, one of a list, and its span."""
+"""The memory for a topic in bytes, without its key: an entry of a dict, an entry of a list, and a span."""
 _NUMBER_BYTES: Final = 100
-"""Bytes for a row number in a set or list."""
+"""The memory for a row number in a set or list, in bytes."""
 _SLOT_BYTES: Final = 8
 
 _NO_TOPIC: Final = 0
@@ -38,12 +38,12 @@ _T = TypeVar("_T", bound=np.generic)
 
 
 def row_bytes(layout: FetchLayout) -> int:
-    """Return the bytes for a row in the columns of `PartitionTable`."""
+    """Return the memory for a row in the columns of `PartitionTable`, in bytes."""
     return layout.request_entry + layout.response_entry + 11
 
 
 def memory_of(listing: Listing) -> int:
-    """Return an upper limit of the bytes that a table takes for a listing."""
+    """Return an upper limit of the memory of a table for a listing, in bytes."""
     partitions = listing.entries.view(listing.layout.request_fields)["partition"]
     slots = (int(partitions.max(initial=0)) + 1) * len(listing.keys)
     return (
@@ -57,7 +57,7 @@ def memory_of(listing: Listing) -> int:
 class PartitionTable:
     """The partitions of a session, with the entries last requested and the entries last received.
 
-    The isolation level of the session's fetches decides how an empty entry ends.
+    The isolation level of the session's fetches decides which bytes end an empty entry.
     """
 
     __slots__ = (
@@ -101,16 +101,16 @@ class PartitionTable:
         # write null for both. A client is to get the form that its broker writes.
         self._usual = NO_ABORTED if isolation_level else NULL
         self._no_aborted = self._usual
-        """The broker's latest way to write "no aborted transactions": `NULL` or `NO_ABORTED`."""
+        """How the broker last wrote "no aborted transactions": `NULL` or `NO_ABORTED`."""
         self._ends_vary = False
-        """True if some cached entries may end differently from `_blank`."""
+        """Whether some cached entries may end with other bytes than `_blank`."""
         self._end_unknown: set[int] = set()
         """Rows for which the broker has not yet shown how it writes "no aborted transactions"."""
         self.numbers: dict[bytes, int] = {}
         """Topic key -> the topic's number in this table, from 1."""
         self._keys: list[bytes] = [b""]
         self._key_bytes = 0
-        """Bytes that the topics take."""
+        """The memory of the topics in bytes."""
         self._row_bytes = row_bytes(layout)
         self._bases = np.zeros(1, np.intp)
         self._spans = np.zeros(1, np.intp)
@@ -120,29 +120,31 @@ class PartitionTable:
         self.size = 0
         """The number of partitions."""
         self.requests: Entries = np.zeros(0, layout.request_item)
-        """The entries of the last requests in the session."""
+        """For each row, the entry last sent to the broker in the session."""
         self.request_bytes = self.requests.view(np.uint8).data
         """`requests` as bytes."""
         self.cached_entries: Entries = np.zeros(0, layout.response_item)
-        """The entries that replace partitions which the broker left out of a response."""
+        """For each row, the entry to use if the broker leaves the partition out of a response."""
         self.cached_bytes = self.cached_entries.view(np.uint8).data
         """`cached_entries` as bytes."""
         self.known = np.zeros(0, np.bool_)
-        """Rows whose cached entry is usable: the broker sent it in this session, without an error."""
+        """For each row, whether the cached entry is usable: the broker sent it in this session, without an
+        error."""
         self._described = 0
         """The number of rows that are `known`."""
         self.behind: set[int] = set()
-        """Rows where a read_committed fetch could read more: their fetch offset is below the last stable
-        offset that the broker sent last."""
+        """Rows of partitions from which a read_committed fetch could read more: the fetch offset is below the
+        last stable offset that the broker last sent."""
         self.refused = np.zeros(0, np.int16)
-        """The error code of each row in this session's full response, 0 for none."""
+        """For each row, the error code in the full response that began this session, or 0."""
         self.topic: Column32 = np.zeros(0, np.int32)
-        """The number of each row's topic, 0 for a free row."""
+        """For each row, the number of its topic, or 0 for a free row."""
         self.position: Column32 = np.zeros(0, np.int32)
-        """The position of each row in the latest placed fetch, -1 if it is not listed."""
+        """For each row, its position in the last fetch passed to `place`, or -1 if that fetch does not list
+        it."""
         self.arranged: Callable[[Rows], None] | None = None
-        """A callback of `arrange` that gets the old number of each row, for callers with columns of their
-        own."""
+        """A function that `arrange` calls with the old number of each row, so that callers can arrange their
+        own columns."""
 
     def __repr__(self) -> str:
         return f"<PartitionTable partitions={self.size} topics={len(self.numbers)} v{self.layout.version}>"
@@ -153,7 +155,7 @@ class PartitionTable:
 
     @property
     def memory(self) -> int:
-        """The bytes that the table takes."""
+        """The memory of the table in bytes."""
         numbers = len(self._free) + len(self.behind) + len(self._end_unknown)
         return (
             len(self.topic) * self._row_bytes
@@ -164,14 +166,17 @@ class PartitionTable:
 
     @property
     def bloated(self) -> bool:
-        """Whether forgotten topics and unused slots outweigh the rest. If so, make the table anew."""
+        """Whether most of the memory is for forgotten topics and unused slots.
+
+        If so, create the table again.
+        """
         return (
             len(self._keys) > min(4 * self.size, MAX_FORGOTTEN) + 1024
             or len(self._lookup) > MAX_LOOKUP + 8 * self.size
         )
 
     def locate(self, listing: Listing) -> Rows:
-        """Return the row of each entry, -1 where there is none."""
+        """Return the row of each entry of a listing, or -1 if the partition is not in the table."""
         partitions = listing.entries.view(self.layout.request_fields)["partition"]
         if len(listing.keys) == 1:
             number = self.numbers.get(listing.keys[0], _NO_TOPIC)
@@ -187,14 +192,17 @@ class PartitionTable:
         return self._find(partitions, np.repeat(bases, listing.counts), np.repeat(spans, listing.counts))
 
     def row(self, key: bytes, partition: int) -> int:
-        """Return the row of one partition, -1 if there is none."""
+        """Return the row of one partition, or -1 if it is not in the table."""
         number = self.numbers.get(key, _NO_TOPIC)
         if 0 <= partition < self._spans[number]:
             return int(self._lookup[self._bases[number] + partition])
         return _NO_ROW
 
     def located(self, runs: Sequence[EmptyRun]) -> tuple[EmptyRun, Rows]:
-        """Merge runs of any topics into one. Return it and the row of each entry, -1 where there is none."""
+        """Merge runs of several topics.
+
+        Return the merged run, and the row of each entry (-1 if not in the table).
+        """
         if len(runs) == 1:
             run = runs[0]
             return run, self.rows(run.key, run.entries.view(self.layout.response_fields)["partition"])
@@ -207,7 +215,7 @@ class PartitionTable:
         return run, self._find(partitions, np.repeat(bases, counts), np.repeat(spans, counts))
 
     def rows(self, key: bytes, partitions: npt.NDArray[np.uint32]) -> Rows:
-        """Return the rows of partitions of one topic, -1 where there is none."""
+        """Return the row of each of these partitions of a topic, or -1 if it is not in the table."""
         number = self.numbers.get(key, _NO_TOPIC)
         return self._find(partitions, self._bases[number], self._spans[number])
 
@@ -260,9 +268,9 @@ class PartitionTable:
         self.size -= len(rows)
 
     def forget_responses(self) -> None:
-        """Forget the cached entries of all partitions, because another session begins.
+        """Forget the cached entries of all partitions, because a new session begins.
 
-        A session's responses say nothing about the next session (fetch-semantics 6.2).
+        Entries of one session must not be used in the next session (fetch-semantics 6.2).
         """
         self.known.fill(False)
         self.behind.clear()
@@ -271,7 +279,7 @@ class PartitionTable:
         self.refused.fill(0)
 
     def apply_run(self, run: EmptyRun, rows: Rows) -> None:
-        """Store entries that have neither changes nor errors."""
+        """Store the entries of a run in these rows."""
         self.cached_entries[rows] = run.entries
         self._end_unknown.difference_update(rows.tolist() if self._end_unknown else ())
         self.known[rows] = True
@@ -281,7 +289,7 @@ class PartitionTable:
             self._weigh(rows)
 
     def apply_entry(self, entry: PartitionResponse, row: int) -> None:
-        """Store one entry, without its records and its error."""
+        """Store one entry of a response in a row, without its records and its error."""
         known = bool(self.known[row])
         # An error entry has -1 for all offsets, so it is never filled in (fetch-semantics 6.2, trap 25; case
         # 25).
@@ -296,7 +304,7 @@ class PartitionTable:
             self._weigh_row(row)
 
     def describe(self, row: int, fixed: bytes) -> None:
-        """Store the fields before the aborted transactions. The row must be `known`."""
+        """Store the fields of an entry that are before the aborted transactions. The row must be `known`."""
         at = row * self.layout.response_entry
         self.cached_bytes[at : at + len(fixed)] = fixed
         if self.isolation_level:
@@ -341,7 +349,7 @@ class PartitionTable:
             self._weigh_row(row)
 
     def _weigh(self, rows: Rows) -> None:
-        """Update `behind` for these rows."""
+        """Update `behind` for some rows."""
         offsets = self.requests[rows].view(self.layout.request_fields)["offset"]
         stable = self.cached_entries[rows].view(self.layout.response_fields)["last_stable_offset"]
         behind = rows[self.known[rows] & (offsets < stable)]
@@ -361,7 +369,7 @@ class PartitionTable:
             self.behind.discard(row)
 
     def unread(self) -> tuple[Rows, npt.NDArray[np.int64]]:
-        """Return the rows that are known to have more to read, and their fetch offsets."""
+        """Return the rows of partitions that are known to have more to read, and their fetch offsets."""
         stable = "last_stable_offset" if self.isolation_level else "high_watermark"
         ends = self.cached_entries[: self._top].view(self.layout.response_fields)[stable]
         offsets = self.requests[: self._top].view(self.layout.request_fields)["offset"]
@@ -380,13 +388,13 @@ class PartitionTable:
         return partitions
 
     def unplaced(self) -> Rows:
-        """Return the rows that the latest placed fetch does not list."""
+        """Return the rows that the last fetch passed to `place` does not list."""
         unplaced = (self.position[: self._top] < 0) & (self.topic[: self._top] != _NO_TOPIC)
         rows: Rows = unplaced.nonzero()[0]
         return rows
 
     def place(self, rows: Rows) -> int:
-        """Store the position of each row in a fetch. Return the number of different rows."""
+        """Store, for each row, its position in a fetch. Return the number of different rows."""
         position = self.position
         position.fill(-1)
         # By content, not by place: librdkafka rotates its lists (fetch-semantics, trap 47).
@@ -424,7 +432,7 @@ class PartitionTable:
 
     @property
     def unmentioned(self) -> bool:
-        """Whether this session's full response left out a partition."""
+        """Whether the full response that began this session left out a partition."""
         mentioned = self.known[: self._top] | (self.refused[: self._top] != 0)
         return int(np.count_nonzero(mentioned)) != self.size
 
@@ -503,7 +511,7 @@ def _first_numbers(count: int) -> Column32:
 
 
 def is_rotation(numbers: Rows | Column32) -> bool:
-    """Return whether these are the numbers 0 to n - 1 in order, starting anywhere and wrapping around."""
+    """Return whether these are the numbers 0 to n - 1, ascending from any number on, wrapping around."""
     count = len(numbers)
     if not count or not 0 <= (first := int(numbers[0])) < count:
         return False

@@ -1,7 +1,7 @@
-"""A fast path for fetches of one topic that list the table's rows in order, starting anywhere.
+"""A fast path for fetches of one topic that list the table's rows in order, from any row on.
 
-librdkafka rotates its list: each fetch starts one partition later and wraps around. Such a fetch is compared
-as bytes, and its response is copied in two pieces, without gathering or scattering columns. The result equals
+librdkafka rotates its list: each fetch starts one partition later and wraps around at the end. Such a fetch
+is compared as bytes, and its response is copied in two pieces, without reordering columns. The result equals
 that of `handler` and `expand`, which work for any list.
 """
 
@@ -25,13 +25,13 @@ from proxy.session.partitions import PartitionTable
 
 _CORRELATION_ID_BYTES: Final = RESPONSE_START_BYTES - LENGTH_BYTES
 _MAX_SUSPECTS: Final = 16
-"""With more suspects than this, comparing columns is faster."""
+"""With more suspected rows than this, comparing columns is faster."""
 
 
 class Rotation:
-    """The template of fetches that list all rows of a table in order, starting anywhere.
+    """A template of fetches that list all rows of a table in order, from any row on.
 
-    `request` is such a fetch, in the table's version, with contiguous entries.
+    `request` must be such a fetch, in the table's version, with contiguous entries.
     """
 
     __slots__ = (
@@ -56,7 +56,7 @@ class Rotation:
         frame, layout = request.frame, request.layout
         self.table = table
         self.topics = request.topics
-        """The spans of the entries; the same in every fetch that matches."""
+        """The spans of the entries. Every matching fetch has this same object."""
         self._key = request.topics.keys[0]
         self._at = request.topics.blocks[0][0]
         self._start = frame[API_KEY_AND_VERSION]
@@ -64,11 +64,11 @@ class Rotation:
         self._rest = layout.count(0) + frame[request.tail :]
         self._element = layout.count(1) + layout.prefix(self._key, table.size)
         self._bare = layout.count(0) + self._rest
-        """The end of a fetch without changes."""
+        """The bytes that end an incremental fetch without changes."""
         size = len(self._start) + _CORRELATION_ID_BYTES + len(self._limits) + SESSION.size + len(self._bare)
         self._bare_kind = size.to_bytes(LENGTH_BYTES) + self._start
         self._full = response_head(layout, b"", 0) + self._element
-        """The start of an unthrottled response, after the correlation id."""
+        """The bytes that start an unthrottled response, after the correlation id."""
         self._end = b"\0\0" if layout.flexible else b""
         self._full_bytes = _CORRELATION_ID_BYTES + len(self._full) + len(self._end)
         """The size of an unthrottled response without its length field and entries."""
@@ -77,11 +77,11 @@ class Rotation:
         """The row of the last fetch's first entry."""
 
     def suspect(self, rows: Sequence[int]) -> None:
-        """Note the rows that the broker sent entries for. The next fetch is likely to change them."""
+        """Note the rows for which the broker sent entries. The next fetch will probably change them."""
         self._suspects = sorted(rows) if len(rows) <= _MAX_SUSPECTS else []
 
     def first(self, frame: bytes) -> int:
-        """Return the row of a fetch's first entry, -1 if the table has none."""
+        """Return the row of a fetch's first entry, or -1 if the partition is not in the table."""
         table, at = self.table, self._at
         item, last = table.layout.request_entry, self._first
         # Usually it is the row after the last fetch's first row, or that row itself. The table's lookup
@@ -95,9 +95,10 @@ class Rotation:
         return row
 
     def altered(self, frame: bytes, first: int) -> list[tuple[int, bytes]] | None:
-        """Return row and bytes of each changed entry, in the fetch's order.
+        """Return row and bytes of each changed entry, in the order of the fetch.
 
-        `first` is the row of the fetch's first entry. Return None if the changes can't be found in this way.
+        Return None if an entry has changed whose row was not passed to `suspect`, or if the fetch is not a
+        rotation. `first` is the row of its first entry.
         """
         requested, item = self.table.request_bytes, self.table.layout.request_entry
         found: list[tuple[int, bytes]] = []
@@ -123,7 +124,7 @@ class Rotation:
         return found
 
     def delta(self, frame: bytes, altered: Sequence[tuple[int, bytes]], session: tuple[int, int]) -> bytes:
-        """Build the incremental fetch for the changes that `altered` has found in a fetch."""
+        """Build the incremental fetch for changed entries, which `altered` has returned."""
         correlation_id, pair = frame[REQUEST_CORRELATION_ID], SESSION.pack(*session)
         if not altered:
             return b"".join((self._bare_kind, correlation_id, self._limits, pair, self._bare))
@@ -144,7 +145,7 @@ class Rotation:
         return len(content).to_bytes(LENGTH_BYTES) + content
 
     def apply(self, altered: Sequence[tuple[int, bytes]]) -> None:
-        """Apply the changes of a fetch to the table."""
+        """Apply changed entries of a fetch to the table."""
         for row, entry in altered:
             self.table.alter_row(row, entry)
 
@@ -159,16 +160,16 @@ class Rotation:
         throttle_time_ms: int,
         tags: bytes,
     ) -> tuple[list[Buffer], int]:
-        """Return the response to a fetch, in pieces, and its size, like `expand.expand`.
+        """Return the full response to a fetch in pieces, and its size. Like `expand.expand`.
 
         Args:
             first: the row of the fetch's first entry.
-            entries: row and entry for each partition that is forwarded as the broker sent it.
+            entries: row and entry for each partition whose entry is forwarded unchanged.
             received: the broker's frame.
-            entry_bytes: the size of `entries`.
+            entry_bytes: the size of `entries` in bytes.
             correlation_id: the correlation id of the response.
-            throttle_time_ms: the throttle of the response.
-            tags: the body's tag buffer; empty below v12.
+            throttle_time_ms: the throttle time of the response.
+            tags: the body's tag buffer. Empty below v12.
         """
         layout, count = self.table.layout, self.table.size
         head = response_head(layout, correlation_id, throttle_time_ms) + self._element
@@ -204,9 +205,9 @@ class Rotation:
         return pieces, size
 
     def full(self, first: int, row: int, sent: bytes, correlation_id: bytes) -> bytes:
-        """Like `expand`, for an unthrottled response with at most one entry, without error.
+        """Like `expand`, but only for an unthrottled response with at most one entry, without an error.
 
-        `row` is the row of that entry, -1 if there is none; `sent` are its bytes.
+        `row` is the row of that entry, or -1 without an entry. `sent` is the bytes of the entry.
         """
         table = self.table
         cached, item = table.cached_bytes, table.layout.response_entry
@@ -222,7 +223,10 @@ class Rotation:
         return b"".join((size.to_bytes(LENGTH_BYTES), correlation_id, self._full, *entries, self._end))
 
     def _cached(self, start: int, end: int) -> list[memoryview]:
-        """Return the cached entries of rows. Numbers beyond the last row wrap around to the first."""
+        """Return the cached entries of the rows from `start` to `end`.
+
+        Numbers above the last row wrap around.
+        """
         table, item, count = self.table, self.table.layout.response_entry, self.table.size
         if start < count < end:
             return [

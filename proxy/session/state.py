@@ -1,9 +1,9 @@
 """The state of a fetch session, and the three tables that drive the handler. Sans-IO.
 
-`TRANSITIONS` gives the next state. `AFTER_FULL` and `AFTER_INCREMENTAL` give, for each meaning of a response,
-the pair (session id, epoch) of the next request and the action on the response. Their rows follow Kafka's own
-client (KIP-227; handleResponse of FetchSessionHandler.java; fetch-semantics 3.2). Comments say where a row
-differs from it.
+`TRANSITIONS` gives the next state. `AFTER_FULL` and `AFTER_INCREMENTAL` give two things for each meaning of a
+response: the pair (session id, epoch) of the next request, and the action on the response. Their rows follow
+Kafka's Java client (KIP-227; handleResponse of FetchSessionHandler.java; fetch-semantics 3.2). If a row
+differs, a comment says so.
 """
 
 from enum import Enum, IntEnum, StrEnum
@@ -11,20 +11,20 @@ from typing import Final
 
 
 class SessionState(IntEnum):
-    """The state of a connection's session. At most one fetch of a session is outstanding."""
+    """The state of a connection's session with the broker. At most one fetch of a session is outstanding."""
 
     NONE = 0
     """No session."""
     REQUESTED = 1
     """A full fetch with epoch 0, which requests a session, is outstanding."""
     ESTABLISHED = 2
-    """The broker has the session; no fetch of it is outstanding."""
+    """The broker has the session, and no fetch of it is outstanding."""
     FETCHING = 3
     """An incremental fetch is outstanding."""
     CLOSING = 4
     """The session is closed at the broker, but the outstanding response still needs the table."""
     CLOSED = 5
-    """That response has come; the table can be dropped."""
+    """The session is closed, and no response is outstanding. The table can be dropped."""
 
 
 class SessionEvent(IntEnum):
@@ -70,32 +70,32 @@ TRANSITIONS: Final = _Transitions(
 nothing changes."""
 
 IDLE: Final = (SessionState.ESTABLISHED, SessionState.NONE, SessionState.CLOSED)
-"""States in which no response is pending."""
+"""States in which no response of the session is outstanding."""
 
 
 class Says(IntEnum):
     """The meaning of a response for the session."""
 
     ID_NOT_FOUND = 0
-    """Error 70: the broker does not have the session. It evicted it, or was restarted."""
+    """Error 70: the broker does not have the session, because of an eviction or a restart."""
     SESSION_ERROR = 1
     """Error 71 or 106: the broker has the session, but it does not match the request."""
     OTHER_ERROR = 2
     """Another top-level error."""
     THROTTLED = 3
-    """No partition, but the session's id: the broker throttles and discarded the read (KIP-219)."""
+    """No partition, but the session's id: the broker throttles the client and sends no entries (KIP-219)."""
     THROTTLED_WITHOUT_ID = 4
-    """Like THROTTLED, but with id 0. A throttle hides session errors."""
+    """Like THROTTLED, but with session id 0. While a broker throttles, it does not send session errors."""
     MISFIT = 5
-    """It names partitions outside the session, or the table knows too little to complete it."""
+    """The response names partitions that are not in the session, or the table has too little to expand it."""
     NO_ID = 6
-    """A response without error, with id 0: the broker created no session, or ended it."""
+    """A response without an error, with session id 0: the broker created no session, or ended it."""
     ID = 7
-    """A response without error, with a session id."""
+    """A response without an error, with a session id."""
 
 
 class Loss(StrEnum):
-    """How a broker lost a session without sending an error; the label of `fetchgate_sessions_lost_total`."""
+    """How a broker lost a session without sending an error. The label of `fetchgate_sessions_lost_total`."""
 
     NO_ID = "no session id"
     """The response to an incremental fetch has session id 0."""
@@ -104,35 +104,38 @@ class Loss(StrEnum):
 
 
 class NextPair(Enum):
-    """The (session id, epoch) that the next request carries."""
+    """The (session id, epoch) of the next request."""
 
     NEW = "(0, 0)"
-    """Request a new session. There is no old one to name."""
+    """Request a new session. There is no old session to name."""
     NEW_AND_DROP = "(0, 0), nothing kept"
-    """Like NEW; the table is dropped."""
+    """Like NEW, and drop the table."""
     RENEW = "(id, 0)"
-    """Request a new session and name the old one, so that the broker drops that."""
+    """Request a new session, and name the old session, so that the broker drops the old one."""
     NAME_AND_DROP = "(new id, 0), nothing kept"
-    """Request a new session and name the unusable one that this response created. The table is dropped."""
+    """Request a new session, and name the unusable session that this response created, so that the broker
+    drops it. Drop the table."""
     FIRST = "(new id, 1)"
     NEXT = "(id, epoch + 1)"
 
 
 class Action(Enum):
-    """The action on a response."""
+    """What to do with a response."""
 
     EXPAND = "expand"
-    """Complete it from the table."""
+    """Expand the response with entries from the table."""
     EMPTY = "empty"
-    """Forward it without partitions: the broker throttles and discarded the read."""
+    """Forward the response without partitions, because the broker throttles the client and sends no
+    entries."""
     COMPLETE = "complete"
-    """A full response: forward it unchanged."""
+    """Forward the full response unchanged."""
     COMPLETE_NO_SESSION = "complete, no session"
-    """A full response: forward it unchanged. It leaves no usable session."""
+    """Forward the full response unchanged. There is no usable session after it."""
     RESEND_FULL = "resend full"
-    """Drop it, and send a full fetch with the next (id, epoch)."""
+    """Drop the response, and send a full fetch with the next (id, epoch)."""
     RESEND_SESSIONLESS = "resend sessionless"
-    """Drop it, and send the fetch with (0, -1). Without a session there can be no session errors."""
+    """Drop the response, and send the fetch with (0, -1). Without a session there can be no session
+    errors."""
 
 
 AFTER_FULL: Final = {
@@ -151,10 +154,9 @@ AFTER_FULL: Final = {
     Says.NO_ID: (NextPair.NEW, Action.COMPLETE),
     Says.ID: (NextPair.FIRST, Action.COMPLETE),
 }
-"""What follows the response to a full fetch with epoch 0.
-
-After an error the fetch is sent without a session. If the error comes again, it is the broker's response to
-the client's own fetch, and the client gets it. Java names the id again there; we differ on purpose
+"""What follows the response to a full fetch with epoch 0. After an error, the fetch is sent without a
+session. If the broker sends the error again, the client gets it, because it answers the client's own fetch.
+The Java client names the session id in the next request instead. fetchgate differs on purpose
 (fetch-semantics 3.2, traps 6 and 11, cases 71 and 96)."""
 
 AFTER_INCREMENTAL: Final = {
