@@ -102,7 +102,7 @@ def size(count: int) -> str:
 
 
 def percent(ratio: float) -> str:
-    """Format a ratio with one decimal. Only 0 becomes "0.0 %", and only 1 becomes "100.0 %"."""
+    """Format a ratio with one decimal. Only 0 itself becomes "0.0 %", and only 1 itself becomes "100.0 %"."""
     if ratio < 0:
         return f"-{percent(-ratio)}"
     if 0 < ratio < 0.0005:
@@ -137,7 +137,7 @@ def meaning(reason: str) -> str:
 
 
 def price(amount: float) -> str:
-    """Format an amount of money. Only 0 becomes "0.00"."""
+    """Format an amount of money. Only 0 itself becomes "0.00"."""
     return "<0.01" if 0 < amount < 0.01 else f"{amount:,.2f}"
 
 

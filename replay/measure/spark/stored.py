@@ -53,7 +53,8 @@ class Earlier:
     def check(self, path: str, sources: Iterable[Source]) -> None:
         """Check that no capture would be added a second time.
 
-        Its earlier rows could not be replaced: a connection's rows are made from several files.
+        The rows of such a capture could not be replaced, because a connection's rows are made from several
+        files.
 
         Raises:
             InputError: the table already has some of the captures.
