@@ -90,7 +90,7 @@ def script(world: Modelled, gateway: Gateway, version: int) -> Script:
 @every_case()
 @pytest.mark.parametrize("asks_broker", [False, True])
 def test_over_a_broker_without_slots(case: Case, version: int, *, asks_broker: bool) -> None:
-    """Cases 14 to 48, with a broker that has no free session slots."""
+    """Cases 14 to 48: the gateway gives sessions although the broker has no free session slots."""
     world = Modelled()
     gateway = Gateway(world.bare, asks_broker=asks_broker)
 
@@ -135,8 +135,8 @@ OTHERWISE_IN_1 = (
 @pytest.mark.parametrize("release", ["1.0", "1.1"])
 @every_case(7)
 def test_v7_over_kafka_1_0_and_1_1(case: Case, version: int, release: str) -> None:
-    """Trap 4: the client uses v7, and the broker v6. Kafka 1.1 is a broker with v7 but without session
-    slots.
+    """Trap 4: a v7 client has sessions, although the broker is Kafka 1.0 with v6, or Kafka 1.1 without
+    session slots.
     """
     if case.__name__ in OTHERWISE_IN_1:
         return

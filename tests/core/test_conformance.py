@@ -223,7 +223,7 @@ def test_leaders_and_endpoints_through_a_session(version: int) -> None:
 
 
 def test_no_leader_a_dead_one_and_one_not_yet_missed() -> None:
-    """Case 65: a partition has no known leader, a leader that is known to be dead, or a dead leader not yet
+    """Case 65: the client gets what a broker says about a leader that is unknown, dead, or dead but not yet
     noticed.
     """
     client = Client(16).established(*all_of())
@@ -315,7 +315,9 @@ def test_a_new_connection_begins_in_full() -> None:
 
 @pytest.mark.parametrize("version", [4, 7, 11, 12, 16])
 def test_transactions_under_read_committed(version: int) -> None:
-    """Case 76: transactions are open, aborted and committed, under read_committed."""
+    """Case 76: under read_committed, a client gets open, aborted and committed transactions as without a
+    gateway.
+    """
     client = Client(version).established(*all_of(), isolation_level=1)
     part = client.part()
     part.append(b"open", producer=7)
@@ -379,7 +381,9 @@ def test_a_thousand_pauses_and_rebalances() -> None:
 
 @pytest.mark.parametrize("version", [4, 7, 12])
 def test_a_topic_deleted_and_made_anew_by_name(version: int) -> None:
-    """Case 80, trap 9: a topic is deleted and made again, with a client that uses topic names."""
+    """Case 80, trap 9: a topic is deleted and made again, with a client that uses topic names. The client
+    gets error 3, then error 1, and then the new records.
+    """
     client = Client(version)
     client.part("u").append(b"old", count=5)
     wants: list[Want] = [("t", 0), ("u", 0, 5)]
@@ -413,7 +417,9 @@ def test_a_topic_deleted_and_made_anew_by_id(version: int) -> None:
 
 @pytest.mark.parametrize("version", [7, 12, 16])
 def test_access_withdrawn_and_restored(version: int) -> None:
-    """Case 82: a client loses the access to a topic, and gets it back."""
+    """Case 82: a client that loses the access to a topic gets error 29. It gets records again when the access
+    is back.
+    """
     client = Client(version).established(*all_of(3), ("u", 0))
     client.broker.denied.add("u")
     client.part("u").append(b"secret")
@@ -447,8 +453,8 @@ def test_a_preferred_replica_is_passed_and_the_partition_forgotten(version: int)
 
 @pytest.mark.parametrize(("before", "after"), [("3.7", "3.9"), ("4.3", "4.3"), ("3.9", "2.8")])
 def test_a_broker_that_comes_back_without_its_sessions(before: str, after: str) -> None:
-    """Case 92: the broker restarts without its sessions, in another release that numbers sessions
-    differently.
+    """Case 92: the client does not notice that the broker restarts without its sessions, in another release
+    that numbers sessions differently.
 
     The connection stays open, as behind a load balancer.
     """
@@ -463,7 +469,9 @@ def test_a_broker_that_comes_back_without_its_sessions(before: str, after: str) 
 
 
 def test_an_id_that_the_new_shards_do_not_have() -> None:
-    """Cases 96 and 92: the session id is outside the range of all shards of the new release."""
+    """Cases 96 and 92: the client does not notice that its session id is outside all shards of the broker's
+    new release.
+    """
     client = Client(12, "3.7").established(*all_of())
     (session,) = client.broker.cache.sessions.values()
     high = 2_147_483_640

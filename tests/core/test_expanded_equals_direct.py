@@ -3,7 +3,7 @@ entries, same bytes, and no session errors. This holds for any sequence of fetch
 behaviour.
 
 The broker is the model, which was checked against live brokers. Entries are in the order of the request, or
-in the broker's order without a session, which puts errors found before reading last.
+in the broker's order without a session. In the broker's order, errors found before reading are last.
 """
 
 import os
@@ -405,7 +405,7 @@ TestAnyClientAnyBroker.settings = examples(EXAMPLES, stateful_step_count=25)
 
 def test_endpoints_that_a_throttle_keeps_back() -> None:
     """A throttled response without entries still names leader endpoints (v16 and later), except when it hides
-    the loss of the session. Then they are missing. They are not needed, because there are no entries.
+    the loss of the session. Then endpoints are missing, but the client does not need them without entries.
     """
     history = AnyClientAnyBroker()
     history.begin(

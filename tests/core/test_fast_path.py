@@ -220,8 +220,8 @@ def test_no_more_than_the_core_takes_are_in_flight() -> None:
 
 @pytest.mark.parametrize("more", [0, 3])
 def test_a_response_that_makes_room_does_not_take_it(more: int) -> None:
-    """If a response lets the gateway read the client again, the core handles it instead of the fast path. The
-    core then also processes requests that waited.
+    """A response that ends a pause in reading the client is handled by the core, not by the fast path. The
+    core then also sends the requests that waited.
     """
     play = Playbook().exchange(produce(0), produced(0)).exchange(produce(1), produced(1))
     numbers = range(2, MAX_IN_FLIGHT + 2 + more)
@@ -250,8 +250,8 @@ def test_the_middle_of_large_frames(chunk: int) -> None:
 
 
 def test_fetches_in_flight_behind_versions_are_counted() -> None:
-    """A fetch is counted correctly if an ApiVersions response comes while it is in flight. That response
-    makes the fast path forget the form of the fetch.
+    """A fetch is counted correctly if an ApiVersions response comes while the fetch is in flight. Such a
+    response makes the fast path forget the form of fetches.
     """
     play = Playbook().knows()
     for number in range(1, 4):
@@ -283,8 +283,8 @@ def test_a_request_that_is_too_long_is_a_fault() -> None:
 
 
 def test_listeners_open_amid_a_large_request() -> None:
-    """A listener opens while a large request is being forwarded. The bytes already forwarded, not yet
-    counted, are not expected a second time.
+    """A listener opens while a large request is being forwarded. The part of the request that was already
+    forwarded is not expected a second time.
     """
     opening = {2}
     play = Playbook(resolve=gateway, opening=opening.__contains__)
@@ -575,8 +575,8 @@ def test_the_client_calls_itself_something_else(outstanding: bool) -> None:
 
 
 def test_a_fetch_of_a_session_behind_versions_is_counted() -> None:
-    """A session's fetch is counted correctly if an ApiVersions response comes while it is in flight. The core
-    handles the response.
+    """A session's fetch is counted correctly if an ApiVersions response comes while the fetch is in flight.
+    The core handles the response to the fetch.
     """
     play = Playbook().established(16, THREE)
     polls(play, 16, 4, 4)
@@ -590,8 +590,8 @@ def test_a_fetch_of_a_session_behind_versions_is_counted() -> None:
 
 
 def test_another_fetch_while_one_is_outstanding() -> None:
-    """Trap 18: a fetch during an outstanding one is sent without the session. As a delta, it would fail
-    together with the outstanding one.
+    """Trap 18: a client sends a second fetch while the first one is outstanding. The second fetch is sent
+    without the session. As a delta, it would fail together with the first one.
     """
     play = Playbook().established(16, THREE)
     polls(play, 16, 4, 4)
@@ -618,8 +618,8 @@ def test_a_fetch_that_was_forwarded_meanwhile_is_the_last_that_was_decided() -> 
 
 @pytest.mark.parametrize("version", [7, 8])
 def test_brokers_that_forget_leader_epochs_are_left_to_the_core(version: int) -> None:
-    """KAFKA-9338, case 68: if the broker's sessions forget leader epochs, the core reads each fetch, because
-    it checks them for leader epochs.
+    """KAFKA-9338, case 68: if this broker's sessions forget leader epochs, the fast path takes no fetches.
+    The core checks each fetch for leader epochs.
     """
     play = Playbook().established(version, THREE, release="1.1.1" if version == 7 else "2.0.1")
     assert polls(play, version, 4, 6) == 0

@@ -94,8 +94,8 @@ def test_filled_in_entries_end_as_this_broker_writes_them(
 
 @pytest.mark.parametrize("version", [4, 7, 11, 12, 16])
 def test_records_are_null_only_where_the_broker_wrote_so_itself(version: int) -> None:
-    """Null records are filled in only for a partition for which the broker itself sent null with no records.
-    Null records crash librdkafka (section 6.2).
+    """Null records are filled in only for a partition in which the broker itself sent null records. Elsewhere
+    they would crash librdkafka (section 6.2).
     """
     client = Client(version, dialect="null records")
     for step in range(8):
@@ -109,8 +109,8 @@ def test_records_are_null_only_where_the_broker_wrote_so_itself(version: int) ->
 @pytest.mark.parametrize("version", [7, 12])
 @pytest.mark.parametrize("dialect", ["", "null"])
 def test_a_batch_that_does_not_fit_says_nothing_of_later_entries(version: int, dialect: str) -> None:
-    """Section 1.4: if a batch did not fit, its entry has null for aborted transactions, with Kafka too. This
-    null is not used as the form of later entries, which have a list.
+    """Section 1.4: the entry of a batch that did not fit has null instead of a list of aborted transactions.
+    Later entries that are filled in have a list again.
     """
     client = Client(version, wants=WANTS[:8], dialect=dialect)
     for _ in range(3):

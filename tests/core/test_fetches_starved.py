@@ -102,8 +102,8 @@ def test_what_did_not_fit_has_no_list_of_aborted_transactions(version: int, what
 
 
 def test_who_is_not_behind_stays_on_the_short_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    """If no partition is short of records, the response is built in the short way. A partition with records
-    counts as behind until the next fetch, which changes nothing here.
+    """If no partition lacks records because of the limit, the response is built in the fast way. A partition
+    that just got records does not count as lacking them, although it is behind until the next fetch.
     """
     ways: list[int] = []
     expand, full = Rotation.expand, Rotation.full

@@ -132,8 +132,8 @@ class Stub:
 
 @pytest.mark.parametrize(("left", "most"), [(0.0, 1), (0.5, 8), (float("inf"), 8)])
 def test_few_of_many_connections_are_looked_at(left: float, most: int) -> None:
-    """To choose a connection, the gateway looks at a few of them only. With 400 clients, looking at all took
-    9 ms for each error.
+    """Only a few of many connections are asked for their state when one is chosen. With 400 clients, asking
+    all took 9 ms for each error.
     """
     siblings, who = Siblings(), ClientIdentity("10.0.0.7", "c", b"")
     for _ in range(400):
@@ -258,8 +258,8 @@ def test_pipelined_fetches_wait_one_after_the_other() -> None:
 
 
 def test_what_one_response_needs_of_a_leader_is_asked_one_after_the_other() -> None:
-    """Two partitions of a response move to the same leader. They are fetched there one after the other,
-    because one leader is known at once, and the other only later.
+    """Two partitions of a response move to the same leader. They are fetched there one after the other: the
+    second one when its leader is known, and the first response has come.
     """
     two = Two()
     two.fails((TOPIC, 0)).asks_leaders().leaders({0: (NEW, 5)})

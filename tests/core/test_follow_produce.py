@@ -319,8 +319,8 @@ def test_a_lane_is_forgotten_when_there_are_too_many() -> None:
 
 
 def test_responses_that_wait_for_one_another_wait_a_second_at_most_all_together() -> None:
-    """All responses that wait for new leaders wait at most one second together, not each. librdkafka sends
-    one request for each partition.
+    """Several responses wait for new leaders: one second in total, not one second each. librdkafka sends one
+    request for each partition.
     """
     two = Producer()
     for at in range(3):
@@ -391,8 +391,8 @@ def test_a_client_is_known_by_its_first_request_if_that_is_a_produce() -> None:
 
 
 def test_what_is_kept_of_many_small_batches_is_counted() -> None:
-    """The memory for many small batches is counted, which is more than their bytes. Afterwards the count is
-    0.
+    """Many small batches are counted with the memory that they take, which is more than their bytes. After
+    the response the count is 0.
     """
     two, budget = Producer(), RequestBudget(1 << 30)
     played = Playbook(
@@ -424,7 +424,7 @@ def test_without_room_a_produce_passes_and_is_not_followed() -> None:
 
 
 def test_a_produce_without_room_does_not_hide_that_its_broker_hangs() -> None:
-    """A Produce that finds no room in the budget does not change that its broker counts as hanging.
+    """A broker still counts as hanging if a Produce to it found no room in the budget.
 
     Other requests have already waited as long as allowed. They do not wait again until this broker responds.
     """

@@ -93,8 +93,8 @@ def test_what_a_session_may_serve(parts: list[tuple[int, int, int]], again: bool
 
 
 def test_a_batch_over_a_partitions_own_limit_goes_to_the_first_alone() -> None:
-    """Case 60: the fetch is repeated if a batch over the partition limit comes for another partition than the
-    first. Only the first partition of a fetch may exceed its limit.
+    """Case 60: only the first partition of a fetch may exceed its limit. If another partition does, the fetch
+    is repeated without the session.
     """
     play = Playbook(SessionLimits(max_sessions=10, keep_order=True)).knows()
     wants: list[Want] = [("t", 0, 5), ("t", 1, 5)]
@@ -110,8 +110,8 @@ def test_a_batch_over_a_partitions_own_limit_goes_to_the_first_alone() -> None:
 
 
 def test_who_is_led_elsewhere_does_not_wait() -> None:
-    """KIP-392: a partition with a preferred read replica causes no repeated fetch. It has no records and a
-    high watermark above the offset, however long it stays so.
+    """KIP-392: a partition with a preferred read replica causes no repeated fetch, although it has no records
+    and a high watermark above the offset.
     """
     play = established()
     play.client(fetch(16, ("t", 0, 5), ("t", 1, 5), correlation=9, **LIMITS)).takes_broker()

@@ -271,7 +271,9 @@ def test_more_topics_than_there_is_room_for_do_not_push_out_each_other() -> None
 def test_a_large_response_is_read_in_part_and_further_the_next_time(
     isr: Callable[[int], int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a large response, one part is read each time, so that other clients do not wait long."""
+    """Only a part of a large response is read at a time, so that other clients do not wait long. When the
+    response comes again, the next part is read.
+    """
     monkeypatch.setattr(metadata, "MAX_STEPS", 1_000, raising=False)
     leaders = Leaders()
     old, data = topics_body(100, 30, isr=isr, epoch=4), topics_body(100, 30, isr=isr)

@@ -19,7 +19,7 @@ TOPIC: Final = "orders"
 
 
 def gateway(node_id: int, _host: str, _port: int) -> tuple[str, int]:
-    """Give each broker an address that stays the same, so that only leaders change."""
+    """Map broker N to the address broker-N:9092, so that only leaders change."""
     return f"broker-{node_id}", 9092
 
 

@@ -1,8 +1,7 @@
 """Workloads of one client, played through the gateway's core against a small broker.
 
-They give the cost of each exchange in every form, so that the gateway's cost can be compared with the lowest
-possible cost. The broker has sessions as in KIP-227, but no errors and no throttling. `tests/model` has
-those.
+They measure the cost of each exchange, to compare the gateway's cost with the lowest possible cost. The
+broker has sessions as in KIP-227, but no errors and no throttling. `tests/model` has those.
 """
 
 import random
