@@ -62,7 +62,7 @@ class Client:
     """The partitions that the client's subscription lists as owned."""
     session_ms: int = 6_000
     instance: bytes | None = None
-    """Its group_instance_id."""
+    """The client's group_instance_id, if it is a static member."""
     keeps: bool = False
     """Whether the client keeps its position, or its application sets one. Such a client does not ask for the
     committed offsets of its partitions.

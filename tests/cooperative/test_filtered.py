@@ -147,8 +147,8 @@ def emptied(first: int, last: int) -> bytes:
 
 
 def test_no_placeholder_ends_where_a_marker_does() -> None:
-    """No placeholder follows a marker at the same offset. Sarama skips one offset for each batch without new
-    records, so it would miss the next record.
+    """No placeholder (a batch in place of dropped records) ends at the offset of a marker. Sarama skips one
+    offset for each batch without new records, so it would miss the next record.
     """
     scan = Scan()
     lane, found = shares(of(OTHER, OTHER, base=8))
@@ -178,8 +178,8 @@ def test_a_client_that_asks_again_gets_a_marker_again() -> None:
 
 @pytest.mark.parametrize("early", [marker(10), emptied(6, 10)], ids=["marker", "emptied"])
 def test_no_batch_ends_before_the_fetch_offset(early: bytes) -> None:
-    """A response has no batch that ends before the fetch offset, as from a broker. It may come from another
-    member's fetch, which began earlier.
+    """A response has no batch that ends before the fetch offset, as from a broker. Without this rule such
+    batches could come from another member's fetch, which began earlier.
 
     For each such batch, Sarama would skip an offset. KafkaJS skips an offset for a response with only such
     batches.
@@ -206,11 +206,11 @@ def test_no_batch_ends_before_the_fetch_offset(early: bytes) -> None:
     before=st.integers(0, 8),
 )
 def test_sarama_reads_each_record_of_its_lane(parts: list[list[bytes] | str], most: int, before: int) -> None:
-    """Sarama gets every record of its key ranges. Its rule (`partitionConsumer.parseRecords`) is simulated
-    here.
+    """Sarama gets every record of its key ranges. The test simulates Sarama's rule
+    (`partitionConsumer.parseRecords`).
 
-    It continues after the last new record or marker, and skips one more offset for each batch without a new
-    record.
+    Sarama continues after the last new record or marker, and skips one more offset for each batch without a
+    new record.
     """
     log, mine, at = [], [], 0
     for part in parts:
@@ -265,10 +265,8 @@ def test_what_holds_nothing_is_skipped() -> None:
 
 
 def test_what_holds_nothing_before_a_record_does_not_reach_behind_it() -> None:
-    """A client seeks back. The offsets skipped before a record do not hide the record itself.
-
-    The earlier scan began at offset 3 and found a record there. The later scan skips offset 2, but not offset
-    3.
+    """After a client has sought back, only offsets without a record for this client are skipped. Here offset
+    2 is skipped, and offset 3, which has such a record, is not.
     """
     scan = Scan()
     lane, found = shares(of(MINE, base=3) + of(OTHER, base=4))

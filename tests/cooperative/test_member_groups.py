@@ -189,8 +189,8 @@ def test_who_has_not_come_along_gets_nothing_more(
 def test_a_join_that_is_sent_twice_to_a_new_gateway_is_of_a_client_that_may_have_anything(
     shared: Shared, coordinator: Coordinator, broker: ModelBroker, owned: list[TopicPartition]
 ) -> None:
-    """A client joins a restarted gateway twice before it syncs. It counts as a member with an unknown
-    position, and first gets no partition.
+    """A client joins a restarted gateway twice before it syncs. Such a client counts as a member with an
+    unknown position, and first gets no partition.
 
     Perhaps the first response was lost, or the next rebalance began. In both cases the client keeps its
     position.
@@ -222,10 +222,10 @@ def test_a_new_client_that_has_to_join_twice_gets_its_partition_at_once(
 def test_a_client_that_may_not_have_got_its_assignment_may_be_where_it_was(
     shared: Shared, coordinator: Coordinator, broker: ModelBroker, beats: int, knows: bool
 ) -> None:
-    """If it is not sure that a client received its assignment, the client may still have its old position.
+    """A client whose connection ended after the response to SyncGroup may have lost the response. So it may
+    still have its old position.
 
-    Here the connection ended after the response to SyncGroup. A second heartbeat proves that the response
-    arrived.
+    A second heartbeat proves that the response arrived.
     """
     one, two = client(shared), client(shared, "b")
     coordinator.rebalance([one, two])
@@ -369,7 +369,8 @@ def test_a_client_that_takes_a_new_connection_for_each_generation_gets_its_lanes
 def forgot(coordinator: Coordinator, shared: Shared, *, keeps: bool = True) -> Client:
     """Return a client that had the lower half of the keys, missed an empty assignment, and then got all keys.
 
-    A client may also send a heartbeat while it waits for its assignment, and then drop the assignment.
+    The same happens to a client that sends a heartbeat while it waits for its assignment, and then drops the
+    assignment.
     """
     one, two = client(shared), client(shared, "b")
     coordinator.rebalance([one, two])
@@ -427,8 +428,8 @@ def test_who_goes_on_where_it_was_first_gives_all_up(
 def test_an_application_that_says_itself_where_it_begins_gets_what_it_asks_for(
     shared: Shared, coordinator: Coordinator, broker: ModelBroker
 ) -> None:
-    """An application that sets its own position gets the records from there, once its client surely has its
-    empty assignment. Then the position can't be an old one.
+    """An application that sets its own position gets the records from there, once its client has surely
+    received an empty assignment. Then the position can't be an old one.
     """
     one = forgot(coordinator, shared)
     for _ in range(2):
@@ -463,8 +464,10 @@ def test_who_gets_less_of_what_it_had_may_go_on_where_it_was(
 def test_after_a_restart_of_the_gateway_a_client_that_joins_anew_may_have_kept_its_position(
     shared: Shared, coordinator: Coordinator, broker: ModelBroker
 ) -> None:
-    """The gateway restarts, and a client joins without a member id, but with a partition. It may have kept
-    its position, because the group had forgotten it while it joined.
+    """After a restart of the gateway, a client joins that may have kept its position. It first gets no
+    records.
+
+    The group had forgotten this client while it joined. So it has no member id, but still has its partition.
     """
     one, two = client(shared), client(shared, "b")
     one.keeps = True
@@ -558,8 +561,8 @@ def test_a_group_that_was_deleted_begins_anew(
 def test_a_heartbeat_of_another_client_with_the_same_id_freezes_nobody(
     shared: Shared, coordinator: Coordinator, broker: ModelBroker
 ) -> None:
-    """An error for the heartbeat of a replaced static member (82, fenced) does not stop the client with the
-    same id that replaced it.
+    """A replaced static member is fenced (error 82 for its heartbeat). The client with the same id that
+    replaced it still gets its records.
     """
     old, new = client(shared), client(shared)
     coordinator.rebalance([old])

@@ -160,8 +160,8 @@ def test_what_does_not_fit_gets_lower_and_never_higher(positions: Positions, mos
 
 
 def test_most_steps_that_fit() -> None:
-    """A map of 510 steps with differences of 10^3 fits, as in the specification. With metadata of 30
-    characters, it is shortened.
+    """A map of 510 steps with differences of 10^3 fits, as in the specification. With 30 more characters of
+    metadata, the map is shortened.
     """
     width = SPACE // 512
     offsets = [10**9 + (step * 613) % 1000 for step in range(510)]

@@ -353,8 +353,8 @@ def test_the_bounds_hold_with_a_hundred_partitions(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_member_that_does_not_ask_is_not_waited_for(world: World) -> None:
-    """The gateway stops buffering for a member that does not fetch, after the time
-    fetched.data.max.wait.ms.
+    """The gateway stops buffering for a member that has not fetched for the time
+    `fetched.data.max.wait.ms`.
     """
     fast, slow = pair(world)
     slow.ask(0)
@@ -397,8 +397,8 @@ def transactions(world: World) -> None:
 def test_within_a_response_with_aborted_transactions_nobody_goes_on() -> None:
     """A member does not continue in the middle of a buffered response that has aborted transactions.
 
-    A client finds an aborted transaction by its first record in the response, and by its abort marker at the
-    end.
+    For a client, such a transaction begins with its first record in the response, and ends with the abort
+    marker.
     """
     world = World(isolation=1)
     one, two = pair(world)

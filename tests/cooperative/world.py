@@ -143,7 +143,7 @@ class Coordinator:
     began: float = 0.0
 
     def handle(self, wire: Wire, frame: bytes, now: float) -> bytes | None:
-        """Answer a request, or return None to answer later."""
+        """Return the answer to a request, or None if the answer comes later."""
         key = int.from_bytes(frame[4:6])
         handler = {
             JOIN_GROUP: self.join,

@@ -123,7 +123,9 @@ def each_change_alone_includes_the_entry(script: Script) -> None:
 
 
 def what_is_not_compared(script: Script) -> None:
-    """Case 23: other changes do not put the entry into the response, but new values are used for the read."""
+    """Case 23: a new last stable offset, or new values in the fetch, do not put the entry into the response.
+    The new values are used for the read.
+    """
     script.world.produce("foo", 0)
     script.world.produce("foo", 0)
     made = script.session(("foo", 0, 2))

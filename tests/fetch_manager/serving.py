@@ -1,5 +1,5 @@
-"""Runs the gateway's session server as a broker: it gets request frames and returns response frames. Another
-broker is behind it.
+"""Runs the gateway's session server like a broker: request frames in, response frames out. The session server
+fetches from another broker.
 """
 
 import random
@@ -35,10 +35,10 @@ class Serving:
     """The gateway's session server. Its frames have no length prefix.
 
     Args:
-        begin: sends a full fetch to the broker behind.
+        begin: sends a full fetch to the other broker.
         slots: the number of session slots.
         seed: the seed for session ids.
-        broker_max: the highest Fetch version of the broker behind.
+        broker_max: the highest Fetch version of the other broker.
         chance: cuts responses into pieces.
     """
 
@@ -49,7 +49,7 @@ class Serving:
     chance: random.Random | None = None
     now: float = 0.0
     asked: list[bytes] = field(default_factory=list)
-    """The requests sent to the broker behind."""
+    """The requests sent to the other broker."""
 
     def __post_init__(self) -> None:
         self.cache = FetchSessionCache(random.Random(self.seed).randint, slots=self.slots)

@@ -281,8 +281,8 @@ def a_session_in_use_is_not_the_victim(slots: Slots) -> None:
 
 
 def partitions_are_counted_as_last_touched(slots: Slots) -> None:
-    """Case 11: with two slots, a session's partitions are counted as at its last use. If the server does not
-    report the count, the evicted session shows it.
+    """Case 11: with two slots, a session counts with the partitions that it had at its last use. If the
+    server does not report the count, the evicted session shows it.
     """
     two, four = slots.make(2), slots.make(4)
     assert slots.counted() in (None, 6 * slots.shards)

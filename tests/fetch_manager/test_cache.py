@@ -94,7 +94,7 @@ def test_an_id_in_use_is_not_given_again() -> None:
 
 
 def test_partitions_are_counted_as_last_touched() -> None:
-    """Case 11: a session's partitions are counted as at its last use."""
+    """Case 11: a session counts with the partitions that it had at its last use."""
     cache = one_shard(2)
     make(cache, 2, 0)
     four = make(cache, 4, 0)
@@ -135,8 +135,8 @@ def test_shards_and_their_turns() -> None:
 
 
 def test_what_is_removed_or_evicted_is_not_touched() -> None:
-    """Section 2.5: a session that was removed or evicted while its fetch was waiting is not touched any
-    more.
+    """Section 2.5: a session that was removed or evicted while its fetch was waiting is not marked as used
+    any more.
     """
     cache = one_shard(1)
     gone = make(cache, 1, 0)

@@ -61,7 +61,7 @@ class Client(Requests):
         for name, count in TOPICS.items():
             self.ids[name] = self.broker.create_topic(name, count).topic_id
         self.altered: Callable[[FetchResponse], FetchResponse] = lambda response: response
-        """Changes the responses of the broker behind."""
+        """Changes the responses of the broker behind the session server."""
         self.server = Serving(lambda message: lambda: self._asked(message), **options)
 
     def _asked(self, message: bytes) -> bytes:
@@ -152,7 +152,9 @@ def test_evicted_while_parked() -> None:
 
 
 def test_emptied_while_parked() -> None:
-    """Case 38: another connection removes all partitions of a session while a fetch waits."""
+    """Case 38: another connection removes all partitions of a session while a fetch waits. The fetch gets
+    error 71, or an empty response if its epoch is still right.
+    """
     client = Client()
     made = client.session(*FOO)
     finish = client.server.arrive(encode_request(client.request(session=(made, 1))))
@@ -187,7 +189,8 @@ def test_an_id_that_no_shard_has_is_unknown() -> None:
 def test_a_deleted_topic_is_unknown_again() -> None:
     """Different from case 44: for a deleted topic, the client gets error 100 instead of 3 or 103.
 
-    The broker behind looks up the topic id with each full fetch. Clients handle 100 better (trap 8).
+    With each full fetch, the broker behind the session server looks up the topic id. Clients handle 100
+    better (trap 8).
     """
     client = Client(13)
     made = client.session(("bar", 0))
