@@ -1,1 +1,1 @@
-"""Captures: the bytes on both sides of the gateway in pcap files, with or without record contents."""
+"""Captures: pcap files of the bytes on both sides of the gateway, with or without record contents."""

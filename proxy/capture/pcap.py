@@ -1,9 +1,9 @@
-"""The bytes of a connection as packets of a pcap file. Sans-IO.
+"""Makes packets of a pcap file from the bytes of a connection. Sans-IO.
 
-The gateway sees bytes, not packets. Each piece of bytes becomes a TCP segment over IP (link type 101, raw
-IP), without lost segments, retransmissions and pure acknowledgments. Addresses, times, bytes and their order
-are real. TCP checksums are 0, as in captures of a network card that computes them. Omitted bytes look as if
-tcpdump's snap length cut them: the recorded packet is shorter than the real one.
+The gateway sees bytes, not packets. So each piece of bytes becomes one TCP segment over IP (link type 101,
+raw IP). There are no lost segments, retransmissions or pure acknowledgments. Addresses, times, bytes and
+their order are real. TCP checksums are 0, as when the network card computes them. Omitted bytes look as if
+tcpdump had cut the packet (snap length): the recorded packet is shorter than the real one.
 """
 
 from collections.abc import Iterable
@@ -21,30 +21,31 @@ from dpkt.tcp import TCP
 from proxy.protocol.primitives import Buffer
 
 Piece: TypeAlias = tuple[Buffer, int]
-"""Bytes, and the number of omitted bytes after them."""
+"""Bytes to record, and how many omitted bytes follow them."""
 
 CLIENT: Final = 0
 BROKER: Final = 1
-"""The two ends of a connection. For a client, the gateway is the broker."""
+"""The two ends of a connection: client and broker. On a client's connection, the gateway is the broker."""
 
 MAX_SEGMENT: Final = 65_495
-"""The largest payload of an IPv4 packet. Loopback interfaces use segments of this size."""
+"""The largest payload of a packet, in bytes: that of IPv4. Loopback interfaces also use segments of this
+size."""
 
 _LINK_TYPE: Final = 101
-_SNAP_LENGTH: Final = 262_144  # no packet here is larger
+_SNAP_LENGTH: Final = 262_144  # all packets here are smaller
 _SECOND: Final = 1_000_000_000
-_ISN_TICK: Final = 4_000  # RFC 793: the initial sequence number is a clock of 4 microseconds
+_ISN_TICK: Final = 4_000  # RFC 793: the initial sequence number is a clock with steps of 4 microseconds
 _SEQUENCES: Final = 1 << 32
 _PROTOCOL: Final = 6
 _HEADER_WORDS: Final = 5 << 12
 
-_RECORD: Final = Struct("<IIII")  # pcap: seconds, nanoseconds, bytes recorded, bytes of the packet
+_RECORD: Final = Struct("<IIII")  # pcap record: seconds, nanoseconds, bytes recorded, bytes of the packet
 _UINT16: Final = Struct(">H")
-_TCP: Final = Struct(">IIH")  # sequence, acknowledgment, header length and flags
+_TCP: Final = Struct(">IIH")  # sequence number, acknowledgment number, header length and flags
 
 
 class Flag(IntFlag):
-    """TCP's flags."""
+    """The flags of a TCP header."""
 
     FIN = 1
     SYN = 2
@@ -70,12 +71,12 @@ def file_header() -> bytes:
 
 
 class PcapConnection:
-    """One connection. Each method returns the pcap records of an event, in pieces.
+    """One connection. For each event, a method returns the pcap records.
 
     Args:
-        client: the end that connected.
+        client: the end that opened the connection.
         broker: the other end.
-        now: nanoseconds since 1970.
+        now: the time in nanoseconds since 1970.
     """
 
     __slots__ = ("_directions", "_sequences")
@@ -92,7 +93,7 @@ class PcapConnection:
         return [client, broker, self._bare(CLIENT, Flag.ACK, now)]
 
     def sent(self, by: int, pieces: Iterable[Piece], now: int) -> list[Buffer]:
-        """Return packets with bytes. Omitted bytes count in sequence numbers, too."""
+        """Return the packets of bytes that one end has sent. Omitted bytes count in sequence numbers, too."""
         out: list[Buffer] = []
         for kept, cut in pieces:
             view, missing = memoryview(kept), cut
@@ -104,16 +105,16 @@ class PcapConnection:
         return out
 
     def ended(self, by: int, now: int) -> list[Buffer]:
-        """Return the packet of an end that stops sending."""
+        """Return the packet with which one end stops sending (FIN)."""
         return [self._bare(by, Flag.FIN | Flag.ACK, now)]
 
     def reset(self, by: int, now: int) -> list[Buffer]:
-        """Return the packet of an end that resets the connection."""
+        """Return the packet with which one end resets the connection (RST)."""
         return [self._bare(by, Flag.RST | Flag.ACK, now)]
 
     def _bare(self, by: int, flags: Flag, now: int) -> bytes:
         packet = self._packet(by, flags, 0, 0, now)
-        if flags & (Flag.SYN | Flag.FIN):  # each counts as one byte
+        if flags & (Flag.SYN | Flag.FIN):  # SYN and FIN each count as one byte
             self._sequences[by] = (self._sequences[by] + 1) % _SEQUENCES
         return packet
 
@@ -126,7 +127,7 @@ class PcapConnection:
 
 
 class _PcapDirection:
-    """One direction of a connection, with a template for the headers of its packets."""
+    """One direction of a connection. It has a template for the headers of its packets."""
 
     __slots__ = ("_checksum", "_length", "_length_at", "_tcp_at", "_template")
 
@@ -149,7 +150,10 @@ class _PcapDirection:
     def header(
         self, sequence: int, acknowledged: int, flags: int, *, kept: int, size: int, now: int
     ) -> bytes:
-        """Return a pcap record up to its payload. Of the payload's `size` bytes, `kept` follow."""
+        """Return a pcap record without its payload.
+
+        The payload has `size` bytes, of which `kept` are recorded.
+        """
         header = bytearray(self._template)
         length = len(header) - _RECORD.size
         _RECORD.pack_into(header, 0, now // _SECOND, now % _SECOND, length + kept, length + size)

@@ -1,17 +1,18 @@
-"""Selects the bytes of a connection for a capture without record contents. Sans-IO.
+"""Selects which bytes of a connection go into a capture without record contents. Sans-IO.
 
-It keeps the length and header of every frame, and the bodies without records and credentials (`KEPT`). Of a
-fetch response it keeps all but the contents of the `records` fields. Bytes that it can't interpret are
-omitted: such a capture must never have record contents.
+The length and the header of every frame are kept. The bodies of APIs without records and credentials are
+kept, too (`KEPT`). Of a fetch response, only the contents of the `records` fields are omitted. Bytes that
+can't be interpreted are omitted, because such a capture must never have record contents.
 
-A response does not name its API, so responses are paired with requests in order, like in the core
-(fetch-semantics, trap 16). If that order is in doubt, bodies are omitted. A fetch response is buffered, and
+A response does not name its API, so each response is paired with a request, in order, as in the core
+(fetch-semantics, trap 16). If the order is in doubt, bodies are omitted. A fetch response is buffered. It is
 kept only if it is complete and matches its version.
 
-Two more rules protect against responses whose length is wrong. If one is shorter than its length says, bytes
-of the next follow in it. So other bodies, and fetch responses with tags, are kept only while no request is
-unanswered whose response may hold contents. If one is longer, its own rest follows it. So they are kept only
-while each response that may hold contents could be read to its end.
+Two more rules protect against responses with a wrong length. If a response is shorter than its length says,
+bytes of the next response follow in it. So other bodies, and fetch responses with tagged fields, are kept
+only if no other open request can have records or credentials in its response. If a response is longer than
+its length says, its rest looks like the next response. So other bodies are kept only if every earlier
+response with possible contents could be read to its end.
 """
 
 from collections import deque
@@ -69,23 +70,24 @@ KEPT: Final = frozenset(
 """The API keys whose bodies are kept."""
 
 _MAX_REQUEST: Final = 1 << 28
-"""No Kafka request is this long. Text and TLS look like a longer one."""
+"""The length limit of a request. Kafka requests are shorter. Text or TLS read as a length is larger."""
 _MAX_RESPONSE: Final = 1 << 30
 _MAX_OPEN: Final = 1 << 14
-"""With more unanswered requests than this, the order is in doubt."""
+"""How many requests may be without a response. With more, the order is in doubt."""
 _MAX_HELD: Final = 1 << 24
-"""A fetch response with more bytes than this beside its records is omitted."""
+"""How many bytes besides its records a fetch response may have. A larger one is omitted."""
 _OPAQUE_FROM: Final = (ApiKey.SASL_HANDSHAKE, 0)
-"""After this request, tokens are sent without Kafka's framing."""
+"""After this request (SaslHandshake v0), the tokens are sent without Kafka's framing."""
 
 _Kind: TypeAlias = tuple[int, int]
-"""API key and version."""
+"""The API key and the version of a request."""
 _LEFT_OUT: Final[_Kind] = (-1, -1)
-"""A kind whose bodies are always omitted."""
+"""The kind of requests whose bodies, and those of their responses, are always omitted."""
 _PRODUCE: Final[_Kind] = (ApiKey.PRODUCE, -1)
-"""Produce: the contents are in the request. The response has none, but is omitted, too."""
+"""The kind of Produce requests. The records are in the request. The response has none, but it is omitted,
+too."""
 _PRIVATE: Final = (_LEFT_OUT[0], ApiKey.FETCH, ApiKey.SASL_AUTHENTICATE)
-"""The keys of kinds whose responses may have records or credentials."""
+"""The API keys of kinds whose responses may have records or credentials."""
 _HARMLESS: Final = frozenset(
     {
         ApiKey.ADD_PARTITIONS_TO_TXN,
@@ -95,13 +97,16 @@ _HARMLESS: Final = frozenset(
         ApiKey.PUSH_TELEMETRY,
     }
 )
-"""API keys without records and credentials in the response. Their bodies are omitted, too."""
+"""APIs whose responses have no records and no credentials. Their bodies are omitted, too."""
 _MAX_SASL: Final = 1 << 16
-"""A longer response to SaslAuthenticate is not read."""
+"""How many bytes of a response to SaslAuthenticate are read at most."""
 
 
 class Redactor:
-    """Both directions of one connection. Bytes are fed as they are sent, and returned in pieces."""
+    """Redacts both directions of one connection.
+
+    It takes bytes as they are sent, and returns the pieces to record.
+    """
 
     __slots__ = ("_streams",)
 
@@ -114,33 +119,33 @@ class Redactor:
         return self._streams[by].feed(data)
 
     def end(self, by: int) -> list[Piece]:
-        """End one direction. Return its buffered bytes."""
+        """End one direction. Return the pieces of its buffered bytes."""
         return self._streams[by].end()
 
 
 class _OpenRequests:
-    """The requests without a response, in the order in which the broker responds."""
+    """The requests without a response, in the order in which the broker must respond."""
 
     __slots__ = ("_by_id", "_queue", "ordered", "private", "unread")
 
     def __init__(self) -> None:
         self._queue: deque[tuple[bytes, _Kind]] = deque()
         self.private = 0
-        """The number of open requests whose response may hold contents."""
+        """How many open requests may get a response with records or credentials."""
         self._by_id: dict[bytes, tuple[int, _Kind, bool]] = {}
-        """By correlation id: the number of requests, the kind of the first, and whether there are other
-        kinds."""
+        """For each correlation id: the number of open requests, the kind of the first, and whether the kinds
+        differ."""
         self.ordered = True
-        """Whether the order is known. If not, no response can be paired any more."""
+        """Whether the order is known. If not, no response can be paired with its request any more."""
         self.unread = False
-        """A response with possible contents could not be read to its end. What looks like the next response
-        may be its rest."""
+        """Whether a response that may have records could not be read to its end. Then the next response may
+        be its rest."""
 
     def __len__(self) -> int:
         return len(self._queue)
 
     def add(self, correlation_id: bytes, kind: _Kind) -> None:
-        """Add a request that gets a response."""
+        """Add a request that will get a response."""
         if len(self._queue) >= _MAX_OPEN:
             self.lose_order()
         if self.ordered:
@@ -150,10 +155,10 @@ class _OpenRequests:
             self._by_id[correlation_id] = count + 1, first, differ or kind != first
 
     def pair(self, correlation_id: bytes) -> tuple[_Kind, bool]:
-        """Return the kind of the next response's request, and whether that is in doubt.
+        """Return the kind of the request that the next response belongs to, and whether this is in doubt.
 
-        It is in doubt if requests of different kinds had this id at the same time: then the id does not prove
-        that the order is right.
+        It is in doubt if requests of different kinds had the same correlation id at the same time. Then the
+        id does not prove that the order is right.
         """
         if not self._queue or self._queue[0][0] != correlation_id:
             self.lose_order()
@@ -166,14 +171,14 @@ class _OpenRequests:
         return kind, differ
 
     def lose_order(self) -> None:
-        """Forget all requests: no response is paired any more."""
+        """Forget all requests. From now on, no response is paired with a request."""
         self.ordered = False
         self._queue.clear()
         self._by_id.clear()
 
 
 class _KeptBytes:
-    """Bytes of a stream in order: the kept ones, and the number of omitted ones after them."""
+    """Bytes of a stream in order: pieces of kept bytes, each with the number of omitted bytes after it."""
 
     __slots__ = ("_pieces", "kept", "size")
 
@@ -181,10 +186,10 @@ class _KeptBytes:
         self._pieces: list[tuple[bytearray, int]] = []
         self.kept = 0
         self.size = 0
-        """The number of kept bytes, and of all bytes."""
+        """`kept` is the number of kept bytes, and `size` the number of all bytes."""
 
     def keep(self, part: bytes | bytearray) -> None:
-        """Keep bytes."""
+        """Add bytes to keep."""
         self.kept += len(part)
         self.size += len(part)
         if self._pieces and not self._pieces[-1][1]:
@@ -193,57 +198,60 @@ class _KeptBytes:
             self._pieces.append((bytearray(part), 0))
 
     def leave_out(self, size: int) -> None:
-        """Omit bytes."""
+        """Add a number of omitted bytes."""
         self.size += size
         if size:
             kept, cut = self._pieces.pop() if self._pieces else (bytearray(), 0)
             self._pieces.append((kept, cut + size))
 
     def add(self, selection: "_KeptBytes") -> None:
-        """Append another selection."""
+        """Add everything that another object has."""
         for kept, cut in selection._pieces:  # noqa: SLF001 - of its own class
             self.keep(kept)
             self.leave_out(cut)
 
     def pieces(self) -> list[Piece]:
-        """Return the kept bytes in pieces."""
+        """Return the kept bytes, each piece with the number of omitted bytes after it."""
         return list(self._pieces)
 
 
 class _RedactedDirection:
-    """One direction of a connection. A frame is a head, which is kept, and a body, which may be cut."""
+    """One direction of a connection.
+
+    In each frame the head is kept. Of the body, some bytes may be omitted.
+    """
 
     __slots__ = ("_framer", "_last", "_opaque", "_open", "_out", "_to_keep")
 
     head_size = 0
-    """The size of the head, which decides what to keep of the body."""
+    """The size of the head in bytes. The head decides which bytes of the body are kept."""
     lengths = range(0)
-    """The range of valid frame lengths."""
+    """The range of valid frame lengths, in bytes."""
 
     def __init__(self, open_requests: _OpenRequests) -> None:
         self._open = open_requests
         self._framer = Framer()
-        """Its `left` is the number of bytes of the body that have not come yet."""
+        """Cuts the stream into frames. Its `left` is how many bytes of the body have not arrived."""
         self._to_keep = 0
-        """How many of them to keep. The rest is omitted."""
+        """How many of the next bytes of the body to keep. Bytes after them are omitted."""
         self._last = False
-        """No more frames follow that can be understood."""
+        """Whether later bytes can't be understood as frames."""
         self._opaque = False
         self._out = _KeptBytes()
 
     def begin(self, head: bytes) -> None:
-        """Decide what to keep of the body."""
+        """Decide from the head which bytes of the body to keep."""
         raise NotImplementedError
 
     def body(self, part: bytes) -> None:
-        """Select bytes of the body."""
+        """Keep or omit the next bytes of the body."""
         kept = min(self._to_keep, len(part))
         self._to_keep -= kept
         self._out.keep(part[:kept])
         self._out.leave_out(len(part) - kept)
 
     def feed(self, data: bytes) -> list[Piece]:
-        """Select from the next bytes. A head is buffered until it is complete."""
+        """Take the next bytes, and return the pieces to record. A head is buffered until it is complete."""
         self._out, framer = _KeptBytes(), self._framer
         framer.feed(data)
         while framer.ready and not self._opaque:
@@ -258,14 +266,14 @@ class _RedactedDirection:
         return self._out.pieces()
 
     def end(self) -> list[Piece]:
-        """End the stream. Return its buffered bytes."""
+        """End the stream. Return the pieces of its buffered bytes."""
         self._opaque = True
         self._out = _KeptBytes()
         self._out.keep(self._framer.rest())
         return self._out.pieces()
 
     def _head(self, head: bytes) -> None:
-        """Begin a frame if its head is complete."""
+        """Begin a frame if the head is complete."""
         framer, size = self._framer, LENGTH_BYTES
         if len(head) >= LENGTH_BYTES:
             self._opaque = frame_size(head) - LENGTH_BYTES not in self.lengths
@@ -284,19 +292,19 @@ class _Requests(_RedactedDirection):
     __slots__ = ("_need", "_produce", "_size")
 
     head_size = REQUEST_START_BYTES + 2
-    """The head ends with the length of client_id."""
+    """The head ends with the length of client_id, a 2-byte number."""
     lengths = range(REQUEST_START_BYTES - LENGTH_BYTES, _MAX_REQUEST)
-    """ControlledShutdown v0 has no client_id."""
+    """The lowest length is that of a request without client_id: ControlledShutdown v0."""
 
     def __init__(self, open_requests: _OpenRequests) -> None:
         super().__init__(open_requests)
         self._produce = bytearray()
-        """The beginning of a Produce request, until it shows whether there will be a response."""
+        """The first bytes of a Produce request, until they show whether it gets a response (acks)."""
         self._need = 0
         self._size = 0
 
     def begin(self, head: bytes) -> None:
-        """Keep the body, or only the client id."""
+        """Keep the whole body, or only the client_id."""
         api_key, version = int.from_bytes(head[API_KEY]), int.from_bytes(head[API_VERSION])
         client_id = int.from_bytes(head[REQUEST_START_BYTES:], signed=True)
         self._last = (api_key, version) == _OPAQUE_FROM
@@ -316,7 +324,7 @@ class _Requests(_RedactedDirection):
             self._open.add(head[REQUEST_CORRELATION_ID], (api_key, version) if known else _LEFT_OUT)
 
     def body(self, part: bytes) -> None:
-        """Select bytes of the body."""
+        """Keep or omit the next bytes of the body."""
         super().body(part)
         if self._produce:
             self._produce += part
@@ -338,23 +346,23 @@ class _RedactedResponses(_RedactedDirection):
     __slots__ = ("_at", "_held", "_sasl", "_sasl_version", "_walk")
 
     head_size = RESPONSE_START_BYTES
-    """The head ends with correlation_id."""
+    """The head ends with the correlation id."""
     lengths = range(RESPONSE_START_BYTES - LENGTH_BYTES, _MAX_RESPONSE)
 
     def __init__(self, open_requests: _OpenRequests) -> None:
         super().__init__(open_requests)
         self._walk: FetchResponseWalk | None = None
         self._at = 0
-        """Offset in the frame, while it is walked."""
+        """The offset in the frame of the next byte, while the frame is read."""
         self._held = _KeptBytes()
-        """The body of a fetch response, until it is complete."""
+        """The body of a fetch response, without records, until the response is complete."""
         self._sasl = b""
-        """The body of a response to SaslAuthenticate, which is read and omitted."""
+        """The body of a response to SaslAuthenticate. It is read, but not recorded."""
         self._sasl_version = -1
-        """The version of that response; -1 for any other response."""
+        """The version of that response. -1 if the present response is another one."""
 
     def begin(self, head: bytes) -> None:
-        """Keep the body, omit it, or look for records in it."""
+        """Decide whether to keep the body, to omit it, or to look for records in it."""
         (api_key, version), in_doubt = self._open.pair(head[RESPONSE_CORRELATION_ID])
         self._last = (api_key, version) == _OPAQUE_FROM or not self._open.ordered
         self._to_keep, self._walk, self._sasl, self._sasl_version = 0, None, b"", -1
@@ -372,7 +380,10 @@ class _RedactedResponses(_RedactedDirection):
             self._to_keep = self._framer.left
 
     def body(self, part: bytes) -> None:
-        """Select bytes of the body. Omit a body whose bytes may be those of the next response."""
+        """Keep or omit the next bytes of the body.
+
+        They are omitted if they may belong to the next response.
+        """
         walk, held = self._walk, self._held
         if walk is None:
             if self._open.private or not self._open.ordered:
@@ -383,7 +394,7 @@ class _RedactedResponses(_RedactedDirection):
             return
         try:
             walk.feed(part)
-            # The body's tags end the frame and may be anything, even the beginning of the next response.
+            # Tagged fields at the end of the body may hide anything, even the beginning of the next response.
             in_doubt = bool(walk.tags) and self._open.private > 0
             understood = (walk.done or self._framer.left > 0) and held.kept <= _MAX_HELD and not in_doubt
         except ProtocolError:
@@ -399,13 +410,13 @@ class _RedactedResponses(_RedactedDirection):
         self._walk, self._held = None, _KeptBytes()
 
     def _read_sasl(self, part: bytes) -> None:
-        """Read a response to SaslAuthenticate, to know whether it ends where its length says."""
+        """Read a response to SaslAuthenticate, to check that it ends where its length says."""
         self._sasl += part
         if not self._framer.left and not _is_sasl(self._sasl, self._sasl_version):
             self._open.unread = True
 
     def end(self) -> list[Piece]:
-        """End the stream. Return its buffered bytes without contents."""
+        """End the stream. Return the pieces of its buffered bytes, with the contents of records omitted."""
         pieces = super().end()
         if self._held.size:
             pieces.append((b"", self._held.size))
@@ -413,7 +424,7 @@ class _RedactedResponses(_RedactedDirection):
         return pieces
 
     def _leave_records_out(self, walk: FetchResponseWalk, part: bytes) -> None:
-        """Buffer the next bytes of the frame, without records."""
+        """Buffer the next bytes of the frame, without the contents of records."""
         spans, at, passed = walk.record_spans or [], 0, 0
         base, end = self._at, len(part)
         for start, stop in spans:
@@ -433,7 +444,7 @@ class _RedactedResponses(_RedactedDirection):
 
 
 def _is_sasl(body: bytes, version: int) -> bool:
-    """Whether bytes are a body of SaslAuthenticateResponse.json, v0 to v2."""
+    """Return whether bytes are the body of a SaslAuthenticateResponse, v0 to v2."""
     try:
         if version < _SASL_FLEXIBLE:
             _, at = read_string(body, _SASL_ERROR_BYTES)
@@ -448,7 +459,7 @@ def _is_sasl(body: bytes, version: int) -> bool:
 
 
 _SASL_FLEXIBLE: Final = 2
-"""The first version with compact fields and tags."""
+"""The first version with compact fields and tagged fields."""
 _SASL_ERROR_BYTES: Final = 2
 _SASL_LIFETIME_BYTES: Final = 8
-"""session_lifetime_ms, from v1 on (KIP-368)."""
+"""The size of session_lifetime_ms, which exists from v1 on (KIP-368)."""

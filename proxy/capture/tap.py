@@ -1,8 +1,8 @@
-"""``--capture DIR``: the bytes on both sides of the gateway, written to pcap files.
+"""``--capture DIR``: writes the bytes on both sides of the gateway to pcap files.
 
-A `Capture` puts a tap between each socket and its protocol. The tap forwards all received and sent bytes, and
-makes pcap records of them. A thread writes the records, so that no client waits for a disk. If the disk is
-full, or so slow that `BACKLOG_BYTES` are waiting, the capture stops and logs it once. The gateway continues.
+A `Capture` puts a tap between each socket and its protocol. The tap forwards all bytes, and makes pcap
+records of them. A thread writes the records, so that no client waits for a disk. If the disk is full, or so
+slow that more than `BACKLOG_BYTES` wait for it, the capture stops, with one log line. The gateway continues.
 """
 
 import asyncio
@@ -23,39 +23,39 @@ from proxy.logger import Logger
 from proxy.protocol.primitives import Buffer
 
 BACKLOG_BYTES: Final = 64 << 20
-"""The limit of bytes that wait for the disk."""
+"""How many bytes may wait for the disk."""
 FLUSH_SECONDS: Final = 0.2
-"""How long records wait for others, to be written together."""
+"""How long a record may wait until it is written together with others, in seconds."""
 FLUSH_BYTES: Final = 1 << 18
 CLOSE_SECONDS: Final = 10.0
-"""How long the end of the capture waits for the disk."""
+"""How long the end of the capture may wait for the disk, in seconds."""
 PATTERN: Final = "fetchgate-*.pcap"
 _NEW_FILE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
 _NOWHERE: Final = ("::", 0)
-"""The address of a peer that left before its address was read."""
+"""The address of a peer that has left before the gateway could read its address."""
 
 
 class Tap(Protocol):
-    """A function that puts a tap between a socket and its protocol, or none."""
+    """A function that can put a tap between a socket and its protocol."""
 
     def __call__(self, protocol: asyncio.Protocol, by: int, /) -> asyncio.Protocol:
-        """Return the protocol to connect. `by` is the gateway's own end of this connection."""
+        """Return the protocol to use for the socket. `by` is the gateway's own role on this connection."""
 
 
 def no_tap(protocol: asyncio.Protocol, _by: int) -> asyncio.Protocol:
-    """Return the protocol itself, for a gateway without ``--capture``."""
+    """Return the same protocol. This is the `Tap` of a gateway without ``--capture``."""
     return protocol
 
 
 class Files:
-    """A directory of files that are written one after the other.
+    """A directory of files that are written one after another.
 
-    The oldest are removed if there are too many.
+    If there are too many files, the oldest are removed.
 
     Args:
-        directory: created if it does not exist.
+        directory: the directory, which is created if it does not exist.
         most_bytes: the size limit of one file.
-        most_files: the limit of files in the directory, including those of earlier runs.
+        most_files: the limit of files in the directory, including files of earlier runs.
 
     Raises:
         OSError: the directory can't be created or written.
@@ -79,7 +79,7 @@ class Files:
         """
         if self._size + len(records) > self._most_bytes and self._size > len(file_header()):
             done = self._file
-            self._begin()  # if it fails, `done` stays the last one: `close` closes no descriptor twice
+            self._begin()  # so that `close` closes no descriptor twice if this fails
             os.close(done)
             self._append(file_header())
         self._append(records)
@@ -98,7 +98,7 @@ class Files:
         while True:
             self._number += 1
             path = self._directory / f"{self._name}-{self._number:06}.pcap"
-            # In containers every process has id 1, so another gateway may use the same name.
+            # In containers, each gateway may have process id 1, so another one may use the same name.
             with suppress(FileExistsError):
                 return os.open(path, _NEW_FILE, 0o600)
 
@@ -119,15 +119,15 @@ class Capture:
     Args:
         files: the files to write to.
         records: whether to keep the contents of Kafka records.
-        loop: the gateway's event loop. All methods are called from it.
-        log: gets a line if the capture stops early.
+        loop: the event loop of the gateway. All methods are called from its thread.
+        log: the log for a capture that stops early.
     """
 
     def __init__(self, files: Files, *, records: bool, loop: asyncio.AbstractEventLoop, log: Logger) -> None:
         self.records = records
         self.on = True
         self.stopped = ""
-        """The reason why it has stopped early, or ""."""
+        """Why the capture has stopped early. Empty if it has not."""
         self._files = files
         self._loop = loop
         self._log = log
@@ -135,17 +135,18 @@ class Capture:
         self._pending_bytes = 0
         self._queued = 0
         self._written = 0
-        """Only the thread changes this, and only the loop changes `_queued`, so neither needs a lock."""
+        """How many bytes the thread has written. Only the thread changes this, and only the event loop
+        changes `_queued`, so neither needs a lock."""
         self._queue: SimpleQueue[list[Buffer] | None] = SimpleQueue()
         self._thread = Thread(target=self._write_files, name="capture", daemon=True)
         self._thread.start()
 
     def __call__(self, protocol: asyncio.Protocol, by: int) -> asyncio.Protocol:
-        """Tap a connection."""
+        """Return a protocol that captures the bytes of a connection and forwards them."""
         return _Tapped(self, protocol, by)
 
     def write(self, records: Sequence[Buffer]) -> None:
-        """Queue records; the thread writes them within `FLUSH_SECONDS`."""
+        """Queue records. The thread writes them within `FLUSH_SECONDS`."""
         if not self.on or not records:
             return
         if not self._pending:
@@ -156,7 +157,7 @@ class Capture:
             self._flush()
 
     def close(self) -> None:
-        """Write the queued records, then stop. Later records are lost."""
+        """Write the records in the queue, then stop. Later records are lost."""
         self._flush()
         self.on = False
         self._queue.put(None)
@@ -179,21 +180,21 @@ class Capture:
             self._log.error("capture stopped, the gateway continues", reason=reason)
 
     def _write_files(self) -> None:
-        """Write until the capture ends or writing fails. This runs in the thread."""
+        """Write records until the capture ends or writing fails. This is what the thread runs."""
         try:
             while (records := self._queue.get()) is not None:
                 data = b"".join(records)
                 self._files.write(data)
                 self._written += len(data)
         except OSError as error:
-            with suppress(RuntimeError):  # the loop is closed, so the log is not read
+            with suppress(RuntimeError):  # the loop is closed, so nobody reads the log
                 self._loop.call_soon_threadsafe(self._stop, reason_of(error))
         with suppress(OSError):
             self._files.close()
 
 
 class _Tapped(asyncio.Protocol):
-    """Wraps a protocol. It captures the bytes that its socket receives, and the end of the connection."""
+    """Wraps a protocol: captures the bytes that the socket receives, and the end of the connection."""
 
     __slots__ = ("_by", "_capture", "_inner", "_side")
 
@@ -204,7 +205,7 @@ class _Tapped(asyncio.Protocol):
         self._side: _CapturedTransport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Wrap the transport too."""
+        """Wrap the transport, too, then forward the call."""
         self._side = _CapturedTransport(self._capture, cast("asyncio.Transport", transport), self._by)
         self._inner.connection_made(cast("asyncio.Transport", self._side))
 
@@ -214,7 +215,7 @@ class _Tapped(asyncio.Protocol):
         self._inner.data_received(data)
 
     def eof_received(self) -> bool | None:
-        """Capture that the peer stops sending."""
+        """Capture that the peer has stopped sending."""
         self._side.ended(1 - self._by)
         return self._inner.eof_received()
 
@@ -227,17 +228,17 @@ class _Tapped(asyncio.Protocol):
         self._inner.resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Capture the end: a reset by the peer, or else our close."""
+        """Capture the end of the connection: a reset by the peer, or a normal close by the gateway."""
         if isinstance(exc, ConnectionError):
             self._side.broken(1 - self._by)
         else:
-            self._side.release(1 - self._by)  # this direction did not end
+            self._side.release(1 - self._by)  # the peer has not ended this direction
             self._side.ended(self._by)
         self._inner.connection_lost(exc)
 
 
 class _CapturedTransport:
-    """Wraps a transport. It captures written bytes, and forwards everything else."""
+    """Wraps a transport: captures the bytes that are written, and forwards everything else."""
 
     __slots__ = ("_by", "_capture", "_conversation", "_open", "_redactor", "_transport")
 
@@ -257,12 +258,12 @@ class _CapturedTransport:
         return getattr(self._transport, name)
 
     def write(self, data: Buffer) -> None:
-        """Capture bytes and write them."""
+        """Capture bytes, and write them to the socket."""
         self.passed(self._by, bytes(data))
         self._transport.write(data)
 
     def writelines(self, data: Sequence[Buffer]) -> None:
-        """Capture bytes and write them."""
+        """Capture bytes, and write them to the socket."""
         self.passed(self._by, b"".join(data))
         self._transport.writelines(data)
 
@@ -272,30 +273,30 @@ class _CapturedTransport:
         self._transport.write_eof()
 
     def close(self) -> None:
-        """Capture that the gateway stops sending."""
+        """Capture that the gateway closes the connection."""
         self.ended(self._by)
         self._transport.close()
 
     def abort(self) -> None:
-        """Capture a reset."""
+        """Capture that the gateway resets the connection."""
         self.broken(self._by)
         self._transport.abort()
 
     def passed(self, by: int, data: bytes) -> None:
-        """Capture bytes."""
+        """Capture bytes that one end has sent."""
         if self._capture.on:
             pieces = [(data, 0)] if self._redactor is None else self._redactor.redact(by, data)
             self._capture.write(self._conversation.sent(by, pieces, time_ns()))
 
     def ended(self, by: int) -> None:
-        """Capture the end of one direction, once."""
+        """Capture that one end has stopped sending, if this is not captured yet."""
         if self._open[by]:
             self._open[by] = False
             self.release(by)
             self._capture.write(self._conversation.ended(by, time_ns()))
 
     def broken(self, by: int) -> None:
-        """Capture a reset, unless both directions have ended."""
+        """Capture a reset by one end, unless both ends have stopped sending."""
         if any(self._open):
             self._open = [False, False]
             for each in (CLIENT, BROKER):
@@ -303,7 +304,7 @@ class _CapturedTransport:
             self._capture.write(self._conversation.reset(by, time_ns()))
 
     def release(self, by: int) -> None:
-        """Capture what the redactor has buffered of a direction that has ended."""
+        """Capture the buffered bytes of a direction that has ended."""
         if self._redactor is not None:
             self._capture.write(self._conversation.sent(by, self._redactor.end(by), time_ns()))
 
@@ -311,7 +312,7 @@ class _CapturedTransport:
 def _written_at(path: Path) -> int:
     try:
         return path.stat().st_mtime_ns
-    except FileNotFoundError:  # another gateway was faster
+    except FileNotFoundError:  # another gateway has removed the file first
         return 0
 
 

@@ -220,7 +220,7 @@ def problem_of(broker: BrokerFigures) -> str:
     """Return the problem of a broker, and for how long it has lasted."""
     text = broker.problem.removeprefix(f"{broker.address}: ")
     seconds = broker.problem_seconds
-    has_time = seconds is None or " for " in text  # a broker that does not respond
+    has_time = seconds is None or " for " in text  # the text of a hung broker has the time
     return text if has_time else f"{text}, for {span(seconds or 0)}"
 
 
