@@ -1,21 +1,21 @@
-"""fetchgate's gateway: full fetches in, incremental fetch sessions out.
+"""fetchgate's gateway: clients send full fetches, brokers get incremental fetch sessions.
 
-From the lowest layer to the highest; a folder only imports lower ones. *Sans-IO* folders open no socket and
-no file and read no clock: bytes, time and ids come in as arguments, bytes and events go out.
+The folders are listed from the lowest to the highest. A folder imports only lower ones. *Sans-IO* folders
+open no socket and no file, and read no clock. They get bytes, time and ids as arguments, and return bytes and
+events.
 
-- **protocol** (sans-IO): the Kafka wire. Views over received frames for the parts to rewrite; nothing else is
-  decoded.
-- **session** (sans-IO): KIP-227. The *handler* owns a session: its state, id and epoch, and the *table*,
-  which has the session's partitions in columns, a row a partition. A *decision* is how to send a fetch.
-- **core** (sans-IO): one client and its broker. A *connection* cuts bytes into frames; its *fetches* are
-  decided, sent and completed. It reports *events*, which are rare, and a *tally*, to which every fetch adds.
+- **protocol** (sans-IO): the Kafka protocol. Only the parts of a frame that are rewritten are decoded.
+- **session** (sans-IO): fetch sessions (KIP-227). The *handler* owns a session: its state, id and epoch, and
+  the *table* of its partitions, with one row for each. A *decision* says how to send a fetch.
+- **core** (sans-IO): one client and its broker. A *connection* cuts bytes into frames. It decides how to send
+  each fetch, and makes the client's response. It reports rare *events*, and counts each fetch in a *tally*.
 - **cooperative** (sans-IO): with ``--cooperative``, a stage before the core for members of a group that share
-  a partition. Each gets the records of its own keys, and commits for these.
-- **capture**: both sides as pcap, with or without record contents.
+  partitions. Each member gets the records of its own keys, and commits for these keys.
+- **capture**: the bytes of both sides as pcap files, with or without record contents.
 - **net**: the sockets. A *link* is a client's socket, its broker's socket and the core between them.
 - **telemetry**: the gateway's reports: status, totals, history, logs, metrics, state, admin endpoint.
-- **server**: the processes. A single one serves clients, or a supervisor hands clients to workers.
-- **dashboard**: ``fetchgate top``, a pure view of ``/state`` and the loop that updates it.
+- **server**: the processes. A single process serves all clients, or a supervisor sends clients to workers.
+- **dashboard**: ``fetchgate top``, which draws ``/state`` at intervals.
 
-When in doubt, a connection is a wire.
+If the gateway is not sure about something, it forwards a connection's bytes unchanged.
 """

@@ -1,4 +1,4 @@
-"""``python -m proxy``: the same as ``fetchgate``."""
+"""``python -m proxy`` is the same command as ``fetchgate``."""
 
 import sys
 

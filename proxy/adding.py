@@ -1,4 +1,4 @@
-"""Adds up figures field by field, so that a new count needs no code of its own."""
+"""Adds up dataclasses field by field, so that a new count needs no code for its sum."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -7,20 +7,20 @@ from functools import cache
 from typing import Any, Final, Self
 
 ADDS: Final = "adds"
-"""The key in a field's metadata for a function that adds two values: ``field(metadata={ADDS: max})``. It may
-change the first value and return that."""
+"""The key in the metadata of a field whose values are not simply added: ``field(metadata={ADDS: max})``. The
+function gets two values and returns the result. It may change and return the first value."""
 
 
 class Figures:
-    """A dataclass of figures that can be added up, of connections or of processes."""
+    """The base of dataclasses with figures of connections or processes that can be added up."""
 
     __slots__ = ()
 
     def add(self, other: Self) -> None:
-        """Add the figures of `other`, which stays unchanged.
+        """Add the figures of `other`, which does not change.
 
-        Numbers are added, dicts key by key, lists of numbers position by position. Other lists are joined.
-        Other objects have an ``add`` of their own. None counts as nothing.
+        Numbers are added. Dicts are added key by key, and lists of numbers position by position. Other lists
+        are joined. Other objects must have an ``add`` method. None is skipped.
         """
         numbers, sums = _fields_of(type(self))  # type: ignore[arg-type] # a class can be hashed
         for name in numbers:
@@ -33,14 +33,17 @@ class Figures:
 
 @cache
 def _fields_of(kind: Any) -> tuple[tuple[str, ...], tuple[tuple[str, Callable[[Any, Any], Any]], ...]]:
-    """Return the names of plain integer fields, and each other field with its function to add."""
+    """Return the names of plain integer fields.
+
+    Also return each other field, with the function that adds it.
+    """
     numbers = tuple(one.name for one in fields(kind) if one.type is int and not one.metadata)
     others = (one for one in fields(kind) if one.name not in numbers)
     return numbers, tuple((one.name, one.metadata.get(ADDS, _sum)) for one in others)
 
 
 def _sum(mine: Any, more: Any) -> Any:
-    """Return the sum of two values of one kind."""
+    """Return the sum of two values of the same type."""
     if isinstance(more, Figures):
         mine = type(more)() if mine is None else mine
         mine.add(more)

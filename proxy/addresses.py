@@ -1,7 +1,7 @@
-"""The listener of each broker, and the addresses that clients get. Sans-IO.
+"""The address of each broker's listener, and the addresses that clients get. Sans-IO.
 
-Listeners belong to node ids: a broker that moves keeps its listener, and all responses give the same address
-for it.
+A listener belongs to a node id. If a broker moves to another host, it keeps its listener, and clients get the
+same address as before.
 """
 
 import re
@@ -10,14 +10,14 @@ from dataclasses import dataclass, field
 MAX_PORT = 65535
 WILDCARDS = frozenset({"0.0.0.0", "::", ""})  # noqa: S104 - names that an operator may write; binds nothing
 LOOPBACK_OF = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - looked up, not bound
-"""The address that a connection to a wildcard reaches."""
+"""The address to connect to in place of a wildcard address."""
 BY_NAME = -3
-"""The number of the listener that brokers share. The server name in TLS (SNI) selects the broker."""
+"""The number of the listener that several brokers share. The server name in TLS (SNI) selects the broker."""
 LOOPED = -1
-"""Transparent mode: the number for connections without a destination. netfilter did not redirect them, or
-they are the gateway's own."""
+"""In transparent mode: the number for connections without a destination. Either netfilter has not redirected
+them, or the gateway itself has opened them."""
 OTHERS = -2
-"""Transparent mode: the number for all destinations without a number of their own."""
+"""In transparent mode: the number for all destinations that have no number of their own."""
 _PLACEHOLDER = "{id}"
 _NODE_ID = "(0|[1-9][0-9]{0,9})"
 
@@ -34,12 +34,12 @@ class Address:
         """Read ``host:port``.
 
         Args:
-            text: as the operator wrote it.
-            lowest_port: 0 if 0 ("any free port") is allowed.
-            default_host: the host for ``:port`` and a bare port. Without it these are errors.
+            text: the text that the operator has written.
+            lowest_port: the lowest port allowed. 0 allows port 0 ("any free port").
+            default_host: the host for ``:port`` or a port alone. If it is empty, these are errors.
 
         Raises:
-            ValueError: the text is not an address; the message is for the operator.
+            ValueError: the text is not an address. The message is for the operator.
         """
         if "://" in text:
             raise ValueError(f"{text!r} is a URL; write HOST:PORT, without what stands before it")
@@ -59,7 +59,7 @@ class Address:
         return cls(host, _port(port, lowest=lowest_port))
 
     def __reduce__(self) -> tuple[type["Address"], tuple[str, int]]:
-        """Pickle quickly: workers receive all brokers, and dataclasses take ten times as long."""
+        """Pickle fast, because workers receive all brokers. Dataclasses are pickled ten times as slowly."""
         return Address, (self.host, self.port)
 
     def __str__(self) -> str:
@@ -68,31 +68,36 @@ class Address:
 
 @dataclass(slots=True, kw_only=True)
 class Broker:
-    """A broker as the cluster names it, with its listener; or, in transparent mode, a destination."""
+    """A broker that the cluster has named, with its listener.
+
+    In transparent mode, a destination of clients.
+    """
 
     node_id: int
-    """Kafka's id. For a destination, whose Kafka id is unknown: the gateway's own number, from 0."""
+    """The id of the broker in Kafka. A destination has a number of the gateway instead, from 0 on, because
+    its Kafka id is unknown."""
     address: Address
     listener: Address | None = None
-    """None if the rule gives no port, or the broker needs no listener."""
+    """The address of the broker's listener. None if the rule gives no valid port, or no listener is
+    needed."""
     bound: tuple[Address, ...] = ()
-    """The IPs and the port at which its listener is bound."""
+    """The bound IPs of the listener, each with the port."""
     opening: bool = False
-    """Its listener is being opened."""
+    """Whether the listener is being opened."""
     problem: str = ""
-    """Why it has no listener, "" if it has one or needs none."""
+    """Why the broker has no listener. Empty if it has one or needs none."""
     missing_since: float | None = None
-    """Since when the cluster has not named it."""
+    """Since when the cluster has not named the broker, in seconds. None if it is in the latest response."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerPorts:
     """The rule of ``--broker-ports``: the address of each broker's listener.
 
-    The rule is a comma-separated list. It has at most one base (``29100``: broker N at 29100 + N) or one host
-    template (``broker-{id}.kafka.local:9092``: broker N at that name and port). It may also have single
-    brokers (``3=29103``), which take precedence. Without a base or a template, broker N is at the bootstrap
-    listener's port + 1 + N.
+    The rule is a comma-separated list. It may have one base (``29100``: broker N is at port 29100 + N) or one
+    host template (``broker-{id}.kafka.local:9092``: broker N is at that name and port). It may also have
+    ports of single brokers (``3=29103``), which take precedence. Without a base or a template, broker N is at
+    the port of the bootstrap listener + 1 + N.
     """
 
     base: int | None = None
@@ -102,10 +107,10 @@ class BrokerPorts:
 
     @classmethod
     def parse(cls, text: str) -> "BrokerPorts":
-        """Read a rule.
+        """Read the text of a rule.
 
         Raises:
-            ValueError: the text is not an address; the message is for the operator.
+            ValueError: the text is not a valid rule. The message is for the operator.
         """
         base: int | None = None
         template: Address | None = None
@@ -129,17 +134,20 @@ class BrokerPorts:
         )
 
     def called(self, name: str) -> int | None:
-        """Return the broker with this name in the host template. Names are compared like in DNS."""
+        """Return the id of the broker with this name in the host template, or None.
+
+        Case does not matter, as in DNS.
+        """
         placeholder = re.escape(_PLACEHOLDER)
         pattern = re.escape(self.template).replace(placeholder, _NODE_ID, 1).replace(placeholder, r"\1")
         found = re.fullmatch(pattern, name.removesuffix("."), re.IGNORECASE) if self.template else None
         return int(found[1]) if found else None
 
     def place(self, node_id: int, listen: Address) -> Address | None:
-        """Return the address of a broker's listener, for a bootstrap listener at `listen`.
+        """Return the address of a broker's listener, if the bootstrap listener is at `listen`.
 
         Returns:
-            None if the rule gives no port from 1 to 65535.
+            The address. None if the rule gives no port from 1 to 65535.
         """
         if node_id < 0:
             return None
@@ -158,11 +166,11 @@ def advertised(listener: Address, *, listen: Address, advertise: str, reached_at
         listener: the listener's own address.
         listen: the address of the bootstrap listener.
         advertise: the value of ``--advertise``, or "".
-        reached_at: the gateway's own address on the client's connection. Without ``--advertise`` it
-            replaces a wildcard, to which nobody can connect.
+        reached_at: the gateway's address on the client's connection. Without ``--advertise``, clients get it
+            in place of a wildcard address.
     """
     if listener.host != listen.host:
-        return listener  # a name from a host template is given to clients unchanged
+        return listener  # clients get the names of a host template unchanged
     if advertise:
         return Address(advertise, listener.port)
     return Address(reached_at, listener.port) if listen.host in WILDCARDS else listener

@@ -1,6 +1,7 @@
-"""``fetchgate``: the command line.
+"""The command line of ``fetchgate``.
 
-Exit codes: 0 done, 1 failed at run time, 2 wrong usage or configuration, 3 done but for parts of the input.
+Exit codes: 0 done; 1 failed at run time; 2 wrong usage or configuration; 3 done, but parts of the input could
+not be used.
 """
 
 import argparse
@@ -26,8 +27,8 @@ from proxy.version import VERSION
 REPLAY: Final = "replay"
 HELP: Final = "help"
 COMMANDS: Final = "fetchgate.commands"
-"""The group of entry points of further commands. Each takes its arguments and returns the exit code. Its
-module has `parsers`, for the completion."""
+"""The group of entry points for more commands. Each is a function that takes the arguments and returns the
+exit code. Its module has a function `parsers` for the completion."""
 
 _LIVE: Final = fill(
     ", ".join(option.flag for option in OPTIONS if option.live),
@@ -86,17 +87,18 @@ examples:
 _OTHER_NAMES: Final = dict.fromkeys(
     ("--broker", "--brokers", "--broker-list", "--bootstrap.servers", "--servers"), "--bootstrap"
 )
-"""Names of options in other Kafka programs. By spelling alone, another option of ours would be closer."""
+"""Names of options in other Kafka programs, with the option to suggest. Without this list, a suggestion by
+spelling would name a wrong option."""
 
 
 _NO_CHOICE: Final = re.compile(r"argument \w+: invalid choice: '(.*)' \(choose from (.*)\)")
 
 
 class _Parser(argparse.ArgumentParser):
-    """An argument parser that reports errors in one line."""
+    """An argument parser that prints an error in one line."""
 
     def error(self, message: str) -> NoReturn:
-        """Exit with 2."""
+        """Print the error, and exit with code 2."""
         if found := _NO_CHOICE.match(message):
             message += did_you_mean(found[1], found[2].replace("'", "").split(", "))
         self.exit(EXIT_USAGE, usage(self.prog, message))
@@ -155,7 +157,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_options(parser: argparse.ArgumentParser, options: Sequence[Option]) -> None:
-    """Add options, in the groups of the help if they have any, and ``--config``."""
+    """Add options, each in its group of the help, and ``--config``."""
     group: argparse._ActionsContainer = parser
     for option in options:
         if options is OPTIONS and option.name in GROUPS:
@@ -170,7 +172,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code."""
     try:
         return _command(sys.argv[1:] if argv is None else argv)
-    except KeyboardInterrupt:  # before the command is imported, which then handles it
+    except KeyboardInterrupt:  # until the command is imported, which handles the signal itself
         return EXIT_INTERRUPTED
 
 
@@ -190,13 +192,13 @@ def _command(argv: Sequence[str]) -> int:
         return _top(arguments)
     if arguments["command"] == "completion":
         return _completion(parser, arguments["shell"])
-    from proxy.server import main as running  # noqa: PLC0415 - other commands need no gateway: it takes half a second
+    from proxy.server import main as running  # noqa: PLC0415 - this import takes half a second, and other commands do not need it
 
     return running.run(arguments)
 
 
 def _misspelt(command: str, unknown: list[str]) -> str:
-    """Return the unknown argument, and a known one that may be meant."""
+    """Return a text with the unknown argument, and the known one that was probably meant."""
     options = TOP_OPTIONS if command == "top" else OPTIONS
     flags = ["--config", *(name for option in options for name in (option.flag, option.alias) if name)]
     if command == "proxy":
@@ -222,7 +224,7 @@ def _top(arguments: dict[str, Any]) -> int:
 
 
 def _completion(parser: argparse.ArgumentParser, shell: str) -> int:
-    """Print the script for a shell. Options of an extra that is not installed are missing in it."""
+    """Print the completion script for a shell. It only has the commands that are installed."""
     (commands,) = (action for action in parser._actions if action.dest == "command")  # noqa: SLF001 - argparse has no public list
     parsers: dict[str, argparse.ArgumentParser] = {"": parser, **dict(commands.choices or {})}
     for entry in entry_points(group=COMMANDS, name=REPLAY):
@@ -243,7 +245,7 @@ def _other_command(name: str, argv: Sequence[str]) -> int:
         except ModuleNotFoundError as error:
             if error.name != entry.module.partition(".")[0]:
                 raise
-            break  # the gateway's image does not have the package
+            break  # as in the gateway's image, which lacks the package
         code: int = command(argv)
         return code
     sys.stderr.write(

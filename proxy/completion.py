@@ -1,7 +1,7 @@
-"""``fetchgate completion``: scripts for shells, generated from the command line's own parsers.
+"""``fetchgate completion``: makes completion scripts for shells from the parsers of the command line.
 
-The metavar of an option gives the completion of its value: the words of ``on|off``, or files for FILE,
-directories for DIR. zsh runs the script of bash (bashcompinit).
+The metavar of an option shows how to complete its value: with the words of ``on|off``, with files for FILE,
+and with directories for DIR. zsh runs the script of bash (bashcompinit).
 """
 
 import argparse
@@ -12,7 +12,7 @@ from shlex import quote
 from typing import Final
 
 Parsers = Mapping[str, argparse.ArgumentParser]
-"""By the words before the options: ``""``, ``proxy``, ``replay drive``."""
+"""The parsers, by the words before their options: ``""``, ``proxy``, ``replay drive``."""
 
 _ZSH: Final = """\
 autoload -Uz compinit bashcompinit
@@ -45,11 +45,11 @@ class _Value:
 
     words: tuple[str, ...] = ()
     files: str = ""
-    """The option of bash's compgen: ``-f`` for files, ``-d`` for directories, "" for neither."""
+    """The option of bash's compgen: ``-f`` for files, ``-d`` for directories. Empty for neither."""
 
 
 def script(shell: str, parsers: Parsers) -> str:
-    """Return the script for a shell."""
+    """Return the completion script for a shell."""
     return SHELLS[shell](parsers)
 
 
@@ -100,7 +100,7 @@ def _of_fish(action: argparse.Action) -> str:
 
 
 def _short(text: str | None) -> str:
-    """Return the beginning of a help text."""
+    """Return the first part of a help text, as a short description."""
     return re.split(r"[;:(]", text or "", maxsplit=1)[0].strip()
 
 
@@ -109,7 +109,7 @@ def _options(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
 
 
 def _arguments(parser: argparse.ArgumentParser) -> _Value:
-    """Return the possible positional arguments."""
+    """Return the possible values of the positional arguments."""
     values = [_value(action) for action in parser._actions if not action.option_strings]  # noqa: SLF001 - as above
     words = tuple(word for value in values for word in value.words)
     return _Value(words=words, files="".join(value.files for value in values))

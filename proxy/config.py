@@ -1,7 +1,7 @@
-"""The options of ``fetchgate proxy``: each is declared once, as a field of `Config`.
+"""The options of ``fetchgate proxy``. Each is declared once, as a field of `Config`.
 
-The flags, the environment variables, the TOML keys, the help, and which options a reload applies follow from
-the declarations; see `proxy.options`.
+The flags, the environment variables, the TOML keys, the help, and the options that a reload applies are made
+from these declarations; see `proxy.options`.
 """
 
 # ruff: noqa: RUF009 - `option` declares a field, as dataclasses.field does, which it calls
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from proxy.cooperative.declared import NamedLane
 
 LOOPBACK = "127.0.0.1"
-"""The default host of an address to listen at."""
+"""The host of an address to listen at, if the address names none."""
 MIN_INTERVAL = 0.1
 MAX_INTERVAL = 3600.0
 LOG_LEVELS = ("debug", "info", "warning", "error")
 _Value = TypeVar("_Value")
 _READ_RECORDS = ("cramjam", "google_crc32c", "lz4", "zstandard")
-"""Modules of the extra `cooperative` that proxy.cooperative imports."""
+"""The modules that proxy.cooperative imports from the packages of the extra `cooperative`."""
 
 
 def _left_out(value: _Value, why: str) -> Callable[[str], _Value]:
@@ -40,9 +40,9 @@ def _left_out(value: _Value, why: str) -> Callable[[str], _Value]:
 
 
 def _one_of(*words: str) -> Callable[[str], str]:
-    """Read one of the words, in upper or lower case.
+    """Return a parser that accepts these words, in upper or lower case.
 
-    Synonyms of ``on`` and ``off`` are accepted (see `word`).
+    It also accepts synonyms of ``on`` and ``off`` (see `word`).
     """
 
     def parse(text: str) -> str:
@@ -71,7 +71,7 @@ def _path(text: str) -> Path | None:
 
 
 MAX_NODE_ID: Final = 2**31 - 1
-"""`node_id` is an int32 (MetadataResponse.json)."""
+"""The highest id of a broker: `node_id` is an int32 (MetadataResponse.json)."""
 
 
 def _by_broker(text: str) -> dict[int, Path]:
@@ -104,14 +104,14 @@ def _groups(text: str) -> frozenset[str]:
 def _lanes(text: str) -> "Mapping[str, NamedLane]":
     if not text:
         return {}
-    # It imports numpy, which takes long to load.
+    # This module imports numpy, which takes long to load.
     from proxy.cooperative.declared import named_lanes  # noqa: PLC0415
 
     return named_lanes(text)
 
 
 def _by_client(text: str) -> dict[str, int]:
-    """Read ``SIZE`` and ``ID=SIZE`` as bytes by client id. "" is the key for all other clients."""
+    """Read a list of ``SIZE`` and ``ID=SIZE`` as bytes by client id. The key "" is for all other clients."""
     found: dict[str, int] = {}
     for item in _list(text):
         client_id, _, number = (part.strip() for part in item.rpartition("="))
@@ -130,7 +130,7 @@ def _bootstrap(text: str) -> tuple[Address, ...]:
 
 
 def _listened(text: str) -> Address:
-    """Read an address to listen at. ``:9000`` and ``9000`` are on loopback."""
+    """Read an address to listen at. ``:9000`` and ``9000`` mean port 9000 on loopback."""
     return Address.parse(text, lowest_port=0, default_host=LOOPBACK)
 
 
@@ -148,7 +148,7 @@ def _admin_names(text: str) -> tuple[str, ...]:
 
 
 def _asked_admin(text: str) -> tuple[Address, bool]:
-    """Read the address of an admin endpoint, and whether it speaks TLS: ``https://HOST:PORT``."""
+    """Read the address of an admin endpoint. Also return whether to use TLS (``https://HOST:PORT``)."""
     if word(text) == "off":
         raise ValueError("the gateway's admin endpoint is off; fetchgate top needs it")
     secured = text.startswith("https://")
@@ -172,7 +172,7 @@ def _advertise(text: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """The checked options. Each field is an option and is declared only here."""
+    """The options, already checked. Each field declares one option."""
 
     bootstrap: tuple[Address, ...] = option(
         alias="-b",
@@ -182,7 +182,7 @@ class Config:
         default=None,
         help="the brokers to ask first, in this order until one responds; not with --transparent",
     )
-    """Empty in transparent mode."""
+    """The addresses of the bootstrap. Empty in transparent mode."""
     transparent: str = option(
         metavar="off|redirect|tproxy",
         parse=_one_of("off", "redirect", "tproxy"),
@@ -192,7 +192,7 @@ class Config:
         "bootstrap.servers; redirect needs no privilege, tproxy needs CAP_NET_RAW (rules: "
         "tools/deploy/transparent.sh)",
     )
-    """``off``, ``redirect`` or ``tproxy``."""
+    """The mode: ``off``, ``redirect`` or ``tproxy``."""
     listen: Address = option(
         metavar="HOST:PORT",
         parse=_listened,
@@ -244,7 +244,7 @@ class Config:
         "of intermediate CAs; it is read again when it changes; without this option, clients use "
         "plain text",
     )
-    """None if clients connect in plain text."""
+    """The certificate of the gateway. None if clients connect in plain text."""
     tls_key: Path | None = option(
         metavar="FILE",
         parse=_path,
@@ -253,7 +253,7 @@ class Config:
         "of --tls-cert",
         needs="tls_cert",
     )
-    """None if the key is in the file of the certificate; the same for `broker_tls_key`."""
+    """The private key. None if it is in the file of the certificate. (`broker_tls_key` is the same.)"""
     tls_cert_of: dict[int, Path] = option(
         metavar="ID=FILE,...",
         parse=_by_broker,
@@ -264,8 +264,8 @@ class Config:
         "listeners use --tls-cert; not with --transparent",
         needs="tls_cert",
     )
-    """By broker. The broker's listener (or its server name, if brokers share a port) shows this
-    certificate."""
+    """Certificates by broker id. The listener of the broker shows this certificate. If brokers share a port,
+    it is shown for the broker's server name."""
     client_ca: Path | None = option(
         metavar="FILE",
         parse=_path,
@@ -274,7 +274,7 @@ class Config:
         "its subject is in the log and in /state; brokers do not see it",
         needs="tls_cert",
     )
-    """None if clients need no certificates."""
+    """The CAs of client certificates. None if clients need no certificate."""
     broker_tls: bool = option(
         metavar="on|off",
         parse=switch,
@@ -289,7 +289,7 @@ class Config:
         "those of the system",
         needs="broker_tls",
     )
-    """None for the system's CAs."""
+    """The CAs of brokers' certificates. None for the CAs of the system."""
     broker_tls_server_name: str = option(
         metavar="NAME",
         parse=str.strip,
@@ -298,7 +298,7 @@ class Config:
         "default the host of each connection",
         needs="broker_tls",
     )
-    """Empty for each broker's own host."""
+    """The host name in brokers' certificates. Empty if each certificate has its broker's own host."""
     broker_tls_cert: Path | None = option(
         metavar="FILE",
         parse=_path,
@@ -346,7 +346,8 @@ class Config:
         "which have no max_bytes, are sent as v3; 0: max_bytes stays as clients send it",
         live=True,
     )
-    """By client id, "" for all others. 0 keeps the client's own limit."""
+    """The limit of `max_bytes` by client id, in bytes. The key "" is for all other clients. 0 means no
+    limit."""
     max_sessions: int = option(
         metavar="N",
         parse=_whole(0),
@@ -395,7 +396,7 @@ class Config:
         "and commit for these (docs/cooperative.md): each has a client.id of its own that begins with the "
         "group's name and a dot; needs the packages of '.[cooperative]'",
     )
-    """Empty if client.ids have no meaning to the gateway."""
+    """The names of the cooperative groups. Empty if there are none: then the gateway reads no client.id."""
     cooperative_lanes: "Mapping[str, NamedLane]" = option(
         metavar="JSON",
         parse=_lanes,
@@ -407,7 +408,7 @@ class Config:
         table=True,
         live=True,
     )
-    """By name."""
+    """The named lanes, by name."""
     max_connections: int = option(
         metavar="N",
         parse=_whole(1),
@@ -433,7 +434,7 @@ class Config:
         "response, nor one that is forwarded because it is not plain Kafka; 0: never",
         live=True,
     )
-    """In seconds; 0 for never. The same for `handshake_timeout`."""
+    """The longest time without traffic, in seconds. 0 means no limit. (`handshake_timeout` is the same.)"""
     handshake_timeout: float = option(
         metavar="TIME",
         parse=seconds,
@@ -466,7 +467,7 @@ class Config:
         "and sessions are closed at the brokers",
         live=True,
     )
-    """In seconds."""
+    """The longest time for draining, in seconds."""
     admin: Address | None = option(
         metavar="HOST:PORT|off",
         parse=_listened_or_off,
@@ -474,7 +475,7 @@ class Config:
         help="the address of the admin endpoint, which serves /livez, /readyz, /metrics, /state, and "
         "with --cooperative /cooperative",
     )
-    """None for ``off``."""
+    """The address of the admin endpoint. None for ``off``."""
     admin_names: tuple[str, ...] = option(
         metavar="NAME[,NAME]",
         parse=_admin_names,
@@ -500,7 +501,7 @@ class Config:
         "intermediate CAs; it is read again when it changes",
         needs="admin",
     )
-    """None for plain text."""
+    """The certificate of the admin endpoint. None for plain text."""
     admin_key: Path | None = option(
         metavar="FILE",
         parse=_path,
@@ -516,7 +517,7 @@ class Config:
         help="one more address, which serves /metrics, /livez and /readyz alone, in plain text and without a "
         "token: for Prometheus and probes, while --admin stays at loopback",
     )
-    """None for ``off``."""
+    """The address of the second endpoint for ``/metrics``. None for ``off``."""
     capture: Path | None = option(
         metavar="DIR",
         parse=_path,
@@ -560,7 +561,7 @@ class Config:
     )
 
     given: Mapping[str, Given] = field(default_factory=dict, compare=False, repr=False)
-    """The text of each option, and its source."""
+    """The text and the source of each option."""
 
     @property
     def is_transparent(self) -> bool:
@@ -569,7 +570,7 @@ class Config:
 
     @property
     def shares_port(self) -> bool:
-        """Whether the brokers of a host template share one listener. Clients name the broker in TLS (SNI)."""
+        """Whether all brokers of a host template share one listener. Clients name the broker in TLS (SNI)."""
         return self.tls_cert is not None
 
 
@@ -629,16 +630,16 @@ GROUPS: Final = {
     "max_connections": "limits",
     "admin": "watch",
 }
-"""The first option of each group of the help."""
+"""The titles of the groups in the help, by the first option of each group."""
 
 
 def load(flags: Mapping[str, str | None], environ: Mapping[str, str], file: str | None) -> Config:
     """Read the options from all sources.
 
     Args:
-        flags: the command line's options by name; None if not given.
+        flags: the options of the command line, by name. None if an option is not given.
         environ: the environment.
-        file: the TOML file, or None.
+        file: the name of the TOML file, or None.
 
     Raises:
         ConfigError: an option or the file can't be used.
@@ -673,10 +674,10 @@ def load(flags: Mapping[str, str | None], environ: Mapping[str, str], file: str 
 
 
 def _check_apart(config: Config) -> None:
-    """Check that no two options listen at the same address.
+    """Check that no two options name the same address to listen at.
 
     Raises:
-        ConfigError: two options do.
+        ConfigError: two options name the same address.
     """
     flags: dict[Address, str] = {}
     for flag, address in (
@@ -689,10 +690,10 @@ def _check_apart(config: Config) -> None:
 
 
 def _check_needs(config: Config) -> None:
-    """Check that the options that need another option have it.
+    """Check that no option is set without the option that it needs.
 
     Raises:
-        ConfigError: the other option is missing.
+        ConfigError: a needed option is missing.
     """
     options = {each.name: each for each in OPTIONS}
     for each in OPTIONS:
@@ -705,7 +706,7 @@ def _check_needs(config: Config) -> None:
 def read(
     options: Sequence[Option], flags: Mapping[str, str | None], environ: Mapping[str, str], file: str | None
 ) -> dict[str, Any]:
-    """Read options from all sources; see `load`.
+    """Read options from all sources. See `load`.
 
     Raises:
         ConfigError: an option or the file can't be used.
@@ -714,18 +715,21 @@ def read(
 
 
 def misspelt_variables(environ: Mapping[str, str]) -> list[str]:
-    """Return a line for each variable that resembles an option's variable. Such variables are ignored."""
+    """Return a warning for each environment variable that is probably a misspelt option.
+
+    These are ignored.
+    """
     return misspelt(environ, ALL_OPTIONS)
 
 
 def changes(before: Config, after: Config, live: frozenset[str] = LIVE) -> tuple[list[str], list[str]]:
-    """Return the names of options that differ: live ones, and those that need a restart."""
+    """Return the names of changed options: first live ones, then those that need a restart."""
     names = [option.name for option in OPTIONS]
     changed = [name for name in names if getattr(before, name) != getattr(after, name)]
     return [name for name in changed if name in live], [name for name in changed if name not in live]
 
 
 def with_live(before: Config, after: Config, live: frozenset[str] = LIVE) -> Config:
-    """Return `before` with the live options of `after`."""
+    """Return the options of `before`, with the live options taken from `after`."""
     given = {**before.given, **{name: after.given[name] for name in live}}
     return replace(before, **{name: getattr(after, name) for name in live}, given=given)

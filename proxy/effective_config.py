@@ -1,6 +1,6 @@
-"""The effective options and their sources, for people (``--show-config``) and for ``/state``.
+"""The options in use and their sources, for people (``--show-config``) and for ``/state``.
 
-No option holds a secret: keys and tokens are in files, and only the names of these files are shown.
+The options hold no secrets. Keys and tokens are in files, and only the names of the files are shown.
 """
 
 import json
@@ -11,13 +11,13 @@ from proxy.options import Given
 from proxy.version import VERSION
 
 MAX_SHOWN: Final = 1000
-"""The limit of characters of a value in ``/state``. The list of lanes may be long."""
+"""How many characters of a value ``/state`` shows. The list of lanes may be long."""
 _WIDEST: Final = 56
-"""The comments of lines up to this width are aligned."""
+"""The comments of lines are aligned, except after lines that are wider than this."""
 
 
 def as_toml(config: Config) -> str:
-    """Return the options as a file for ``--config``, with each one's source in a comment."""
+    """Return the options as a file for ``--config``. A comment says where each option was set."""
     lines = [(f"{name} = {json.dumps(given.text)}", _origin(given)) for name, given in _given(config)]
     widest = min(_WIDEST, max(len(line) for line, _ in lines))
     return f"# The options of fetchgate {VERSION} that are in force, and where each came from.\n" + "".join(
@@ -26,7 +26,7 @@ def as_toml(config: Config) -> str:
 
 
 def as_json(config: Config) -> dict[str, dict[str, str]]:
-    """Return the options for ``/state``."""
+    """Return the value and the source of each option, for ``/state``."""
     return {name: {"value": _cut(given.text), "source": given.source} for name, given in _given(config)}
 
 

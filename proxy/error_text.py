@@ -1,4 +1,4 @@
-"""Error texts: what failed, and what to do about it, without Python's own texts."""
+"""Texts for errors: what has failed, and what to do about it. Python's own texts are not used."""
 
 import ssl
 from os import strerror
@@ -6,15 +6,16 @@ from socket import gaierror
 from typing import Final
 
 CLOSED: Final = "closed in the TLS handshake: is this its TLS port? If it is not, leave out --broker-tls"
-"""A broker's plaintext port closes the connection, because it reads the first bytes of TLS as a length."""
+"""The text if a broker closes the connection in the handshake. Its port for plain text does so, because it
+reads the first bytes of TLS as a length."""
 _HTTP: Final = "HTTP_REQUEST"
 _NO_TLS: Final = frozenset({_HTTP, "WRONG_VERSION_NUMBER", "BAD_RECORD_TYPE"})
 _NOT_ASCII: Final = "CALLBACK_FAILED"
-"""OpenSSL's reason if Python could not read a client's server name."""
+"""OpenSSL's reason for a failed handshake if Python could not read the client's server name."""
 _NO_CERTIFICATE: Final = "PEER_DID_NOT_RETURN_A_CERTIFICATE"
 _ALERT: Final = "ALERT"
 _EXPIRED: Final = "certificate expired"
-"""An alert, as `_alert` formats it."""
+"""The text that `_alert` makes of this TLS alert."""
 
 
 def reason_of(error: Exception) -> str:
@@ -22,7 +23,7 @@ def reason_of(error: Exception) -> str:
     if isinstance(error, ssl.SSLError):
         return of_broker(error)
     if isinstance(error, ConnectionResetError) and not error.args:
-        return CLOSED  # event loops report no more than this
+        return CLOSED  # this is all that event loops report
     if isinstance(error, gaierror):
         return f"unknown host: {error.strerror}"
     if isinstance(error, OSError) and error.errno:
@@ -31,12 +32,15 @@ def reason_of(error: Exception) -> str:
 
 
 def is_tls(error: Exception) -> bool:
-    """Whether the error is a failed TLS handshake with a broker."""
+    """Return whether the error is a failed TLS handshake with a broker."""
     return isinstance(error, ssl.SSLError) or (isinstance(error, ConnectionResetError) and not error.args)
 
 
 def refuses_certificate(error: Exception) -> bool:
-    """Whether a handshake failed because one side rejects the other's certificate, or misses one."""
+    """Return whether a handshake failed because of a certificate.
+
+    Either one side has rejected the certificate of the other, or has asked for one and got none.
+    """
     if not isinstance(error, ssl.SSLError):
         return False
     reason = error.reason or ""
@@ -45,12 +49,12 @@ def refuses_certificate(error: Exception) -> bool:
 
 
 def is_client_refused(error: ssl.SSLError) -> bool:
-    """Whether a client's handshake failed for its certificate, or for want of one (``--client-ca``)."""
+    """Return whether the handshake of a client failed because its certificate is invalid or missing."""
     return isinstance(error, ssl.SSLCertVerificationError) or error.reason == _NO_CERTIFICATE
 
 
 def of_client(error: ssl.SSLError) -> str:
-    """Return why a client's handshake failed, and what to do."""
+    """Return why the handshake of a client failed, and what to do."""
     reason = error.reason or ""
     if reason == _HTTP:
         return "the client sends HTTP: this is a port of Kafka, with TLS"
@@ -88,7 +92,7 @@ def of_broker(error: ssl.SSLError) -> str:
 
 
 def _refused(error: ssl.SSLCertVerificationError) -> str:
-    """Return what is wrong with a broker's certificate. The codes are OpenSSL's (x509_vfy.h)."""
+    """Return what is wrong with a broker's certificate, from OpenSSL's code (x509_vfy.h)."""
     message = error.verify_message.rstrip(".")
     match error.verify_code:
         case 9:

@@ -1,4 +1,4 @@
-"""The end of a command that fails: exit codes, and lines on stderr."""
+"""How a command ends if it fails: exit codes, and lines on stderr."""
 
 import os
 import sys
@@ -7,20 +7,20 @@ from typing import Final
 from proxy.config import misspelt_variables
 
 EXIT_FAILED: Final = 1
-"""Failure at run time."""
+"""The exit code of a failure at run time."""
 EXIT_USAGE: Final = 2
-"""Wrong usage or configuration."""
+"""The exit code of wrong usage or a wrong configuration."""
 EXIT_INTERRUPTED: Final = 130
-"""The exit code that shells use for a command ended by SIGINT."""
+"""The exit code that shells use for a command that SIGINT has ended."""
 
 
 def complain(command: str, text: str, code: int) -> int:
-    """Print an error in one line, and return the exit code."""
+    """Print an error in one line. Return `code`."""
     sys.stderr.write(f"fetchgate {command}: {text}\n")
     return code
 
 
 def complain_of_variables(command: str) -> None:
-    """Print the environment variables that are ignored. One may be the misspelt name of a missing option."""
+    """Print the environment variables that are ignored. One of them may be a misspelt name."""
     for text in misspelt_variables(os.environ):
         sys.stderr.write(f"fetchgate {command}: {text}\n")

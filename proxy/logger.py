@@ -1,4 +1,4 @@
-"""structlog's logger, for all modules that log; `proxy.telemetry.logs` configures it."""
+"""structlog's logger, for all modules that log. `proxy.telemetry.logs` sets it up."""
 
 import sys
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def _without(name: str) -> Iterator[None]:
-    """Hide an optional dependency from imports for a while, if it is not imported yet."""
+    """Make imports of an optional dependency fail for a while, if it is not imported yet."""
     if name in sys.modules:
         yield
         return
@@ -18,7 +18,7 @@ def _without(name: str) -> Iterator[None]:
         del sys.modules[name]
 
 
-with _without("rich"):  # structlog would import it for tracebacks: 3 MB of memory, a tenth of the start time
+with _without("rich"):  # structlog would import it for tracebacks: 3 MB, a tenth of the start time
     import structlog
     from structlog.typing import FilteringBoundLogger as Logger
 

@@ -1,7 +1,7 @@
-"""Options in general: their declaration, and reading them from flags, the environment and a TOML file.
+"""How options are declared, and how they are read from flags, the environment and a TOML file.
 
 An option ``max_sessions`` is ``--max-sessions``, ``FETCHGATE_MAX_SESSIONS`` and the key ``max_sessions``. A
-flag overrides the environment, the environment overrides the file, the file overrides the default.
+flag overrides the environment, the environment overrides the file, and the file overrides the default.
 """
 
 import difflib
@@ -17,72 +17,73 @@ _PREFIX = "FETCHGATE_"
 _FILE_VARIABLE = "FETCHGATE_CONFIG"
 _Value = TypeVar("_Value")
 _ALMOST = 0.9
-"""The similarity of a variable to an option's that makes it a probable misspelling (`difflib`'s ratio)."""
+"""How similar a variable must be to an option's variable to count as misspelt (`difflib`'s ratio, 0 to 1)."""
 
 
 class ConfigError(ValueError):
-    """An option that can't be used.
+    """An option can't be used.
 
-    The text says in one line which, from where, and what to write instead.
+    The message is one line. It says which option, where it was set, and what to write instead.
     """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """An option: its names, its parser, and when changes apply."""
+    """The declaration of an option: its names, its parser, and whether a reload applies it."""
 
     name: str
     metavar: str
     parse: Callable[[str], object]
     default: str | None
-    """As an operator would write it. None if the option is required."""
+    """The default, as an operator would write it. None if the option is required."""
     help: str
     alias: str = ""
     """A second flag, such as ``-b``."""
     table: bool = False
-    """It is a table in the file, and the same in JSON elsewhere."""
+    """Whether the option is a table in the TOML file. As a flag or variable, it is the same in JSON."""
     live: bool = False
-    """SIGHUP or a change of the file applies it. Other options need a restart."""
+    """Whether a reload (SIGHUP, or a change of the file) applies it. If not, a change needs a restart."""
     needs: str = ""
-    """The option without which this one has no effect."""
+    """The name of the option without which this option has no effect. Empty if there is none."""
     parse_transparent: Callable[[str], object] | None = None
-    """The parser for transparent mode, for options without effect there. It reports them as a mistake."""
+    """The parser to use in transparent mode, if it differs. It reports an option that has no effect there."""
 
     @property
     def flag(self) -> str:
-        """Its name on the command line."""
+        """The name of the option on the command line."""
         return "--" + self.name.replace("_", "-")
 
     @property
     def variable(self) -> str:
-        """Its name in the environment."""
+        """The name of the option in the environment."""
         return _PREFIX + self.name.upper()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Given:
-    """The text of an option, and its source."""
+    """Where an option was set, and its text there."""
 
     text: str
-    """As written in its source."""
+    """The value, as it is written in the source."""
     source: str
     """``flag``, ``environment``, ``file`` or ``default``."""
     place: str
     """The flag, the variable or the file. For a default: the flag that would change it."""
     called: str
-    """The name of that place in error messages."""
+    """How error messages name that place."""
 
 
 def option(*, parse: Callable[[str], _Value], **rest: Any) -> _Value:
-    """Declare an option as a field of `Config`; see `Option` for the arguments.
+    """Declare an option as a field of `Config`. The arguments are those of `Option`.
 
-    It returns a dataclass field. The declared return type, that of `parse`, is only for mypy.
+    The function returns a dataclass field. Its declared return type, the type of the option's value, is only
+    for mypy.
     """
     return cast("_Value", field(metadata={"option": partial(Option, parse=parse, **rest)}))
 
 
 def file_of(flag: str | None, environ: Mapping[str, str]) -> str | None:
-    """Return the name of the options file, if there is one."""
+    """Return the name of the options file. Empty or None if there is none."""
     return flag or environ.get(_FILE_VARIABLE)
 
 
@@ -93,13 +94,13 @@ def find(
     file: str | None,
     known: Sequence[Option],
 ) -> dict[str, Given]:
-    """Find the text of options, in the source with the highest precedence.
+    """Find the text of each option in the source with the highest precedence.
 
     Args:
         options: the options to find.
-        flags: the command line's options by name; None if not given.
+        flags: the options of the command line, by name. None if an option is not given.
         environ: the environment.
-        file: the TOML file, or None.
+        file: the name of the TOML file, or None.
         known: all options that may be in the file.
 
     Raises:
@@ -110,7 +111,7 @@ def find(
 
 
 def parse(options: Sequence[Option], given: Mapping[str, Given]) -> dict[str, Any]:
-    """Read the values of options.
+    """Parse the texts of options.
 
     Raises:
         ConfigError: an option can't be used.
@@ -126,9 +127,9 @@ def parse(options: Sequence[Option], given: Mapping[str, Given]) -> dict[str, An
 
 
 def misspelt(environ: Mapping[str, str], options: Sequence[Option]) -> list[str]:
-    """Return a line for each variable that resembles an option's variable. Such variables are ignored.
+    """Return a warning for each environment variable that is probably a misspelt option. These are ignored.
 
-    Other variables may begin with FETCHGATE_: Kubernetes sets some for a service named fetchgate.
+    Other variables may also begin with FETCHGATE_: Kubernetes sets some for a service named fetchgate.
     """
     known = [_FILE_VARIABLE, *(option.variable for option in options)]
     ours = sorted(name for name in environ.keys() - set(known) if name.startswith(_PREFIX))
@@ -144,7 +145,7 @@ def _find(
     written: Mapping[str, str],
     file: str | None,
 ) -> Given:
-    """Return an option's text and its source."""
+    """Return the text of an option, and its source."""
     flag, variable = option.flag, option.variable
     if (text := flags.get(option.name)) is not None:
         return Given(text=text, source="flag", place=flag, called=flag)
@@ -172,7 +173,7 @@ def _read_toml(file: str, known: Sequence[Option]) -> dict[str, str]:
 
 
 def _toml_text(file: str, key: str, value: object, known: Sequence[Option]) -> str:
-    """Convert a TOML value to the text that the command line would have."""
+    """Return a TOML value as the text that one would write on the command line."""
     names = [option.name for option in known]
     if isinstance(value, dict) and any(option.name == key and option.table for option in known):
         return json.dumps(value, default=str)

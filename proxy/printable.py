@@ -1,10 +1,10 @@
-"""Text from peers, made safe for a terminal. Sans-IO."""
+"""Makes text from clients and brokers safe for a terminal. Sans-IO."""
 
 
 def printable(text: str) -> str:
-    r"""Escape unprintable characters: controls, bidirectional overrides, lone surrogates.
+    r"""Escape unprintable characters: control characters, bidirectional overrides, lone surrogates.
 
-    Peers choose names, and a terminal may obey such characters. They are escaped as in Python: "\x1b[2J".
+    Clients choose some names, and terminals obey such characters. They are escaped as in Python: "\x1b[2J".
     """
     return text if text.isprintable() else "".join(_escaped(character) for character in text)
 

@@ -1,7 +1,7 @@
-"""What people type: sizes, times and switches (``256MiB``, ``30s``, ``true``), and misspelt names. Sans-IO.
+"""Reads what people type: sizes, times and switches (``256MiB``, ``30s``, ``true``), misspelt names. Sans-IO.
 
-KB, MB and GB are powers of 1000, KiB, MiB and GiB of 1024 (IEC 80000-13). Bare k, m and g are powers of 1024,
-as in the options of Kafka's JVM (``-Xmx256m``). Upper and lower case are the same.
+KB, MB and GB are powers of 1000. KiB, MiB and GiB are powers of 1024 (IEC 80000-13). So are k, m and g alone,
+as in the options of Kafka's JVM (``-Xmx256m``). Upper and lower case mean the same.
 """
 
 import re
@@ -18,7 +18,7 @@ _SIZES: Final = {"b": 1} | {
 _SECONDS: Final = {"ms": Fraction(1, 1000), "s": Fraction(1), "m": Fraction(60), "h": Fraction(3600)}
 _WITH_UNIT: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?([a-z]+)")
 _PLAIN: Final = re.compile(r"[0-9]+(?:\.0+)?")
-"""TOML writes 1.5e9 as 1500000000.0."""
+"""A whole number, maybe with a decimal part of zeros: TOML writes 1.5e9 as 1500000000.0."""
 _SWITCHES: Final = dict.fromkeys(("on", "true", "yes", "1"), "on") | dict.fromkeys(
     ("off", "false", "no", "0"), "off"
 )
@@ -28,7 +28,7 @@ def size(text: str, lowest: int = 0) -> int:
     """Read a size in bytes. A fraction of a byte, as in 1.3GiB, is cut off.
 
     Raises:
-        ValueError: the text is no size, or below `lowest`; the message is for the operator.
+        ValueError: the text is not a size, or the size is below `lowest`. The message is for the operator.
     """
     if _PLAIN.fullmatch(text.strip()):
         found = int(text.strip().partition(".")[0])
@@ -43,10 +43,10 @@ def size(text: str, lowest: int = 0) -> int:
 
 
 def seconds(text: str) -> float:
-    """Read a time in seconds, which is also the default unit.
+    """Read a time in seconds. A number without a unit is in seconds.
 
     Raises:
-        ValueError: the text is no time; the message is for the operator.
+        ValueError: the text is not a time. The message is for the operator.
     """
     try:
         found = float(text)
@@ -59,10 +59,10 @@ def seconds(text: str) -> float:
 
 
 def milliseconds(text: str) -> int:
-    """Read a time in milliseconds, which is also the default unit.
+    """Read a time in milliseconds. A number without a unit is in milliseconds.
 
     Raises:
-        ValueError: the text is no time; the message is for the operator.
+        ValueError: the text is not a time. The message is for the operator.
     """
     if _PLAIN.fullmatch(text.strip()):
         return int(text.strip().partition(".")[0])
@@ -73,7 +73,7 @@ def milliseconds(text: str) -> int:
 
 
 def word(text: str) -> str:
-    """Return ``on`` or ``off`` for a synonym of it. Return any other word in lower case."""
+    """Return ``on`` or ``off`` for a synonym, and any other word in lower case."""
     lower = text.strip().lower()
     return _SWITCHES.get(lower, lower)
 
@@ -82,7 +82,7 @@ def switch(text: str) -> bool:
     """Read a switch: ``on``, ``true``, ``yes`` and ``1``, or ``off``, ``false``, ``no`` and ``0``.
 
     Raises:
-        ValueError: the text is none of these; the message is for the operator.
+        ValueError: the text is another word. The message is for the operator.
     """
     if (found := word(text)) not in {"on", "off"}:
         raise ValueError(f"{text!r} is not one of on, off")
@@ -90,16 +90,16 @@ def switch(text: str) -> bool:
 
 
 def _parts(text: str) -> tuple[Fraction, str]:
-    """Return the number of a text and its unit. The unit is "" if the text has neither."""
+    """Split a text into a number and a unit. If it has no number, the unit is ""."""
     found = _WITH_UNIT.fullmatch(text.strip().lower())
     return (Fraction(found[1]), found[2]) if found else (Fraction(), "")
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return "; did you mean X?" for the known name closest to a misspelt one, "" if none is close."""
+    """Return "; did you mean X?", where X is the most similar known name. Empty if none is similar."""
     return "".join(f"; did you mean {close}?" for close in get_close_matches(name, list(known), n=1))
 
 
 def usage(program: str, text: str) -> str:
-    """Return the line for wrong usage: it ends with where help is."""
+    """Return the line that is printed after wrong usage. It says where to find help."""
     return f"{program}: {text}{' See' if text.endswith('?') else '; see'} {program} --help\n"
