@@ -43,9 +43,11 @@ def response(correlation: int, body: bytes = b"") -> bytes:
     return framed(correlation.to_bytes(4, signed=True) + body)
 
 
-def api_versions(release: str, correlation: int = 0, version: int = 0) -> tuple[bytes, bytes]:
+def api_versions(
+    release: str, correlation: int = 0, version: int = 0, *, client_id: str = "c"
+) -> tuple[bytes, bytes]:
     """Return an ApiVersions request, and the response of a broker of this release."""
-    asked = request(18, version, correlation)
+    asked = request(18, version, correlation, client=client_id.encode())
     return asked, framed(ModelBroker(release).handle(asked[4:], 0.0))
 
 
@@ -71,7 +73,7 @@ class Playbook:
         versions: the broker features that other connections have learned.
         leaders: the partition leaders that all connections share.
         core: the core to test. By default a core with the fast path and a core without it are compared.
-        more: other arguments of `Connection`.
+        more: fields of `Common` and `BrokerInfo`, such as `stages` or `host`.
     """
 
     def __init__(
@@ -170,9 +172,9 @@ class Playbook:
 
     # What begins most transcripts
 
-    def knows(self, release: str = "4.3") -> Self:
-        """Let the client ask for ApiVersions, so that the connection knows the broker's versions."""
-        asked, told = api_versions(release)
+    def knows(self, release: str = "4.3", client_id: str = "c") -> Self:
+        """Let the client ask for ApiVersions, so that the connection knows both peers."""
+        asked, told = api_versions(release, client_id=client_id)
         self.client(asked).to_broker(asked)
         return self.broker(told).to_client(told)
 

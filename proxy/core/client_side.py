@@ -230,6 +230,7 @@ class ClientSide:
         for stage in state.stages:
             seen = stage.before_fetch(frame, version, body)
             if seen is None:
+                # A held fetch waits in the framer. Otherwise the stage has answered it, or there is a fault.
                 return not state.from_client.held
             frame, version = seen
         request, fetching = self._fetch_responses.new_fetch(version, frame[REQUEST_CORRELATION_ID])
@@ -374,9 +375,10 @@ class ClientSide:
 
     def _repeats(self, request: InFlight) -> bool:
         """Whether a plan may be made from a request."""
-        if request.api_key == ApiKey.PRODUCE:
-            return all(stage.repeats(request.api_key, request.version) for stage in self._state.stages)
-        return request.handler.forwards and request.api_key not in _UNLEARNT
+        api_key = request.api_key
+        if api_key != ApiKey.PRODUCE and (not request.handler.forwards or api_key in _UNLEARNT):
+            return False
+        return all(stage.repeats(api_key, request.version) for stage in self._state.stages)
 
     def _name(self, frame: bytes, version: int) -> None:
         """Note the client's name and software (KIP-511)."""

@@ -149,7 +149,10 @@ class ConnectionState:
         """Bytes to send that the shell has not taken yet. The lists of events and bytes are emptied, never
         replaced."""
         self.client_id = ""
-        """The client id, or "" before the client has sent it."""
+        """The client id, made readable: of the last ApiVersions, else of the first fetch. "" before these.
+
+        A later fetch with another client id does not change it.
+        """
         self.now = 0.0
         """The time at which the current bytes were read, in seconds."""
         self.phase = Phase.NEW

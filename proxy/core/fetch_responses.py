@@ -200,7 +200,7 @@ class FetchResponses:
             return self._up_to(fetching, response, walk, chunk, response.received)
         # The top-level error of a fetch that asks for a session never reaches the client: the fetch is sent
         # again without one. So a client without sessions gets no 70, 71 or 106 (fetch-semantics, trap 6;
-        # case 71). `_expanded` sees to the errors of incremental fetches.
+        # conformance case 71). `_expanded` sees to the errors of incremental fetches.
         if fetching.through_session and walk.error_code:
             response.drop()
             return []

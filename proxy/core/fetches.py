@@ -200,8 +200,10 @@ class Fetches:
             fetching: the fetch. The client gets nothing of the received response.
             full: whether to request a new session, if possible.
         """
+        # `FetchResponses.end` sends it, when the response has ended.
         fetching.attempts += 1
-        # fetch-semantics 6.13, step 4; trap 6 (case 71). The fetch keeps its place (trap 17, case 84).
+        # fetch-semantics 6.13, step 4; trap 6 (conformance case 71). The fetch keeps its place (trap 17, case
+        # 84).
         again = full and fetching.attempts == 1 and not self.closing and self.session.table is not None
         fetching.resend = self._ask_full if again else self._forward
 
@@ -346,7 +348,10 @@ class Fetches:
         self._dispatch(request, frame, FetchKind.FULL, fetch.partitions)
 
     def _forward(self, request: InFlight, fetching: FetchHandler) -> None:
-        """Forward a fetch unchanged. If the client requests a session with each fetch, remove the (0, 0)."""
+        """Forward a fetch, with the changes of the stages.
+
+        If the client requests a session with each fetch, remove the (0, 0).
+        """
         fetch = fetching.asked
         frame, session_id, epoch = fetch.frame, fetch.session_id, fetch.session_epoch
         # (0, 0) each time would fill the broker's slots (fetch-semantics 6.7, case 89).

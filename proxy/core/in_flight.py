@@ -239,7 +239,10 @@ class ResponseQueue:
 
 
 class Walked:
-    """A response that is forwarded while it is walked."""
+    """A response that is forwarded while it is walked.
+
+    The response to a full fetch that requests a session (v7 and later) is one, too.
+    """
 
     __slots__ = ("buffered", "chunks", "forwarded", "received", "understood", "walk")
 
@@ -263,7 +266,7 @@ class Walked:
 
 
 class Kept:
-    """A response of the session.
+    """The response to an incremental fetch, or to a full one of v4 to v6 that requests a session.
 
     It is buffered until it is complete, and then expanded to a full response.
     """
@@ -394,13 +397,13 @@ class FetchHandler(Handler):
     # The request
 
     def ask(self, fetch: FetchRequest) -> None:
-        """Note the client's parsed request."""
+        """Note the parsed fetch of the client, with the changes of the stages."""
         self.fetch = fetch
         self.wait = max(fetch.max_wait_ms, 0) / 1e3
 
     @property
     def asked(self) -> FetchRequest:
-        """The parsed request, which must have been understood."""
+        """The parsed fetch of the client, with the changes of the stages. It must have been understood."""
         if self.fetch is None:
             raise RuntimeError("the fetch was not understood")
         return self.fetch

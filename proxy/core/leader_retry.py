@@ -405,7 +405,9 @@ class LeaderRetry(Stage):
 
     def repeats(self, api_key: int, version: int, *, in_session: bool = False) -> bool:
         """Whether such requests may take the fast path, because no error in a response needs this stage."""
-        return in_session or version >= HINTS_VERSION if api_key == _FETCH else not self._takes(version)
+        if api_key == _FETCH:
+            return in_session or version >= HINTS_VERSION
+        return api_key != ApiKey.PRODUCE or not self._takes(version)
 
     def on_asked(self, api_key: int) -> None:
         """Note a request of the client that will be answered."""

@@ -11,7 +11,11 @@ from proxy.protocol.fetch_request import FetchRequest
 
 
 class Stage:
-    """The base class of stages. Its methods change nothing."""
+    """The base class of stages. Its methods change nothing.
+
+    A request on the fast path calls no method of a stage. If its response does not match the plan, the
+    response is processed as usual: `around_fetch` is called then, followed by `on_answered` and `on_fetched`.
+    """
 
     __slots__ = ()
 
@@ -78,7 +82,10 @@ class Stage:
         return frame, version
 
     def on_fetch(self, fetch: FetchRequest) -> FetchRequest:
-        """Return a fetch with the changes of this stage. Only fetches that the gateway may rewrite get here.
+        """Return a fetch with the changes of this stage.
+
+        It is not called for a fetch that the gateway must not rewrite (`FetchRequest.unsupported_reason`).
+        Fetches below v4, above 1 MiB, or for which there is no memory, are in `on_request` instead.
 
         The entries and their offset must not change. The fast path makes the same change to later fetches
         that differ only in their entries. If a change depends on more than the fetch and the client id,
@@ -119,6 +126,8 @@ class Stage:
 
     def repeats(self, _api_key: int, _version: int, *, in_session: bool = False) -> bool:  # noqa: ARG002 - for others
         """Whether the next request like the last one may take the fast path.
+
+        The fast path forwards requests other than fetches unchanged.
 
         Args:
             _api_key: the API key of the request.

@@ -129,7 +129,7 @@ class Topics:
 
 @dataclass(slots=True, eq=False)
 class FetchRequest:
-    """A fetch as a client sent it."""
+    """A parsed fetch request."""
 
     frame: bytes
     body: int

@@ -13,8 +13,8 @@ from typing import Any
 from proxy.addresses import OTHERS, Address, Broker
 from proxy.config import Config, with_live
 from proxy.net.link import Link
-from proxy.net.relay import Relay
 from proxy.net.transparent import MAX_DESTINATIONS, Destinations, OutboundPorts
+from proxy.net.worker_relay import Relay
 from proxy.options import ConfigError
 from proxy.server.acceptor import ACCEPTED_AT_ONCE
 from proxy.server.ipc import (

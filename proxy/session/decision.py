@@ -1,4 +1,4 @@
-"""The decisions on a fetch: send it through the session in one of three forms, or forward it unchanged.
+"""The decisions on a fetch: send it through the session in one of three forms, or forward it.
 
 A decision itself sends nothing. `Fetches` makes the decision, carries it out, and sends the fetch.
 """
@@ -145,4 +145,4 @@ class Rotated:
 
 
 Decision: TypeAlias = Reason | Full | Incremental | Rotated
-"""How to send a fetch. A `Reason` means that it is forwarded unchanged."""
+"""How to send a fetch. A `Reason` means: forward it, with the changes of the stages."""

@@ -9,10 +9,11 @@ from proxy.core.connection_state import ConnectionState
 from proxy.core.stage import Stage
 from proxy.protocol.fetch_request import FetchRequest
 from tests.frames import Want, fetch, fetch_response
-from tests.playbook import SESSION_ID, Playbook, T, asks, full
+from tests.playbook import SESSION_ID, Playbook, T, asks, full, request, response
 
 ASKED: dict[str, Any] = {"max_wait_ms": 500}
 LOWERED: dict[str, Any] = {"max_wait_ms": 20}
+HEARTBEAT = 12
 
 
 class MaxWait(Stage):
@@ -28,6 +29,18 @@ class MaxWait(Stage):
         """Lower max_wait_ms to the limit of the client, if it has one."""
         limit = self._limits.get(self._state.client_id, fetch.max_wait_ms)
         return fetch.with_limits(max_wait_ms=limit) if fetch.max_wait_ms > limit else fetch
+
+
+class NewGeneration(Stage):
+    """Changes each Heartbeat: its generation becomes 9."""
+
+    def on_request(self, data: bytes, _size: int, api_key: int, _version: int) -> bytes | None:
+        """Change a Heartbeat."""
+        return data[:-4] + (9).to_bytes(4) if api_key == HEARTBEAT else data
+
+    def repeats(self, api_key: int, _version: int, *, in_session: bool = False) -> bool:
+        """Let no Heartbeat take the fast path."""
+        return api_key != HEARTBEAT
 
 
 def limited(client_id: str = "c") -> Playbook:
@@ -51,9 +64,7 @@ def test_a_forwarded_fetch_waits_less(client_id: str, due: dict[str, Any]) -> No
 
 
 def test_the_fetches_of_a_session_wait_less() -> None:
-    """max_wait_ms is lowered in the fetches of a session: full, with a rotated list, and repeated (case
-    71).
-    """
+    """The fetch is full, then rotates the list, then is sent again (conformance case 71)."""
     play = limited()
     wants: list[Want] = [("t", at) for at in range(8)]
     asked, forwarded = (fetch(12, *wants, correlation=3, **limits) for limits in (ASKED, LOWERED))
@@ -72,3 +83,14 @@ def test_the_fetches_of_a_session_wait_less() -> None:
     play.to_broker(asks(12, [], (SESSION_ID, 9), correlation=30, **LOWERED))
     play.broker(fetch_response(12, error_code=70, correlation_id=30))
     play.to_broker(asks(12, wants, (0, 0), correlation=30, **LOWERED))
+
+
+def test_a_stage_sees_each_request_that_it_does_not_let_repeat() -> None:
+    """The fast path would forward the second Heartbeat unchanged."""
+    play = Playbook(stages=(lambda _: NewGeneration(),)).knows()
+    for number in range(3):
+        play.client(request(HEARTBEAT, 0, number, (5).to_bytes(4)))
+        play.to_broker(request(HEARTBEAT, 0, number, (9).to_bytes(4)))
+        play.broker(response(number, b"\0\0")).to_client(response(number, b"\0\0"))
+    play.exchange(request(99, 0, 7), response(7)).exchange(request(99, 0, 8), response(8))
+    assert play.connection.passed > 0

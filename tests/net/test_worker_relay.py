@@ -9,8 +9,8 @@ from typing import cast
 
 import pytest
 
-from proxy.net import relay as module
-from proxy.net.relay import Relay
+from proxy.net import worker_relay as module
+from proxy.net.worker_relay import Relay
 from tests.shell import BOTH_LOOPS, run, until
 
 LARGE = b"x" * 3_000_000
