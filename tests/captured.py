@@ -1,5 +1,5 @@
-"""Reads a capture independently of fetchgate: records by own code, IP and TCP by dpkt, and reassembles
-streams.
+"""Reads captures without fetchgate's code, to compare results: pcap records directly, IP and TCP with
+dpkt.
 """
 
 import struct
@@ -30,7 +30,7 @@ class Packet:
     """One TCP segment."""
 
     time: int
-    """In nanoseconds."""
+    """Time of the capture in nanoseconds."""
     ends: Ends
     flags: int
     sequence: int

@@ -23,7 +23,9 @@ _SECTION: Final = re.compile(
     r"(?:fetch-semantics(?:\.md)?,? (?:section )?|\bsection )(\d+(?:\.\d+)?)", re.IGNORECASE
 )
 _WORD: Final = re.compile(r"\b(?:cases?|traps?)\s|section|fetch-semantics", re.IGNORECASE)
-"""Every citation contains a match. Searching for it is much faster than reading a file token by token."""
+"""Every citation contains a match of this pattern. A file without a match is skipped, because reading a file
+token by token is slow.
+"""
 _RFC: Final = re.compile(r"RFC \d+, section \d+")
 
 

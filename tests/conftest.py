@@ -72,8 +72,8 @@ def cluster() -> Iterator[Cluster]:
 
 @pytest.fixture(scope="module")
 def broker_of() -> Iterator[Callable[[str], Broker]]:
-    """Return a function that gives a broker of a release. The brokers run for one module only, to save
-    memory.
+    """Return a function that gives a broker of a release. The brokers run for one module only, because no run
+    needs all releases at the same time.
     """
     brokers: dict[str, Broker] = {}
     with ExitStack() as stack:

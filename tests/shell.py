@@ -106,7 +106,8 @@ async def asks_until(told: bytes, reader: asyncio.StreamReader, writer: asyncio.
 def expire_once_connected(
     monkeypatch: pytest.MonkeyPatch, reached: Callable[[], object] = lambda: True
 ) -> None:
-    """Let the timeout of a bootstrap request expire as soon as it is connected and `reached` returns true.
+    """Let the timeout of a bootstrap request expire as soon as the connection exists and `reached` returns
+    true.
 
     A short timeout would not work, because connecting may take longer on a busy machine.
     """

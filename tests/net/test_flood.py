@@ -229,8 +229,8 @@ def test_one_that_is_not_read_and_resets_is_let_go(
 def test_one_with_too_much_in_flight_waits_as_long_as_one_that_sends_no_more(
     plain: bool, sends_no_more: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A client with too many requests in flight is closed as early as one that has half-closed. The client's
-    end may be behind bytes that are still unread.
+    """A client with too many requests in flight is closed as early as a half-closed client. The client's end
+    may be behind bytes that are still unread.
     """
 
     async def scene() -> None:

@@ -110,8 +110,8 @@ def test_a_broker_whose_address_is_a_listener_of_the_gateway_is_not_connected_to
 
 
 def test_a_broker_at_a_port_that_the_gateway_could_not_have_is_no_loop() -> None:
-    """A broker on the gateway's machine may have a port at which the gateway could not listen. This is not a
-    loop.
+    """A broker on the gateway's machine may occupy a port that the gateway wanted for a listener. A
+    connection to this port reaches the broker, so it is not a loop.
     """
 
     async def scene() -> None:

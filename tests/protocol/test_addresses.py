@@ -47,7 +47,7 @@ def identity(node_id: int, host: str, port: int) -> tuple[str, int]:
 
 
 def gateway(node_id: int, host: str, port: int) -> tuple[str, int] | None:
-    """Return the address for clients: none for node 2, the same for node 3, and the gateway's for all
+    """Return the address for clients: none for node 2, the broker's own for node 3, and the gateway's for all
     others.
     """
     if node_id == 2:

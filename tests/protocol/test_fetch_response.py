@@ -242,8 +242,8 @@ def test_an_entry_without_news_is_told_from_one_with_some(version: int) -> None:
 def test_entries_without_news_are_runs_whatever_the_isolation_level_if_none_are_kept(
     version: int, aborted: tuple[()] | None, isolation_level: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If no entries are stored, unchanged entries are read as runs at any isolation level, because the fetch
-    may be unread. One by one they would take ten times as long.
+    """If no entries are stored, unchanged entries are read in rows (runs) at any isolation level. The fetch
+    may be unread, so its level may be unknown. One by one, the entries would take ten times as long.
     """
     singly: list[int] = []
     read = FetchResponseWalk._entry

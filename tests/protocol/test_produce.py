@@ -1,5 +1,5 @@
-"""acks is read from the first bytes of a Produce request of any version. If too few bytes are there, more are
-needed.
+"""acks is read from the first bytes of a Produce request of any version. With too few bytes, the reader asks
+for more.
 """
 
 import json

@@ -1,6 +1,6 @@
 """A response that names very many brokers does not delay other clients.
 
-It makes the gateway use no more resources than a large cluster needs.
+Such a response makes the gateway use no more resources than a large cluster needs.
 """
 
 import asyncio

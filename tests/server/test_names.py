@@ -234,8 +234,8 @@ def test_what_a_waiting_response_took_of_the_budget_is_free_again(fake_names: Na
 
 @pytest.mark.usefixtures("_patient")
 def test_a_client_that_left_meanwhile_is_no_defect(fake_names: Names) -> None:
-    """If a client leaves before its response can be sent, no error is logged. Its socket is just being closed
-    then.
+    """If a client leaves before its response can be sent, no error is logged. The client's socket is already
+    closing then.
     """
 
     async def scene() -> None:

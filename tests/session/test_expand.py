@@ -266,8 +266,8 @@ def test_topics_of_one_shape(version: int, each: int) -> None:
 
 @pytest.mark.parametrize(("version", "size"), [(11, 48), (12, 47), (16, 16)])
 def test_names_that_look_like_their_own_length(version: int, size: int) -> None:
-    """Topic names consist of the character "0", whose code 0x30 is also the length of the name, or one
-    more.
+    """Responses are right for topic names that look like their own length: 48 times the character "0", whose
+    code is 48 (0x30). With compact strings the length byte is one higher, so 47 times.
     """
     wants = [("0" * size, 0)] + [(f"{number}".rjust(size, "0"), 0) for number in range(1, 10)]
     session = Session(version, wants).establish()

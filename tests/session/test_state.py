@@ -31,7 +31,7 @@ def test_no_state_is_left_without_a_way_and_all_but_one_can_be_lost() -> None:
 
 
 def test_a_full_fetch_that_failed_is_never_asked_for_a_session_again() -> None:
-    """If a full fetch fails too, the next one is sent without a session. Otherwise repeating could go on
+    """If a full fetch fails, it is repeated without a session. Otherwise the gateway could repeat fetches
     forever.
     """
     for says in (Says.ID_NOT_FOUND, Says.SESSION_ERROR, Says.OTHER_ERROR):
