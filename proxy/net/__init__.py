@@ -1,1 +1,1 @@
-"""The sockets: links, listeners, TLS, and the gateway's own requests to a cluster."""
+"""The code with sockets: links, listeners, TLS, name resolution, and bootstrap requests."""

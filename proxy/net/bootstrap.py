@@ -1,7 +1,7 @@
 """Asks a cluster for its brokers, on a separate connection: ApiVersions, then Metadata.
 
-So listeners are open before a client asks for the brokers. If the cluster requires authentication first, the
-gateway can't ask. It then learns the brokers from the responses to its clients.
+With the answer, the gateway opens its listeners before a client asks for the brokers. If the cluster requires
+authentication, the gateway can't ask. Instead, it learns the brokers from the responses to its clients.
 """
 
 import asyncio
@@ -20,17 +20,17 @@ from proxy.protocol.primitives import ProtocolError
 from proxy.protocol.schemas import API_VERSIONS, API_VERSIONS_REQUEST, METADATA, METADATA_REQUEST
 
 ASK_SECONDS: Final = 10.0
-"""The longest time from the connection to the last response."""
+"""The longest time from the connection to the last response, in seconds."""
 _MAX_ANSWER: Final = 16_777_216
 _CLIENT_ID: Final = b"fetchgate"
 _TLS_ALERT: Final = b"\x15\x03"
 _METADATA_VERSIONS: Final = (1, 8)
-"""The supported versions of Metadata. v0 can't ask for brokers without topics, and v9 is flexible. Every
-broker from 1.0 to 4.3 has one in between."""
+"""The lowest and highest version of Metadata to use. v0 can't ask for brokers without topics, and v9 is
+flexible. Every broker from 1.0 to 4.3 supports at least one of these versions."""
 
 
 class BootstrapError(Exception):
-    """A bootstrap address did not respond as a Kafka broker. The text gives the reason in a few words."""
+    """A bootstrap address did not respond like a Kafka broker. The text gives the reason in a few words."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +39,7 @@ class BootstrapResponse:
 
     address: Address
     brokers: dict[int, Address] | None
-    """Brokers by node id. None if the cluster names its brokers only to authenticated clients."""
+    """Brokers by node id. None if the cluster requires authentication first."""
 
 
 async def ask(
@@ -49,17 +49,17 @@ async def ask(
     listeners: Collection[Address] = (),
     plain: Collection[Address] = (),
 ) -> BootstrapResponse:
-    """Ask one bootstrap address.
+    """Ask one bootstrap address for the brokers of the cluster.
 
     Args:
         address: the address.
-        resolver: resolves its name.
+        resolver: resolves the host name.
         tls: TLS to brokers. None for plain text.
         listeners: the addresses of the gateway's own listeners, which are not asked.
         plain: addresses that are known to speak plain text.
 
     Raises:
-        BootstrapError: it can't be reached, or does not speak Kafka.
+        BootstrapError: the address can't be reached, or does not speak Kafka.
     """
     secured = tls.connect_args(address.host) if tls is not None else {}
     hint = "" if secured or address in plain else " (does it speak TLS? Then give --broker-tls on)"
@@ -101,10 +101,10 @@ async def ask_any(
     listeners: Collection[Address] = (),
     plain: Collection[Address] = (),
 ) -> BootstrapResponse:
-    """Ask addresses in turn until one responds; see `ask`.
+    """Ask addresses in turn until one responds. See `ask`.
 
     Raises:
-        BootstrapError: no address did. The text gives the reason for each.
+        BootstrapError: no address responded. The text gives the reason for each address.
     """
     reasons: list[str] = []
     for address in addresses:
@@ -116,7 +116,10 @@ async def ask_any(
 
 
 async def _ask_versions(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> int | None:
-    """Return the version of Metadata to use, or None if there is no common one."""
+    """Ask for the broker's versions.
+
+    Return the version of Metadata to use, or None if no version is common.
+    """
     writer.write(request(API_VERSIONS_REQUEST, ApiKey.API_VERSIONS, 0, 1, _CLIENT_ID))
     return metadata_version(await _response(reader))
 
@@ -148,7 +151,7 @@ async def _response(reader: asyncio.StreamReader) -> bytes:
 def metadata_version(response: bytes) -> int | None:
     """Return the version of Metadata to use, from an ApiVersions v0 response.
 
-    Return None if there is none.
+    Return None if the gateway and the broker have no version in common.
     """
     found = read(API_VERSIONS, ApiKey.API_VERSIONS, 0, response, 0, whole=False)
     if error := found["error_code"]:
@@ -161,7 +164,7 @@ def metadata_version(response: bytes) -> int | None:
 
 
 def metadata_request(version: int) -> bytes:
-    """Return a complete Metadata request (v1 to v8) for the brokers without topics."""
+    """Return a complete Metadata request (v1 to v8) that asks for brokers and no topics."""
     return request(
         METADATA_REQUEST,
         ApiKey.METADATA,

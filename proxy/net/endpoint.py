@@ -1,4 +1,4 @@
-"""One socket of a link: reading and pausing, keep-alive, and unacknowledged bytes."""
+"""One socket of a link: pauses reading, sets socket options, and reports facts about the peer."""
 
 import asyncio
 import fcntl
@@ -13,18 +13,19 @@ from proxy.protocol.primitives import Buffer
 RECEIVE_BYTES: Final = 262_144
 """The largest number of bytes in one read. asyncio uses this size, uvloop a slightly smaller one."""
 WRITE_HIGH_WATER: Final = 262_144
-"""If more bytes than this wait to be written to one side, the other side is not read."""
+"""If more bytes than this wait to be written to one side, the gateway does not read the other side."""
 UNSENT_BYTES: Final = 262_144
 """How many unsent bytes the system buffers for a peer. By default it may buffer megabytes."""
 _TCP_CLOSE, _TCP_CLOSE_WAIT = 7, 8
-"""TCP states of Linux (TCP_INFO): after a reset by the peer, and after the end of the peer's stream."""
+"""TCP states of Linux (in TCP_INFO): the state after a reset by the peer, and after the end of the peer's
+stream."""
 
 
 class Endpoint:
-    """One of a link's two sockets, which is read while `holds` is 0.
+    """One of a link's two sockets. It is read while `holds` is 0.
 
     Args:
-        holds: the first reasons not to read.
+        holds: the reasons not to read at the beginning.
     """
 
     __slots__ = ("holds", "joins_writes", "transport")
@@ -33,13 +34,13 @@ class Endpoint:
         self.transport: asyncio.Transport | None = None
         """None before the socket is connected and after it is closed."""
         self.holds = holds
-        """Why the socket is not read: a sum of the bits in `proxy.net.link.HOLDS`."""
+        """The reasons why the socket is not read: a sum of the bits in `proxy.net.link.HOLDS`. 0 if it is
+        read."""
         self.joins_writes = False
-        """True if pieces are joined before they are written, because TLS would make a record of each
-        piece."""
+        """Whether pieces are joined before they are written. With TLS, each piece would become a record."""
 
     def connected(self, transport: asyncio.Transport) -> None:
-        """Keep the socket."""
+        """Store the connected socket."""
         self.transport = transport
         self.joins_writes = not transport.can_write_eof()
         transport.set_write_buffer_limits(high=WRITE_HIGH_WATER)
@@ -61,7 +62,7 @@ class Endpoint:
         self.holds |= why
 
     def release(self, why: int) -> None:
-        """Drop a reason not to read. Read again if it was the last one."""
+        """Remove a reason not to read. Read again if no reason is left."""
         before, self.holds = self.holds, self.holds & ~why
         if before and not self.holds and self.transport is not None and not self.transport.is_closing():
             self.transport.resume_reading()
@@ -69,7 +70,7 @@ class Endpoint:
     def end_writing(self) -> None:
         """Close the writing half.
 
-        If the peer has reset the connection, do nothing: the event loop reports it.
+        If the peer has reset the connection, do nothing, because the event loop reports the reset.
         """
         if self.transport is not None and not self.transport.is_closing():
             with suppress(OSError):  # asyncio's own loop reports it here as well
@@ -77,9 +78,9 @@ class Endpoint:
 
 
 def set_options(sock: socket.socket) -> None:
-    """Make the system notice a vanished peer within two minutes, and buffer little for a slow one.
+    """Make the system detect a vanished peer within two minutes, and buffer little for a slow peer.
 
-    An accepted connection inherits this from its listener.
+    If they are set for a listener, its accepted connections inherit them.
     """
     # What is on its way to the peer is not limited by this: a long link is as fast as before.
     if (unsent := getattr(socket, "TCP_NOTSENT_LOWAT", None)) is not None:
@@ -91,7 +92,7 @@ def set_options(sock: socket.socket) -> None:
 
 
 def set_options_of(transport: asyncio.Transport) -> None:
-    """Set the options of an event loop's socket. With uvloop's stand-in, each option would take 40 us."""
+    """Set the options of a transport's socket. Through uvloop's socket object, each would take 40 us."""
     stand_in = transport.get_extra_info("socket")
     with suppress(OSError):  # the peer has closed it already, which the event loop reports
         sock = socket.socket(stand_in.family, stand_in.type, stand_in.proto, fileno=stand_in.fileno())
@@ -104,14 +105,14 @@ def set_options_of(transport: asyncio.Transport) -> None:
 def unacknowledged(transport: asyncio.Transport) -> int:
     """Return how many bytes the peer has not acknowledged, or 0 if the system does not report it.
 
-    This shows the progress of a slow peer. A socket becomes writable again only after megabytes are
-    acknowledged.
+    This shows the progress of a slow peer earlier than the event loop does: a socket becomes writable again
+    only after megabytes are acknowledged.
     """
     return _queued(transport, termios.TIOCOUTQ)
 
 
 def unread(transport: asyncio.Transport) -> int:
-    """Return how many received bytes have not been read, or 0 if the system does not report it."""
+    """Return how many received bytes the process has not read, or 0 if the system does not report it."""
     return _queued(transport, termios.FIONREAD)
 
 
@@ -125,16 +126,16 @@ def _queued(transport: asyncio.Transport, queue: int) -> int:
 def is_gone(transport: asyncio.Transport) -> bool:
     """Return whether the peer has reset the connection, or False if the system does not report it.
 
-    An event loop does not watch a socket that has ended and has nothing to write, so it would not notice a
-    reset.
+    If the peer's stream has ended and there is nothing to write, the event loop does not watch the socket. So
+    it would not notice a reset.
     """
     return _tcp_state(transport) == _TCP_CLOSE
 
 
 def has_ended(transport: asyncio.Transport) -> bool:
-    """Return whether the peer's end has been received, or False if the system does not report it.
+    """Return whether the end of the peer's stream was received, or False if the system does not report it.
 
-    An event loop does not report the end of a socket that is not read.
+    While a socket is not read, the event loop does not report the end of its stream.
     """
     return _tcp_state(transport) == _TCP_CLOSE_WAIT
 

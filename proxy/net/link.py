@@ -1,13 +1,15 @@
-"""One client's two sockets and the core between them. Everything happens inside the event loop's callbacks.
+"""A link: one client's two sockets, and the core between them.
 
-A `Link` owns a core (`proxy.core.connection.Connection`) and an `Endpoint` for each socket. Bytes from a
-socket go to the core, and the core's output is written at once. There is no task, future or coroutine per
-frame. A link has one task, which connects it to its broker (`proxy.server.upstream`).
+All work is done in the event loop's callbacks. A `Link` owns a core (`proxy.core.connection.Connection`) and
+an `Endpoint` for each socket. Bytes from a socket are passed to the core, and the core's output is written at
+once. There is no task, future or coroutine for each frame. A link has only one task, which connects it to its
+broker (`proxy.server.upstream`).
 
-Back-pressure: a side is not read while it has a reason in `HOLDS`. A peer that does not read fills its write
-buffer, so the other side is not read. The core stops a client that is too many requests ahead. It also stops
-a side that has sent more than the core processes at once, and continues in the event loop's next turns.
-`proxy.core.budget` stops brokers while too many bytes of incomplete responses are in memory.
+Back-pressure: a side is not read while it has a reason in `HOLDS`. If a peer does not read, its write buffer
+becomes full, and the other side is not read. If a client has too many requests in flight, the client is not
+read. If a side has sent more than the core processes at once, the side is not read, and the core continues in
+the event loop's next turns. If too many bytes of incomplete responses are in memory, `proxy.core.budget`
+stops brokers.
 """
 
 import asyncio
@@ -31,38 +33,37 @@ from proxy.net.endpoint import Endpoint, has_ended, is_gone, set_options_of, una
 from proxy.net.tls import server_name_of, subject_of
 
 CLOSE_SECONDS: Final = 10.0
-"""The time limit for closing a session at the broker. It is also the time limit without progress for a
-peer that still has to read its last bytes."""
+"""The time limit for closing a session at the broker, in seconds. It is also the time limit without progress
+for a peer that still has to read its last bytes."""
 HALF_CLOSED_SECONDS: Final = 30.0
-"""How long a half-closed client may wait for a byte, in addition to the wait that its requests allow. Its
-departure can't be detected, so without this limit a hung broker would leak two sockets per client. The
-same limit applies to a client that is not read after its end was received.
-
-A client with too many requests in flight is not read, and may wait twice as long. Its end may be behind bytes
-that the system could not buffer, so nobody can see whether it has left."""
+"""How many seconds a client that has sent its end may wait for a byte, in addition to the wait that its
+requests allow. The gateway can't detect whether such a client has left. So without this limit, a hung broker
+would leak two sockets for each client. The same limit applies if a client is not read and its end was
+received. A client with too many requests in flight is not read, either. It may wait up to twice as long,
+because its end may be behind bytes that the system could not buffer."""
 STEP_SECONDS: Final = 0.001
-"""How long a link processes received bytes before other links have their turn."""
+"""How many seconds a link processes received bytes before other links have their turn."""
 LATE_SECONDS: Final = 0.002
-"""If a timer fires this late, the event loop was busy before."""
+"""If a timer is late by this many seconds, the event loop was busy before."""
 READ_SECONDS: Final = 0.001
-"""After such a late timer, wait this long, so that the event loop reads its sockets first."""
+"""After such a late timer, wait this many seconds, so that the event loop reads its sockets first."""
 LINGER_SECONDS: Final = 1.0
-"""How long a client that has read all its bytes may take to close its side."""
+"""How many seconds a client that has read all its bytes may take to close its side."""
 
 # Why a side is not read: one bit each. They are plain integers because every frame tests them.
 CONNECTING: Final = 1
-"""Hold of the client: its broker is not connected yet."""
+"""Reason not to read the client: its broker is not connected yet."""
 CORE: Final = 2
-"""Hold of the client: too many of its requests are in flight. Hold of either side: the core has not
-processed all its bytes."""
+"""Reason not to read the client: too many of its requests are in flight. Reason not to read either side: the
+core has not processed all its bytes."""
 PEER_FULL: Final = 4
-"""Hold of either side: the other side does not read its bytes."""
+"""Reason not to read either side: the other side does not read its bytes."""
 BUDGET: Final = 8
-"""Hold of the broker: the process has too many bytes of incomplete responses."""
+"""Reason not to read the broker: the process has too many bytes of incomplete responses."""
 OWN_FULL: Final = 32
-"""Hold of the client: it does not read its own bytes."""
+"""Reason not to read the client: the client itself does not read the bytes sent to it."""
 CLOSING: Final = 16
-"""Hold of the client: the link is closing, so no more requests are read."""
+"""Reason not to read the client: the link is closing, so no more requests are read."""
 HOLDS: Final = {
     CONNECTING: "connecting",
     CORE: "core",
@@ -79,10 +80,10 @@ NOT_READING: Final = "not reading"
 
 
 def alarm(loop: asyncio.AbstractEventLoop, at: float, due: Callable[[], None]) -> None:
-    """Call a function at a given time. If the event loop is late, call it only after the sockets were read.
+    """Call a function at a given time. If the event loop is late, let it read the sockets first.
 
-    Otherwise bytes that came in time would count as late, because the event loop calls timers before it
-    reads.
+    The event loop calls timers before it reads. Without this rule, bytes that came in time would count as
+    late.
     """
 
     def fire() -> None:
@@ -95,7 +96,7 @@ def alarm(loop: asyncio.AbstractEventLoop, at: float, due: Callable[[], None]) -
 
 
 class LinkPhase(IntEnum):
-    """The phase of a link's life. It only increases."""
+    """The phase of a link's life. It only moves down this list."""
 
     OPEN = 0
     CLOSING = 1
@@ -107,7 +108,10 @@ class LinkPhase(IntEnum):
 
 
 class Host(Protocol):
-    """The parts of a server that a link needs. A protocol, because `proxy.server` is above this package."""
+    """The methods of the server that a link calls.
+
+    A protocol, because this package must not import `proxy.server`.
+    """
 
     loop: asyncio.AbstractEventLoop
     log: Logger
@@ -115,30 +119,30 @@ class Host(Protocol):
     sessions: SessionLimits
 
     def admits(self) -> bool:
-        """Return whether a client that has just connected is served."""
+        """Return whether to serve a client that has just connected."""
 
     def opened(self, link: "Link", sock: Any, reached_at: str) -> Connection:
         """Count a new connection, make its core, and begin to connect it to its broker.
 
-        While connecting, it calls `Link.tries`, `Link.broker_connected` and `Link.read_client`.
+        While it connects, the host calls `Link.tries`, `Link.broker_connected` and `Link.read_client`.
 
         Args:
-            link: the new connection; the address of its client is known.
-            sock: its socket, as the event loop gives it.
+            link: the link of the new connection. The address of the client is known.
+            sock: the client's socket, as the event loop gives it.
             reached_at: the gateway's address that the client connected to.
         """
 
     def connected(self, node_id: int | None, address: Address) -> None:
-        """Record that an address responded."""
+        """Record that a broker responded at an address."""
 
     def unreachable(self, node_id: int | None, reason: str, error: Exception | None = None) -> None:
-        """Record that no address responded. `error` is the last error."""
+        """Record that a broker responded at no address. `error` is the last error."""
 
     def report(self, event: Event, link: "Link") -> None:
-        """Log an event of a connection, add it to the recent events, and count a fault."""
+        """Log an event of a connection, and add it to the recent events. If it is a fault, count it."""
 
     def closed(self, link: "Link") -> None:
-        """Remove the link. Both of its sockets are closed."""
+        """Remove a link, because both of its sockets are closed."""
 
 
 class Link:
@@ -183,17 +187,18 @@ class Link:
         self._client_ended = False
         self._core_holds = False
         self._continues = False
-        """`_go_on` is due in the event loop's next turn."""
+        """Whether `_go_on` is scheduled for the event loop's next turn."""
         self._deadline: asyncio.TimerHandle | None = None
         self._buffered = (0, False)
         """The last report to the budget: buffered bytes, and whether this link may be made to wait."""
         self._kept = 0
         self._left = False
-        """The client is not read, and its end was received: it sends no more, or has left."""
+        """Whether the client is not read, and its end was received. If so, the client sends no more, or has
+        left."""
         self._acknowledged = 0
         self._untested: Address | None = None
-        """The broker's address until its first bytes arrive. Only they show that it accepts the
-        connection."""
+        """The broker's address until its first bytes arrive. Only these bytes show that the broker accepts
+        the connection."""
         self.server_name = ""
         """The server name that the client sent in its TLS handshake (SNI), or ""."""
         self.reached_at = ""
@@ -204,9 +209,9 @@ class Link:
         """The broker whose listener the client connected to, or None for the bootstrap listener. In
         transparent mode, the gateway's own number of the client's destination."""
         self.outbound: tuple[int, Address] | None = None
-        """Transparent mode: the local port of the broker connection, and its destination."""
+        """In transparent mode: the local port of the broker connection, and its destination."""
         self.handed_over = False
-        """Another process accepted the client, and sent this link its address."""
+        """Whether another process accepted the client, and sent the client's address to this link."""
         self.client_address = ""
         self.client_subject = ""
         """The subject of the client's certificate, or "" (``--client-ca``)."""
@@ -217,8 +222,8 @@ class Link:
         """The last error, in words."""
         self.measured: Measured
         self.opened_at = self.active_at = monotonic()
-        """When the client connected. `active_at` is the last time when a byte arrived or was acknowledged,
-        on either side."""
+        """The time at which the client connected. `active_at` is the last time at which a byte arrived or was
+        acknowledged, on either side."""
         self.phase = LinkPhase.OPEN
 
     def __repr__(self) -> str:
@@ -228,7 +233,10 @@ class Link:
     # -- the client's side ---------------------------------------------------------------------------------
 
     def client_connected(self, transport: asyncio.Transport) -> None:
-        """Begin. The client is not read until its broker is connected."""
+        """Begin the link, because a client has connected.
+
+        The client is not read until its broker is connected.
+        """
         if not self._host.admits():
             self.phase = LinkPhase.CLOSED
             transport.abort()
@@ -278,7 +286,10 @@ class Link:
             self.client.transport.close()
 
     def _forward_end(self) -> None:
-        """If this is not Kafka, forward the end of the client's stream. Otherwise close the session."""
+        """If the protocol is not Kafka, forward the end of the client's stream.
+
+        Otherwise close the session.
+        """
         broker = self.broker.transport
         if not (self.core.wire and self.half_closes and (broker is None or broker.can_write_eof())):
             if broker is None and self.core.to_broker:
@@ -298,10 +309,10 @@ class Link:
         self._finish_closed()
 
     def give_away(self) -> asyncio.Transport | None:
-        """Give away the client's connection and close the link. Nothing on it may have been answered.
+        """Give away the client's connection, and close the link. The client must not have got any response.
 
         Returns:
-            The connection, or None if the client has left.
+            The client's connection, or None if the client has left.
         """
         client, self.client.transport = self.client.transport, None
         self.finish()
@@ -309,7 +320,7 @@ class Link:
         return client
 
     def client_full(self, full: bool) -> None:
-        """Process a report that the client's write buffer went above or below its high-water mark."""
+        """Process a report that the client's write buffer exceeds its high-water mark, or no longer does."""
         if full:
             self.broker.hold(PEER_FULL)
             self.client.hold(OWN_FULL)  # the gateway's own responses fill the buffer, too
@@ -334,7 +345,7 @@ class Link:
             self.client_received(b"")
 
     def broker_connected(self, transport: asyncio.Transport) -> None:
-        """Keep the broker's socket, unless the client has left meanwhile."""
+        """Store the broker's socket. If the client has left meanwhile, close it instead."""
         if self.phase >= LinkPhase.FINISHED:
             transport.abort()
             return
@@ -366,11 +377,13 @@ class Link:
         self.measured.responses.append(monotonic() - now)
 
     def broker_lost(self, error: Exception | None) -> None:
-        """Process the close of the broker's socket. The client gets its remaining bytes, and is then closed.
+        """Process the close of the broker's socket.
+
+        The client gets its remaining bytes, and is then disconnected.
 
         Args:
-            error: the reason, if it was not a normal close. In TLS 1.3 a broker refuses a client certificate
-                only after the client's handshake.
+            error: the reason, if it was not a normal close. With TLS 1.3 it can be a refused client
+                certificate, because the broker refuses it only after the gateway's side of the handshake.
         """
         self.broker.transport = None
         self._run_core(self.core.broker_ended)
@@ -382,16 +395,16 @@ class Link:
         self._finish_closed()
 
     def broker_full(self, full: bool) -> None:
-        """Process a report that the broker's write buffer went above or below its high-water mark."""
+        """Process a report that the broker's write buffer exceeds its high-water mark, or no longer does."""
         (self.client.hold if full else self.client.release)(PEER_FULL)
         self._continue()
 
     # -- both ----------------------------------------------------------------------------------------------
 
     def pump(self) -> None:
-        """Write what the core has due, report its events, and act on its state.
+        """Write the core's output, report its events, and act on its state.
 
-        Call this after each call of the core. Nothing else acts on what the core says after such a call.
+        Call this after each call of the core.
         """
         core, client, broker = self.core, self.client, self.broker
         if core.to_broker and broker.transport is not None:
@@ -419,7 +432,7 @@ class Link:
             self.finish()
 
     def _continue(self) -> None:
-        """Process more received bytes in the next turn, unless there is another reason not to read."""
+        """Let the core process more received bytes in the event loop's next turn, if no hold forbids it."""
         if not self._continues and self._goes_on:
             self._continues = True
             self._host.loop.call_soon(self._go_on)
@@ -430,7 +443,7 @@ class Link:
         return self.core.responses_wait or (self.client.holds & ~CLOSING == CORE and self.core.goes_on)
 
     def _go_on(self) -> None:
-        """Process more of the received bytes."""
+        """Let the core process more received bytes."""
         self._continues = False
         self._run_core(self._step)
 
@@ -442,24 +455,27 @@ class Link:
                 break
 
     def brokers_opened(self, node_ids: frozenset[int]) -> None:
-        """Send the responses that wait for the listeners of these brokers."""
+        """Send the responses that waited for the listeners of these brokers."""
         self._run_core(partial(self.core.brokers_opened, node_ids))
 
     def _wake(self) -> None:
-        """Write bytes that another link made due: at once, before a byte takes the fast path."""
+        """Write the core's output, because another link has caused it.
+
+        Later bytes of the fast path must not overtake it.
+        """
         self._run_core(self.report_buffered)
 
     def _alarm(self, at: float) -> None:
         alarm(self._host.loop, at, partial(self._tick, at))
 
     def _tick(self, at: float) -> None:
-        """Let the core do its timed work. Timers may be early by a fraction of a millisecond."""
+        """Let the core do the work of this time. Timers may be early by a fraction of a millisecond."""
         self._run_core(partial(self.core.tick, max(at, monotonic())))
 
     def _run_core(self, call: Callable[[], None]) -> None:
-        """Call the core with something other than bytes, and act on the result.
+        """Tell the core about an event other than received bytes, and act on the result.
 
-        Once both sockets are closing, do nothing.
+        If both sockets are closing already, do nothing.
         """
         if self.phase >= LinkPhase.FINISHED:
             return
@@ -474,7 +490,8 @@ class Link:
 
         Args:
             reason: the reason, for ``/state``.
-            within: close both sockets after this many seconds in any case. For None, see `look_after`.
+            within: close both sockets after this many seconds at the latest. If None, `look_after` and
+                `overdue` limit the time.
         """
         if self.phase is LinkPhase.OPEN:
             self.phase = LinkPhase.CLOSING
@@ -493,12 +510,11 @@ class Link:
             self._deadline = self._host.loop.call_later(seconds, self.finish)
 
     def look_after(self) -> None:
-        """Check the states that no callback reports. Call this every few seconds.
+        """Check for states that no callback reports. Call this every few seconds.
 
-        One is a client that reads nothing, or has many requests in flight. Another is a client that sends no
-        more and waits for responses. It may wait as long as it lets the broker wait (see `overdue`). When it
-        has all responses, or is gone, the remaining work is limited by `CLOSE_SECONDS`. If a client is not
-        read, an event loop reports neither.
+        If many bytes or requests of a client are waiting, report the buffered bytes. If a client is not read,
+        the event loop does not report its end or its reset: detect them here. If a client has sent its end
+        and has all responses, close the session.
         """
         client = self.client.transport
         if client is None:
@@ -514,15 +530,16 @@ class Link:
 
     @property
     def _half_closed(self) -> bool:
-        """Whether the client sends no more, and only `overdue` limits its time."""
+        """Whether the client sends no more but may wait for responses. Only `overdue` limits its time."""
         return self.phase is LinkPhase.CLOSING and self._deadline is None
 
     def finish(self) -> None:
-        """Close both sockets once everything is written. Cut off a peer that does not read it in time.
+        """Close both sockets after everything is written. Close them earlier if a peer stops reading.
 
-        Closing a socket with unread bytes resets the connection, and the client would lose bytes that it has
-        not read yet. So only the writing half is closed. The client's bytes are read and dropped until it
-        closes, too. A TLS close does the same: it sends its end and waits for the client's end.
+        If the gateway closed a socket with unread bytes, the system would reset the connection, and the
+        client would lose bytes that it has not read yet. So only the writing half is closed. The client's
+        bytes are read and dropped until the client closes, too. A TLS close does the same: it sends its end
+        and waits for the client's end.
         """
         if self.phase >= LinkPhase.FINISHED:
             return
@@ -550,7 +567,7 @@ class Link:
         self._deadline = self._host.loop.call_later(CLOSE_SECONDS, self._cut_off, self._acknowledged_now())
 
     def _cut_off(self, acknowledged: int) -> None:
-        """Close both sockets at once, unless the client has read some of its last bytes meanwhile."""
+        """Close both sockets at once, unless the client has acknowledged more bytes since the last check."""
         if self._acknowledged_now() != acknowledged:
             self._cut_off_later()
         else:
@@ -572,12 +589,12 @@ class Link:
     def overdue(self, now: float, *, idle: float, handshake: float) -> str:
         """Return the reason to close the client, or "" if there is none.
 
-        A client that waits for a response, or to be read, is not idle, unless it has too much in flight. A
-        client that reads its bytes, even slowly, is not idle either. Call this every few seconds, because it
-        measures that progress.
+        A client is not idle while it waits for a response, or while the gateway does not read it. Exception:
+        it has too many requests in flight. A client that reads its bytes, even slowly, is not idle either.
+        Call this every few seconds, because it measures the client's progress.
 
         Args:
-            now: in seconds.
+            now: the time in seconds.
             idle: the limit of seconds without a byte from either side, or 0 for no limit.
             handshake: the limit of seconds until the first request, or 0 for no limit.
         """
@@ -618,12 +635,15 @@ class Link:
 
     @property
     def can_go_on(self) -> bool:
-        """Whether reading the broker would complete more of the buffered response."""
+        """Whether reading the broker would bring more bytes of the buffered response."""
         return not self.broker.holds & PEER_FULL
 
     @property
     def half_closes(self) -> bool:
-        """Whether one direction of the client's connection can end before the other. With TLS it can't."""
+        """Whether one direction of the client's connection can end before the other direction.
+
+        With TLS it can't.
+        """
         return not self.client.joins_writes
 
     @property
@@ -633,14 +653,14 @@ class Link:
 
     @property
     def responded_at(self) -> float:
-        """When the broker last sent bytes, in seconds. 0 before the first bytes."""
+        """The time at which the broker last sent bytes, in seconds. 0 before the first bytes."""
         return self._fast_path.began if self._untested is None else 0.0
 
     def late_since(self, now: float) -> float | None:
-        """Return since when the broker's next response has been late, or None if it is not late.
+        """Return the time since which the broker's next response is late, or None if it is not late.
 
-        A response never counts as late if the gateway itself does not read it, or has sent only a part of the
-        request.
+        A response does not count as late if the gateway does not read the broker, or has sent only a part of
+        the request.
 
         Args:
             now: in seconds.
@@ -685,7 +705,7 @@ class Link:
             self._host.sessions.crowded = self._host.budget.over
 
     def _unread_bytes(self, now: float) -> int:
-        """Return how many bytes the process and the system buffer because the client does not read them."""
+        """Return how many bytes the process and the system buffer, because the client does not read them."""
         client, broker = self.client.transport, self.broker.transport
         if client is None or not (size := client.get_write_buffer_size()):
             return 0
@@ -743,10 +763,9 @@ _OPEN: Final = LinkPhase.OPEN
 
 
 class ClientProtocol(asyncio.Protocol):
-    """The asyncio protocol of the client's socket. It passes the event loop's reports to the link.
+    """The asyncio protocol of the client's socket. It passes the event loop's calls to the link.
 
-    `data_received` is the link's own method, so a read reaches the link directly. uvloop receives into one
-    buffer for all sockets, and copies each read out of it once.
+    `data_received` is a method of the link itself, to save a call for each read.
     """
 
     __slots__ = ("_link", "data_received")
@@ -756,16 +775,16 @@ class ClientProtocol(asyncio.Protocol):
         self.data_received = link.client_received  # type: ignore[method-assign]
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Report the connection."""
+        """Tell the link that the client has connected."""
         self._link.client_connected(cast("asyncio.Transport", transport))
 
     def eof_received(self) -> bool:
-        """Keep the writing half open for responses that are still due. TLS can't close only one half."""
+        """Keep the writing half open for responses that are still due. With TLS, this is not possible."""
         self._link.client_ended()
         return self._link.half_closes
 
     def pause_writing(self) -> None:
-        """Stop reading the broker."""
+        """Stop reading the broker, because the client's write buffer is full."""
         self._link.client_full(True)
 
     def resume_writing(self) -> None:
@@ -773,12 +792,12 @@ class ClientProtocol(asyncio.Protocol):
         self._link.client_full(False)
 
     def connection_lost(self, _exc: Exception | None) -> None:
-        """Report the end of the connection."""
+        """Tell the link that the client's socket is closed."""
         self._link.client_lost()
 
 
 class BrokerProtocol(asyncio.Protocol):
-    """The asyncio protocol of the broker's socket; see `ClientProtocol`."""
+    """The asyncio protocol of the broker's socket. See `ClientProtocol`."""
 
     __slots__ = ("_link", "data_received")
 
@@ -787,7 +806,7 @@ class BrokerProtocol(asyncio.Protocol):
         self.data_received = link.broker_received  # type: ignore[method-assign]
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Report the connection."""
+        """Tell the link that the broker is connected."""
         self._link.broker_connected(cast("asyncio.Transport", transport))
 
     def eof_received(self) -> bool:
@@ -795,7 +814,7 @@ class BrokerProtocol(asyncio.Protocol):
         return False
 
     def pause_writing(self) -> None:
-        """Stop reading the client."""
+        """Stop reading the client, because the broker's write buffer is full."""
         self._link.broker_full(True)
 
     def resume_writing(self) -> None:
@@ -803,7 +822,7 @@ class BrokerProtocol(asyncio.Protocol):
         self._link.broker_full(False)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Report the end of the connection."""
+        """Tell the link that the broker's socket is closed."""
         self._link.broker_lost(exc)
 
 

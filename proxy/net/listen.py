@@ -1,8 +1,8 @@
-"""Listening sockets: bound here, maybe beside another gateway's (SO_REUSEPORT), or passed on by systemd.
+"""Makes listening sockets: binds them, possibly with SO_REUSEPORT, or takes them from systemd.
 
 In explicit mode a broker's address must not be an address of the gateway itself (`check_not_own`). Otherwise
-each connection would make the gateway open another one, up to the connection limit. Transparent mode
-recognizes such a connection when it comes back: `proxy.net.transparent.OutboundPorts`.
+the gateway would connect to itself again and again, up to the connection limit. In transparent mode,
+`proxy.net.transparent.OutboundPorts` recognizes such connections.
 """
 
 import errno
@@ -19,12 +19,13 @@ from proxy.net.endpoint import set_options
 from proxy.net.resolve import look_up
 
 BACKLOG: Final = 1024
-"""How many connections may wait to be accepted. When another gateway has ended, all clients reconnect at
-once."""
+"""How many connections may wait to be accepted. There can be many, because all clients reconnect at once
+after another gateway has ended."""
 _FIRST_INHERITED: Final = 3
-"""sd_listen_fds(3): SD_LISTEN_FDS_START."""
+"""The first file descriptor that systemd passes: SD_LISTEN_FDS_START of sd_listen_fds(3)."""
 UNUSABLE: Final = frozenset({errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})
-"""Errors of an IP, or an IP version, that this machine does not have. Another IP of the name may work."""
+"""The errors for an IP, or an IP version, that this machine does not have. Another IP of the name may
+work."""
 
 Prepare = Callable[[socket.socket], None]
 
@@ -32,7 +33,7 @@ Prepare = Callable[[socket.socket], None]
 class OwnListenerError(OSError):
     """The gateway itself listens at this address.
 
-    Like EADDRINUSE, but waiting for another gateway's end does not help.
+    This is like EADDRINUSE, but waiting for the end of another gateway does not help.
     """
 
     def __init__(self) -> None:
@@ -44,27 +45,29 @@ class Binding:
     """Makes the listening sockets of one gateway."""
 
     shares: bool = False
-    """Whether others may listen at the same address (SO_REUSEPORT). A new gateway then starts while this
-    one drains."""
+    """Whether other processes may listen at the same address (SO_REUSEPORT). If so, a new gateway can start
+    while this one drains."""
     inherited: Sequence[socket.socket] = ()
     """Listening sockets from systemd. They stay open after the gateway stops serving on them."""
     _made: "WeakValueDictionary[Any, socket.socket]" = field(default_factory=WeakValueDictionary)
-    """The sockets that were made, by IP version, IP and port. With shared ports, or a copy of systemd's
-    socket, the kernel would allow a second socket. Each would then get some of the other's clients."""
+    """The sockets that were made, by IP version, IP and port. They are remembered because the kernel would
+    allow a second socket at the same address, if ports are shared or the socket is a copy of systemd's. Each
+    socket would then get a part of the clients."""
 
     def bind(
         self, address: Address, *, ips: Sequence[str] = (), prepare: Prepare | None = None
     ) -> list[socket.socket]:
-        """Listen at every IP of an address that this machine has.
+        """Listen at every IP of an address, as far as this machine has the IP.
 
         Args:
             address: the address.
-            ips: the IPs of its host. Without them a name is looked up, which blocks.
-            prepare: called with each socket. A socket that did not come from systemd is not bound yet.
+            ips: the IPs of the address's host. Without them, the host name is looked up, which blocks.
+            prepare: a function that is called with each socket. Unless it came from systemd, the socket is
+                not bound yet.
 
         Raises:
-            OSError: an IP is taken, or no IP could be bound.
-            OwnListenerError: an open socket of this gateway is bound there.
+            OSError: another process listens at an IP, or no IP could be bound.
+            OwnListenerError: this gateway itself listens at the address.
         """
         bound: list[socket.socket] = []
         failure: OSError | None = None
@@ -145,7 +148,7 @@ def check_not_own(ips: Iterable[str], port: int, listeners: Iterable[Address]) -
         listeners: the IPs and ports of the gateway's own listeners.
 
     Raises:
-        LeadsBackError: an address is.
+        LeadsBackError: an address is one of the gateway's own listeners.
     """
     own = {listener.host for listener in listeners if listener.port == port}
     if not own:
@@ -158,9 +161,11 @@ def check_not_own(ips: Iterable[str], port: int, listeners: Iterable[Address]) -
 
 
 def _is_here(ip: str) -> bool:
-    """Return whether an IP belongs to this machine. If so, the kernel connects to it from the same IP.
+    """Return whether an IP belongs to this machine.
 
-    Binding it would prove nothing if net.ipv4.ip_nonlocal_bind is set. Nothing is sent.
+    If so, the kernel chooses the same IP as the source address.
+
+    No packet is sent. Binding the IP instead would prove nothing if net.ipv4.ip_nonlocal_bind is set.
     """
     family = socket.AF_INET6 if ":" in ip else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
@@ -175,8 +180,8 @@ def inherited(environ: Mapping[str, str], pid: int) -> list[socket.socket]:
     """Return the listening sockets that systemd has passed to this process (sd_listen_fds(3)).
 
     Args:
-        environ: LISTEN_PID and LISTEN_FDS name them.
-        pid: the id of this process. The variables may be meant for its parent.
+        environ: the environment. LISTEN_PID and LISTEN_FDS describe the sockets.
+        pid: the id of this process. If LISTEN_PID differs, the sockets are not for this process.
     """
     if environ.get("LISTEN_PID") != str(pid):
         return []

@@ -1,7 +1,7 @@
 """Resolves host names outside the event loop. A silent name server delays only look-ups of its own names.
 
-``getaddrinfo`` can't be cancelled, and blocks for 10 s and more if a name server is silent. Event loops run
-it in a few threads for all names. Here each look-up has its own thread:
+``getaddrinfo`` can't be cancelled, and blocks for 10 s or more if a name server is silent. Event loops run it
+in a few threads for all names. In this module each look-up has its own thread:
 
 - A name has one look-up at a time, and all requests for the name wait for it.
 - The last known IPs are kept. They are used while a look-up fails or takes long.
@@ -24,28 +24,28 @@ from threading import Thread
 from typing import Final, TypeVar
 
 MOST: Final = 64
-"""How many look-ups run at a time. It is enough for all names of a cluster, and does not flood a name
+"""How many look-ups may run at the same time: enough for all names of a cluster, without flooding a name
 server."""
 MOST_AGAIN: Final = MOST // 2
-"""How many of them may be for names whose last look-up failed."""
+"""How many of the running look-ups may be for names whose last look-up failed."""
 FRESH_SECONDS: Final = 1.0
-"""How long IPs are used without another look-up. Often many clients come at a time."""
+"""How many seconds IPs are used without another look-up. Often many clients connect at the same time."""
 STALE_SECONDS: Final = 1.0
-"""How long to wait for a look-up if an earlier one has found IPs."""
+"""How many seconds to wait for a look-up if an earlier look-up has found IPs."""
 LOOKUP_SECONDS: Final = 9.0
-"""How long to wait for a look-up, from its start. It is less than the time to connect, so that the reason
-is known."""
+"""How many seconds to wait for a look-up, from its start. This is less than the time limit for connecting, so
+that the error names the look-up."""
 RETRY_SECONDS: Final = (0.5, 5.0)
-"""The first and the longest pause after a failed look-up. The pause doubles each time."""
+"""The first and the longest pause after a failed look-up, in seconds. The pause doubles each time."""
 MAX_NAMES: Final = 4096
-"""How many names are remembered. The least recently used one is dropped first."""
+"""How many names are remembered. The least recently used name is dropped first."""
 
 _T = TypeVar("_T")
 
 
 @dataclass(slots=True)
 class _Name:
-    """The result of the look-ups of a name."""
+    """The result of a name's look-ups so far."""
 
     host: str
     ips: tuple[str, ...] = ()
@@ -57,7 +57,8 @@ class _Name:
     """The pause after a failed look-up, in seconds."""
     not_before: float = 0.0
     look_up: "asyncio.Future[None] | None" = None
-    """The look-up that runs or waits for a thread; done when it ends."""
+    """A future for the look-up that runs or waits for a thread. It is done when the look-up ends. None
+    without a look-up."""
     began: float = 0.0
     again: bool = False
     """Whether the previous look-up failed."""
@@ -68,7 +69,7 @@ class Resolver:
 
     def __init__(self) -> None:
         self._names: dict[str, _Name] = {}
-        """The most recently used name comes last."""
+        """The names by host. The most recently used name is last."""
         self._running = 0
         self._running_again = 0
         self._waiting: tuple[deque[_Name], deque[_Name]] = (deque(), deque())
@@ -78,14 +79,17 @@ class Resolver:
         return f"<Resolver names={len(self._names)} running={self._running}>"
 
     def known(self, host: str) -> tuple[str, ...]:
-        """Return the IPs that are known without waiting. An IP is its own result, and a new name has none."""
+        """Return the known IPs of a host without waiting.
+
+        If the host is an IP, return it. A new name has no IPs.
+        """
         if is_literal(host):
             return (host,)
         name = self._names.get(host)
         return name.ips if name is not None else ()
 
     def keep(self, host: str, ips: Iterable[str]) -> None:
-        """Keep the IPs of a name that was resolved elsewhere."""
+        """Store the IPs of a name that was resolved elsewhere."""
         if not is_literal(host):
             self._name(host).ips = tuple(ips)
 
@@ -198,7 +202,7 @@ def look_up(host: str) -> tuple[str, ...]:
 def _ip(at: tuple[str, int] | tuple[str, int, int, int] | tuple[int, bytes]) -> str:
     """Return the IP of a socket address.
 
-    A link-local one includes the number of the network device (RFC 4007).
+    A link-local IP includes the number of the network device (RFC 4007).
     """
     ip = str(at[0])
     return f"{ip}%{at[3]}" if len(at) == 4 and at[3] and "%" not in ip else ip
@@ -207,16 +211,16 @@ def _ip(at: tuple[str, int] | tuple[str, int, int, int] | tuple[int, bytes]) -> 
 async def try_each(ips: Sequence[str], within: float, connect: Callable[[str], Awaitable[_T]]) -> _T:
     """Connect to the IPs of a name in order until one responds.
 
-    Each IP gets an equal part of the remaining time, so that a silent one does not use up the time of the
-    others.
+    Each IP gets an equal part of the remaining time, so that a silent IP does not use all of it.
 
     Args:
         ips: the IPs.
         within: the limit for all IPs, in seconds.
-        connect: connects to one.
+        connect: a function that connects to one IP.
 
     Raises:
-        OSError: no IP responds (the error of the last one), or TLS failed, which another IP would not fix.
+        OSError: no IP responds (the error is that of the last IP), or TLS failed. After a TLS failure no
+        other IP is tried.
     """
     loop = asyncio.get_running_loop()
     end = loop.time() + within

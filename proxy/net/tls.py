@@ -22,11 +22,11 @@ from proxy.error_text import short
 from proxy.options import ConfigError
 
 HANDSHAKE_SECONDS: Final = 10.0
-"""The longest TLS handshake of a client."""
+"""The time limit for a client's TLS handshake, in seconds."""
 KEPT: Final = "what was read earlier stays in use"
 
 MAX_SUBJECT: Final = 256
-"""The maximum of characters shown of a client's subject."""
+"""How many characters of a client's subject are shown at most."""
 _SHORT_NAMES: Final = {
     "commonName": "CN",
     "organizationalUnitName": "OU",
@@ -46,7 +46,7 @@ Stamp = tuple[int, int, int] | None
 
 
 class TlsError(ConfigError):
-    """A file can't be used. The text is one line with the option, the reason and the remedy."""
+    """A TLS file can't be used. The text is one line with the option, the reason and the remedy."""
 
 
 class ReloadingContext:
@@ -70,12 +70,13 @@ class ReloadingContext:
         self._stamps = self._file_stamps()
         self.context = make()
         self.valid_until = _valid_until(cert)
-        """When the certificate in use expires. None if there is no certificate, or it can't be read."""
+        """The time at which the certificate in use expires. None if there is no certificate, or if it can't
+        be read."""
         self.problem = ""
         """The reason why the current files can't be used, or "" if they are in use."""
 
     def reload_if_changed(self) -> bool:
-        """Make the context again if a file has changed. Return whether one has."""
+        """Make the context again if a file has changed. Return whether a file has changed."""
         stamps = self._file_stamps()
         if stamps == self._stamps:
             return False
@@ -111,7 +112,7 @@ class BrokerTls:
             self.reloading = ReloadingContext(config.broker_tls_cert, files, self._make)
 
     def connect_args(self, host: str) -> dict[str, Any]:
-        """Return asyncio's arguments to connect to a host. Without TLS, return none."""
+        """Return the TLS arguments for asyncio to connect to a host. Without TLS, return no arguments."""
         if self.reloading is None:
             return {}
         name = self._config.broker_tls_server_name or host
@@ -142,7 +143,7 @@ class ClientTls:
     def __init__(self, config: Config) -> None:
         self._config = config
         self._of: dict[int, ReloadingContext] = {}
-        """The certificates of single brokers' listeners."""
+        """The contexts with the certificates of ``--tls-cert-of``, by broker."""
         self._default: ReloadingContext | None = None
         if config.tls_cert is not None:
             self._default = self._reloading(None, config.tls_cert)
@@ -152,20 +153,24 @@ class ClientTls:
 
     @property
     def reloading(self) -> dict[int | None, ReloadingContext]:
-        """The context of each certificate, by broker for ``--tls-cert-of``.
+        """The context of each certificate, by broker.
 
-        None is the key for ``--tls-cert``.
+        The certificate of a broker is that of ``--tls-cert-of``. The key None has the certificate of
+        ``--tls-cert``.
         """
         return {None: self._default} | self._of if self._default is not None else {}
 
     def accept_args(self, node_id: int | None) -> dict[str, Any]:
-        """Return asyncio's arguments to accept one client with the newest files. For plain text, return none.
+        """Return the TLS arguments for asyncio to accept a client with the newest files.
 
-        A new context does not know earlier TLS sessions (RFC 8446, 2.2). Otherwise a client that resumes one
-        would not be checked against the newest ``--client-ca``.
+        Without TLS, return none.
+
+        After a change of files there is a new context, which does not know earlier TLS sessions (RFC 8446,
+        2.2). Otherwise a client that resumes a session would not be checked against the newest
+        ``--client-ca``.
 
         Args:
-            node_id: the broker of the listener, or None for the bootstrap.
+            node_id: the broker of the listener, or None for the bootstrap listener.
         """
         if self._default is None:
             return {}
@@ -173,14 +178,14 @@ class ClientTls:
         return {"ssl": shown.context, "ssl_handshake_timeout": HANDSHAKE_SECONDS}
 
     def valid(self) -> Iterator[tuple[str, datetime]]:
-        """Yield each readable certificate (option and file) with its expiry time."""
+        """Yield option and file of each readable certificate, with the time at which it expires."""
         for node_id, each in self.reloading.items():
             if each.valid_until is not None:
                 file = self._config.tls_cert if node_id is None else self._config.tls_cert_of[node_id]
                 yield named(_option(node_id), file), each.valid_until
 
     def expired(self, now: datetime) -> list[str]:
-        """Return the expired certificates, in words."""
+        """Return a text for each expired certificate."""
         return [ended(shown, until) for shown, until in self.valid() if now > until]
 
     def _reloading(self, node_id: int | None, cert: Path) -> ReloadingContext:
@@ -199,7 +204,10 @@ class ClientTls:
         return context
 
     def _named(self, handshake: ssl.SSLObject | ssl.SSLSocket, name: str | None, _: ssl.SSLContext) -> None:
-        """Keep the server name. If it selects the broker, show that broker's certificate."""
+        """Store the server name of a client.
+
+        If the name belongs to a broker, use that broker's certificate.
+        """
         _keep_server_name(handshake, name, _)
         node_id = self._config.broker_ports.called(name) if name else None
         if node_id is not None and (of := self._of.get(node_id)) is not None:
@@ -211,12 +219,12 @@ def _option(node_id: int | None) -> str:
 
 
 def _keep_server_name(handshake: ssl.SSLObject | ssl.SSLSocket, name: str | None, _: ssl.SSLContext) -> None:
-    """Keep the server name that the client sent (SNI, RFC 6066)."""
+    """Store the server name that the client sent (SNI, RFC 6066)."""
     cast("Any", handshake).server_name = name or ""
 
 
 def ended(shown: str, until: datetime) -> str:
-    """Return a text: a certificate of the gateway has expired. `shown` is its option and file."""
+    """Return a text that says that the gateway's certificate has expired. `shown` is its option and file."""
     return (
         f"{shown}: the certificate expired at {in_words(until)}; "
         "clients refuse it: renew it, or set this machine's clock"
@@ -224,7 +232,7 @@ def ended(shown: str, until: datetime) -> str:
 
 
 def in_words(when: datetime) -> str:
-    """Format a time to the minute."""
+    """Return a time as text, to the minute."""
     return f"{when:%Y-%m-%d %H:%M} {when.tzname()}"
 
 
@@ -234,10 +242,10 @@ def server_name_of(transport: Any) -> str:
 
 
 def subject_of(transport: Any) -> str:
-    """Return the subject of a client's certificate, as Kafka writes it, or "" if there is none.
+    """Return the subject of a client's certificate, as Kafka writes it, or "" without a certificate.
 
-    The form is RFC 2253: the last part first, as in ``CN=alice,OU=payments``. Unprintable characters become
-    ``?``.
+    The form is that of RFC 2253, with the last part first: ``CN=alice,OU=payments``. Unprintable characters
+    become ``?``.
     """
     certificate = transport.get_extra_info("peercert") or {}
     parts = [
@@ -259,7 +267,7 @@ def _trust(context: ssl.SSLContext, option: str, ca: Path) -> None:
 
 
 class _NamedObject(ssl.SSLObject):
-    """The TLS of a client, with the server name that it sent."""
+    """The TLS object of a client's connection, with the server name that the client sent."""
 
     server_name = ""
 
@@ -271,8 +279,8 @@ def load_pair(context: ssl.SSLContext, option: str, cert: Path, key: Path | None
         context: the context to load them into.
         option: the option of the certificate, such as ``--tls-cert``. The option of the key is then
             ``--tls-key``.
-        cert: PEM, the certificate first, then intermediate CAs.
-        key: PEM. None if the key is in the same file.
+        cert: a PEM file with the certificate first, then intermediate CAs.
+        key: a PEM file with the key. None if the key is in the file `cert`.
     """
     of_key = option.removesuffix("-cert") + "-key"
     both = named(option, cert) + (f" and {named(of_key, key)}" if key else "")
@@ -302,7 +310,7 @@ def _unusable(option: str, file: Path, error: OSError | ValueError) -> str:
 
 
 def named(option: str, file: Path | None) -> str:
-    """Write an option with its file, as on the command line."""
+    """Return an option with its file, as on the command line."""
     return f"{option}{file}" if option.endswith("=") else f"{option} {file}"
 
 
@@ -317,7 +325,7 @@ def _readable(file: Path) -> bool:
 def stamp(file: Path) -> Stamp:
     """Return a value that changes when the file changes.
 
-    A mounted secret changes when its link is replaced.
+    A file of a mounted secret counts as changed when the symbolic link to it is replaced.
     """
     try:
         found = file.stat()
@@ -329,14 +337,14 @@ def stamp(file: Path) -> Stamp:
 _BEGIN: Final = "-----BEGIN CERTIFICATE-----"
 _END: Final = "-----END CERTIFICATE-----"
 _VERSION: Final = 0xA0
-"""The tag of the version, which is optional."""
+"""The DER tag of a certificate's version. This element is optional."""
 _UTC_TIME: Final = 0x17
 
 
 def _valid_until(file: Path | None) -> datetime | None:
-    """Return when the certificate in a file expires.
+    """Return the time at which the certificate in a file expires.
 
-    Return None if there is no certificate, or it can't be read.
+    Return None if there is no certificate, or if it can't be read.
     """
     if file is None:
         return None
@@ -346,11 +354,11 @@ def _valid_until(file: Path | None) -> datetime | None:
 
 
 Element = tuple[int, bytes]
-"""A tag and its contents."""
+"""The tag and the contents of a DER element."""
 
 
 def valid_until(pem: str) -> datetime:
-    """Return when the first certificate of a PEM text expires.
+    """Return the time at which the first certificate of a PEM text expires.
 
     Raises:
         ValueError: no certificate can be read.
@@ -371,7 +379,7 @@ def valid_until(pem: str) -> datetime:
 
 
 def _elements(der: bytes) -> list[Element]:
-    """Read a sequence of elements."""
+    """Read a sequence of DER elements."""
     found, at = [], 0
     while at < len(der):
         tag, size, at = der[at], der[at + 1], at + 2

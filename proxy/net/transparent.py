@@ -1,8 +1,8 @@
 """Transparent mode: the original destination of a connection that netfilter has redirected to the gateway.
 
-With ``redirect`` (netfilter's REDIRECT) the kernel keeps the original destination and returns it for the
-socket. This needs no privilege. With ``tproxy`` the accepted socket has the original destination as its own
-address. Creating its listener needs CAP_NET_RAW (or CAP_NET_ADMIN), or systemd can create it.
+With ``redirect`` (netfilter's REDIRECT) the kernel remembers the original destination, and returns it as a
+socket option. This needs no privilege. With ``tproxy`` the accepted socket has the original destination as
+its own address. Creating such a listener needs CAP_NET_RAW (or CAP_NET_ADMIN). systemd can create it instead.
 """
 
 import errno
@@ -18,19 +18,20 @@ from proxy.options import ConfigError
 REDIRECT: Final = "redirect"
 TPROXY: Final = "tproxy"
 MAX_DESTINATIONS: Final = 1024
-"""How many destinations get a number. Connections to others are served, too, but counted together."""
+"""How many destinations get a number. Connections to further destinations are also served, but share one
+number."""
 
 _COUNTERPARTS: Final = {"127.0.0.1": "::1", "::1": "127.0.0.1", "0.0.0.0": "::", "::": "0.0.0.0"}  # noqa: S104 - the operator's word
-"""The other loopback address. REDIRECT leads to loopback, or to the network device's address, in the
-connection's IP version."""
+"""The same kind of address in the other IP version. REDIRECT sends a connection to loopback, or to the
+network device's address, in the connection's IP version."""
 _SO_ORIGINAL_DST: Final = 80
-"""From linux/netfilter_ipv4.h. IP6T_SO_ORIGINAL_DST is the same number."""
+"""The socket option, from linux/netfilter_ipv4.h. IP6T_SO_ORIGINAL_DST has the same number."""
 _IPV6_TRANSPARENT: Final = 75
 _IP_TRANSPARENT: Final = 19
 
 
 class Destinations:
-    """The original destinations of all connections, by number.
+    """Numbers the original destinations of all connections.
 
     Args:
         mode: ``redirect`` or ``tproxy``.
@@ -39,7 +40,7 @@ class Destinations:
 
     def __init__(self, mode: str, listen: Address) -> None:
         self.listen = listen
-        """The address of the listener. It includes the real port once it is bound."""
+        """The address of the listener. After binding, it has the real port."""
         self.bound: tuple[Address, ...] = ()
         """The IPs and the port of the bound listener."""
         self.known: dict[int, Broker] = {}
@@ -48,11 +49,11 @@ class Destinations:
 
     @property
     def problems(self) -> list[str]:
-        """Always empty. Responses are not changed, so no broker is left out of them."""
+        """Always empty, because responses are not changed and no broker is left out."""
         return []
 
     def knows(self, node_id: int) -> bool:
-        """Return whether a destination has this number."""
+        """Return whether there is a destination with this number."""
         return node_id in self.known
 
     def of(self, accepted: Any) -> tuple[int, Address]:
@@ -62,7 +63,7 @@ class Destinations:
             accepted: the accepted socket, as the event loop gives it.
 
         Raises:
-            OSError: the kernel knows no original destination.
+            OSError: the kernel does not know the original destination.
         """
         sock = socket.socket(accepted.family, accepted.type, accepted.proto, fileno=accepted.fileno())
         try:
@@ -85,10 +86,10 @@ class Destinations:
 
 
 class OutboundPorts:
-    """The local ports of the gateway's own connections to brokers, with their destinations.
+    """Remembers the local ports of the gateway's own connections to brokers, with their destinations.
 
     Args:
-        cells: four bytes for each port, by IP version. Processes can share them.
+        cells: four bytes for each port and IP version. All workers of a gateway can share this memory.
         own: the number of this process, from 1.
     """
 
@@ -108,7 +109,7 @@ class OutboundPorts:
         self._cells[self._place(connection)] = self._own << 16 | connection[1].port
 
     def discard(self, connection: tuple[int, Address]) -> None:
-        """Forget a connection, unless another process now has its port."""
+        """Forget a connection, unless another process uses its port now."""
         place = self._place(connection)
         if self._cells[place] >> 16 == self._own:
             self._cells[place] = 0
@@ -126,10 +127,10 @@ class OutboundPorts:
 
 
 def listen(address: Address, mode: str, binding: Binding) -> list[socket.socket]:
-    """Listen for redirected clients: at loopback or all addresses, in both IP versions.
+    """Listen for redirected clients. If the address is loopback or all addresses, listen in both IP versions.
 
     Raises:
-        OSError: the address can't be bound, or its counterpart in the other IP version if the machine has it.
+        OSError: the address can't be bound, in either IP version.
         ConfigError: the privilege for ``tproxy`` is missing.
     """
     sockets = _listen(address, mode, binding)
@@ -178,7 +179,9 @@ def _make_transparent(sock: socket.socket) -> None:
 
 
 def outbound_socket(address: Address) -> socket.socket:
-    """Make a socket for a connection to a broker. Its local port is known before it connects.
+    """Make a socket for a connection to a broker.
+
+    It is bound, so that its local port is known before it connects.
 
     Raises:
         OSError: no port is free.
@@ -212,7 +215,7 @@ def original_destination(sock: socket.socket) -> Address:
     """Return the original destination of a redirected connection (SO_ORIGINAL_DST, IP6T_SO_ORIGINAL_DST).
 
     Raises:
-        OSError: it was not redirected, or connection tracking is off.
+        OSError: the connection was not redirected, or connection tracking is off.
     """
     if sock.family == socket.AF_INET6:
         address = sock.getsockopt(socket.IPPROTO_IPV6, _SO_ORIGINAL_DST, 28)  # struct sockaddr_in6

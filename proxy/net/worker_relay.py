@@ -1,6 +1,7 @@
-"""Forwards a client to another worker: bytes pass between its socket and a stream to that worker.
+"""Relays bytes between a client's socket and a stream to another worker, which serves the client.
 
-A TLS connection can't be given to another process, so the process that accepted the client keeps its socket.
+This is used for TLS: a TLS connection can't be given to another process, so the process that accepted the
+client keeps its socket.
 """
 
 import asyncio
@@ -13,16 +14,16 @@ from typing import Final, cast
 from proxy.net.endpoint import WRITE_HIGH_WATER
 
 CUT_OFF_SECONDS: Final = 10.0
-"""The time limit without progress for a peer that still has to read its last bytes."""
+"""How many seconds without progress a peer may take to read its last bytes."""
 
 
 class Relay:
-    """Forwards the bytes and the end of either side.
+    """Forwards the bytes, and the end of the stream, from either side to the other.
 
     Args:
         loop: the event loop.
         client: the client's connection.
-        closed: called when both sides are closed.
+        closed: a function that is called when both sides are closed.
     """
 
     def __init__(
@@ -40,11 +41,11 @@ class Relay:
         return f"<Relay client={self._client.transport!r} worker={self._worker.transport!r}>"
 
     async def begin(self, data: bytes, stream: socket.socket) -> None:
-        """Connect to the worker.
+        """Connect to the worker, and begin to forward bytes.
 
         Args:
             data: the client's first bytes.
-            stream: one end of a pair. The worker has the other end, or will soon get it.
+            stream: one end of a socket pair. The worker has the other end, or will soon get it.
         """
         try:
             await self._loop.create_unix_connection(lambda: self._worker, sock=stream)
@@ -67,10 +68,12 @@ class Relay:
                 side.transport.abort()
 
     def ended(self) -> None:
-        """If neither side sends any more, close both once they have read their last bytes.
+        """Process the end of one side's stream.
 
-        If the worker sends no more, it is about to close. The client then only gets time to read its last
-        bytes.
+        If both have ended, close each side after it has read its last bytes.
+
+        If only the worker's stream has ended, the worker is about to close. The client then gets time to read
+        its last bytes.
         """
         if self._client.ended and self._worker.ended:
             self._close(self._client)
@@ -79,7 +82,7 @@ class Relay:
             self.watch(self._client)
 
     def lost(self, side: "_RelaySide") -> None:
-        """Close the other side, too, after it has read its last bytes."""
+        """Process the close of one side. Close the other side after it has read its last bytes."""
         if side.peer.transport is None:
             self._closed(self)
         else:
@@ -91,16 +94,17 @@ class Relay:
             self.watch(side)
 
     def watch(self, side: "_RelaySide") -> None:
-        """Watch a side that has bytes to read, until it has read them."""
+        """Check later whether a side reads the bytes that are buffered for it."""
         if side.transport is not None and not side.watched:
             side.watched = True
             left = side.transport.get_write_buffer_size()
             self._loop.call_later(CUT_OFF_SECONDS, self._look_after, side, left)
 
     def _look_after(self, side: "_RelaySide", left: int) -> None:
-        """Close both sides if one reads nothing more, and the other one has ended.
+        """Close both sides at once if a side reads nothing, and no more bytes are to come for it.
 
-        While the other side is full, a side is not read, so its end is not reported.
+        The event loop does not report the end of the other side, because the other side is not read while
+        this side's buffer is full. So its end is checked here.
         """
         side.watched = False
         transport = side.transport
@@ -117,7 +121,7 @@ class Relay:
 
 
 class _RelaySide(asyncio.Protocol):
-    """One of the two sides."""
+    """One of the two sides of a relay: the client or the worker."""
 
     peer: "_RelaySide"
 
@@ -126,11 +130,11 @@ class _RelaySide(asyncio.Protocol):
         self.transport: asyncio.Transport | None = None
         """None before the side is connected and after it is closed."""
         self.ended = False
-        """The peer sends no more."""
+        """Whether this side sends no more bytes."""
         self.full = False
-        """The peer does not read, so the other side is not read."""
+        """Whether this side's write buffer is full. If so, the other side is not read."""
         self.watched = False
-        """A timer runs: see `Relay.watch`."""
+        """Whether a timer of `Relay.watch` is running."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)
@@ -141,9 +145,9 @@ class _RelaySide(asyncio.Protocol):
             to.write(data)
 
     def eof_received(self) -> bool:
-        """Forward the end.
+        """Forward the end of the stream.
 
-        The other direction stays open, except with TLS, which can't close only one direction.
+        The other direction stays open. With TLS it can't stay open.
         """
         own, to = self.transport, self.peer.transport
         self.ended = True
@@ -173,7 +177,10 @@ class _RelaySide(asyncio.Protocol):
 
 
 def _has_ended(transport: asyncio.Transport | None) -> bool:
-    """Return whether the peer of a stream between processes has closed it, even if the stream is not read."""
+    """Return whether the peer has closed a stream between processes.
+
+    This works even if the stream is not read.
+    """
     if transport is None:
         return True
     poll = select.poll()
