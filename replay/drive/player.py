@@ -51,7 +51,7 @@ class _Copy:
 
 @dataclass(slots=True, eq=False)
 class _LiveConnection:
-    """One captured connection in play: a live connection at each side."""
+    """One captured connection while it is played. It has one open connection at each side."""
 
     captured: PlayedConnection
     places: Sequence[Destination]

@@ -51,7 +51,7 @@ def read_exchanges(
 
 
 class Connections:
-    """All connections of a capture. For each it buffers the requests in flight.
+    """The connections of a capture. The requests in flight of each connection are buffered.
 
     Args:
         ports: see `read_exchanges`.

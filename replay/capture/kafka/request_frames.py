@@ -21,7 +21,7 @@ _NO_CLIENT_ID: Final = 2
 
 
 class RequestFraming(Framing):
-    """The client's direction."""
+    """Cuts the client's direction into requests."""
 
     minimum = REQUEST_START_BYTES
 

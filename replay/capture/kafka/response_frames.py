@@ -21,7 +21,7 @@ _BLIND: Final = 8 << 20
 
 
 class ResponseFraming(Framing):
-    """The broker's direction."""
+    """Cuts the broker's direction into responses."""
 
     minimum = RESPONSE_START_BYTES
 

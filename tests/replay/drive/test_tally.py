@@ -1,4 +1,4 @@
-"""Counts of responses, and percentiles of response times."""
+"""Responses are counted, and percentiles of response times are right."""
 
 import pytest
 from hypothesis import given

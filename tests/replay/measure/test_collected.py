@@ -1,4 +1,7 @@
-"""The results of tasks, merged, equal the result without tasks. Their size does not depend on connections."""
+"""The merged results of tasks equal the result without tasks.
+
+The size of a result does not depend on the number of connections.
+"""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator

@@ -1,4 +1,4 @@
-"""Responses above their limit, and starving partitions: in hand-made frames, and in real captures."""
+"""Responses above their limit and starving partitions are found, in hand-made frames and in real captures."""
 
 import dataclasses
 from typing import Any

@@ -1,4 +1,4 @@
-"""The report on a terminal."""
+"""The report on a terminal: its figures and warnings, and no effect of hostile names on the terminal."""
 
 import io
 
