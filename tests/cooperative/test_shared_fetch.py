@@ -462,8 +462,8 @@ def bound(world: World, name: str, lane: KeyRange) -> tuple[Client, Member]:
 
 @pytest.mark.parametrize("when", ["waits", "has something put aside", "is silent"])
 def test_a_member_that_its_group_has_left_behind_gets_nothing(world: World, when: str) -> None:
-    """A member without which its group has continued gets no records, whether it waits or has buffered
-    records.
+    """If a group has continued without a member, this member gets no records, whether it waits or has
+    buffered records.
     """
     (one, _), (two, left) = bound(world, "1", HALVES[0]), bound(world, "2", HALVES[1])
     one.ask(0)

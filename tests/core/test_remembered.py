@@ -48,7 +48,7 @@ def exchange(connection: Connection, asked: bytes, told: bytes) -> None:
 
 
 def kept(play: Callable[[Connection], None]) -> int:
-    """Return the bytes of memory that a connection uses after a conversation."""
+    """Return how much memory a connection uses after a conversation, in bytes."""
 
     def once() -> int:
         gc.collect()

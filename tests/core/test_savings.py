@@ -30,7 +30,7 @@ def asked(savings: Savings, wants: list[Want], version: int = 16) -> bool:
 
 
 def full_exchange(wants: list[Want], version: int = 16) -> int:
-    """Return the bytes of a full fetch and its response, without records."""
+    """Return the number of bytes of a full fetch and its response, without records."""
     request = parsed(fetch(version, *wants))
     return len(request.frame) + len(wants) * request.layout.response_entry
 

@@ -55,7 +55,7 @@ class Scene:
         self.addresses: list[str] = []
 
     async def connect(self, client_id: str) -> Ends:
-        """Connect a client that sends a request."""
+        """Connect a client, and send a request with this client id."""
         tls = name = None
         if self._authority is not None:
             tls, name = ssl.create_default_context(cafile=self._authority.file), "localhost"

@@ -64,8 +64,8 @@ def test_a_state_that_another_version_wrote_is_read(tmp_path: Path) -> None:
 def test_many_changes_are_written_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Many changes are written to the file together.
 
-    Before the fix, a response with 2,000 brokers caused one write for each, and all clients waited half a
-    minute.
+    Before the fix, a response with 2,000 brokers caused a write for each broker, and all clients waited half
+    a minute.
     """
     monkeypatch.setattr(state_file, "SAVE_SECONDS", 0.01)
     written: list[int] = []
