@@ -40,7 +40,7 @@ class Option:
     alias: str = ""
     """A second flag, such as ``-b``."""
     table: bool = False
-    """Whether the option is a table in the TOML file. As a flag or variable, it is the same in JSON."""
+    """Whether the option is a table in the TOML file. As a flag or variable, it is written in JSON."""
     live: bool = False
     """Whether a reload (SIGHUP, or a change of the file) applies it. If not, a change needs a restart."""
     needs: str = ""

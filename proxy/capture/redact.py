@@ -75,14 +75,14 @@ _MAX_RESPONSE: Final = 1 << 30
 _MAX_OPEN: Final = 1 << 14
 """How many requests may be without a response. With more, the order is in doubt."""
 _MAX_HELD: Final = 1 << 24
-"""How many bytes besides its records a fetch response may have. A larger one is omitted."""
+"""How many bytes a fetch response may have without its records. A larger response is omitted."""
 _OPAQUE_FROM: Final = (ApiKey.SASL_HANDSHAKE, 0)
 """After this request (SaslHandshake v0), the tokens are sent without Kafka's framing."""
 
 _Kind: TypeAlias = tuple[int, int]
 """The API key and the version of a request."""
 _LEFT_OUT: Final[_Kind] = (-1, -1)
-"""The kind of requests whose bodies, and those of their responses, are always omitted."""
+"""The kind of a request whose body is always omitted, and the body of its response, too."""
 _PRODUCE: Final[_Kind] = (ApiKey.PRODUCE, -1)
 """The kind of Produce requests. The records are in the request. The response has none, but it is omitted,
 too."""
@@ -115,7 +115,12 @@ class Redactor:
         self._streams = (_Requests(open_requests), _RedactedResponses(open_requests))
 
     def redact(self, by: int, data: bytes) -> list[Piece]:
-        """Redact the next bytes of one direction. `by` is `pcap.CLIENT` or `pcap.BROKER`."""
+        """Redact the next bytes of one direction, and return the pieces to record.
+
+        Args:
+            by: the sender, `pcap.CLIENT` or `pcap.BROKER`.
+            data: the bytes.
+        """
         return self._streams[by].feed(data)
 
     def end(self, by: int) -> list[Piece]:
@@ -359,7 +364,7 @@ class _RedactedResponses(_RedactedDirection):
         self._sasl = b""
         """The body of a response to SaslAuthenticate. It is read, but not recorded."""
         self._sasl_version = -1
-        """The version of that response. -1 if the present response is another one."""
+        """The version of the response to SaslAuthenticate. -1 if the present response is of another API."""
 
     def begin(self, head: bytes) -> None:
         """Decide whether to keep the body, to omit it, or to look for records in it."""

@@ -1,27 +1,27 @@
-"""Cooperative consuming, sans-IO: members of a group share a partition, each with some of the keys.
+"""Cooperative consuming: members of a group share a partition, and each gets some of its keys. Sans-IO.
 
-The stage, which `proxy.server` adds to each connection:
+The stage that `proxy.server` adds to each connection:
 
-- `member_stage`: one client. It reads requests, and makes the client's responses.
-- `responses`: handlers of responses.
-- `identity`: the client's identity, and its lane.
-- `lane_fetch`, `shared_fetch`: one fetch of a member, and one fetch for several members.
+- `member_stage`: reads the requests of one client, and makes the client's responses.
+- `responses`: types for the functions that process responses.
+- `identity`: the client's group and lane, from its client.id.
+- `lane_fetch`, `shared_fetch`: a member's fetch, and fetches that serve several members.
 - `commits`: commits, and requests for committed offsets.
-- `joining`: a member joins its group, gets its lanes, and leaves.
+- `joining`: how a member joins its group, gets its lanes, and leaves.
 
-State:
+The state:
 
 - `member`, `members`, `group`: the state of a member, of all members, and of a group.
-- `positions`: the progress of each hash, and its form in commits.
+- `positions`: the committed offset of each hash, and its text in commits.
 - `plan`: assigns lanes to members.
-- `claims`, `declared`: key ranges that clients hold, and their declaration by clients or the operator.
+- `claims`, `declared`: key ranges that clients declare, and who holds them now.
 - `tally`: figures.
 
-Records and the wire:
+Records and messages:
 
-- `key_hash`, `murmur2`, `ranges`: hashes, key ranges, and the split of a partition into lanes.
-- `batches`, `codecs`, `filtered`: a batch, or a response, without the records of others; scanned offsets.
-- `membership`, `offsets`, `wire`: messages of groups, and committed offsets.
+- `key_hash`, `murmur2`, `ranges`: hashes, key ranges, and how a partition is split into lanes.
+- `batches`, `codecs`, `filtered`: split batches and responses by lane.
+- `membership`, `offsets`, `wire`: read and write messages of groups, and committed offsets.
 
 `client_ids` is for applications.
 """

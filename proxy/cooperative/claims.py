@@ -1,11 +1,10 @@
-"""The declared key ranges of connected clients. No two clients of a group may get the same records.
+"""The declared key ranges of connected clients. Two clients of a group must never get the same records.
 
-With its first fetch of a partition, a client claims its ranges there. The first client wins. The claim ends
-when the client's last connection is closed. Before that, a client that fetches nothing may still process
-records.
+A client claims its ranges of a partition with its first fetch of the partition. If two clients want the same
+hash, the first one keeps it. The claim ends when the client's last connection is closed. Until then the
+client may process records, even if it fetches nothing.
 
-A client is identified by host and client.id on all its connections, so a client that reconnects is the same
-client.
+A client is identified by host and client.id. If it reconnects, it is the same client.
 """
 
 from collections import Counter

@@ -73,8 +73,8 @@ def split_records(
     clients would read the records before the cut. The next fetch returns the complete batch. If the response
     has no other batch, the header is kept in `alone`.
 
-    No lane gets a batch that ends before its fetch offset. A broker never sends one, and some clients then
-    skip an offset: Sarama for each batch that it already has, KafkaJS for each such response.
+    No lane gets a batch that ends before the lane's fetch offset. Brokers never send such a batch. Sarama
+    would skip an offset for each of them, and KafkaJS for each response with one.
 
     Args:
         records: the records of the response.
@@ -82,10 +82,11 @@ def split_records(
         least: for each step of the split, the lowest offset to keep. It is the fetch offset of its lane, or
             the committed offset of its hashes.
         offsets: the fetch offset of each lane.
-        recompress: whether to compress changed batches with their codec. If not, they are not compressed.
+        recompress: whether to compress changed batches with their codec. If False, changed batches are not
+            compressed.
 
     Raises:
-        BatchError: a batch can't be split, so no lane may get it. The text has its offset.
+        BatchError: a batch can't be split, so no lane may get it. The message has the offset of the batch.
     """
     found = Filtered([LaneRecords() for _ in split.lanes])
     records = memoryview(records)

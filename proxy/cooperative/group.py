@@ -106,8 +106,8 @@ class Group:
         Return False if the group is in a later generation.
 
         All members of other generations get no more records (`Member.freeze`), because their lanes may now
-        belong to others. A client that was stopped or disconnected does not notice this. The same is done to
-        a member with the same group_instance_id, which this member replaces.
+        belong to others. A client that was stopped or disconnected does not notice this. A member with the
+        same group_instance_id gets no more records either, because this member replaces it.
 
         Args:
             member: the member that has synced.
@@ -146,7 +146,7 @@ class Group:
     def strange(self, member: Member, commit: Commit) -> bool:
         """Return whether the commit has a partition that the member does not have.
 
-        Kafka would take such a commit for all keys.
+        Kafka would take it as a commit for all keys.
         """
         return any(not member.has(place) and member.commits(place) is None for place in commit.places)
 
@@ -229,8 +229,8 @@ def with_positions(commit: Commit, moved: dict[TopicPartition, Positions], *, ma
 def own_offset(member: Member, entry: Entry) -> Entry:
     """Return the member's own committed offset, with the application's own metadata.
 
-    For some hashes the group may have got further than this offset. They are noted in `Member.started`, so
-    that the member does not get these records again.
+    For some hashes, the group may have committed a higher offset. `Member.started` keeps these offsets, so
+    that the member does not get the records before them.
     """
     place = entry.topic, entry.partition
     if entry.error_code or entry.offset < 0:

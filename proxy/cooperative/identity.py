@@ -43,7 +43,7 @@ class MemberIdentity:
 
     @property
     def has_lane(self) -> bool:
-        """Whether the client.id gives the client a lane, or declares an invalid one."""
+        """Whether the client.id gives the client a lane, or declares a lane that is invalid."""
         return self.bound or self.declares
 
     @property

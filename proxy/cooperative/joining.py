@@ -121,8 +121,8 @@ class Joining:
 
         The client may not have received its last SyncGroup response: its connection may have ended, or the
         client has dropped the response. Then it still has its earlier partitions. kafka-python 3 drops a
-        response that arrives between two polls, and keeps its positions. One sign of this is that it has sent
-        no heartbeat since, as other clients would.
+        response that arrives between two polls, and keeps its positions. In this case it has sent no
+        heartbeat since, unlike other clients.
         """
         if member.keeps_position:
             return False

@@ -192,7 +192,7 @@ class LaneFetch:
     def go(self, now: float) -> Reply | None:
         """Take records from other members' fetches, wait for such a fetch, or send this one to the broker.
 
-        Return the response if there is one already.
+        Return the client's response, or None if there is none yet.
         """
         self.waits = False
         while (shares := self._find(now)) is not None:
@@ -557,7 +557,7 @@ def _elements(topics: Topics, frame: Buffer) -> Iterator[tuple[bytes, npt.NDArra
 
 
 def _count(tally: FilterTally, found: Filtered, lane: LaneRecords) -> None:
-    """Count the records and batches that a lane got of a partition, and those that it did not get."""
+    """Count the records and batches of a partition, by whether the lane got them."""
     tally.records["kept"] += lane.records
     tally.records["filtered"] += found.records - lane.records
     tally.batches["untouched"] += lane.untouched

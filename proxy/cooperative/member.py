@@ -20,7 +20,10 @@ connection, but only after it has read the assignment."""
 
 
 class State(Enum):
-    """Whether a member gets records. This is what the gateway process knows of its group."""
+    """The state of a member in its group, as far as this process knows.
+
+    It decides whether the member gets records.
+    """
 
     DECLARED = "declared"
     """The client.id declares the lane. No group assigns lanes to this member."""
@@ -140,8 +143,9 @@ class Member:
         self.ends: dict[TopicPartition, int] = {}
         """The high watermark in the last response with records, by partition."""
         self.started: dict[TopicPartition, Positions] = {}
-        """The offset of each hash when the member received its committed offset. For some hashes, another
-        member may have got further. This member does not get those records."""
+        """The committed offset of each hash when the member received its own committed offset. For some
+        hashes, another member may have got further. This member does not get the records before that
+        offset."""
         self._splits: dict[TopicPartition | None, Split] = {}
         """Splits by partition. None is the key of the split of all partitions for declared ranges."""
 
@@ -157,10 +161,10 @@ class Member:
         self.freeze()
 
     def moves(self) -> None:
-        """Note that the member joins on another connection than before. It may not know its last assignment.
+        """Note that the member joins on a new connection, so it may not know its last assignment.
 
-        kafka-go uses a new connection for each generation. If its first heartbeat got the answer to join
-        again, it would join again forever. At the second heartbeat it knows its assignment.
+        kafka-go uses a new connection for each generation. If it were told to join again at its first
+        heartbeat, it would join forever. At the second heartbeat it knows its assignment.
         """
         self._kept_position = self.syncs > 0
 
@@ -259,7 +263,7 @@ class Member:
     def goes_on(self, places: Iterable[TopicPartition]) -> bool:
         """Return whether the member may get records of all these partitions.
 
-        It may not, if its client still has to request the committed offset of one of them.
+        Return False if the client still has to request the committed offset of a partition.
         """
         if self.unasked.isdisjoint(places):
             return True
@@ -351,7 +355,7 @@ class Member:
 
         The member gets no records before these offsets.
 
-        With None, the member gets all records from its fetch offset on.
+        If `positions` is None, the member gets all records from its fetch offset on.
         """
         self._splits.pop(place, None)
         before, ranges = self.started.pop(place, None), self.ranges(place)

@@ -45,8 +45,8 @@ from proxy.protocol.produce import READ_WITHIN
 _GROUP: Final = "group_id:string"
 """The first field of requests to a group's coordinator."""
 MAX_READ: Final = 1 << 20
-"""The largest request of a member, in bytes. A larger one ends the connection, because the stage can't read
-it and must not forward it unread."""
+"""The largest request of a member, in bytes. A larger request ends the connection: it is not read, and must
+not be forwarded unread."""
 MAX_HELD: Final = 1 << 16
 """How many bytes of requests a client may send while a response is outstanding. Then the gateway stops
 reading from the client."""
@@ -194,7 +194,7 @@ class MemberStage(Stage):
             self._current.close(self._state.now)
 
     def end(self) -> None:
-        """Note that the connection has ended. Other members need not wait for this one."""
+        """Note that the connection has ended, so other members do not wait for its fetches or commits."""
         self._wake = self._alarm = self._resume = _nothing
         self._joining.end()
         if self._current is not None:
@@ -324,9 +324,9 @@ class MemberStage(Stage):
         return True
 
     def _pass(self, request: _Request, data: bytes) -> bool | None:
-        """Forward a request, with the client.id without suffix. Return False if more bytes of it are needed.
+        """Forward a request with the client's own id, without suffix. Return False if more bytes are needed.
 
-        If the client.id has no suffix, return None: the other stages then get the request.
+        If the client.id has no suffix, return None: the other stages then process the request.
         """
         size, identity, requests = request.size, self._identity, self._state.from_client
         if request.api_key == ApiKey.API_VERSIONS and identity.bound and size <= READ_WITHIN:
@@ -487,7 +487,7 @@ class MemberStage(Stage):
         self._resume()
 
     def _reply(self, pieces: list[Buffer], due_at: float = 0.0) -> None:
-        """Answer the last request without asking the broker."""
+        """Respond to the last request without asking the broker."""
         queue = self._state.queue
         queue.owed.append(self._last)
         self._respond(queue.claim(self._last), Reply(pieces, due_at))
@@ -519,4 +519,4 @@ def _edited(edit: Callable[[bytes, float], bytes]) -> Take:
 
 
 def _nothing(*_: object) -> None:
-    """Do nothing. This stands in for the functions of the I/O shell."""
+    """Do nothing. This is used in place of the functions of the I/O shell until they are set."""

@@ -25,7 +25,7 @@ class Joined:
 
     member_id: bytes
     topics: frozenset[bytes]
-    """The topics to which it subscribes."""
+    """The topics to which the member subscribes."""
     planned: Mapping[TopicPartition, int] = field(default_factory=dict)
     """The first hash that was planned for the member last time, by partition."""
     held: Mapping[TopicPartition, KeyRanges] = field(default_factory=dict)

@@ -187,7 +187,7 @@ def committed_metadata(positions: Positions, own: str, most: int = MOST_CHARACTE
 
 
 def without_map(own: str) -> str:
-    """Return the metadata for a commit without a map, such that nobody can take it for a map."""
+    """Return the metadata for a commit without a map. It can't be mistaken for a map."""
     return _PREFIX + _OWN + own if own.startswith(_PREFIX) else own
 
 

@@ -1,14 +1,14 @@
 """One fetch to the broker serves all members that share a partition (docs/cooperative.md). Sans-IO.
 
-Only members' fetches cause fetches to the broker. When a response arrives, it is split once, and the parts
-(*shares*) for other members at the same offset are stored. If a member requests records that are stored, it
-gets them without a fetch to the broker. If another member's fetch at the broker will bring the records, the
-member waits for it (it is *parked*), at most for its own max_wait_ms. In all other cases its own fetch goes
-to the broker. So no member depends on another member. If one leaves, is slow or gets an error, the others
-fetch for themselves.
+The gateway does not fetch by itself: each fetch at the broker is a member's. Its response is split once, and
+the parts (*shares*) for other members at the same offset are stored. If a member requests records that are
+stored, it gets them without a fetch to the broker. If another member's fetch at the broker will bring the
+records, the member waits for it (it is *parked*), at most for its own max_wait_ms. In all other cases its own
+fetch goes to the broker. So no member depends on another member. If one leaves, is slow or gets an error, the
+others fetch for themselves.
 
 A share is a part of the broker's response to a fetch from a certain offset. A member gets it only if its own
-fetch would be the same fetch, to the same broker, as the same user (`Key`).
+fetch would be equal: to the same broker, as the same user, with the same limits (`Key`).
 """
 
 from collections import Counter, deque
@@ -86,8 +86,8 @@ class Share:
     found: Filtered
     """The records for this member."""
     aborted: Sequence[bytes]
-    """The field aborted_transactions of the response, in wire format. It is only right for a fetch offset of
-    `start`. From a later offset, the client would miss the end of a transaction before it."""
+    """The field aborted_transactions of the response, in wire format. It is valid only for a fetch from
+    `start`. A client that fetches from a later offset would miss the end of a transaction before it."""
     size: int
     """The memory that the share needs, in bytes."""
     fetched: int

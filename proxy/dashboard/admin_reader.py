@@ -67,7 +67,7 @@ class AdminReader:
         return reason_of(error)
 
     def why_refused(self) -> str:
-        """Return in a few words what to do if the endpoint refuses the token, or needs one."""
+        """Return in a few words what to do if the endpoint refuses access: give a token, or another token."""
         return (
             "it refuses the token of --token-file"
             if self.token

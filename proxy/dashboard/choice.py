@@ -77,7 +77,7 @@ class Selection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listed:
-    """What is on the screen, as far as keys need it."""
+    """The rows and lines on the screen that keys can move through."""
 
     keys: Sequence[str] = ()
     """The keys of the rows in the table that has the marked row."""

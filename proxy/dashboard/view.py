@@ -84,7 +84,7 @@ def frame(
 
 
 def listed(snapshot: Snapshot | GatewayUnreachable, choice: Selection, size: Size, rates: Rates) -> Listed:
-    """Return what is on a screen that has a line of keys, as far as keys need it."""
+    """Return the rows and lines that keys can move through, on a screen with a line of keys."""
     room = _room(size, keys=True) or 1
     if choice.help or (isinstance(snapshot, Snapshot) and choice.paged):
         return Listed(lines=len(_page(snapshot, choice, size, rates)), page=room)

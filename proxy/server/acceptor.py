@@ -15,7 +15,7 @@ ACCEPTED_AT_ONCE: Final = 64
 """How many connections of one socket are accepted in a row. Then the event loop serves open connections
 again."""
 ACCEPT_AGAIN_SECONDS: Final = 1.0
-"""How long to wait after a failed accept before the next one, in seconds."""
+"""How long to wait before the next try after a failed accept, in seconds."""
 OFFER_AGAIN_SECONDS: Final = 0.01
 """How long to wait before a client is offered again that could not be taken, in seconds."""
 

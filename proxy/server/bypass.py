@@ -99,7 +99,10 @@ def _line(process: _OtherProcess, found: dict[int, _OtherProcess]) -> list[_Othe
 
 
 def _program(proc: Path, process: _OtherProcess) -> list[bytes]:
-    """Return the start of a command line, before subcommand and options. All gateways have the same start."""
+    """Return the first words of a command line, before subcommand and options.
+
+    They are the same for all gateways.
+    """
     try:
         words = Path(proc, str(process.number), "cmdline").read_bytes().split(b"\0")[:-1]
     except OSError:

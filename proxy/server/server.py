@@ -307,7 +307,7 @@ class Server:
         )
 
     def _common(self) -> Common:
-        """Return what a new connection shares with other connections. It has the current options."""
+        """Return what a new connection shares with other connections, by the present options."""
         return Common(
             max_request_bytes=self.process.config.max_request_bytes,
             maybe_not_kafka=self._transparent,

@@ -67,8 +67,8 @@ class Supervisor:
         self.turned_away = Counter({LIMIT: 0, DRAINING: 0})
         self._broker_tls = BrokerTls(config)
         self._started = False
-        """Whether the gateway polls the cluster and accepts clients. This begins when all workers are ready,
-        or when one of them has waited long enough for the others."""
+        """Whether the gateway polls the cluster and accepts clients. Both begin when all workers are ready,
+        or `TOGETHER_SECONDS` after one of them is ready."""
         self._closed = False
         self._ended_counts = Counts()
         """The sum of the counts of workers that have ended."""
@@ -280,9 +280,9 @@ class Supervisor:
                 self.brokers.learn(node_id, address)
 
     def _worker_up(self, worker: WorkerHandle) -> None:
-        """Accept clients for a worker that is now ready.
+        """Accept clients, because a worker is now ready.
 
-        Before the gateway accepts clients, wait for the other workers.
+        At the start of the gateway, first wait for the other workers.
         """
         if self._started:
             self.process.log.info("worker started", worker=worker.number)
@@ -380,11 +380,11 @@ class Supervisor:
     def _assign(self, client: socket.socket, node_id: NodeId) -> bool:
         """Send a client to the worker with the fewest clients of the same listener.
 
-        If several have equally few, the least busy one gets it.
+        If several workers have equally few clients, the least busy of them gets the client.
 
         Returns:
-            False if no worker can take the client now. The workers have not received earlier clients yet, or
-                have no free descriptor.
+            False if no worker can take the client now. A worker can't if it has not received earlier clients
+            yet, or has no free descriptor.
         """
         now = monotonic()
         if not self.monitor.admits(self._connected):

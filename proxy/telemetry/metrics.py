@@ -58,7 +58,7 @@ class SharedValues:
 
     @cached_property
     def sides(self) -> tuple[tuple[str, SideTally], ...]:
-        """The same sum for each side: the name of the side, and its tally."""
+        """The sums over all connections for each side: the name of the side, and its tally."""
         return ("client", self.total.client), ("broker", self.total.broker)
 
     @cached_property
@@ -147,7 +147,7 @@ Labelled: TypeAlias = Iterable[tuple[tuple[str, ...], Value]]
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A metric family."""
+    """A metric for Prometheus, and how its values are read from an account."""
 
     kind: Callable[..., Metric]
     name: str

@@ -40,7 +40,7 @@ class UnreachableBrokers:
     def failed(self, node_id: NodeId, reason: str, now: float) -> bool:
         """Note a failed attempt.
 
-        Return True if the broker was reachable before, or if the reason is a new one.
+        Return True if the broker was reachable before, or if the reason has changed.
         """
         before = self.of(node_id)
         self.attempts[node_id] = (now, reason)
@@ -153,13 +153,11 @@ class Status:
             self.client_session_evictions[privileged] += evictions
 
     def trouble_with(self, node_id: NodeId) -> tuple[str, float | None]:
-        """Return the problem with a broker, and for how many seconds it has lasted.
-
-        None if the time is unknown.
+        """Return the problem with a broker, and for how many seconds it has lasted (None if unknown).
 
         Returns:
             The problem in words, "" if there is none. An unreachable broker is not also reported as one that
-                does not respond.
+            does not respond.
         """
         broker = self.brokers.get(node_id) if node_id is not None else None
         if broker is not None and broker.problem:
@@ -174,7 +172,7 @@ class Status:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Health:
-    """What ``/readyz`` reports."""
+    """Whether clients can be served, and the problems, as ``/readyz`` reports them."""
 
     state: str
     """One of the words in `STATES`."""
@@ -268,7 +266,7 @@ class WithBroker(Figures):
     connections: int = 0
     """The number of client connections for this broker."""
     reached: int = 0
-    """How many of these are connected to the broker."""
+    """How many of these clients are connected to the broker."""
     sessions: int = 0
     session_partitions: int = 0
     outstanding: int = 0
