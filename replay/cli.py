@@ -50,7 +50,7 @@ _EXTRAS: Final = {
     **dict.fromkeys(("cramjam", "google_crc32c", "lz4"), "cooperative"),
     "cryptography": "tls",
 }
-"""The extra that installs a package."""
+"""For each package that may be missing, the extra of fetchgate that installs it."""
 _EXAMPLES: Final = """\
 examples:
   tcpdump -i any -w fetches.pcap tcp port 9092

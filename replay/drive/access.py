@@ -25,7 +25,8 @@ from replay.protocol.errors import error_name
 CONNECT_SECONDS: Final = 10.0
 """A connection must be open within this time, or within the timeout if that is shorter."""
 LIFETIME_USED: Final = 0.85
-"""A connection is replaced after this share of its lifetime. Kafka's clients replace theirs no earlier."""
+"""A connection is replaced after this share of its login's lifetime. Kafka's clients log in again at this
+share or later."""
 _UNSUPPORTED_MECHANISM: Final = 33
 _AUTHENTICATE_VERSIONS: Final = (0, 1)
 """v1 gives the lifetime of a login (KIP-368)."""

@@ -46,9 +46,9 @@ class Asked:
 
 
 _SAMPLED: Final = 20
-"""How many different fetches are read to find the captured broker of a client."""
+"""How many different fetches of a connection are read, to find which broker it fetches from."""
 MAX_PARTITION: Final = 1_000_000
-"""Kafka's own limits are far lower; a larger number is not a partition."""
+"""Higher numbers are not taken for partitions. Kafka's own limits are far lower."""
 
 
 def fetched(connection: PlayedConnection, names: Mapping[bytes, str]) -> dict[str, set[int]]:

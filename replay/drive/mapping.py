@@ -37,7 +37,7 @@ class OffsetPolicy(StrEnum):
     KEEP = "keep"
     """Keep the captured offsets, even if the target does not have them."""
     CLAMP = "clamp"
-    """Keep the captured offsets. If the target lacks one, use the nearest that it has."""
+    """Keep the captured offsets. If the target does not have an offset, use the nearest one that it has."""
     EARLIEST = "earliest"
     """Shift each partition so that its lowest captured offset becomes the target's earliest."""
     LATEST = "latest"

@@ -97,7 +97,7 @@ class Player:
         self.sent = 0
         """Steps that were sent to every side."""
         self.left_out: Counter[LeftOut] = Counter()
-        """Steps that were found not to be playable."""
+        """Steps that turned out during the run not to be playable."""
         self.errors: Counter[str] = Counter()
         """Error lines of failed connections, and how often each occurred."""
         self.timed_out = False

@@ -70,7 +70,7 @@ class SavingFigures(TypedDict):
     saved_bytes: int
     saved_ratio: float
     other_clients: bool
-    """The gateway served other clients during the run, so its figures include their traffic."""
+    """Whether the gateway served other clients during the run. Its figures then include their traffic."""
 
 
 class Settings(TypedDict):
@@ -107,7 +107,7 @@ class DriveReport(TypedDict):
     """Requests without a response, by side."""
     interrupted: bool
     behind_seconds: float
-    """The longest delay of a request after its time."""
+    """The longest delay of a request after the time at which it was due, in seconds."""
     left_out: list[LeftOutRow]
     created_topics: dict[str, int]
     """The topics that were created, and how many partitions they got."""
@@ -118,7 +118,7 @@ class DriveReport(TypedDict):
     """Entries that were left out of distinct fetches, because other brokers of the target lead them. By
     topic."""
     timed_out: bool
-    """A broker did not respond in time."""
+    """Whether a broker did not respond in time."""
     connection_errors: dict[str, int]
     figures: list[ApiFigures]
     saving: SavingFigures | None
@@ -364,7 +364,7 @@ def _notes(report: DriveReport) -> list[RenderableType]:
 
 
 LATE_SECONDS: Final = 0.1
-"""A shorter delay is not reported."""
+"""Delays below this many seconds are not reported."""
 
 
 def _left_out(row: LeftOutRow) -> str:

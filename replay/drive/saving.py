@@ -55,7 +55,7 @@ class DriveSaving:
     direct_response: int
     direct_records: int
     others: bool
-    """The gateway counted more fetches than this run sent, so it served other clients as well."""
+    """Whether the gateway counted more fetches than this run sent. It then served other clients as well."""
 
     @property
     def gateway_bytes(self) -> int:

@@ -95,7 +95,7 @@ class Step:
     given: int = 0
     """The session id in the captured response. 0 if the response has none, or was not captured."""
     isolation_level: int = 0
-    """The isolation level of a fetch. It determines how an unchanged entry looks."""
+    """The isolation level of a fetch. A broker writes an unchanged entry differently for each level."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -107,9 +107,9 @@ class PlayedConnection:
     client_id: str
     steps: list[Step]
     place: int = 0
-    """Its place among the script's connections, ordered by their ends."""
+    """The position of the connection among the script's connections, ordered by their ends."""
     after: int = 0
-    """How many connections had ended before it began. It waits for that number."""
+    """How many connections had ended before this one began. This one waits until as many have ended."""
 
 
 @dataclass(frozen=True, slots=True, order=True)

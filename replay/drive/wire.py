@@ -69,13 +69,13 @@ class TargetConnection(asyncio.Protocol):
         self.address = address
         self.timeout = timeout
         self.error: str = ""
-        """Why it is closed, if the peer closed it or a response was wrong."""
+        """Why the connection is closed, if the peer closed it or a response was wrong."""
         self.silent = False
-        """Whether it was closed because a response was late."""
+        """Whether the connection was closed because a response was late."""
         self.on_silence: Callable[[float], None] | None = None
         """Called if a response is late, with the time (perf_counter) at which the request was sent."""
         self.expires_at = inf
-        """When it must be replaced (perf_counter), because a broker limits the lifetime of a login."""
+        """When the connection must be replaced (perf_counter): brokers limit the lifetime of a login."""
         self.responses = 0
         """How many responses arrived."""
         self._loop = asyncio.get_running_loop()

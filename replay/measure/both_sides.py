@@ -24,13 +24,13 @@ from replay.capture.kafka.exchange import Exchange
 SAMPLED: Final = 12
 """How many exchanges of each connection are kept."""
 MOST: Final = 2_000
-"""How many connections are compared. They are the ones with the most exchanges. Both sides of a gateway
-have equally many."""
+"""How many connections are compared: the ones with the most exchanges. The two sides of a gateway have the
+same number of exchanges, so both are among them."""
 _LEAST: Final = 8
 """Connections with fewer common exchanges are not compared."""
 _WITHIN: Final = 0.8
-"""The share of exchanges that must lie within those of the other side. It is not 1, since requests and
-responses in one run of segments have the times of the run."""
+"""The share of exchanges that must lie within those of the other side. It is below 1, because requests and
+responses in one run of segments all have the times of the run."""
 
 
 class SampledExchange(NamedTuple):

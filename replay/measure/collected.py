@@ -50,8 +50,8 @@ TOP: Final = 50
 """How many connections the report lists."""
 _SECOND: Final = 1_000_000_000
 _BETWEEN_FILES: Final = 10 * _SECOND
-"""If a file begins later than this after the end of the previous file, nothing was captured in between. In
-a ring, the next file begins with the next packet, and consumers fetch twice a second."""
+"""In ns. If a file begins later than this after the end of the previous file, nothing was captured in
+between. In a ring, the next file begins with the next packet, and consumers fetch twice a second."""
 _OF_ENDS: Final = (
     "client_bytes",
     "broker_bytes",
@@ -100,7 +100,7 @@ class CountedConnection:
     lasted: int = 0
     """The time from its first to its last packet, in ns."""
     clients: set[tuple[str, str, int]] = field(default_factory=set)
-    """The keys of `Collected.clients` that count its fetches."""
+    """The keys in `Collected.clients` under which its fetches are counted."""
     sampled: Sampled | None = None
 
     @property
@@ -156,13 +156,14 @@ class Collected:
     """The partitions that starved longest. If several are equal to the last one, all of them are kept,
     because their order depends on topic names."""
     saved_by_other: int = 0
-    """The bytes that the other policy saves."""
+    """The bytes saved by the policy that was not chosen."""
     clocks_apart: int = 0
     """The largest difference between the clocks of the two directions of a connection, in ns."""
     sides: dict[str, GatewaySide] = field(default_factory=dict)
     """The connections with the most exchanges, by name."""
     sessions: list[tuple[str, CacheEvent]] = field(default_factory=list)
-    """Sessions by broker. They grow with the number of connections, so Spark removes them."""
+    """Events of sessions, each with its broker. Their number grows with that of connections, so in Spark they
+    are moved out of this object."""
     delivered: dict[tuple[str, str], Delivered] = field(default_factory=partial(defaultdict, Delivered))
     """Records by the client's host and client id. Empty unless records are counted by key."""
     slots: dict[str, SlotsUse] = field(default_factory=dict)

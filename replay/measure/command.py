@@ -76,7 +76,8 @@ class NothingReadableError(Exception):
     def __init__(self, sources: Sequence[Source]) -> None:
         super().__init__("; ".join(printable(f"{source.name}: {source.problem}") for source in sources))
         self.code = EXIT_FAILED if any(source.unopened for source in sources) else EXIT_PARTLY
-        """The exit code. A file that is no capture does not count as a failure to read it."""
+        """The exit code. It is EXIT_FAILED only if a file could not be opened or read, not if a file is no
+        capture."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -119,9 +119,9 @@ class Summary:
     starved: list[Starved] = field(default_factory=list)
     """The partitions that starved longest."""
     differing: int = 0
-    """How many responses the session expanded to a size other than the captured one."""
+    """How many responses have another size than the captured one after the session has expanded them."""
     saved_by_other: int = 0
-    """The bytes that the other policy saves."""
+    """The bytes saved by the policy that was not chosen."""
     exchanges: int = 0
     """How many exchanges have both a request and a response."""
     sample: list[SampledExchange] = field(default_factory=list)
@@ -146,10 +146,10 @@ class Digest:
         self._topics: dict[TopicKey, list[int]] = defaultdict(lambda: [0] * len(_SHARE))
         self._eligible: dict[TopicKey, list[int]] = defaultdict(lambda: [0] * len(_SHARE))
         self._shares: dict[TopicKey, TopicShare] = {}
-        """The shares of the last fetches, which are all equal. They are added once a fetch has other
-        shares."""
+        """The topic shares of the last fetches, as long as these are equal. They are added up once a fetch
+        has different shares."""
         self._repeated = self._repeated_eligible = 0
-        """How many fetches have these shares, and how many of them were eligible."""
+        """How many fetches have the shares in `_shares`, and how many of those fetches were eligible."""
         self._native: dict[str, int] = {}
         self.timeline = Timeline()
         self.log = SessionLog()

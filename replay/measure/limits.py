@@ -74,7 +74,7 @@ class Starved:
     """Set if the fetch has topic ids (v13 and later)."""
     partition: int
     since: int
-    """The time of the first response without its records, in ns since 1970."""
+    """The time of the first response in which its records were missing, in ns since 1970."""
     version: int
     """The Fetch version."""
     until: int = 0
@@ -82,7 +82,7 @@ class Starved:
     responses: int = 0
     """How many responses brought records of other partitions only."""
     behind: int = 0
-    """The largest distance from its fetch offset to the last offset that the client may read."""
+    """The largest number of offsets between its fetch offset and the last offset that the client may read."""
 
     @property
     def lasted(self) -> int:
@@ -122,7 +122,7 @@ class LimitLog:
         self._isolation_level = 0
         self._starving: dict[tuple[TopicKey, int], Starved] = {}
         self._worst: list[Starved] = []
-        """The longest of the partitions that no longer starve."""
+        """Of the partitions that no longer starve, those that starved longest."""
 
     def __repr__(self) -> str:
         return f"<LimitLog versions={len(self._counted)} starving={len(self._starving)}>"
@@ -316,7 +316,7 @@ class LimitLog:
 
 
 _UNKNOWN: Final = -1
-"""Stands for the end of a partition with an error, or without an entry so far."""
+"""Used as the end of a partition that has an error, or has had no entry so far."""
 _ENDS: Final = (("high_watermark", HIGH_WATERMARK), ("last_stable_offset", LAST_STABLE_OFFSET))
 """The field up to which a client may read, and its place in an entry. First for read_uncommitted, then for
 read_committed."""

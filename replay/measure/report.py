@@ -52,8 +52,8 @@ from replay.simulate.session_cache import SLOTS
 
 _SECOND: Final = 1_000_000_000
 _APART: Final = 1_000_000
-"""Smaller differences of clocks, in ns, are ignored. Queues of a network card or cores may differ by as
-much."""
+"""Smaller differences of clocks, in ns, are ignored. They may come from the queues of a network card or of
+cores."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

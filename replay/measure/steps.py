@@ -21,8 +21,8 @@ from replay.measure.strip_records import restore_records
 from replay.measure.table import CODECS, EXCHANGES, EXCHANGES_RAW, connection_ends, exchanges
 
 BEFORE: Final = -1
-"""The `order` of the row with the number of earlier connections on these ports. It sorts before all other
-rows."""
+"""The `order` of the row that has the number of earlier connections on these ports. Such a row sorts before
+all others."""
 
 Batches: TypeAlias = Iterator[pa.RecordBatch]
 

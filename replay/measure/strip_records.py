@@ -39,9 +39,9 @@ STRIPPED: Final = pa.schema(
     ]
 )
 _WORTH: Final = 4096
-"""If the first run of a response is smaller, the response is not examined."""
+"""In bytes. If the first run of a response is smaller, the response is not examined."""
 _LEAST: Final = 512
-"""Shorter records are not cut."""
+"""The contents of shorter `records` fields, in bytes, are not cut."""
 
 _Numbers: TypeAlias = npt.NDArray[np.int64]
 

@@ -109,7 +109,7 @@ class FetchSums:
     """Where the bytes go."""
     connections: int = 0
     lasted: int = 0
-    """How long the connections were captured, in total, in ns. Only known by client."""
+    """How long the connections were captured, in total, in ns. It is only filled in the sums of a client."""
     closes: int = 0
     passed: dict[str, Passed] = field(default_factory=dict)
     """Fetches without a session, by reason."""

@@ -140,7 +140,7 @@ RAW_COLUMNS: Final = (
     TableColumn("response", pa.binary(), "the frame without contents of records, which were cut"),
     TableColumn("cuts", pa.list_(pa.int64()), "place in the frame and length of each stretch cut, in turn"),
 )
-"""Only written with --parquet. They allow measuring a table again."""
+"""Columns that are only written with --parquet. With them a table can be measured again."""
 _COLUMNS: Final = (*_EXCHANGE_COLUMNS, *FETCH_COLUMNS, _COUNTED, *_DETAIL_COLUMNS)
 COLUMNS: Final = (*_COLUMNS, *RAW_COLUMNS)
 STORED_COLUMNS: Final = (
@@ -152,8 +152,8 @@ STORED_COLUMNS: Final = (
         "rows of the last packet; null if there is none",
     ),
 )
-"""Only in files, which are partitioned by day and broker. In files, `broker` is null in rows of capture
-files and of connections that are not Kafka. Otherwise each captured host would get a partition."""
+"""Columns that are only in files, which are partitioned by day and broker. In files, `broker` is null in rows
+of capture files and of connections that are not Kafka. Otherwise each captured host would get a partition."""
 
 
 def schema(columns: Iterable[TableColumn]) -> pa.Schema:
@@ -162,10 +162,10 @@ def schema(columns: Iterable[TableColumn]) -> pa.Schema:
 
 
 EXCHANGES: Final = schema(_COLUMNS)
-"""Without the raw columns."""
+"""The schema of the table without the raw columns."""
 EXCHANGES_RAW: Final = schema(COLUMNS)
 STORED: Final = schema(one for one in (*COLUMNS, *STORED_COLUMNS) if one.name not in UNSTORED)
-"""A table in files."""
+"""The schema of a table in files."""
 
 
 class RowWriter:

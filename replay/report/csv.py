@@ -65,8 +65,8 @@ MORE: Final = (
     "passed_exchanges",
     "passed_bytes",
 )
-"""`captured_seconds` is in the row `total`, the next three also in the rows `client`. The others give the
-reasons why fetches passed."""
+"""`captured_seconds` is only in the row `total`, the next three columns also in the rows `client`. The other
+columns have the reasons why fetches passed."""
 COLUMNS: Final = (*NAMES, *FIGURES, *MORE)
 
 

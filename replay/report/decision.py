@@ -27,11 +27,12 @@ _GB: Final = 10**9
 _PAYS: Final = 0.01
 """A gateway pays for a client if it saves at least this part of its fetch bytes."""
 _MIN_BYTES_PAYS: Final = 0.1
-"""The same for `fetch.min.bytes`. It must save more, because it delays records."""
+"""`fetch.min.bytes` is advised if it saves at least this part of a client's fetch bytes. The part is larger
+than `_PAYS`, because waiting delays records."""
 _WAITING: Final = 2.0
 """Fetches a second on a connection if each waits for fetch.max.wait.ms (500 by default)."""
 _RECORDS: Final = 0.9
-"""If records are at least this part, there is little else to save."""
+"""If records are at least this part of the fetch bytes, there is little else to save."""
 _OLDEST: Final = 4
 """The first Fetch version that the gateway puts through sessions."""
 _Advice: TypeAlias = tuple[Action, str]
@@ -40,7 +41,7 @@ _BEFORE_WAITING: Final = {
     "one partition": "It lists a single partition. ",
 }
 _MAY_WAIT: Final = frozenset({"", *_BEFORE_WAITING, "resting", "delta not smaller"})
-"""For these main reasons, the best advice is more records in fewer fetches."""
+"""If the main reason is one of these, the best advice is to fetch more records in fewer fetches."""
 _UPGRADES: Final[dict[str, _Advice]] = {
     "leader epochs": (
         "upgrade brokers",

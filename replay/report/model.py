@@ -107,8 +107,8 @@ class Input(TypedDict):
     encrypted_connections: dict[str, int]
     """TLS connections that could not be decrypted, or only in part, by reason."""
     clocks_apart_seconds: float
-    """The clocks of the two directions of a connection were at least this far apart. This is the largest
-    value of all connections; 0 if one clock explains all times."""
+    """The clocks of the two directions of a connection were at least this far apart. The largest value of all
+    connections is given; 0 if all times are explained by a single clock."""
     problems: list[Problem]
 
 
@@ -335,7 +335,7 @@ class LimitFigures(TypedDict):
     over_limit_bytes: int
     """The bytes above the limit, in total."""
     starved: int
-    """How often a partition starved. It got no records although it had some, and others got theirs."""
+    """How often a partition starved: it had records but got none, while other partitions got some."""
     starved_seconds: float
     """How long partitions starved, in total."""
 
@@ -366,7 +366,7 @@ class StarvedRow(TypedDict):
     responses: int
     """Responses that brought records of other partitions meanwhile."""
     behind: int
-    """The maximum of offsets between its fetch offset and the end of the readable log."""
+    """The largest number of offsets between its fetch offset and the end of the readable log."""
 
 
 class LimitsReport(LimitFigures):
@@ -415,7 +415,8 @@ class CooperativeRow(TypedDict):
     partitions: int
     """All fetched partitions, including those without records."""
     shared_partitions: int
-    """Partitions of topics with fewer partitions than members. Other partitions would stay whole."""
+    """Partitions of topics that have fewer partitions than the group has members. Other partitions would not
+    be shared."""
     spread: list[SpreadShare]
     """The share of each member. Empty without records. The shares add up to 1."""
     evenness: SpreadShare | None
@@ -423,8 +424,9 @@ class CooperativeRow(TypedDict):
     hottest_key: HottestKey | None
     """None if no record has a key. A key in two partitions counts as two keys."""
     bound: float | None
-    """The group is at most this many times as fast as one member, because a key is never shared. It is 1 /
-    `hottest_key.records`. If that is not exact, the bound may be a little higher."""
+    """The group is at most this many times as fast as one member, because two members never share a key. The
+    value is 1 / `hottest_key.records`. If `hottest_key` is not exact, the true bound may be a little higher.
+    """
 
 
 class CooperativeReport(TypedDict):

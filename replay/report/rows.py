@@ -35,7 +35,7 @@ class ReportRow:
     predicted: int
     saved: int
     why: str = ""
-    """Why nothing is saved; "" if something is, or nothing was fetched."""
+    """Why nothing is saved; "" if something is saved, or if nothing was fetched."""
     total: bool = False
 
     @property

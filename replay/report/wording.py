@@ -44,7 +44,7 @@ SHARES: Final[dict[ShareKey, tuple[str, str]]] = {
     "listing_bytes": ("Listing", "partitions in requests"),
     "empty_entry_bytes": ("Empty entries", "partitions in responses with nothing new"),
 }
-"""The name and the meaning of each key of `model.Shares`. Sessions avoid the last two."""
+"""The name and the meaning of each key of `model.Shares`. Sessions make only the last two smaller."""
 
 REASONS: Final = {
     "native session": "the client has sessions of its own; its fetches stay as captured",

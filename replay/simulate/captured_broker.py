@@ -31,7 +31,7 @@ _BEFORE_READING: Final[dict[int, int]] = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: 2 * _LAST,
     ErrorCode.TOPIC_AUTHORIZATION_FAILED: 2 * _LAST,
 }
-"""Errors that the broker finds before it reads from the log. It puts entries with these errors last, and
+"""Errors that the broker finds before it reads the log. Entries with these errors come last in a response,
 unknown ids first among them."""
 _UNSEEN: Final = -1
 _FEW: Final = 16

@@ -20,7 +20,7 @@ class Ending:
 
     end: ConnectionEnd
     closing: Outcome | None
-    """The close of its session, as an exchange of its own. None if it had no session."""
+    """The close of the gateway's session, as an outcome of its own. None if there was no session to close."""
     differing: int
     """How many responses the core expanded to a size other than the captured one."""
 

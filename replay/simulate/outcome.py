@@ -80,11 +80,12 @@ class Outcome:
     entry_bytes: int = 0
     """The other entries of the response, without their records."""
     eligible: bool = False
-    """It went through the engine. The fields below are its cost; otherwise they are 0."""
+    """Whether the fetch went through the engine. The fields below are its cost there; they are 0 if it did
+    not."""
     reason: str = ""
     """Why it was not eligible, or why the engine forwarded it unchanged."""
     session_kind: Kind | None = None
-    """How it was first sent. None if it was not eligible."""
+    """The kind of the first request that was sent for it. None if it was not eligible."""
     session_request_bytes: int = 0
     """Closes and repairs included, as in `session_response_bytes`."""
     session_response_bytes: int = 0
@@ -157,7 +158,7 @@ class CapturedFetch:
     """Topics of the request."""
     response: CapturedResponse | None
     repeats: bool = False
-    """It repeats an earlier fetch, and has the same parsed request and response."""
+    """Whether it repeats an earlier fetch. It then has the same parsed request and response objects."""
 
     @property
     def listed(self) -> bool:

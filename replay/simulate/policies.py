@@ -62,7 +62,7 @@ class _SimulatedRequest:
     """None for the core's own ApiVersions request."""
     outcome: Outcome
     own: bool
-    """The core sent it on its own initiative. No fetch of the client waits for its response."""
+    """Whether the core sent it on its own initiative. No fetch of the client waits for its response then."""
 
 
 @dataclass(slots=True, eq=False)
@@ -80,8 +80,8 @@ class _Template:
     request: Turned
     response: Turned
     plan: SessionPlan | None = None
-    """Set once the core's fast path has expanded a matching response to the captured size. It will expand
-    all other matching responses alike."""
+    """The core's plan, once its fast path has expanded a matching response to the captured size. All other
+    matching responses will be expanded in this way."""
 
     @property
     def answer_size(self) -> int:
@@ -109,7 +109,8 @@ class GatewayPolicy:
         self._template: _Template | None = None
         """The last answered fetch, if it can serve as a template."""
         self._waiting: Exchange | None = None
-        """A matching fetch, until it is known whether anything happens before its response."""
+        """A fetch that matches the template. It waits here until it is known whether anything happens before
+        its response."""
 
     def versions(self, exchange: Exchange) -> list[Outcome]:
         """Pass the client's ApiVersions exchange to the core, which learns the broker's versions."""

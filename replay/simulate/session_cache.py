@@ -51,7 +51,7 @@ class CachedSession:
     cached_size: int = 0
     """Its number of partitions at the last use."""
     lasting: bool = False
-    """It was more than two minutes old at the last use, so a larger session may evict it."""
+    """Whether it was more than two minutes old at the last use. A larger session may then evict it."""
 
     def touch(self, now: int, size: int) -> None:
         """Record a use at `now`, in ms."""

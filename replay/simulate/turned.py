@@ -31,7 +31,7 @@ class Turned:
         """Bytes of all entries."""
         self._circle = 2 * frame[start:end]
         self._at = 0
-        """Offset of the first entry of the last matching frame, in the circle of entries."""
+        """The first entry of the last matching frame: its offset in the circle of entries."""
 
     def matches(self, frame: bytes) -> bool:
         """Return whether a frame matches."""

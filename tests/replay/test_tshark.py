@@ -13,7 +13,7 @@ from tests.replay.tables import CAPTURES, connections
 
 TSHARK = shutil.which("tshark")
 NAMES = sorted(path.stem for path in CAPTURES.glob("*.pcap") if "no-records" not in path.stem)
-"""tshark does not reassemble an incomplete frame."""
+"""The captures without missing records. tshark does not reassemble an incomplete frame."""
 _FIELDS = ("tcp.srcport", "tcp.dstport", "kafka.len", "kafka.correlation_id")
 
 pytestmark = [

@@ -10,11 +10,12 @@ from typing import Self
 MOST_PROBLEMS = 10
 """How many problems of one file are kept."""
 MOST_PORTS = 64
-"""How many of the ports that the filter excludes are counted."""
+"""The maximum of excluded ports that are counted."""
 _MORE = "and more of this kind"
 PAUSE = 300 * 1_000_000_000
-"""A longer time (ns) without a packet counts as a gap in the capture. Joining two captures makes such a
-gap. Clients ask for Metadata every 5 minutes at least (metadata.max.age.ms), and consumers fetch always."""
+"""A longer time without a packet, in ns, counts as a gap in the capture. Such gaps come from joining two
+captures. Connected clients are never silent for so long: they ask for Metadata every 5 minutes at least
+(metadata.max.age.ms), and consumers fetch always."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -26,7 +27,7 @@ class FileCounts:
     """
 
     file: str
-    """As the user would name it; `-` is standard input."""
+    """The name under which the user knows the file; `-` is standard input."""
     number: int = 0
     """The file's position in the input."""
     fingerprint: str = ""
@@ -51,7 +52,8 @@ class FileCounts:
     not_ip: int = 0
     not_tcp: int = 0
     tunnelled: int = 0
-    """Opened tunnels (VXLAN, Geneve, GRE). A packet in two nested tunnels counts twice."""
+    """Tunnels (VXLAN, Geneve, GRE) from which the inner packet was read. A packet in two nested tunnels
+    counts twice."""
     fragments: int = 0
     """Fragments of IP packets. They are not reassembled, so their contents are missing."""
     cut_packets: int = 0
@@ -63,12 +65,12 @@ class FileCounts:
     filtered: int = 0
     """TCP packets of hosts or ports that the filter excludes."""
     other_ports: dict[int, int] = field(default_factory=dict)
-    """Packets by port that the filter by ports excludes. Each packet counts for its two ports. The busiest
-    ports are kept."""
+    """Packets that the filter by ports excludes, by port. Each packet counts for both of its ports. Only the
+    busiest ports are kept."""
     unknown_link: int = 0
     """Packets of link types that are not supported."""
     bad_records: int = 0
-    """How often no record began at the end of the previous record."""
+    """How often there was no record where the previous record ended."""
     skipped_bytes: int = 0
     """Bytes skipped in search of the next record."""
     trailing_bytes: int = 0

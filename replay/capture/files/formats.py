@@ -35,7 +35,7 @@ class Format:
     record_header: int = 16
     """Bytes of the header before each packet (pcap)."""
     max_record: int = MAX_RECORD
-    """A record that claims more bytes is not a record."""
+    """The maximum of bytes in a record. If a header claims more, it is not the header of a record."""
 
 
 def identify(head: bytes) -> Format:

@@ -22,7 +22,7 @@ class _Chain:
     position: int
     """The end of the last record."""
     broken: bool
-    """There is no record at `position`."""
+    """Whether there is no record at `position`."""
 
 
 class PcapRecords:
@@ -47,7 +47,7 @@ class PcapRecords:
             first_time: nanoseconds since 1970 of the file's first packet; 0 if unknown.
         """
         self.done = False
-        """All records before `stop` were returned."""
+        """Whether all records before `stop` were returned."""
         self._form = form
         self._counts = counts
         self._stop = stop
@@ -170,11 +170,11 @@ def first_time(form: Format, window: FileWindow) -> int:
 
 
 _CONFIRM_RECORDS = 8
-"""This many consecutive headers prove that they are records, if they also span more than the longest
-record."""
+"""This many consecutive headers prove that they are headers of records. Together they must also span more
+bytes than the longest record."""
 _SCAN = 1 << 16
 _MAX_WIRE_LENGTH = 1 << 20
-"""A record that claims more bytes on the wire is not a record."""
+"""The maximum of bytes on the wire. If a header claims more, it is not the header of a record."""
 _MAX_PACKET = 66_000
 """Bytes of the longest IP packet with its link layer header."""
 _DAY = 86_400

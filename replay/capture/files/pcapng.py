@@ -27,8 +27,7 @@ _MAX_BLOCK = 8 << 20
 """A longer block is invalid."""
 _MOST_UNITS = 1 << 62
 _MOST_OFFSET = 1 << 33
-"""In seconds: 272 years. A larger offset is ignored, because 64 bits of nanoseconds could not hold any
-time."""
+"""In seconds: 272 years. Larger offsets are ignored, because times in ns would then not fit into 64 bits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

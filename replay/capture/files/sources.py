@@ -66,15 +66,15 @@ class Source:
     first_time: int = 0
     """Nanoseconds since 1970 of the first packet; 0 if unknown."""
     fingerprint: str = ""
-    """Identifies the capture under any name, compressed or not, also after it has grown; "" if it has no
-    packet. It consists of the time of the first packet and a digest of the first bytes. Names can't
-    identify captures, because rings of files are overwritten."""
+    """Identifies the capture: the time of the first packet, and a digest of the first bytes. It does not
+    depend on the name, on compression, or on later growth; "" if there is no packet. Names can't identify
+    captures, because rings of files are overwritten."""
     secrets: bool = False
-    """TLS secrets are among its first blocks (pcapng)."""
+    """Whether TLS secrets are among the first blocks of the file (pcapng)."""
     problem: str = ""
-    """The reason why it can't be read at all."""
+    """The reason why no part of the file can be read; "" if it can be read."""
     unopened: bool = False
-    """The system could not open or read it, so `problem` says nothing about its contents."""
+    """Whether the system could not open or read the file. Then `problem` says nothing about its contents."""
     located: str = ""
     """The absolute path of a local file, since Spark's workers run in other folders. For a pipe: the path
     of its copy. "" if the name itself is opened."""

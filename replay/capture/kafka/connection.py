@@ -51,9 +51,9 @@ class _DirectionFrames:
     reassembly: Reassembly = field(init=False)
     other: "_DirectionFrames" = field(init=False)
     records: "TlsDirection | None" = None
-    """Its records, if the connection is TLS and a key log was given."""
+    """The TLS records of this direction, if the connection is TLS and a key log was given."""
     syn_ack: bool = False
-    """It accepted the connection."""
+    """Whether this side accepted the connection (sent SYN-ACK)."""
 
     @property
     def port(self) -> int:
@@ -131,7 +131,7 @@ class CapturedConnection:
         self._secrets = secrets
         self._tls: TlsConversation | None = None
         self.unknown = True
-        """True before the first bytes. They show whether it is TLS."""
+        """True until the first bytes have shown whether the connection is TLS."""
         self._captured: _DirectionFrames | None = None
         """The direction that was captured last."""
         self._spoke: _DirectionFrames | None = None
@@ -139,7 +139,7 @@ class CapturedConnection:
         self._first_syn: _DirectionFrames | None = None
         self._client: _DirectionFrames | None = None
         self._settled = False
-        """The client is known, or it is known that this is not Kafka."""
+        """Whether the search is over: the client is known, or the connection is known not to be Kafka."""
         self._forced = (self._low.port in ports) != (self._high.port in ports)
         if self._forced:
             client = self._high if self._low.port in ports else self._low

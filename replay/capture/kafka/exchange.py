@@ -27,7 +27,7 @@ UNSEEN: Final = -1
 """API key, version and correlation id of a request that was not captured."""
 
 CUT: Final = memoryview(bytes(1 << 20))
-"""Slices of it replace cut contents of records, and have the same length."""
+"""Zeros. Slices of them, of the same length, replace the contents of records that were cut."""
 
 
 def is_cut(piece: Buffer) -> bool:
@@ -46,7 +46,8 @@ class Exchange:
     broker: str
     """host:port"""
     number: int
-    """Place in the connection, by requests. A response without a request gets a number when it is read."""
+    """The position in the connection, in the order of requests. A response without a request gets its number
+    when it is read."""
     client_id: str
     software: str
     """Name and version from the client's ApiVersions (v3 and later), or ""."""
@@ -63,15 +64,16 @@ class Exchange:
     response_bytes: int
     """0 if not captured."""
     request: bytes = b""
-    """The frame, for keys in `READ`, or for all keys if so configured. If bytes are missing, only the
-    start of it."""
+    """The request frame, if its API key is in `READ` or all requests are kept. If bytes are missing, only its
+    start."""
     response: list[Buffer] = field(default_factory=list)
-    """The frame in pieces, for keys in `READ`, and for others if so configured. If bytes are missing, only
-    the start of it."""
+    """The response frame in pieces, if its API key is kept: those in `READ`, and any that were asked for. If
+    bytes are missing, only its start."""
     request_missing: int = 0
     """Bytes of the request that were not captured. Its length and header were captured."""
     response_missing: int = 0
-    """The same for the response. Contents of records do not count, because `CUT` replaces them."""
+    """Bytes of the response that were not captured. Contents of records do not count, because `CUT` replaces
+    them."""
     answer_due: bool = True
     """False for Produce with acks=0, to which brokers send no response."""
     group: str = ""
@@ -96,8 +98,8 @@ class ConnectionEnd:
     """The client's FIN or RST was captured."""
     closed_time: int = 0
     clocks_apart: int = 0
-    """The two directions may be captured with different clocks. At least this many ns, the clock of the
-    lower port's direction is ahead of the other one. Times of exchanges use the other one."""
+    """The two directions may be captured with different clocks. The clock of the lower port's direction is
+    ahead of the other clock by at least this many ns. Times of exchanges use the other clock."""
     packets: int = 0
     client_bytes: int = 0
     """Captured bytes of the client's stream, each counted once."""
@@ -110,7 +112,8 @@ class ConnectionEnd:
     frame_gap_bytes: int = 0
     """The part of `gap_bytes` in frames that are counted as whole."""
     left_out_bytes: int = 0
-    """The part of `cut_bytes` that no figure needs: records in fetch responses and Produce requests."""
+    """The part of `cut_bytes` that no figure needs: contents of records in fetch responses and in Produce
+    requests."""
     left_out_gaps: int = 0
     """The gaps that consist of `left_out_bytes`."""
     unframed_bytes: int = 0

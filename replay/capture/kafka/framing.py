@@ -22,11 +22,11 @@ class FrameOwner(Protocol):
     client: "Framing | None"
     """The client's direction, once it is known."""
     request_broken: bool
-    """Requests may be missing."""
+    """Whether requests may be missing."""
     response_broken: bool
-    """Responses may be missing."""
+    """Whether responses may be missing."""
     opaque_from_client: bool
-    """Kafka frames have ended: after these requests other bytes follow."""
+    """Whether the client's Kafka frames have ended. Other bytes follow."""
     opaque_from_broker: bool
 
     def requests_found(self, framing: "Framing") -> None:
@@ -66,17 +66,17 @@ class Framing:
     """
 
     minimum: ClassVar[int]
-    """The size of the first fields of a frame, which decide how it is read."""
+    """The size of the first fields of a frame. They decide how the rest is read."""
 
     def __init__(self, conversation: FrameOwner) -> None:
         self.conversation = conversation
         self.search: Search | None = Search(self)
         """Set while the start of the next frame is unknown."""
         self.ignored = False
-        """The bytes are not Kafka, so no more frames are read."""
+        """Whether the bytes are not Kafka. Then no more frames are read."""
         self.from_start = False
         self.turned = True
-        """The other direction sent last."""
+        """Whether the other direction was the last to send."""
         self._head = b""
         self._head_time = 0
         self._left = 0

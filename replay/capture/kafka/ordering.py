@@ -16,14 +16,14 @@ from typing import Final, Protocol
 from replay.capture.kafka.reassembly import FAR_AHEAD, distance
 
 MOST_BYTES: Final = 8 << 20
-"""The maximum of bytes that wait for bytes which they acknowledge. Above it, the missing bytes count as
-not captured."""
+"""The maximum of bytes that wait because they acknowledge bytes of the other direction that have not come
+yet. Above this, the acknowledged bytes count as not captured."""
 _MOST_PIECES: Final = 1 << 16
 _STEP: Final = 1_000_000_000
 """If a clock goes back by this many ns, it was set. Its times are not corrected."""
 _LOOSER: Final = 10_000
-"""Clocks may drift apart by one ns in this many (100 ppm). So a known difference becomes less exact with
-time."""
+"""Clocks may drift apart by one ns in this many ns (100 ppm). So a difference measured earlier becomes less
+exact with time."""
 _UNKNOWN: Final = 1 << 62
 
 
@@ -75,7 +75,7 @@ class Clocks:
         self.last = 0
         """Time of the last packet so far, in ns since 1970."""
         self.speaker: OrderedDirection | None = None
-        """The direction of that packet."""
+        """The direction of the last packet."""
         self._least = -_UNKNOWN
         self._most = _UNKNOWN
         self._at = 0

@@ -51,7 +51,7 @@ _MAX_WAITING_BYTES: Final = 16 << 20
 _MAX_EARLY: Final = 4096
 _MAX_EARLY_BYTES: Final = 16 << 20
 _CONFIRMED_BY: Final = 3
-"""This many requests in a row are accepted as Kafka without a response."""
+"""This many requests in a row are accepted as Kafka, even if no response was found."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,14 +74,14 @@ class Pairing:
         self.on_client = on_client
         self.client_id = b""
         self.confirmed = False
-        """The bytes are certainly Kafka: a request and its response were found."""
+        """Whether the bytes are certainly Kafka: a request and its response were found."""
         self.contradicted = False
-        """The bytes are not Kafka."""
+        """Whether the bytes turned out not to be Kafka."""
         self.opaque_from_client = False
-        """No more requests come: the bytes after a SASL handshake v0 are not Kafka frames."""
+        """Whether no more requests come: after a SASL handshake v0, other bytes than Kafka frames follow."""
         self.opaque_from_broker = False
         self.request_broken = False
-        """Requests may be missing."""
+        """Whether requests may be missing."""
         self.response_broken = False
         self.left_out_bytes = 0
         """Contents of records that were not captured."""

@@ -31,7 +31,7 @@ MAX_FRAME: Final = 1 << 30
 HEAD: Final = 2048
 """A request's header is shorter than this, with any likely client id."""
 _MAX_VERSION: Final = 24
-"""Higher than any known version (Fetch has 18)."""
+"""A request with a higher version is not accepted. No API has such a version yet (Fetch has 18)."""
 _MAX_CLIENT_ID: Final = 1024
 _MAX_CANDIDATES: Final = 4096
 _LONGEST_KEY: Final = max(ApiKey)

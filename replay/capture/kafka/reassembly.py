@@ -15,8 +15,8 @@ TURNS: Final = 16
 LATE: Final = 250_000_000
 """Packets may be captured this many ns late, even by taps with other clocks."""
 START_TURNS: Final = 2
-"""If there was no SYN, the stream starts at the lowest sequence number seen before this many runs of the
-other direction, over `LATE`."""
+"""Without a SYN, the start of a stream is unknown. It then starts at the lowest sequence number captured
+before the other direction has sent this many runs, over `LATE`."""
 _MAX_WAITING: Final = 4096
 _MASK: Final = 0xFFFF_FFFF
 _HALF: Final = 0x8000_0000
@@ -61,7 +61,7 @@ class PayloadRun:
     ack: int
     packets: int
     turn: int = 0
-    """The number of runs, and of bytes, in the other direction before this run."""
+    """How many runs, and how many bytes, the other direction had sent before this run."""
     turn_bytes: int = 0
 
     @property

@@ -18,8 +18,8 @@ class Plausibility(Enum):
     """Whether a frame begins at a place."""
 
     HERE = auto()
-    """A frame begins here. The proof is a header at its end, the sender waiting at its end, or its
-    contents."""
+    """A frame certainly begins here. This is proved by a header at its end, by the sender waiting at its end,
+    or by its contents."""
     WAIT = auto()
     """More bytes are needed."""
     NO = auto()
@@ -35,7 +35,7 @@ class BufferedRun:
     time: int
     end_time: int
     turned: bool = False
-    """The other direction sent something before it."""
+    """Whether the other direction sent something before this run."""
 
 
 class Judge(Protocol):
@@ -64,8 +64,8 @@ class Search:
         """The number of buffered bytes at the last search for candidates."""
         self._turned = -1
         self._exhausted = False
-        """`LIMIT` bytes were searched without success. Nothing is buffered until the next change of
-        direction."""
+        """Whether `LIMIT` bytes were searched without success. Nothing is buffered then until the direction
+        changes."""
         self._open: list[int] = []
         self.buffer = bytearray()
         """The buffered bytes, with zeros for gaps."""

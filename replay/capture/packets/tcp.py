@@ -16,7 +16,7 @@ from replay.capture.packets.ip import TcpHeaders, transport, unreadable
 FIN, SYN, RST = 1, 2, 4
 _ACK = 16
 NO_ACK = -1
-"""Stands for an acknowledgment number that is not valid."""
+"""Used as the ACK number of packets whose ACK number is not valid."""
 _HEADER = np.dtype(
     {
         "names": ["source", "destination", "sequence", "ack", "offset", "flags"],
@@ -27,7 +27,7 @@ _HEADER = np.dtype(
 )
 _HALF = (1 << 64) - 1
 _ODD = np.uint64(0x9E3779B97F4A7C15)
-"""Multiplied by this, low bits reach the high ones (Knuth 6.4: the golden ratio)."""
+"""A factor that carries low bits into the high bits (Knuth 6.4: the golden ratio)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +35,9 @@ class Filter:
     """Selects connections. One of the two hosts must be in `hosts`, and one of the two ports in `ports`."""
 
     hosts: frozenset[str] = frozenset()
-    """Addresses or networks (`10.0.0.0/8`); empty: all."""
+    """Addresses or networks (`10.0.0.0/8`). If empty, all."""
     ports: frozenset[int] = frozenset()
-    """Empty: all."""
+    """If empty, all."""
     parts: int = 1
     """How many parts the connections are divided into, by a hash of their ends."""
     part: int = 0

@@ -61,11 +61,11 @@ class TlsDirection:
         self.opener: Opener | None = None
         """The keys, once they are known."""
         self.started = False
-        """A record was decrypted, so the keys are right."""
+        """Whether a record was decrypted, so that the keys are certainly right."""
         self.lost = False
-        """Nothing more can be read."""
+        """Whether nothing more can be read."""
         self.renegotiated = False
-        """Nothing more can be read, because new keys were negotiated."""
+        """Whether nothing more can be read because new keys were negotiated."""
         self.seen_bytes = 0
         """Captured bytes, including those of TLS itself."""
         self._receiver = receiver
@@ -74,15 +74,15 @@ class TlsDirection:
         self._buffer = bytearray()
         """The start of an incomplete record."""
         self._time = 0
-        """Time of its first byte."""
+        """Time of the first byte in `_buffer`."""
         self._number = 0
         """The number of the next record."""
         self._skipped = 0
         self._padded = False
         self._hole = 0
-        """Bytes since the last readable record if some of them are missing, else 0."""
+        """If bytes are missing: all bytes since the last readable record. Otherwise 0."""
         self._missing = 0
-        """The missing bytes among them."""
+        """How many of the bytes in `_hole` are missing."""
         self._cut = False
         self._tries = 0
 

@@ -30,7 +30,7 @@ from replay.measure.spark.errors import SparkFailedError
 from replay.measure.spark.java import SUBMITTED, java_home
 
 BATCH_BYTES: Final = 4 << 20
-"""A worker has a few Arrow batches of this size in memory, however large the capture is."""
+"""The size of Arrow batches. A worker has a few of them in memory, however large the capture is."""
 _LOG4J: Final = """\
 rootLogger.level = error
 rootLogger.appenderRef.file.ref = err

@@ -46,7 +46,7 @@ class Earlier:
 
     runs: int
     files: int
-    """Higher than the numbers of all its capture files."""
+    """A number above those of all capture files in the table."""
     captures: Mapping[str, str]
     """Names of capture files, by fingerprint."""
 

@@ -105,9 +105,9 @@ class _Connection:
     next: dict[bool, int]
     """The next sequence numbers of the client (True) and the broker, within TLS."""
     places: dict[tuple[bool, int], int]
-    """Sequence numbers of the plain stream, with those within TLS."""
+    """For a sender and a sequence number in plain text, the sequence number within TLS."""
     sent: dict[bool, int]
-    """The next sequence numbers of both, in plain text."""
+    """The next sequence numbers of the client (True) and the broker, in plain text."""
 
 
 def begun(rows: Iterable[Row]) -> list[Row]:

@@ -28,13 +28,13 @@ class Served:
     mute: Callable[[bytes], bool] = lambda _: False
     """Returns whether a request is never answered."""
     held_until: int = 1
-    """The first fetch is answered only when this many have arrived."""
+    """The first fetch is answered only when this many fetches have arrived."""
     canned: dict[int, bytes] = field(default_factory=dict)
     """The body of every response to an API key, if the header has no tags."""
     create_error: int = 0
     """The error for every topic to create."""
     closes_after: int = -1
-    """API key. After the answer to such a request, the connection is closed."""
+    """An API key: after the answer to a request with this key, the connection is closed."""
     address: Address = field(default_factory=lambda: Address("127.0.0.1", 0))
     connections: int = 0
     others: dict[int, Address] = field(default_factory=dict)

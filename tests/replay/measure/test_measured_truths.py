@@ -94,7 +94,7 @@ def written(folder: Path, files: Sequence[bytes]) -> list[Path]:
 
 
 FEW_FORMS = {AS_IT_IS, "reordered"}
-"""The forms for `make check`."""
+"""The forms that `make check` runs."""
 
 
 def forms(*left_out: str) -> list[object]:

@@ -21,7 +21,7 @@ from tests.replay.tables import measured as at_once
 pytestmark = pytest.mark.integration
 
 FIRST, SECOND = CAPTURES / "librdkafka-rebalance.pcap", CAPTURES / "aiokafka-gateway.pcap"
-"""Captured in this order, on two days."""
+"""Two captures, of two days, in order of time."""
 OLD_TABLE = Path(__file__).parents[1] / "old_table"
 """The table of `SECOND` as 0.2.0 wrote it, without folders by day and broker."""
 
