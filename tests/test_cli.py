@@ -39,7 +39,7 @@ LIST_GROUPS = ApiKey.LIST_GROUPS
 
 @pytest.fixture(autouse=True)
 def _log_defaults() -> Iterator[None]:
-    """Undo the logging that `main` set up. Its stream belongs to one test."""
+    """Undo the logging that `main` set up. The stream of this log belongs to one test."""
     yield
     structlog.reset_defaults()
 
@@ -152,7 +152,9 @@ def test_help_of_captures_is_a_command_as_well(capsys: pytest.CaptureFixture[str
 
 
 def test_captures_are_read_without_the_gateway() -> None:
-    """Reading captures does not import the gateway. That import takes longer than reading a small capture."""
+    """Reading captures does not import the gateway. Importing the gateway takes longer than reading a small
+    capture.
+    """
     asked = (
         "import sys; from proxy.cli import main; main(['replay', 'inspect', 'none']);"
         "print('proxy.server' in sys.modules)"

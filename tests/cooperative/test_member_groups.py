@@ -147,8 +147,8 @@ def test_what_a_client_gives_up_after_a_rebalance_it_commits_for_what_it_had(
 def test_a_commit_for_what_a_member_does_not_have_is_refused(
     shared: Shared, coordinator: Coordinator
 ) -> None:
-    """A commit for a partition that the member does not have is refused. It would count for all keys, so the
-    offsets of other members would be lost.
+    """A commit for a partition that the member does not have is refused. Such a commit would count for all
+    keys, so the offsets of other members would be lost.
     """
     one, two = client(shared), client(shared, "b")
     coordinator.rebalance([one, two])
@@ -265,8 +265,8 @@ def test_a_client_that_joins_again_without_a_heartbeat_may_be_where_it_was(
 def test_a_client_that_had_nothing_and_joins_again_without_a_heartbeat_gets_its_partition(
     shared: Shared, coordinator: Coordinator, broker: ModelBroker
 ) -> None:
-    """A new client that joins again without a heartbeat gets its partition. It has either no position, or the
-    one of its first assignment.
+    """A new client that joins again without a heartbeat gets its partition. The client has either no
+    position, or the one of its first assignment.
 
     After a third join its position is unknown, because its key ranges have changed meanwhile.
     """

@@ -47,7 +47,7 @@ def has_all(world: World, *clients: Client) -> bool:
 
 
 def test_one_fetch_serves_all(world: World) -> None:
-    """Case 47: one fetch serves all members. They catch up first, and are then at the end of the log."""
+    """Case 47: one fetch serves all members, while they catch up and at the end of the log."""
     clients = [Client(world, lane) for lane in QUARTERS]
     for round_ in range(5):
         for client in clients:

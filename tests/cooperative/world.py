@@ -407,7 +407,7 @@ class Client:
         self.asked.pop("f", None)
 
     def lost(self) -> None:
-        """Let the client learn that the group has continued without it. It can't commit any more."""
+        """Let the client learn that the group has continued without it. The client can't commit any more."""
         self.crashes.append(self.world.step)
         self.done.clear()
         self._revoke()

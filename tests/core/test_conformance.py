@@ -399,8 +399,8 @@ def test_a_topic_deleted_and_made_anew_by_name(version: int) -> None:
 
 @pytest.mark.parametrize("version", [13, 16, 18])
 def test_a_topic_deleted_and_made_anew_by_id(version: int) -> None:
-    """Case 80, trap 8: a topic is deleted and made again, with a client that uses topic ids. It gets error
-    100, as without a session, and never 103.
+    """Case 80, trap 8: a topic is deleted and made again, with a client that uses topic ids. The client gets
+    error 100, as without a session, and never 103.
     """
     client = Client(version).established(("t", 0), ("u", 0))
     client.broker.delete_topic("u")

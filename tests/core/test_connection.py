@@ -762,8 +762,8 @@ def test_addresses_lead_through_the_gateway(chunk: int) -> None:
 
 
 def test_addresses_that_are_not_understood_end_the_connection() -> None:
-    """A response whose addresses can't be read ends the connection. It would give the client a real broker
-    address.
+    """A response whose addresses can't be read ends the connection. Otherwise the client could get a real
+    broker address.
     """
     play = Playbook(resolve=lambda node_id, _host, _port, /: ("gw", 19_092 + node_id))
     asked = request(METADATA, 0, 5, b"\0\0\0\0") + request(12, 0, 6)

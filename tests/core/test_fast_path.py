@@ -443,7 +443,7 @@ def test_fetches_of_a_session_take_it(version: int) -> None:
 
 
 def test_a_poll_that_repeats_the_last_one_can_be_counted_without_its_frames() -> None:
-    """If a poll repeats the last one, it can be counted without its frames, and the counts are the same.
+    """A poll that repeats the last one can be counted without its frames, with the same counts.
 
     `replay` counts polls in this way if nothing changes. Here only the second core gets the frames.
     """
@@ -626,7 +626,9 @@ def test_brokers_that_forget_leader_epochs_are_left_to_the_core(version: int) ->
 
 
 def test_a_session_closes_amid_a_fetch_of_the_fast_path() -> None:
-    """Trap 21: a client leaves while a fetch of the fast path is in flight. Its session is closed."""
+    """Trap 21: a client leaves while a fetch of the fast path is in flight. The client's session is
+    closed.
+    """
     play = Playbook().established(16, THREE)
     polls(play, 16, 4, 4)
     play.client(fetch(16, *THREE, correlation=8)).takes_broker()

@@ -230,7 +230,7 @@ def test_a_check_is_one_full_fetch_of_one_batch_in_five_minutes() -> None:
 
 
 class Forgetful(ModelBroker):
-    """A broker that drops every session after the fetch that created it. It then answers with id 0 and no
+    """A broker that drops every session after the fetch that created it. Later fetches get id 0 and no
     error.
     """
 

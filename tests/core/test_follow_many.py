@@ -157,8 +157,8 @@ def test_a_quiet_connection_is_preferred(used: int, found: bool) -> None:
 
 
 def beside_a_heartbeat() -> Two:
-    """Return a client whose fetch was retried on another client's connection. That client has the same id,
-    and has just sent a heartbeat.
+    """Return a client whose fetch was retried on another client's connection. The other client has the same
+    id, and has just sent a heartbeat.
     """
     two = Two()
     two.new.exchange(request(ApiKey.HEARTBEAT, 0, 9), response(9, b"\0\0"))
@@ -234,8 +234,8 @@ def test_a_connection_that_has_ended_is_found_no_more() -> None:
 
 
 def test_a_repeat_behind_an_idle_fetch_does_not_wait_for_records() -> None:
-    """A fetch retried behind an idle fetch does not wait for records. It may reach the broker too late, and
-    the next request of the connection's own client must not wait for it.
+    """A fetch retried behind an idle fetch does not wait for records. The retried fetch may reach the broker
+    too late, and the next request of the connection's own client must not wait for it.
     """
     two = Two()
     own = two.fetch((TOPIC, 1), correlation=8)

@@ -293,8 +293,8 @@ def test_a_client_that_half_closes_still_gets_its_response(said: bytes, plain: b
 
 
 def test_nobody_is_idle_once_both_have_spoken() -> None:
-    """If both sides of a foreign connection have sent something, it is never idle. The gateway can't know
-    whether one side waits for the other, and TCP finds out if a side is dead.
+    """A foreign connection is never idle once both sides have sent something. The gateway can't know whether
+    one side waits for the other, and TCP finds out if a side is dead.
     """
     asked, late = asyncio.Event(), asyncio.Event()
 

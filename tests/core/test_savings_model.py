@@ -83,8 +83,8 @@ def test_it_is_never_dearer_than_the_wire_but_for_its_allowance(
 
 
 def test_an_adversary_does_not_get_more_by_going_on() -> None:
-    """A broker that makes each session response large causes a limited loss, however long this goes on. It
-    puts each entry in its own topic element.
+    """A broker that makes each session response large causes a limited loss, however long this goes on. Such
+    a broker puts each entry in its own topic element.
     """
     over = []
     for count in (100, 1000):

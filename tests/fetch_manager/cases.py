@@ -324,7 +324,7 @@ def overtaken_while_parked(script: Script) -> None:
 
 def a_deleted_topic_by_name(script: Script) -> None:
     """Cases 24, 25 and 46: a topic is deleted and created again, with topic names. While the topic is gone,
-    its partition has an error. It is sent once when the topic is back.
+    its partition has an error. The partition is sent once when the topic is back.
     """
     made = script.session(("foo", 0), ("bar", 0))
     script.world.delete("bar")

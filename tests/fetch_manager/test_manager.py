@@ -137,8 +137,8 @@ def test_epochs_go_on_with_1_after_the_last() -> None:
 
 
 def test_evicted_while_parked() -> None:
-    """Case 41: a session is evicted while its fetch waits. That response is normal, and the next fetch gets
-    error 70.
+    """Case 41: a session is evicted while its fetch waits. The response to this fetch is normal, and the next
+    fetch gets error 70.
     """
     client = Client()
     made = client.session(("foo", 0))
