@@ -87,7 +87,7 @@ class PcapConnection:
         self._sequences = [start, start]
 
     def opened(self, now: int) -> list[Buffer]:
-        """Return the three packets of the handshake."""
+        """Return the three packets of the TCP handshake."""
         client = self._bare(CLIENT, Flag.SYN, now)
         broker = self._bare(BROKER, Flag.SYN | Flag.ACK, now)
         return [client, broker, self._bare(CLIENT, Flag.ACK, now)]

@@ -41,7 +41,8 @@ def decompress(codec: int, payload: Buffer) -> bytes:
 
     Raises:
         CodecError: the codec is unknown, the bytes are damaged, or the result is too large. Results up to 1
-            MiB are always allowed. Above that, the limit is 200 times the compressed size, and 64 MiB.
+            MiB are always allowed. Above that, the limit is 200 times the compressed size, but at most 64
+            MiB.
     """
     most = min(MOST_BYTES, max(_ALWAYS, _MOST_TIMES * len(payload)))
     try:

@@ -1,4 +1,4 @@
-"""The client of a connection as its client.id tells: its group, and its lane. Sans-IO."""
+"""What the client.id of a connection's client says: the group and the lane of the client. Sans-IO."""
 
 from collections.abc import Iterable
 

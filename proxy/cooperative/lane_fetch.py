@@ -68,7 +68,7 @@ class Verdict(Enum):
 
 
 class LaneFetch:
-    """One fetch of a member, until the member has its response.
+    """One fetch of a member, from the request until the member has its response.
 
     Args:
         fetch: the client's request, Fetch v4 to v12.

@@ -14,9 +14,9 @@ from proxy.protocol.primitives import TooMany
 
 _HEARTBEATS: Final = 2
 """How many heartbeats a client must send after an assignment, before it is certain that it has read the
-assignment. A client has only one heartbeat in flight. So if it sends the second one, it has read the response
-to the first one, and everything that came before on this connection. franz-go sends heartbeats on another
-connection, but only after it has read the assignment."""
+assignment. A client has only one heartbeat in flight. So a client that sends the second heartbeat has read
+the response to the first. It has also read everything before that on this connection. franz-go sends
+heartbeats on another connection, but only after it has read the assignment."""
 
 
 class State(Enum):
@@ -333,7 +333,7 @@ class Member:
         return self.declared or self.lanes.get(place)
 
     def scan(self, topic: bytes, partition: int) -> Scan:
-        """Return the `Scan` of a partition, which is made if there is none."""
+        """Return the `Scan` of a partition. Make one if there is none."""
         return self.scans.setdefault(topic, {}).setdefault(partition, Scan())
 
     def fetches(self, place: TopicPartition, offset: int) -> None:

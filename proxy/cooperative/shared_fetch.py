@@ -3,9 +3,9 @@
 The gateway does not fetch by itself: each fetch at the broker is a member's. Its response is split once, and
 the parts (*shares*) for other members at the same offset are stored. If a member requests records that are
 stored, it gets them without a fetch to the broker. If another member's fetch at the broker will bring the
-records, the member waits for it (it is *parked*), at most for its own max_wait_ms. In all other cases its own
-fetch goes to the broker. So no member depends on another member. If one leaves, is slow or gets an error, the
-others fetch for themselves.
+records, the member's fetch is *parked*: it waits for them, at most for its own max_wait_ms. In all other
+cases its own fetch goes to the broker. So no member depends on another member. If one leaves, is slow or gets
+an error, the others fetch for themselves.
 
 A share is a part of the broker's response to a fetch from a certain offset. A member gets it only if its own
 fetch would be equal: to the same broker, as the same user, with the same limits (`Key`).

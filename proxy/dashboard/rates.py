@@ -14,7 +14,7 @@ _KEPT: Final = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrafficRate:
-    """Traffic per second."""
+    """The fetch traffic of a connection per second."""
 
     fetches: float = 0.0
     client: float = 0.0
@@ -77,7 +77,7 @@ class Rates:
         return _rate(client, since.clients[client.key], self._samples[-1].time - since.time)
 
     def saved(self, clients: Iterable[ClientConnection]) -> tuple[float, ...]:
-        """Return the bytes per second that clients have saved between two snapshots each, the latest last."""
+        """Return the bytes per second saved for clients, from each snapshot to the next, latest last."""
         keys = [client.key for client in clients]
         samples = list(self._samples)
         return tuple(
@@ -91,7 +91,7 @@ class Rates:
         )
 
     def saved_by_broker(self, name: str) -> tuple[float, ...]:
-        """Return the bytes per second saved with a broker between two snapshots each, the latest last."""
+        """Return the bytes per second saved with a broker, from each snapshot to the next, latest last."""
         return tuple(
             (one.brokers[name] - before.brokers[name]) / (one.time - before.time)
             for before, one in pairwise(self._samples)

@@ -38,8 +38,7 @@ from proxy.version import VERSION
 
 ADMIN_RETRY_SECONDS: Final = 0.5
 ADMIN_LATE_SECONDS: Final = 60.0
-"""How long the address of the admin endpoint may be in use by another gateway before a warning is logged, in
-seconds."""
+"""If the address of the admin endpoint is in use for this many seconds, a warning is logged."""
 OWN_FILES: Final = 256
 """How many file descriptors the process needs besides two for each client: for listeners, the admin endpoint
 and files."""

@@ -85,7 +85,7 @@ def _options_read(config: Config) -> str:
 
 
 def _certificate_valid(config: Config, say: Say) -> bool:
-    """Return whether the gateway's certificates are still valid, or none is set."""
+    """Return whether the gateway's certificates are still valid. True if it has none."""
     certificates = list(ClientTls(config).valid())
     admin = admin_tls(config)
     if admin is not None and admin.valid_until is not None:

@@ -85,7 +85,7 @@ class KnownBrokers(ABC):
     def resolve(self, reached_at: str, node_id: int, host: str, port: int) -> tuple[str, int] | None:
         """Return the address that clients get for a broker. None if the broker has no open listener.
 
-        With `reached_at`, this is a `proxy.protocol.addresses.Resolve`.
+        With a fixed `reached_at`, this function is a `proxy.protocol.addresses.Resolve`.
         """
         if node_id < 0 or not host or not 1 <= port <= MAX_PORT:
             return None
@@ -116,7 +116,7 @@ class KnownBrokers(ABC):
 
     @property
     def problems(self) -> list[str]:
-        """Why brokers are left out of responses: one sentence for each."""
+        """Why brokers are left out of responses: one sentence for each broker."""
         return [broker.problem for broker in self.known.values() if broker.problem]
 
     @property
@@ -164,7 +164,7 @@ class BrokerRegistry(KnownBrokers):
 
     @property
     def problems(self) -> list[str]:
-        """Why brokers are left out of responses: one sentence for each."""
+        """Why brokers are left out of responses: one sentence for each broker."""
         return [*super().problems, *filter(None, [self._too_many])]
 
     def open(self) -> None:

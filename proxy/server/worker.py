@@ -1,4 +1,4 @@
-"""A worker: a process that serves clients. The supervisor (`proxy.server.supervisor`) accepts them."""
+"""A worker: a process that serves the clients that the supervisor (`proxy.server.supervisor`) accepts."""
 
 import asyncio
 import mmap
@@ -279,7 +279,7 @@ class Worker:
         self._channel.send("response", number, result)
 
     async def leave(self, within: float) -> None:
-        """Drain, then send the final counts. Clients that other workers serve are finished by them."""
+        """Drain, wait for clients whose bytes go to other workers, then send the final counts."""
         end = self.process.loop.time() + within
         await self.server.finish(within)
         cut_off = self.server.close()

@@ -1,6 +1,8 @@
-"""The metrics for Prometheus. `FIGURES` declares each metric and its source. They are computed on request.
+"""The metrics for Prometheus.
 
-So a frame costs nothing. The number of label values is limited: two sides, four kinds of fetches, Kafka's
+`FIGURES` declares each metric and its source. The values are computed on request.
+
+No frame costs time for them. The number of label values is limited: two sides, four kinds of fetches, Kafka's
 error codes, `MAX_REASONS` reasons and `MAX_BROKERS` brokers. No label has a client id, because clients choose
 it. Client ids are in `/state`.
 """
