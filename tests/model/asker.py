@@ -1,5 +1,5 @@
-"""A client's half for tests of the model: short arguments in, complete frames to the broker, decoded
-responses out.
+"""The client of a model broker. Tests pass short arguments. The client sends complete frames and decodes the
+responses.
 """
 
 from collections.abc import Iterable
@@ -34,7 +34,7 @@ class Requests:
         return {"topic": name} if self.version <= 12 else {"topic_id": self.ids[name]}
 
     def topics(self, wants: Iterable[Want], **values: Any) -> tuple[FetchTopic, ...]:
-        """Return the topic elements. Consecutive partitions of a topic share one."""
+        """Return the topic elements of a request. Consecutive partitions of a topic share an element."""
         elements: list[FetchTopic] = []
         for name, index, *rest in wants:
             offset, size = [*rest, 0, 1 << 20][0], [*rest[1:], 1 << 20][0]
@@ -68,11 +68,11 @@ class Requests:
         raise NotImplementedError
 
     def fetch(self, *wants: Want, **options: Any) -> FetchResponse:
-        """Fetch `wants`. `options` are those of `request`."""
+        """Fetch the partitions `wants`. `options` are the options of `request`."""
         return self.send(self.request(*wants, **options))
 
     def names(self, response: FetchResponse) -> list[tuple[str, int]]:
-        """Return the partitions of a response, in its order."""
+        """Return (topic, partition) of each entry of a response, in the response's order."""
         by_id = {topic_id: name for name, topic_id in self.ids.items()}
         return [
             (topic.topic or by_id.get(topic.topic_id, "?"), data.partition_index)
@@ -89,7 +89,7 @@ class Asker(Requests):
     now: float = 0.0
 
     def learn(self) -> "Asker":
-        """Learn the broker's present topic ids."""
+        """Read the current topic ids of the broker."""
         self.ids |= {name: topic.topic_id for name, topic in self.broker.topics.items()}
         return self
 
@@ -100,7 +100,7 @@ class Asker(Requests):
 
 
 class Session:
-    """An asker with a session. Each call is the next incremental fetch."""
+    """A fetch session of an asker. Each call of `fetch` or `names` sends the next incremental fetch."""
 
     def __init__(self, asker: Asker, *wants: Any, **options: Any) -> None:
         self.asker = asker
@@ -114,7 +114,7 @@ class Session:
         return self.asker.fetch(*wants, session=(self.id, self.epoch), **(self.options | options))
 
     def names(self, *wants: Any, **options: Any) -> list[tuple[str, int]]:
-        """Return the partitions in the next response."""
+        """Send the next incremental fetch. Return the partitions in its response."""
         return self.asker.names(self.fetch(*wants, **options))
 
     @property
@@ -136,9 +136,9 @@ def sizes(response: FetchResponse) -> list[int]:
 
 
 def lines(response: FetchResponse) -> list[str]:
-    """Format a response as text, with an entry a line, for readable diffs.
+    """Format a response as text for readable diffs, with one entry on each line.
 
-    The session id is left out.
+    The text does not have the session id.
     """
     head = f"error={response.error_code} throttle={response.throttle_time_ms} tags={response.tags}"
     return [head] + [
@@ -152,5 +152,5 @@ def lines(response: FetchResponse) -> list[str]:
 
 
 def summary(response: FetchResponse) -> tuple[int, int, int]:
-    """Return (error, session id, entries)."""
+    """Return (error, session id, number of entries) of a response."""
     return response.error_code, response.session_id, len(entries(response))

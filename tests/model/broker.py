@@ -56,7 +56,7 @@ class Pending:
 
 @dataclass(slots=True)
 class Result:
-    """A partition as read, and its request."""
+    """A partition's request and its entry in the response."""
 
     partition: CachedPartition
     data: PartitionData
@@ -92,8 +92,11 @@ class ModelBroker:
     """Injected: if not 0, every fetch fails unexpectedly with this code, after its delta was applied."""
 
     dialect: str = ""
-    """How a broker other than Kafka writes error-free entries: "null" has null if no transaction was
-    aborted, "list" a list also for read_uncommitted, "null records" null if there are none."""
+    """How brokers other than Kafka write entries without error.
+
+    "null": no aborted transactions are null. "list": no aborted transactions are an empty list, also for
+    read_uncommitted. "null records": no records are null.
+    """
     empties: bool = True
     """A throttled response has no entries, if the release does so."""
 

@@ -1,5 +1,5 @@
-"""Compares a client's response through a gateway with that of a fetch without a session at the same
-moment.
+"""Compares a response through a gateway with the response to the same fetch sent directly, without a
+session.
 """
 
 from collections.abc import Sequence
@@ -12,19 +12,21 @@ from tests.model.wire import FetchRequest, FetchResponse, PartitionData, TopicDa
 
 FOUND_BEFORE_READING = (3, 29, 100)
 BIG = 1 << 20
-"""Limits of at least this size cut nothing that the tests write."""
+"""Byte limits from this size on never cut the records that the tests write."""
 
 
 class DifferenceError(AssertionError):
-    """The two differ. The message has both, entry by entry."""
+    """The response through the gateway differs from the direct one. The message lists the different
+    entries.
+    """
 
 
 Entry: TypeAlias = tuple[TopicData, PartitionData]
-"""An entry and its element, without the element's partitions."""
+"""A partition's entry and its topic element. The element's list of partitions is not used."""
 
 
 def _regrouped(response: FetchResponse, told: Sequence[Entry]) -> FetchResponse:
-    """Return the response with these entries. Consecutive entries of a topic share an element."""
+    """Return the response with these entries instead. Consecutive entries of a topic share an element."""
     elements: list[TopicData] = []
     for topic, data in told:
         if elements and (elements[-1].topic, elements[-1].topic_id) == (topic.topic, topic.topic_id):
@@ -35,9 +37,9 @@ def _regrouped(response: FetchResponse, told: Sequence[Entry]) -> FetchResponse:
 
 
 def in_request_order(response: FetchResponse, request: FetchRequest, *, late: bool = False) -> FetchResponse:
-    """Return the entries in the request's order.
+    """Return the response with its entries in the order of the request.
 
-    With `late`, entries with errors found before reading come last.
+    With `late`, errors that brokers find before reading come last.
 
     Raises:
         KeyError: a partition is not in the request.
@@ -63,7 +65,7 @@ def _without_records(data: PartitionData) -> PartitionData:
 def limited(request: FetchRequest) -> bool:
     """Return whether a byte limit decides which partitions get records.
 
-    Then the session's own order matters.
+    If so, the result depends on the order of partitions in the session.
     """
     limits = [part.partition_max_bytes for topic in request.topics for part in topic.partitions]
     return min([request.max_bytes, *limits]) < BIG
@@ -72,11 +74,11 @@ def limited(request: FetchRequest) -> bool:
 def check(request: FetchRequest, got: FetchResponse, direct: FetchResponse) -> None:
     """Compare a response through a gateway with a direct one.
 
-    Entries are in request order, or in the order of brokers. Under a byte limit, other partitions may get
-    records.
+    The order may be that of the request, or a broker's. Under a byte limit, partitions may have more or fewer
+    records than in the direct response.
 
     Raises:
-        DifferenceError: anything else differs.
+        DifferenceError: there is any other difference.
     """
     ordered = in_request_order(direct, request)
     if got in (direct, ordered, in_request_order(direct, request, late=True)):

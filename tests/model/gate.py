@@ -1,4 +1,4 @@
-"""A gateway's connection between a client in a test and a model broker, without sockets."""
+"""Connects a test's client to a model broker through the gateway's code, without sockets."""
 
 import random
 from collections.abc import Callable, Iterable
@@ -12,7 +12,7 @@ from tests.twin import Twin
 
 
 class GateError(AssertionError):
-    """The connection did something forbidden."""
+    """The gateway's connection did something that a gateway must not do."""
 
 
 def framed(message: bytes) -> bytes:
@@ -20,7 +20,7 @@ def framed(message: bytes) -> bytes:
 
 
 def unframed(data: bytes) -> list[bytes]:
-    """Return complete frames without their lengths.
+    """Split bytes into frames, and remove the length of each.
 
     Raises:
         GateError: the bytes end within a frame.
@@ -36,7 +36,7 @@ def unframed(data: bytes) -> list[bytes]:
 
 
 def cut(data: bytes, chance: random.Random | None) -> Iterable[bytes]:
-    """Return the bytes in pieces of random size, or in one piece without `chance`."""
+    """Yield the bytes in pieces of random size. If `chance` is None, yield all in one piece."""
     while data and chance is not None:
         size = min(len(data), chance.choice([1, 2, 3, 5, 9, 30, 200, 5000]))
         yield data[:size]
@@ -46,7 +46,7 @@ def cut(data: bytes, chance: random.Random | None) -> Iterable[bytes]:
 
 
 def count(side: SideTally, request: bytes, response: bytes) -> None:
-    """Add an exchange to a tally, if it is a fetch."""
+    """Add a request and its response to a tally if they are a fetch."""
     if request[:2] != FETCH.to_bytes(2, "big"):
         return
     asked = decode_request(request)
@@ -70,7 +70,7 @@ def kind(session_id: int, epoch: int) -> FetchKind:
 
 
 class Gate:
-    """Forwards bytes until nothing is left. The broker answers at once."""
+    """Forwards bytes between client and broker until no bytes are left. The broker answers at once."""
 
     def __init__(
         self, connection: Connection | Twin, broker: ModelBroker, chance: random.Random | None = None
@@ -79,16 +79,16 @@ class Gate:
         self.broker = broker
         self.chance = chance
         self.counted = Tally()
-        """Complete fetch frames, counted here."""
+        """The fetches of the client's and the broker's side, counted independently of the connection."""
         self.before: Callable[[bytes], None] = lambda _: None
-        """Called with each frame before the broker answers it."""
+        """Called with each request frame before the broker answers it."""
         self._left = b""
 
     def exchange(self, requests: list[bytes], now: float) -> list[bytes]:
-        """Send requests together. Return the responses. Both have no length.
+        """Send requests together. Return the responses. Neither has a 4-byte length.
 
         Raises:
-            GateError: the connection failed, holds something back, or sent an invalid frame.
+            GateError: the connection failed, keeps bytes back, or sent an invalid frame.
         """
         for piece in cut(b"".join(map(framed, requests)), self.chance):
             self.connection.receive_client(piece, now)
@@ -98,7 +98,7 @@ class Gate:
         return responses
 
     def settle(self, now: float) -> bytes:
-        """Let the broker answer until no request is left."""
+        """Let the broker answer all requests. Return the bytes for the client."""
         out = self._taken()
         while self._response(now):
             out += self._taken()
@@ -109,7 +109,7 @@ class Gate:
         return out
 
     def close(self, now: float) -> None:
-        """Close like the shell when the client has left."""
+        """Close the connection as the gateway's server does after the client has closed it."""
         self.connection.close_session(now)
         self.settle(now)
         if not self.connection.done:
@@ -117,7 +117,7 @@ class Gate:
         self.connection.ended()
 
     def check_tally(self) -> None:
-        """Compare the connection's counts of fetches with those counted here.
+        """Compare the connection's counts of fetches with the counts of this gate.
 
         Raises:
             GateError: a number differs.

@@ -1,4 +1,4 @@
-"""Topics, partitions and their logs of opaque batches."""
+"""Topics and partitions with their logs. The model never looks into the batches."""
 
 from dataclasses import dataclass, field
 from itertools import takewhile
@@ -16,7 +16,7 @@ class Batch:
 
 @dataclass(slots=True)
 class Segment:
-    """Consecutive batches. No read goes beyond its end."""
+    """Consecutive batches of a log. A read never continues into the next segment."""
 
     base_offset: int
     batches: list[Batch] = field(default_factory=list)
@@ -29,7 +29,7 @@ class Segment:
         return sum(len(batch.data) for batch in self.batches)
 
     def position(self, offset: int) -> int:
-        """Return the position of the batch with `offset`, or of the first one after it."""
+        """Return the position of the batch that contains `offset`, or of the next batch."""
         return sum(len(b.data) for b in takewhile(lambda b: b.last_offset < offset, self.batches))
 
     def append(self, batch: Batch) -> None:
@@ -42,7 +42,7 @@ class Segment:
 
 @dataclass(slots=True)
 class Partition:
-    """A replica on the modelled broker, or only the metadata of one elsewhere."""
+    """A replica on the modelled broker, or only the metadata of a replica on another broker."""
 
     leader: int
     leader_epoch: int = 0
@@ -60,7 +60,7 @@ class Partition:
     preferred: dict[str, int] = field(default_factory=dict)
     """Rack of a consumer -> its preferred replica."""
     error: int = 0
-    """Injected: every read fails with this error."""
+    """For tests: every read fails with this error."""
 
     @property
     def last_stable_offset(self) -> int:
@@ -69,7 +69,7 @@ class Partition:
     def append(
         self, data: bytes, *, count: int = 1, producer: int | None = None, replicated: bool = True
     ) -> int:
-        """Append a batch of `count` records, as part of `producer`'s transaction if given.
+        """Append a batch of `count` records, as part of a transaction if `producer` is given.
 
         Returns:
             The batch's base offset.
@@ -94,7 +94,7 @@ class Partition:
         self.segments.append(Segment(self.log_end))
 
     def delete_records(self, before: int) -> None:
-        """Move the log start offset, like a DeleteRecords request. -1 means to the high watermark."""
+        """Move the log start offset, like a DeleteRecords request. -1 stands for the high watermark."""
         self.log_start = max(self.log_start, self.high_watermark if before < 0 else before)
 
     def move_leader(self, leader: int, epoch: int) -> None:
@@ -102,7 +102,9 @@ class Partition:
         self.epochs.append((epoch, self.log_end))
 
     def end_of_epoch(self, wanted: int) -> tuple[int, int] | None:
-        """KIP-320: return the largest epoch not above `wanted`, and its end. None if all are below."""
+        """Return the largest epoch not above `wanted` and its end offset (KIP-320). None if `wanted` is above
+        all epochs.
+        """
         later = [entry for entry in self.epochs if entry[0] > wanted]
         if wanted == self.epochs[-1][0]:
             return wanted, self.log_end

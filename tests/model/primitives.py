@@ -1,4 +1,4 @@
-"""Kafka's primitive types, plain and compact, one value at a time."""
+"""Reads and writes Kafka's primitive types, plain and compact."""
 
 import struct
 from collections.abc import Callable, Sequence
@@ -13,11 +13,11 @@ T = TypeVar("T")
 
 
 class WireError(Exception):
-    """Bytes that do not match the schema."""
+    """The bytes do not match the schema."""
 
 
 class Reader:
-    """Reads values from the front of a buffer. `flexible` chooses the compact forms (KIP-482)."""
+    """Reads values from the start of a buffer. `flexible` means the compact forms (KIP-482)."""
 
     def __init__(self, data: bytes, *, flexible: bool = False) -> None:
         self.data = data
@@ -81,7 +81,7 @@ class Reader:
 
 
 class Writer:
-    """The reverse of `Reader`. `data` grows."""
+    """Writes values, as `Reader` reads them. `data` has the bytes written so far."""
 
     def __init__(self, *, flexible: bool = False) -> None:
         self.data = bytearray()
@@ -91,7 +91,7 @@ class Writer:
         self.data += data
 
     def number(self, code: str, value: int, *, when: bool = True) -> None:
-        """Write an integer, if `when` says that the version has the field."""
+        """Write an integer. `when` is False if this version does not have the field."""
         if when:
             self.data += struct.pack(">" + code, value)
 

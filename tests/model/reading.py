@@ -1,4 +1,4 @@
-"""Reads a fetch's partitions in order, by the limits of KIP-74."""
+"""Reads the partitions of a fetch in order, within the byte limits of KIP-74."""
 
 from dataclasses import dataclass
 
@@ -20,17 +20,18 @@ NOT_LEADER_OR_FOLLOWER = 6
 FENCED_LEADER_EPOCH = 74
 UNKNOWN_LEADER_EPOCH = 75
 HINTED = (NOT_LEADER_OR_FOLLOWER, FENCED_LEADER_EPOCH)
-"""Errors that name the leader (KIP-951)."""
+"""The errors whose entries name the new leader (KIP-951)."""
 
 
 @dataclass(slots=True)
 class Allowance:
-    """The rest of a fetch's byte limit."""
+    """The bytes that a fetch may still return."""
 
     limit: int
     first: bool
-    """Nothing was returned yet, so the next batch is returned completely, whatever its size (v3 and
-    later)."""
+    """True until the first batch was returned. The first batch is returned completely, whatever its size (v3
+    and later).
+    """
 
     def spend(self, size: int) -> None:
         if size > 0:
@@ -46,10 +47,10 @@ class Reading:
     release: Release
     node_id: int
     in_session: bool
-    """Incremental: an old broker has forgotten the leader epochs."""
+    """Whether the fetch is incremental. In sessions, old brokers ignore the leader epoch."""
 
     def read(self, partition: Partition, entry: FetchPartition, allowance: Allowance) -> PartitionData:
-        """Read one partition and subtract the result from the limits."""
+        """Read one partition. Subtract the size of its records from the limits."""
         error = self._refusal(partition, entry, allowance)
         if error:
             tags = self.leader_hint(partition) if error in HINTED else ()
@@ -91,7 +92,7 @@ class Reading:
         )
 
     def _refusal(self, partition: Partition, entry: FetchPartition, allowance: Allowance) -> int:
-        """Return the error of this read, or 0."""
+        """Return the error with which this read fails, or 0."""
         if partition.error:
             return partition.error
         fenced = self.release.fences_in_sessions or not self.in_session
@@ -115,7 +116,7 @@ class Reading:
         return partition.preferred.get(self.request.rack_id, -1)
 
     def _divergence(self, partition: Partition, entry: FetchPartition) -> tuple[int, int] | None:
-        """Return the epoch and end offset from which the reader's log differs (KIP-595)."""
+        """Return the epoch and end offset at which the reader's log begins to differ, or None (KIP-595)."""
         end = partition.end_of_epoch(entry.last_fetched_epoch) if entry.last_fetched_epoch >= 0 else None
         if end is None or entry.fetch_offset < partition.log_start:
             return None
@@ -147,8 +148,9 @@ class Reading:
     def _aborted(
         partition: Partition, entry: FetchPartition, segment: Segment, end_position: int
     ) -> tuple[AbortedTransaction, ...]:
-        """Return aborted transactions that may overlap the read records, up to an end known from the sparse
-        index.
+        """Return the aborted transactions that may overlap the records read.
+
+        The end of the records is known only roughly, because the offset index is sparse.
         """
         later = [other.base_offset for other in partition.segments if other.base_offset > segment.base_offset]
         indexed = [offset for offset, position in segment.index if position >= end_position]

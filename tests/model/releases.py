@@ -16,7 +16,7 @@ FETCH_VERSIONS = {
     (4, 0): (4, 17),
     (4, 1): (4, 18),
 }
-"""By the first release: the lowest and highest accepted Fetch version."""
+"""First broker release -> lowest and highest Fetch version from this release on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,60 +36,70 @@ class Release:
 
     @property
     def sharded(self) -> bool:
-        """The session cache has eight shards, and ids outside of them throw."""
+        """Whether the session cache has eight shards. A session id outside of all shards makes the broker
+        throw.
+        """
         return self.version >= (3, 8)
 
     @property
     def rotates_all_answered(self) -> bool:
-        """Every answered partition moves to the tail, not only those with records (KAFKA-12330)."""
+        """Whether each partition in a response moves to the end of the session. Later, only those with
+        records (KAFKA-12330).
+        """
         return self.version <= (2, 8)
 
     @property
     def touches_on_resize_only(self) -> bool:
-        """A session in use looks stale unless its size changes (KAFKA-9137)."""
+        """Whether a session in use looks unused unless its number of partitions changes (KAFKA-9137)."""
         return self.version <= (2, 4)
 
     @property
     def fences_in_sessions(self) -> bool:
-        """Older releases forget current_leader_epoch in a session (KAFKA-9338)."""
+        """Whether sessions check current_leader_epoch. Older releases do not store it in a session
+        (KAFKA-9338).
+        """
         return self.version >= (2, 5)
 
     @property
     def tells_lso_always(self) -> bool:
-        """Older releases send -1 to read_uncommitted."""
+        """Whether read_uncommitted fetches get the last stable offset. Older releases send -1."""
         return self.version >= (2, 1)
 
     @property
     def throttles_empty(self) -> bool:
-        """A throttled fetch is answered at once and empty. 1.1 sends the complete response late."""
+        """Whether a throttled fetch gets an empty response at once. Release 1.1 sends the complete response
+        later.
+        """
         return self.version >= (2, 0)
 
     @property
     def refuses_zstd(self) -> bool:
-        """A topic configured with zstd gives error 76 below Fetch v10."""
+        """Whether a topic with ``compression.type`` zstd gives error 76 below Fetch v10."""
         return (2, 1) <= self.version < (4, 0)
 
     @property
     def knows_partitions_beforehand(self) -> bool:
-        """Up to 1.1, only an unknown topic is found before reading."""
+        """Whether an unknown partition of a known topic is found before reading. Up to 1.1, it is found while
+        reading.
+        """
         return self.version >= (2, 0)
 
     @property
     def caps_fetch_bytes(self) -> bool:
-        """``fetch.max.bytes`` of the broker limits a response (KIP-541)."""
+        """Whether the broker's ``fetch.max.bytes`` limits a response (KIP-541)."""
         return self.version >= (2, 5)
 
     @property
     def cuts_batches(self) -> bool:
-        """Fetch v2 and below gets the first bytes of a batch that does not fit."""
+        """Whether a batch that does not fit is cut for Fetch v2 and below."""
         return self.version <= (2, 8)
 
     @property
     def unread_records(self) -> bytes | None:
-        """``records`` of entries made by a conversion error or an unexpected failure."""
+        """The ``records`` field of an entry after a failed conversion or an unexpected failure."""
         return None if (3, 0) <= self.version < (4, 0) else b""
 
     @property
     def unread_aborted(self) -> tuple[()] | None:
-        """``aborted_transactions`` of error entries without a read."""
+        """The ``aborted_transactions`` field of an error entry whose partition was not read."""
         return () if self.version >= (3, 0) else None

@@ -1,4 +1,4 @@
-"""The broker's fetch session cache (KIP-227): slots, shards, eviction. Times are milliseconds."""
+"""The broker's fetch session cache (KIP-227) with slots, shards and eviction. Times are in milliseconds."""
 
 import random
 from collections.abc import Iterable
@@ -13,22 +13,22 @@ IDS_PER_SHARD = MAX_INT // SHARDS
 EVICTION_MS = 120_000
 
 Key: TypeAlias = tuple[str | bytes, int]
-"""Topic id if there is one, else name; partition."""
+"""(topic id, or topic name if there is no id; partition)"""
 
 
 class ShardError(Exception):
-    """A session id that no shard owns: the broker throws (3.8 and later)."""
+    """The session id belongs to no shard. The broker throws an exception (3.8 and later)."""
 
 
 @dataclass(slots=True)
 class CachedPartition:
-    """A session's state of one partition."""
+    """The state that a session keeps for one partition."""
 
     topic: str | None
     """None until the id is resolved. Once resolved, it never changes."""
     topic_id: bytes
     entry: FetchPartition
-    """The request half."""
+    """The values of the partition in the latest request."""
     high_watermark: int = -1
     log_start_offset: int = -1
 
@@ -46,7 +46,7 @@ class FetchSession:
     uses_ids: bool
     created: int
     partitions: dict[Key, CachedPartition]
-    """In the session's order."""
+    """In the order of the session."""
     last_used: int = 0
     epoch: int = 1
     cached_size: int = -1
@@ -85,8 +85,10 @@ class FetchSessionCacheShard:
         self.evictable_by_all.discard(session.session_id)
 
     def victim(self, now: int, *, privileged: bool, size: int) -> FetchSession | None:
-        """Return the session to evict for a new one: the least recently used one if stale, or one of lower
-        value.
+        """Return the session that is evicted for a new one, or None.
+
+        If the least recently used session is stale, it is evicted. Otherwise, a session of lower value is
+        evicted.
         """
         if not self.sessions:
             return None
@@ -113,7 +115,7 @@ class FetchSessionCacheShard:
 
 
 class FetchSessionCache:
-    """All shards of a broker. One shard stands for the unsharded cache up to 3.7."""
+    """The session cache of a broker, in shards. The cache of releases up to 3.7 has a single shard."""
 
     def __init__(self, *, slots: int, sharded: bool, seed: int) -> None:
         self._random = random.Random(seed)
@@ -154,10 +156,10 @@ class FetchSessionCache:
         privileged: bool = False,
         uses_ids: bool = False,
     ) -> int:
-        """Create a session in the next shard. Evict another one if needed.
+        """Create a session in the next shard. Evict another session if no slot is free.
 
         Returns:
-            Its id, or 0 if there was no slot.
+            The id of the session, or 0 if there was no slot.
         """
         shard = self.shards[self._turn % len(self.shards)]
         self._turn += 1

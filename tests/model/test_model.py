@@ -1,4 +1,4 @@
-"""The model broker passes the conformance cases of fetch sessions: 14-49. (1-13: slots; 58-65: reading.)"""
+"""The model broker gives the required responses in cases 14 to 49 of fetch sessions."""
 
 from dataclasses import replace
 
@@ -16,7 +16,7 @@ EVERY_VERSION = pytest.mark.parametrize("version", range(7, 19))
 
 @EVERY_VERSION
 def test_sessionless_and_close(version: int) -> None:
-    """Case 14."""
+    """Case 14: fetches without a session create none, and epoch -1 closes a session."""
     broker, asker = fresh(version)
 
     assert summary(asker.fetch(("foo", 0), session=(0, -1))) == (0, 0, 1)
@@ -28,7 +28,7 @@ def test_sessionless_and_close(version: int) -> None:
 
 @EVERY_VERSION
 def test_epoch_0_makes_a_session(version: int) -> None:
-    """Case 15."""
+    """Case 15: epoch 0 creates a session and closes the session that the fetch names."""
     broker, asker = fresh(version)
 
     first = asker.fetch(("foo", 0), session=(0, 0)).session_id
@@ -41,7 +41,7 @@ def test_epoch_0_makes_a_session(version: int) -> None:
 
 @EVERY_VERSION
 def test_wrong_epochs_and_ids(version: int) -> None:
-    """Case 16."""
+    """Case 16: a wrong epoch gets error 71, and an unknown session id error 70."""
     _, asker = fresh(version)
     made = asker.fetch(("foo", 0), session=(0, 0)).session_id
 
@@ -53,7 +53,7 @@ def test_wrong_epochs_and_ids(version: int) -> None:
 
 
 def test_epochs_begin_at_1_and_wrap_to_1() -> None:
-    """Case 17."""
+    """Case 17: the epoch after 2^31-1 is 1."""
     broker, asker = fresh()
     made = asker.fetch(("foo", 0), session=(0, 0)).session_id
     broker.cache.sessions[made].epoch = 2**31 - 1
@@ -64,7 +64,7 @@ def test_epochs_begin_at_1_and_wrap_to_1() -> None:
 
 
 def test_an_epoch_is_good_once() -> None:
-    """Case 18."""
+    """Case 18: an epoch can be used only once. Then it gets error 71."""
     _, asker = fresh()
     made = asker.fetch(("foo", 0), session=(0, 0)).session_id
 
@@ -74,7 +74,9 @@ def test_an_epoch_is_good_once() -> None:
 
 @pytest.mark.parametrize(("before", "after"), [(12, 13), (13, 12), (7, 18), (18, 7)])
 def test_names_and_ids_do_not_mix(before: int, after: int) -> None:
-    """Case 19."""
+    """Case 19: a fetch with topic ids in a session of topic names gets error 106, and the reverse. The
+    session remains.
+    """
     _, asker = fresh(before)
     made = asker.fetch(("foo", 0), session=(0, 0)).session_id
 
@@ -85,7 +87,7 @@ def test_names_and_ids_do_not_mix(before: int, after: int) -> None:
 
 
 def test_versions_may_change_within_names_or_ids() -> None:
-    """Case 20."""
+    """Case 20: the version may change within a session, if both versions use names or both use ids."""
     _, asker = fresh(16)
     made = asker.fetch(("foo", 0), session=(0, 0)).session_id
 
@@ -102,7 +104,7 @@ ALL_FOO = (("foo", 0), ("foo", 1), ("foo", 2))
 
 @EVERY_VERSION
 def test_no_change_no_entries(version: int) -> None:
-    """Case 21."""
+    """Case 21: without changes, the response has no entries."""
     _, asker = fresh(version)
     session = Session(asker, *ALL_FOO)
 
@@ -112,7 +114,7 @@ def test_no_change_no_entries(version: int) -> None:
 
 
 def test_each_change_alone_includes_the_entry() -> None:
-    """Case 22."""
+    """Case 22: each kind of change alone puts the entry into the response."""
     broker, asker = fresh(12)
     foo = broker.partition("foo", 1)
     foo.append(b"one", replicated=False)
@@ -137,7 +139,9 @@ def test_each_change_alone_includes_the_entry() -> None:
 
 
 def test_what_the_broker_does_not_compare() -> None:
-    """Case 23."""
+    """Case 23: a new last stable offset, or new values in the fetch, do not put the entry into the
+    response.
+    """
     broker, asker = fresh()
     foo = broker.partition("foo")
     foo.append(b"open", producer=9)
@@ -155,7 +159,9 @@ def test_what_the_broker_does_not_compare() -> None:
 
 
 def test_an_error_is_told_while_it_lasts_and_once_after() -> None:
-    """Case 24."""
+    """Case 24: an error is in every response while it lasts. The first response after it has the entry once
+    more.
+    """
     broker, asker = fresh()
     session = Session(asker, ("foo", 0), ("bar", 0))
     broker.partition("bar").error = 56
@@ -168,7 +174,7 @@ def test_an_error_is_told_while_it_lasts_and_once_after() -> None:
 
 
 def test_recovered_at_the_same_high_watermark() -> None:
-    """Case 25."""
+    """Case 25: a partition that recovers is in the response, even if its high watermark has not changed."""
     broker, asker = fresh()
     broker.denied.add("bar")
     session = Session(asker, ("foo", 0), ("bar", 0))
@@ -184,7 +190,7 @@ def test_recovered_at_the_same_high_watermark() -> None:
 
 
 def test_an_added_partition_is_told_once() -> None:
-    """Case 26."""
+    """Case 26: an added partition is in the next response only."""
     _, asker = fresh()
     session = Session(asker, ("foo", 0))
 
@@ -193,7 +199,7 @@ def test_an_added_partition_is_told_once() -> None:
 
 
 def test_an_added_partition_throttled_at_first_is_told_next() -> None:
-    """Case 27."""
+    """Case 27: if the response to an added partition is throttled, the entry is in the next response."""
     broker, asker = fresh()
     session = Session(asker, ("foo", 0))
 
@@ -205,7 +211,7 @@ def test_an_added_partition_throttled_at_first_is_told_next() -> None:
 
 
 def test_a_high_watermark_that_goes_back_is_reported() -> None:
-    """Case 28."""
+    """Case 28: a high watermark that decreases is sent."""
     broker, asker = fresh()
     broker.partition("foo").append(b"xyz")
     session = Session(asker, ("foo", 0, 1))
@@ -215,7 +221,7 @@ def test_a_high_watermark_that_goes_back_is_reported() -> None:
 
 
 def test_divergence_is_reported_every_time() -> None:
-    """Case 29."""
+    """Case 29: a diverging epoch is in every response, without error and without records."""
     broker, asker = fresh(12)
     broker.partition("foo").append(b"xyz")
     broker.partition("foo").move_leader(1, 4)
@@ -228,7 +234,7 @@ def test_divergence_is_reported_every_time() -> None:
 
 
 def test_what_a_throttled_read_saw_is_still_news() -> None:
-    """Case 30."""
+    """Case 30: a change that a throttled response left out is in the next response."""
     broker, asker = fresh()
     broker.partition("foo").append(b"x", replicated=False)
     session = Session(asker, ("foo", 0, 1))
@@ -246,7 +252,9 @@ def test_what_a_throttled_read_saw_is_still_news() -> None:
 
 @EVERY_VERSION
 def test_request_order_then_session_order_and_unread_errors_last(version: int) -> None:
-    """Case 31."""
+    """Case 31: entries have the order of the request, later that of the session. Errors found before reading
+    are last.
+    """
     broker, asker = fresh(version)
     broker.denied.add("bar")
     wants = (("zar", 1), ("bar", 0), ("zar", 0), ("foo", 2))
@@ -260,7 +268,9 @@ def test_request_order_then_session_order_and_unread_errors_last(version: int) -
 
 
 def test_records_go_last_and_news_stay() -> None:
-    """Case 32."""
+    """Case 32: a partition with records moves to the end of the session. A partition with other changes
+    stays.
+    """
     broker, asker = fresh()
     broker.partition("foo").append(b"data", replicated=False)
     session = Session(asker, ("foo", 0, 1), ("foo", 1), ("foo", 2))
@@ -272,7 +282,7 @@ def test_records_go_last_and_news_stay() -> None:
 
 
 def test_up_to_2_8_news_go_last_too() -> None:
-    """KAFKA-12330."""
+    """Up to 2.8, each partition in a response moves to the end of the session (KAFKA-12330)."""
     broker, asker = fresh(release="2.8")
     broker.partition("foo").append(b"data", replicated=False)
     session = Session(asker, ("foo", 0, 1), ("foo", 1), ("foo", 2))
@@ -284,7 +294,7 @@ def test_up_to_2_8_news_go_last_too() -> None:
 
 
 def test_two_with_records_keep_their_order_at_the_tail() -> None:
-    """Case 33."""
+    """Case 33: two partitions with records move to the end of the session, and keep their order."""
     broker, asker = fresh()
     session = Session(asker, ("foo", 2), ("foo", 1), ("foo", 0))
     for index in (1, 2):
@@ -295,7 +305,9 @@ def test_two_with_records_keep_their_order_at_the_tail() -> None:
 
 
 def test_new_values_keep_the_place_forgetting_loses_it() -> None:
-    """Case 34."""
+    """Case 34: a partition with new values keeps its place. If forgotten and added again, it is at the
+    end.
+    """
     _, asker = fresh()
     session = Session(asker, *ALL_FOO)
 
@@ -308,7 +320,9 @@ def test_new_values_keep_the_place_forgetting_loses_it() -> None:
 
 @EVERY_VERSION
 def test_added_and_forgotten_at_once_and_twice_in_one_request(version: int) -> None:
-    """Case 35."""
+    """Case 35: a partition added and forgotten in one request is not in the session. If a request lists a
+    partition twice, the first place and the last values count.
+    """
     broker, asker = fresh(version)
     session = Session(asker, ("foo", 0))
 
@@ -323,7 +337,7 @@ def test_added_and_forgotten_at_once_and_twice_in_one_request(version: int) -> N
 
 @EVERY_VERSION
 def test_only_neighbours_share_a_topic_element(version: int) -> None:
-    """Case 36."""
+    """Case 36: only consecutive partitions of a topic share a topic element of the response."""
     _, asker = fresh(version)
 
     response = asker.fetch(("foo", 0), ("bar", 0), ("foo", 1), ("foo", 2))
@@ -337,7 +351,7 @@ def test_only_neighbours_share_a_topic_element(version: int) -> None:
 
 @EVERY_VERSION
 def test_remove_one_add_one(version: int) -> None:
-    """Case 37."""
+    """Case 37: one fetch can remove a partition and add another one."""
     _, asker = fresh(version)
     session = Session(asker, ("foo", 0), ("foo", 1))
 
@@ -347,7 +361,7 @@ def test_remove_one_add_one(version: int) -> None:
 
 @EVERY_VERSION
 def test_forgetting_everything_closes(version: int) -> None:
-    """Case 38."""
+    """Case 38: a fetch that forgets all partitions closes the session."""
     broker, asker = fresh(version)
     session = Session(asker, *ALL_FOO)
 
@@ -366,7 +380,7 @@ def test_what_is_added_and_forgotten_as_all_is_forgotten_is_answered_once() -> N
 
 
 def test_forget_all_but_the_added_one() -> None:
-    """Case 39."""
+    """Case 39: a fetch forgets all partitions and adds a new one. The session continues with the new one."""
     _, asker = fresh()
     session = Session(asker, *ALL_FOO)
 
@@ -377,7 +391,7 @@ def test_forget_all_but_the_added_one() -> None:
 
 
 def test_an_empty_session() -> None:
-    """Case 40."""
+    """Case 40: a session can be created without partitions. The next fetch closes it."""
     broker, asker = fresh()
     session = Session(asker)
 
@@ -387,7 +401,9 @@ def test_an_empty_session() -> None:
 
 
 def test_evicted_while_parked() -> None:
-    """Case 41."""
+    """Case 41: a session is evicted while its fetch waits. The response is normal, and the next fetch gets
+    error 70.
+    """
     broker, asker = fresh()
     session = Session(asker, ("foo", 0))
     parked = broker.arrive(asker.request(session=(session.id, 1)), 0.0)
@@ -401,7 +417,7 @@ def test_evicted_while_parked() -> None:
 
 
 def test_overtaken_while_parked() -> None:
-    """Case 42."""
+    """Case 42: a second fetch is answered while the first one waits. The first one gets error 71."""
     broker, asker = fresh()
     session = Session(asker, ("foo", 0))
     parked = broker.arrive(asker.request(session=(session.id, 1)), 0.0)
@@ -417,7 +433,7 @@ def test_overtaken_while_parked() -> None:
 
 
 def test_an_unknown_id_becomes_known() -> None:
-    """Case 43."""
+    """Case 43: an unknown topic id gets error 100 until the topic exists. Then its entry has no error."""
     broker, asker = fresh(13)
     topic = broker.topics.pop("bar")
     session = Session(asker, ("foo", 0), ("bar", 0))
@@ -430,7 +446,9 @@ def test_an_unknown_id_becomes_known() -> None:
 
 
 def test_a_resolved_name_sticks() -> None:
-    """Case 44."""
+    """Case 44: a session keeps the name of a topic id. A deleted topic gives error 3 there, and 103 once
+    re-created. A fetch without a session gets error 100.
+    """
     broker, asker = fresh(13)
     session = Session(asker, ("bar", 0))
 
@@ -445,7 +463,7 @@ def test_a_resolved_name_sticks() -> None:
 @pytest.mark.parametrize("then", [True, False])
 @pytest.mark.parametrize("first", [True, False])
 def test_forgetting_by_id_needs_no_name(first: bool, then: bool) -> None:
-    """Case 45."""
+    """Case 45: a partition can be forgotten by its topic id, even if the broker does not know the topic."""
     broker, asker = fresh(13)
     topic = broker.topics["bar"]
     if not first:
@@ -460,7 +478,9 @@ def test_forgetting_by_id_needs_no_name(first: bool, then: bool) -> None:
 
 
 def test_a_recreated_topic_by_id_and_by_name() -> None:
-    """Case 46."""
+    """Case 46: a client that uses ids replaces the old id by the new one. In a session of names, error 3 ends
+    when the topic is created again.
+    """
     broker, asker = fresh(13)
     session = Session(asker, ("foo", 0), ("bar", 0))
     old = asker.ids["bar"]
@@ -484,7 +504,9 @@ def test_a_recreated_topic_by_id_and_by_name() -> None:
 
 
 def test_keys_are_ids_or_else_names() -> None:
-    """Case 47."""
+    """Case 47: a session finds its partitions by topic id, or by name below v13. New values do not add a
+    second entry.
+    """
     broker, asker = fresh(13)
     topic = broker.topics.pop("bar")
     session = Session(asker, ("bar", 0))
@@ -502,7 +524,9 @@ def test_keys_are_ids_or_else_names() -> None:
 
 @EVERY_VERSION
 def test_a_throttled_fetch_makes_nothing_and_advances_the_rest(version: int) -> None:
-    """Case 48."""
+    """Case 48: a throttled incremental fetch advances the epoch and updates the partitions. A throttled full
+    fetch creates no session.
+    """
     broker, asker = fresh(version)
     session = Session(asker, ("foo", 0))
     broker.partition("foo").append(b"data")
@@ -518,7 +542,7 @@ def test_a_throttled_fetch_makes_nothing_and_advances_the_rest(version: int) -> 
 
 @EVERY_VERSION
 def test_a_session_error_hides_behind_a_throttle(version: int) -> None:
-    """Case 49."""
+    """Case 49: a throttled response has no session error."""
     broker, asker = fresh(version)
     session = Session(asker, ("foo", 0))
     broker.throttle_ms = 30

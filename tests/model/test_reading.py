@@ -1,4 +1,4 @@
-"""The model reads by KIP-74's limits and names leaders by KIP-951: conformance cases 58-65."""
+"""The model obeys KIP-74's byte limits and names new leaders (KIP-951): cases 58 to 65."""
 
 from dataclasses import replace
 
@@ -12,7 +12,7 @@ B2 = NodeEndpoint(node_id=2, host="b2", port=9092)
 
 
 def filled(batches: list[int], partitions: int = 5, release: str = "4.3") -> tuple[ModelBroker, Asker]:
-    """Return a topic whose partitions all have batches of these sizes."""
+    """Create a topic. Each of its partitions has batches of these sizes."""
     broker = ModelBroker(release=release)
     broker.create_topic("t", partitions)
     for partition in broker.topics["t"].partitions.values():
@@ -29,7 +29,7 @@ def of_all(size: int, *, offset: int = 0, partitions: int = 5) -> list[Want]:
 
 
 def test_the_leading_partitions_fill_the_response() -> None:
-    """Case 58."""
+    """Case 58: the first partitions use up the limit of the response. The others get no records."""
     _, asker = filled([50] * 10)
     assert sizes(asker.fetch(*of_all(190), max_bytes=800)) == [190, 190, 190, 190, 0]
 
@@ -38,7 +38,7 @@ def test_the_leading_partitions_fill_the_response() -> None:
 
 
 def test_a_first_batch_comes_whole() -> None:
-    """Case 59."""
+    """Case 59: the first batch of a response is complete, even if it exceeds all limits."""
     _, asker = filled([500, 20])
 
     assert sizes(asker.fetch(*of_all(100), max_bytes=800)) == [500, 0, 0, 0, 0]
@@ -47,7 +47,7 @@ def test_a_first_batch_comes_whole() -> None:
 
 
 def test_the_same_batch_later_is_left_out() -> None:
-    """Case 60."""
+    """Case 60: if a batch exceeds the limits and is not the first one, its entry has no records."""
     broker, asker = filled([500], 2)
     broker.partition("t", 0).segments[0].batches[0] = replace(
         broker.partition("t", 0).segments[0].batches[0], data=bytes(10)
@@ -61,7 +61,7 @@ def test_the_same_batch_later_is_left_out() -> None:
 
 @pytest.mark.parametrize(("offset", "size"), [(0, 1024), (2, 1040), (3, 550)])
 def test_the_brokers_own_limit(offset: int, size: int) -> None:
-    """Case 61."""
+    """Case 61: the broker's fetch.max.bytes limits the response, except its first batch."""
     broker, asker = filled([100, 1400, 1040, 500, 50], 1)
     broker.fetch_max_bytes = 1024
 
@@ -69,7 +69,7 @@ def test_the_brokers_own_limit(offset: int, size: int) -> None:
 
 
 def test_caught_up_partitions_leave_the_first_batch_to_others() -> None:
-    """Case 62."""
+    """Case 62: after partitions without records, the first batch is still returned completely."""
     _, asker = filled([500], 3)
 
     response = asker.fetch(("t", 0, 1, 100), ("t", 1, 0, 100), ("t", 2, 0, 100))
@@ -78,7 +78,7 @@ def test_caught_up_partitions_leave_the_first_batch_to_others() -> None:
 
 
 def test_errors_cost_nothing() -> None:
-    """Case 63."""
+    """Case 63: after entries with errors, the first batch is still returned completely."""
     broker, asker = filled([500], 3)
     broker.partition("t", 1).error = 56
 
@@ -147,7 +147,7 @@ def test_transactions_end_where_read_committed_sees_them() -> None:
 
 @pytest.mark.parametrize("version", [12, 15, 16, 18])
 def test_who_leads_instead(version: int) -> None:
-    """Case 64."""
+    """Case 64: from v16 on, errors 6 and 74 name the leader and its address. Errors 75 and 3 do not."""
     broker, asker = filled([10], 5)
     broker.nodes = {2: B2}
     asker.version = version
@@ -179,7 +179,9 @@ def test_a_follower_serves_from_v11_on(version: int) -> None:
 
 
 def test_no_leader_a_dead_one_and_one_not_yet_missed() -> None:
-    """Case 65."""
+    """Case 65: an entry names leader -1 if the epoch is known. The address is sent only for a known
+    broker.
+    """
     broker, asker = filled([10], 3)
     asker.version = 16
     asker.learn()

@@ -1,4 +1,4 @@
-"""The model fails, throttles and converts like each release of the broker."""
+"""Errors, throttling and conversions of the model are those of each broker release."""
 
 import pytest
 
@@ -31,7 +31,7 @@ def test_an_unexpected_failure_lists_the_request(
 
 @pytest.mark.parametrize(("release", "error"), [("3.7", 70), ("3.8", -1), ("4.3", -1)])
 def test_ids_that_no_shard_owns(release: str, error: int) -> None:
-    """Case 96."""
+    """Case 96: a session id of no shard gets error 70 up to 3.7, and error -1 from 3.8 on."""
     _, asker = fresh(13, release)
 
     assert asker.fetch(session=(2_147_483_640, 1)).error_code == error
@@ -84,7 +84,7 @@ def test_up_to_1_1_an_unknown_partition_is_answered_in_its_place() -> None:
 
 @pytest.mark.parametrize(("release", "error"), [("2.4", 0), ("2.5", 74)])
 def test_old_brokers_forget_to_fence_in_sessions(release: str, error: int) -> None:
-    """Case 68."""
+    """Case 68: up to 2.4, an old leader epoch gets no error in a session. From 2.5 on, it gets error 74."""
     broker, asker = fresh(11, release)
     broker.partition("foo").leader_epoch = 5
     session = Session(asker, ("foo", 0), values={"current_leader_epoch": 5})
@@ -97,7 +97,7 @@ def test_old_brokers_forget_to_fence_in_sessions(release: str, error: int) -> No
 
 
 def test_an_epoch_never_seen_is_out_of_range() -> None:
-    """Case 69."""
+    """Case 69: a last fetched epoch above all epochs of the log gets error 1."""
     _, asker = fresh(12)
 
     assert errors(asker.fetch(("foo", 0), values={"last_fetched_epoch": 7})) == [1]
@@ -131,7 +131,7 @@ def test_throttled_responses_still_tell_where_the_leader_is() -> None:
 
 
 def test_unknown_ids_stand_before_other_errors_found_unread() -> None:
-    """Seen on 4.3.0: ids are looked up for the whole fetch before anything else."""
+    """Entries with unknown topic ids come before other errors found without reading (seen on 4.3.0)."""
     broker, asker = fresh(16)
     broker.delete_topic("bar")
 

@@ -1,4 +1,4 @@
-"""The model's session cache: conformance cases 1-13 of KIP-227's server side. Sizes, ages in milliseconds."""
+"""The model's session cache behaves like a broker's in cases 1 to 13 (KIP-227). Ages are in milliseconds."""
 
 import pytest
 
@@ -33,7 +33,7 @@ def alive(cache: FetchSessionCache, *sessions: FetchSession) -> bool:
 
 
 def test_ids_are_positive_unique_and_their_shards_own() -> None:
-    """Case 1."""
+    """Case 1: session ids are positive and unique, and in the range of their shard."""
     cache = FetchSessionCache(slots=80_000, sharded=True, seed=1)
 
     ids = [cache.create(0, parts(1)) for _ in range(10_000)]
@@ -45,7 +45,7 @@ def test_ids_are_positive_unique_and_their_shards_own() -> None:
 
 
 def test_a_full_cache_refuses() -> None:
-    """Case 2."""
+    """Case 2: a full cache creates no session while all sessions are recent."""
     cache = one_cache(3)
     sessions = [make(cache, 10, 0), make(cache, 20, 10), make(cache, 30, 20)]
 
@@ -55,7 +55,7 @@ def test_a_full_cache_refuses() -> None:
 
 
 def test_the_least_recently_used_goes_when_stale() -> None:
-    """Case 3."""
+    """Case 3: the least recently used session is evicted if it is stale."""
     cache = one_cache(3)
     first, _, third = make(cache, 10, 0), make(cache, 20, 10), make(cache, 30, 20)
     cache.touch(first, 120_011)
@@ -66,7 +66,9 @@ def test_the_least_recently_used_goes_when_stale() -> None:
 
 
 def test_the_smallest_aged_goes_and_privilege_counts() -> None:
-    """Case 4."""
+    """Case 4: the smallest session is evicted, if older than 120 s. A privileged newcomer also evicts newer
+    ones.
+    """
     cache = one_cache(3)
     first, third = make(cache, 10, 0), make(cache, 30, 20)
     cache.touch(first, 120_211)
@@ -82,7 +84,7 @@ def test_the_smallest_aged_goes_and_privilege_counts() -> None:
 
 
 def test_equal_size_never_evicts() -> None:
-    """Case 5."""
+    """Case 5: a session of equal size is not evicted while in use. A larger newcomer evicts it."""
     cache = one_cache(1)
     old = make(cache, 10, 0)
     cache.touch(old, 120_001)
@@ -92,7 +94,7 @@ def test_equal_size_never_evicts() -> None:
 
 
 def test_staleness_is_strict() -> None:
-    """Case 6."""
+    """Case 6: a session is stale after more than 120,000 ms, not after exactly 120,000 ms."""
     cache = one_cache(1)
     make(cache, 10, 0)
 
@@ -101,7 +103,7 @@ def test_staleness_is_strict() -> None:
 
 
 def test_a_privileged_newcomer_beats_any_consumer() -> None:
-    """Case 7."""
+    """Case 7: a privileged newcomer evicts any consumer's session."""
     cache = one_cache(1)
     make(cache, 100, 0)
 
@@ -112,7 +114,7 @@ def test_a_privileged_newcomer_beats_any_consumer() -> None:
 
 
 def test_a_consumer_never_evicts_a_follower_in_use() -> None:
-    """Case 8."""
+    """Case 8: a consumer never evicts a follower's session that is in use."""
     cache = one_cache(1)
     follower = make(cache, 1, 0, privileged=True)
     cache.touch(follower, 120_001)
@@ -122,7 +124,7 @@ def test_a_consumer_never_evicts_a_follower_in_use() -> None:
 
 
 def test_anyone_evicts_a_stale_follower() -> None:
-    """Case 9."""
+    """Case 9: any newcomer evicts a stale session of a follower."""
     cache = one_cache(1)
     make(cache, 10, 0, privileged=True)
 
@@ -130,7 +132,7 @@ def test_anyone_evicts_a_stale_follower() -> None:
 
 
 def test_a_session_in_use_is_not_the_victim() -> None:
-    """Case 10."""
+    """Case 10: a stale session is evicted, and a session in use remains."""
     broker = ModelBroker(slots=16)
     broker.create_topic("t", 2)
     asker = Asker(broker=broker)
@@ -151,7 +153,7 @@ def test_a_session_in_use_is_not_the_victim() -> None:
 
 
 def test_partitions_are_counted_as_last_touched() -> None:
-    """Case 11."""
+    """Case 11: a session counts with the partitions that it had at its last use."""
     cache = one_cache(2)
     make(cache, 2, 0)
     four = make(cache, 4, 0)
@@ -171,7 +173,7 @@ def test_partitions_are_counted_as_last_touched() -> None:
 
 @pytest.mark.parametrize("slots", [0, 7])
 def test_without_slots_fetches_work(slots: int) -> None:
-    """Case 12."""
+    """Case 12: without slots, or with fewer slots than shards, full fetches work without a session."""
     broker = ModelBroker(slots=slots)
     broker.create_topic("t")
 
@@ -182,7 +184,7 @@ def test_without_slots_fetches_work(slots: int) -> None:
 
 
 def test_shards_and_their_turns() -> None:
-    """Case 13."""
+    """Case 13: each shard has a range of ids. New sessions use the shards in turn."""
     cache = FetchSessionCache(slots=800, sharded=True, seed=3)
 
     assert cache.shard_of(268_435_454) is cache.shards[0]
@@ -214,7 +216,7 @@ def test_a_freed_slot_goes_to_whoever_asks_that_shard_next() -> None:
 
 
 def test_up_to_2_4_a_session_in_use_looks_stale() -> None:
-    """KAFKA-9137."""
+    """Up to 2.4, a session in use is evicted as if it were stale (KAFKA-9137)."""
     broker = ModelBroker(release="2.4.1", slots=1)
     broker.create_topic("t", 2)
     asker = Asker(broker=broker)

@@ -1,4 +1,6 @@
-"""The model answers like live brokers: captured sessions are replayed, and only the session id differs."""
+"""The model gives the same responses as live brokers to captured fetches of sessions. Only the session id
+differs.
+"""
 
 import json
 from dataclasses import replace
@@ -13,11 +15,11 @@ from tests.model.wire import FetchRequest, FetchResponse, decode_request, decode
 
 VECTORS = json.loads((Path(__file__).parents[1] / "data" / "fetch-live.json").read_text())
 STEPS = ("full-epoch0", "incr-empty", "error71", "error70", "bad-shard", "incr-one")
-"""The steps of one session, in order. A broker's file may lack some."""
+"""The fetches of one session, in order. The vectors of some brokers lack some steps."""
 
 
 def captured(release: str, version: int) -> list[tuple[str, FetchRequest, bytes]]:
-    """Return the captured session of that release and version: step, request, response."""
+    """Return (step, request, response) of each captured fetch of this release and version."""
     found = {
         step: vector
         for vector in VECTORS
@@ -45,7 +47,7 @@ SESSIONS = sorted(
 
 
 def set_up(broker: ModelBroker, request: FetchRequest, response: FetchResponse) -> Topic:
-    """Make the topic as at the full fetch: every partition caught up."""
+    """Create the topic as the live broker had it at the full fetch. The client has read all records."""
     (asked,), (told,) = request.topics, response.topics
     topic = broker.create_topic(asked.topic or "t", len(told.partitions))
     topic.topic_id = asked.topic_id
@@ -57,7 +59,7 @@ def set_up(broker: ModelBroker, request: FetchRequest, response: FetchResponse) 
 
 
 def feed(topic: Topic, response: FetchResponse) -> None:
-    """Append the records that the live broker returned."""
+    """Append the records in a response of the live broker."""
     for told in response.topics:
         for entry in told.partitions:
             partition = topic.partitions[entry.partition_index]

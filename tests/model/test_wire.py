@@ -1,4 +1,4 @@
-"""The model's codec compared with live frames, the vectors of the schemas, and kio."""
+"""The model's codec gives the same results as live frames, the vectors made from Kafka's schemas, and kio."""
 
 import io
 import json
@@ -35,7 +35,7 @@ from tests.model.wire import (
 DATA = Path(__file__).parents[1] / "data"
 VECTORS = json.loads((DATA / "fetch-live.json").read_text())
 LIVE: dict[int, list[dict[str, Any]]] = {}
-"""Version -> captured fetches."""
+"""Fetch version -> captured fetches of live brokers."""
 for vector in VECTORS:
     if vector["api_key"] == 1:
         LIVE.setdefault(vector["api_version"], []).append(vector)
@@ -261,9 +261,7 @@ def responses(draw: st.DrawFn) -> FetchResponse:
 
 
 def through_kio(body: bytes, schema: type[Any]) -> bytes:
-    """Decode `body` to its last byte and encode it again, with a library generated from Kafka's own
-    schemas.
-    """
+    """Decode all of `body` and encode it again with kio, a library generated from Kafka's own schemas."""
     entity, size = entity_reader(schema)(body, 0)
     assert size == len(body)
     out = io.BytesIO()

@@ -1,7 +1,7 @@
-"""Fetch requests and responses, v0 to v18: dataclasses <-> bytes, every field and every tag kept.
+"""Fetch requests and responses, v0 to v18, as dataclasses and as bytes. All fields and tags are kept.
 
 Field order and versions are those of Kafka's ``FetchRequest.json`` and ``FetchResponse.json``. Frames have no
-4-byte length. Decoding fails if bytes are left, so that a test notices.
+4-byte length. Decoding fails if bytes are left over.
 """
 
 import struct
@@ -20,7 +20,7 @@ def find_tag(tags: Tags, wanted: int) -> bytes | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchPartition:
-    """An entry of a request. Fields that its version lacks have their defaults."""
+    """A partition's entry in a request. Fields that the version does not have keep their default values."""
 
     partition: int
     fetch_offset: int
@@ -33,7 +33,7 @@ class FetchPartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchTopic:
-    """A topic element: with a name up to v12, with an id from v13."""
+    """A topic element of a request. Up to v12 it has the topic's name, from v13 on the topic's id."""
 
     topic: str = ""
     topic_id: bytes = ZERO_ID
@@ -69,7 +69,9 @@ class FetchRequest:
 
     @property
     def replica(self) -> int:
-        """The sender: -1 for a consumer, else a follower's broker id (in a tag from v15 on)."""
+        """-1 if a consumer sent the request, otherwise the broker id of the follower (in a tag from v15
+        on).
+        """
         state = find_tag(self.tags, 1) if self.version >= 15 else None
         return self.replica_id if state is None else int.from_bytes(state[:4], "big", signed=True)
 
@@ -83,7 +85,7 @@ class AbortedTransaction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionData:
-    """One entry of a response."""
+    """A partition's entry in a response."""
 
     partition_index: int
     error_code: int = 0
@@ -160,7 +162,7 @@ def decode_request(frame: bytes) -> FetchRequest:
     """Decode a whole Fetch request, header included.
 
     Raises:
-        WireError: it is no Fetch request of v0-v18, ends early, or has bytes left over.
+        WireError: the frame is not a Fetch request v0-v18, ends early, or has bytes left over.
     """
     r = Reader(frame)
     if r.number("h") != FETCH:
@@ -218,7 +220,7 @@ def decode_request(frame: bytes) -> FetchRequest:
 
 
 def encode_request(request: FetchRequest) -> bytes:
-    """Encode a request with its header. Fields that its version lacks are left out."""
+    """Encode a request with its header. Fields that the version does not have are left out."""
     version = request.version
     w = Writer()
     w.number("h", FETCH)
@@ -270,7 +272,7 @@ def decode_response(frame: bytes, version: int) -> FetchResponse:
     """Decode a whole Fetch response, header included.
 
     Raises:
-        WireError: it ends early or has bytes left over.
+        WireError: the frame ends early or has bytes left over.
     """
     r = Reader(frame, flexible=version >= 12)
 
@@ -309,7 +311,7 @@ def decode_response(frame: bytes, version: int) -> FetchResponse:
 
 
 def encode_response(response: FetchResponse) -> bytes:
-    """Encode a response with its header. Fields that its version lacks are left out."""
+    """Encode a response with its header. Fields that the version does not have are left out."""
     version = response.version
     w = Writer(flexible=version >= 12)
     w.number("i", response.correlation_id)

@@ -1,4 +1,4 @@
-"""A small setup for tests of the model: three topics, one broker, one client."""
+"""The setup for tests of the model: one broker with three topics, and one client."""
 
 from typing import Any
 
