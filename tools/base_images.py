@@ -28,7 +28,7 @@ def digest_of(image: str) -> str:
     """Ask the registry for the digest of an image, for all its platforms together.
 
     Raises:
-        RuntimeError: no program can ask, or the registry did not answer.
+        RuntimeError: skopeo and docker are not installed, or they got no digest from the registry.
     """
     problems = []
     for *command, last in _ASK:
@@ -45,7 +45,7 @@ def digest_of(image: str) -> str:
 
 
 def renewed(text: str, ask: Callable[[str], str]) -> str:
-    """Return a Containerfile with a digest behind each tag of a `FROM`.
+    """Return a Containerfile with a digest after the tag of each `FROM`.
 
     Args:
         text: the file.

@@ -73,7 +73,7 @@ def with_librdkafka(bootstrap: str) -> int:
     """Run two consumers of librdkafka. Return the number of records that they got.
 
     Raises:
-        RuntimeError: one of them got none.
+        RuntimeError: a consumer got no records.
     """
     first = _librdkafka(bootstrap, "a")
     read = _poll(first, until_first=True) + _poll(first, seconds=ALONE)
@@ -127,7 +127,7 @@ def with_aiokafka(bootstrap: str) -> int:
     """Run two consumers of aiokafka. Return the number of records that they got.
 
     Raises:
-        RuntimeError: one of them got none.
+        RuntimeError: a consumer got no records.
     """
     return asyncio.run(_aiokafka_story(bootstrap))
 

@@ -5,7 +5,7 @@
 
 Every client uses `fetchgate proxy`. With `--sessions off` the gateway changes nothing, so the client's side
 is the same as without a gateway. The manifest has the gateway's own counts, not figures read from the
-capture. Recipes with tcpdump need it, and the right to capture.
+capture. A recipe with tcpdump needs tcpdump, and the right to capture.
 """
 
 import argparse
@@ -55,7 +55,7 @@ class Recipe:
 
     @property
     def sessions(self) -> bool:
-        """Whether the gateway made sessions."""
+        """Whether the gateway uses sessions with the broker."""
         return "--sessions" not in self.options
 
 
@@ -95,7 +95,7 @@ def tcpdump(file: Path, ports: Sequence[int]) -> Iterator[str]:
     """Run tcpdump on loopback. Yield its command line.
 
     Raises:
-        RuntimeError: it is not installed, may not capture, or lost packets.
+        RuntimeError: tcpdump is not installed, may not capture, or lost packets.
     """
     if shutil.which("tcpdump") is None:
         raise RuntimeError("tcpdump is not installed")
@@ -173,7 +173,7 @@ def make(recipe: Recipe, into: Path, steps: Steps) -> None:
     """Make one capture, and write it and its manifest.
 
     Raises:
-        DemoError: it could not be made.
+        DemoError: the capture could not be made.
     """
     with tempfile.TemporaryDirectory(prefix="fetchgate-") as folder, steps.step(recipe.name):
         file, manifest = capture(recipe, Path(folder))

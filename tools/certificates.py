@@ -71,7 +71,7 @@ class Authority:
         self.file.write_bytes(self._certificate.public_bytes(Encoding.PEM))
 
     def sign(self, name: str, *hosts: str, days: tuple[float, float] = (-1, 1), passphrase: str = "") -> Pair:
-        """Make a key and a certificate for it.
+        """Make a key, and a certificate signed by this CA.
 
         Args:
             name: the common name, and the name of the files.

@@ -37,10 +37,10 @@ PACKAGES: Final = {
 """By package: the needed program, and others that can replace it."""
 
 INSTALLED: Final = "/usr/local/sbin:/usr/sbin:/usr/bin:/sbin:/bin"
-"""The folders of programs on Debian. Only root has those called sbin on PATH."""
+"""The folders of programs on Debian. Only root has the sbin folders on PATH."""
 
 SECONDS: Final = 300.0
-"""The time limit for all packages. 150 MB take 20 s on a fast connection."""
+"""The time limit to download all packages, in seconds. 150 MB take 20 s on a fast connection."""
 
 APT: Final = """
 Dir::State "{folder}/state";
@@ -55,7 +55,7 @@ APT::Sandbox::User "root";
 APT::Install-Recommends "no";
 Debug::NoLocking "true";
 """
-"""Settings that apt-get reads after the system's. Proxies and certificates stay; hooks are removed."""
+"""Settings that apt-get reads after the system's. They remove the system's hooks, not its proxies."""
 
 SCRIPT: Final = """#!/bin/sh
 export LD_LIBRARY_PATH={libraries}${{LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}}
@@ -66,7 +66,7 @@ exec {program} "$@"
 
 
 def folder() -> Path:
-    """Return the folder of all of it, beside Kafka's jars."""
+    """Return the folder for the downloaded packages and programs, beside Kafka's jars."""
     return jars.cache_folder().with_name("debian").absolute()
 
 
@@ -76,7 +76,7 @@ def programs() -> Path:
 
 
 def lacking(packages: Iterable[str], path: str) -> list[str]:
-    """Return the packages without a program on a PATH."""
+    """Return the packages whose programs are not on the given PATH."""
     return [
         package
         for package in packages
@@ -85,7 +85,7 @@ def lacking(packages: Iterable[str], path: str) -> list[str]:
 
 
 def link_installed(package: str) -> bool:
-    """Link to a program of a package where Debian installed it; False if it is not installed."""
+    """Link to the package's program in the folders of `INSTALLED`. Return False if it is not there."""
     found = next(filter(None, (shutil.which(name, path=INSTALLED) for name in PACKAGES[package])), None)
     if found is None:
         return False

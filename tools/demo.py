@@ -56,7 +56,7 @@ CATCH_UP_SECONDS = 15.0
 PARKED_SECONDS = 1.0
 """Seconds for the response to the last fetch: librdkafka lets brokers wait half a second at most."""
 MEASURE_SECONDS = 180.0
-"""Spark needs most of it to start."""
+"""Seconds for `fetchgate replay measure`. Spark needs most of them to start."""
 
 EXIT_FAILED = 1
 EXIT_INTERRUPTED = 130
@@ -135,7 +135,7 @@ class DemoReader(threading.Thread):
     Args:
         bootstrap: the address to connect to.
         name: its client id.
-        owed: returns how many of its requests have no response yet, if that is known.
+        owed: returns how many requests of this consumer have no response yet; None if unknown.
     """
 
     def __init__(self, bootstrap: str, name: str, owed: Callable[[], int] = lambda: 0) -> None:
@@ -346,7 +346,7 @@ def predict(captures: Path, ports: Sequence[int]) -> tuple[Prediction, str]:
 
 
 def run(seconds: float, steps: Steps) -> DemoOutcome:
-    """Start everything, read, and stop everything.
+    """Start broker, gateways and consumers, read, and stop all of them.
 
     Raises:
         DemoError: something did not start, or failed.

@@ -39,9 +39,9 @@ STEADY_SECONDS: Final = 2.0
 """A group is stable this long after its last rebalance. Members notice one within half a second."""
 JOIN_SECONDS: Final = 60.0
 ERRORS: Final = 3
-"""librdkafka's log level. Below it, librdkafka logs each retry."""
+"""librdkafka's log level: errors, without a warning for each retry."""
 STALLED_SECONDS: Final = 45.0
-"""Give up if no record is handled for this long. The group notices a killed member after 6 s."""
+"""The demo gives up if no record is handled in this time. The group notices a killed member after 6 s."""
 EXAMPLES: Final = """\
 examples:
   make demo-cooperative                                      takes about a minute and a half
@@ -78,7 +78,7 @@ def produce(bootstrap: str, topic: str, count: int) -> None:
 
 
 def watch(workers: Sequence[LoggedWorker], until: int, step: RunningStep) -> None:
-    """Wait until `until` different records are handled, or until no more are.
+    """Wait until `until` different records are handled, or none was handled for `STALLED_SECONDS`.
 
     Raises:
         RuntimeError: a member failed.
@@ -99,8 +99,8 @@ def work(bootstrap: str, gateway: str, group: str, count: int, folder: Path, ste
     Args:
         bootstrap: address of the broker, to write to.
         gateway: address for the members.
-        group: its name, and the topic's.
-        count: of records.
+        group: the name of the group and of its topic.
+        count: the number of records.
         folder: for the members' logs.
         steps: shows the progress.
 
@@ -133,7 +133,7 @@ def work(bootstrap: str, gateway: str, group: str, count: int, folder: Path, ste
 
 
 def run(count: int, steps: Steps) -> CooperativeOutcome:
-    """Start everything, let both groups work, and stop everything.
+    """Start broker, gateway and members, let both groups work, and stop all of them.
 
     Raises:
         DemoError: something did not start, or failed.

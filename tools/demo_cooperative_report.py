@@ -20,7 +20,7 @@ class GroupOutcome:
     produced: int
     members: int
     working: int
-    """Members that had records before the kill."""
+    """The number of members that got records before the kill."""
     shares: tuple[int, ...]
     """The number of records that each member has handled; the first member was killed."""
     rate: float
@@ -28,17 +28,18 @@ class GroupOutcome:
     still: float
     """Seconds from the kill until another member went on with the killed member's keys."""
     seconds: float
-    """In seconds, from the first record to the last."""
+    """The time from the first record to the last."""
     read: int
     """The number of different records handled."""
     again: int
     """The number of records handled again."""
     needless: int
-    """The records handled again although the killed member had not handled them, or had committed them."""
+    """The number of records that were handled again, but not because of the kill: the killed member had
+    committed them, or had not handled them."""
     disordered: int
-    """Records handled after a later record of their key."""
+    """The number of records handled after a later record of the same key."""
     together: int
-    """Records begun while another record of their key was being handled."""
+    """The number of records begun while another record of the same key was being handled."""
 
     @classmethod
     def of(cls, members: Sequence[Entries], *, killed: int, killed_at: int, produced: int) -> Self:

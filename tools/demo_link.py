@@ -46,7 +46,7 @@ class Sessionless:
     why: str
     properties: Properties
     native: str
-    """The release to compare with, for its native session. It has the same Fetch version as the link."""
+    """The release whose native session is compared with the link. Both use the same Fetch version."""
 
 
 BROKERS: Mapping[str, Sessionless] = {
@@ -57,7 +57,7 @@ BROKERS: Mapping[str, Sessionless] = {
     ),
     "1.0.2": Sessionless(why="which has no sessions", properties={}, native="1.1.1"),
 }
-"""By release."""
+"""Brokers without sessions, by release."""
 
 EXAMPLES = f"""\
 examples:
@@ -80,7 +80,7 @@ class Point:
 
     gateway: GatewayProcess
     side: str
-    """"client" or "broker"."""
+    """The side of the gateway: "client" or "broker"."""
     parked_seconds: float = 0.4
     """The shortest wait of an idle fetch at the broker. librdkafka lets it wait half a second."""
 
@@ -126,12 +126,12 @@ def read(
     seconds: float,
     steps: Steps,
 ) -> Read:
-    """Write and read records for half of the time. Then count idle fetches for the other half.
+    """Write and read records for half of the time. Then count idle fetches for the second half.
 
     Args:
         bootstrap: address of the broker, to write to.
-        consumers: the gateway of each consumer, by client id. Ids have one length, since requests include
-            them.
+        consumers: the gateway of each consumer, by client id. All ids have the same length, because each
+            request includes the id.
         points: the places to count idle fetches, by name.
         seconds: for both halves.
         steps: shows the progress.
@@ -165,7 +165,7 @@ def read(
 
 
 def run(release: str, seconds: float, steps: Steps) -> LinkOutcome:
-    """Start everything, read, and stop everything.
+    """Start brokers, gateways and consumers, read, and stop all of them.
 
     Raises:
         DemoError: something did not start, or failed.
@@ -204,7 +204,7 @@ def run(release: str, seconds: float, steps: Steps) -> LinkOutcome:
 
 
 def start(stack: ExitStack, steps: Steps, what: str, broker: Broker) -> Broker:
-    """Start a broker, which ends with the stack, and make the topic."""
+    """Start a broker and create the topic. The broker ends with the stack."""
     with steps.step(what, remedy=BROKER_REMEDY):
         stack.enter_context(broker)
         with Admin(broker.address) as admin:

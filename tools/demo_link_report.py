@@ -9,7 +9,7 @@ from tools.demo_report import SideCounts, saved
 MIN_SAVED = 0.9
 """The demo fails if sessions save a smaller part of the bytes of idle fetches on the link."""
 MAX_ABOVE_NATIVE = 0.02
-"""The demo fails if a fetch on the link needs this much more than a native session's."""
+"""The demo fails if a fetch on the link has more than 2 % more bytes than one in a native session."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -83,7 +83,7 @@ class Prediction:
 
     @classmethod
     def of(cls, fetch: Mapping[str, Any]) -> Self:
-        """Read `fetch` of measure's JSON: predicted = sessions + (actual - eligible)."""
+        """Read `fetch` in the JSON of `replay measure`. Predicted are sessions + (actual - eligible)."""
         actual, eligible, sessions = fetch["actual"], fetch["eligible"], fetch["sessions"]
         return cls(
             request_bytes=sessions["request_bytes"] + actual["request_bytes"] - eligible["request_bytes"],
@@ -110,7 +110,7 @@ class DemoOutcome:
     """The result of one demo."""
 
     seconds: float
-    """From the first fetch to the last record."""
+    """The time from the first fetch to the last record."""
     direct: SideCounts
     client: SideCounts
     """With the gateway: between client and gateway."""
@@ -134,7 +134,7 @@ class DemoOutcome:
 
     @property
     def listing_saved(self) -> float:
-        """The saved part of all bytes except records. The demo is judged by this."""
+        """The saved part of all bytes except records. The demo fails if it is below `MIN_SAVED`."""
         return saved(self.client.listing_bytes, self.broker.listing_bytes)
 
     @property
@@ -196,7 +196,7 @@ def first_lines(report: Report) -> str:
 
 
 def _by_partition(records: Sequence[DemoRecord]) -> list[DemoRecord]:
-    """Sort key by partition only. Kafka guarantees the order within a partition."""
+    """Sort records by partition only. Within a partition they stay in the order that Kafka guarantees."""
     return sorted(records, key=lambda record: (record.topic, record.partition))
 
 

@@ -1,7 +1,7 @@
 """A member of a consumer group that works on each record: `python -m tools.group_member ADDRESS TOPIC ...`.
 
-It logs its work (`tools.work_log`), and leaves the group when its stdin is closed. With --gate it gets no
-records before a line on stdin.
+It logs its work (`tools.work_log`), and leaves the group when its stdin is closed. With `--gate`
+it gets no records until a line arrives on stdin.
 """
 
 import argparse
@@ -20,14 +20,14 @@ _AT_ONCE: Final = 500
 """The number of records to take at a time if there is no work to do."""
 _POLL: Final = 0.1
 _ERRORS: Final = 3
-"""librdkafka's log level. Below it, librdkafka warns of each rebalance."""
+"""librdkafka's log level: errors, without a warning for each rebalance."""
 
 
 class GroupMember:
-    """A consumer that subscribes, works, and commits, every half second and when it leaves.
+    """A consumer that works on each record. It commits every half second, and when it leaves.
 
     Args:
-        options: of the command line.
+        options: the options of the command line.
     """
 
     def __init__(self, options: argparse.Namespace) -> None:
@@ -67,7 +67,7 @@ class GroupMember:
             self._consumer.close()
 
     def _listen(self) -> None:
-        """Wait for a line on stdin, and for its end."""
+        """Let the member get records after a line on stdin. Stop the member when stdin is closed."""
         for _ in sys.stdin:
             self._open.set()
         self._stopped.set()

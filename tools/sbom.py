@@ -17,7 +17,7 @@ from tools.lock import Pinned
 
 NAME: Final = "kafka-fetchgate"
 EXTRA: Final = "cooperative"
-"""The extra that the image has."""
+"""The extra of fetchgate that is installed in the image."""
 _CLASSIFIER: Final = "License :: OSI Approved :: "
 
 
@@ -83,7 +83,7 @@ def _purl(pinned: Pinned) -> str:
 
 
 def _needed(name: str, known: dict[str, list[str]]) -> list[str]:
-    """Return a package's requirements among the pinned ones, with the extra `EXTRA` for our own."""
+    """Return the pinned requirements of a package. For fetchgate itself, add those of the extra `EXTRA`."""
     needed: set[str] = set()
     try:
         wanted = [Requirement(text) for text in requires(name) or ()]

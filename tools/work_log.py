@@ -73,15 +73,15 @@ class Handled:
     records: int
     """The number of different records handled."""
     again: tuple[int, ...]
-    """Offsets of records handled again, once for each time."""
+    """Offsets of records handled again. An offset is listed once for each repetition."""
     disordered: int
-    """Records first handled after a later one of their key."""
+    """The number of records first handled after a later record of the same key."""
     together: int
-    """Records begun while another one of their key was being handled."""
+    """The number of records begun while another record of the same key was being handled."""
 
 
 def handled(members: Sequence[Entries]) -> Handled:
-    """Compare each record that the group has handled with the earlier ones of its key."""
+    """Compare each record that the group has handled with the earlier records of the same key."""
     every = np.concatenate([records(each) for each in members])
     every = every[np.argsort(every["began"], kind="stable")]
     first = np.zeros(len(every), bool)
@@ -97,7 +97,7 @@ def handled(members: Sequence[Entries]) -> Handled:
 
 
 def _disordered(first: Entries) -> int:
-    """Count the records, by time, that come after a later one of their key."""
+    """Count the entries that come after an entry of the same key with a higher offset."""
     by_key = first[np.argsort(first["key"], kind="stable")]
     starts = np.flatnonzero(np.r_[True, by_key["key"][1:] != by_key["key"][:-1]])
     return sum(
@@ -107,7 +107,7 @@ def _disordered(first: Entries) -> int:
 
 
 def rewound(entries: Entries) -> int:
-    """Count the records that one member handled after a later one of their key."""
+    """Count the records that one member handled after a later record of the same key."""
     return _disordered(records(entries))
 
 

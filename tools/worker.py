@@ -1,4 +1,4 @@
-"""A process that works on records and logs it: `tools.group_member`, or a program in another language."""
+"""A process that works on records and logs each: `tools.group_member`, or a program in another language."""
 
 import signal
 import subprocess
@@ -44,7 +44,7 @@ class LoggedWorker:
 
     @property
     def entries(self) -> Entries:
-        """Its log so far.
+        """The entries in its log so far.
 
         Raises:
             RuntimeError: it has failed. The message has its output.
@@ -64,14 +64,14 @@ class LoggedWorker:
         return last(self.entries, ASSIGNED)
 
     def go(self) -> None:
-        """Let it begin, if it waits for that."""
+        """Write the line to its stdin that a member with `--gate` waits for."""
         stdin = self._started().stdin
         if stdin is not None:
             stdin.write(b"go\n")
             stdin.flush()
 
     def leave(self) -> None:
-        """Let it leave the group, and end."""
+        """Close its stdin, so that it leaves the group and ends."""
         process = self._started()
         if process.stdin is not None:
             process.stdin.close()
@@ -80,7 +80,7 @@ class LoggedWorker:
         """Wait until it has left.
 
         Raises:
-            RuntimeError: it failed, or it stays.
+            RuntimeError: it failed, or still runs after the time limit.
         """
         process = self._started()
         try:

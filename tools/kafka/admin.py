@@ -30,7 +30,7 @@ TOPIC_RESOURCE = 2
 TOPIC_ALREADY_EXISTS, ELECTION_NOT_NEEDED = 36, 84
 
 PATIENCE = 30.0
-"""The time limit for a change to be in the metadata of every broker."""
+"""The time limit for a change to be in the metadata of every broker, in seconds."""
 
 
 class AdminError(RuntimeError):
@@ -177,7 +177,7 @@ class Admin:
                 reader.string(), reader.string()
 
     def move_leader(self, name: str, partition: int, node_id: int) -> None:
-        """Make a broker the leader, and a replica if it is none. Wait until every broker knows it."""
+        """Make a broker the leader; add it as a replica if necessary. Wait until every broker knows it."""
         replicas = self.state(name).topics[name].replicas[partition]
         order = [node_id, *(other for other in replicas if other != node_id)]
         if node_id not in replicas:
@@ -190,9 +190,9 @@ class Admin:
         self.reorder_all(name, {partition: replicas})
 
     def reorder_all(self, name: str, replicas: Mapping[int, Sequence[int]]) -> None:
-        """Set the replicas of partitions. Wait until every broker knows them, and the first ones are in sync.
+        """Set the replicas of partitions. Wait until every broker knows them and first replicas are in sync.
 
-        Leaders stay until the next election.
+        The leaders do not change until the next election.
         """
         orders = {partition: list(order) for partition, order in replicas.items()}
         self._reassign(name, orders)
@@ -211,7 +211,7 @@ class Admin:
 
         Args:
             name: of the topic.
-            leaders: these replicas, node ids by partition.
+            leaders: the node id of the first replica, by partition.
         """
         places = [struct.pack(">i", partition) for partition in leaders]
         body = array([string(name) + array(places)]) + struct.pack(">i", 20_000)
@@ -235,7 +235,7 @@ class Admin:
         return self.state(name).topics[name].leaders
 
     def topic_id(self, name: str) -> UUID:
-        """Return a topic's id. Brokers of 2.8 and later; all zeros if they keep no ids."""
+        """Return a topic's id; all zeros if the broker has no ids. It needs a broker of 2.8 or later."""
         version = 10
         body = compact_array([bytes(16) + compact_string(name) + b"\0"]) + b"\0\0\0\0"
         reader = BodyReader(self._any().call(METADATA, version, body))

@@ -39,11 +39,11 @@ from tools.kafka.zookeeper import ZooKeeper
 
 LATEST = "4.3.0"
 PORT_TRIES = 5
-"""How often a broker that chooses its ports starts on others, because somebody took one in between."""
+"""How many times a broker tries other ports, if another process has taken one that it chose."""
 START_TIMEOUT = 180.0
-"""The time limit for a broker to respond. 3 to 6 seconds are usual, many more if all cores are busy."""
+"""Seconds for a broker to respond. 3 to 6 are usual, many more if all cores are busy."""
 _TAKEN = "Address already in use"
-"""In the log of a broker or a ZooKeeper that can't bind its port."""
+"""The text in the log of a broker or a ZooKeeper that can't bind its port."""
 
 
 class Broker:
@@ -145,7 +145,7 @@ class Broker:
     def start(self) -> None:
         """Start it and wait until it is ready.
 
-        The first time, it may move to other ports: another process can take one before the broker binds it.
+        At the first start it tries other ports if another process has taken one of them.
 
         Raises:
             RuntimeError: it did not start; the message ends with its log.

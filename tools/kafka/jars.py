@@ -1,7 +1,7 @@
 """Kafka's jars, downloaded once and kept in `.cache/kafka/VERSION`, or `$FETCHGATE_CACHE/kafka/VERSION`.
 
-Maven downloads them if it is installed (it may have mirrors configured). Otherwise jgo does, in Python. Both
-know where artifacts are.
+Maven downloads them if it is installed (it may have mirrors configured). Otherwise jgo
+downloads them, in Python. Both know the repositories of artifacts.
 """
 
 import fcntl
@@ -27,7 +27,7 @@ def classpath(version: str, *, tools: bool = False) -> str:
 
     Args:
         version: Kafka's release, as in "4.3.0".
-        tools: with kafka-tools: the console clients, VerifiableConsumer, ConsumerPerformance and others.
+        tools: add kafka-tools: the console clients, VerifiableConsumer, ConsumerPerformance and others.
 
     Raises:
         RuntimeError: the jars could not be fetched.
@@ -127,7 +127,7 @@ def _remedy(folder: Path, wanted: Sequence[str], complaints: Sequence[str]) -> s
 
 
 def _with_maven(wanted: Sequence[str], into: Path) -> None:
-    """Download with `mvn dependency:copy-dependencies`, from a POM that names nothing else.
+    """Download with `mvn dependency:copy-dependencies`, from a POM that names only these artifacts.
 
     Raises:
         RuntimeError: Maven failed. The message has the end of its output.
@@ -156,11 +156,11 @@ def _pom(wanted: Sequence[str]) -> str:
 def _with_jgo(wanted: Sequence[str], into: Path) -> None:
     """Download with jgo, in Python.
 
-    Its store is temporary: jgo would use an incomplete file that was left there.
+    jgo's store is temporary, because jgo would use an incomplete file that an earlier run left there.
 
     Raises:
         RuntimeError: jgo is not installed, or an artifact does not exist.
-        OSError: the network.
+        OSError: the network failed.
     """
     try:
         from jgo.maven import MavenContext  # noqa: PLC0415 - only needed if jars are missing

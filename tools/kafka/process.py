@@ -15,7 +15,7 @@ TAIL = 40
 
 
 class JavaProcess:
-    """A main class that runs until it is ended.
+    """A Java program in a process of its own, which runs until `end`.
 
     Args:
         class_path: for `java -cp`.

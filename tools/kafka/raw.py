@@ -18,11 +18,11 @@ FIRST_FLEXIBLE = (
 """The first flexible version of each API key (KIP-482). Keys 50 and above are always flexible."""
 
 TIMEOUT = 30.0
-"""The time limit of a blocked send or receive."""
+"""The time limit of a blocked send or receive, in seconds."""
 
 
 def is_flexible(api_key: int, version: int) -> bool:
-    """Whether a message has compact lengths and tags, and a header with tags."""
+    """Whether a message is flexible (KIP-482): compact lengths, and tags in body and header."""
     if api_key >= 50:
         return True
     return version >= FIRST_FLEXIBLE[api_key]
@@ -117,7 +117,7 @@ def request(api_key: int, version: int, body: bytes, client_id: str | None, corr
 
 
 def header_length(api_key: int, version: int) -> int:
-    """Bytes before the body of a response. KIP-511: ApiVersions responses always have header v0."""
+    """Return the bytes of a response's header. KIP-511: ApiVersions responses always have header v0."""
     return 5 if is_flexible(api_key, version) and api_key != API_VERSIONS else 4
 
 
@@ -199,7 +199,7 @@ class BodyReader:
         """Return the next bytes as they are.
 
         Raises:
-            ValueError: there are fewer.
+            ValueError: fewer bytes are left.
         """
         if self.left < count:
             raise ValueError(f"{count} bytes wanted, {self.left} left")

@@ -1,8 +1,8 @@
-"""Ends the child processes of this process when it ends, in whatever way.
+"""Ends the child processes of this process when this process ends, even if it is killed.
 
 A child process reads from a pipe that only this process has. When the pipe closes, by an exit or by SIGKILL,
-the child kills the registered processes and removes the registered folders. (PR_SET_PDEATHSIG would do so
-when the *thread* that started a broker ends, which may be long before.)
+the child kills the registered processes and removes the registered folders. (PR_SET_PDEATHSIG
+would kill a broker when the *thread* that started it ends. That may be long before the process ends.)
 """
 
 import contextlib

@@ -6,7 +6,7 @@ from pathlib import Path
 HOST = "127.0.0.1"
 SESSION_TIMEOUT_MS = 6000
 SESSION_EXPIRY = SESSION_TIMEOUT_MS / 1000 + 1
-"""The time after which ZooKeeper has forgotten a killed broker. Until then its id is in use."""
+"""Seconds until ZooKeeper has forgotten a killed broker. Until then the broker's id is in use."""
 
 LOG4J: dict[str, object] = {
     "log4j.rootLogger": "WARN, stderr",
@@ -35,7 +35,7 @@ QUICK: dict[str, object] = {
     "log.cleaner.dedupe.buffer.size": 8 << 20,  # the default is 128 MB of the heap
     "log.cleaner.backoff.ms": 500,
 }
-"""Settings with which a broker starts quickly, and tests wait less. All others are Kafka's defaults."""
+"""Settings that make a broker start quickly and tests wait less. All others are Kafka's defaults."""
 
 QUICK_KRAFT: dict[str, object] = {
     "broker.session.timeout.ms": 6000,  # a killed broker can only register again after that
@@ -47,7 +47,7 @@ QUICK_KRAFT: dict[str, object] = {
 
 
 def security_protocol(listener: str) -> str:
-    """Return a listener's protocol: its name, or the end of its name after a dash; otherwise PLAINTEXT."""
+    """Return the security protocol that is a listener's name or follows a dash in it, else PLAINTEXT."""
     name = listener.rpartition("-")[2]
     return name if name in SECURITY_PROTOCOLS else "PLAINTEXT"
 

@@ -1,7 +1,7 @@
 """Class data sharing: an archive of a release's classes, as loaded by Java, beside the release's jars.
 
-With it a broker starts in two thirds of the CPU time. An archive is for one Java and one folder of jars. Java
-checks that, and ignores an archive that does not fit.
+With an archive, a broker needs a third less CPU time to start. An archive works only with the Java and the
+folder of jars that it was made with. Java ignores any other archive.
 """
 
 import subprocess
@@ -12,7 +12,7 @@ from tools.kafka.java import java, version_of
 from tools.kafka.process import JVM
 
 MAKING_SECONDS = 300.0
-"""The time limit for Java to make an archive. 5 seconds are usual."""
+"""The time limit for Java to make an archive, in seconds. 5 are usual."""
 
 
 def archive(version: str) -> Path:

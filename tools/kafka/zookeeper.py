@@ -8,7 +8,7 @@ from tools.kafka.process import JavaProcess
 from tools.kafka.settings import HOST, LOG4J, write_properties
 
 START_TIMEOUT = 30.0
-"""The time limit for it to listen. Half a second is usual."""
+"""Seconds for ZooKeeper to listen on its port. Half a second is usual."""
 
 
 class ZooKeeper:
