@@ -1,1 +1,1 @@
-"""One client and its broker, sans-IO: bytes and time come in, bytes and events go out."""
+"""The connection of one client and its broker. Sans-IO: bytes and time go in, bytes and events come out."""

@@ -102,7 +102,7 @@ class BrokerSide:
         return False
 
     def _begin(self, request: InFlight, size: int) -> None:
-        """Note that a response of this size begins, and give its request a handler of its own."""
+        """Begin the response to a request, with this size in bytes. A plan is replaced by a new handler."""
         state = self._state
         state.foreign = False
         state.response_size = size

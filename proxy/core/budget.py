@@ -23,17 +23,17 @@ REQUESTS_PART: Final = 4
 
 
 class Holder(Protocol):
-    """A connection, as the budget sees it."""
+    """The methods of a connection that the budget calls."""
 
     buffered_changed_at: float
     """The time of the last progress, in seconds: the buffered response grew, or the client read something."""
 
     @property
     def can_go_on(self) -> bool:
-        """Whether reading its broker would complete the buffered response."""
+        """Whether reading the broker would bring more bytes of the buffered response."""
 
     def wait_for_budget(self, waits: bool, /) -> None:
-        """Stop reading the broker, or resume."""
+        """Stop reading the broker if `waits` is true, otherwise resume."""
 
     def report_buffered(self) -> None:
         """Report to the budget how many bytes are buffered now."""
@@ -44,9 +44,9 @@ class Budget:
 
     Above the limit, the gateway stops reading from brokers whose connections have a large incomplete
     response. Only the connection that has buffered longest continues, if its client reads its responses. So
-    the connections complete their responses one after another. If bytes that clients do not read reach the
-    limit alone, all connections wait until those clients read or are closed. If those clients read slowly,
-    one connection still continues.
+    the connections complete their responses one after another. Bytes that clients do not read may fill the
+    whole limit. Then all connections wait until these clients read or are closed. If these clients read
+    slowly, one connection still continues.
 
     A connection without progress for `STALL_SECONDS` is closed if others wait because of it, or if memory is
     short. The connection with the most buffered bytes is closed first. When a connection stops waiting, its
@@ -84,9 +84,9 @@ class Budget:
 
         Args:
             holder: the connection.
-            buffered: all its buffered bytes.
-            may_wait: whether a response is incomplete and large. Buffering a small one costs less than its
-                delay.
+            buffered: all buffered bytes of the connection.
+            may_wait: whether the response is incomplete and large. Small responses do not wait, because
+                buffering them costs less than the delay.
         """
         self.total += buffered - self._holders.get(holder, (0, False))[0]
         if buffered:
@@ -99,10 +99,8 @@ class Budget:
     def stalled(self, now: float) -> Holder | None:
         """Return a connection to close, because it made no progress for `STALL_SECONDS`.
 
-        It is returned only if others wait or memory is short.
-
-        Either its broker stopped in the middle of a response, or its client does not read. Call this every
-        few seconds.
+        Return None if no connection waits and memory is not short. The broker of the returned connection has
+        stopped in the middle of a response, or the client does not read. Call this every few seconds.
         """
         for holder in list(self._holders):
             holder.report_buffered()

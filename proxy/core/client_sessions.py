@@ -77,7 +77,7 @@ class Serve(Around):
         return self._sessions.receive(self._context, pieces, last=last)
 
     def end(self, request: InFlight) -> bool:
-        """Allow the client's next fetch, unless this one is sent again."""
+        """End the response, and allow the client's next fetch. If the fetch is sent again, do nothing."""
         ended = self._fetching.end(request)
         if ended and not isinstance(self._context, SessionlessFetchContext):
             self._sessions.holds = False
@@ -91,7 +91,7 @@ class ClientSessions(Stage):
         state: the state of the connection.
         manager: the sessions that this process gives to clients.
         eligibility: knows the broker's features.
-        broker: identifies the broker among those of all connections.
+        broker: identifies the broker among all brokers.
     """
 
     __slots__ = ("_broker", "_context", "_eligibility", "_made", "_manager", "_state", "_unused", "holds")
@@ -121,7 +121,7 @@ class ClientSessions(Stage):
             self._manager.raised = True
 
     def before_fetch(self, frame: bytes, version: int, body: int) -> tuple[bytes, int] | None:
-        """Turn a fetch of a session with the gateway into a full one."""
+        """Turn a fetch of a session with the gateway into a full fetch."""
         if version < SESSION_VERSION:
             return frame, version
         if self.holds:
@@ -223,9 +223,10 @@ class ClientSessions(Stage):
         on``). The response then shows the client that it has no session.
 
         Args:
-            data: the beginning, with the session's id and epoch at least.
+            data: the beginning of the fetch, with the session id and epoch at least.
             version: v7 or later.
-            body: offset of the body.
+            body: the offset of the body.
+
 
         Raises:
             Truncated: `data` ends before the session's epoch.

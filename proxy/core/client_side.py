@@ -62,7 +62,7 @@ class ClientSide:
     Args:
         state: the state of the connection.
         fetches: decides how each fetch is sent.
-        responses: makes the responses to fetches.
+        responses: makes the client's responses to fetches.
         rewriting: chooses the handlers of other requests.
         max_request_bytes: the longest frame that the client may send.
     """
@@ -248,7 +248,7 @@ class ClientSide:
         return request
 
     def _collect(self, data: bytes, size: int, version: int) -> bool:
-        """Keep the beginning of a fetch until its bytes have doubled, or the fetch is complete.
+        """Keep the beginning of a fetch until twice as many bytes have arrived, or the fetch is complete.
 
         If the request budget has no room for it, the fetch is forwarded as it arrives.
         """

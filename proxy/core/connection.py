@@ -362,7 +362,7 @@ class Connection:
         self._settle()
 
     def _finish_waiting(self) -> None:
-        """Process the client's bytes that waited for a response. After the last ones, close the session."""
+        """Process the client's bytes that waited for a response. Then close the session if that is due."""
         self._client_side.go_on()
         self._close_after_last()
 

@@ -219,7 +219,7 @@ class Eligibility:
     def know(self, features: Features | None) -> None:
         """Note the broker's features from an ApiVersions response.
 
-        None if the response was not understood.
+        `features` is None if the response was not understood.
         """
         self.features = features
         if features is not None:
@@ -227,7 +227,7 @@ class Eligibility:
 
     @property
     def known(self) -> Features | None:
-        """The broker's features, learned on this connection or else on another one. None if unknown."""
+        """The broker's features, learned on this or on another connection. None if unknown."""
         return self.features or self._versions.features
 
     def features_for(self, fetch: FetchRequest) -> Features | None:

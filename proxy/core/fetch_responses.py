@@ -134,7 +134,7 @@ class FetchResponses:
         return pieces
 
     def end(self, fetching: FetchHandler, request: InFlight) -> bool:
-        """Note the end of a response. Send the fetch again if that was planned.
+        """Note the end of a response. Send the fetch again if that was arranged.
 
         Returns:
             Whether the client has the complete response.
@@ -390,7 +390,7 @@ class FetchResponses:
     ) -> None:
         """Note whether a fetch that requested a session got one.
 
-        If the request failed, plan to send the fetch again.
+        If the request failed, arrange to send the fetch again.
         """
         session = self._session
         if result.action in _RESENDS:
@@ -410,10 +410,11 @@ class FetchResponses:
                 self._events.append(SessionRefused())
 
     def _keep_order(self, fetching: FetchHandler, walk: FetchResponseWalk, result: SessionResult) -> None:
-        """Plan to send a fetch without the session, if the session's order chose other partitions.
+        """Arrange to send a fetch again without the session, if `serves_in_order` is false.
 
-        The response is dropped. No records are lost, because the fetch has the same offsets when it is sent
-        again. The session continues.
+        In this case the session's order gave records to other partitions than the order of the fetch would.
+        The response is dropped, but no records are lost, because the fetch has the same offsets when it is
+        sent again. The session continues.
         """
         table, fetch = self._session.table, fetching.fetch
         if table is None or fetch is None:
@@ -427,7 +428,7 @@ class FetchResponses:
         self._fetches.arrange_resend(fetching, full=False)
 
     def _session_lost(self, fetching: FetchHandler, code: int, result: SessionResult) -> None:
-        """Plan to send a fetch again, because its session can't continue or could not be created."""
+        """Arrange to send a fetch again, because its session can't continue or could not be created."""
         if code:
             self._tally.session_errors[code] += 1
         if result.loss is not None:

@@ -166,7 +166,7 @@ class Fetches:
     def _changed(self, original: FetchRequest) -> FetchRequest:
         """Return a fetch with the changes of all stages.
 
-        The fast path makes the same changes to the next one.
+        The fast path makes the same changes to the next similar fetch.
         """
         fetch, template = original, self._state.plans.template
         for stage in self._state.stages:
@@ -191,7 +191,7 @@ class Fetches:
                 side.fetches[FetchKind.SESSIONLESS] += 1
 
     def arrange_resend(self, fetching: FetchHandler, *, full: bool) -> None:
-        """Plan to send a fetch once more. Its position in the order of responses does not change.
+        """Arrange to send a fetch once more. Its position in the order of responses does not change.
 
         After a second failure, or when the connection ends, the fetch is sent without a session, so that no
         session error is possible.
@@ -394,7 +394,7 @@ class Fetches:
     # The session's end
 
     def end_of_response(self, *, again: bool) -> None:
-        """After a response, close the session if that was planned, and release an unused slot.
+        """After a response, close the session if that is due, and release an unused slot.
 
         Args:
             again: whether the fetch is sent again.

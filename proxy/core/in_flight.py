@@ -424,7 +424,7 @@ class FetchHandler(Handler):
             response: collects the response.
             frame: the whole frame.
             partitions: how many partitions it lists.
-            session_id: the session in the request, 0 for a new one, or None without a session.
+            session_id: the session id in the request, 0 to request a session, or None without a session.
         """
         self.response = response
         self.through_session = session_id is not None
@@ -444,7 +444,7 @@ class FetchHandler(Handler):
         return self.responses.receive(self, chunk, last=last)
 
     def end(self, request: InFlight) -> bool:
-        """Send the fetch again, if that was planned."""
+        """End the response. Send the fetch again if that was arranged."""
         return self.responses.end(self, request)
 
     def passes(self, size: int) -> bool:

@@ -761,7 +761,7 @@ class LeaderRetry(Stage):
         self._wake()
 
     def _next_produced(self) -> None:
-        """Process the produce responses that waited while another one was held back."""
+        """Process the produce responses that waited because an earlier response was held back."""
         queue = self._state.queue
         while self._behind and not self._holds_produce:
             held = self._behind.popleft()

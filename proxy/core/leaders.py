@@ -189,8 +189,8 @@ class Leaders:
     def _keep(self, topic_id: bytes, image: bytes, seen: float) -> None:
         """Keep the image of a topic if there is room. Topics that were named longest ago make room first.
 
-        A topic never pushes out another topic of the same response. Otherwise, if a response has too many
-        topics, it would push out those that the next such response needs first.
+        A topic never pushes out another topic of the same response. Otherwise a response with too many topics
+        would always push out its own first topics, and the next response could not be compared with them.
         """
         more = len(image) - len(self._images.get(topic_id, b""))
         while self.buffered + more > self._max_bytes:

@@ -21,7 +21,7 @@ class MaxFetchBytes(Stage):
 
     Args:
         state: the state of the connection.
-        fetches: knows the broker.
+        fetches: knows the broker's features, or asks for them.
         limits: has the limit of each client id. A reload may change the limits.
     """
 

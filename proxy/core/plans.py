@@ -51,12 +51,13 @@ _MAX_COMPARED: Final = 512
 """The limit of bytes of a frame that is compared with earlier frames. Larger frames have many entries, and
 seldom equal an earlier frame."""
 _KIND_BYTES: Final = REQUEST_CORRELATION_ID.start
-"""Length, API key and version of a request."""
+"""The size of length field, API key and version at the start of a request."""
 _PLAIN: Final = (Reason.ONE_PARTITION, Reason.SESSIONS_OFF)
-"""Reasons to forward a fetch that stay valid for the next matching one, unless the switch for sessions
-changes."""
+"""Reasons to forward a fetch that stay valid for the next matching fetch, unless the session switches
+change."""
 _NO_ABORTED: Final = {True: (b"\0", b"\1"), False: (b"\xff\xff\xff\xff", b"\0\0\0\0")}
-"""Null and empty aborted_transactions, by whether a layout is flexible."""
+"""The bytes of null and of empty aborted_transactions, for flexible layouts (True) and for all others
+(False)."""
 
 
 class Template:
@@ -78,7 +79,7 @@ class Template:
         self._value = int.from_bytes(frame) & self._mask
 
     def matches(self, frame: bytes) -> bool:
-        """Whether a frame matches."""
+        """Whether a frame matches the template."""
         return len(frame) == self._size and int.from_bytes(frame) & self._mask == self._value
 
 
@@ -292,7 +293,7 @@ class FetchPlan(Handler):
         request: a matching fetch, as the client sent it.
         sent: the same fetch, as sent to the broker.
         reason: the reason why the fetch is forwarded.
-        eligibility: is told that responses are small.
+        eligibility: notes that responses are small.
         responses: makes the responses that do not match the plan.
     """
 
@@ -418,7 +419,7 @@ class FetchPlan(Handler):
 
         Args:
             tally: the tally of the connection.
-            meter: is told the sizes of these responses, to leave them out of its measurements.
+            meter: gets the sizes of these responses, to leave them out of its measurements.
         """
         asked, received = self._asked, self._received
         if not (asked or received):
@@ -580,10 +581,10 @@ class SessionPlan(FetchPlan):
         return full
 
     def repeat(self, received: int, full: int) -> None:
-        """Count one more fetch and response like the last ones, without building them.
+        """Count one more fetch and one more response, without building them.
 
-        The last fetch must have changed nothing, and its response must have no entry. The list of the new
-        fetch may begin at another entry.
+        They are like the last fetch, which must have changed nothing, and its response, which must have had
+        no entry. The list of the new fetch may begin at another entry.
 
         Args:
             received: the size of the broker's response in bytes.
@@ -641,7 +642,7 @@ class Plans:
         limits: the switches for sessions.
         measured: gets the response times and sizes.
         tally: gets the counts of the plans.
-        meter: is told the sizes of the plans' responses, to leave them out of its measurements.
+        meter: gets the sizes of the plans' responses, to leave them out of its measurements.
     """
 
     __slots__ = (
@@ -673,7 +674,7 @@ class Plans:
         self.requests: dict[bytes, Plan] = {}
         """Plans by the bytes of API key and version on the wire."""
         self.fetch: FetchPlan | None = None
-        """The plan of the last fetch. None if the core has to decide the next one."""
+        """The plan of the last fetch. None if the core has to decide the next fetch."""
         self.template: FetchTemplate | None = None
         """The template of the last fetch. None if its entries are not contiguous."""
         self.entry: EntryTemplate | None = None
@@ -802,7 +803,7 @@ class Plans:
             self.entry = EntryTemplate.of(request, frame, walk) or self.entry
 
     def response(self, frame: bytes, version: int) -> int:
-        """Return how many partitions a response has if it equals the last small one, otherwise -1."""
+        """Return how many partitions a response has if it equals the last small response, otherwise -1."""
         known, known_version, partitions = self._response
         alike = len(frame) == RESPONSE_START_BYTES + len(known) and frame.endswith(known)
         return partitions if alike and version == known_version else -1
@@ -829,7 +830,7 @@ class Plans:
 
 
 def _around(frame: bytes, block: Span) -> tuple[bytes, bytes, bytes]:
-    """Return the three parts of a fetch around the correlation id and the entries."""
+    """Return the parts of a fetch before the correlation id, before the entries, and after the entries."""
     start, end = block
     return frame[:_KIND_BYTES], frame[REQUEST_START_BYTES:start], frame[end:]
 

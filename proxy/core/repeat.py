@@ -74,7 +74,7 @@ class Repeat(Protocol):
         """Return whether a partition may be retried now."""
 
     def wait(self, seconds: float) -> float:
-        """Return how long the client may wait for an empty answer, in seconds.
+        """Return how long the new leader may wait for records, in seconds.
 
         Args:
             seconds: the upper limit.

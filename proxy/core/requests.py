@@ -37,7 +37,7 @@ def decisive(frame: bytes) -> bytes:
 
 
 def read_wait(frame: bytes) -> float:
-    """Return how many seconds a JoinGroup or ShareFetch request lets the broker wait before it responds.
+    """Return how many seconds a broker may wait before it responds to a JoinGroup or ShareFetch request.
 
     A broker answers JoinGroup when all members have joined, or after the rebalance timeout (KIP-62). In v0
     the session timeout is used instead. A ShareFetch has max_wait_ms, like a fetch (KIP-932).
@@ -77,7 +77,7 @@ def read_client_names(frame: bytes, version: int) -> tuple[str, ClientSoftware |
     Both have no control characters.
 
     Raises:
-        ProtocolError: the frame is not of that version.
+        ProtocolError: the frame does not match the version.
     """
     _, _, _, client_id, body = request_header(frame, LENGTH_BYTES)
     # KIP-511: software name and version, from v3 on.

@@ -172,7 +172,7 @@ class Login(Forward):
         self._begun = False
 
     def feed(self, chunk: bytes, *, last: bool) -> list[Buffer]:  # noqa: ARG002 - as every handler
-        """Return the bytes. The first ones show whether the broker accepts the client."""
+        """Return the bytes. If the first bytes show that the broker refuses the client, report that."""
         if not self._begun:
             self._begun = True
             with suppress(ProtocolError):  # too few bytes: nothing is reported

@@ -29,8 +29,7 @@ _CLOSES: Final = 8
 """A session is requested when the fetches so far, with the present one, have cost this many times the bytes
 of a close."""
 _ALIKE: Final = 2
-"""If this is not yet the case, a session is requested when it would have saved bytes for this many
-consecutive fetches."""
+"""A session is requested earlier if it would have saved bytes for this many consecutive fetches."""
 _CLOSE_RESPONSE: Final = 40
 """Approximate bytes of the response to a close."""
 _VERSIONS: Final = 500
@@ -41,7 +40,7 @@ _RETURN: Final = 0.25
 """The first estimate of the probability that a partition returns soon after it was removed from the client's
 list."""
 _MOST_RETURN: Final = 0.6
-"""The maximum of that estimate. If a client's list changes all the time, partitions return with other
+"""The maximum of the estimate that begins with `_RETURN`. If a client's list changes all the time, partitions return with other
 offsets, so that dropping them costs little."""
 
 

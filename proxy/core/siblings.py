@@ -51,7 +51,7 @@ class Sibling(Protocol):
         """Return the client's identity. None if it is unknown or not proven."""
 
     def wait_left(self, now: float) -> float:
-        """Return how long a request sent now could be blocked behind earlier ones, in seconds.
+        """Return how long a request sent now could be blocked behind earlier requests, in seconds.
 
         Return `inf` if the request must not be sent.
 

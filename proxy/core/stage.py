@@ -125,7 +125,7 @@ class Stage:
         return request.handler
 
     def repeats(self, _api_key: int, _version: int, *, in_session: bool = False) -> bool:  # noqa: ARG002 - for others
-        """Whether the next request like the last one may take the fast path.
+        """Return whether requests like this one may take the fast path, so that the stage does not see them.
 
         The fast path forwards requests other than fetches unchanged.
 

@@ -229,7 +229,7 @@ class FetchSessionCacheShard:
         return session_id
 
     def touch(self, session: FetchSession, now_ms: int) -> None:
-        """Note that a session is used now. Its size and age are counted anew."""
+        """Note that a session is used now. Its present size and age are stored."""
         if self._sessions.get(session.session_id) is not session:
             return
         aged = now_ms - session.created_ms > self._eviction_ms

@@ -345,7 +345,7 @@ class Link:
             self.client_received(b"")
 
     def broker_connected(self, transport: asyncio.Transport) -> None:
-        """Store the broker's socket. If the client has left meanwhile, close it instead."""
+        """Store the broker's socket. If the client has already left, close the socket instead."""
         if self.phase >= LinkPhase.FINISHED:
             transport.abort()
             return

@@ -150,7 +150,7 @@ class Resolver:
                 loop.call_soon(self._ended, name, OSError(errno.EAGAIN, str(error)))
 
     def _look_up(self, loop: asyncio.AbstractEventLoop, name: _Name) -> None:
-        """Look up a name, in a thread of its own."""
+        """Look up a name in a new thread."""
         result: tuple[str, ...] | OSError
         try:
             result = look_up(name.host)

@@ -50,7 +50,7 @@ class TlsError(ConfigError):
 
 
 class ReloadingContext:
-    """An SSL context that is replaced when one of its files changes. Open connections keep the old one.
+    """An SSL context that is replaced when one of its files changes. Open connections keep the old context.
 
     Args:
         cert: the gateway's certificate, or None for no certificate.

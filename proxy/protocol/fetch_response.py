@@ -370,7 +370,7 @@ class FetchResponseWalk:
     def _bridge(self, chunk: bytes) -> int:
         """Walk a unit that began in an earlier chunk.
 
-        Return the offset after it in this chunk, or -1 if it is still incomplete.
+        Return the offset after the unit in this chunk, or -1 if the unit is still incomplete.
         """
         window = max(_BRIDGE, len(self._tail))
         while True:

@@ -96,7 +96,7 @@ def read_metadata(frame: bytes, *, by_id: bool) -> dict[Place, Leader]:
     """Return the leaders in a Metadata response, for partitions without an error.
 
     Raises:
-        ProtocolError: the frame is no such response.
+        ProtocolError: the frame is not a Metadata response of the requested version.
     """
     version = BY_ID if by_id else BY_NAME
     _, at = response_header(frame, LENGTH_BYTES, ApiKey.METADATA, version)
@@ -140,7 +140,7 @@ def read_epochs(frame: bytes) -> dict[Place, EpochEnd]:
     """Return the epoch ends of an OffsetForLeaderEpoch response, by topic name and partition.
 
     Raises:
-        ProtocolError: the frame is no such response.
+        ProtocolError: the frame is not an OffsetForLeaderEpoch response of the requested version.
     """
     key = ApiKey.OFFSET_FOR_LEADER_EPOCH
     _, at = response_header(frame, LENGTH_BYTES, key, EPOCHS_VERSION)

@@ -150,7 +150,7 @@ def read(
         fixed: a list that receives the spans of skipped fixed-size fields, except in tags.
 
     Raises:
-        ProtocolError: the bytes are not such a message, or continue after its end.
+        ProtocolError: the bytes do not match the schema, or continue after the end of the message.
     """
     fields = fields_at(schema, version, only)
     if not whole:
@@ -183,7 +183,7 @@ def read_fields(
         fixed: as for `read`.
 
     Raises:
-        ProtocolError: the bytes are not such fields.
+        ProtocolError: the bytes do not match the fields.
     """
     reader = _Reader(frame, fixed, flexible=bool(is_flexible(api_key, version)))
     return reader.struct(fields, at, tagged=tagged)

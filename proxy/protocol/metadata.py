@@ -208,8 +208,7 @@ def _find_partitions(buffer: bytes, at: int) -> tuple[_Alike | list[int], int]:
 def _size_of_all(buffer: bytes, start: int, count: int) -> int:
     """Return the size of an entry if all entries have the same size, otherwise 0.
 
-    Entries have the same size if their replica counts are equal to those of the first entry, and if none has
-    tags.
+    Entries have the same size if all have the same replica counts, and if no entry has tags.
     """
     at, lengths = start + _ENTRY_BYTES, list[int]()
     for _ in range(_ARRAYS):

@@ -218,7 +218,10 @@ def skip_tags(buffer: Buffer, offset: int) -> tuple[None, int]:
 
 
 def read_tags(buffer: Buffer, offset: int) -> tuple[list[TagSpan], int]:
-    """Read the spans of a tag buffer's payloads, in order. Errors are those of `skip_tags`."""
+    """Read the tag numbers and payload spans of a tag buffer, in order.
+
+    It raises the same errors as `skip_tags`.
+    """
     count, at = read_uvarint(buffer, offset)
     if count > MAX_TAGS:
         raise Malformed(f"a buffer of {count} tags")

@@ -229,7 +229,7 @@ def read_response(frame: bytes, version: int) -> dict[tuple[bytes, int], Produce
     """Read a Produce response, v7 to v9.
 
     Raises:
-        ProtocolError: the frame is no such response.
+        ProtocolError: the frame is not a Produce response of its version.
     """
     flexible = version >= _FIRST_FLEXIBLE
     _, at = response_header(frame, LENGTH_BYTES, ApiKey.PRODUCE, version)

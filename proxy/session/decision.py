@@ -43,7 +43,7 @@ class Reason(StrEnum):
     BUSY = "session busy"
     """A fetch of the session is outstanding."""
     CATCHING_UP = "catching up"
-    """The last response was large, so the next one is streamed."""
+    """The last response was large, so the next response is streamed."""
     KEEP_ORDER = "keep order"
     """--keep-order: the response limit starved a listed partition, so partitions are served in its order."""
     MEMORY = "memory"
@@ -52,8 +52,8 @@ class Reason(StrEnum):
     """Sessions cost this connection more than they saved. None is used until many times the lost bytes have
     passed."""
     NO_SESSION_YET = "no session yet"
-    """The last session did not save bytes, or the list is so short that closing a session would cost much of
-    what the fetches have cost so far."""
+    """The last session did not save bytes, or the fetches so far have cost too few bytes to make a session
+    worth the bytes of its close."""
     NO_SLOT = "no slot left"
     """--max-sessions is reached."""
     NOT_SMALLER = "delta not smaller"

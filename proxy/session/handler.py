@@ -142,7 +142,7 @@ class FetchSessionHandler:
 
     @property
     def outstanding(self) -> bool:
-        """Whether a response of the session is pending."""
+        """Whether a fetch of the session has no response yet."""
         return self.state not in IDLE
 
     @property
@@ -396,7 +396,7 @@ class FetchSessionHandler:
         return len(self._stuck) > 0
 
     def check(self, walk: FetchResponseWalk) -> None:
-        """Note what the session's next response must name, according to the full response to a check.
+        """Note which partitions the session's next response must name, from the full response to a check.
 
         A session's response names each partition that has changed since the broker last sent it
         (fetch-semantics 2.5). So the next response must name each partition with a higher high watermark in

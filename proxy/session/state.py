@@ -154,10 +154,10 @@ AFTER_FULL: Final = {
     Says.NO_ID: (NextPair.NEW, Action.COMPLETE),
     Says.ID: (NextPair.FIRST, Action.COMPLETE),
 }
-"""What follows the response to a full fetch with epoch 0. After an error, the fetch is sent without a
-session. If the broker sends the error again, the client gets it, because it answers the client's own fetch.
-The Java client names the session id in the next request instead. fetchgate differs on purpose
-(fetch-semantics 3.2, traps 6 and 11, cases 71 and 96)."""
+"""By the meaning of the response to a full fetch with epoch 0: the next pair, and the action. After an error,
+the fetch is sent without a session. If the broker sends the error again, the client gets it, because it
+answers the client's own fetch. The Java client names the session id in the next request instead. fetchgate
+differs on purpose (fetch-semantics 3.2, traps 6 and 11, cases 71 and 96)."""
 
 AFTER_INCREMENTAL: Final = {
     # 70: the broker does not have the id, so there is nothing to name. (fetch-semantics 3.2, case 52)
@@ -178,4 +178,4 @@ AFTER_INCREMENTAL: Final = {
     Says.NO_ID: (NextPair.NEW, Action.RESEND_FULL),
     Says.ID: (NextPair.NEXT, Action.EXPAND),
 }
-"""What follows the response to an incremental fetch."""
+"""By the meaning of the response to an incremental fetch: the next pair, and the action."""
