@@ -17,9 +17,9 @@ STALL_SECONDS: Final = 30.0
 """After this many seconds without progress, a connection is closed if others wait because of it, or if memory
 is short."""
 SILENT_SECONDS: Final = 4.0
-"""After this many seconds without progress, a client counts as one that does not read its responses."""
+"""After this many seconds without progress, a client is assumed not to read its responses."""
 REQUESTS_PART: Final = 4
-"""Incomplete requests may use this fraction of the limit for responses: a quarter."""
+"""Incomplete requests may use one part in this many of the limit for responses: a quarter."""
 
 
 class Holder(Protocol):
@@ -59,7 +59,7 @@ class Budget:
         self.limit = limit
         self.total = 0
         self._holders: dict[Holder, tuple[int, bool]] = {}  # in the order in which they began to buffer
-        """For each connection its buffered bytes, and whether it may be made to wait."""
+        """For each connection, its buffered bytes, and whether it may have to wait."""
         self._waiting: set[Holder] = set()
         self._released: set[Holder] = set()
         """The connections that have stopped waiting since the last call of `stalled`."""

@@ -45,9 +45,9 @@ from proxy.protocol.produce import READ_WITHIN, wants_response
 from proxy.session.decision import Reason
 
 _MIN_LENGTH: Final = 10
-"""The shortest length of a request, without the 4 bytes of the length itself. A header has at least 10
-bytes. Only ControlledShutdown v0 has 8, but 4 bytes of body follow. PostgreSQL requests encryption with a
-length of 8."""
+"""The shortest valid length of a request, in bytes, without the 4 bytes of the length field. A header has at
+least 10 bytes. (Only ControlledShutdown v0 has 8, but its body has 4.) A PostgreSQL client that requests
+encryption sends a length of 8, so that it is recognized."""
 _GSSAPI_TOKEN: Final = 0x60
 _UNLEARNT: Final = frozenset({int(ApiKey.FETCH), *map(int, SASL), *map(int, NO_RESPONSE_TIME)})
 """Requests that get no plan, because each one has to be read. A JoinGroup or ShareFetch contains how long the

@@ -75,7 +75,7 @@ class BrokerInfo:
     """The broker of a connection."""
 
     node_id: int | None = None
-    """None if unknown."""
+    """The node id of the broker, or None if it is unknown."""
     name: str = ""
     """Identifies the broker among all brokers, because a session belongs to one broker."""
     versions: BrokerVersions | None = None
@@ -169,7 +169,7 @@ class Connection:
             state.stages.append(ClientSessions(state, common.manager, fetches.eligibility, broker.name))
         state.stages.append(MaxFetchBytes(state, fetches, sessions))
         self.retry: LeaderRetry | None = None
-        """Follows leaders. The shell attaches itself to it."""
+        """Retries requests at new leaders. None without ``--follow-leader``."""
         if common.siblings is not None and resolve is not None:
             self.retry = LeaderRetry(state, common.siblings, host, broker.node_id)
             state.stages.append(self.retry)

@@ -77,7 +77,7 @@ class SessionLimits:
 
     @property
     def left(self) -> bool:
-        """Whether a slot is left."""
+        """Whether the gateway may use another session slot."""
         return self.used < self.max_sessions
 
     def allowed(self, client_id: str) -> bool:
@@ -145,7 +145,7 @@ class BrokerVersions:
 
 
 _FENCING_VERSION: Final = 9
-"""KIP-320: the first version whose entries carry current_leader_epoch (fetch-semantics 1.6)."""
+"""The first version whose entries have current_leader_epoch (KIP-320; fetch-semantics 1.6)."""
 _KEEPING_VERSION: Final = 12
 """A broker that supports this version keeps the leader epochs of a session (fetch-semantics 1.7, 6.3)."""
 
@@ -178,8 +178,8 @@ class Eligibility:
         self._native = False
         self.savings = Savings()
         self.features: Features | None = None
-        """The features from the last ApiVersions response on this connection. None if there was none, or
-        it was not understood."""
+        """The features from the last ApiVersions response on this connection. None if there was no response,
+        or if it was not understood."""
         self.floods = False
         """Whether the client requests a session with each fetch and uses none."""
         self.given = 0

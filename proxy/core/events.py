@@ -20,9 +20,9 @@ class FetchKind(IntEnum):
     INCREMENTAL = 1
     """Epoch above 0: continues a session."""
     SESSIONLESS = 2
-    """Epoch -1 without an id, and all fetches below v7."""
+    """Epoch -1 without a session id, and all fetches below v7."""
     CLOSE = 3
-    """Epoch -1 with an id: ends that session."""
+    """Epoch -1 with a session id: ends that session."""
 
 
 def fetch_kind(session_id: int, epoch: int) -> FetchKind:
@@ -42,7 +42,7 @@ class Refusal(StrEnum):
     """
 
     VERSION = "version not offered"
-    """A request whose response could have addresses that the gateway can't find."""
+    """The client sent a request whose response could have addresses that the gateway can't find."""
     NOT_UNDERSTOOD = "response not understood"
     """A response that may have addresses does not match its version."""
     TOO_LARGE = "response too large"
@@ -77,7 +77,7 @@ class NotFollowed(StrEnum):
     NO_ROOM = "no room"
     """The response would have more records than max_bytes."""
     NOT_NEXT = "not next in sequence"
-    """Produce only: an earlier batch was not acknowledged, or a later one was sent elsewhere."""
+    """Produce only: an earlier batch was not acknowledged, or a later batch was sent to another broker."""
     TOO_LARGE = "response too large"
     """The response was too large to be buffered."""
     VERSION = "version"
@@ -98,7 +98,7 @@ class SideTally(Figures):
     fetch_record_bytes: int = 0
     """Bytes in the ``records`` fields of fetch responses."""
     fetches: list[int] = field(default_factory=lambda: [0, 0, 0, 0])
-    """Number of requests, by `FetchKind`."""
+    """Number of fetch requests, by `FetchKind`."""
     partitions_requested: int = 0
     partitions_answered: int = 0
 

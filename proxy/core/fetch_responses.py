@@ -84,7 +84,7 @@ class FetchResponses:
         """True once "no free session slot" has been reported."""
 
     def new_fetch(self, version: int, correlation_id: bytes) -> tuple[InFlight, FetchHandler]:
-        """Return the entry in flight for a client's fetch, and the innermost handler.
+        """Return a new entry in flight for a client's fetch, and its innermost handler.
 
         Args:
             version: the version of the fetch as sent.

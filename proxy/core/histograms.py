@@ -113,16 +113,16 @@ class Measured:
         """Seconds from a fetch's last byte to the first byte of the response. The client's max_wait_ms is
         included."""
         self.response_bytes_broker = Distribution(RESPONSE_BYTES)
-        """Size of a fetch's response as the broker sent it, as a whole frame."""
+        """The size of the broker's response to a fetch in bytes, with the length field."""
         self.response_bytes_client = Distribution(RESPONSE_BYTES)
-        """Size of a fetch's response as the client got it."""
+        """The size of the client's response to a fetch in bytes, with the length field."""
         self.partitions_broker = Distribution(PARTITIONS)
         """How many partitions a fetch to the broker listed. The value is added when the response is
         complete."""
         self.partitions_client = Distribution(PARTITIONS)
         """How many partitions a client's fetch listed."""
         self.broker_other = Distribution(BROKER_SECONDS)
-        """Like `broker_fetch`, for all other requests."""
+        """Like `broker_fetch`, but for all requests other than fetches."""
         self.added_repeat = Distribution(BROKER_SECONDS)
         """Additional seconds that a client waited because its fetch was sent again (after error 70, 71 or
         106)."""
@@ -205,7 +205,7 @@ class Meter:
         self._received = 0
         self._sent = 0
         self.began = 0.0
-        """When the first byte of the current response arrived, in seconds."""
+        """The time at which the first byte of the current response arrived, in seconds."""
 
     def note_fetch(
         self, sent_at: float, *, sent: int = NOT_COUNTED, asked: int = NOT_COUNTED, unseen: bool = False

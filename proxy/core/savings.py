@@ -40,8 +40,8 @@ _RETURN: Final = 0.25
 """The first estimate of the probability that a partition returns soon after it was removed from the client's
 list."""
 _MOST_RETURN: Final = 0.6
-"""The maximum of the estimate that begins with `_RETURN`. If a client's list changes all the time, partitions return with other
-offsets, so that dropping them costs little."""
+"""The maximum of the estimate that begins with `_RETURN`. If a client's list changes all the time, partitions
+return with other offsets, so that dropping them costs little."""
 
 
 class SessionForm(Enum):
@@ -309,7 +309,9 @@ def _head(narrow: FetchLayout, wide: FetchLayout) -> int:
 
 
 def _raised(count: int, narrow: FetchLayout, wide: FetchLayout) -> int:
-    """Return by how many bytes a full exchange is larger in the session's version than in the client's."""
+    """Return how many bytes a full fetch and response need more in the session's version than in the
+    client's.
+    """
     if narrow is wide:
         return 0
     entry = wide.request_entry - narrow.request_entry + wide.response_entry - narrow.response_entry

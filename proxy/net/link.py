@@ -136,7 +136,7 @@ class Host(Protocol):
         """Record that a broker responded at an address."""
 
     def unreachable(self, node_id: int | None, reason: str, error: Exception | None = None) -> None:
-        """Record that a broker responded at no address. `error` is the last error."""
+        """Record that a broker can't be reached. `error` is the error of the last address."""
 
     def report(self, event: Event, link: "Link") -> None:
         """Log an event of a connection, and add it to the recent events. If it is a fault, count it."""
@@ -469,7 +469,10 @@ class Link:
         alarm(self._host.loop, at, partial(self._tick, at))
 
     def _tick(self, at: float) -> None:
-        """Let the core do the work of this time. Timers may be early by a fraction of a millisecond."""
+        """Call the core's `tick` with the time for which the timer was set.
+
+        The clock may show an earlier time, because timers may be early by a fraction of a millisecond.
+        """
         self._run_core(partial(self.core.tick, max(at, monotonic())))
 
     def _run_core(self, call: Callable[[], None]) -> None:

@@ -136,7 +136,7 @@ class Received:
         return found
 
     def _settle(self) -> None:
-        """Join the collected small reads to one piece."""
+        """Join the collected small reads into one piece."""
         if self._small:
             small, self._small, self._small_size = self._small, [], 0
             self._add(b"".join(small))
