@@ -309,9 +309,7 @@ def _head(narrow: FetchLayout, wide: FetchLayout) -> int:
 
 
 def _raised(count: int, narrow: FetchLayout, wide: FetchLayout) -> int:
-    """Return how many bytes a full fetch and response need more in the session's version than in the
-    client's.
-    """
+    """Return the additional bytes of a full fetch and its response in the session's version."""
     if narrow is wide:
         return 0
     entry = wide.request_entry - narrow.request_entry + wide.response_entry - narrow.response_entry

@@ -92,7 +92,7 @@ class FetchSessionCache:
 
     @property
     def evictions(self) -> dict[bool, int]:
-        """The number of evictions so far, by whether the evicted session was privileged."""
+        """The number of evictions so far, of privileged sessions (True) and of others (False)."""
         return {
             privileged: sum(shard.evictions[privileged] for shard in self._shards)
             for privileged in (False, True)
@@ -124,9 +124,10 @@ class FetchSessionCache:
         return self._shards[self.shard_of(session.session_id)].room_for(session)
 
     def leave(self, session_id: int) -> None:
-        """Never use the id of a broker's own session here.
+        """Remember the id of a broker's own session, so that no session here gets it.
 
-        Remove the gateway's session with this id, if there is one.
+        If a session of the gateway has this id already, it is removed.
+
 
         A client sends only the id. If two sessions had the same id, a client could get another client's
         session.

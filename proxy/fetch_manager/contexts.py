@@ -108,7 +108,7 @@ class SessionlessFetchContext:
 
 
 class _WalkedResponse:
-    """A response that is walked as it arrives."""
+    """The common part of contexts that walk the response as it arrives."""
 
     __slots__ = ("_fetch", "_held", "_understood", "_walk", "partitions", "record_bytes", "request")
 
@@ -127,7 +127,7 @@ class _WalkedResponse:
 
     @property
     def buffered(self) -> int:
-        """The bytes of the response in memory."""
+        """How many bytes of the response are buffered."""
         return self._held.size if self._held is not None else 0
 
     def _read(self, piece: Buffer) -> None:
@@ -457,7 +457,7 @@ def _widened(head: bytes, session_id: int) -> bytes:
 
 
 def _joined(parts: list[Buffer]) -> list[Buffer]:
-    """Return the parts as one frame. Small parts are joined."""
+    """Return the parts of a frame with its length field. Small parts are joined."""
     size = sum(map(len, parts))
     pieces: list[Buffer] = []
     small: list[Buffer] = [size.to_bytes(LENGTH_BYTES)]

@@ -33,7 +33,7 @@ class FetchManager:
     """Gives sessions to clients. All connections of a process share it, because sessions survive connections.
 
     Args:
-        cache: the sessions.
+        cache: the cache of sessions.
         asks_broker: if true, the gateway gives a session only if the broker gives none.
     """
 

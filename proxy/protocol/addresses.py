@@ -113,8 +113,8 @@ class _AddressFields(NamedTuple):
     """The struct with the node id of this address: the same struct, or an outer one."""
     host: str
     array: tuple[Struct, str] | None
-    """The array that contains this struct, as the struct that has the array, and the array's name. None
-    without an array."""
+    """The array that contains this struct, given as the outer struct and the array's name. None without an
+    array."""
 
 
 def _addresses(

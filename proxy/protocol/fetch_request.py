@@ -50,9 +50,9 @@ _CONSUMER: Final = -1
 _NO_ELEMENTS: Final = b"\x01"
 _NO_RACK_NO_TAGS: Final = b"\x01\x00"
 MAX_TOPICS: Final = 2048
-"""The limit of listed topic elements, and also of forgotten ones. Each costs some microseconds."""
+"""The limit of listed topic elements, and of forgotten topic elements. Each costs some microseconds."""
 MAX_PARTITIONS: Final = 1 << 15
-"""The limit of entries."""
+"""The limit of entries in a fetch."""
 MAX_TAG_BYTES: Final = 1 << 14
 """The limit of bytes in tags of entries and elements."""
 MAX_NAME: Final = 249
@@ -99,9 +99,9 @@ class Topics:
     def __init__(self, layout: FetchLayout) -> None:
         self.layout = layout
         self.keys: list[bytes] = []
-        """Like `Listing.keys`."""
+        """The topic keys, as in `Listing.keys`."""
         self.counts: list[int] = []
-        """Like `Listing.counts`."""
+        """The number of entries of each key, as in `Listing.counts`."""
         self.blocks: list[tuple[int, int]] = []
         """For each element, the offset of its entries and their number."""
         self.element = 0

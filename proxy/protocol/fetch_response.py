@@ -53,7 +53,7 @@ _RUN_WORTH: Final = 4
 
 
 NULL: Final = 0
-"""`PartitionResponse.aborted` of an entry whose ``aborted_transactions`` is null."""
+"""The value of `PartitionResponse.aborted` if ``aborted_transactions`` is null."""
 NO_ABORTED: Final = 1
 
 # The kind of the next unit. Plain integers, because each unit is compared.
@@ -169,7 +169,7 @@ class PartitionResponse:
     """Whether the rest of the entry is one of `FetchLayout.empty_ends`: no records, no preferred replica, no
     tags."""
     records: int
-    """The size of its records in bytes."""
+    """The size of the entry's records in bytes."""
     redirects: bool
     """Whether the entry names a preferred read replica, or has tags (a diverging epoch, a leader)."""
     aborted: int = NO_ABORTED
@@ -191,7 +191,7 @@ class EmptyRun:
     entries: Entries
     """Items of ``layout.response_item``, copied from the frame."""
     start: int = -1
-    """Offset of the first entry in the frame; -1 if they are not from a frame."""
+    """Offset of the first entry in the frame, or -1 if the entries are not from a frame."""
 
 
 class FetchResponseWalk:

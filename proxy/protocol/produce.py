@@ -25,7 +25,8 @@ from proxy.protocol.primitives import (
 )
 
 READ_WITHIN: Final = 1 << 17
-"""If fields of a forwarded request are read, such as acks, they must be within its first bytes: this many."""
+"""The fields that are read of a forwarded request, such as acks, must be within its first bytes. This is the
+number of these bytes."""
 
 _FIRST_TRANSACTIONAL: Final = 3
 _FIRST_FLEXIBLE: Final = 9
@@ -89,14 +90,15 @@ LAST_FOLLOWED: Final = 9
 """The last version whose responses do not name new leaders (KIP-951)."""
 
 _BATCH = Struct(">qiibIhiqqqhii")
-"""base_offset, batch_length, partition_leader_epoch, magic, crc, attributes, last_offset_delta, first and
-last timestamp, producer_id, producer_epoch, base_sequence, number of records (KIP-98)."""
+"""The start of a record batch: base_offset, batch_length, partition_leader_epoch, magic, crc, attributes,
+last_offset_delta, first and last timestamp, producer_id, producer_epoch, base_sequence, number of records
+(KIP-98)."""
 _BATCH_OVERHEAD: Final = 12
 """The size of base_offset and batch_length, which batch_length does not count."""
 _MAGIC: Final = 2
 _TRANSACTIONAL: Final = 0x10
 _OFFSETS = Struct(">qqq")
-"""base_offset, log_append_time_ms, log_start_offset of a response's entry (v5 and later)."""
+"""Fields of a response's entry (v5 and later): base_offset, log_append_time_ms, log_start_offset."""
 _MAX_PARTITIONS: Final = 1 << 14
 
 
@@ -122,7 +124,7 @@ class Produced(NamedTuple):
     body: int
     """Offset of the body."""
     topics_at: int
-    """Offset of its topics."""
+    """Offset of the topics."""
     version: int
     batches: list[ProducedBatch]
 

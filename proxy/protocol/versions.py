@@ -23,7 +23,7 @@ from proxy.protocol.fetch_request import Listing
 from proxy.protocol.fetch_response import PartitionResponse, Received
 
 _REQUEST_LOG_START: Final = slice(12, 20)
-"""log_start_offset in an entry of a v7 request."""
+"""The span of log_start_offset in an entry of a v7 request."""
 
 
 def session_layout(version: int) -> FetchLayout:

@@ -37,7 +37,7 @@ class Reason(StrEnum):
     BROKER_NOT_KNOWN = "broker not known yet"
     """The gateway has no ApiVersions response of the broker, or did not understand it."""
     NO_SESSIONS = "broker without sessions"
-    """Kafka 1.0 and older."""
+    """The broker is Kafka 1.0 or older, which has no sessions."""
     LEADER_EPOCHS = "leader epochs"
     """A session of this broker does not update the leader epochs of its entries (KIP-320)."""
     BUSY = "session busy"
@@ -45,27 +45,28 @@ class Reason(StrEnum):
     CATCHING_UP = "catching up"
     """The last response was large, so the next response is streamed."""
     KEEP_ORDER = "keep order"
-    """--keep-order: the response limit starved a listed partition, so partitions are served in its order."""
+    """--keep-order: a response had no room for all available records, so the fetch is sent in the client's
+    own order."""
     MEMORY = "memory"
     """A memory limit of the process is reached: of buffered responses, or of listed partitions."""
     RESTING = "resting"
-    """Sessions cost this connection more than they saved. None is used until many times the lost bytes have
-    passed."""
+    """Sessions cost this connection more than they saved. The connection uses no session until it has
+    transferred many times the lost bytes."""
     NO_SESSION_YET = "no session yet"
     """The last session did not save bytes, or the fetches so far have cost too few bytes to make a session
     worth the bytes of its close."""
     NO_SLOT = "no slot left"
-    """--max-sessions is reached."""
+    """The gateway uses as many sessions as --max-sessions allows."""
     NOT_SMALLER = "delta not smaller"
-    """The incremental fetch and its response are not expected to be smaller than the full ones."""
+    """The incremental fetch and its response would probably not be smaller than the full fetch and its
+    response."""
     TOO_SPARSE = "partitions listed twice or too sparse"
     """The partition table can't hold the list: a partition is listed twice, or the numbers are too sparse."""
     NOT_UNDERSTOOD = "not understood"
     """The fetch request does not match the schema of its version."""
     NOT_READ = "not looked into"
-    """A version below 4 or above 18, or a request over 1 MiB. Also a request that did not fit the memory for
-    incomplete requests, and a fetch with over 2,048 topics, over 32,768 partitions, or a topic name over 249
-    bytes."""
+    """The fetch has a version below 4 or above 18, more than 1 MiB, more than 2,048 topics, more than 32,768
+    partitions, or a topic name over 249 bytes. Or there was no memory left for incomplete requests."""
     GSSAPI = "GSSAPI token"
     """The connection began with a bare GSSAPI token, as clients of Kafka 0.9 do."""
     SASL_V0 = "SASL handshake v0"

@@ -19,7 +19,7 @@ MAX_LOOKUP: Final = 1 << 17
 """The limit of slots in the lookup, in addition to eight slots for each partition. A topic takes a slot of 8
 bytes for each partition number from 0 to its highest."""
 MAX_FORGOTTEN: Final = 8192
-"""Used in the limit of topics in a table, which is this plus 1,024. Names of forgotten topics count, too."""
+"""A table with more topics than this plus 1,024 is created again. Names of forgotten topics count, too."""
 
 _KEY_BYTES: Final = 200
 """The memory for a topic in bytes, without its key: an entry of a dict, an entry of a list, and a span."""
