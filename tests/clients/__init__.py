@@ -1,7 +1,7 @@
 """Consumer programs, one for each Kafka client, and the runner that starts them and reads their output.
 
-All programs take the same command line and print the same JSON lines, so that a run straight at the brokers
-and one through the gateway can be compared line by line:
+All programs take the same command line and print the same JSON lines. So a direct run and a run through the
+gateway can be compared line by line:
 
     --bootstrap HOST:PORT --assign TOPIC:PARTITIONS[,...]           every partition, from its beginning
     --bootstrap HOST:PORT --subscribe TOPIC[,...] --group GROUP     a member of a consumer group
@@ -10,9 +10,9 @@ and one through the gateway can be compared line by line:
 A line is one JSON object with a ``kind``:
 
 - ``start``: ``client`` and ``version``, once, before anything is read.
-- ``record``: ``topic``, ``partition``, ``offset``, ``timestamp`` (ms), ``key`` (hex or null), ``value``
-  (null or ``LENGTH:SHA256``), ``headers`` (name and hex or null, in order).
-- ``eof``: ``topic``, ``partition``, ``offset``: the position has reached the end of the partition.
+- ``record``: ``topic``, ``partition``, ``offset``, ``timestamp`` (ms), ``key`` (hex or null), ``value`` (null
+  or ``LENGTH:SHA256``), ``headers`` (name and hex or null, in order).
+- ``eof``: ``topic``, ``partition``, ``offset``: the client has read up to the end of the partition.
 - ``assigned``, ``revoked``: ``partitions`` as ``[topic, partition]``.
 - ``watermarks``, ``position``, ``committed``: the responses to commands, see below.
 - ``throttled``: ``broker``, ``seconds``: a quota was reached (only librdkafka reports this).
@@ -20,6 +20,6 @@ A line is one JSON object with a ``kind``:
 - ``end``: the client was closed in good order.
 
 The Python programs (`tests.clients.python`) read commands as JSON lines from standard input (seek, pause,
-resume, watermarks, position, commit, stop); the others (``go``, ``java``, ``js``) stop at any line. All
-continue until they are told to stop. A member of a group commits every second by itself.
+resume, watermarks, position, commit, stop); the other programs (``go``, ``java``, ``js``) stop at any line.
+All programs run until then. A member of a group commits its positions every second.
 """

@@ -1,9 +1,8 @@
 """A gateway before one cluster of a test in another language.
 
-It prints its address, and ends when its input is closed.
-
-Run as ``python -m tests.clients.before BOOTSTRAP``. The gateway's counts are appended to the file in
-$FETCHGATE_COUNTED, a JSON object in a line.
+Run as ``python -m tests.clients.before BOOTSTRAP``. The program prints the gateway's address, and ends when
+its stdin is closed. Then it appends the gateway's counts to the file in $FETCHGATE_COUNTED, as a JSON object
+in a line.
 """
 
 import json
@@ -15,7 +14,7 @@ from tools.gateway import GatewayProcess
 
 
 def main() -> None:
-    """Run it."""
+    """Run a gateway until stdin is closed."""
     with GatewayProcess(sys.argv[1]) as gateway:
         sys.stdout.write(f"{gateway.address}\n")
         sys.stdout.flush()

@@ -1,5 +1,5 @@
-"""Topics that do not change, read completely by one client: directly from the brokers and through the
-gateway.
+"""Compares two runs of one client: directly, and through the gateway. Both read all of some topics that do
+not change.
 """
 
 import logging
@@ -12,37 +12,39 @@ from tests.clients.runner import Line, Program, Run, Sessions, Ways
 from tools.gateway import GatewayProcess
 
 LOOK_ON_SECONDS = 1.0
-"""After the last record, wait this long for several fetches without anything new."""
+"""The time to wait after the last record. In it, the client sends several fetches that find nothing new."""
 RECONNECTED_SECONDS = 30.0
-"""The time in which a client that has closed its connection opens another one."""
+"""The time limit for a client that has closed its connection to open another one."""
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fetches:
-    """The fetches of all open connections of one client, by kind (see ``fetchgate_fetches_total``)."""
+    """The fetches of all open connections of one client. The kinds are those of
+    ``fetchgate_fetches_total``.
+    """
 
     version: int
-    """The version of the last fetch. The highest one if connections differ."""
+    """The version of the last fetch. If connections use different versions, the highest one."""
     client: Counter[str]
     broker: Counter[str]
     client_bytes: int
-    """Requests and responses with the client, whole frames."""
+    """Bytes of requests and responses between client and gateway, as complete frames."""
     broker_bytes: int
-    """Requests and responses with the brokers, whole frames."""
+    """Bytes of requests and responses between gateway and brokers, as complete frames."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
-    """Two finished runs of one client."""
+    """The results of one client's direct run and of its run through the gateway."""
 
     direct: Run
     gateway: Run
     fetches: Fetches
     """The fetches of the run through the gateway."""
     watermarks: tuple[list[Line], list[Line]]
-    """The last output of each run. Empty for programs without commands."""
+    """Low and high watermarks that each run reported at its end. Empty for programs without commands."""
 
 
 def read_whole(
@@ -54,16 +56,16 @@ def read_whole(
     *,
     commands: bool,
 ) -> Pair:
-    """Run a client both ways over all topics.
+    """Run a client directly and through the gateway, over all topics.
 
     Args:
         program: The client.
         ways: The addresses of the two runs.
         gateway: The gateway, for its counts.
-        expected: The expected records, which show when a run has ended.
+        expected: The expected records, which show when a run has read everything.
         isolation: ``read_uncommitted`` or ``read_committed``.
-        commands: Whether the program accepts commands and reports ends. If not, the number of records shows
-            its end.
+        commands: Whether the program accepts commands and reports ends of partitions. If not, the run ends
+            after the expected number of records.
     """
     count = count_of(program, expected, isolation)
     with (
@@ -86,14 +88,14 @@ def read_whole(
 
 
 def count_of(program: Program, expected: Expected, isolation: str) -> int:
-    """Return how many records this client finds in all topics together."""
+    """Return how many records this client delivers from all topics together."""
     if program.transactions and isolation == "read_committed":
         return expected.committed + program.aborted
     return expected.uncommitted + (0 if program.markers else expected.markers)
 
 
 def fetches_of(gateway: GatewayProcess, client_id: str) -> Fetches:
-    """Return the fetches of a client's open connections so far."""
+    """Return the fetches so far of a client's open connections."""
     links = [link for link in gateway.state()["connections"] if link["client_id"] == client_id]
     kinds: dict[str, Counter[str]] = {"client": Counter(), "broker": Counter()}
     sizes = Counter[str]()
@@ -118,10 +120,11 @@ def _watermarks(run: Run) -> list[Line]:
 
 
 def assert_sessions(sessions: Sessions, fetches: Fetches) -> None:
-    """Check that the client sent the expected fetches, and that the gateway converted them as expected.
+    """Check that the client sent the expected kinds of fetches, and the gateway too.
 
     Raises:
-        AssertionError: it was different.
+        AssertionError: a kind of fetch is missing or unexpected, or the gateway saved no bytes with sessions
+            of its own.
     """
     client, broker = fetches.client, fetches.broker
     match sessions:

@@ -1,4 +1,4 @@
-"""Topics with one of everything that a fetch response can contain. They are created on a running cluster."""
+"""Creates topics with everything that a fetch response can contain, on a running cluster."""
 
 import contextlib
 import time
@@ -11,19 +11,19 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from tools.kafka.admin import Admin
 
 PLAIN = "plain"
-"""Keys, values and headers of all forms, in batches with and without gzip."""
+"""A topic with keys, values and headers of all forms, in batches with and without gzip."""
 APPENDED = "appended"
-"""Timestamps made by the broker (LogAppendTime)."""
+"""A topic whose timestamps are made by the broker (LogAppendTime)."""
 QUIET = "quiet"
-"""Many partitions without any record, the typical use of sessions."""
+"""A topic with many partitions and no records, the typical use of sessions."""
 TRANSACTIONS = "transactions"
-"""Committed and aborted transactions, interleaved."""
+"""A topic with committed and aborted transactions, interleaved."""
 COMPACTED = "compacted"
-"""Offsets with holes, after the log cleaner has run."""
+"""A topic whose offsets have holes, because the log cleaner has run."""
 TRIMMED = "trimmed"
-"""A log start above 0, by DeleteRecords."""
+"""A topic whose log start is above 0, because of DeleteRecords."""
 LARGE = "large"
-"""Records of 5 MB."""
+"""A topic with records of 5 MB."""
 
 PARTITIONS: Mapping[str, int] = {
     PLAIN: 6,
@@ -39,7 +39,9 @@ KEYS = 10
 LARGE_BYTES = 5_000_000
 FIRST_TIMESTAMP = 1_700_000_000_000
 KEEP: Mapping[str, str] = {"retention.ms": "-1"}
-"""For topics with those timestamps, because the default would delete such old records within minutes."""
+"""The config of all topics. By default, the broker would delete records with such old timestamps within
+minutes.
+"""
 
 _CONFIG: Mapping[str, Mapping[str, str]] = {
     APPENDED: {"message.timestamp.type": "LogAppendTime"},
@@ -57,7 +59,7 @@ HEADERS: tuple[list[tuple[str, str | bytes | None]], ...] = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expected:
-    """The records that every client must find, known from the way the topics were made."""
+    """The records that every client must find."""
 
     ends: Mapping[tuple[str, int], int]
     """End offset of every partition."""
@@ -68,12 +70,13 @@ class Expected:
     committed: int
     """Number of records for read_committed."""
     markers: int
-    """The number of ends of transactions in the log. A client that does not know them counts them as
-    records."""
+    """The number of transaction markers in the log. Clients that do not know markers deliver them as
+    records.
+    """
 
 
 def fill(bootstrap: str) -> Expected:
-    """Create the topics on the cluster, produce to them, and wait until they have the described contents."""
+    """Create the topics on the cluster, produce to them, and wait until compaction is done."""
     with Admin(bootstrap) as admin:
         for topic, partitions in PARTITIONS.items():
             admin.create_topic(topic, partitions=partitions, config={**KEEP, **_CONFIG.get(topic, {})})
@@ -94,7 +97,9 @@ def fill(bootstrap: str) -> Expected:
 
 @contextlib.contextmanager
 def producing(bootstrap: str, **settings: Any) -> Iterator[Producer]:
-    """A producer. When the ``with`` ends, all its records have arrived in order."""
+    """Yield a producer with acks=all that keeps the order of records. At the end, check that all records were
+    produced.
+    """
     producer = Producer(
         {
             "bootstrap.servers": bootstrap,
@@ -111,7 +116,9 @@ def producing(bootstrap: str, **settings: Any) -> Iterator[Producer]:
 
 
 def produce(producer: Producer, topic: str, partition: int, count: int, *, first: int = 0) -> None:
-    """Produce records numbered from ``first``, with `KEYS` different keys, each with its own timestamp."""
+    """Produce records numbered from ``first``. They have `KEYS` different keys, and each has its own
+    timestamp.
+    """
     for number in range(first, first + count):
         producer.produce(
             topic,
@@ -156,7 +163,10 @@ def _transactional(bootstrap: str, name: str) -> Producer:
 
 
 def _produce_transactions(bootstrap: str) -> None:
-    """Commit, abort, and abort one after a later one was committed. End with a plain record."""
+    """Produce committed and aborted transactions, also two at the same time.
+
+    Of those two, the later one is committed first, then the earlier one is aborted. Plain records follow.
+    """
     first, second = _transactional(bootstrap, "first"), _transactional(bootstrap, "second")
     partitions = range(PARTITIONS[TRANSACTIONS])
     for number, commit in enumerate((True, False, True)):
@@ -180,8 +190,8 @@ def _produce_transactions(bootstrap: str) -> None:
 
 
 def _roll_and_wait_for_cleaner(bootstrap: str) -> None:
-    """Start new segments with one more record, then wait until only one record of each key is left before
-    it.
+    """Produce one more record, which starts a new segment. Wait until compaction has left one record of each
+    key before it.
     """
     time.sleep(0.3)  # longer than segment.ms: the next append begins a new segment
     with producing(bootstrap) as producer:

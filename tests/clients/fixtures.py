@@ -1,4 +1,4 @@
-"""The gateway before three brokers and topics with one of everything, shared by the tests of all clients."""
+"""Fixtures for the tests of all clients: three brokers with filled topics, and a gateway before them."""
 
 from collections.abc import Iterator
 
@@ -28,18 +28,18 @@ def cluster_gateway(cluster: Cluster) -> Iterator[GatewayProcess]:
 
 @pytest.fixture(scope="module")
 def ways(cluster: Cluster, cluster_gateway: GatewayProcess) -> Ways:
-    """The direct way and the one through the gateway."""
+    """The address of the brokers, and the address of the gateway."""
     return Ways(direct=cluster.bootstrap, gateway=cluster_gateway.address)
 
 
 @pytest.fixture(scope="module")
 def expected(cluster: Cluster) -> Expected:
-    """The filled topics of `tests.clients.dataset`, and the records expected in them."""
+    """Fill the topics of `tests.clients.dataset`. Return the records expected in them."""
     return dataset.fill(cluster.bootstrap)
 
 
 @pytest.fixture(scope="module", params=["confluent-kafka", "aiokafka", "kafka-python-2.0.2", "kafka-python"])
 def program(request: pytest.FixtureRequest) -> Program:
-    """Each Python client in turn."""
+    """The program of each Python client in turn."""
     name: str = request.param
     return python_programs()[name]

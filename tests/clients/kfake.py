@@ -1,4 +1,4 @@
-"""franz-go's fake broker with its own tests, with or without a gateway before each cluster."""
+"""Runs the tests of franz-go's fake broker (kfake), with or without a gateway before each cluster."""
 
 import json
 import os
@@ -16,27 +16,27 @@ from tests.clients.runner import ROOT
 MODULE = "github.com/twmb/franz-go/pkg/kfake"
 SUITE_SECONDS = 600
 DEADLINE = re.compile(r"(WithTimeout\(context\.Background\(\)), (\d+\*time\.Second)")
-"""A test's deadline: 3 to 10 seconds, where an idle machine needs less than one."""
+"""A deadline in the tests: 3 to 10 seconds. An idle machine needs less than one second."""
 RESULT = re.compile(r"^--- (PASS|FAIL|SKIP): (\w+)", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suite:
-    """The results of the tests."""
+    """The results of a run of the tests."""
 
     passed: list[str]
     others: list[str]
-    """Failed or skipped tests."""
+    """The failed and the skipped tests."""
     output: str
     fetches: Counter[tuple[str, str]]
-    """The fetches of all gateways, by side and kind. None for direct runs."""
+    """The number of fetches through all gateways, by (side, kind). Empty for a direct run."""
 
 
 def build_suite() -> Path:
     """Build the tests of `kfake/kafka_tests` with the franz-go of our `go.mod`.
 
-    The gateway is inserted by `through.go`, which replaces three functions of a cluster.
-    Deadlines in the tests are multiplied by ten, because they are meant for an idle machine.
+    The gateway is inserted by `through.go`, which replaces three functions of a cluster. Deadlines in the
+    tests are multiplied by ten, because this machine may be busy.
     """
     go = tool("go")
     folder, output = BUILT / "kfake", BUILT / "go" / "kafka_tests"
@@ -59,7 +59,7 @@ def build_suite() -> Path:
 
 
 def _copy(source: Path, into: Path) -> None:
-    """Copy the sources to a writable folder, because Go keeps modules read-only."""
+    """Copy the sources to a folder that can be written. Go's module cache is read-only."""
     shutil.rmtree(into, ignore_errors=True)
     for folder in (into, into / "kafka_tests"):
         folder.mkdir()
@@ -80,7 +80,7 @@ def _copy(source: Path, into: Path) -> None:
 
 
 def run_suite(program: Path, folder: Path, *, gateway: bool) -> Suite:
-    """Run all tests."""
+    """Run all tests of kfake."""
     counted = folder / "counted"
     counted.touch()
     environment = {"FETCHGATE_COUNTED": str(counted), "FETCHGATE_FOLDER": str(ROOT)}
@@ -105,7 +105,7 @@ def run_suite(program: Path, folder: Path, *, gateway: bool) -> Suite:
 
 
 def _fetches(counted: Path) -> Counter[tuple[str, str]]:
-    """Return the sum of the gateways' counts."""
+    """Return the fetches of all gateways together, by (side, kind)."""
     total = Counter[tuple[str, str]]()
     for line in counted.read_text().splitlines():
         for name, value in json.loads(line).items():

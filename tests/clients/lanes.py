@@ -1,4 +1,4 @@
-"""Compares the lanes of a client with its records without the gateway."""
+"""Compares a client's records in lanes with the records that it gets without a lane."""
 
 from proxy.cooperative.declared import suffix
 from proxy.cooperative.key_hash import SPACE, murmur2, offset_hash
@@ -10,14 +10,14 @@ from tests.clients.runner import Line, Place, Program, Run, Ways
 QUARTER = SPACE // 4
 LANES = [(number * QUARTER, (number + 1) * QUARTER - 1) for number in range(4)]
 MARKERS = ("00000000", "00000001")
-"""Keys of the ends of transactions. Each member gets them, and some clients treat them as records."""
+"""The keys of transaction markers. Each member gets all markers, and some clients deliver them as records."""
 
 
 def assert_lanes(program: Program, ways: Ways, expected: Expected, isolation: str) -> None:
-    """Check that each quarter of the keys gets exactly its records, in order.
+    """Divide all keys into four lanes. Check that the client gets exactly the records of each lane, in order.
 
     Raises:
-        AssertionError: a record is missing, out of order, or from another lane.
+        AssertionError: a record is missing, out of order, or belongs to another lane.
     """
     with Run(program, ways.direct, assign=PARTITIONS, isolation=isolation) as whole:
         whole.wait_records(count_of(program, expected, isolation))
@@ -33,7 +33,7 @@ def assert_lanes(program: Program, ways: Ways, expected: Expected, isolation: st
 
 
 def _owned(run: Run, lane: KeyRange) -> dict[Place, list[Line]]:
-    """Return the records that the owner of a lane must see, from those of a client without a lane."""
+    """Return the records of a lane from a run without lanes."""
     low, high = lane
     places = {
         place: [line for line in lines if low <= _hash(line) <= high or _is_marker(run.program, line)]

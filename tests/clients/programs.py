@@ -1,7 +1,7 @@
 """The consumer programs of clients in other languages, built when a test first asks for them.
 
-Each needs its own toolchain. If it is missing, the test is skipped with a message. Built programs are kept in
-the cache folder.
+Each client needs its own toolchain. If a toolchain is missing, the test is skipped with a message. Built
+programs are kept in the cache folder.
 """
 
 import shutil
@@ -20,11 +20,11 @@ HERE = Path(__file__).parent
 BUILT = CACHE / "clients"
 BUILD_SECONDS = 240
 QUICK_START = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
-"""Options for a Java process that runs only for seconds."""
+"""Options for a Java process that runs for only a few seconds."""
 
 
 def tool(name: str) -> str:
-    """Return the path of a program of a toolchain, or skip the test."""
+    """Return the path of a toolchain's program. If it is missing, skip the test."""
     found = shutil.which(name)
     if found is None:
         pytest.skip(f"no {name} on this machine: this client was not run")
@@ -88,12 +88,16 @@ def kafka_ts() -> Program:
 
 
 def platformatic() -> Program:
-    """If a response has two aborted transactions of a producer, it delivers the first one: 8 records each."""
+    """The program of @platformatic/kafka.
+
+    If a response has two aborted transactions of a producer, this client delivers the records of the first
+    one: 8 for each.
+    """
     return js_program("platformatic", "@platformatic/kafka", "platformatic", Sessions.ASKED, aborted=16)
 
 
 def kcat() -> Program:
-    """Debian's kcat, with a librdkafka that is years older than confluent-kafka's."""
+    """Debian's kcat. Its librdkafka is years older than that of confluent-kafka."""
     command = (sys.executable, "-m", "tests.clients.python.consume_kcat", tool("kcat"))
     return Program(name="kcat", client_id="kcat", command=command, sessions=Sessions.GIVEN)
 
@@ -109,7 +113,7 @@ def java(release: str = LATEST) -> Program:
 
 
 def newest_java() -> Program:
-    """It first requests ApiVersions v5, which the gateway does not support."""
+    """The newest Java client. Its first ApiVersions request is v5, which the gateway does not support."""
     return java("4.4.0")
 
 
@@ -126,4 +130,6 @@ PROGRAMS: Mapping[str, Callable[[], Program]] = {
     "kcat": kcat,
 }
 COOPERATIVE = tuple(name for name in PROGRAMS if name != "platformatic")
-"""platformatic uses topic ids in Fetch v12 as well, although this version names topics: error 3."""
+"""All clients except platformatic. In Fetch v12, platformatic sends topic ids although v12 needs names, and
+gets error 3.
+"""

@@ -20,11 +20,11 @@ OLD_KAFKA_PYTHON = "kafka-python==2.0.2"
 
 Line: TypeAlias = dict[str, Any]
 Place: TypeAlias = tuple[str, int]
-"""Topic and partition."""
+"""(topic, partition)"""
 
 
 class Sessions(Enum):
-    """The creator of the fetch sessions (KIP-227) of a client behind the gateway."""
+    """Who creates the fetch sessions (KIP-227) of a client behind the gateway."""
 
     OWN = "the client's own, passed on as they come"
     GIVEN = "the gateway's"
@@ -44,14 +44,16 @@ class Program:
     transactions: bool = True
     """Whether the client supports read_committed."""
     aborted: int = 0
-    """How many records of aborted transactions it delivers with read_committed, directly as well."""
+    """How many records of aborted transactions the client delivers with read_committed, also without the
+    gateway.
+    """
     markers: bool = True
-    """Whether the client knows that the ends of transactions in a log are no records."""
+    """Whether the client skips transaction markers. Otherwise it delivers them as records."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ways:
-    """The two ways to the same brokers, as bootstrap addresses."""
+    """The bootstrap addresses of the brokers (`direct`) and of the gateway before them."""
 
     direct: str
     gateway: str
@@ -70,7 +72,7 @@ KAFKA_PYTHON = _python("kafka-python", "kafka-python-3", "consume_kafka_python",
 def _old_kafka_python() -> Program:
     """kafka-python 2.0.2, the last release without fetch sessions.
 
-    It is installed once into its own folder.
+    It is installed into its own folder when it is first used.
     """
     folder = CACHE / OLD_KAFKA_PYTHON
     if not (folder / "kafka").is_dir():
@@ -96,7 +98,7 @@ def _old_kafka_python() -> Program:
 
 
 def python_programs() -> dict[str, Program]:
-    """The programs of the Python clients by name."""
+    """Return the programs of the Python clients by name."""
     programs = (CONFLUENT, AIOKAFKA, KAFKA_PYTHON, _old_kafka_python())
     return {program.name: program for program in programs}
 
@@ -111,7 +113,7 @@ class Run:
         subscribe: Topics to read as a member of ``group``.
         group: The consumer group.
         isolation: ``read_uncommitted`` or ``read_committed``.
-        suffix: A suffix of the client.id that declares a lane (docs/cooperative.md).
+        suffix: The end of the client.id, which declares a lane (docs/cooperative.md).
     """
 
     def __init__(
@@ -184,29 +186,29 @@ class Run:
             self._stderr.append(text)
 
     def take(self) -> list[Line]:
-        """Return the lines since the last call, and forget them. For runs that last long."""
+        """Return the lines since the last call, and drop them from memory. Meant for long runs."""
         with self._heard:
             lines, self.lines = self.lines, []
             return lines
 
     @property
     def running(self) -> bool:
-        """Whether the program has not ended."""
+        """Whether the program is still running."""
         return self._process.poll() is None
 
     def told_on_stderr(self) -> str:
-        """The end of the program's output on stderr."""
+        """The last part of the program's output on stderr."""
         return "".join(self._stderr[-20:])
 
     def of(self, kind: str) -> list[Line]:
-        """The lines of one kind, in order."""
+        """Return the lines of one kind, in order."""
         return [line for line in self.lines if line["kind"] == kind]
 
     def wait(self, wanted: Callable[["Run"], bool], what: str, *, seconds: float = 40) -> None:
-        """Wait until ``wanted`` holds.
+        """Wait until ``wanted`` returns True.
 
         Raises:
-            AssertionError: it did not become true within ``seconds``, or the program ended before.
+            AssertionError: it returned False for ``seconds``, or the program ended before.
         """
         deadline = time.monotonic() + seconds
         with self._heard:
@@ -223,7 +225,7 @@ class Run:
         return f"{dict(counts)}\n{last}\n" + self.told_on_stderr()
 
     def wait_records(self, count: int, *, seconds: float = 40) -> None:
-        """Wait until ``count`` records were seen."""
+        """Wait until the program has printed ``count`` records."""
         self.wait(lambda run: len(run.of("record")) >= count, f"{count} records", seconds=seconds)
 
     def wait_ends(self, ends: Mapping[Place, int], *, seconds: float = 40) -> None:
@@ -244,7 +246,7 @@ class Run:
         stdin.flush()
 
     def ask(self, question: str, **arguments: Any) -> Line:
-        """Give a command that is answered by a line of the same kind, and return that line."""
+        """Give a command that the program answers by a line of the same kind. Return this line."""
         kind = "committed" if question == "commit" else question
         before = len(self.of(kind))
         self.send(question, **arguments)
@@ -255,7 +257,7 @@ class Run:
         """Let the program leave gracefully.
 
         Raises:
-            AssertionError: it did not leave, or left with an error.
+            AssertionError: the program did not end, or ended with an error.
         """
         self.send("stop")
         self.wait(lambda run: bool(run.of("end")), "its end", seconds=seconds)
@@ -267,13 +269,13 @@ class Run:
         return _by_place(self.of("record"))
 
     def ends(self) -> dict[Place, list[int]]:
-        """Return the reported end offsets of each partition, in order."""
+        """Return the end offsets that were reported for each partition, in order."""
         return {
             place: [line["offset"] for line in lines] for place, lines in _by_place(self.of("eof")).items()
         }
 
     def errors(self) -> list[str]:
-        """Return the codes of the errors that the application got."""
+        """Return the error codes that the client reported to its application."""
         return [line["code"] for line in self.of("error")]
 
 
@@ -288,7 +290,7 @@ def assert_same_records(direct: Run, gateway: Run) -> None:
     """Check that both runs got the same records of each partition, in the same order.
 
     Raises:
-        AssertionError: they differ. The message has the first different record.
+        AssertionError: the records differ. The message shows the first difference.
     """
     one, other = direct.records(), gateway.records()
     assert one.keys() == other.keys(), (sorted(one), sorted(other))

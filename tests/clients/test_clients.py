@@ -1,4 +1,4 @@
-"""Clients in other languages read topics with one of everything: direct, and through the gateway."""
+"""Clients in other languages than Python get the same records directly and through the gateway."""
 
 import pytest
 
@@ -14,7 +14,7 @@ pytest_plugins = ["tests.clients.fixtures"]
 
 @pytest.fixture(scope="module", params=PROGRAMS)
 def foreign(request: pytest.FixtureRequest) -> Program:
-    """Each client in another language than Python, built."""
+    """The program of each client in another language than Python, in turn."""
     return PROGRAMS[request.param]()
 
 

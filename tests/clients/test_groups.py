@@ -1,4 +1,4 @@
-"""Clients in other languages as members of cooperative groups."""
+"""Clients in other languages than Python share a partition as members of a cooperative group."""
 
 import time
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.clients, pytest.mark.timeout(300)]
 RECORDS: Final = 2_000
 KEYS: Final = 101
 SETTLED_SECONDS: Final = 6.0
-"""Two heartbeats of three seconds. By then each member knows if it has to join again."""
+"""Two heartbeat intervals of three seconds. After them, each member knows whether it must rejoin."""
 PATIENCE: Final = 90.0
 ALL: Final = (*COOPERATIVE, "kafka-python-2.0.2")
 _numbers = count()
@@ -37,7 +37,7 @@ def program_of(name: str) -> Program:
 
 
 class Group:
-    """Members of a group on one partition."""
+    """Members of a cooperative group that share one partition."""
 
     def __init__(self, broker: Broker, programs: list[Program]) -> None:
         self.programs = programs
@@ -69,14 +69,16 @@ class Group:
         return run
 
     def produce(self, first: int, number: int) -> None:
-        """Produce some records with keys."""
+        """Produce records with keys, numbered from `first`."""
         producer = confluent_kafka.Producer({"bootstrap.servers": self._broker.address, "linger.ms": 5})
         for each in range(first, first + number):
             producer.produce(self.topic, key=b"key-%d" % (each % KEYS), value=b"%d" % each)
         assert producer.flush(30) == 0
 
     def produce_transactions(self, number: int) -> list[int]:
-        """Produce transactions of two records, each followed by a plain record. Return all offsets."""
+        """Produce transactions of two records, each followed by a plain record. Return the offsets of all
+        records.
+        """
         offsets: list[int] = []
 
         def delivered(_: object, message: confluent_kafka.Message) -> None:
@@ -96,9 +98,10 @@ class Group:
         return offsets
 
     def wait_shared(self) -> int:
-        """Produce until each member has got a record, and no more records arrive for a while.
+        """Produce until each member has received a record. Then wait until no more records arrive.
 
-        Return how many records were produced.
+        Returns:
+            The number of records produced.
         """
         number = 0
         deadline = time.monotonic() + PATIENCE
@@ -114,11 +117,11 @@ class Group:
         return number
 
     def _told(self) -> list[tuple[str, int, str]]:
-        """Return the output of each member so far."""
+        """Return the lines that each member has printed so far."""
         return [(run.program.name, len(run.of("record")), run.told_on_stderr()[-800:]) for run in self.runs]
 
     def wait(self, number: int) -> None:
-        """Wait until this many offsets were delivered."""
+        """Wait until the members have received this many different offsets."""
         deadline = time.monotonic() + PATIENCE
         while len({line["offset"] for run in self.runs for line in run.of("record")}) < number:
             told = [
@@ -128,8 +131,8 @@ class Group:
             time.sleep(0.2)
 
     def check(self, first: int, number: int) -> None:
-        """Check that from an offset on, each record went to one member, and each key to one member in
-        order.
+        """Check the records from an offset on: each went to one member, and all records of a key to the same
+        member in order.
         """
         offsets: list[int] = []
         owners: list[set[str]] = []
@@ -147,7 +150,7 @@ class Group:
 
 @pytest.mark.parametrize("name", ALL)
 def test_two_members_share_a_partition(name: str, broker: Broker) -> None:
-    """Case 34."""
+    """Case 34: two members of one client share a partition."""
     program = program_of(name)
     with Group(broker, [program]) as group:
         group.join(program)
@@ -160,7 +163,7 @@ def test_two_members_share_a_partition(name: str, broker: Broker) -> None:
 
 @pytest.mark.parametrize("name", ["sarama", "kafkajs", "kafka-python"])
 def test_nothing_is_lost_among_transactions(name: str, broker: Broker) -> None:
-    """Each member sees the markers of all transactions, and skips the records of others between them."""
+    """Each member gets all transaction markers, and skips the records of other members between them."""
     program = program_of(name)
     with Group(broker, [program]) as group:
         group.join(program)
@@ -173,7 +176,7 @@ def test_nothing_is_lost_among_transactions(name: str, broker: Broker) -> None:
 
 
 def test_many_libraries_share_a_partition(broker: Broker) -> None:
-    """Case 35: they have no assignor in common."""
+    """Case 35: members of different libraries, which have no common assignor, share a partition."""
     names = [
         "java",
         "sarama",

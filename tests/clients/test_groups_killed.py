@@ -1,6 +1,6 @@
-"""Members of seven libraries in one cooperative group. Some of them are killed, and the gateway too.
+"""Members of seven libraries in one cooperative group lose no record when members and the gateway are killed.
 
-`make soak` does it for longer. The result is judged by the processed records and the log.
+`make soak` runs the same for longer. The processed records are compared with the log.
 """
 
 import pytest

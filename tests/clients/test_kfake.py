@@ -1,4 +1,6 @@
-"""franz-go's fake broker with its own tests: direct, and with a gateway before each of their clusters."""
+"""The tests of franz-go's fake broker (kfake) pass directly, and with a gateway before each of their
+clusters.
+"""
 
 import pytest
 

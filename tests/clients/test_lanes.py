@@ -1,4 +1,4 @@
-"""Clients in other languages that declare lanes in their client.id."""
+"""Clients in other languages than Python declare a lane in the client.id, and get exactly its records."""
 
 from collections.abc import Iterator
 
@@ -32,7 +32,9 @@ def test_each_lane_gets_its_records_in_their_order(
 
 @pytest.mark.parametrize("name", ["java", "platformatic"])
 def test_a_client_without_a_lane_reads_as_always(name: str, ways: Ways, expected: Expected) -> None:
-    """Both use versions of Fetch that name topics by id. platformatic supports no others."""
+    """A client without a lane reads all records, even where lanes exist. Both clients use Fetch with topic
+    ids; platformatic supports no other.
+    """
     program = PROGRAMS[name]()
     with (
         Run(program, ways.direct, assign=PARTITIONS) as direct,

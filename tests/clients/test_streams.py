@@ -1,4 +1,4 @@
-"""Kafka Streams with exactly_once_v2: directly and through the gateway, each record once."""
+"""Kafka Streams with exactly_once_v2 processes each record once, directly and through the gateway."""
 
 import subprocess
 import time
@@ -20,7 +20,7 @@ from tools.kafka.jars import LOGGER, fetch_as
 pytestmark = [pytest.mark.clients, pytest.mark.timeout(600)]
 RECORDS: Final = 3_000
 PARTS: Final = 6
-"""The application runs while records arrive, and is restarted in the middle."""
+"""The records are produced in this many parts while the application runs. It is restarted in the middle."""
 KEYS: Final = 50
 PARTITIONS: Final = 3
 PATIENCE: Final = 120.0
@@ -34,7 +34,7 @@ def streams_jars() -> str:
 
 @pytest.fixture(scope="module")
 def command(streams_jars: str) -> list[str]:
-    """The program, built."""
+    """Build the application. Return its command line."""
     compiler, runtime = tool("javac"), tool("java")
     folder = BUILT / f"streams-{LATEST}"
     folder.mkdir(parents=True, exist_ok=True)
@@ -51,7 +51,7 @@ def broker() -> Iterator[Broker]:
 
 @contextmanager
 def application(command: list[str], log: Path, **options: str) -> Iterator[None]:
-    """Run it until it ends gracefully."""
+    """Run the application. At the end, let it stop gracefully."""
     words = [word for name, value in options.items() for word in (f"--{name}", value)]
     with log.open("ab") as file:
         process = subprocess.Popen([*command, *words], stdin=subprocess.PIPE, stdout=file, stderr=file)
@@ -72,7 +72,7 @@ def produce(bootstrap: str, topic: str, first: int, number: int) -> None:
 
 
 class Reader:
-    """A read_committed consumer of one topic from its beginning."""
+    """A read_committed consumer that reads one topic from its beginning."""
 
     def __init__(self, bootstrap: str, topic: str) -> None:
         self._consumer = confluent_kafka.Consumer(
@@ -87,14 +87,14 @@ class Reader:
         self.records: list[tuple[str, int]] = []
 
     def read(self, number: int, log: Path) -> None:
-        """Read until this many records were received in total."""
+        """Read until this many records in total were received."""
         deadline = time.monotonic() + PATIENCE
         while len(self.records) < number:
             assert time.monotonic() < deadline, (len(self.records), number, log.read_text()[-2_000:])
             self.look(0.2)
 
     def look(self, seconds: float) -> None:
-        """Read the available records."""
+        """Read the records that arrive within some seconds."""
         for message in self._consumer.consume(500, seconds):
             assert message.error() is None, message.error()
             self.records.append(((message.key() or b"").decode(), int(message.value() or b"")))

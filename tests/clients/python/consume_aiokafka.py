@@ -38,7 +38,7 @@ class Rebalances(ConsumerRebalanceListener):  # type: ignore[misc] # no types
 
 
 class Aiokafka:
-    """An aiokafka consumer with the common commands. Its event loop runs while it polls."""
+    """An aiokafka consumer with the common commands. Its event loop runs only during `poll` and commands."""
 
     def __init__(self, given: Options) -> None:
         self._loop = asyncio.new_event_loop()

@@ -19,7 +19,9 @@ from tests.clients.python.program import (
 )
 
 TLS_CA: Final = "CONSUME_TLS_CA"
-"""The environment variable with the file of the CA to trust; without it there is no TLS."""
+"""An environment variable with the path of the CA's certificate. If it is not set, the program does not use
+TLS.
+"""
 
 
 class Librdkafka:
@@ -65,7 +67,7 @@ class Librdkafka:
                 _tell_error(error)
 
     def _store(self, message: Any) -> None:
-        """Mark a printed record for the next commit."""
+        """Mark a printed record as consumed, so that the next commit includes it."""
         try:
             self._consumer.store_offsets(message)
         except KafkaException as error:

@@ -1,4 +1,4 @@
-"""The consumer program of kafka-python: runs on 2.0.2 (no fetch sessions, Fetch v4) and on 3.x."""
+"""The consumer program of kafka-python. It runs on 2.0.2 (Fetch v4, no fetch sessions) and on 3.x."""
 
 import sys
 import time
@@ -35,11 +35,17 @@ from kafka.coordinator.assignors.range import (  # type: ignore[import-untyped] 
 SINCE_3 = int(kafka.__version__.split(".")[0]) >= 3
 METADATA_MAX_AGE_MS = 2000
 POLL_MS = 500 if SINCE_3 else round(POLL_SECONDS * 1000)
-"""3.0.12 sometimes stays without partitions, direct as well, if short polls or frequent metadata disturb
-it while it joins its group again."""
+"""How long a poll may wait.
+
+During a rejoin, short polls or frequent metadata requests can leave 3.0.12 without partitions (direct as
+well).
+"""
 FORGOTTEN_SECONDS = 10.0
-"""3.0.12 forgets an assignment that arrives just as a poll ends, direct as well, and would wait forever.
-After this time without partitions, the program joins again."""
+"""The program rejoins its group after this time without partitions.
+
+3.0.12 forgets an assignment that arrives just as a poll ends (direct as well). Without a rejoin, it would
+wait forever.
+"""
 
 
 class Rebalances(ConsumerRebalanceListener):  # type: ignore[misc] # no types
@@ -47,7 +53,7 @@ class Rebalances(ConsumerRebalanceListener):  # type: ignore[misc] # no types
 
     def __init__(self) -> None:
         self.taken_at: float | None = None
-        """When the group revoked partitions, if it has assigned none since."""
+        """The time at which the group revoked partitions. None if it has assigned partitions since then."""
 
     def on_partitions_revoked(self, revoked: set[TopicPartition]) -> None:
         self.taken_at = time.monotonic()

@@ -1,7 +1,7 @@
-"""The consumer program of kcat, which is started once for each topic, or once for a group.
+"""The consumer program of kcat. It starts one kcat for each topic, or a single one for a group.
 
-The tests run it as ``python -m tests.clients.python.consume_kcat KCAT ...``. After the program to start come
-the arguments described in `tests.clients`. It stops at any line.
+The tests run it as ``python -m tests.clients.python.consume_kcat KCAT ...``. KCAT is the path of kcat, and
+the arguments described in `tests.clients` follow. The program stops at any line from stdin.
 """
 
 import argparse
@@ -15,7 +15,9 @@ import threading
 from typing import Any, BinaryIO, Final
 
 FORMAT: Final = r"%t %p %o %T %K %S\n%k%s%h\x1e\x1d\n"
-"""The first line has the lengths of key and value. Headers end at the two separator characters."""
+"""kcat's output format. The first line has the lengths of key and value. The headers end at the two separator
+characters.
+"""
 END: Final = b"\x1e\x1d\n"
 NULL: Final = -1
 HEADER: Final = re.compile(rb"([a-z]+)=(.*?)(?=,[a-z]+=|\Z)", re.DOTALL)
@@ -55,13 +57,15 @@ def _record(head: bytes, stream: BinaryIO) -> None:
 
 
 def hear(stream: BinaryIO) -> None:
-    """Print the records in kcat's output."""
+    """Read records from kcat's output and print each as a JSON line."""
     while head := stream.readline():
         _record(head, stream)
 
 
 def hear_errors(stream: BinaryIO) -> None:
-    """Print kcat's errors. Other lines, such as the end of a partition, go to stderr."""
+    """Print kcat's errors as JSON lines. Copy its other messages, such as the end of a partition, to
+    stderr.
+    """
     for line in stream:
         text = line.decode().strip()
         if "ERROR" in text:
@@ -70,7 +74,7 @@ def hear_errors(stream: BinaryIO) -> None:
 
 
 def main() -> int:
-    """Start the processes, and end them at the first line from standard input."""
+    """Start the kcat processes, and end them at the first line from stdin."""
     parser = argparse.ArgumentParser()
     parser.add_argument("kcat")
     for name in ("bootstrap", "assign", "subscribe", "group"):

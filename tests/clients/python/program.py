@@ -1,6 +1,6 @@
-"""The common part of the Python consumer programs: command line, JSON lines out, commands in, and the loop.
+"""The common part of the Python consumer programs: command line, JSON output, commands, and the poll loop.
 
-It uses only the standard library, because it also runs in the separate environment of a client.
+The module uses only the standard library, because it also runs in the separate environment of a client.
 """
 
 import argparse
@@ -16,7 +16,9 @@ from typing import Any, Protocol
 
 POLL_SECONDS = 0.05
 FETCH_MAX_WAIT_MS = 100
-"""Short, so that a consumer at the end of its partitions makes many fetches in a test of seconds."""
+"""Fetch wait time. It is short, so that a consumer without new records sends many fetches within a test of
+seconds.
+"""
 METADATA_MAX_AGE_MS = 500
 COMMIT_INTERVAL_MS = 1000
 
@@ -27,32 +29,32 @@ class Options:
 
     bootstrap: str
     assign: list[tuple[str, int]]
-    """Every partition to read. Empty for a member of a group."""
+    """All partitions to read. Empty for a member of a group."""
     subscribe: list[str]
     group: str | None
     isolation: str
     suffix: str
-    """A suffix of the client.id that declares a lane."""
+    """The end of the client.id, which declares a lane."""
     client_id: str
-    """The complete client.id. If empty, the program's own one with the suffix."""
+    """The complete client.id. If empty, it is the program's own client.id and `suffix`."""
     strategy: str
     """partition.assignment.strategy: `range`, or "" for the client's default."""
     session_ms: int
     """session.timeout.ms, or 0 for the client's default."""
 
     def named(self, own: str) -> str:
-        """Return the client.id of a program with this name."""
+        """Return the client.id. `own` is the program's own client.id."""
         return self.client_id or own + self.suffix
 
 
 class Consumer(Protocol):
-    """One client with the commands that all programs support."""
+    """A client with the commands that all programs support."""
 
     def poll(self) -> None:
-        """Print new records, waiting at most `POLL_SECONDS`."""
+        """Print new records. Wait at most `POLL_SECONDS` for them."""
 
     def seek(self, topic: str, partition: int, offset: int) -> None:
-        """Read from ``offset`` next."""
+        """Continue to read at ``offset``."""
 
     def pause(self, topic: str, partition: int) -> None:
         """Stop delivering this partition."""
@@ -61,23 +63,23 @@ class Consumer(Protocol):
         """Deliver this partition again."""
 
     def watermarks(self, topic: str, partition: int) -> tuple[int | None, int | None]:
-        """Return low and high watermark from the last fetch responses.
+        """Return the low and high watermark known from the last fetch responses.
 
-        None if the client does not show them.
+        A value is None if the client does not show it.
         """
 
     def position(self, topic: str, partition: int) -> int:
-        """Offset of the next record to deliver."""
+        """Return the offset of the next record to deliver."""
 
     def commit(self) -> None:
-        """Commit the positions to the group, and wait for it."""
+        """Commit the positions to the group. Wait until they are committed."""
 
     def close(self) -> None:
-        """Leave in good order."""
+        """Close the client, and leave its group."""
 
 
 def options() -> Options:
-    """Return the options of this process."""
+    """Parse the command line of this process."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--bootstrap", required=True)
     parser.add_argument("--assign", default="")
@@ -104,7 +106,10 @@ def options() -> Options:
 
 
 def emit(kind: str, **fields: Any) -> None:
-    """Print one line at once, so that everything that a killed program has committed was printed."""
+    """Print one line, without a buffer.
+
+    So if a program is killed, the lines of all records that it has committed were printed.
+    """
     os.write(sys.stdout.fileno(), (json.dumps({"kind": kind, **fields}) + "\n").encode())
 
 
@@ -131,13 +136,15 @@ def emit_record(
 
 
 class EndsReached:
-    """End-of-partition lines for clients without such an event: one each time an end is reached again."""
+    """Prints end-of-partition lines for clients that have no such event: one line each time an end is
+    reached.
+    """
 
     def __init__(self) -> None:
         self._told: dict[tuple[str, int], int] = {}
 
     def look(self, topic: str, partition: int, position: int, end: int | None) -> None:
-        """Print a line if ``position`` has reached ``end``, according to the last fetch response."""
+        """Print a line if ``position`` has reached ``end``, the end known from the last fetch response."""
         at_end = end is not None and position >= end
         if at_end and self._told.get((topic, partition)) != position:
             self._told[topic, partition] = position
@@ -169,7 +176,7 @@ def _obey(consumer: Consumer, command: dict[str, Any]) -> None:
 
 
 def serve(consumer: Consumer) -> None:
-    """Poll and execute commands until told to stop, or until the parent has ended."""
+    """Poll and execute commands until the command `stop`, or until the parent process has ended."""
     commands: queue.Queue[dict[str, Any]] = queue.Queue()
     threading.Thread(target=_read_commands, args=(commands,), daemon=True).start()
     while True:
