@@ -1,4 +1,4 @@
-"""Remove other members' records from a record batch (magic 2, KIP-98).
+"""Remove other members' records from a record batch (magic 2, KIP-98), as Kafka's log cleaner would do.
 
 Base offset, last offset delta, timestamps, attributes, producer and leader epoch do not change. Kept records
 do not change either, because their deltas refer to the header. Count, length and CRC change.

@@ -140,7 +140,7 @@ class Group:
         return any(place not in self.positions for place in commit.places)
 
     def shares(self, member: Member, commit: Commit) -> bool:
-        """Return whether the commit has a partition of which the member has only some key ranges."""
+        """Return whether the commit has a partition for which the member commits by key ranges."""
         return any(member.commits(place) is not None for place in commit.places)
 
     def strange(self, member: Member, commit: Commit) -> bool:
@@ -246,7 +246,7 @@ def own_offset(member: Member, entry: Entry) -> Entry:
 
 
 def _idle(member: Member, place: TopicPartition, positions: Positions) -> Positions:
-    """Raise the offsets of an idle member past records of others. If not, the lowest offset would not move.
+    """Move the offsets of an idle member past records of others, so that the lowest offset can move on.
 
     A member is idle if it has committed all its records.
     """

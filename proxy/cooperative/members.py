@@ -162,7 +162,7 @@ class Members:
     def noted(self, name: bytes, exclusive: str) -> None:
         """Note the reason why a group shares no partition in this generation.
 
-        "" if it may (see `GroupSeen.exclusive`).
+        The reason is "" if the group may share (see `GroupSeen.exclusive`).
         """
         group = self._groups.get(name)
         if group is None:

@@ -113,7 +113,7 @@ def cut(parts: int) -> list[KeyRange]:
 
 
 def _spread(topic: bytes, numbers: Sequence[int], members: Sequence[Joined]) -> dict[int, list[Joined]]:
-    """Give each member one partition: its earlier one, if the members stay evenly spread."""
+    """Give each member one partition: its earlier one, if partitions then have equally many members."""
     least, more = divmod(len(members), len(numbers))
     found: dict[int, list[Joined]] = {number: [] for number in numbers}
     left: list[Joined] = []

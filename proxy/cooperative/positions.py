@@ -1,4 +1,4 @@
-"""The committed offset of each hash of a partition.
+"""A map from each hash of a partition to its committed offset.
 
 A cooperative group commits this map instead of one offset.
 

@@ -33,7 +33,7 @@ def scaled(value: float, unit: str = "") -> str:
 
 
 def fitting(value: float, width: int) -> str:
-    """Format a number to fit into `width` characters. Digits after the point may be dropped, others never."""
+    """Format a number for a column. If the column is narrow, use fewer digits, but never cut the text."""
     text = scaled(value)
     if len(text) <= width:
         return text

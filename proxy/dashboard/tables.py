@@ -1,7 +1,7 @@
 """Draws the tables of clients and of brokers. Pure functions.
 
-Each line is drawn alone, because all columns have a fixed width. If a broker has a problem, its text takes
-the place of the broker's figures, which would be outdated.
+Each line is drawn alone, because all columns have a fixed width. If a broker has a problem, the problem is
+shown in place of its figures, which then mean nothing.
 """
 
 from collections.abc import Iterable, Iterator, Sequence

@@ -30,7 +30,7 @@ _HEAD_LINES: Final = 5
 _TABLE_LINES: Final = 4
 """The number of lines for the titles and column names of both tables."""
 _MIN_ROWS: Final = 3
-"""If both tables have fewer rows than this, the connections get only one line."""
+"""If fewer rows than this are left for both tables, the connections get only one line."""
 _MIN_DETAILS: Final = 8
 """Details of the marked row are shown only if this many lines are free."""
 _SPARKLINE_WIDTH: Final = 60

@@ -147,7 +147,7 @@ class WorkerHandle:
         return True
 
     def send_handed_over(self, stream: socket.socket, node_id: NodeId, handed: HandedOver) -> bool:
-        """Send a client that another worker has accepted to this worker. Return whether it could be sent."""
+        """Send this worker a client that another worker has accepted. Return whether it could be sent."""
         try:
             send_connection(self._clients, stream, node_id, handed)
         except OSError:

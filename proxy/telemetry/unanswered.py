@@ -53,8 +53,8 @@ class Debt:
 class Unanswered:
     """Finds brokers that do not respond.
 
-    A client may give up before `HUNG_SECONDS` and try again, each time on a new connection. So a response
-    counts as late until the broker sends bytes, even if no client waits for it any more.
+    A client may give up before `HUNG_SECONDS`, try again, and give up again. So a response counts as late
+    until the broker sends bytes, even if no client waits for it any more.
     """
 
     __slots__ = ("debts",)
