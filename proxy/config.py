@@ -396,7 +396,7 @@ class Config:
         "and commit for these (docs/cooperative.md): each has a client.id of its own that begins with the "
         "group's name and a dot; needs the packages of '.[cooperative]'",
     )
-    """The names of the cooperative groups. Empty if there are none. Then no client.id gives a client a lane."""
+    """The names of the cooperative groups. Empty if none. Then no client.id gives a client a lane."""
     cooperative_lanes: "Mapping[str, NamedLane]" = option(
         metavar="JSON",
         parse=_lanes,
