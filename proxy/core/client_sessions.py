@@ -74,6 +74,8 @@ class Serve(Around):
         pieces = self._fetching.feed(chunk, last=last)
         if self._fetching.resend is not None:
             return pieces
+        if last and not pieces and not isinstance(self._context, SessionlessFetchContext):
+            self._context.drop()  # the response was refused, so the connection ends
         return self._sessions.receive(self._context, pieces, last=last)
 
     def end(self, request: InFlight) -> bool:

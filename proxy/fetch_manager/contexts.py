@@ -130,6 +130,10 @@ class _WalkedResponse:
         """How many bytes of the response are buffered."""
         return self._held.size if self._held is not None else 0
 
+    def drop(self) -> None:
+        """Drop the bytes that are buffered. The client does not get them."""
+        self._held = None
+
     def _read(self, piece: Buffer) -> None:
         self._keep(piece)
         self._walk_on(piece)
