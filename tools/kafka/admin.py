@@ -25,7 +25,8 @@ from tools.kafka.raw import (
 )
 
 CREATE_TOPICS, DELETE_TOPICS, DELETE_RECORDS, ALTER_CONFIGS, CREATE_PARTITIONS = 19, 20, 21, 33, 37
-ELECT_LEADERS, INCREMENTAL_ALTER_CONFIGS, ALTER_REASSIGNMENTS, ALTER_QUOTAS = 43, 44, 45, 49
+ELECT_LEADERS, INCREMENTAL_ALTER_CONFIGS, ALTER_REASSIGNMENTS = 43, 44, 45
+DESCRIBE_QUOTAS, ALTER_QUOTAS = 48, 49
 TOPIC_RESOURCE = 2
 TOPIC_ALREADY_EXISTS, ELECTION_NOT_NEEDED = 36, 84
 
@@ -161,7 +162,7 @@ class Admin:
     def set_quota(self, client_id: str | None, quota: Mapping[str, float | None]) -> None:
         """Set quotas of a client id (None for all), like `{"consumer_byte_rate": 50_000}`.
 
-        None removes a quota.
+        None removes a quota. Wait until every broker knows the quotas.
 
         It needs a broker of 2.6 or later. Older brokers have the property `quota.consumer.default`.
         """
@@ -175,6 +176,29 @@ class Admin:
             _check(f"quota of {client_id}", reader.int16(), reader.string())
             for _ in range(reader.int32()):
                 reader.string(), reader.string()
+
+        def holds(node_id: int) -> bool:
+            known = self._quotas(client_id, node_id)
+            return all(known.get(key) == value for key, value in quota.items())
+
+        self._await_each(f"{client_id} has {dict(quota)}", holds)
+
+    def _quotas(self, client_id: str | None, node_id: int) -> dict[str | None, float]:
+        """Return the quotas of a client id (None for all), as one broker knows them."""
+        match = b"\1" if client_id is None else b"\0"  # 1: the default, 0: by name
+        component = string("client-id") + match + string(client_id)
+        body = array([component]) + b"\1"  # strict: of no users
+        reader = BodyReader(self._node(node_id).call(DESCRIBE_QUOTAS, 0, body))
+        reader.int32()  # throttle
+        _check(f"quotas of {client_id}", reader.int16(), reader.string())
+        quotas = {}
+        for _ in range(reader.int32()):
+            for _ in range(reader.int32()):
+                reader.string(), reader.string()
+            for _ in range(reader.int32()):
+                key = reader.string()
+                (quotas[key],) = struct.unpack(">d", reader.read(8))
+        return quotas
 
     def move_leader(self, name: str, partition: int, node_id: int) -> None:
         """Make a broker the leader; add it as a replica if necessary. Wait until every broker knows it."""
@@ -289,10 +313,13 @@ class Admin:
 
     def _await(self, what: str, holds: Callable[[ClusterState], bool], *topics: str) -> None:
         """Wait until a condition is true in the metadata of every broker of the cluster."""
+        self._await_each(what, lambda node_id: holds(self.state(*topics, node_id=node_id)))
+
+    def _await_each(self, what: str, holds: Callable[[int], bool]) -> None:
+        """Wait until a condition is true of every broker of the cluster, by its node id."""
         deadline = time.monotonic() + PATIENCE
         while time.monotonic() < deadline:
-            nodes = self.state(*topics).brokers
-            if all(holds(self.state(*topics, node_id=node_id)) for node_id in nodes):
+            if all(holds(node_id) for node_id in self.state().brokers):
                 return
             time.sleep(0.05)
         raise TimeoutError(f"not seen in {PATIENCE:.0f} s: {what}")
