@@ -9,7 +9,7 @@ With atheris (`pip install -e '.[fuzz]'`, Linux) new inputs are derived from tho
 Without it they are derived from seeds by a small mutator. Both feed the same targets.
 
 - `target`: a target, and the findings: an exception that is not documented, more than 20 ms of CPU time for
-  one input, more memory than the target's bound.
+  one input (a script of requests: 0.1 ms more for each byte), more memory than the target's bound.
 - `connection`: targets `client`, `broker`, `core`, `sessions`: frames of either side, and both interleaved,
   through `proxy.core.connection.Connection`; with `sessions` clients have sessions with the gateway.
 - `captures`: targets `reassembly`, `tls`, `packets`, `pcap`, `pcapng`: the input of `fetchgate replay`.

@@ -45,6 +45,8 @@ _MODEL_ANSWERS: Final = 16
 """The limit of consecutive responses by the model."""
 _PIECES: Final = 200
 """After this many pieces, an input's bytes are no longer cut. A piece takes 20 to 40 µs."""
+_CPU_PER_BYTE: Final = 100e-6
+"""Four bytes of a script send a fetch, which takes 200 µs to be looked into and answered."""
 _MOST_ANSWERS: Final = 4096
 """The limit of remembered responses."""
 _FETCH_KEY: Final = b"\0\1"
@@ -491,6 +493,7 @@ TARGETS: Final = (
             run=partial(_run, steps, answered, False),
             seeds=partial(_seeds, steps),
             modules=_MODULES,
+            cpu_per_byte=_CPU_PER_BYTE,
         )
         for name, steps, answered in (
             ("client", _CLIENT, True),
@@ -503,5 +506,6 @@ TARGETS: Final = (
         run=partial(_run, _SESSIONS, False, True),
         seeds=_session_seeds,
         modules=_MODULES,
+        cpu_per_byte=_CPU_PER_BYTE,
     ),
 )

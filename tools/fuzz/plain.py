@@ -9,7 +9,7 @@ from typing import Final
 import psutil
 
 from tools.fuzz.mutate import mutated
-from tools.fuzz.target import CPU_SECONDS, Finding, FuzzTarget, cpu_seconds, examine, run_once
+from tools.fuzz.target import Finding, FuzzTarget, cpu_seconds, examine, run_once
 
 EXAMINE_EVERY: Final = 2000
 """How often an input's memory is examined. That costs a hundred times as much."""
@@ -34,7 +34,7 @@ class Watch:
         self.suspects: dict[str, bytes] = {}
         """An input for each finding, by its identity. `findings.keep` checks them again."""
         self._target = target
-        self._most_seconds = CPU_SECONDS * slower
+        self._slower = slower
         self._process = psutil.Process()
         self._memory = 0
 
@@ -44,7 +44,10 @@ class Watch:
         found, taken = run_once(self._target, data)
         if found is not None:
             self._suspect(found, data)
-        elif taken > (most := self._most_seconds) and cpu_seconds(self._target, data, most) > most:
+        elif (
+            taken > (most := self._target.cpu_limit(data) * self._slower)
+            and cpu_seconds(self._target, data, most) > most
+        ):
             self._suspect(Finding("hang", ""), data)
         elif self.inputs % EXAMINE_EVERY == 0 and (found := examine(self._target, data)) is not None:
             self._suspect(found, data)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 CPU_SECONDS: Final = 0.020
-"""The limit of CPU time for one input."""
+"""The limit of CPU time for one input, in seconds. Scripts may take longer, see `FuzzTarget.cpu_per_byte`."""
 TRIES: Final = 3
 """An input counts as too slow only if all tries are slow: other processes disturb caches, garbage is
 collected."""
@@ -33,6 +33,13 @@ class FuzzTarget:
     memory: int = 4 << 20
     """The limit of memory for one input, in addition to `memory_per_byte` for each of its bytes."""
     memory_per_byte: int = 256
+    cpu_per_byte: float = 0.0
+    """Seconds of CPU time for each byte of an input, besides `CPU_SECONDS`. Some inputs are scripts, in
+    which a few bytes send a whole request."""
+
+    def cpu_limit(self, data: bytes) -> float:
+        """Return the limit of CPU time for an input, in seconds."""
+        return CPU_SECONDS + self.cpu_per_byte * len(data)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +80,13 @@ def run_once(target: FuzzTarget, data: bytes) -> tuple[Finding | None, float]:
 def examine(target: FuzzTarget, data: bytes) -> Finding | None:
     """Feed one input with all checks: crash, CPU time, memory."""
     found, taken = run_once(target, data)
-    if found is None and taken > CPU_SECONDS and (cpu := cpu_seconds(target, data)) > CPU_SECONDS:
+    limit = target.cpu_limit(data)
+    if found is None and taken > limit and (cpu := cpu_seconds(target, data, limit)) > limit:
         found = Finding("hang", f"{cpu * 1000:.0f} ms of CPU time")
     return found or _greedy(target, data)
 
 
-def cpu_seconds(target: FuzzTarget, data: bytes, limit: float = CPU_SECONDS) -> float:
+def cpu_seconds(target: FuzzTarget, data: bytes, limit: float) -> float:
     """Return the CPU time for one input, the minimum of a few tries.
 
     One try within the limit is enough, so an input that only waited for a processor costs one more run.
