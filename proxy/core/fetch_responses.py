@@ -459,8 +459,11 @@ class FetchResponses:
         # Only the core changes these, so a plan does not check again. A large response goes to the core.
         if self._eligibility.hinders() or response.received >= STREAM_FROM:
             return
-        # The switch may have changed since the fetch was decided.
-        if not self._limits.allowed(self._state.client_id):
+        # The switch and the limits may have changed since the fetch was decided.
+        limits = self._limits
+        if not limits.allowed(self._state.client_id):
+            return
+        if limits.max_fetch_bytes is not self._fetches.max_fetch_bytes:
             return
         features = self._eligibility.features
         # Another fetch may have come and been forwarded meanwhile; some brokers' entries have to be read for

@@ -71,6 +71,7 @@ class Fetches:
         "closing",
         "decided",
         "eligibility",
+        "max_fetch_bytes",
         "session",
         "unused",
         "version",
@@ -97,6 +98,8 @@ class Fetches:
         self.decided: Reason | None = None
         """The reason why the last fetch was forwarded unchanged. None before the first fetch, or if the last
         fetch used the session (even if it was later sent again without the session)."""
+        self.max_fetch_bytes = sessions.max_fetch_bytes
+        """The limits that applied when the last fetch was decided. A reload may have replaced them since."""
         self.unused = 0
         """The number of consecutive fetches for which the session saved nothing."""
         self._memory = 0
@@ -134,6 +137,7 @@ class Fetches:
                 self._state.send(request, frame)
                 return
             plans.template = FetchTemplate.of(original)
+        self.max_fetch_bytes = self._limits.max_fetch_bytes
         fetch = original if original.unsupported_reason else self._changed(original)
         fetching.ask(fetch)
         if fetching.direct:  # otherwise it is not what the client sent, which was counted

@@ -10,7 +10,7 @@ from proxy.core.eligibility import BrokerVersions, SessionLimits
 from proxy.core.events import FetchKind
 from tests.core.test_expanded_equals_direct import API_VERSIONS
 from tests.core.test_keep_order import Reader
-from tests.frames import Want, fetch, fetch_response
+from tests.frames import Want, entry, fetch, fetch_response
 from tests.model.broker import ModelBroker
 from tests.model.compare import in_request_order
 from tests.model.gate import Gate
@@ -97,6 +97,24 @@ def test_the_fetches_of_a_session_ask_for_no_more(version: int) -> None:
     play.to_broker(asks(version, [], (SESSION_ID, 9), correlation=30, **LOWERED))
     play.broker(fetch_response(max(version, 7), error_code=70, correlation_id=30))
     play.to_broker(asks(version, wants, (0, 0), correlation=30, **LOWERED))
+
+
+@pytest.mark.parametrize("version", [7, 12, 18])
+def test_another_ceiling_applies_after_a_fetch_that_is_in_flight(version: int) -> None:
+    """A limit changes while a fetch of a session is in flight. It applies to the next fetch, even if the next
+    fetch has the same list.
+    """
+    wants: list[Want] = [("t", at) for at in range(8)]
+    play = limited({"": 0}).established(version, wants)
+    for number in range(10, 16):
+        play.client(fetch(version, *wants, correlation=number, **ASKED))
+        due = ASKED if number < 14 else LOWERED
+        play.to_broker(asks(version, [], (SESSION_ID, number - 9), correlation=number, **due))
+        if number == 13:
+            play.sessions.max_fetch_bytes = {"": MOST}
+        moved = [("t", [entry(0, number)])] if number == 13 else []
+        told = fetch_response(version, *moved, session_id=SESSION_ID, correlation_id=number)
+        play.broker(told).takes_client()
 
 
 @pytest.mark.parametrize("version", [7, 12, 18])
