@@ -1,4 +1,6 @@
-"""Tests of tools run with `make test`, because work on the gateway seldom changes a tool."""
+"""`make check` leaves out the tests of tools, because work on the gateway seldom changes a tool. `make test`
+runs them.
+"""
 
 from pathlib import Path
 
@@ -6,7 +8,7 @@ import pytest
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests of this folder, which `make check` leaves out."""
+    """Mark the tests of this folder, so that `make check` can leave them out."""
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.slow)

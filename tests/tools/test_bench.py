@@ -1,4 +1,6 @@
-"""The benchmarks: their counts and their verdicts. The tests do not check the measured values."""
+"""The benchmarks count correctly, and judge figures correctly. The tests do not check the speed that is
+measured.
+"""
 
 import json
 import os
@@ -385,7 +387,7 @@ class TestFloor:
                 assert proxy.meter.cpu >= 0
 
     def pour(self, source: socket.socket, sink: socket.socket, size: int) -> None:
-        """Send more bytes than the buffers on the way hold."""
+        """Send more bytes than all buffers between source and sink can hold."""
         sender = threading.Thread(target=source.sendall, args=(b"x" * size,))
         sender.start()
         left = size
@@ -540,15 +542,16 @@ class TestLive:
 
 
 class TestOracle:
-    """The lower limit with which a policy of sessions is compared."""
+    """The lowest possible cost of fetches, with which policies of sessions are compared."""
 
     LAYOUT = LAYOUTS[11]
     BARE = 70
 
     def exchanged(self, offsets: list[int], high: list[int]) -> oracle.Exchanged:
-        """Return one fetch of the first partitions of a topic.
+        """Return a fetch of a topic and its response.
 
-        Each has a record of 100 bytes below its high watermark.
+        An offset of -1 means that the partition is not listed. The records between offset and high watermark
+        have 100 bytes each.
         """
         position = np.array(offsets)
         order = np.array([number for number, offset in enumerate(offsets) if offset >= 0])
@@ -583,7 +586,9 @@ class TestOracle:
         assert self.least(whole, two, whole) == self.least(whole, whole) + two.request + two.response
 
     def test_it_is_below_what_a_session_for_the_whole_connection_would_cost(self) -> None:
-        """A capture with one hot partition of 100 is the what-if of `captures/README.md`."""
+        """The lowest cost is close to the estimate in the capture's truth file, which has one session for the
+        connection.
+        """
         capture = Path(__file__).parents[2] / "captures" / "librdkafka-100p.pcap"
         truth = json.loads(capture.with_suffix(".truth.json").read_text())["what_if_sessions"]
         best = direct = 0

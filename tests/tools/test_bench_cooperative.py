@@ -1,4 +1,4 @@
-"""The table of cooperative groups, and its sentences about the measured turns."""
+"""The benchmark of cooperative groups prints the correct table and notes for given measurements."""
 
 from collections.abc import Mapping, Sequence
 

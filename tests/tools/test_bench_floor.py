@@ -1,4 +1,4 @@
-"""The table that compares with the floor, the profiles of results that are too expensive, and the page of
+"""The table that compares fetchgate with the floor, the profiles for missed limits, and BENCHMARKS.md with
 both.
 """
 

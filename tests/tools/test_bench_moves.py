@@ -1,4 +1,4 @@
-"""The benchmark of moving leaders: how it finds a gap in the bytes on the wire, and its verdict."""
+"""The benchmark of moving leaders finds the gaps in captured frames, and judges them correctly."""
 
 import struct
 from pathlib import Path
@@ -82,7 +82,7 @@ def fetch_response(version: int, errors: dict[int, int]) -> bytes:
 def exchange(
     broker: str, asked: bytes, told: bytes, *, begins: float, ends: float, missing: int = 0
 ) -> Exchange:
-    """Build a request and its response, each with its time in ms."""
+    """Build an exchange of a request and its response. Its times are in ms."""
     return Exchange(
         connection=f"me > {broker}",
         client="me",
@@ -104,7 +104,7 @@ def exchange(
 
 
 def produced(broker: str, begins: float, ends: float, **errors: int) -> Exchange:
-    """Build a produce of the partitions p0, p1 and so on, with these errors."""
+    """Build a produce exchange for the partitions p0, p1 and so on, with these error codes."""
     found = {int(name[1:]): error for name, error in errors.items()}
     asked, told = produce_request(13, list(found)), produce_response(13, found)
     return exchange(broker, asked, told, begins=begins, ends=ends)

@@ -1,4 +1,4 @@
-"""The benchmark of one client against the others: its figures, and the requests of its clients."""
+"""The benchmark of a misbehaving client and a bystander prints correct figures and sends correct requests."""
 
 from tools.bench.bystander import figures, heartbeat
 from tools.bench.figures import GATEWAY

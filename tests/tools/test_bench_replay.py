@@ -1,4 +1,6 @@
-"""The generated captures of the benchmark contain the right data, and are found again."""
+"""The generated captures of the benchmark have the right content, and replay reads the same content from
+them.
+"""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The benchmark of TLS: its comparison, and the words of haproxy."""
+"""The benchmark of TLS compares the gateway with haproxy, and configures haproxy for TLS."""
 
 from pathlib import Path
 

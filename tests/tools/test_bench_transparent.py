@@ -1,4 +1,4 @@
-"""The benchmark of transparent mode: its stub of a broker, its clients, and its use of windows."""
+"""The benchmark of transparent mode: its stub of a broker, its clients, and its figures for each window."""
 
 import pytest
 
@@ -17,7 +17,7 @@ WHERE = ("10.84.0.2", 9092)
 
 
 class Kept:
-    """Keeps the bytes that a protocol writes."""
+    """A transport that keeps the written bytes."""
 
     def __init__(self) -> None:
         self.written = b""

@@ -1,4 +1,4 @@
-"""The benchmark of workers: its use of windows, and its view of the machine."""
+"""The benchmark of workers: its figures for each window, and its judgement on machines with few cores."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The maker of captures, without a broker."""
+"""The parts of the maker of captures that need no broker."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""Debian's programs are fetched into a folder of ours. Scripts stand for apt-get and dpkg-deb."""
+"""Programs of Debian are downloaded into the cache folder. Scripts replace apt-get and dpkg-deb."""
 
 import os
 import subprocess
@@ -44,7 +44,9 @@ esac
 
 @pytest.fixture
 def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Make a folder of programs at the head of PATH, and a cache with a name that a shell would split."""
+    """Put a folder for replacement programs first in PATH. Set a cache folder whose name needs quotes in a
+    shell.
+    """
     monkeypatch.setenv("FETCHGATE_CACHE", str(tmp_path / "a cache"))
     played = tmp_path / "played"
     played.mkdir()

@@ -1,4 +1,6 @@
-"""The demo's pure parts: reading counters, comparing records, and failing when it should."""
+"""The parts of the demo that need no broker: it reads counters, compares records, and fails on a
+difference.
+"""
 
 import io
 from dataclasses import replace

@@ -1,4 +1,6 @@
-"""The pure parts of the demo of cooperative groups: reading logs, and failing when it should."""
+"""The parts of the demo of cooperative groups that need no broker: it reads logs, and fails on bad
+results.
+"""
 
 import io
 from dataclasses import replace
@@ -35,7 +37,11 @@ def outcome(**changes: Any) -> CooperativeOutcome:
 
 
 def test_logs_of_a_group(tmp_path: Path) -> None:
-    """The killed member has committed 2 and done 4. Another member continues with its key."""
+    """The outcome of a group is read from the logs of its members.
+
+    The killed member has handled offset 4 without committing it. Another member handles 4 again and continues
+    with its key.
+    """
     other = entries(
         tmp_path,
         (1, 1, 1 * SECOND, 2 * SECOND),

@@ -1,4 +1,4 @@
-"""The pure parts of the demo of two gateways in a row: its table, and failing when it should."""
+"""The parts of the demo of two gateways in a row that need no broker: its table, and its failures."""
 
 import io
 from dataclasses import replace

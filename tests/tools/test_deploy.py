@@ -1,4 +1,4 @@
-"""The files for deployment (transparent rules, manifests, units, images) name only existing things."""
+"""The files for deployment (transparent rules, manifests, units, images) name only things that exist."""
 
 import os
 import re
@@ -203,7 +203,7 @@ def test_rules_that_nft_does_not_take_change_nothing_and_are_told_in_one_line(
 
 
 def rendered(mode: str) -> dict[str, Any]:
-    """Return a mode's Deployment, put together by kustomize itself."""
+    """Return the Deployment of a mode, as kustomize renders it."""
     (document,) = kustomized(KUBERNETES / "overlays" / mode)
     return document
 
@@ -229,7 +229,7 @@ def environment_of(container: Mapping[str, Any]) -> dict[str, str]:
 
 
 def assert_options(environment: Mapping[str, str]) -> None:
-    """Check that all variables are options of the gateway, and that their values are valid."""
+    """Check that all variables are options of the gateway and have valid values."""
     known = {"FETCHGATE_CONFIG", *(option.variable for option in OPTIONS)}
     assert {name for name in environment if name.startswith("FETCHGATE_")} <= known
     load({}, environment, None)
@@ -349,7 +349,7 @@ NEAR: Final = KUBERNETES / "overlays" / "link-near"
 
 
 def far_end() -> dict[str, dict[str, Any]]:
-    """Return the far gateway's Deployment and Service, by kind."""
+    """Return the Deployment and the Service of the far gateway, by kind."""
     return {document["kind"]: document for document in kustomized(FAR)}
 
 
@@ -397,9 +397,9 @@ def test_the_far_gateway_is_reached_at_each_port_that_it_names() -> None:
 
 
 def test_the_far_gateway_is_kept_as_the_sidecar_is() -> None:
-    """The image, probes, rights and memory are the same.
+    """The far gateway has the same image, probes, rights and memory as the sidecar.
 
-    It also drains within the time that its pod is given.
+    Its pod has enough time to drain before it is killed.
     """
     pod = pod_of(far_end()["Deployment"])
     (gateway,) = pod["containers"]
@@ -417,7 +417,7 @@ def test_the_far_gateway_is_kept_as_the_sidecar_is() -> None:
 
 
 LENT: Final = re.compile(r"^#(?=LoadCredential=|Environment=FETCHGATE_TLS_)", re.MULTILINE)
-"""The `#` before the unit's example lines for a key that only root may read."""
+"""Matches the `#` of the unit's commented lines for a TLS key that only root may read."""
 
 
 @pytest.mark.parametrize("lent", [False, True])
@@ -680,7 +680,7 @@ def test_compose_names_what_there_is(example: str, gateways: list[str]) -> None:
 
 
 def test_gateways_in_a_row_of_compose_follow_each_other_over_the_link() -> None:
-    """The branch office has no other way to the broker, which gives no sessions."""
+    """The near gateway reaches the broker only through the far gateway. The broker gives no sessions."""
     document = yaml.safe_load((DEPLOY / "compose" / "link.yaml").read_text())
     services = document["services"]
     kafka, far, near = (services[name] for name in ("kafka", "far", "near"))
@@ -700,7 +700,7 @@ def test_gateways_in_a_row_of_compose_follow_each_other_over_the_link() -> None:
 
 
 def blocks(section: str = "") -> list[list[str]]:
-    """Return the commands of each block of the page, or of the blocks below a heading."""
+    """Return the commands of each code block of the page, or of the section with this heading."""
     text = DOCS.read_text()
     if section:
         text = text.split(f"\n## {section}\n", 1)[1].split("\n## ", 1)[0]
@@ -712,14 +712,16 @@ def commands(section: str = "") -> list[str]:
 
 
 ELSEWHERE: Final = ("podman build", "kubectl apply", "docker compose")
-"""Commands that need a cluster, a daemon or a registry. tests/integration/test_deploy_*.py runs them."""
+"""Commands that need a cluster, a daemon or a registry. They are run by
+tests/integration/test_deploy_*.py.
+"""
 HERE: Final = ("kubectl kustomize", "systemd-analyze", "helm")
 
 
 _, _, GATEWAYS = blocks("Transparent mode by hand")
 """The commands that start the gateway. tests/integration/test_transparent_live.py runs them."""
 IN_A_ROW, _ = blocks("Two gateways in a row")
-"""The commands that tests/integration/test_client_sessions_live.py runs."""
+"""The commands for two gateways in a row. They are run by tests/integration/test_client_sessions_live.py."""
 
 
 def test_no_command_of_the_page_is_forgotten() -> None:
@@ -744,7 +746,10 @@ def test_commands_of_the_page_run_as_they_are_written(line: str) -> None:
 
 
 def test_the_page_and_the_manifest_leave_the_same_right() -> None:
-    """tests/integration/test_transparent_live.py runs the manifest's command."""
+    """The setpriv command on the page equals the command of the manifest.
+
+    The manifest's command is run by tests/integration/test_transparent_live.py.
+    """
     (line,) = [line for line in commands() if line.startswith("setpriv") and "net_raw" in line]
     container = pod_of(rendered("tproxy"))["initContainers"][0]
     shipped = [word for word in container["command"] if not word.startswith("--bounding-set=")]

@@ -1,4 +1,4 @@
-"""The fuzzers' own parts: which results are findings, and how they are kept."""
+"""The fuzzers report the right results as findings, and store them."""
 
 import random
 import time

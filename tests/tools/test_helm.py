@@ -1,4 +1,4 @@
-"""The Helm chart renders the same objects as the overlays of kustomize, and they are valid."""
+"""The Helm chart renders the same objects as the overlays of kustomize, and all of them are valid."""
 
 import os
 import re
@@ -49,7 +49,7 @@ def ran(command: str, *values: str, bootstrap: str = "kafka:9092") -> subprocess
 
 
 def documents(*values: str) -> dict[str, dict[str, Any]]:
-    """Render the chart, and return the documents by kind."""
+    """Render the chart with these values. Return its documents by kind."""
     done = ran("template", *values)
     assert done.returncode == 0, done.stderr
     return {document["kind"]: document for document in yaml.safe_load_all(done.stdout) if document}
@@ -114,7 +114,7 @@ def test_all_that_the_chart_makes_is_valid_by_the_schema_of_kubernetes(mode: str
 
 @needs_helm
 def test_the_alerts_know_the_job_of_the_pod_monitor() -> None:
-    """The Prometheus operator builds the job's name from namespace and name."""
+    """The alerts match the job name that the Prometheus operator builds from namespace and name."""
     made = documents(*EVERYTHING)
     job = f"default/{made['PodMonitor']['metadata']['name']}"
     jobs = re.findall(r'job=~"([^"]+)"', (DEPLOY / "alerts.yml").read_text())
@@ -125,7 +125,7 @@ def test_the_alerts_know_the_job_of_the_pod_monitor() -> None:
 
 
 def worst_case() -> int:
-    """Return the worst case in bytes, added up like on the page."""
+    """Return the sum of the worst case in the table of the docs, in bytes."""
     (told,) = re.findall(r"\| \*\*sum\*\* \| \*\*(\d+)\*\* \|", DOCS.read_text())
     return int(told) * 1_000_000
 
@@ -185,7 +185,9 @@ def test_a_mesh_leaves_the_brokers_and_the_metrics_port_alone(mesh: str, outboun
     ],
 )
 def test_a_wrong_value_is_refused_and_named(value: str, named: tuple[str, ...]) -> None:
-    """Versions of helm differ in their words. The test uses a helm that is installed."""
+    """A wrong value is refused, and the error names it. The checked words are the same in all versions of
+    helm.
+    """
     done = ran("template", value)
     assert done.returncode == 1
     assert "values don't meet the specifications" in done.stderr
@@ -213,7 +215,9 @@ def test_rules_that_fail_open_are_watched_beside_the_gateway(mode: str) -> None:
 
 @needs_helm
 def test_a_budget_for_one_replica_is_left_out() -> None:
-    """Such a budget would prevent its node from being drained."""
+    """A single replica gets no PodDisruptionBudget, because such a budget prevents its node from being
+    drained.
+    """
     assert "PodDisruptionBudget" not in documents("podDisruptionBudget.enabled=true")
 
 

@@ -226,14 +226,16 @@ def until(holds: Callable[[], bool]) -> None:
 
 @pytest.fixture
 def choose_java(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], Path]]:
-    """Find the runtime as a new process would."""
+    """Yield a function that finds the Java runtime as a new process does."""
     monkeypatch.delenv("FETCHGATE_JAVA", raising=False)
     yield java.__wrapped__
     version_of.cache_clear()
 
 
 def play_java(folder: Path, version: str, otherwise: str = "") -> Path:
-    """Make a program that prints a version. For other arguments, it runs `otherwise`."""
+    """Make a fake `java` that prints this version for `-version`. For other arguments, it runs
+    `otherwise`.
+    """
     program = folder / "bin" / "java"
     program.parent.mkdir()
     told = f"""echo 'openjdk version "{version}" 2025-01-01' >&2"""

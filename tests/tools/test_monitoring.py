@@ -1,4 +1,4 @@
-"""The files that watch a gateway name only existing series, and the docs name all series."""
+"""Dashboards and alerts use only metrics that exist, and the docs list all metrics."""
 
 import asyncio
 import json
@@ -42,7 +42,7 @@ Series = dict[str, dict[str, set[str]]]
 
 @pytest.fixture(scope="module")
 def series() -> Series:
-    """Return all series of a gateway: their names with their labels and values."""
+    """Return all metrics of a gateway by name, with their labels and label values."""
     found: Series = {"up": {}}
 
     async def scene() -> None:
@@ -141,7 +141,7 @@ def test_every_alert_leads_to_what_to_do() -> None:
 
 
 def test_every_alert_is_seen_to_fire() -> None:
-    """promtool tests the alerts where it is installed."""
+    """Each alert fires in a promtool test. Another test runs promtool where it is installed."""
     tests = yaml.safe_load(ALERT_TESTS.read_text(encoding="utf-8"))["tests"]
     fired = {case["alertname"] for each in tests for case in each["alert_rule_test"] if "exp_alerts" in case}
     assert fired == {rule["alert"] for rule in _rules()}

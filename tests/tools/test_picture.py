@@ -1,4 +1,4 @@
-"""The README's picture is the output of the command in the repo, and needs no other file."""
+"""The README's picture shows the real output of its command, and needs no other file."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A release has pinned requirements, digests of base images, and files that are the same in two builds."""
+"""A release has pinned requirements and digests of base images. Two builds of it give the same files."""
 
 import hashlib
 import json
@@ -222,7 +222,7 @@ def test_a_bill_of_materials_names_what_needs_what() -> None:
 
 
 def test_the_steps_of_the_image_s_build_give_the_gateway_alone(tmp_path: Path) -> None:
-    """The steps run as they are written, in folders of the test's own."""
+    """The build steps of the image install only the gateway. The test runs them in temporary folders."""
     source = tmp_path / "src"
     source.mkdir()
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # where `python` is one

@@ -1,4 +1,4 @@
-"""The soak's verdicts on received records."""
+"""The soak finds lost, repeated and wrong records among those received."""
 
 import hashlib
 import random
@@ -33,7 +33,7 @@ def _record(number: int, **other: Any) -> SoakRecord:
 
 
 def _line(record: SoakRecord, offset: int, partition: int = 3) -> dict[str, Any]:
-    """Print a record like the consumer programs."""
+    """Return the line that a consumer program prints for a record."""
     value = f"{len(record.value)}:{hashlib.sha256(record.value).hexdigest()}"
     return {
         "topic": "steady",
@@ -172,7 +172,7 @@ def test_a_consumer_that_reads_on_where_it_was_in_the_topic_before_is_known() ->
 
 
 class _Never:
-    """Stands for a part that the disturbance must not touch."""
+    """A stand-in that fails if the disturbance uses it."""
 
     def __getattr__(self, name: str) -> object:
         raise AssertionError(f"{name} was used")

@@ -1,4 +1,4 @@
-"""The verdicts of a chaos run of groups on its members."""
+"""The chaos run of groups finds the faults of members in their output."""
 
 from collections.abc import Sequence
 
@@ -29,7 +29,7 @@ def life(name: str, *lines: str, killed_at: int = 0) -> MemberLife:
 
 
 def judged(*lives: MemberLife, gateway_down: Sequence[tuple[int, int]] = ()) -> dict[str, int]:
-    """Return the findings without the counts of each run."""
+    """Return the counts of findings. Counts that every run has are left out."""
     verdict = GroupsVerdict()
     judge(LOG, lives, gateway_down, verdict)
     assert bool(verdict.problems) == any(verdict.counts[each] for each in PROBLEMS)

@@ -1,6 +1,4 @@
-"""The judge of groups of several libraries: the records that members processed, and the contents of the
-log.
-"""
+"""The check of groups of several libraries: it compares the records that members processed with the log."""
 
 from proxy.cooperative.key_hash import murmur2
 from proxy.cooperative.positions import Positions
@@ -11,7 +9,7 @@ LOG = {(TOPIC, 0, offset): b"k" for offset in range(3)}
 
 
 def life(name: str, *did: tuple[float, int], killed_at: float = 0.0) -> SeenLife:
-    """Build a member that processed offsets at given times."""
+    """Build a member that processed these (time, offset) pairs."""
     return SeenLife(name, [(at, (TOPIC, 0, offset), b"k") for at, offset in did], killed_at=killed_at)
 
 

@@ -1,4 +1,4 @@
-"""The numbers that producers gave to records, read from segments."""
+"""The sequence numbers that producers gave to records are read from log segments."""
 
 import warnings
 from pathlib import Path
@@ -14,7 +14,7 @@ with warnings.catch_warnings():
 
 
 def _batch(first_offset: int, records: int, producer_id: int, epoch: int, sequence: int) -> bytes:
-    """Build a batch like a broker."""
+    """Build the header of a batch as a broker stores it."""
     batch = DefaultRecordBatchBuilder(
         magic=2,
         compression_type=0,

@@ -1,4 +1,4 @@
-"""The facts in the logs of members: records that were handled, handled again, or handled out of order."""
+"""The logs of members show which records were handled, handled again, or handled out of order."""
 
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from tools.work_log import (
 
 
 def entries(tmp_path: Path, *each: tuple[int, int, int, int]) -> Entries:
-    """Write entries of offset, key, begin and end, and read them."""
+    """Write entries of (offset, key, begin, end) to a log file, and read them back."""
     path = tmp_path / f"log-{len(list(tmp_path.iterdir()))}"
     log = WorkLog(path, 100)
     for entry in each:

@@ -64,11 +64,11 @@ PARTS: Final[dict[str, Callable[[BenchStage], list[FigureTable]]]] = {
 SECONDS: Final = 20.0
 QUICK_SECONDS: Final = 4.0
 WIDTH: Final = 110
-"""The width of output to a file or a pipe."""
+"""The width of the output if it goes to a file or a pipe, in characters."""
 
 
 def main() -> None:
-    """Measure, print the tables, and write the files given by options."""
+    """Measure, print the tables, and write the files that the options name."""
     options = _options()
     os.environ["PATH"] += f"{os.pathsep}{debian.programs()}"  # at its end: installed programs come first
     console = Console()
@@ -105,12 +105,12 @@ def main() -> None:
 
 
 def machine() -> str:
-    """Describe this machine, as far as it matters for the figures."""
+    """Describe this machine by the facts that influence the figures."""
     return f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}"
 
 
 def _head(seconds: float) -> str:
-    """Return the start of the page, with the length of windows."""
+    """Return the start of the page. It names the length of windows."""
     head = "# Benchmarks\n\nMeasured by `make bench`; one part alone: `python -m tools.bench --only NAME`.\n"
     where = f"On {machine()}; windows of {seconds:.0f} s unless said. "
     return f"{head}{where}On other machines expect the same ratios and bytes, but other times.\n"

@@ -1,6 +1,6 @@
-"""Reading a topic of 1 KB records from its start in responses of 1 MB: CPU of a proxy for a GB, throughput.
+"""Reading 1 KB records in responses of 1 MB: the proxy's CPU per GB, and throughput.
 
-A confluent-kafka consumer reads by all routes in turn, several rounds.
+A confluent-kafka consumer reads a topic from its start, through each route in turn, in several rounds.
 """
 
 from collections.abc import Mapping
@@ -26,16 +26,16 @@ RESIDENT_LIMIT: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Drained:
-    """One round of one route."""
+    """The result of reading a topic once through one route."""
 
     cpu: float
     """CPU seconds of the proxy for a GB of records; 0 without a proxy."""
     pace: float
-    """MB of records a second."""
+    """MB of records per second."""
 
 
 def run(stage: BenchStage) -> list[FigureTable]:
-    """Fill a topic, then read it by every route in turn."""
+    """Fill a topic, then read it through each route in turn."""
     gigabytes = QUICK_GIGABYTES if stage.quick else GIGABYTES
     records = round(gigabytes * 1e9 / RECORD_BYTES)
     rounds = stage.rounds(quick=1, usual=5, long=10)
@@ -80,9 +80,9 @@ def drained(address: str, topic: str, records: int, proxy: Proxy | None, *option
     Args:
         address: the broker or the proxy.
         topic: the topic's name.
-        records: how many.
+        records: the number of records in the topic.
         proxy: the proxy whose CPU is measured, or None.
-        options: more for the consumer.
+        options: more options of the consumer.
     """
     before = proxy.meter.cpu if proxy is not None else 0.0
     with drain(address, topic, records, *options) as load:

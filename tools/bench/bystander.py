@@ -1,10 +1,10 @@
-"""A client that shows the effect of others on its gateway.
+"""A client that shows how other clients slow down its gateway.
 
     python -m tools.bench.bystander ADDRESS [CLIENT_ID]
 
 It sends a heartbeat, waits for the response, waits `EVERY_SECONDS`, and repeats. If its proxy is busy with
-others, its responses take longer. It begins at a line on stdin, and stops at the next line. Then it prints
-its figures since it began. This repeats until stdin is closed.
+other clients, its responses take longer. The client begins at a line on stdin, and stops at the next line.
+Then it prints its figures since it began. This repeats until stdin is closed.
 """
 
 import asyncio
@@ -24,13 +24,13 @@ CLIENT_ID: Final = "bystander"
 
 
 def heartbeat(number: int, client_id: str | None = CLIENT_ID) -> bytes:
-    """Build a Heartbeat v0 of a member that the broker does not know, so that it responds at once."""
+    """Build a Heartbeat v0. The broker does not know the member, and so responds at once."""
     head = ApiKey.HEARTBEAT.to_bytes(2) + b"\0\0" + number.to_bytes(4) + string(client_id)
     return frame(head + string("group") + (1).to_bytes(4) + string("member"))
 
 
 async def run(where: tuple[str, int], client_id: str) -> None:
-    """Measure in windows, between lines on stdin."""
+    """Measure windows. Each window begins and ends with a line on stdin."""
     loop = asyncio.get_running_loop()
     reader, writer = await asyncio.open_connection(*where)
     number = 0

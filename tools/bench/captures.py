@@ -1,12 +1,12 @@
 """Makes large captures for benchmarks, fast, with known contents: `python -m tools.bench.captures FILE`.
 
-Each connection begins as the real one in `captures/librdkafka-100p.pcap`. Then it fetches its 100 partitions
-again and again with a real request. The list is rotated by one each time, as librdkafka does. The responses
-have records of random bytes in some partitions, whose offsets grow.
+Each connection begins like the connection in `captures/librdkafka-100p.pcap`. Then it repeats a real fetch of
+100 partitions. The list is rotated by one each time, as librdkafka does. In the responses, some partitions
+have random records, and the offsets of these partitions grow.
 
-Packets are Ethernet and IPv4 with segments of at most 1,448 bytes. Every eighth segment is acknowledged. One
-exchange is built for each rotation, with all headers, and copied by numpy. Numbers that change are written
-into the copies.
+Packets are Ethernet and IPv4 with segments of at most 1,448 bytes. Every eighth segment is acknowledged. For
+each rotation, one exchange is built with all headers. numpy copies it, and writes changing numbers into the
+copies.
 """
 
 import argparse
@@ -32,10 +32,10 @@ BROKER_PORT = 9092
 _REAL = Path(__file__).parents[2] / "captures" / "librdkafka-100p.pcap"
 _FETCH = 1
 _PREAMBLE = 5
-"""Exchanges before the first fetch: ApiVersions, Metadata, FindCoordinator."""
+"""The number of exchanges before the first fetch: ApiVersions, Metadata, FindCoordinator."""
 _START = 1_800_000_000
 _MICROSECONDS = 200
-"""Time from one packet to the next."""
+"""The time from one packet to the next, in µs."""
 _HEADERS = 14 + 20 + 32
 _RECORD = 16 + _HEADERS
 _CHUNK = 32 << 20
@@ -44,14 +44,16 @@ _BATCH = struct.Struct(">qiibIhiqqqhii")
 _ACK_EVERY = 8
 _PARTITIONS = 100
 _RECORDS = 20
-"""Records in a batch. Offsets grow by this."""
+"""The number of records in a batch. So offsets grow by this number."""
 _REQUEST_ENTRY = struct.Struct(">iiqiqib")
-"""Partition, leader epoch, fetch offset, last fetched epoch, log start offset, max bytes, tags."""
+"""An entry of a request: partition, leader epoch, fetch offset, last fetched epoch, log start offset, max
+bytes, tags.
+"""
 
 
 @dataclass(slots=True)
 class Truth:
-    """The contents of a generated capture. Frames include their 4-byte length."""
+    """The correct figures of a generated capture. Frames include their 4-byte length."""
 
     connections: int = 0
     packets: int = 0
@@ -72,11 +74,13 @@ class Shape:
 
     connections: int = 20
     skew: float = 0.0
-    """The share of all exchanges that the first connection has. The others share the rest equally."""
+    """The first connection's share of all exchanges, or 0 if all connections are alike. The other connections
+    have equal shares of the rest.
+    """
     filled: int = 2
-    """Partitions with records in each response, of 100."""
+    """The number of partitions with records in each response, of 100."""
     records: int = 8_000
-    """Bytes of records in each of these partitions."""
+    """Bytes of records in each partition that has records."""
 
     @property
     def busy(self) -> range:
@@ -86,12 +90,12 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class _Real:
-    """Frames of the real capture."""
+    """Frames from the real capture."""
 
     requests: list[bytes]
     responses: list[bytes]
     fetch: bytes
-    """One of its fetch requests, of all partitions in one topic element."""
+    """A fetch request that lists all partitions in one topic element."""
     topic: bytes
 
 
@@ -124,7 +128,7 @@ def _real() -> _Real:
 
 
 def _compact(size: int) -> bytes:
-    """Encode a length as Kafka's compact types do: plus one, seven bits a byte."""
+    """Encode a length like Kafka's compact types: the length plus one, as a varint."""
     value, written = size + 1, bytearray()
     while value > 127:
         written.append(value & 127 | 128)
@@ -141,7 +145,7 @@ def _batch(size: int, chance: np.random.Generator) -> bytes:
 
 
 def _fetches(real: _Real, shape: Shape) -> list["_ExchangeTemplate"]:
-    """Make a v16 fetch of 100 partitions without a session, and its response, for each rotation."""
+    """Make an exchange for each rotation: a v16 fetch without a session, of 100 partitions."""
     chance = np.random.default_rng(0)
     first = real.fetch.index(real.topic) + 17
     end = first + _PARTITIONS * _REQUEST_ENTRY.size
@@ -173,15 +177,15 @@ def _rotated(entries: list[bytes], turned: int) -> list[bytes]:
 @dataclass(frozen=True, slots=True)
 class _Segment:
     place: int
-    """The offset of its record within the exchange."""
+    """The position of the packet in the exchange's bytes of the file."""
     begin: int
-    """The offset of its payload in the request or the response."""
+    """The position of the packet's payload in the request or in the response."""
     size: int
     broker: bool
 
 
 class _ExchangeTemplate:
-    """The packets of one exchange, as a template without numbers and addresses."""
+    """The packets of one exchange. Numbers and addresses are filled in later."""
 
     def __init__(self, request: bytes, response: bytes) -> None:
         self.request = request
@@ -222,14 +226,15 @@ class _ExchangeTemplate:
     def rows(
         self, templates: Table, connection: Table, turn: Table, first_packet: int, before: tuple[int, int]
     ) -> Table:
-        """Copy the exchange for each of some connections.
+        """Copy the exchange, and write the numbers of each copy's connection into it.
 
         Args:
-            templates: the exchange in several forms, used in turn. They differ only in their payload.
+            templates: several exchanges, used in turn, that differ only in their payload.
             connection: the number of the connection, for each copy.
-            turn: the number of such exchanges that the connection has had, for each copy.
+            turn: the number of earlier exchanges of this form in the same connection, for each copy.
             first_packet: the number of packets in the file so far.
-            before: bytes of the connection's two streams before its first such exchange.
+            before: bytes of requests and of responses in the connection before the first exchange of this
+                form.
         """
         table: Table = templates[turn % len(templates)]
         sent = before[0] + turn * len(self.request) + 1, before[1] + turn * len(self.response) + 1
@@ -263,7 +268,7 @@ class _ExchangeTemplate:
         broker: bool,
         rows: Rows = slice(None),
     ) -> None:
-        """Write a number of `size` bytes into the request or the response, also across segments."""
+        """Write a number of `size` bytes into one frame of each copy, also across two segments."""
         for byte in range(size):
             segment = next(
                 one
@@ -280,7 +285,7 @@ def _write(table: Table, place: int, values: Table, dtype: str, rows: Rows = sli
 
 
 def _offsets(fetch: _ExchangeTemplate, real: _Real, shape: Shape, turned: int) -> list[tuple[int, bool]]:
-    """Return the places of offsets of partitions with records, each with True for the response."""
+    """Return where the offsets of partitions with records are: (position, whether it is in the response)."""
     first, second = fetch.request.index(real.topic) + 17, fetch.response.index(real.topic) + 17
     more = len(_compact(shape.records)) + shape.records - len(_compact(0))
     found = []
@@ -295,7 +300,7 @@ def _offsets(fetch: _ExchangeTemplate, real: _Real, shape: Shape, turned: int) -
 def _write_numbers(
     fetches: list[_ExchangeTemplate], offsets: list[list[tuple[int, bool]]], table: Table, turn: Table
 ) -> None:
-    """Write correlation ids, and offsets, which grow with each turn."""
+    """Write the correlation ids, and the offsets. Both grow with each turn."""
     correlation = turn + _PREAMBLE + 1
     fetches[0].write(table, 8, correlation, 4, broker=False)
     fetches[0].write(table, 4, correlation, 4, broker=True)
@@ -307,7 +312,7 @@ def _write_numbers(
 
 
 def _schedule(shape: Shape, exchanges: int) -> tuple[Table, Table]:
-    """Return the connection of each exchange, and how many exchanges it had before."""
+    """Return for each exchange its connection, and the number of earlier exchanges in this connection."""
     chance = np.random.default_rng(1)
     weights = np.ones(shape.connections) / shape.connections
     if shape.skew:
@@ -322,7 +327,7 @@ def _schedule(shape: Shape, exchanges: int) -> tuple[Table, Table]:
 
 
 def make(path: Path, size: int, shape: Shape = Shape()) -> Truth:  # frozen, no state
-    """Write a capture of about `size` bytes. Return its contents."""
+    """Write a capture of about `size` bytes. Return its correct figures."""
     real = _real()
     fetches = _fetches(real, shape)
     fetch, templates = fetches[0], np.stack([one.template for one in fetches])

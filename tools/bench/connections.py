@@ -1,12 +1,12 @@
 """Connections that fetch: `python -m tools.bench.connections ADDRESS TOPIC_ID COUNT WAIT_MS [PARTITIONS]`.
 
-Each connection fetches the first PARTITIONS partitions of a topic (default 1), and fetches again when the
-broker has responded. If nothing is produced, the broker responds after `max_wait_ms`: 500 connections that
-wait 500 ms make at most 1,000 fetches a second. Each fetch rotates its list, like librdkafka.
+Each connection fetches the first PARTITIONS partitions of a topic (default 1), and fetches again after each
+response. If there are no new records, the broker responds after WAIT_MS: 500 connections that wait 500 ms
+send at most 1,000 fetches a second. Each fetch rotates its list, like librdkafka.
 
-It prints `ready` when all are connected. They begin to fetch at a line on stdin, and pause at the next line.
-Then it prints the figures since they began. This repeats. When stdin is closed, it prints the totals, like
-`tools.bench.load`.
+The program prints `ready` when all connections are open. They begin to fetch at a line on stdin, and pause at
+the next line. Then the program prints the figures since the fetches began. This repeats. When stdin is
+closed, the program prints the totals, like `tools.bench.load`.
 """
 
 import asyncio
@@ -22,13 +22,13 @@ from tools.bench.frames import fetch_request, rotated
 from tools.bench.passthrough import address
 
 TURNS: Final = 16
-"""The number of different orders of a list, used in turn."""
+"""The number of different orders of the list. They are used in turn."""
 
 Counts: TypeAlias = dict[str, float]
 
 
 class FetchingConnection(asyncio.Protocol):
-    """One connection.
+    """A connection that sends one fetch after the other.
 
     Args:
         requests: complete frames to send in turn. Only their correlation ids change.
@@ -37,12 +37,12 @@ class FetchingConnection(asyncio.Protocol):
     def __init__(self, requests: Sequence[bytes]) -> None:
         self.responses = self.bytes = 0
         self.paused = True
-        """It sends no more fetches."""
+        """Whether the connection sends no more fetches."""
         self.answered = asyncio.Event()
-        """No fetch is in flight."""
+        """Set while no fetch is in flight."""
         self.answered.set()
         self.cut = False
-        """It was closed in the middle of a response."""
+        """Whether the connection was closed in the middle of a response."""
         self._requests = requests
         self._begun = b""
         self._missing = 0
@@ -53,20 +53,20 @@ class FetchingConnection(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
 
     def connection_lost(self, _exc: Exception | None) -> None:
-        """Note whether it ended in the middle of a response."""
+        """Note whether the connection ended in the middle of a response."""
         self.cut = bool(self._missing or self._begun)
         self.answered.set()
         self._transport = None
 
     def fetch(self) -> None:
-        """Send the next fetch."""
+        """Send the next fetch, unless paused."""
         if self._transport is not None and not self.paused:
             self.answered.clear()
             request = self._requests[self.responses % len(self._requests)]
             self._transport.write(request[:8] + self.responses.to_bytes(4) + request[12:])
 
     def data_received(self, data: bytes) -> None:
-        """Count a response when it is complete, and fetch again. No other response is in flight."""
+        """Count each complete response, and fetch again. At most one response is in flight."""
         self.bytes += len(data)
         if self._missing:
             self._missing -= len(data)
@@ -83,10 +83,10 @@ class FetchingConnection(asyncio.Protocol):
 
 
 async def run(where: tuple[str, int], requests: Sequence[bytes], count: int, wait_ms: int) -> Counts:
-    """Connect. Fetch and pause in turn with each line on stdin, until it ends.
+    """Open the connections. Begin to fetch, or pause, at each line on stdin, until stdin is closed.
 
     Returns:
-        ``responses`` and ``bytes`` in all, and how many connections were ``cut``.
+        The totals of ``responses`` and ``bytes``, and the number of connections ``cut`` in a response.
     """
     loop = asyncio.get_running_loop()
     clients = [FetchingConnection(requests) for _ in range(count)]
@@ -109,7 +109,7 @@ async def run(where: tuple[str, int], requests: Sequence[bytes], count: int, wai
 
 
 async def _pause(clients: Sequence[FetchingConnection]) -> Counts:
-    """Pause all clients. Return their figures until then."""
+    """Pause all connections. Return their totals so far."""
     for client in clients:
         client.paused = True
     for client in clients:
@@ -125,7 +125,7 @@ def _done(clients: Sequence[FetchingConnection]) -> Counts:
 
 
 def fetches(topic: bytes, partitions: int, wait_ms: int) -> list[bytes]:
-    """Return the fetch requests of a client."""
+    """Return the fetch requests that a connection sends in turn."""
     offsets = {(topic, number): 0 for number in range(partitions)}
     turns = [rotated([(topic, range(partitions))], turn) for turn in range(min(partitions, TURNS))]
     return [fetch_request(0, topics, offsets=offsets, wait_ms=wait_ms) for topics in turns]

@@ -1,7 +1,8 @@
-"""Four consumers on one partition: a cooperative group compared with other ways to share a partition.
+"""Four consumers share one partition: a cooperative group compared with other ways to do this.
 
-The others are a single member, Confluent's parallel-consumer (four threads of one process, in order by key),
-and a share group (KIP-932) of four Java consumers. All read the same records from the same broker, in turns.
+The other ways are a single member, Confluent's parallel-consumer (four threads of one process, in order by
+key), and a share group (KIP-932) of four Java consumers. All of them read the same records from the same
+broker, in turn.
 """
 
 import shutil
@@ -35,25 +36,29 @@ KEYS: Final = 5_000
 BYTES: Final = 200
 WORK_MS: Final = 1
 TIMES: Final = 3.8
-"""With work, four members must be at least this many times as fast as one."""
+"""With work for each record, four members must be at least this many times as fast as one."""
 SHARE_OF_WINDOW, LEAST_SECONDS = 0.5, 4.0
-"""The length of windows relative to other parts, and its minimum."""
+"""The length of windows: a share of the usual length, and its minimum in seconds."""
 IDLE_RATE: Final = 150_000
-"""Records without work for each second of a window."""
+"""Records to produce for each second of a window, if consumers do no work."""
 BUSY_RATE: Final = 4_500
-"""Records with work for each second, more than four consumers can do. The rest is for the kill."""
+"""Records to produce for each second of a window, if consumers work. Four consumers handle fewer, so that
+some are left for the kill.
+"""
 WARM_UP: Final = 5.0
 """The uncounted first seconds of Java consumers, while the runtime compiles hot code."""
 BATCH: Final = (f"--set=batch.size={16 << 10}", "--set=linger.ms=5")
-"""The Java producer's default. A share group gives a batch to one consumer."""
+"""The default settings of the Java producer. A share group gives a whole batch to one consumer."""
 NEARLY_ALL: Final = 0.95
-"""The window ends when this share of the records is done, before a consumer has none left."""
+"""The window ends when this share of the records is done, so that no consumer is idle at its end."""
 STEADY_SECONDS, JOIN_SECONDS = 2.0, 60.0
-"""How long after the last rebalance a group is stable, and the limit to get there."""
+"""A group is stable this many seconds after its last rebalance. The second figure is the limit for it."""
 BEGIN_SECONDS: Final = 20.0
 """The limit for a consumer to get its first record."""
 MISSED_SECONDS: Final = 60.0
-"""After a kill, give up if no record is handled for this long. A share group waits 30 s."""
+"""After a kill, the remaining records are lost if no record is handled for this long. A share group waits 30
+s.
+"""
 PARALLEL_CONSUMER: Final = "0.5.3.2"
 PARALLEL_JARS: Final = (
     f"io.confluent.parallelconsumer:parallel-consumer-core:{PARALLEL_CONSUMER}",
@@ -66,7 +71,7 @@ _groups = count()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicRecords:
-    """The records of a topic."""
+    """A topic, the number of its records, and the work for each record in ms."""
 
     name: str
     records: int
@@ -75,32 +80,33 @@ class TopicRecords:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Killed:
-    """The result of killing a consumer."""
+    """What happened after a consumer was killed."""
 
     disordered: int
-    """Records that were handled after a later record of their key, or at the same time as another record
-    of their key."""
+    """The number of records that were handled after a later record of their key, or together with another
+    record of their key.
+    """
     again: int
     lost: int
     seconds: float
-    """From the kill to the last record."""
+    """Seconds from the kill to the last record."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ran:
-    """The result of one group's turn."""
+    """The result of one window of one group."""
 
     rate: float
     """Records per second."""
     disordered: int
     cpu: float
-    """CPU of the gateway, in percent of a core; 0 without one."""
+    """CPU of the gateway, in percent of a core. 0 if the group uses no gateway."""
     killed: Killed | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerPlace:
-    """The topic, group and address for consumers."""
+    """What a consumer needs to know: the addresses, the topic, the group, and the folder for its log."""
 
     broker: str
     gateway: str
@@ -110,28 +116,28 @@ class ConsumerPlace:
 
     @property
     def entries(self) -> int:
-        """The limit of entries in a log: all records, and some that are handled again."""
+        """The maximum number of entries in a log. Some records may be handled twice."""
         return 2 * self.topic.records + 1_000
 
 
 Start: TypeAlias = Callable[[ConsumerPlace, int], LoggedWorker]
-"""Returns a consumer of a group by its number, not started yet."""
+"""Make the consumer with this number. It is not started yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupKind:
-    """A kind of group."""
+    """A way in which consumers share the partition."""
 
     consumers: int
     start: Start
     alone: bool = False
-    """A single member, so that no other takes over after a kill."""
+    """Whether there is a single consumer, so that no other consumer continues after a kill."""
     warm_up: float = 0.0
-    """The uncounted first seconds. 0: its consumers wait for each other before they begin."""
+    """The uncounted first seconds. If 0, the consumers begin only when all of them are ready."""
 
 
 def run(stage: BenchStage) -> list[FigureTable]:
-    """Measure all groups in turn, with and without work. Then measure the latency that a lane adds."""
+    """Measure all kinds of groups in turn, with and without work. Then measure the latency of a lane."""
     seconds = max(SHARE_OF_WINDOW * stage.seconds, LEAST_SECONDS)
     rounds = stage.rounds(quick=1, usual=2, long=3)
     ran: defaultdict[tuple[int, str], list[Ran]] = defaultdict(list)
@@ -153,7 +159,7 @@ def run(stage: BenchStage) -> list[FigureTable]:
 
 
 def _kinds(folder: Path) -> tuple[dict[str, GroupKind], list[str]]:
-    """Return the kinds of groups by their columns, and descriptions of missing ones."""
+    """Return the kinds of groups by column, and a description of each kind that can't run here."""
     own = {
         ONE_MEMBER: GroupKind(consumers=1, start=_member, alone=True),
         FOUR_MEMBERS: GroupKind(consumers=CONSUMERS, start=_member),
@@ -177,7 +183,7 @@ def _kinds(folder: Path) -> tuple[dict[str, GroupKind], list[str]]:
 
 
 def _compiled(compiler: str, folder: Path, jars: Path, name: str) -> list[str]:
-    """Compile a program. Return its command line."""
+    """Compile a Java program. Return its command line."""
     classes = folder / name
     sources = [str(_SOURCES / f"{each}.java") for each in ("WorkLog", name)]
     subprocess.run(
@@ -212,7 +218,10 @@ def _fill(stage: BenchStage, topic: TopicRecords) -> None:
 
 
 def _ran(stage: BenchStage, topic: TopicRecords, kind: GroupKind, seconds: float, folder: Path) -> Ran:
-    """Let a group of one kind read a topic for some time. With work, kill a consumer; the others finish."""
+    """Let a group read a topic for some time.
+
+    If there is work, kill a consumer, and let the other consumers finish.
+    """
     group = f"billing-{next(_groups)}"
     with ExitStack() as stack:
         gateway = stack.enter_context(stage.gateway("--cooperative", group)).ready()
@@ -249,14 +258,14 @@ def _ran(stage: BenchStage, topic: TopicRecords, kind: GroupKind, seconds: float
 
 
 def _begin(workers: Sequence[LoggedWorker]) -> None:
-    """Wait until each consumer has a record."""
+    """Wait until each consumer has received a record."""
     deadline = time.monotonic() + BEGIN_SECONDS
     while not all(worker.done for worker in workers) and time.monotonic() < deadline:
         time.sleep(0.2)
 
 
 def _kill(stack: ExitStack, workers: list[LoggedWorker], kind: GroupKind, place: ConsumerPlace) -> Killed:
-    """Kill the busiest consumer. Wait until all records are done, or no more are handled."""
+    """Kill the consumer that handled the most records. Wait until all are done, or none is handled."""
     busiest = max(workers, key=lambda worker: worker.done)
     at = busiest.kill()
     if kind.consumers == 1:
@@ -286,13 +295,13 @@ def table(
     rounds: int,
     missing: Sequence[str],
 ) -> FigureTable:
-    """Make the table.
+    """Make the table of all groups.
 
     Args:
-        ran: the turns of each kind of group, by ms of work and kind.
+        ran: the windows of each kind of group, by ms of work and kind.
         kinds: the kinds that ran.
         seconds: the length of a window.
-        rounds: the number of windows.
+        rounds: the number of windows of each kind.
         missing: descriptions of kinds that could not run.
     """
     rows = []
@@ -366,7 +375,7 @@ def _medians(of: Mapping[str, Sequence[Ran]], what: Callable[[Ran], float]) -> d
 
 
 def _beside(of: Mapping[str, Sequence[Ran]], other: str) -> dict[str, float]:
-    """Return the rate of each kind as a multiple of another kind's in the same round, as a median."""
+    """Return each kind's rate divided by the rate of `other` in the same round, as a median."""
     return {
         kind: median(own.rate / its.rate for own, its in zip(found, of[other], strict=True))
         for kind, found in of.items()

@@ -1,7 +1,7 @@
-"""Fetch bytes that a gateway counts in a period of time, on the broker's side and on the client's.
+"""The fetch bytes that a gateway counts in some period, on the broker's side and on the client's side.
 
-With `--sessions off` the gateway changes nothing: its two sides equal a connection without it. So direct runs
-and those of Java are counted by a gateway as well.
+With `--sessions off` the gateway changes nothing: both sides have the bytes of a connection without a
+gateway. So gateways also count the bytes of direct runs and of Java's.
 """
 
 from collections.abc import Mapping
@@ -11,20 +11,20 @@ from typing import Any, Self
 
 @dataclass(frozen=True, slots=True)
 class CountedFetches:
-    """Fetches on one side. Bytes are complete frames with their length."""
+    """The fetches on one side of a gateway. Bytes are those of complete frames with their length."""
 
     requests: int
     responses: int
     records: int
     fetches: int
     partitions: int
-    """Entries of requests."""
+    """The number of entries in all requests."""
     kinds: Mapping[str, int]
-    """Fetches by kind: full, incremental, sessionless, close."""
+    """The number of fetches by kind: full, incremental, sessionless, close."""
 
     @classmethod
     def of(cls, state: Mapping[str, Any], side: str) -> Self:
-        """Read a side, `client` or `broker`, of a gateway's /state."""
+        """Read one side from a gateway's /state. `side` is `client` or `broker`."""
         totals = state["totals"][side]
         kinds = totals["fetches"]
         return cls(
@@ -48,32 +48,32 @@ class CountedFetches:
 
     @property
     def total(self) -> int:
-        """All bytes of fetches, records included."""
+        """All bytes of fetches: requests and responses with records."""
         return self.requests + self.responses
 
     @property
     def request(self) -> float:
-        """Bytes of a request on average."""
+        """The average size of a request in bytes."""
         return self.requests / max(self.fetches, 1)
 
     @property
     def response(self) -> float:
-        """Bytes of a response without its records, on average."""
+        """The average size of a response without its records, in bytes."""
         return (self.responses - self.records) / max(self.fetches, 1)
 
     @property
     def carried(self) -> float:
-        """Bytes of records in a response, on average."""
+        """The average size of the records in a response, in bytes."""
         return self.records / max(self.fetches, 1)
 
     @property
     def whole(self) -> float:
-        """Bytes of a fetch, request and response with records, on average."""
+        """The average size of a request and its response with records, in bytes."""
         return self.total / max(self.fetches, 1)
 
     @property
     def bare(self) -> float:
-        """Bytes of a fetch, request and response without records, on average."""
+        """The average size of a request and its response without records, in bytes."""
         return self.request + self.response
 
 

@@ -1,4 +1,4 @@
-"""The time that a gateway with 500 busy connections takes to stop, and the responses that it cuts."""
+"""How long a gateway with 500 busy connections takes to stop, and how many responses it cuts."""
 
 import time
 from contextlib import ExitStack
@@ -12,11 +12,11 @@ from tools.kafka.admin import Admin
 
 CONNECTIONS: Final = 500
 WAIT_MS: Final = 500
-"""max_wait_ms of each fetch, and so the longest response time."""
+"""max_wait_ms of each fetch. Without new records, responses take this long."""
 BUSY_SECONDS: Final = 2.0
 ROUNDS: Final = 5
 LIMIT: Final = 2.0
-"""Seconds."""
+"""The limit for the time to stop, in seconds."""
 
 
 def run(stage: BenchStage) -> list[FigureTable]:
@@ -48,7 +48,7 @@ def run(stage: BenchStage) -> list[FigureTable]:
 
 
 def _leave(stage: BenchStage, topic_id: str) -> tuple[float, int]:
-    """Return the seconds until the gateway stopped, and the number of connections cut in a response."""
+    """Stop a busy gateway. Return the seconds it took, and how many connections were cut in a response."""
     with ExitStack() as stack:
         gateway = stack.enter_context(stage.gateway())
         command = ["tools.bench.connections", gateway.address, topic_id, str(CONNECTIONS), str(WAIT_MS)]

@@ -1,6 +1,8 @@
-"""The number of fetches a second that `replay drive` sends, to a stub that responds at once.
+"""The number of fetches a second that `replay drive` sends to a stub broker that responds at once.
 
-python -m tools.bench.drive HOST:PORT      (runs only the stub, listening there)
+    python -m tools.bench.drive HOST:PORT
+
+This command runs only the stub, which listens at HOST:PORT.
 """
 
 import asyncio
@@ -24,13 +26,13 @@ from tools.kafka.ports import free_ports
 from tools.kafka.raw import array, compact_array, compact_string, frame, string
 
 CAPTURE: Final = Path(__file__).parents[2] / "captures" / "librdkafka-100p.pcap"
-"""librdkafka's fetches of 100 partitions of one topic, rotated from one to the next."""
+"""A capture of librdkafka's fetches of 100 partitions of one topic. Each fetch rotates the list."""
 TOPIC: Final = "events"
 PARTITIONS: Final = 100
 COPIES: Final = 8
 ROUNDS: Final = 10
 LEAST: Final = 3_000.0
-"""The minimum of fetches a second, with --max-wait 0."""
+"""The minimum of fetches per second, with --max-wait 0."""
 
 _TOPIC_ID: Final = b"fetchgate's stub"
 _VERSIONS: Final = {0: (0, 13), 1: (4, 18), 2: (1, 11), 3: (0, 13), 9: (1, 10), 10: (0, 6), 18: (0, 4)}
@@ -40,7 +42,9 @@ _NO_LOG: Final = bytes(16)  # timestamp, offset
 
 
 class DriveStub(asyncio.Protocol):
-    """Responds to every fetch with the same 100 entries without records, and to other requests minimally.
+    """A stub broker that responds to every fetch with the same 100 entries without records.
+
+    Its responses to other requests are minimal.
 
     Args:
         address: its address in Metadata responses.
@@ -59,11 +63,11 @@ class DriveStub(asyncio.Protocol):
         }
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Called by the event loop."""
+        """Keep the transport."""
         self._transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
-        """Called by the event loop."""
+        """Respond to each complete request."""
         received = self._received + data
         while len(received) >= _HEADER.size:
             size, api_key, _, correlation_id = _HEADER.unpack_from(received)
@@ -100,7 +104,7 @@ async def serve(address: Address) -> None:
 
 
 def run(stage: BenchStage) -> list[FigureTable]:
-    """Measure the highest rate, with enough connections."""
+    """Measure the highest rate of fetches, with enough connections."""
     stage.report("drive: captured fetches of 100 partitions, at a stub ...")
     port = free_ports(1)
     rounds = 2 if stage.quick else ROUNDS

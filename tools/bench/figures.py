@@ -1,4 +1,4 @@
-"""The tables of the benchmarks: each row has a value for each route, and a target for fetchgate."""
+"""The tables of the benchmarks. Each row has a value for each route, and may have a limit for fetchgate."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -29,32 +29,33 @@ COLUMNS: Final = (
     *(TSHARK, REPLAY),
     *(MEMBER, ONE_MEMBER, FOUR_MEMBERS, PARALLEL, SHARE),
 )
-"""Routes, in the order in which they are shown."""
+"""All routes, in the order of the table's columns."""
 JUDGED: Final = (GATEWAY, FOLLOW, *TRANSPARENT, TWO_WORKERS, REPLAY, MEMBER, FOUR_MEMBERS)
-"""Fetchgate's own columns. The others are for comparison."""
+"""The columns of fetchgate. The other columns are shown for comparison."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FigureRow:
-    """One figure."""
+    """One row of a table: a figure, with a value for each route."""
 
     name: str
     unit: str
     values: Mapping[str, float]
-    """By route: one of `COLUMNS`."""
+    """Route (one of `COLUMNS`) -> value."""
     limit: float | None = None
-    """The limit for the values that are `judged`."""
+    """The limit for the values in the `judged` columns."""
     judged: Sequence[str] = JUDGED
     """The columns that must keep the limit."""
     least: bool = False
     """Whether `limit` is a minimum. Otherwise it is a maximum."""
     figure: str = ""
-    """The row's name in the table that compares with the floor (`tools.bench.floor`). Empty if it is not in
-    it."""
+    """The name of this row in the table that compares with the floor (`tools.bench.floor`). Empty if the row
+    is not in that table.
+    """
 
     @property
     def met(self) -> bool | None:
-        """Whether all own values, as shown, keep the limit. None without a limit or own values."""
+        """Whether all judged values, as shown, keep the limit. None without a limit or judged values."""
         own = [shown(self.values[name]) for name in self.judged if name in self.values]
         if self.limit is None or not own:
             return None
@@ -71,19 +72,19 @@ class FigureRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FigureTable:
-    """The rows of one measurement."""
+    """The table of one measurement."""
 
     part: str
     title: str
     rows: Sequence[FigureRow]
     notes: Sequence[str] = field(default=())
-    """Remarks for readers: missing routes, and where figures were counted."""
+    """Remarks for readers, such as missing routes, and where the figures were counted."""
     always: Sequence[str] = field(default=())
-    """Routes that have a column even without a value."""
+    """Routes that get a column even if they have no value."""
 
     @property
     def columns(self) -> list[str]:
-        """The routes that have any value."""
+        """The routes that get a column, in order."""
         return [
             name for name in COLUMNS if name in self.always or any(name in row.values for row in self.rows)
         ]
@@ -98,7 +99,7 @@ def number(value: float) -> str:
 
 
 def shown(value: float) -> float:
-    """Round a value to the digits that are shown."""
+    """Round a value to the digits that `number` shows."""
     return float(number(value).replace(",", ""))
 
 
