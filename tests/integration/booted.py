@@ -1,4 +1,4 @@
-"""This machine's own files with systemd at their head: what is written there is gone with it."""
+"""Boots a machine with systemd on this machine's own files. Its changes to files are lost at its end."""
 
 import os
 import shutil
@@ -36,10 +36,10 @@ exec systemd-nspawn --directory="$folder/root" "$@"
 class Machine:
     """A booted machine; `with` ends it.
 
-    Its files are those of this one, below a layer in memory; its mounts are seen by nobody else.
+    It sees the files of this machine, and writes to a layer in memory. Nobody else sees its mounts.
 
     Args:
-        network: where it lives.
+        network: its network namespace.
         prepare: shell commands that run in its files, from the folder of this repository, before it boots and
             with the network of this machine.
     """
@@ -81,7 +81,7 @@ class Machine:
         """Run a shell command on it, as root, from the folder of this repository.
 
         Raises:
-            RuntimeError: it failed; with what it wrote.
+            RuntimeError: the command failed. The message has its output.
         """
         inside = ("--mount", "--uts", "--ipc", "--net", "--pid", "--cgroup", "--root")
         done = subprocess.run(
@@ -97,7 +97,7 @@ class Machine:
         return done
 
     def close(self) -> None:
-        """End it, and all that runs on it."""
+        """End the machine and all its processes."""
         if self._process is None:
             return
         self._process.terminate()
@@ -121,7 +121,7 @@ class Machine:
 
 
 def absent() -> str:
-    """Say what this machine lacks to boot another one from its files; nothing when all is there."""
+    """Describe the programs or rights that are missing for `Machine`. Return "" if nothing is missing."""
     programs = ("systemd-nspawn", "nsenter", "unshare", "useradd", "journalctl")
     lacking = [program for program in programs if shutil.which(program) is None]
     if lacking:

@@ -1,4 +1,4 @@
-"""Another client of the gateway while a test does harm, and checks of the gateway afterwards."""
+"""A normal client of the gateway that runs while a test does harm, and checks of the gateway."""
 
 import threading
 import time
@@ -175,7 +175,7 @@ class Scene:
 
     @contextmanager
     def suspended(self) -> Iterator[None]:
-        """Stop the gateway's process during the body. It then receives everything at once."""
+        """Stop the gateway's process during the body. Afterwards it receives all waiting bytes at once."""
         self.process.suspend()
         try:
             until(lambda: self.process.status() == psutil.STATUS_STOPPED, "it goes on")
@@ -188,7 +188,7 @@ class Scene:
         """Check after the body that the gateway and its other clients are unchanged.
 
         Yields:
-            A function that returns the gateway's log lines since then.
+            A function that returns the gateway's log lines since the start of the body.
         """
         self.bystander.check()
         descriptors, memory, logged = self.descriptors(), self.rss(), len(self.gateway.log())

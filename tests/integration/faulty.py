@@ -1,4 +1,4 @@
-"""A relay between the gateway and a broker. It disturbs chosen connections like networks and peers do.
+"""A relay between the gateway and a broker. It causes faults of networks and peers on chosen connections.
 
 A listener of the broker advertises its address (`Broker(listeners={"VIA": ("127.0.0.1", relay.port)})`), so
 that all traffic of the gateway uses it. If the first bytes of a connection have the client id `victim`, the
@@ -32,7 +32,7 @@ def unchanged(data: bytes, _before: int) -> tuple[bytes, bool]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CutAfter:
-    """Forwards this many bytes and then ends both connections."""
+    """Forwards a number of bytes, then ends both connections."""
 
     count: int
 
@@ -42,7 +42,7 @@ class CutAfter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stall:
-    """Waits before it forwards the read with this byte, then continues."""
+    """Waits before it forwards the byte at position `at`."""
 
     at: int
     seconds: float

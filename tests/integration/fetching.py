@@ -60,7 +60,7 @@ class Fetcher:
         self.connection.close()
 
     def hello(self) -> Self:
-        """Request ApiVersions, like every client at first."""
+        """Request ApiVersions, the first request of every client."""
         self.connection.call(API_VERSIONS, 0, b"", self.template.client_id)
         return self
 
@@ -96,7 +96,7 @@ class Fetcher:
         return replace(response, correlation_id=0)
 
     def fetches(self, count: int = FETCHES_TO_SESSION) -> list[FetchResponse]:
-        """Fetch several times."""
+        """Fetch several times, by default until the gateway uses a session."""
         return [self.fetch() for _ in range(count)]
 
 

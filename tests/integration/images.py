@@ -1,4 +1,4 @@
-"""The images, built by podman with the commands of the page.
+"""Builds the gateway's images with podman and the commands in the docs.
 
 The base images are made here from Debian's packages, under their own names, without a registry.
 """

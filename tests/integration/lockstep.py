@@ -91,7 +91,7 @@ class SansIO:
 
 @dataclass
 class Counts:
-    """Counts of a walk, to prove that it did something."""
+    """Counts of a walk. They prove that the walk covered the interesting cases."""
 
     steps: int = 0
     entries: int = 0
@@ -253,7 +253,7 @@ class Lockstep:
     # The law
 
     def step(self) -> None:
-        """Do one fetch three times, and compare."""
+        """Send one fetch directly, through the gateway, and directly again. Compare the responses."""
         request = self.request()
         for _ in range(TRIES):
             before = self.live.fetch(request)

@@ -96,7 +96,7 @@ class Node:
             self._run([*self._kubectl, "logs", "--follow", pod, f"-c={container}"], output.fileno())
 
     def close(self) -> None:
-        """End it. Pods must have ended before."""
+        """End the node. All pods must have ended before."""
         for process in reversed(self._processes):
             process.kill()
             process.wait()

@@ -109,7 +109,7 @@ class Client:
         sides: the servers.
         lowest: its lowest version. From v12 on it sends epochs. A fetch of an older version in the same
             session can't, because it has no field for them.
-        steady: whether it keeps its session. An old session may lose its slot to a larger one.
+        steady: whether the client keeps its session. An old session may lose its slot to a larger one.
     """
 
     def __init__(self, sides: tuple[Side, Side], lowest: int, *, steady: bool) -> None:

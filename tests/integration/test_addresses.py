@@ -120,7 +120,7 @@ def moved_back(key: ApiKey, version: int, body: bytes, addresses: list[tuple[int
 def spoken(connection: RawConnection, key: ApiKey) -> range:
     """Return the versions of an API that the broker supports. All must be known.
 
-    Return none if it lacks the API.
+    Return an empty range if the broker does not support the API.
     """
     low, high = connection.versions().get(key, (0, -1))
     assert high <= REWRITTEN[key]
@@ -177,7 +177,7 @@ def test_what_is_promised(broker: Broker, connection: RawConnection) -> None:
 
 
 def test_nothing_that_a_gateway_offers_or_passes_names_a_brokers_own_address(broker: Broker) -> None:
-    """Explicit mode. Trap 5: other versions are refused as by a broker, by closing the connection."""
+    """No response has a broker's own address. For other versions the gateway closes (trap 5)."""
     with GatewayProcess(broker.address) as gateway:
         with RawConnection(gateway.host, gateway.port) as through:
             offered = through.versions()
@@ -221,7 +221,7 @@ def share_fetch(version: int, topic_id: bytes, partition: int) -> bytes:
 
 
 def test_a_broker_that_does_not_lead_tells_share_consumers_who_does() -> None:
-    """KIP-951 for share groups: node_endpoints as a plain field."""
+    """A share fetch to a broker that is not the leader gets the leader's address (KIP-951)."""
     with Cluster("4.3.0", nodes=2) as cluster:
         asked, leader = cluster.brokers
         with Admin(asked.address) as admin:

@@ -1,4 +1,4 @@
-"""A running gateway asks a live broker for its versions as rarely as possible, and counts all of it."""
+"""A gateway sends as few ApiVersions requests as possible to a live broker, and counts their bytes."""
 
 from contextlib import ExitStack
 

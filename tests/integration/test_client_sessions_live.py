@@ -102,7 +102,7 @@ def consume_plain(bootstrap: str, topic: str, producer: Producer) -> list[tuple[
 def test_kafka_python_has_a_session_where_the_broker_gives_none(
     version: str, start_gateway: Callable[..., GatewayProcess]
 ) -> None:
-    """Trap 38: sessions where the broker has none, or no slot."""
+    """The gateway gives a session if the broker has no sessions or no free slot (trap 38)."""
     properties = {"max.incremental.fetch.session.cache.slots": 0} if version == LATEST else {}
     with Broker(version, properties=properties) as broker, Admin(broker.address) as admin:
         admin.create_topic("events", partitions=PARTITIONS)
@@ -124,7 +124,7 @@ def test_kafka_python_has_a_session_where_the_broker_gives_none(
 def test_two_gateways_in_a_row_have_sessions_between_them(
     start_gateway: Callable[..., GatewayProcess],
 ) -> None:
-    """A client without sessions, two gateways, and Kafka 1.0: neither end knows of the session."""
+    """Two gateways use a session between them. The client and Kafka 1.0 use none."""
     options = [[word for word in line.split() if word.startswith("--")] for line in IN_A_ROW]
     assert options == [["--bootstrap", "--listen"], ["--bootstrap"]], "as docs/deploy.md says, and as here"
     with Broker("1.0.2") as broker, Admin(broker.address) as admin:

@@ -108,7 +108,7 @@ IDLE: list[Want] = [("idle", index) for index in range(5)]
 
 
 def seek(client: Client, batches: list[list[int]], *wants: Want, **options: Any) -> FetchResponse:
-    """Let a session that has caught up go back to `wants`. Return the next response."""
+    """Seek to `wants` in a session that has read everything. Return the next response."""
     client.create("t", batches)
     client.create("idle", [[]] * len(IDLE))
     client.established(*(("t", index, len(values)) for index, values in enumerate(batches)), *IDLE)

@@ -58,7 +58,7 @@ def test_an_idle_lane_is_no_error(broker: Broker) -> None:
 
 
 def test_a_static_member_that_comes_back_has_its_lane(broker: Broker) -> None:
-    """Case 40: the other member notices nothing (KIP-345)."""
+    """If a static member returns, the other member keeps its lane without a rebalance (case 40, KIP-345)."""
     with Admin(broker.address) as admin:
         admin.create_topic("static", partitions=1)
     producer = Producer({"bootstrap.servers": broker.address})

@@ -209,7 +209,7 @@ def test_a_gateway_that_is_killed_loses_nothing(
 def test_a_member_from_elsewhere_makes_it_a_plain_group(
     broker: Broker, gateway: GatewayProcess, topic: str, group: str, place: str, program: Program
 ) -> None:
-    """Case 36."""
+    """If a client that is no member joins the group, the group becomes a plain one (case 36)."""
     with Members(program, topic, group, place) as members:
         one, two = members.join(gateway.address), members.join(broker.address)
         time.sleep(8)

@@ -127,7 +127,7 @@ def test_a_quarter_of_the_keys(broker: Broker, gateway: GatewayProcess, topic: s
 
 
 def test_one_match_in_many_small_batches(broker: Broker, gateway: GatewayProcess, topic: str) -> None:
-    """Case 17: it is found, with at most three times the bytes of a plain consumer."""
+    """The only record of a lane is found, with at most three times a plain consumer's bytes (case 17)."""
     keys = [OTHER] * (SINGLE - 1) + [MINE]
     produce(broker, topic, keys, {"batch.num.messages": 1, "linger.ms": 0})
     fetched = []
@@ -158,7 +158,7 @@ def test_a_lane_without_a_record_is_no_busy_loop(broker: Broker, gateway: Gatewa
 
 
 def test_reading_again(broker: Broker, gateway: GatewayProcess, topic: str) -> None:
-    """Case 20: also from below the first offset that was read."""
+    """A consumer can seek back, also to before its first offset (case 20)."""
     produce(broker, topic, KEYS)
     with consuming(gateway.address, topic, 1_000) as consumer:
         later, _ = to_the_end(consumer)
@@ -171,7 +171,7 @@ def test_reading_again(broker: Broker, gateway: GatewayProcess, topic: str) -> N
 def test_the_log_begins_later_than_the_client_stands(
     broker: Broker, gateway: GatewayProcess, topic: str
 ) -> None:
-    """Case 21: it is not sent back to the beginning, because no record of its lane was there."""
+    """A consumer below the log start is not reset if it missed no record of its lane (case 21)."""
     produce(broker, topic, [OTHER] * 300)
     with consuming(gateway.address, topic, options={"auto.offset.reset": "error"}) as consumer:
         assert to_the_end(consumer) == ([], 300)
@@ -183,7 +183,7 @@ def test_the_log_begins_later_than_the_client_stands(
 
 
 def test_behind_two_gateways_nothing_is_shared(broker: Broker, topic: str) -> None:
-    """Case 44: each gateway reports the reason."""
+    """With two gateways in a row, no partition is shared. Each gateway reports the reason (case 44)."""
     with (
         GatewayProcess(broker.address, "--cooperative", "billing") as one,
         GatewayProcess(broker.address, "--cooperative", "billing") as two,
@@ -253,7 +253,7 @@ def until(done: Callable[[], bool], members: list[Consumer], seconds: float = 40
 def test_what_is_refused_is_told_and_asked_for_seldom(
     broker: Broker, gateway: GatewayProcess, topic: str, client_id: str, code: int
 ) -> None:
-    """Case 53: the client gets the error, at fewer than five fetches a second."""
+    """The client gets the broker's error, and sends fewer than five fetches a second (case 53)."""
     produce(broker, topic, KEYS[:10])
     with consuming(gateway.address, topic, client_id="billing.a" + suffix(QUARTER)) as first:
         to_the_end(first)

@@ -116,7 +116,7 @@ def test_a_worker_that_is_killed_loses_nothing(
     place: str,
     owner: bool,
 ) -> None:
-    """Only uncommitted records come twice, and only if it was the group's own worker."""
+    """If the group's own worker is killed, only uncommitted records come twice. Otherwise none do."""
     with Members(program, topic, group, place) as members:
         runs = [members.join(gateway.address) for _ in range(3)]
         members.settle(*runs)

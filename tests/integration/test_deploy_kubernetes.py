@@ -109,7 +109,7 @@ def overlay(mode: str) -> tuple[str, Path]:
 
 
 def chart(mode: str, folder: Path) -> tuple[str, Path]:
-    """Return the arguments of kubectl for the rendered chart. There, failing open is watched."""
+    """Return kubectl's arguments for the rendered chart. Transparent modes set `failOpen`."""
     if HELM is None:
         pytest.skip("no helm and no Go here")
     values = (f"mode={mode}", *(value for value in EVERYTHING if "podMonitor" not in value), "replicas=1")

@@ -64,7 +64,7 @@ def fetch_until_cut(stage: Scene, *, timeout: float = 30.0) -> Responses:
 
 
 def bytes_of_responses(stage: Scene, relay: Relay) -> int:
-    """Return the broker's bytes for this many fetches, without the close of the session at the end."""
+    """Return the number of response bytes of the broker, without the response to the session's close."""
     relay.fault = Fault()
     with victim(stage) as client:
         client.hello().fetches(FETCHES)

@@ -1,4 +1,4 @@
-"""All slots are taken, sessions vanish, memory is short. Clients see nothing of it."""
+"""Clients get correct responses if slots are full, sessions vanish, or memory is short."""
 
 import threading
 from collections.abc import Iterator

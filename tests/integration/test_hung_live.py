@@ -1,4 +1,4 @@
-"""A broker that hangs: everything reports it within 13 seconds, and its recovery at its next response."""
+"""A broker hangs. All reports show it within 13 seconds, and its recovery at the next response."""
 
 import json
 import os

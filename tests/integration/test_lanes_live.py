@@ -1,4 +1,4 @@
-"""Clients that declare lanes in their client.id, before three brokers and topics with one of everything."""
+"""Clients that declare lanes in their client.id, with three brokers and topics with all kinds of records."""
 
 from collections.abc import Iterator
 
@@ -24,7 +24,7 @@ def cluster_gateway(cluster: Cluster) -> Iterator[GatewayProcess]:
 def test_each_lane_gets_its_records_in_their_order(
     program: Program, ways: Ways, expected: Expected, isolation: str
 ) -> None:
-    """Cases 16 and 22: four quarters, and no record that was not written."""
+    """Four clients each get a quarter of the keys, in order, and no unknown records (cases 16, 22)."""
     if isolation == "read_committed" and not program.transactions:
         pytest.skip(f"{program.name} knows no read_committed")
     assert_lanes(program, ways, expected, isolation)

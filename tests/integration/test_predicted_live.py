@@ -175,7 +175,7 @@ def librdkafka(bootstrap: str, group: str) -> None:
 
 
 def aiokafka(bootstrap: str, group: str) -> None:
-    """The same with aiokafka."""
+    """Two members of a group with aiokafka: one pauses and resumes, the other comes and goes."""
 
     async def member() -> AIOKafkaConsumer:
         consumer = AIOKafkaConsumer(

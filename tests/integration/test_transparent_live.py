@@ -94,7 +94,7 @@ def test_a_client_is_given_sessions_without_knowing_it_and_the_wire_shows_it(
 
 
 def read_to_the_end(place: Place, sidecar: Sidecar, through: Run, family: str) -> None:
-    """Let a client read all present and later records, in a session that it does not know of."""
+    """Let a client read all present and later records. The gateway uses a session for it."""
     until(lambda: fetches(sidecar) >= FETCHES, "no fetches")
     produce(place, [b"later"])
     until(lambda: fetches(sidecar) >= 2 * FETCHES, "no more fetches")

@@ -45,7 +45,7 @@ class _Dripping(io.BytesIO):
 
 
 def _reassembly(data: bytes) -> None:
-    """Rows of segments: a byte of flags, sequence number, missing bytes, size, payload."""
+    """Feed a row of segments. Each has a flag byte, sequence number, missing bytes, size and payload."""
     at = 1
     ports = frozenset({9092}) if data[:1] > b"\x7f" else frozenset[int]()
     keep = Keep(requests=True)
@@ -114,7 +114,7 @@ _ROW: Final = 3
 
 
 class _Sum:
-    """Receives the decrypted bytes of one direction, and sums them up."""
+    """Receives the decrypted bytes of one direction, and counts them."""
 
     def __init__(self) -> None:
         self.size = 0

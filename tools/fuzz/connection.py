@@ -215,7 +215,7 @@ class _ConnectionScript:
         self._go_on()
 
     def _go_on(self) -> None:
-        """Process the client's bytes that wait for the next turn of the event loop."""
+        """Process the client's bytes that were left for the next turn of the event loop."""
         while self._connection.goes_on:
             self._connection.go_on(self._now)
 
@@ -331,7 +331,7 @@ class _ConnectionScript:
         self._look()
 
     def _look(self) -> None:
-        """Call the queries of the shell."""
+        """Call the connection's methods that the shell uses to read its state."""
         connection = self._connection
         repr(connection)
         status = connection.status()

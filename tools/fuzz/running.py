@@ -57,7 +57,7 @@ class _Say:
 def _guided(
     target: FuzzTarget, count: int, seconds: float, seed: int, say: _Say
 ) -> tuple[int, float, list[bytes], bool]:
-    """Fuzz in a child process. An input that ends that process is found beside its result.
+    """Fuzz in a child process. If an input ends that process, its file is one of the suspects.
 
     Returns:
         The number of inputs, the seconds, the suspects among the inputs, and whether the process ended

@@ -40,7 +40,7 @@ class Namespace:
 
     @contextmanager
     def inside(self) -> Iterator[None]:
-        """Move this thread into it, and the threads and processes that it starts."""
+        """Move this thread into the namespace. Its new threads and processes start there, too."""
         with _returning():
             _check(_libc.setns(self._fd, CLONE_NEWNET))
             yield

@@ -85,7 +85,7 @@ class SoakOutcome:
     problems: list[str] = field(default_factory=list)
 
     def missing(self, reader: SoakConsumer) -> list[tuple[RecordPlace, int]]:
-        """Return the records that a consumer of these topics did not receive."""
+        """Return the places and offsets of the records that a consumer did not receive."""
         return missing(self.produced, self.log, reader)
 
     def judge(self) -> None:
@@ -307,7 +307,7 @@ class _SoakRun:
             disturbances.problems.append("not every kind of disturbance has happened")
 
     def _all_started(self) -> bool:
-        """Whether every consumer has received something, or is too late."""
+        """Whether every consumer has received a record, or its start took too long."""
         late = time.monotonic() - self._began > CATCH_UP_SECONDS
         if late:
             self._disturbances.problems.append("not every consumer had received something before it began")

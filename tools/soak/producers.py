@@ -60,7 +60,7 @@ class _ProducerClient(Protocol):
         """
 
     def poll(self) -> None:
-        """Let it work."""
+        """Let the client process its events."""
 
     def close(self) -> None:
         """Give up unacknowledged records."""

@@ -252,7 +252,7 @@ class _CommittedPositions:
         self.moved: list[Moved] = []
 
     def look(self) -> None:
-        """Request them."""
+        """Request the committed positions once."""
         asked = [TopicPartition(*place) for place in self._places]
         for each in self._asks.committed(asked, timeout=10):
             if each.error is not None or each.offset < 0:
@@ -268,7 +268,7 @@ class _CommittedPositions:
                 self.moved.append((time.time(), place, positions))
 
     def run(self, ended: threading.Event) -> None:
-        """Request them until the end."""
+        """Request the committed positions repeatedly until `ended` is set."""
         while not ended.wait(ASKS_SECONDS):
             self.look()
 

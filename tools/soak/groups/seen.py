@@ -47,7 +47,7 @@ class SeenVerdict:
     invented: int = 0
 
     def lines(self) -> list[str]:
-        """Return it as lines, with examples."""
+        """Return the verdict as lines, with examples."""
         counts = (
             f"records {self.records}, processed {self.processed}, lost {len(self.lost)}, "
             f"twice {len(self.twice)}, twice after a kill {self.after_kills}, "
