@@ -153,7 +153,7 @@ class Inside:
             session: the gateway must get one.
 
         Raises:
-            RuntimeError: it requested no session.
+            RuntimeError: the gateway requested no session.
         """
         established = False
         for number in range(1, FIRST_FETCHES):

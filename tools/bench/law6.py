@@ -68,7 +68,7 @@ def run(stage: BenchStage) -> list[FigureTable]:
 
 
 def _note_second(running: Sequence[Running]) -> None:
-    """Add a sample to each workload: the worst for the gateway of several in a second.
+    """Add a sample to each workload: of several in a second, the one with the most bytes to the broker.
 
     While a response is forwarded, its bytes are counted on the client's side first. Only a sample without a
     response in flight has the true difference, which is the largest.

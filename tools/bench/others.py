@@ -55,7 +55,7 @@ class Nuisance:
         start: starts it, given the gateway's address and the id or name of an empty topic. It waits for
             `Load.go`, and ends with `Load.pause`.
         most: the limit of memory for each of its connections in the gateway, in MB.
-        settles: the seconds after its start until it is measured first, its memory as well.
+        settles: the seconds from its start to the first measurement.
         named: whether its clients have the bystander's client id. Then a second bystander with another id
             runs in the same window, and the added latency is the difference between the two.
     """

@@ -94,7 +94,7 @@ class Proxy:
         host: the IP on which it listens.
 
     Raises:
-        RuntimeError: it did not listen in time. The message has its output.
+        RuntimeError: the process did not listen in time. The message has its output.
     """
 
     def __init__(self, command: Sequence[str], port: int, host: str = HOST) -> None:
@@ -123,7 +123,7 @@ class Proxy:
         return f"{self._host}:{self.port}"
 
     def close(self) -> None:
-        """End it with SIGTERM, and after a while with SIGKILL."""
+        """End the process with SIGTERM, and after a while with SIGKILL."""
         self._process.send_signal(signal.SIGTERM)
         try:
             self._process.wait(15)
@@ -134,19 +134,19 @@ class Proxy:
         self._log.close()
 
     def end(self) -> float:
-        """Send SIGTERM. Return the seconds until it has ended."""
+        """Send SIGTERM. Return the seconds until the process has ended."""
         began = time.monotonic()
         self._process.send_signal(signal.SIGTERM)
         self._process.wait(START_SECONDS)
         return time.monotonic() - began
 
     def log(self) -> str:
-        """Return its output."""
+        """Return the output of the process."""
         self._log.seek(0)
         return self._log.read().decode(errors="replace")
 
     def _listens(self) -> bool:
-        """Wait until it listens; False if it ended or took too long."""
+        """Wait until the process listens. Return False if it has ended or takes too long."""
         until = time.monotonic() + START_SECONDS
         while self._process.poll() is None and time.monotonic() < until:
             try:
@@ -177,10 +177,10 @@ class BenchGateway(Proxy):
         """The port for that broker."""
 
     def ready(self) -> Self:
-        """Wait until it is ready, with all of its processes.
+        """Wait until the gateway is ready, with all of its processes.
 
         Raises:
-            RuntimeError: it did not become ready. The message has its output.
+            RuntimeError: the gateway did not become ready. The message has its output.
         """
         until = time.monotonic() + START_SECONDS
         while not self._is_ready():
@@ -227,31 +227,31 @@ class Load:
         reaper.forget(self._process.pid)
 
     def ready(self) -> Self:
-        """Wait until it is ready.
+        """Wait until the load is ready.
 
         Raises:
-            RuntimeError: it ended before.
+            RuntimeError: the load ended before.
         """
         if self._process.stdout is None or not self._process.stdout.readline():
             raise RuntimeError(f"{self._process.args!r} ended before it was ready")
         return self
 
     def go(self) -> None:
-        """Let it begin, or begin again, if it waits for that."""
+        """Let a load begin, or begin again, if it waits for this call."""
         if self._process.stdin is not None:
             self._process.stdin.write("go\n")
             self._process.stdin.flush()
 
     def pause(self) -> dict[str, Any]:
-        """Pause it until the next `go`. Return its result since it began."""
+        """Pause the load until the next `go`. Return its result since the last one."""
         self.go()
         return self.result()
 
     def result(self) -> dict[str, Any]:
-        """Wait until it is done. Return its result.
+        """Wait until the load is done. Return its result.
 
         Raises:
-            RuntimeError: it ended without a result.
+            RuntimeError: the load ended without a result.
         """
         if self._process.stdout is None:
             raise RuntimeError("no pipe")
@@ -262,7 +262,7 @@ class Load:
         return document
 
     def finish(self) -> dict[str, Any]:
-        """Stop it. Return its result."""
+        """Stop the load. Return its result."""
         if self._process.stdin is not None:
             self._process.stdin.close()
             self._process.stdin = None  # communicate() would flush it
@@ -273,7 +273,7 @@ def haproxy_program() -> str:
     """Return the path of haproxy, which is downloaded if it is missing.
 
     Raises:
-        RuntimeError: it is missing, and could not be downloaded.
+        RuntimeError: haproxy is missing, and could not be downloaded.
     """
     path = os.pathsep.join([os.environ.get("PATH", os.defpath), str(debian.programs())])
     if (program := shutil.which(HAPROXY, path=path)) is not None:
