@@ -16,7 +16,7 @@ from tests.model.wire import (
 from tools.kafka.raw import API_VERSIONS, RawConnection, frame
 
 FETCHES_TO_SESSION = 4
-"""After this many equal fetches a session exists: one is learned, two must pay for it, one uses it."""
+"""The number of equal fetches after which a gateway uses a session."""
 
 
 class Fetcher:

@@ -45,9 +45,9 @@ class Round:
     """The bytes of one round, to and from the broker."""
 
     crossed: tuple[int, int] = (0, 0)
-    """By the packet counters, without headers."""
+    """Bytes to and from the broker by the packet counters, without headers."""
     counted: tuple[int, int] = (0, 0)
-    """By the gateway."""
+    """Bytes to and from the broker by the gateway's counts."""
     last: int = 0
     """The limit of bytes that may arrive on connections that have ended."""
 

@@ -86,7 +86,7 @@ class Held:
     """The version of the fetch that created it."""
     epoch: int = 1
     aged: bool = False
-    """Whether it could be evicted at its last use."""
+    """Whether the session was old enough to be evicted at its last use."""
 
     @property
     def shard(self) -> int:

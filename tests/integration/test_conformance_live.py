@@ -35,7 +35,7 @@ class Client(Requests):
     through: SansIO = field(kw_only=True)
     suffix: str = field(default_factory=lambda: uuid.uuid4().hex[:8])
     unlimited: bool = False
-    """It requests 50 MiB each time. --max-fetch-bytes lowers that to the direct limit."""
+    """The client requests 50 MiB each time. --max-fetch-bytes lowers that to the direct limit."""
 
     def full(self, name: str) -> str:
         return f"{name}-{self.suffix}"

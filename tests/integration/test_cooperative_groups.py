@@ -133,7 +133,7 @@ PROGRAMS: Final = pytest.mark.parametrize(
 def test_two_members_share_a_partition(
     program: Program, broker: Broker, gateway: GatewayProcess, topic: str, group: str, place: str
 ) -> None:
-    """Case 34."""
+    """Two members without settings of their own each get some keys of a partition (case 34)."""
     with Members(program, topic, group, place) as members:
         one, two = members.join(gateway.address), members.join(gateway.address)
         members.settle(one, two)
@@ -209,7 +209,7 @@ def test_a_gateway_that_is_killed_loses_nothing(
 def test_a_member_from_elsewhere_makes_it_a_plain_group(
     broker: Broker, gateway: GatewayProcess, topic: str, group: str, place: str, program: Program
 ) -> None:
-    """If a client that is no member joins the group, the group becomes a plain one (case 36)."""
+    """If a member joins directly at the broker, the group becomes a plain one (case 36)."""
     with Members(program, topic, group, place) as members:
         one, two = members.join(gateway.address), members.join(broker.address)
         time.sleep(8)

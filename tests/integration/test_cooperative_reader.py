@@ -196,7 +196,7 @@ def records(response: FetchResponse) -> bytes:
 def test_four_members_fetch_as_much_as_one_plain_consumer(
     broker: Broker, gateway: GatewayProcess, topic: str
 ) -> None:
-    """Case 47."""
+    """For four members, the broker sends as many bytes as for one plain consumer (case 47)."""
     first, more = len(KEYS), 60_000
     with (
         GatewayProcess(broker.address) as plain,
@@ -217,7 +217,7 @@ def test_four_members_fetch_as_much_as_one_plain_consumer(
 def test_one_that_stops_holds_up_nobody_and_catches_up_alone(
     broker: Broker, gateway: GatewayProcess, topic: str
 ) -> None:
-    """Case 48: the bytes stored for it exceed the limit."""
+    """A member that stops reading does not delay others. Later it fetches alone (case 48)."""
     first, more, others = len(KEYS), 45_000, range(1, MEMBERS)
     with Consumers(gateway.address, topic, client_ids(MEMBERS)) as members:
         produce(broker, topic, first)
@@ -241,7 +241,7 @@ def test_one_that_stops_holds_up_nobody_and_catches_up_alone(
 
 
 def test_the_same_offset_again_is_the_same_bytes(broker: Broker, gateway: GatewayProcess, topic: str) -> None:
-    """Case 50."""
+    """A second fetch from the same offset gets the same bytes (case 50)."""
     with members_that_wait(gateway, topic) as (one, two):
         produce(broker, topic, len(KEYS))
         seek = offsets(one.receive())[-1] + 1
@@ -256,7 +256,7 @@ def test_the_same_offset_again_is_the_same_bytes(broker: Broker, gateway: Gatewa
 
 
 def test_different_users_share_nothing(broker: Broker, topic: str) -> None:
-    """Case 51."""
+    """Members with different users do not share fetches (case 51)."""
     first, more = len(KEYS), 20_000
     address = f"127.0.0.1:{broker.port_of('SASL_PLAINTEXT')}"
     with (
@@ -273,7 +273,7 @@ def test_different_users_share_nothing(broker: Broker, topic: str) -> None:
 
 
 def test_the_riding_member_closes_amid_its_fetch(broker: Broker, gateway: GatewayProcess, topic: str) -> None:
-    """Case 52."""
+    """If the member whose fetch is at the broker leaves, the other one still gets records (case 52)."""
     with members_that_wait(gateway, topic) as (one, two):
         one.close()
         produce(broker, topic, len(KEYS))

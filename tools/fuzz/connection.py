@@ -39,7 +39,7 @@ _PARTITIONS: Final = 6
 _BUDGET: Final = 1 << 16
 _BROKER_SLOTS: Final = 1000
 _LITTLE_ROOM: Final = 8
-"""Partitions in each shard."""
+"""The limit of partitions in each shard of a small session cache."""
 _EVICTION_MS: Final = 1000
 _MODEL_ANSWERS: Final = 16
 """The limit of consecutive responses by the model."""

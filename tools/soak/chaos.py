@@ -68,7 +68,7 @@ class SoakOutcome:
     churn: str
     """The topic that was deleted and made again repeatedly."""
     generations: Mapping[str, int]
-    """How often it was made."""
+    """How often each topic was made again."""
     late: set[str]
     """Consumers that had not received all of a topic when it was deleted."""
     used: tuple[Used, Used, int]

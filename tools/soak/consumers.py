@@ -31,7 +31,7 @@ class SoakConsumer:
     run: Run
     errors: Counter[str] = field(default_factory=Counter)
     endings: list[str] = field(default_factory=list)
-    """The last output of each time it ended by itself. It was then started again."""
+    """The last output of each process that ended by itself. The program was then started again."""
     _runs: int = 0
 
     def __str__(self) -> str:

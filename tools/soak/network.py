@@ -29,7 +29,7 @@ class Wire(Protocol):
     """The way to one broker."""
 
     delay: float
-    """In seconds, in each direction."""
+    """The delay in each direction, in seconds."""
     loss: float
     """The share of lost packets; 1.0 if the connection is cut."""
 
@@ -38,7 +38,7 @@ class Network(Protocol):
     """The connections to all brokers. `with` makes and removes them."""
 
     wires: dict[int, Wire]
-    """By node id."""
+    """The connection to each broker, by node id."""
 
     def __enter__(self) -> Self: ...
 

@@ -9,7 +9,7 @@ class Did:
     """One action of a member."""
 
     at: int
-    """In nanoseconds."""
+    """The time of the action, in nanoseconds."""
     kind: str
     partition: int = -1
     offset: int = -1
@@ -24,7 +24,7 @@ class MemberLife:
     did: list[Did] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
     killed_at: int = 0
-    """In nanoseconds; 0 if it was not killed."""
+    """The time of its kill, in nanoseconds; 0 if it was not killed."""
     stopped: list[tuple[int, int, dict[int, int]]] = field(default_factory=list)
     """For each stop: the times of its begin and end, and the log's end offsets at its begin."""
 
