@@ -149,7 +149,7 @@ def narrow(stage: Scene) -> Iterator[Scene]:
 
 
 def test_large_responses_of_sessions_wait_for_each_other_under_the_budget(narrow: Scene) -> None:
-    """Case 91: they are buffered until they are complete: six of 18 MB each, with a budget of one MB."""
+    """Case 91: six responses of 18 MB are buffered until they are complete, with a budget of one MB."""
     starts = [0] * LARGE_PARTITIONS
     ends = [LARGE_RECORDS // FILLED] * FILLED + starts[FILLED:]
     with Fetcher(narrow.broker.address, LARGE, LARGE_PARTITIONS) as direct:

@@ -288,9 +288,9 @@ def test_a_session_that_somebody_else_ends(stage: Stage) -> None:
 
 @pytest.mark.parametrize("count", [300_000, pytest.param(1_000_000, marks=pytest.mark.soak)])
 def test_lists_of_very_many_partitions(count: int, stage: Stage) -> None:
-    """They are not read, and create no session here.
+    """A fetch with too many partitions is not read, and creates no session.
 
-    If one names a session, it ends it, because its changes are unknown.
+    If such a fetch names a session, the gateway ends that session, because its changes are unknown.
     """
     with stage.connect() as client:
         made = client.session(*FOO)

@@ -149,9 +149,7 @@ def test_directly_a_list_that_turns_starves_nobody_and_one_that_does_not_starves
 def test_through_the_gateway_every_partition_gets_on_at_the_same_rate(
     live: Live, start_gateway: Callable[..., GatewayProcess], turned: bool, ceiling: bool
 ) -> None:
-    """Also if the list does not rotate: in a session, a partition that got records moves to the end
-    (KIP-227).
-    """
+    """The list need not rotate: in a session, a partition that got records moves to the end (KIP-227)."""
     options = ("--max-fetch-bytes", str(LIMIT)) if ceiling else ()
     gateway = start_gateway(live.broker.address, *options)
     consumer = Consumer(gateway.address, 50 << 20 if ceiling else LIMIT, turned=turned)
@@ -176,7 +174,7 @@ def in_a_row(broker: Broker, gateways: int, start_gateway: Callable[..., Gateway
 
 
 def rounds(consumer: Consumer) -> list[list[int]]:
-    """Read. Return how many batches of each partition were received after each round. They are nearly equal.
+    """Return how many batches of each partition were received after each round. They are nearly equal.
 
     The response that creates a session moves no partition to the end, so the next one has the same five
     again. So partitions differ by at most two batches.
