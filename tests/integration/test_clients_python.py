@@ -79,7 +79,7 @@ def test_reading_begins_at_the_log_start_that_delete_records_moved(uncommitted: 
 
 
 def test_each_end_of_partition_is_told_once_at_the_same_offset(uncommitted: Pair, expected: Expected) -> None:
-    """Case 77."""
+    """Each end of a partition is reported once, at the same offset as directly (case 77)."""
     assert uncommitted.direct.ends() == uncommitted.gateway.ends()
     assert uncommitted.gateway.ends() == {place: [end] for place, end in expected.ends.items()}
 
@@ -94,7 +94,7 @@ def test_watermarks_are_the_brokers(uncommitted: Pair, expected: Expected) -> No
 
 
 def test_aborted_transactions_stay_hidden_from_read_committed(committed: Pair, expected: Expected) -> None:
-    """Case 76."""
+    """A read_committed client gets no records of aborted transactions (case 76)."""
     assert_same_records(committed.direct, committed.gateway)
     assert len(committed.gateway.of("record")) == expected.committed
 

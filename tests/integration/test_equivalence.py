@@ -70,7 +70,7 @@ def offsets(run: Run, topic: str, partition: int) -> list[int]:
 
 
 def test_new_records_arrive_in_order_with_each_end_told(program: Program, ways: Ways, topic: str) -> None:
-    """Case 77."""
+    """New records arrive in order, and each end of a partition is reported (case 77)."""
     put(ways, topic, 4, 10)
     with side_by_side(program, ways, topic) as runs:
         for end in (10, 13, 16):
@@ -86,7 +86,7 @@ def test_new_records_arrive_in_order_with_each_end_told(program: Program, ways: 
 
 
 def test_seek_back_delivers_again(program: Program, ways: Ways, topic: str) -> None:
-    """Case 78."""
+    """After a seek back, records are delivered again (case 78)."""
     put(ways, topic, 4, 10)
     with side_by_side(program, ways, topic) as runs:
         for run in runs:
@@ -102,7 +102,7 @@ def test_seek_back_delivers_again(program: Program, ways: Ways, topic: str) -> N
 
 
 def test_seek_to_the_end_skips_and_tells_the_end(program: Program, ways: Ways, topic: str) -> None:
-    """Case 77."""
+    """After a seek to the end, records are skipped and the end is reported (case 77)."""
     with side_by_side(program, ways, topic) as runs:
         for run in runs:
             run.wait_ends({(topic, partition): 0 for partition in range(4)})
@@ -123,7 +123,7 @@ def test_seek_to_the_end_skips_and_tells_the_end(program: Program, ways: Ways, t
 
 
 def test_a_paused_partition_stays_silent_until_resumed(program: Program, ways: Ways, topic: str) -> None:
-    """Case 79."""
+    """A paused partition delivers no records until it is resumed (case 79)."""
     put(ways, topic, 4, 10)
     with side_by_side(program, ways, topic) as runs:
         for run in runs:
@@ -211,7 +211,7 @@ def subscribed(program: Program, ways: Ways, topic: str) -> Iterator[tuple[Run, 
 def test_a_topic_deleted_and_created_anew_is_read_on(
     program: Program, ways: Ways, topic: str, admin: Admin
 ) -> None:
-    """Case 80."""
+    """Clients continue in a topic that was deleted and created again (case 80)."""
     if program.name == "kafka-python":
         pytest.skip("kafka-python 3 does not always read on after a topic was made anew, direct as well")
     put(ways, topic, 4, 10)
@@ -233,7 +233,7 @@ def test_a_topic_deleted_and_created_anew_is_read_on(
 
 
 def test_members_share_a_group_and_one_takes_over(program: Program, ways: Ways, topic: str) -> None:
-    """Case 79."""
+    """Two members share a group. If one leaves, the other takes over its partitions (case 79)."""
     put(ways, topic, 4, 10)
     with subscribed(program, ways, topic) as firsts:
         for run in firsts:
@@ -289,7 +289,7 @@ def test_leaders_move_under_a_reader(program: Program, ways: Ways, topic: str, a
 
 
 def test_a_consumer_quota_slows_and_loses_nothing(ways: Ways, quota_topic: str, admin: Admin) -> None:
-    """Case 81."""
+    """A consumer quota slows clients, but no record is lost (case 81)."""
     programs = python_programs().values()
     with producing(ways.direct) as producer:
         for number in range(100):

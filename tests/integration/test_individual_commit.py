@@ -165,7 +165,7 @@ CLIENTS: Final[dict[str, Callable[[str, str], Client]]] = {
 def test_each_reads_its_own_offset_and_kafka_has_the_lowest(
     name: str, broker: Broker, gateway: GatewayProcess, topic: str
 ) -> None:
-    """Case 23."""
+    """Each member reads its own committed offset. Kafka stores the lowest one (case 23)."""
     with (
         closing(CLIENTS[name](gateway.address, LANES[0])) as low,
         closing(CLIENTS[name](gateway.address, LANES[1])) as high,
@@ -184,7 +184,7 @@ def test_each_reads_its_own_offset_and_kafka_has_the_lowest(
 
 
 def test_what_the_application_says_beside_its_offset_comes_back(gateway: GatewayProcess, topic: str) -> None:
-    """Case 27."""
+    """A client gets back the metadata that it committed (case 27)."""
     with closing(Librdkafka(gateway.address, LANES[0])) as low:
         low.commit(topic, 5, "what I was doing; äöü")
         assert (low.committed(topic), low.metadata(topic)) == (5, "what I was doing; äöü")
