@@ -142,7 +142,7 @@ def test_one_match_in_many_small_batches(broker: Broker, gateway: GatewayProcess
 
 
 def test_a_lane_without_a_record_is_no_busy_loop(broker: Broker, gateway: GatewayProcess, topic: str) -> None:
-    """Cases 18 and 19: the end is reported once, at the real end. Later the client sends two fetches a second."""
+    """The end is reported once, at the real end. Then two fetches a second are sent (cases 18, 19)."""
     produce(broker, topic, [OTHER] * 500)
     with consuming(gateway.address, topic) as consumer:
         records, end = to_the_end(consumer)
