@@ -112,7 +112,7 @@ def _events(exchange: Exchange) -> Iterator[_LeaderEvent]:
 def _fetched(exchange: Exchange) -> Iterator[Place]:
     """Yield the partitions that a fetch lists.
 
-    In a session these are new ones, and those at another offset.
+    In a session these are new partitions, and partitions with a changed offset.
     """
     body = request_header(exchange.request, LENGTH_BYTES)[-1]
     listing = parse_fetch_request(exchange.request, exchange.api_version, body).listing

@@ -83,16 +83,16 @@ class _MemoryTransport(asyncio.Transport):
         return 0
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """There is no buffer."""
+        """Ignore the limits: there is no buffer."""
 
     def abort(self) -> None:
-        """Nothing is connected."""
+        """Do nothing: no socket is connected."""
 
     def pause_reading(self) -> None:
-        """Nothing is read."""
+        """Do nothing: no socket is read."""
 
     def resume_reading(self) -> None:
-        """Nothing is read."""
+        """Do nothing: no socket is read."""
 
 
 class _NoTasks(Tasks):
@@ -176,7 +176,7 @@ class Inside:
     ) -> tuple[float, int, int]:
         """Receive a request and its response.
 
-        A broker writes head, records and end of a fetch response one by one, and each wakes a proxy.
+        A broker writes head, records and end of a fetch response one by one. Each write wakes a proxy.
 
         Returns:
             the seconds taken, the bytes sent to the broker, the bytes sent to the client.

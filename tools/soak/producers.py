@@ -185,7 +185,7 @@ class Librdkafka:
         self._producer = Producer(settings)
 
     def send(self, place: RecordPlace, record: SoakRecord, done: Callable[[int | None, str], None]) -> None:
-        """See _Client."""
+        """See `_ProducerClient`."""
 
         def delivered(error: KafkaError | None, message: Message) -> None:
             done(message.offset(), "" if error is None else error.name())
@@ -201,11 +201,11 @@ class Librdkafka:
         )
 
     def poll(self) -> None:
-        """See _Client."""
+        """See `_ProducerClient`."""
         self._producer.poll(0)
 
     def close(self) -> None:
-        """See _Client."""
+        """See `_ProducerClient`."""
         self._producer.purge()
         self._producer.flush(10)
 
@@ -238,7 +238,7 @@ class Aiokafka:
                 await asyncio.sleep(1)
 
     def send(self, place: RecordPlace, record: SoakRecord, done: Callable[[int | None, str], None]) -> None:
-        """See _Client."""
+        """See `_ProducerClient`."""
         self._waiting.append(self._loop.create_task(self._send(place, record, done)))
 
     async def _send(
@@ -263,13 +263,13 @@ class Aiokafka:
             done(metadata.offset, "")
 
     def poll(self) -> None:
-        """See _Client."""
+        """See `_ProducerClient`."""
         self._loop.run_until_complete(asyncio.sleep(STEP_SECONDS))
         while self._waiting and self._waiting[0].done():
             self._waiting.popleft()
 
     def close(self) -> None:
-        """See _Client."""
+        """See `_ProducerClient`."""
         for task in self._waiting:
             task.cancel()
         self._loop.run_until_complete(self._end())
@@ -300,7 +300,7 @@ class KafkaPython:
                 time.sleep(1)
 
     def send(self, place: RecordPlace, record: SoakRecord, done: Callable[[int | None, str], None]) -> None:
-        """See _Client."""
+        """See `_ProducerClient`."""
         future = self._producer.send(
             place.topic,
             value=record.value,
@@ -313,10 +313,10 @@ class KafkaPython:
         future.add_errback(lambda error: done(None, type(error).__name__))
 
     def poll(self) -> None:
-        """See _Client."""
+        """See `_ProducerClient`."""
 
     def close(self) -> None:
-        """See _Client."""
+        """See `_ProducerClient`."""
         self._producer.close(timeout=10)
 
 
