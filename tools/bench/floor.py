@@ -1,6 +1,6 @@
 """The table that compares fetchgate with the floor and haproxy, and a profile for each missed limit.
 
-Each part marks rows of its own tables for this table (`FigureRow.figure`). If a part misses a limit, an exchange of
+Each part marks rows of its own tables for it (`FigureRow.figure`). If a part misses a limit, an exchange of
 that part is profiled by the gateway's functions (`tools.bench.inside`).
 """
 

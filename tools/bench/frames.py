@@ -58,7 +58,7 @@ def fetch_response(
     session_id: int = 0,
     records: Mapping[Key, bytes] | None = None,
 ) -> bytes:
-    """Build a complete response frame. Other partitions than those in `records` are empty."""
+    """Build a complete response frame. Partitions that are not in `records` are empty."""
     found = records or {}
     listed = [
         topic
