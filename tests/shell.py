@@ -191,6 +191,9 @@ class Wire:
     def attach(self, _wake: object, _alarm: object) -> None:
         """Do nothing, because this core starts no work of its own."""
 
+    def shrink(self) -> None:
+        """Do nothing, because this core keeps nothing."""
+
     def receive_client(self, data: bytes, _now: float) -> None:
         self.tally.client.bytes_in += len(data)
         if data.startswith(self.bad):

@@ -98,6 +98,7 @@ class Connection:
     | `fast_path` | gets the bytes of either side first |
     | `receive_client`, `receive_broker`, `go_on` | process new bytes, and waiting bytes (`goes_on`) |
     | `client_ended`, `broker_ended`, `brokers_opened`, `tick` | process other events; call `attach` first |
+    | `shrink` | call this every few seconds |
     | `close_session`, then `ended` | end the connection; or `hand_over` to another worker |
     | `drain_client`, `drain_broker`, `drain_events` | take bytes and events, after each of these calls |
     | `fault`, `done`, `reads_client`, `goes_on`, `responses_wait`, `wire`, `buffered` | then read these |
@@ -318,6 +319,11 @@ class Connection:
             stage.tick(now)
         self._state.now = now
         self._settle()
+
+    def shrink(self) -> None:
+        """Release memory that an idle connection does not need. The shell calls this every few seconds."""
+        self._queue.shrink()
+        self.fast_path.settle()
 
     def receive_client(self, data: bytes, now: float) -> None:
         """Process bytes from the client that did not take the fast path."""

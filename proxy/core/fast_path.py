@@ -71,6 +71,7 @@ class FastPath:
         Call this after the rest of the core has run.
         """
         state = self._state
+        self._expected, self._owed = state.queue.expected, state.queue.owed
         self._on = on = self._on and self._plans.on and state.fault is None
         # The broker is connected: it has sent something.
         self._takes_requests = (

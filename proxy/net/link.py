@@ -517,11 +517,12 @@ class Link:
 
         If many bytes or requests of a client are waiting, report the buffered bytes. If a client is not read,
         the event loop does not report its end or its reset: detect them here. If a client has sent its end
-        and has all responses, close the session.
+        and has all responses, close the session. Release the memory that a burst of requests has left.
         """
         client = self.client.transport
         if client is None:
             return
+        self.core.shrink()
         if client.get_write_buffer_size() or self.core.status().queued:
             self.report_buffered()
         unread = self.phase is LinkPhase.OPEN and self.client.holds & ~CONNECTING and not self.core.wire

@@ -9,6 +9,7 @@ import pytest
 from proxy.core.budget import RequestBudget
 from proxy.core.connection import Connection
 from proxy.core.eligibility import SessionLimits
+from proxy.core.in_flight import MAX_IN_FLIGHT
 from proxy.core.plans import MAX_PLANS, MAX_PREFIX
 from proxy.protocol.api import FIRST_FLEXIBLE, ApiKey
 from proxy.protocol.fetch_request import MAX_AROUND
@@ -106,10 +107,30 @@ def asks_what_is_remembered(connection: Connection) -> None:
     assert connection.session_table is not None
 
 
+def goes_on(connection: Connection) -> None:
+    """Process all waiting bytes."""
+    while connection.goes_on:
+        connection.go_on(0.0)
+
+
+def asks_at_once(connection: Connection) -> None:
+    """Send as many requests as may be in flight, after others that are remembered."""
+    asks_what_is_remembered(connection)
+    numbers = range(MAX_IN_FLIGHT)
+    connection.receive_client(b"".join(request(HEARTBEAT, 0, number) for number in numbers), 0.0)
+    goes_on(connection)
+    connection.receive_broker(b"".join(response(number) for number in numbers), 0.0)
+    goes_on(connection)
+    assert len(connection.drain_broker()) == len(connection.drain_client()) == MAX_IN_FLIGHT
+    connection.shrink()
+    exchange(connection, request(HEARTBEAT, 0, 7), response(7))
+
+
 @pytest.mark.parametrize(
     "play",
     [
         asks_much,
+        asks_at_once,
         fetches_with_a_large_header,
         produces_with_a_large_transactional_id,
         asks_what_is_remembered,
