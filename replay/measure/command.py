@@ -328,6 +328,7 @@ def _work(arguments: argparse.Namespace, scratch: str) -> Work:
             clients=frozenset(arguments.client),
             max_fetch_bytes=arguments.max_fetch_bytes,
             members=arguments.cooperative_members or 0,
+            plain=os.environ.get("FETCHGATE_REPLAY") == "plain",
         ),
         topics=frozenset(arguments.topic),
         parquet=arguments.parquet,

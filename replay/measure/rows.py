@@ -36,6 +36,8 @@ class RowFilter:
     """See `LimitLog`."""
     members: int = 0
     """The number of members for which records are counted by key. 0 if they are not counted."""
+    plain: bool = False
+    """Read and add every exchange on its own. The rows are the same, but take longer."""
 
     def counts(self, outcome: Outcome) -> bool:
         """Return whether a fetch is counted: one of the clients sent it, and it lists one of the topics."""
@@ -71,7 +73,7 @@ class _ConnectionRows:
 
     def __init__(self, choice: RowFilter, writer: RowWriter | None = None) -> None:
         self._choice = choice
-        self._engine = Engine(choice.policy)
+        self._engine = Engine(choice.policy, plain=choice.plain)
         self._digest: Digest | None = None
         self._places: dict[int, int] = {}
         self._exchanges = 0

@@ -29,17 +29,25 @@ class Engine:
     """Turns the exchanges of one connection, added in the order of their requests, into outcomes.
 
     Both policies get the same parsed fetches, so that they can be compared.
+
+    Args:
+        policy: the chosen policy. `add` and `end` return its outcomes.
+        plain: whether the policy ``always`` parses each fetch, also one that repeats the last fetch.
     """
 
-    def __init__(self, policy: Policy) -> None:
+    def __init__(self, policy: Policy, *, plain: bool = False) -> None:
+        self._gateway, self._always = GatewayPolicy(), AlwaysPolicy()
         self._policy: AlwaysPolicy | GatewayPolicy
         self._other: AlwaysPolicy | GatewayPolicy
-        self._policy, self._other = GatewayPolicy(), AlwaysPolicy()
+        self._policy, self._other = self._gateway, self._always
         if policy == "always":
             self._policy, self._other = self._other, self._policy
+        self._recognises = policy == "gateway" or not plain
+        self._number = -1
+        """The number of the last exchange that the policies got."""
         self._of_other: list[Outcome] = []
         self._unchanged: Outcome | None = None
-        """The other policy's last outcome, if neither the fetch nor its response changed anything."""
+        """The last outcome of ``always``, if neither the fetch nor its response changed anything."""
         self._unanswered: list[CapturedFetch] = []
         self._template: FetchTemplate | None = None
         """Of the last fetch."""
@@ -53,11 +61,12 @@ class Engine:
         if exchange.api_key != ApiKey.FETCH:
             return []
         settled = []
-        if not self._unanswered and exchange.response and not exchange.response_missing:
-            settled = self._policy.settle(exchange.request_time)
-            if self._policy.repeats(exchange):
-                self._repeat_in_other(exchange)
-                return settled
+        whole = exchange.response and not exchange.response_missing
+        if self._recognises and whole and not self._unanswered:
+            settled = self._chosen(self._gateway, self._gateway.settle(exchange.request_time))
+            if self._gateway.repeats(exchange):
+                self._number = exchange.number
+                return settled + self._chosen(self._always, self._repeat_in_always(exchange))
         outcome = Outcome(exchange)
         fetch, self._template = read_fetch(outcome, self._template)
         if fetch is None:
@@ -80,7 +89,7 @@ class Engine:
 
     def end(self, end: ConnectionEnd) -> tuple[list[Outcome], Ending]:
         """Add the end of the connection. Return the outcomes of all remaining fetches, and the ending."""
-        last = self._policy.number
+        last = self._number
         settled = [self._left_out(f) for f in self._unanswered if f.outcome.exchange.number < last]
         trailing = [f for f in self._unanswered if f.outcome.exchange.number >= last]
         for fetch in trailing:
@@ -98,20 +107,31 @@ class Engine:
         topics = dict.fromkeys(fetch.outcome.topics, TopicShare())
         other = Outcome(fetch.outcome.exchange, topics=topics)
         self._of_other += self._other.add(CapturedFetch(other, fetch.request, fetch.elements, fetch.response))
-        self._unchanged = other if _changes_nothing(other) else None
-        return self._policy.add(fetch)
+        settled = self._policy.add(fetch)
+        self._number = fetch.outcome.exchange.number
+        own = fetch.outcome if self._policy is self._always else other
+        self._unchanged = own if _changes_nothing(own) else None
+        return settled
 
-    def _repeat_in_other(self, exchange: Exchange) -> None:
-        """Add a fetch to the other policy. It repeats the last fetch of the first policy."""
-        if self._unchanged is not None:
-            self._of_other.append(self._unchanged)
-            return
+    def _repeat_in_always(self, exchange: Exchange) -> list[Outcome]:
+        """Add a fetch to the policy ``always``. It repeats the last fetch of the gateway."""
+        like = self._unchanged
+        if like is not None:
+            return [like if self._other is self._always else like.repeated_by(exchange)]
         outcome = Outcome(exchange)
         fetch, self._template = read_fetch(outcome, self._template)
         if fetch is not None:
             share_captured(fetch)
-            self._of_other += self._other.add(fetch)
+            self._always.add(fetch)
             self._unchanged = outcome if _changes_nothing(outcome) else None
+        return [outcome]
+
+    def _chosen(self, policy: AlwaysPolicy | GatewayPolicy, outcomes: list[Outcome]) -> list[Outcome]:
+        """Return the outcomes of the chosen policy. Keep those of the other one for `drain_other`."""
+        if policy is self._policy:
+            return outcomes
+        self._of_other += outcomes
+        return []
 
     def _left_out(self, fetch: CapturedFetch) -> Outcome:
         """Count a fetch without a captured response at its captured cost.

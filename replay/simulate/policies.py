@@ -97,8 +97,6 @@ class GatewayPolicy:
     """Runs the gateway's own core. Its clock shows the times of the capture."""
 
     def __init__(self) -> None:
-        self.number = -1
-        """The number of the last exchange that was added."""
         self.differing = 0
         self._connection = Connection(sessions=SessionLimits(max_sessions=_NO_SLOT_LIMIT), resolve=None)
         self._broker = CapturedBroker()
@@ -141,7 +139,6 @@ class GatewayPolicy:
             self._waiting = exchange
         elif not self._send_matching(template, exchange):
             return False
-        self.number = exchange.number
         return True
 
     def _send_matching(self, template: _Template, exchange: Exchange) -> bool:
@@ -177,7 +174,6 @@ class GatewayPolicy:
         """Add the next fetch. If its response was not captured, it is sent to the broker and stays open."""
         exchange, outcome = fetch.outcome.exchange, fetch.outcome
         settled = self.settle(exchange.request_time)
-        self.number = exchange.number
         self._header = exchange.request[4:8], exchange.request[REQUEST_START_BYTES : fetch.request.body]
         self._open.append(fetch)
         connection, time = self._connection, exchange.request_time / _SECOND
@@ -371,18 +367,9 @@ class AlwaysPolicy:
     """Gives every connection a session at its first eligible fetch. The session is never lost."""
 
     def __init__(self) -> None:
-        self.number = -1
         self.differing = 0
         self._handler = FetchSessionHandler()
         self._broker = CapturedBroker()
-
-    def settle(self, _: int | None) -> list[Outcome]:
-        """Return nothing: each fetch is settled when it is added."""
-        return []
-
-    def repeats(self, _: Exchange) -> bool:
-        """Return False: every fetch is parsed and added."""
-        return False
 
     def versions(self, exchange: Exchange) -> list[Outcome]:
         """Learn the broker's order of partitions in a session, from its ApiVersions response."""
@@ -394,7 +381,6 @@ class AlwaysPolicy:
     def add(self, fetch: CapturedFetch) -> list[Outcome]:
         """Add the next fetch. If its response was not captured, it counts at its captured cost."""
         outcome, response = fetch.outcome, fetch.response
-        self.number = outcome.exchange.number
         if response is None:
             outcome.reason = UNPAIRED
         elif not fetch.listed or response.walk.session_id:

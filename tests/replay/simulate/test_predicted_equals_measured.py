@@ -17,7 +17,7 @@ from hypothesis.stateful import initialize, rule
 
 from proxy.core.events import FetchKind
 from replay.capture.kafka.exchange import ConnectionEnd, Exchange
-from replay.simulate.engine import Engine
+from replay.simulate.engine import Engine, Policy
 from replay.simulate.outcome import Outcome
 from replay.simulate.policies import GatewayPolicy
 from tests.core.test_expanded_equals_direct import API_VERSIONS, PARTITIONS, RELEASES, AnyClientAnyBroker
@@ -27,6 +27,7 @@ from tests.model.wire import FetchRequest, decode_response, encode_request
 
 EXAMPLES = int(os.environ.get("LAW_EXAMPLES", "50"))
 _MICROSECOND = 1000
+_SESSION_BYTES = "session_request_bytes", "session_response_bytes"
 
 
 def exchange(number: int, request: bytes, response: bytes, times: tuple[int, int]) -> Exchange:
@@ -123,16 +124,23 @@ class PredictedEqualsMeasured(AnyClientAnyBroker):
     def predict(self, closed_time: int) -> list[Outcome]:
         """Return the engine's prediction from the client's side, with the end of the connection.
 
-        Check that the result is the same if repeated fetches are not recognised.
+        Check that both policies have the same results if repeated fetches are not recognised.
         """
-        outcomes = self.play(closed_time)
+        outcomes, by_always = self.play(closed_time)
+        always, by_gateway = self.play(closed_time, "always")
         with patch.object(GatewayPolicy, "repeats", return_value=False):
-            looked_at = self.play(closed_time)
-        assert [values(outcome) for outcome in outcomes] == [values(outcome) for outcome in looked_at]
+            looked_at, plain_by_always = self.play(closed_time)
+            plain_always, plain_by_gateway = self.play(closed_time, "always", plain=True)
+        assert [*map(values, outcomes)] == [*map(values, looked_at)]
+        assert [*map(values, always)] == [*map(values, plain_always)]
+        assert (by_always, by_gateway) == (plain_by_always, plain_by_gateway)
         return outcomes
 
-    def play(self, closed_time: int) -> list[Outcome]:
-        engine = Engine("gateway")
+    def play(
+        self, closed_time: int, policy: Policy = "gateway", *, plain: bool = False
+    ) -> tuple[list[Outcome], tuple[int, int]]:
+        """Return the outcomes of a policy, and the bytes of requests and responses by the other one."""
+        engine = Engine(policy, plain=plain)
         outcomes = [outcome for exchange in self.captured for outcome in engine.add(exchange)]
         end = ConnectionEnd(connection="c", client="c:1", broker="b:1", closed=True, closed_time=closed_time)
         rest, ending = engine.end(end)
@@ -140,7 +148,9 @@ class PredictedEqualsMeasured(AnyClientAnyBroker):
         if ending.closing is not None:
             outcomes.append(ending.closing)
         assert ending.differing == 0
-        return outcomes
+        others = engine.drain_other()
+        sizes = [sum(getattr(other, name) for other in others) for name in _SESSION_BYTES]
+        return outcomes, (sizes[0], sizes[1])
 
     def compare(self, outcomes: list[Outcome]) -> None:
         left = [outcome for outcome in outcomes if not outcome.eligible and outcome.kind is not None]
