@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from replay.capture.files.counts import FileCounts
 from replay.capture.kafka.exchange import ConnectionEnd, Exchange
+from replay.capture.kafka.exchanges import BulkEvent, Pairs
 from replay.measure.both_sides import Sample
 from replay.measure.digest import Digest
 from replay.measure.table import FETCH, KEYS, LAST, RowWriter
@@ -46,12 +47,15 @@ class RowFilter:
         return not self.topics or not self.topics.isdisjoint(outcome.topics)
 
 
-def rows(events: Iterable[Exchange | ConnectionEnd], choice: RowFilter) -> Iterator[pa.RecordBatch]:
+def rows(events: Iterable[BulkEvent], choice: RowFilter) -> Iterator[pa.RecordBatch]:
     """Yield batches of rows from the events of connections, which come one connection after the other."""
     connection = _ConnectionRows(choice)
     for event in events:
         if isinstance(event, Exchange):
             connection.add(event)
+        elif isinstance(event, Pairs):
+            for exchange in event:
+                connection.add(exchange)
         else:
             connection.end(event)
             connection = _ConnectionRows(choice, connection.writer)

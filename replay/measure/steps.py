@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from replay.capture.files.counts import FileCounts
-from replay.capture.kafka.exchanges import Event, read_exchanges
+from replay.capture.kafka.exchanges import BulkEvent, Event, read_exchanges, read_in_bulk
 from replay.capture.packets.tcp import Filter
 from replay.capture.tls.keylog import Secrets
 from replay.measure.rows import RowFilter, file_rows, rows
@@ -42,9 +42,10 @@ def measure(ports: frozenset[int], choice: RowFilter, secrets: Secrets | None, b
         batches: the segments of whole connections.
     """
 
-    def events(_: bytes, own: Batches) -> Iterable[Event]:
+    def events(_: bytes, own: Batches) -> Iterable[BulkEvent]:
         uses, rest = _used(own)
-        return read_exchanges(rest, ports=ports, groups=choice.members > 0, uses=uses, secrets=secrets)
+        read = read_exchanges if choice.plain else read_in_bulk
+        return read(rest, ports=ports, groups=choice.members > 0, uses=uses, secrets=secrets)
 
     return _rows(choice, restored(batches), _files_in_segments, events)
 
@@ -117,12 +118,12 @@ def _rows(
     choice: RowFilter,
     batches: Batches,
     files_in: Callable[[pa.RecordBatch], Iterable[FileCounts]],
-    events_of: Callable[[Any, Batches], Iterable[Event]],
+    events_of: Callable[[Any, Batches], Iterable[BulkEvent]],
 ) -> Batches:
     """Yield the rows of connections and of files."""
     files: list[FileCounts] = []
 
-    def events() -> Iterator[Event]:
+    def events() -> Iterator[BulkEvent]:
         for key, own in _connections(batches):
             if key:
                 yield from events_of(key, own)

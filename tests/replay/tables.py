@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from replay.capture.files.counts import FileCounts
 from replay.capture.files.sources import expand, plan
 from replay.capture.kafka.exchange import ConnectionEnd, Exchange
-from replay.capture.kafka.exchanges import read_exchanges
+from replay.capture.kafka.exchanges import read_exchanges, read_in_bulk
 from replay.capture.packets.segments import read
 from replay.measure.collected import SUMMED, Group, collect
 from replay.measure.report import About, report
@@ -47,7 +47,8 @@ def table(choice: RowFilter, *captures: Path) -> pa.Table:
     """Return the table of captures."""
     found = _batches(captures)
     lines = [line for batch in found.pop(b"", []) for line in batch.column("payload").to_pylist()]
-    made = [batch for own in found.values() for batch in rows(read_exchanges(iter(own)), choice)]
+    read = read_exchanges if choice.plain else read_in_bulk
+    made = [batch for own in found.values() for batch in rows(read(iter(own)), choice)]
     return pa.Table.from_batches([*made, file_rows(map(FileCounts.from_json, lines), choice)])
 
 

@@ -5,12 +5,16 @@ SYNs are not used to decide which end is the client.
 """
 
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final
+
+import numpy as np
 
 from replay.capture.kafka.exchange import ConnectionEnd, Exchange
 from replay.capture.kafka.framing import Framing
 from replay.capture.kafka.ordering import Clocks, OrderedDirection, release
 from replay.capture.kafka.pairing import Keep, Pairing
+from replay.capture.kafka.pairs import Pairs, Stretches
 from replay.capture.kafka.reassembly import Reassembly
 from replay.capture.kafka.request_frames import RequestFraming, is_no_request
 from replay.capture.kafka.response_frames import ResponseFraming
@@ -175,6 +179,55 @@ class CapturedConnection:
         end.first_time = min(end.first_time or time, time)
         end.last_time = max(end.last_time, end_time)
         return True
+
+    def take(self, found: Stretches, row: int) -> tuple[Pairs, int] | None:
+        """Add the stretch that begins at a row, up to the first exchange that has to be read row by row.
+
+        Returns:
+            The exchanges, and their number of rows. None, with nothing changed, if there are none.
+        """
+        client = self._client
+        if client is None or not self._is_idle(client):
+            return None
+        broker, turns = client.other, found.turns(row)
+        here = [*map(attrgetter("reassembly.next", "stream.position"), (client, broker))]
+        asked, answered = turns.sequence[:2].tolist()
+        if turns.from_low is not (client is self._low) or turns.ack[0] != answered:
+            return None
+        if here != [(asked, asked), (answered, answered)]:
+            return None
+        count = 2 * turns.named(self._pairing.client_id)
+        begin, end = self._clocks.tell_turns(client.stream, turns.time[:count], turns.end_time[:count])
+        if not len(begin):
+            return None
+        count = len(begin)
+        sizes = np.diff(turns.edges[: count + 1])
+        for side, first in ((client, 0), (broker, 1)):
+            size = int(sizes[first::2].sum())
+            side.reassembly.skip(size)
+            side.stream.skip(side.reassembly.next, int(turns.end_time[first:count:2][-1]))
+            side.framing.skip(size)
+        self._captured = self._spoke = broker
+        self._end.packets += int(turns.packets[:count].sum())
+        first_time = int(turns.time[:count].min())
+        self._end.first_time = min(self._end.first_time or first_time, first_time)
+        self._end.last_time = max(self._end.last_time, int(turns.end_time[:count].max()))
+        return self._pairing.take(turns, begin, end), int(turns.rows[:count].sum())
+
+    def _is_idle(self, client: _DirectionFrames) -> bool:
+        """Return whether the connection is plain Kafka, and waits for the client's next request."""
+        broker = client.other
+        settled = self._settled and not self._end.reason and not self.unknown and self._tls is None
+        return (
+            settled
+            and self._pairing.idle
+            and self._spoke is broker
+            and self._clocks.speaker is broker.stream
+            and all(
+                side.framing.idle and side.stream.idle and not side.reassembly.waiting
+                for side in (client, broker)
+            )
+        )
 
     def begins(self, side: _DirectionFrames, view: memoryview) -> None:
         """Look at the first captured bytes.

@@ -1,7 +1,7 @@
 """Turns SEGMENTS rows into exchanges: of one connection, or of all connections of a capture."""
 
 from collections.abc import Iterable, Iterator
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
@@ -9,12 +9,23 @@ import pyarrow as pa
 from replay.capture.kafka.connection import CapturedConnection
 from replay.capture.kafka.exchange import READ, ConnectionEnd, Exchange
 from replay.capture.kafka.pairing import Keep
+from replay.capture.kafka.pairs import LEAST, WORTH, Pairs, Stretches
 from replay.capture.packets.segments import endpoints
 from replay.capture.tls.keylog import Secrets
 
-__all__ = ["ConnectionEnd", "Connections", "Event", "Exchange", "read_exchanges"]
+__all__ = [
+    "BulkEvent",
+    "ConnectionEnd",
+    "Connections",
+    "Event",
+    "Exchange",
+    "Pairs",
+    "read_exchanges",
+    "read_in_bulk",
+]
 
 Event: TypeAlias = Exchange | ConnectionEnd
+BulkEvent: TypeAlias = Event | Pairs
 
 _COLUMNS: Final = ("from_low", "time", "end_time", "sequence", "ack", "flags", "missing", "packets")
 
@@ -50,6 +61,21 @@ def read_exchanges(
     yield from connections.end()
 
 
+def read_in_bulk(
+    batches: Iterable[pa.RecordBatch],
+    *,
+    ports: frozenset[int] = frozenset(),
+    groups: bool = False,
+    uses: int = 0,
+    secrets: Secrets | None = None,
+) -> Iterator[BulkEvent]:
+    """Like `read_exchanges`, but yield `Pairs` in place of exchanges that were found in columns."""
+    connections = Connections(ports=ports, groups=groups, uses=uses, secrets=secrets)
+    for batch in batches:
+        yield from connections.feed_in_bulk(batch)
+    yield from connections.end()
+
+
 class Connections:
     """The connections of a capture. The requests in flight of each connection are buffered.
 
@@ -81,19 +107,39 @@ class Connections:
 
     def feed(self, batch: pa.RecordBatch) -> Iterator[Event]:
         """Read the next rows. Rows with FileCounts are skipped."""
-        columns = [batch.column(name).to_pylist() for name in _COLUMNS]
-        opened = self._open
-        for key, payload, *row in zip(
-            batch.column("connection").to_pylist(), payloads(batch), *columns, strict=True
-        ):
+        for key, payload, *row in _rows(batch):
+            if key:
+                yield from self._add(key, payload, row)
+
+    def feed_in_bulk(self, batch: pa.RecordBatch) -> Iterator[BulkEvent]:
+        """Like `feed`, but return exchanges that were found in columns as `Pairs`."""
+        if batch.num_rows < WORTH:
+            yield from self.feed(batch)
+            return
+        found = Stretches(batch)
+        rows = enumerate(_rows(batch))
+        retry = 0
+        for at, (key, payload, *row) in rows:
             if not key:
                 continue
-            connection = opened.get(key) or self._start(key)
-            if not connection.row(payload, *row):
-                yield from self._finish(connection)
-                connection = self._start(key)
-                connection.row(payload, *row)
-            yield from connection.drain()
+            if found.lengths[at] and at >= retry:
+                taken = self._open[key].take(found, at) if key in self._open else None
+                if taken is not None:
+                    pairs, count = taken
+                    yield pairs
+                    next(islice(rows, count - 1, count - 1), None)
+                    continue
+                retry = at + 2 * LEAST
+            yield from self._add(key, payload, row)
+
+    def _add(self, key: bytes, payload: memoryview, row: list[Any]) -> list[Event]:
+        connection = self._open.get(key) or self._start(key)
+        if connection.row(payload, *row):
+            return [*connection.drain()]
+        ended = self._finish(connection)
+        connection = self._start(key)
+        connection.row(payload, *row)
+        return [*ended, *connection.drain()]
 
     def end(self) -> Iterator[Event]:
         """End all connections."""
@@ -112,10 +158,15 @@ class Connections:
         return started
 
     @staticmethod
-    def _finish(connection: CapturedConnection) -> Iterator[Event]:
+    def _finish(connection: CapturedConnection) -> list[Event]:
         exchanges, end = connection.finish()
-        yield from exchanges
-        yield end
+        return [*exchanges, end]
+
+
+def _rows(batch: pa.RecordBatch) -> Iterator[tuple[Any, ...]]:
+    """Yield the connection of each row, its payload, and the other arguments of `CapturedConnection.row`."""
+    columns = (batch.column(name).to_numpy(zero_copy_only=False).tolist() for name in _COLUMNS)
+    return zip(batch.column("connection").to_pylist(), payloads(batch), *columns, strict=True)
 
 
 def payloads(batch: pa.RecordBatch) -> Iterator[memoryview]:

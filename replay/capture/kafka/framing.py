@@ -139,6 +139,16 @@ class Framing:
             self.ignored = True
             self._head, self._left = b"", 0
 
+    @property
+    def idle(self) -> bool:
+        """Whether the next byte is known to begin a frame."""
+        return self.search is None and not (self.ignored or self._left or self._head)
+
+    def skip(self, size: int) -> None:
+        """Count whole frames that the owner has. The other direction sent something after each of them."""
+        self.seen_bytes += size
+        self.turned = True
+
     def other_spoke(self) -> None:
         """Note that the other direction sends something next.
 

@@ -13,6 +13,9 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+import numpy as np
+
+from replay.capture.files.window import Column
 from replay.capture.kafka.reassembly import FAR_AHEAD, distance
 
 MOST_BYTES: Final = 8 << 20
@@ -25,6 +28,7 @@ _LOOSER: Final = 10_000
 """Clocks may drift apart by one ns in this many ns (100 ppm). So a difference measured earlier becomes less
 exact with time."""
 _UNKNOWN: Final = 1 << 62
+_NONE: Final = np.iinfo(np.int64)
 
 
 class OrderedReceiver(Protocol):
@@ -112,6 +116,40 @@ class Clocks:
         self.speaker = stream
         return time, end_time
 
+    def tell_turns(self, stream: "OrderedDirection", begin: Column, end: Column) -> tuple[Column, Column]:
+        """Do what `turn` and `tell` do, for turns of the two directions, as columns.
+
+        Stop before the first turn whose times have to be corrected, or before the turn before it, so that the
+        number of turns is even.
+
+        Args:
+            stream: the direction of the first turn. The other direction was the last to send.
+            begin: captured time of the first packet of each turn, in ns since 1970.
+            end: captured time of its last packet.
+
+        Returns:
+            The same times by the clock of the first direction, for as many turns.
+        """
+        second = (np.arange(len(begin)) % 2 == 0) == stream.second
+        before = np.append(stream.other.last_time, end[:-1])
+        first = np.where(second, before, begin)
+        looser = np.cumsum(np.abs(np.diff(first, prepend=self._at)) // _LOOSER)
+        # Each turn makes all earlier limits looser. So limits are compared as they were without that.
+        lower = np.where(second, _NONE.min, before - begin + looser)
+        upper = np.where(second, begin - before - looser, _NONE.max)
+        least = np.maximum(np.maximum.accumulate(lower), self._least) - looser
+        most = np.minimum(np.minimum.accumulate(upper), self._most) + looser
+        ahead = np.sort([least, np.zeros_like(least), most], axis=0)[1]
+        begin, end = begin - np.where(second, ahead, 0), end - np.where(second, ahead, 0)
+        late = begin <= np.append(self.last, end[:-1])
+        count = (int(late.argmax()) if late.any() else len(late)) // 2 * 2
+        if count:
+            self._at, self._least, self._most, self.ahead, self.last = (
+                int(column[count - 1]) for column in (first, least, most, ahead, end)
+            )
+            self.speaker = stream.other
+        return begin[:count], end[:count]
+
 
 class OrderedDirection:
     """One direction: releases the pieces of `reassembly.Reassembly` when it is their turn.
@@ -162,6 +200,15 @@ class OrderedDirection:
     def waiting(self) -> bool:
         """Whether pieces wait for bytes that they acknowledge."""
         return bool(self.queue)
+
+    @property
+    def idle(self) -> bool:
+        """Whether pieces are released at once, and only pieces are to come."""
+        return not (self.queue or self.closed_time) and self.closing < 0 and self.first_time > 0
+
+    def skip(self, end: int, end_time: int) -> None:
+        """Pass over released bytes up to the sequence number `end`. `end_time` is their captured time."""
+        self.position, self.last_time = end, end_time
 
     def begin(self, sequence: int, *, whole: bool) -> None:
         """See `reassembly.Sink`."""

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
+import numpy as np
+
 from proxy.protocol import produce
 from proxy.protocol.api import (
     LENGTH_BYTES,
@@ -32,6 +34,7 @@ from proxy.protocol.primitives import (
     read_string,
     skip_tags,
 )
+from replay.capture.files.window import Column
 from replay.capture.kafka.exchange import (
     READ,
     UNSEEN,
@@ -42,6 +45,7 @@ from replay.capture.kafka.exchange import (
     records_alone_are_cut,
 )
 from replay.capture.kafka.framing import Framing
+from replay.capture.kafka.pairs import Pairs, Turns
 from replay.capture.kafka.plausible import is_fetch_response
 
 _CLIENT_ID_AT: Final = REQUEST_START_BYTES + 2
@@ -107,6 +111,41 @@ class Pairing:
             return []
         out, self._out = self._out, []
         return out
+
+    @property
+    def idle(self) -> bool:
+        """Whether the bytes are certainly Kafka, and all exchanges so far are complete and were drained."""
+        waits = self._waiting or self._early or self._out or self.contradicted
+        return self.confirmed and not (waits or self.opaque_from_client or self.opaque_from_broker)
+
+    def take(self, turns: Turns, begin: Column, end: Column) -> Pairs:
+        """Note fetches that have this connection's client id, and their responses. Return them.
+
+        Args:
+            turns: the fetches and their responses. There may be more of them.
+            begin: the time of each of them, as `ordering` tells it.
+            end: the time of its last packet.
+        """
+        ids = turns.correlation_id[: len(begin) : 2]
+        pairs = Pairs(
+            connection=self.end.connection,
+            client=self.end.client,
+            broker=self.end.broker,
+            client_id=self._client_text,
+            software=self.end.software,
+            number=self._number,
+            payload=turns.payload,
+            edges=turns.edges[: len(begin) + 1].tolist(),
+            versions=(turns.kind[: len(begin) : 2] & 0xFFFF).tolist(),
+            correlation_ids=ids.tolist(),
+            request_times=begin[::2].tolist(),
+            response_times=end[1::2].tolist(),
+            keeps_responses=ApiKey.FETCH in self._read,
+        )
+        self._number += len(pairs)
+        self._repeats_ids |= bool((np.append(self._last_correlation_id, ids[:-1]) == ids).any())
+        self._last_correlation_id = pairs.correlation_ids[-1]
+        return pairs
 
     def finish(self) -> list[Exchange]:
         """End the connection; return the remaining exchanges."""

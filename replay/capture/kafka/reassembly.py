@@ -157,6 +157,15 @@ class Reassembly:
             return True
         return self._place(sequence, PayloadRun(0, payload, missing, time, end_time, ack, packets))
 
+    def skip(self, size: int) -> None:
+        """Pass over the next bytes. They were captured in order, and nothing waits."""
+        self._advance(size)
+
+    @property
+    def next(self) -> int:
+        """The sequence number of the next byte of the stream; -1 if unknown."""
+        return self._next
+
     def fits(self, sequence: int) -> bool:
         """Return whether a segment without payload can belong to this connection."""
         reference = self._next if self._settled else self._origin

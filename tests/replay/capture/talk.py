@@ -19,7 +19,7 @@ def request(key: int, version: int, correlation_id: int, body: bytes = b"", clie
 
 
 def response(correlation_id: int, body: bytes = b"\0" * 6) -> bytes:
-    return framed(correlation_id.to_bytes(4) + body)
+    return framed(correlation_id.to_bytes(4, signed=True) + body)
 
 
 class Talk:

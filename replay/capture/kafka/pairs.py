@@ -1,0 +1,231 @@
+"""Finds stretches of rows that are whole fetches, each followed by its whole response. Sans-IO.
+
+Most rows of a capture are like this: a request in one row, and its response in the next ones. numpy finds
+them in the columns of a batch (`Stretches`). A connection takes a stretch as one event, `Pairs`, if nothing
+in its state is open (`connection.CapturedConnection.take`). All other rows are read one by one.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from proxy.protocol.api import LENGTH_BYTES, REQUEST_START_BYTES, RESPONSE_START_BYTES, ApiKey
+from replay.capture.files.window import Column
+from replay.capture.kafka.exchange import Exchange
+from replay.capture.kafka.plausible import MAX_FRAME
+from replay.capture.packets.segments import MAX_RUN
+
+WORTH: Final = 32
+"""A batch of fewer rows is read row by row, which takes less time."""
+LEAST: Final = 4
+"""A stretch of fewer exchanges is read row by row, which takes less time."""
+_MASK: Final = 0xFFFF_FFFF
+_MAX_VERSION: Final = 1024
+"""See `plausible.is_request_start`."""
+_HEAD: Final = 12
+"""Bytes of a frame that are looked at: its length, then key, version and correlation id of a request, or the
+correlation id of a response."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Pairs:
+    """An event that stands for as many exchanges: fetches of one connection, with their responses.
+
+    Each request came after the response before it. Each list has one value for each exchange.
+    """
+
+    connection: str
+    client: str
+    broker: str
+    client_id: str
+    software: str
+    number: int
+    """That of the first exchange."""
+    payload: memoryview
+    edges: list[int]
+    """Where in the payload each request and each response begins, in turn. The last value is the end."""
+    versions: list[int]
+    correlation_ids: list[int]
+    request_times: list[int]
+    response_times: list[int]
+    keeps_responses: bool
+
+    def __len__(self) -> int:
+        return len(self.versions)
+
+    def __iter__(self) -> Iterator[Exchange]:
+        return map(self.exchange, range(len(self)))
+
+    def request(self, at: int) -> bytes:
+        """Return a request frame."""
+        return bytes(self.payload[self.edges[2 * at] : self.edges[2 * at + 1]])
+
+    def response(self, at: int) -> bytes:
+        """Return a response frame."""
+        return bytes(self.payload[self.edges[2 * at + 1] : self.edges[2 * at + 2]])
+
+    def exchange(self, at: int) -> Exchange:
+        """Return one of the exchanges."""
+        begin, middle, end = self.edges[2 * at : 2 * at + 3]
+        return Exchange(
+            connection=self.connection,
+            client=self.client,
+            broker=self.broker,
+            client_id=self.client_id,
+            software=self.software,
+            number=self.number + at,
+            api_key=ApiKey.FETCH,
+            api_version=self.versions[at],
+            correlation_id=self.correlation_ids[at],
+            request_time=self.request_times[at],
+            response_time=self.response_times[at],
+            request_bytes=middle - begin,
+            response_bytes=end - middle,
+            request=self.request(at),
+            response=[self.payload[middle:end]] if self.keeps_responses else [],
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Turns:
+    """Requests and responses in turn. The columns have one value for each of them.
+
+    A *turn* is the rows of one request or of one response.
+    """
+
+    payload: memoryview
+    edges: Column
+    """See `Pairs.edges`."""
+    from_low: bool
+    """Whether the lower endpoint sends the requests."""
+    rows: Column
+    packets: Column
+    time: Column
+    """Of the first packet, in ns since 1970."""
+    end_time: Column
+    """Of the last packet."""
+    sequence: Column
+    ack: Column
+    kind: Column
+    """Of a request: its API key and version. Of no meaning for a response."""
+    correlation_id: Column
+    """Of no meaning for a response."""
+
+    def __len__(self) -> int:
+        return len(self.time)
+
+    def named(self, client_id: bytes) -> int:
+        """Return how many requests, from the first one on, have a client id."""
+        name = np.frombuffer(len(client_id).to_bytes(2) + client_id, np.uint8)
+        begin, end = self.edges[:-1:2] + REQUEST_START_BYTES, self.edges[1::2]
+        data = np.frombuffer(self.payload, np.uint8)
+        places = np.minimum(begin[:, None] + np.arange(len(name)), len(data) - 1)
+        return first_true((begin + len(name) > end) | (data[places] != name).any(axis=1))
+
+
+def first_true(column: Column) -> int:
+    """Return the place of the first True, or the length if there is none."""
+    return int(column.argmax()) if column.any() else len(column)
+
+
+class Stretches:
+    """The stretches of a batch of SEGMENTS, found without the state of any connection.
+
+    In a stretch, requests and responses are whole and alternate. Their sequence and ACK numbers continue
+    those of the turns before them. A response has the correlation id of its request.
+    """
+
+    def __init__(self, batch: pa.RecordBatch) -> None:
+        column: Any = batch.column("payload")
+        _, offsets, data = column.buffers()
+        self._payload = memoryview(data if data is not None else b"").cast("B")  # Arrow's bytes are signed
+        edges = np.frombuffer(offsets, np.int32)[column.offset : column.offset + len(column) + 1]
+        self._rows = rows = {
+            name: batch.column(name).to_numpy(zero_copy_only=False)
+            for name in ("from_low", "time", "end_time", "sequence", "ack", "flags", "missing", "packets")
+        }
+        rows["sequence"] = rows["sequence"].astype(np.int64)
+        connection = batch.column("connection").dictionary_encode().indices.to_numpy()
+        side = connection.astype(np.int64) * 2 + rows["from_low"]
+        new = np.append(True, side[1:] != side[:-1])
+        self._turn = np.cumsum(new) - 1
+        """The turn of each row."""
+        self._first = np.flatnonzero(new)
+        """The first row of each turn. One more value is the number of rows."""
+        self._first = np.append(self._first, len(new))
+        self._edges = edges[self._first].astype(np.int64)
+        self._heads = self._read_heads()
+        whole = np.logical_and.reduceat(self._continues(np.diff(edges), new), self._first[:-1])
+        pair, link = self._linked(side[self._first[:-1]], whole)
+        count = np.zeros_like(self._first[:-1])
+        for parity in (0, 1):
+            linked, paired = link[parity::2], pair[parity::2]
+            place = np.arange(len(linked))
+            last = np.minimum.accumulate(np.where(linked, len(linked), place)[::-1])[::-1]
+            count[parity::2] = np.where(paired, last - place + 1, 0)
+        count[count < LEAST] = 0
+        self._count = count
+        lengths = np.zeros(len(new), np.int64)
+        lengths[self._first[:-1]] = count
+        self.lengths: list[int] = lengths.tolist()
+        """For each row: how many exchanges the stretch has that begins there, 0 if there is none."""
+
+    def turns(self, row: int) -> Turns:
+        """Return the turns of the stretch that begins at a row."""
+        begin = int(self._turn[row])
+        end = begin + 2 * int(self._count[begin])
+        first = self._first[begin:end]
+        rows = self._rows
+        _, kind, correlation_id = self._heads[begin:end].T
+        return Turns(
+            payload=self._payload,
+            edges=self._edges[begin : end + 1],
+            from_low=bool(rows["from_low"][row]),
+            rows=np.diff(self._first[begin : end + 1]),
+            packets=np.add.reduceat(rows["packets"][: self._first[end]], first, dtype=np.int64),
+            time=rows["time"][first],
+            end_time=rows["end_time"][self._first[begin + 1 : end + 1] - 1],
+            sequence=rows["sequence"][first],
+            ack=rows["ack"][first],
+            kind=kind,
+            correlation_id=correlation_id.astype(np.int32),
+        )
+
+    def _read_heads(self) -> Column:
+        """Return the first three numbers of each turn's payload."""
+        data = np.frombuffer(self._payload, np.uint8)
+        if len(data) < _HEAD:
+            return np.zeros((len(self._edges) - 1, 3), np.int64)
+        at = np.minimum(self._edges[:-1], len(data) - _HEAD)
+        return data[at[:, None] + np.arange(_HEAD)].view(">u4").astype(np.int64)
+
+    def _continues(self, size: Column, new: Column) -> Column:
+        """Return for each row whether it is payload that continues the row before it in its turn."""
+        rows = self._rows
+        sequence, ack, time, end_time = (rows[name] for name in ("sequence", "ack", "time", "end_time"))
+        found: Column = (size > 0) & (rows["flags"] == 0) & (rows["missing"] == 0) & (end_time >= time)
+        after = (sequence[1:] == sequence[:-1] + size[:-1] & _MASK) & (ack[1:] == ack[:-1])
+        found[1:] &= new[1:] | (after & (time[1:] >= end_time[:-1]))
+        return found
+
+    def _linked(self, side: Column, whole: Column) -> tuple[Column, Column]:
+        """Return for each turn whether an exchange begins with it, and whether another one follows that."""
+        first, (length, kind, correlation_id) = self._first[:-1], self._heads.T
+        size, sequence, ack = np.diff(self._edges), self._rows["sequence"][first], self._rows["ack"][first]
+        after = sequence + size & _MASK
+        whole = whole & (size == length + LENGTH_BYTES) & (length <= MAX_FRAME)
+        request = whole & (np.diff(self._first) == 1) & (size >= REQUEST_START_BYTES) & (size <= MAX_RUN)
+        request &= (kind >> 16 == ApiKey.FETCH) & (kind & 0xFFFF < _MAX_VERSION)
+        pair, link = np.zeros((2, len(first)), np.bool_)
+        pair[:-1] = (
+            request[:-1] & whole[1:] & (size[1:] >= RESPONSE_START_BYTES) & (side[:-1] ^ side[1:] == 1)
+        )
+        pair[:-1] &= (correlation_id[:-1] == kind[1:]) & (ack[1:] == after[:-1])
+        link[:-3] = pair[:-3] & pair[2:-1] & (side[:-3] == side[2:-1])
+        link[:-3] &= (
+            (sequence[2:-1] == after[:-3]) & (sequence[3:] == after[1:-2]) & (ack[2:-1] == after[1:-2])
+        )
+        return pair, link
