@@ -34,7 +34,7 @@ class Twin:
     """
 
     asked: tuple[str, ...] = ASKED
-    """The attributes that are compared after each step."""
+    """The names of the attributes of both cores that are compared after each step."""
 
     def __init__(self, *, sessions: SessionLimits, measured: Measured | None = None, **options: Any) -> None:
         self._sessions = sessions
@@ -162,7 +162,10 @@ class Twin:
         assert on == off
 
     def ask_seldom(self) -> None:
-        """Do not compare the attributes `COUNTS` at each step, so that traffic stays uncounted for longer."""
+        """Do not compare the attributes `COUNTS` after each step.
+
+        Reading them makes the core count its traffic.
+        """
         self.asked = tuple(name for name in ASKED if name not in COUNTS)
 
     def check_measured(self) -> None:

@@ -127,7 +127,7 @@ class CooperativeOutcome:
 
 
 def cooperative_table(outcome: CooperativeOutcome) -> Table:
-    """Make a table of both groups."""
+    """Make a table that compares the plain group with the cooperative group."""
     shown = Table(title="Four members, one partition", title_justify="left")
     shown.add_column("")
     for heading in ("plain group", "cooperative"):

@@ -227,7 +227,7 @@ def with_positions(commit: Commit, moved: dict[TopicPartition, Positions], *, ma
 
 
 def own_offset(member: Member, entry: Entry) -> Entry:
-    """Return the member's own committed offset, with the application's own metadata.
+    """Return the committed offset of one member, with its application's own metadata.
 
     For some hashes, the group may have committed a higher offset. `Member.started` keeps these offsets, so
     that the member does not get the records before them.

@@ -187,7 +187,7 @@ class FollowProduce(Handler):
         return not self.held
 
     def passes(self, _size: int) -> bool:
-        """Return whether the response is too large to buffer, so that bytes may be forwarded unchanged."""
+        """Return whether the response is too large to buffer. If so, its bytes may be forwarded unchanged."""
         return self.forwards
 
 
@@ -420,7 +420,7 @@ class LeaderRetry(Stage):
             self._list(self._who)
 
     def _authenticates(self, frame: bytes) -> None:
-        """Note a SASL request. `frame` is b"" if the request was too large to be kept."""
+        """Note a SASL request. `frame` is b"" if the request was too large to be buffered."""
         self._state.plans.forget()  # the core has to process the next request
         self._authentication.authenticates(frame)
         self._list(None)
@@ -748,7 +748,7 @@ class LeaderRetry(Stage):
             self._alarm(held.paced_until)
 
     def _end(self, held: _Held) -> None:
-        """Send a held response now. Answers that arrived replace the errors."""
+        """Send a held response now. The results of new leaders that have arrived replace the errors in it."""
         held.done = True
         request, state = held.request, self._state
         self._held.remove(held)

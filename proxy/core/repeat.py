@@ -41,7 +41,7 @@ class Failed:
 
     @property
     def sure(self) -> bool:
-        """Whether the new leader may be asked: there is no leader epoch, or the position was proven."""
+        """Whether the new leader may be asked: the fetch has no leader epoch, or its position was proven."""
         return self.proven or self.epoch < 0
 
 
@@ -60,8 +60,8 @@ class Repeat(Protocol):
     seconds: float
     """How long the response may be held back, in seconds."""
     beyond: float
-    """The new leader is asked even if earlier requests there may block the retry for this much longer than
-    `seconds`, in seconds."""
+    """The retry may wait for earlier requests to the new leader. If they may block it for this many seconds
+    more than `seconds`, the new leader is asked nevertheless."""
 
     def choose(self, followed: Container[Place]) -> int:
         """Remove the partitions that may not be retried. Return how many of these had error 6 (no leader).

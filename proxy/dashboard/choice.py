@@ -107,9 +107,9 @@ def press(choice: Selection, key: str, listed: Listed) -> Selection:
 
 
 def split_keys(text: str) -> list[str]:
-    """Split the input of a terminal into keys: letters, or names such as `up`.
+    """Split what a terminal has sent into keys: letters, or names such as `up`.
 
-    Unknown sequences are dropped.
+    Unknown escape sequences are dropped.
     """
     keys: list[str] = []
     for sequence, letter in _SEQUENCE.findall(text):

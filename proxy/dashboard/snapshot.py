@@ -126,10 +126,11 @@ class BrokerFigures:
     outstanding: int
     """The number of requests without a response."""
     late: float
-    """How late the oldest response is, in seconds after the longest wait that the request allows."""
+    """By how many seconds the oldest missing response is late, after the longest wait that its request
+    allows."""
     problem: str
     problem_seconds: float | None
-    """For how many seconds the problem has lasted. None if unknown."""
+    """For how many seconds the broker has had its problem. None if unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

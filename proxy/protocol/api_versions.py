@@ -86,7 +86,7 @@ class Features:
 
     @property
     def keeps_leader_epoch(self) -> bool:
-        """Whether a session keeps current_leader_epoch: Kafka 2.5 and later.
+        """Whether a session uses the current_leader_epoch of each fetch: Kafka 2.5 and later.
 
         Older brokers do not check leader epochs after a session's first fetch (KAFKA-9338; fetch-semantics
         6.3, case 68).

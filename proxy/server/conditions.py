@@ -253,7 +253,7 @@ class HungBrokers:
         self._note = note
         self._called = called
         self._told: dict[NodeId, float] = {}
-        """The brokers whose silence is logged, each with the start of the silence in seconds."""
+        """The start of the silence in seconds, for each broker whose silence has been logged."""
 
     def look(self, found: Mapping[NodeId, Owed], now: float) -> None:
         """Find brokers that do not respond. `found` has the outstanding responses of each broker.

@@ -148,7 +148,7 @@ async def _ask_all(config: Config, tls: BrokerTls, resolver: Resolver, say: Say)
 
 
 def _named(cluster: BootstrapResponse) -> str:
-    """Return how many brokers the bootstrap has named, as the end of a sentence."""
+    """Return how many brokers the bootstrap response lists, in words that end a sentence."""
     if cluster.brokers is None:
         return "; it requires authentication, so brokers are learned from the responses to clients"
     count = len(cluster.brokers)

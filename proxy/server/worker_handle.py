@@ -60,7 +60,7 @@ class WorkerHandle:
         self.up = False
         """Whether the worker is ready to serve."""
         self.silent = False
-        """Whether the worker has failed to respond to the last question."""
+        """Whether the worker has not responded to the last question of the supervisor."""
         self.full_until = 0.0
         """Until this time, in seconds, the worker gets no clients, because it had no free file descriptor."""
         self.open: Counter[NodeId] = Counter()

@@ -98,7 +98,7 @@ class CountedConnection:
     software: str = ""
     fetches: FetchSums = field(default_factory=FetchSums)
     lasted: int = 0
-    """The time from its first to its last packet, in ns."""
+    """The time from the first to the last packet of the connection, in ns."""
     clients: set[tuple[str, str, int]] = field(default_factory=set)
     """The keys in `Collected.clients` under which its fetches are counted."""
     sampled: Sampled | None = None

@@ -60,7 +60,7 @@ class Offsets:
 
 
 class KeyLog:
-    """Counts the records of one connection. A batch that is fetched again counts once.
+    """Counts the records of one connection. A batch counts once, even if it is fetched again.
 
     Args:
         members: see `stretches`.

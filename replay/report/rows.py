@@ -29,7 +29,7 @@ class ReportRow:
     """Printable names, one for each column of names."""
     connections: int = 0
     count: int
-    """Fetches. For a topic, entries in responses."""
+    """The number of fetches. In a row of a topic, the number of the topic's entries in responses."""
     actual: int
     eligible: int
     predicted: int
@@ -135,7 +135,7 @@ def _why_of_topic(fetch: FetchReport) -> str:
 
 
 def passed_rows(report: Report, limit: int) -> list[tuple[tuple[str, ...], str, Passed]]:
-    """Return a row for each client and each reason why its fetches passed: names, reason, counts.
+    """Return a row for each client and each reason why fetches used no session: names, reason, counts.
 
     Rows with the most bytes come first.
     """

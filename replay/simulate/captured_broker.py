@@ -42,7 +42,8 @@ _NO_OFFSETS: Final = np.zeros(0, np.int64)
 _NO_FLAGS: Final = np.zeros(0, np.bool_)
 
 _HIGH: Final = Struct("<q")
-"""Offsets are only compared for equality, so the byte order does not matter. -1 is the same in both."""
+"""The format of offsets for comparisons. They are only compared for equality, so the byte order does not
+matter. -1 has the same bytes in both orders."""
 
 
 @cache

@@ -52,9 +52,9 @@ class World:
         self.commits: dict[str, tuple[int, KeyRanges]] = {}
         """Client id -> offset and ranges of a commit that has no response yet."""
         self.sent: dict[str, list[bytes]] = {}
-        """Client id -> requests on their way to the broker."""
+        """Client id -> requests that have not reached the broker yet."""
         self.answers: dict[str, list[bytes]] = {}
-        """Client id -> the broker's responses on their way to the gateway."""
+        """Client id -> responses of the broker that have not reached the gateway yet."""
         self.counts = {"commits": 0, "asked": 0}
 
     # What Kafka has

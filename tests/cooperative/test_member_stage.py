@@ -762,8 +762,9 @@ def test_an_offset_below_all_is_no_matter_of_the_others(shared: Shared) -> None:
 def test_what_others_had_done_comes_again_to_a_client_that_goes_back(
     shared: Shared, broker: ModelBroker
 ) -> None:
-    """A client that seeks back gets all records from there, even those that other members have processed.
-    Without seeking back, such records are skipped.
+    """A client that seeks back gets all records from there, even records that other members have processed.
+
+    A client that does not seek back does not get those records.
     """
     high = [b"%d" % number for number in range(200) if murmur2(b"%d" % number) >> 31][:30]
     log = broker.topics[TOPIC.decode()].partitions[0]

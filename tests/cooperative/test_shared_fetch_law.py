@@ -341,7 +341,7 @@ WEIGHTS = {
     "error": 1,
     "throttle": 1,
 }
-"""Possible event -> how often it happens."""
+"""How often each possible event happens, relative to the others."""
 
 
 def happen(world: World, clients: list[Client], chance: random.Random) -> None:
@@ -396,9 +396,7 @@ CLIENTS = [(4, "record"), *((11, rule) for rule in RULES), (12, "batch"), (12, "
 def test_each_response_is_the_members_own(
     version: int, rule: str, isolation: int, bounds: list[int], steps: int, most: int, seed: int
 ) -> None:
-    """Cases 47 to 52: each response is right for its member, with its own key ranges. Members may share
-    fetches here.
-    """
+    """Cases 47 to 52: members share fetches, and each response has the records of its member's lane."""
     world = World(isolation)
     chance = random.Random(seed)
     pieces = random.Random(seed) if seed % 4 == 0 else None

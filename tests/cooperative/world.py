@@ -87,7 +87,7 @@ class Wire:
         self.upstream = deque[bytes]()
         """Requests that the broker has not answered."""
         self.held = False
-        """Whether the broker holds back its answer to the first request, a JoinGroup or a SyncGroup."""
+        """Whether the broker holds back its response to the first JoinGroup or SyncGroup request."""
         self.open = True
 
     def ask(self, frame: bytes) -> None:

@@ -30,7 +30,7 @@ def metadata(correlation: int, told: Told, *, brokers: tuple[int, ...] = (1, 2, 
 
 
 def asked(play: Playbook, correlation: int, said: bytes, told: bytes) -> None:
-    """Let the client ask for Metadata. The broker answers `said`, and the client must get `told`."""
+    """Let the client ask for Metadata. The broker answers `said`. The client must get `told` in its place."""
     asks = request(ApiKey.METADATA, VERSION, correlation, b"\0...")
     play.client(asks).to_broker(asks).broker(said).to_client(told)
 

@@ -88,7 +88,7 @@ class ProduceError(Exception):
 
 @dataclass
 class Transaction:
-    """A separate transactional producer."""
+    """A producer with a transactional id and a producer id of its own."""
 
     name: str
     producer_id: int

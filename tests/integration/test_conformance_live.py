@@ -136,14 +136,14 @@ def test_starvation_ends_by_the_sessions_own_order(client: Client) -> None:
 
 @pytest.mark.parametrize(("size", "limit"), [(100, 800), (900, 100), (0, 0)])
 def test_a_first_batch_comes_whole(client: Client, size: int, limit: int) -> None:
-    """Case 59."""
+    """Case 59: the first batch of a response is sent completely, even if it exceeds the limit."""
     wants: list[Want] = [("t", index, 0, size) for index in range(3)]
     response = seek(client, [[500, 20]] * 3, *wants, max_bytes=limit)
     assert sizes(response)[:3] == [batch(500), 0, 0]
 
 
 def test_the_same_batch_later_is_left_out(client: Client) -> None:
-    """Case 60."""
+    """Case 60: a batch that does not fit is left out if it is not the first one of the response."""
     response = seek(client, [[10], [500]], ("t", 0, 0, 100), ("t", 1, 0, 100))
     assert sizes(response)[:2] == [batch(10), 0]
     assert entries(response)[1].high_watermark == 1

@@ -15,7 +15,7 @@ from tools.kafka.admin import Admin
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
 
 DOUBLINGS: Final = 10
-"""How often librdkafka doubles its limit, from its default, before it gives up."""
+"""How often librdkafka doubles its fetch limit, beginning with the default, before it gives up."""
 
 
 @pytest.fixture(scope="module")

@@ -34,7 +34,8 @@ SEGMENT: Final = 1448
 DELAY_SECONDS: Final = 0.02
 LOSS: Final = 0.01
 HELD_SECONDS: Final = 0.22
-"""Linux retransmits after at least 200 ms, counted from the time of sending."""
+"""How long a segment is held back, in seconds. Linux retransmits a lost segment after 200 ms at the
+earliest."""
 
 
 class SlowRelay(Relay):

@@ -79,7 +79,10 @@ def test_sigterm_finishes_a_parked_fetch_and_closes_sessions_at_the_broker(
 def test_a_client_that_shuts_down_writing_gets_what_is_parked_as_from_the_broker(
     broker: Broker, gateway: GatewayProcess
 ) -> None:
-    """A fetch that waits for longer than the gateway allows for closing a session."""
+    """A client that has closed its writing half gets the response to its fetch, as directly from the broker.
+
+    The fetch waits for longer than the gateway's time limit for closing a session.
+    """
     seconds = CLOSE_SECONDS + 3
     with Fetcher(broker.address, TOPIC, PARTITIONS).hello() as direct, through(gateway) as client:
         assert contents(client.fetches()) == contents(direct.fetches())

@@ -35,7 +35,7 @@ from tests.model.wire import (
 DATA = Path(__file__).parents[1] / "data"
 VECTORS = json.loads((DATA / "fetch-live.json").read_text())
 LIVE: dict[int, list[dict[str, Any]]] = {}
-"""Fetch version -> captured fetches of live brokers."""
+"""Captured fetches of live brokers, by Fetch version."""
 for vector in VECTORS:
     if vector["api_key"] == 1:
         LIVE.setdefault(vector["api_version"], []).append(vector)

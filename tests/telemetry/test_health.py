@@ -75,10 +75,9 @@ def test_that_no_broker_is_reachable_is_said_first() -> None:
 
 @contextmanager
 def _descriptors_left(count: int) -> Iterator[Callable[[], None]]:
-    """Leave only this number of free file descriptors in this process. The returned function does the same
-    again.
+    """Leave only `count` free file descriptors in this process. Yield a function that restores this number.
 
-    It is needed because objects of other tests may close descriptors at any time.
+    The function is needed because objects of other tests may close descriptors at any time.
     """
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
 

@@ -57,7 +57,7 @@ def run(stage: BenchStage) -> list[FigureTable]:
 
 
 def _measured(stage: BenchStage, workload: WireWorkload) -> tuple[dict[str, CountedFetches], dict[str, int]]:
-    """Return the broker's side of each route in one window, and the reasons of fetches without a session."""
+    """Return the broker's side of each route in one window, and why fetches used no session, by number."""
     stage.report(f"bytes: {workload.name}, direct, Java and through at once ...")
     with ExitStack() as stack:
         topic = stack.enter_context(stage.topic(workload.partitions))

@@ -15,7 +15,7 @@ GATEWAY: Final = "gateway"
 ASSIGNED: Final = ("confluent-kafka", "aiokafka")
 """The clients that read the steady topic a second time, without a group."""
 PRIVATE_ERRORS: Final = ("SESSION", "CORRUPT", "CRC", "BAD_MSG", "INVALID_RECORD", "PROTOCOL", "UnknownError")
-"""Parts of the names of errors that no failure here explains: session errors, or broken frames."""
+"""Parts of error names that no disturbance of the soak explains: session errors, or broken frames."""
 _ENDINGS: Final = 5
 
 

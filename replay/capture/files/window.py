@@ -80,6 +80,6 @@ class Records:
     time: Column
     """Nanoseconds since 1970."""
     offset: Column
-    """Where its record begins in the file."""
+    """The offset in the file at which each packet's record begins."""
     link: Column
     """Link type."""

@@ -108,7 +108,7 @@ class Framing:
         self.from_start = True
 
     def turn(self) -> None:
-        """Note that the other direction sent something before the next bytes."""
+        """Note that the other direction has sent bytes since the last bytes of this direction."""
         self.turned = True
 
     def data(self, view: memoryview, time: int, end_time: int) -> None:

@@ -72,7 +72,7 @@ class TcpHeaders:
         """The end of the TCP segment on the wire. After it, link layers pad short packets."""
         self.version = np.zeros(packets, np.uint64)
         self.source = np.zeros((2, packets), np.uint64)
-        """Addresses in two halves. IPv4 addresses are in the second half."""
+        """The source addresses, each in two halves of 64 bits. IPv4 addresses are in the second half."""
         self.destination = np.zeros((2, packets), np.uint64)
 
     def put(self, rows: Column, version: int, begin: Column, wire_end: Column) -> None:

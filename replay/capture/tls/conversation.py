@@ -39,7 +39,7 @@ class TlsConversation:
 
     @property
     def renegotiated(self) -> bool:
-        """Whether the last part can't be read because new keys were negotiated."""
+        """Whether the last part of the connection can't be decrypted, because TLS negotiated new keys."""
         return self.client.renegotiated or self.server.renegotiated
 
     def finish(self) -> None:
