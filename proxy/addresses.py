@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 MAX_PORT = 65535
 WILDCARDS = frozenset({"0.0.0.0", "::", ""})  # noqa: S104 - names that an operator may write; binds nothing
 LOOPBACK_OF = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - looked up, not bound
-"""The address to connect to in place of a wildcard address."""
+"""For each wildcard address, the loopback address to connect to instead."""
 BY_NAME = -3
 """The number of the listener that several brokers share. The server name in TLS (SNI) selects the broker."""
 LOOPED = -1
 """In transparent mode: the number for connections without a destination. Either netfilter has not redirected
-them, or the gateway itself has opened them."""
+the connection, or the gateway itself has opened it."""
 OTHERS = -2
 """In transparent mode: the number for all destinations that have no number of their own."""
 _PLACEHOLDER = "{id}"

@@ -408,7 +408,7 @@ class Config:
         table=True,
         live=True,
     )
-    """The named lanes, by name."""
+    """The lanes of clients that have a fixed name, by that name."""
     max_connections: int = option(
         metavar="N",
         parse=_whole(1),
@@ -565,7 +565,7 @@ class Config:
 
     @property
     def is_transparent(self) -> bool:
-        """Whether netfilter redirects the clients to the gateway."""
+        """Whether the operating system's netfilter redirects the clients' connections to the gateway."""
         return self.transparent != "off"
 
     @property
@@ -674,10 +674,10 @@ def load(flags: Mapping[str, str | None], environ: Mapping[str, str], file: str 
 
 
 def _check_apart(config: Config) -> None:
-    """Check that no two options name the same address to listen at.
+    """Check that no two options have the same listen address.
 
     Raises:
-        ConfigError: two options name the same address.
+        ConfigError: two options have the same address.
     """
     flags: dict[Address, str] = {}
     for flag, address in (

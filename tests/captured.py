@@ -18,7 +18,7 @@ from dpkt.sll2 import SLL2
 FIN, SYN, RST, PSH, ACK = 1, 2, 4, 8, 16
 
 Ends: TypeAlias = tuple[str, str]
-"""Sender and receiver, each as host:port."""
+"""The addresses of sender and receiver, each as host:port."""
 
 _NANO: Final = 0xA1B23C4D
 _MICRO: Final = 0xA1B2C3D4
@@ -37,7 +37,7 @@ class Packet:
     acknowledged: int
     payload: bytes
     missing: int
-    """Number of payload bytes that were not recorded."""
+    """Number of payload bytes that the capture does not have."""
     ip: Any
 
 

@@ -118,7 +118,7 @@ class Playbook:
         return self
 
     def broker(self, *frames: bytes, chunk: int = 1 << 30) -> Self:
-        """Send frames from the broker, in chunks of this size."""
+        """Send `frames` from the broker, in pieces of at most `chunk` bytes."""
         data = self._settled(b"".join(frames))
         self._sent["broker"] += len(data)
         for at in range(0, len(data), chunk):
@@ -145,8 +145,9 @@ class Playbook:
         return self if more else self._quiet("client")
 
     def to_client(self, *frames: bytes, more: bool = False) -> Self:
-        """Check that the client was sent exactly these frames. Check also that the broker was sent nothing,
-        unless `more` is set.
+        """Check that the client was sent exactly these frames, and that the broker was sent nothing.
+
+        With `more`, do not check the broker.
         """
         got = self.takes_client()
         due = b"".join(frames)
@@ -186,7 +187,10 @@ class Playbook:
     def established(
         self, version: int, wants: Iterable[Want], *, release: str = "4.3", session_id: int = SESSION_ID
     ) -> Self:
-        """Let the client fetch the partitions `wants` until there is a session. Every high watermark is 5."""
+        """Let the client fetch the partitions `wants`, until the broker has given the gateway a session.
+
+        Every high watermark is 5.
+        """
         wants = list(wants)
         self.knows(release)
         asked = fetch(version, *wants, correlation=3)

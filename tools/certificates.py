@@ -40,11 +40,11 @@ class Pair:
 
 
 class Authority:
-    """A CA. Its own certificate is `file`.
+    """A certificate authority for tests. `file` is the path of its own certificate.
 
     Args:
-        folder: for the files.
-        name: of the CA and of its files.
+        folder: the folder for the files.
+        name: the name of the CA, also used for its files.
         usage: include keyUsage. Many CAs leave it out, although RFC 5280, 4.2.1.3 requires it.
     """
 

@@ -71,7 +71,10 @@ def folder() -> Path:
 
 
 def programs() -> Path:
-    """Return the folder of the programs. It belongs at the end of PATH: installed programs come first."""
+    """Return the folder of the downloaded programs.
+
+    Add the folder at the end of PATH, so that installed programs are used first.
+    """
     return folder() / "bin"
 
 

@@ -58,7 +58,10 @@ class Join:
     """The name and the metadata of each protocol, the preferred one first."""
 
     def with_offer(self, offer: bytes) -> bytes:
-        """Return the request with `PROTOCOL`, whose metadata is the offer, before the other protocols."""
+        """Return the request with the gateway's own protocol, `PROTOCOL`, before the client's protocols.
+
+        The metadata of `PROTOCOL` is the offer.
+        """
         ours = {"name": PROTOCOL, "metadata": offer}
         return with_fields(self.frame, self.message, protocols=[ours, *(self.message["protocols"] or ())])
 

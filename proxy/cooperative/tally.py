@@ -30,7 +30,7 @@ EXCLUSIVE: Final = {
 
 
 class GroupNotice(StrEnum):
-    """The events of a group or a client that are logged."""
+    """The kinds of events about a group or a client that are logged."""
 
     REFUSED = "client refused"
     """A client does not get the lane that it declares."""
@@ -45,10 +45,10 @@ description."""
 
 @dataclass(slots=True)
 class FilterTally(Figures):
-    """Counts over all members of a process."""
+    """The counts of filtered records, over all members of the groups in this process."""
 
     records: Counter[str] = field(default_factory=Counter)
-    """Records of partitions, by whether the member got them: see `RECORDS`."""
+    """How many records members got or did not get. The keys are in `RECORDS`."""
     batches: Counter[str] = field(default_factory=Counter)
     """Batches, by how they were changed: see `BATCHES`."""
     upstream_bytes: int = 0
@@ -73,8 +73,8 @@ class LaneSeen:
     partition: int
     ranges: KeyRanges
     position: int | None
-    """All records of the lane before this offset are committed. None if this process does not know the
-    offset."""
+    """The lane's committed offset: all its records before this offset are committed. None if this process
+    does not know the offset."""
     lag: int | None
     """The number of offsets from `position` to the end of the partition, minus skipped ones. None if
     unknown."""
@@ -102,7 +102,7 @@ class GroupSeen:
     members: list[MemberSeen]
 
     def lags(self) -> list[int]:
-        """Return all known lags of lanes."""
+        """Return the lags of all lanes whose lag is known."""
         return [lane.lag for member in self.members for lane in member.lanes if lane.lag is not None]
 
     def unowned(self) -> int:

@@ -151,7 +151,7 @@ _KEEPING_VERSION: Final = 12
 
 
 class Eligibility:
-    """Facts about the client and the broker of one connection that decide whether a session may be used.
+    """Decides whether a session may be used on one connection, from facts about its client and its broker.
 
     Args:
         sessions: the session switch of the process.
@@ -183,7 +183,7 @@ class Eligibility:
         self.floods = False
         """Whether the client requests a session with each fetch and uses none."""
         self.given = 0
-        """The id of the session that the broker gave when the client itself sent (0, 0)."""
+        """The session id that the broker gave after the client itself sent session id 0 and epoch 0."""
         self.large = False
         """Whether the last response was large. If so, the client is catching up."""
         self.starves = False
@@ -297,7 +297,7 @@ class Eligibility:
         return Reason.BROKER_NOT_KNOWN if features is None and handler.has_session else None
 
     def hinders(self) -> bool:
-        """Whether a new reason against continuing the session has appeared since the last fetch.
+        """Whether the session should end, because a reason against it has appeared since the last fetch.
 
         `SessionPlan` asks this for each fetch that matches its template. Only the reasons that may have
         changed since the plan was made are checked.

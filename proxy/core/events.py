@@ -13,7 +13,7 @@ from proxy.adding import Figures
 
 
 class FetchKind(IntEnum):
-    """The kind of a fetch on the wire (KIP-227), from session id and epoch."""
+    """The kind of a fetch as it is sent. The kind follows from session id and epoch (KIP-227)."""
 
     FULL = 0
     """Epoch 0: requests a new session."""
@@ -60,7 +60,8 @@ class NotFollowed(StrEnum):
     NO_LEADER = "no leader"
     """The broker did not name a new leader in time."""
     NOT_PROVEN = "position not proven"
-    """The new leader's log does not prove that no records before the client's offset were lost (KIP-320)."""
+    """The log of the new leader does not prove that no records before the client's offset were lost
+    (KIP-320)."""
     REFUSED = "refused"
     """The new leader responded with an error, too, or named another leader."""
     BUSY = "connection busy"
@@ -114,7 +115,7 @@ class Tally(Figures):
     sessions_lost: Counter[str] = field(default_factory=Counter)
     """Sessions that the broker lost without an error, by `Loss`."""
     session_checks: int = 0
-    """How often a session was checked, see `Fetches`."""
+    """How often the gateway checked a session's responses against a full fetch."""
     refusals: int = 0
     """Requests for a session that the broker refused, because it had no free slot."""
     probe_bytes: int = 0
@@ -131,9 +132,10 @@ class Tally(Figures):
 
 
 def saved_bytes(tally: Tally) -> int:
-    """Return the saved bytes: the counted bytes on the client's side minus those on the broker's side.
+    """Return the saved bytes: the bytes on the client's side minus the bytes on the broker's side.
 
-    The client's side has fetches. The broker's side has fetches and the gateway's own requests.
+    The client's side has the bytes of fetches. The broker's side has the bytes of fetches and of the
+    gateway's own ApiVersions requests.
     """
     return fetch_bytes(tally.client) - broker_bytes(tally)
 
@@ -174,7 +176,8 @@ class SessionRefused:
 class SessionLost:
     """A session can't continue, or could not be created.
 
-    The fetch is sent again, in full or without a session. The client gets the response to the second fetch.
+    The fetch is sent again, in full or without a session. The client gets only the response to this second
+    fetch.
     """
 
     session_id: int
@@ -204,7 +207,7 @@ class Passthrough:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokersAwaited:
-    """A response waits for the listeners of these brokers, see `Connection.brokers_opened`."""
+    """A response waits until the listeners of some brokers are open, see `Connection.brokers_opened`."""
 
     node_ids: frozenset[int]
 

@@ -22,8 +22,8 @@ from proxy.protocol.primitives import Buffer
 from proxy.protocol.versions import raise_listing
 
 MAX_IN_FLIGHT: Final = 1024
-"""The limit of a client's unanswered requests. At the limit, its further bytes wait, and the client is not
-read."""
+"""The maximum of unanswered requests of a client. At the maximum, the gateway does not read from the client,
+and its further bytes wait."""
 AT_ONCE: Final = 16
 """How many requests, and how many responses, are processed in one call."""
 REQUEST_BYTES: Final = 750
@@ -45,8 +45,8 @@ class Handler:
     buffered: int = 0
     """The buffered bytes of the response."""
     small: int = _SMALL
-    """A response of up to this many bytes is buffered even if memory is short, because the memory costs less
-    than the delay."""
+    """The largest response, in bytes, that is buffered even if memory is short. Its memory costs less than a
+    delay would."""
     forwards: bool = False
     """Whether every byte of the response is forwarded as it arrives."""
     awaits_brokers: frozenset[int] = _NO_BROKERS
@@ -66,7 +66,9 @@ class Handler:
         raise NotImplementedError
 
     def recall(self, _frame: bytes, _seconds: float) -> bytes | None:
-        """Return the client's form of a complete response, and count it. Return None if `feed` is needed.
+        """Return the bytes that the client gets for a complete response, and count the response.
+
+        Return None if the response must be read with `feed` instead.
 
         Args:
             _frame: the complete response.
@@ -86,7 +88,7 @@ class Handler:
         raise NotImplementedError
 
     def end(self, _request: "InFlight") -> bool:
-        """Note the end of the response. Return whether the client has all of it.
+        """Note the end of the response. Return whether the client was sent the whole response.
 
         False means that the response is not for the client, that it is held back, or that the request was
         sent again.
@@ -131,7 +133,10 @@ FORWARD: Final = Forward()
 
 
 class Claim:
-    """A response in the form for the client, which is kept for a stage. The stage may replace it."""
+    """A response, in the form for the client, that is held back for a stage.
+
+    The stage may replace the response.
+    """
 
     __slots__ = ("pieces", "request", "whole")
 
@@ -212,7 +217,7 @@ class ResponseQueue:
         return waited
 
     def claim(self, request: InFlight) -> Claim:
-        """Let a stage claim a response: its client's form is kept until `respond`."""
+        """Let a stage hold a response back. The response in the client's form is kept until `respond`."""
         request.claim = claim = Claim(request)
         return claim
 
@@ -284,7 +289,7 @@ class Kept:
     def __init__(self) -> None:
         self.walk: FetchResponseWalk | None = None
         self.received = 0
-        """The number of received bytes."""
+        """The number of bytes received so far."""
         self.understood = True
         """Whether the bytes match the version so far."""
         self.frame: Received | None = None
@@ -411,7 +416,11 @@ class FetchHandler(Handler):
 
     @property
     def asked(self) -> FetchRequest:
-        """The parsed fetch of the client, with the changes of the stages. It must have been understood."""
+        """The client's fetch as parsed, with the changes of the stages.
+
+        Raises:
+            RuntimeError: the fetch was not understood.
+        """
         if self.fetch is None:
             raise RuntimeError("the fetch was not understood")
         return self.fetch
@@ -470,11 +479,11 @@ class FetchHandler(Handler):
 
 
 class Around(Handler):
-    """A handler that changes the response to a fetch, after an inner handler has made it.
+    """A handler that changes the response to a fetch after an inner handler has made the response.
 
     Args:
         inner: the handler that makes the response.
-        fetching: the fetch, which is the innermost handler.
+        fetching: the handler of the fetch itself, which is the innermost one.
     """
 
     __slots__ = ("_fetching", "_inner")
@@ -485,7 +494,7 @@ class Around(Handler):
 
     @property
     def wait(self) -> float:  # type: ignore[override]  # of the innermost handler
-        """How long the fetch allows the broker to wait, in seconds."""
+        """The longest time that the fetch allows the broker to wait, in seconds."""
         return self._fetching.wait
 
     @property
@@ -495,7 +504,7 @@ class Around(Handler):
 
     @property
     def buffered(self) -> int:  # type: ignore[override]  # of all handlers
-        """The bytes of the response that all handlers buffer."""
+        """The bytes of the response that all nested handlers buffer."""
         return self._inner.buffered + self._kept
 
     @property

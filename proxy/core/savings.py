@@ -20,14 +20,17 @@ PLAIN_PER_LOST: Final = 256
 """For each lost byte, a connection uses no session until it has transferred this many bytes. So it loses less
 than 0.4 %."""
 CREDIT_EXCHANGES: Final = 4
-"""Sessions may lose earlier savings again without a rest, up to the size of this many full exchanges."""
+"""The savings that sessions may lose again before they are stopped, in full exchanges.
+
+One full exchange is the bytes of one full fetch and its response.
+"""
 FIRST_WAIT: Final = 8
 LONGEST_WAIT: Final = 1024
 """The first and the longest wait, in fetches, after an expense that did not pay. An expense is a new session,
 or a new list for a session."""
 _CLOSES: Final = 8
-"""A session is requested when the fetches so far, with the present one, have cost this many times the bytes
-of a close."""
+"""A session is requested when the fetches so far, including the present one, have cost this many times the
+bytes of closing a session."""
 _ALIKE: Final = 2
 """A session is requested earlier if it would have saved bytes for this many consecutive fetches."""
 _CLOSE_RESPONSE: Final = 40
@@ -35,7 +38,7 @@ _CLOSE_RESPONSE: Final = 40
 _VERSIONS: Final = 500
 """Approximate bytes of ApiVersions and its response."""
 _WEIGHT: Final = 0.5
-"""The weight of the latest response in averages."""
+"""The weight of the latest response in moving averages."""
 _RETURN: Final = 0.25
 """The first estimate of the probability that a partition returns soon after it was removed from the client's
 list."""
@@ -84,7 +87,7 @@ class Savings:
         self._spent = 0
         """Bytes of fetches without a session."""
         self._news = 0.0
-        """The average number of entries with changes in a response."""
+        """The average number of entries with changes in a response of the session."""
         self._excess = 0.0
         """Additional bytes of each entry in the session's responses, because a topic may be split into
         several elements."""
@@ -92,10 +95,10 @@ class Savings:
         self._alike = 0
         """The number of consecutive fetches without a session for which a session would have saved bytes."""
         self._regret = 0.0
-        """Bytes that fetches would have saved if a session had had their exact list."""
+        """Bytes that a session would have saved in the fetches so far, if it had had their exact list."""
         self._owed = 0.0
-        """Bytes that must still be saved before the last expense (a new session, or a new list for it) has
-        paid."""
+        """Bytes that the session must still save to pay for the last expense. An expense is a new session, or
+        a new list for a session."""
         self._patience = 0
         """The length of the last wait, in fetches. 0 if the last expense has paid."""
         self._wait = 0
@@ -144,7 +147,7 @@ class Savings:
         return True
 
     def weigh(self, fetch: FetchRequest, listing: Listing, delta: Delta, size: int) -> SessionForm:
-        """Return the form for a fetch that differs from the session's list.
+        """Decide how to send a fetch whose partitions differ from the session's list.
 
         Args:
             fetch: the fetch.
@@ -199,14 +202,14 @@ class Savings:
             self._rest = max(0, self._rest - size)
 
     def answered(self, saved: int, entries: int) -> bool:
-        """Note an exchange through the session.
+        """Note one request and its response in the session.
 
         Args:
             saved: how many bytes the session saved in this exchange. Negative if it cost more.
             entries: the number of entries in the session's response.
 
         Returns:
-            True if the connection rests from now on (see `settle`).
+            True if the connection uses no session from now on, because sessions cost too much (see `settle`).
         """
         self._news += _WEIGHT * (entries - self._added - self._news)
         self._added = 0
@@ -284,9 +287,9 @@ class Savings:
         return full
 
     def _note_added(self, size: int) -> None:
-        """Note the bytes of partitions that were added to the list.
+        """Note that partitions with `size` bytes were added to the session's list.
 
-        Some may have been dropped from it before.
+        Some of them may have been dropped from the list before.
         """
         if self._away and 2 * size >= self._away:
             self._returns += (_MOST_RETURN - self._returns) / 2

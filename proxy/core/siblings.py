@@ -26,8 +26,8 @@ _LOOKED_AT: Final = 8
 """If a client has more connections to a broker, only this many are asked whether they are free. The
 connections take turns."""
 _WHOLE: Final = frozenset({b"PLAIN", b"OAUTHBEARER"})
-"""SASL mechanisms whose first token has the client's identity with the proof. The token is the same each
-time."""
+"""SASL mechanisms whose first token shows the whole identity and its proof. The same client sends the same
+token each time."""
 _SCRAM: Final = b"SCRAM-"
 _SCRAM_NONCE: Final = b",r="
 """In SCRAM's first token, only the part before these bytes is the same each time (RFC 5802)."""
@@ -87,7 +87,7 @@ def lane_of(batch: ProducedBatch) -> Lane:
 
 
 class Owner(Protocol):
-    """A connection that sends batches."""
+    """A connection that sends produce batches."""
 
     @property
     def client(self) -> tuple[str, str, bytes | None]:
@@ -162,7 +162,7 @@ class ProduceOrder:
         self._call()
 
     def acknowledged(self, batch: ProducedBatch) -> None:
-        """Note that a leader has stored a batch."""
+        """Note that a leader has stored a batch. Its lane now continues after this batch."""
         lane = lane_of(batch)
         self._next.pop(lane, None)
         self._next[lane] = batch.next_sequence
@@ -198,7 +198,7 @@ class ProduceOrder:
 
 
 class Siblings:
-    """The client connections of a process, by client and broker.
+    """The connections of all clients of this process, by client and broker.
 
     Args:
         produces: whether idempotent produce requests are retried, too.
@@ -228,8 +228,9 @@ class Siblings:
 
         Return None if the client has no usable connection to this broker.
 
-        The result is the first quiet connection that does not block, or else the best of the first few. The
-        connections take turns, because there may be hundreds: clients on one host may share a client id.
+        A client can have hundreds of connections, because clients on one host may share a client id. The
+        search looks only at the first few, and the connections take turns in being first. The result is the
+        first quiet connection that does not block, or else the best one that was looked at.
         """
         own = self._own.get((who, node_id), deque[Sibling]()) if who is not None else deque[Sibling]()
         best: tuple[Sibling, float] | None = None
@@ -273,17 +274,15 @@ class Authentication:
         self._asked |= api_key not in _BEFORE
 
     def answered(self, api_key: int) -> None:
-        """Note that a response has arrived."""
+        """Note the API key of a response that has arrived."""
         if self._asked and api_key not in _BEFORE:
             self._wanted = False
 
     def authenticates(self, frame: bytes) -> None:
-        """Note a SASL request.
-
-        A client may authenticate again on the same connection (KIP-368).
+        """Note a SASL request. A client may authenticate again on the same connection (KIP-368).
 
         Args:
-            frame: the request, or b"" if it was too large to be kept.
+            frame: the request, or b"" if the request was too large to be kept.
         """
         self._wanted, self._asked = True, False
         try:

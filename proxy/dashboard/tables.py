@@ -32,7 +32,7 @@ _NAME_FROM_100: Final = 32
 _MORE_SOFTWARE: Final = 18
 """By how much the column of software may grow for long names, if no other column needs the room."""
 _OF_NAME: Final = 5
-"""Client names get at least one part in this many of the screen's width."""
+"""The column of client names gets at least 1/5 of the screen's width."""
 
 _CLIENT_WIDTHS: Final = {
     "software": 26,
@@ -89,7 +89,7 @@ def client_columns(width: int, *, bars: bool, errors: bool) -> dict[str, int]:
 
 
 def clients_head(columns: dict[str, int], width: int, sort: str) -> Text:
-    """Draw the line with the column names."""
+    """Draw the header line of the table of clients."""
     line = Text(" " + "client".ljust(_rest(width, columns)), no_wrap=True, style=_LABEL)
     if sort == "client":
         line.stylize("underline", 1, 7)
@@ -217,7 +217,7 @@ def brokers(
 
 
 def problem_of(broker: BrokerFigures) -> str:
-    """Return the problem of a broker, and for how long it has lasted."""
+    """Describe the problem of a broker, and how long the problem has lasted."""
     text = broker.problem.removeprefix(f"{broker.address}: ")
     seconds = broker.problem_seconds
     has_time = seconds is None or " for " in text  # the text of a hung broker has the time

@@ -26,7 +26,8 @@ from proxy.protocol.fetch_request import (
 
 _NOT_A_CONSUMER: Final = "not a consumer"
 _IGNORED: Final = "forgets without a session"
-"""A broker ignores forgotten topics in a full fetch (fetch-semantics 2.3)."""
+"""The `unsupported_reason` of a fetch that has forgotten topics but no session. It does not matter for a full
+fetch, because a broker ignores the forgotten topics there (fetch-semantics 2.3)."""
 
 
 class FetchManager:
@@ -56,10 +57,10 @@ class FetchManager:
         return not self.asks_broker or epoch == INITIAL_EPOCH or self._find(session_id, broker) is not None
 
     def takes_over(self, session_id: int, epoch: int, broker: str) -> bool:
-        """Handle a fetch that can only be read up to its session fields.
+        """Handle a fetch of which only the session fields can be read.
 
-        Return whether the gateway handles its session. If the fetch names a session of the gateway, that
-        session is removed, because the changes to it are unknown.
+        Return whether the gateway itself handles the session. If the fetch refers to a session of the
+        gateway, the session is removed, because the fetch's changes to it are unknown.
         """
         session = self._find(session_id, broker)
         if session is not None:

@@ -13,11 +13,11 @@ _NO_SESSION: Final = SESSION.pack(0, SESSIONLESS_EPOCH)
 
 
 def sessionless(fetch: FetchRequest, version: int) -> bytes:
-    """Return a client's full fetch without the session id and epoch.
+    """Return a client's full fetch as a fetch without a session.
 
     Args:
         fetch: the client's fetch.
-        version: the version to send: that of the fetch, or v5 or v6 for a fetch of v7.
+        version: the version of the result: that of the fetch, or v5 or v6 for a fetch of v7.
     """
     if version >= SESSION_VERSION:
         return fetch.with_session(0, SESSIONLESS_EPOCH)

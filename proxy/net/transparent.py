@@ -49,7 +49,7 @@ class Destinations:
 
     @property
     def problems(self) -> list[str]:
-        """Always empty, because responses are not changed and no broker is left out."""
+        """Always empty: no broker can be missing, because responses are not changed."""
         return []
 
     def knows(self, node_id: int) -> bool:

@@ -94,17 +94,17 @@ class Relay:
             self.watch(side)
 
     def watch(self, side: "_RelaySide") -> None:
-        """Check later whether a side reads the bytes that are buffered for it."""
+        """Check later whether a side has read the bytes that are buffered for it."""
         if side.transport is not None and not side.watched:
             side.watched = True
             left = side.transport.get_write_buffer_size()
             self._loop.call_later(CUT_OFF_SECONDS, self._look_after, side, left)
 
     def _look_after(self, side: "_RelaySide", left: int) -> None:
-        """Close both sides at once if a side reads nothing, and no more bytes are to come for it.
+        """Close both sides at once if a side reads nothing, and no more bytes will come for it.
 
-        The event loop does not report the end of the other side, because the other side is not read while
-        this side's buffer is full. So its end is checked here.
+        The event loop does not report that the other side has ended, because the other side is not read while
+        this side's buffer is full. So this method checks whether the other side has ended.
         """
         side.watched = False
         transport = side.transport
@@ -128,7 +128,7 @@ class _RelaySide(asyncio.Protocol):
     def __init__(self, relay: Relay) -> None:
         self._relay = relay
         self.transport: asyncio.Transport | None = None
-        """None before the side is connected and after it is closed."""
+        """The connection of this side. None before it is connected and after it is closed."""
         self.ended = False
         """Whether this side sends no more bytes."""
         self.full = False

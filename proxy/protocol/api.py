@@ -159,7 +159,7 @@ SASL: Final = (ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE)
 
 # The fields at the start of every frame
 LENGTH_BYTES: Final = 4
-"""A frame begins with its length, an int32 that does not count itself."""
+"""The size of a frame's length field, an int32. The length does not include these 4 bytes."""
 REQUEST_START: Final = Struct(">ihhi")
 """The start of a request: length, api_key, api_version, correlation_id. The client id follows."""
 REQUEST_START_BYTES: Final = REQUEST_START.size

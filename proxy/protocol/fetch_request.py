@@ -1,6 +1,6 @@
 """Fetch requests v4 to v18: reads received frames, and builds the frames that the gateway sends instead.
 
-In this module a frame is complete, with its 4-byte length. Offsets count from the start of the frame.
+In this module a frame includes its 4-byte length field. Offsets count from the start of the frame.
 """
 
 from collections.abc import Iterable, Iterator
@@ -50,7 +50,8 @@ _CONSUMER: Final = -1
 _NO_ELEMENTS: Final = b"\x01"
 _NO_RACK_NO_TAGS: Final = b"\x01\x00"
 MAX_TOPICS: Final = 2048
-"""The limit of listed topic elements, and of forgotten topic elements. Each costs some microseconds."""
+"""The maximum number of topic elements in a fetch, and of forgotten topic elements. Each element costs some
+microseconds."""
 MAX_PARTITIONS: Final = 1 << 15
 """The limit of entries in a fetch."""
 MAX_TAG_BYTES: Final = 1 << 14
@@ -62,7 +63,7 @@ MAX_AROUND: Final = 512
 _MAX_BARE_TOPICS: Final = 256
 """The limit of listed topics without partitions. No client has a reason to list these."""
 _STRIDE_WORTH: Final = 8
-"""From this many topics on, check whether all elements have the same shape."""
+"""If a fetch has at least this many topics, check first whether all topic elements have the same shape."""
 
 
 @dataclass(slots=True, eq=False)
@@ -71,9 +72,10 @@ class Listing:
 
     layout: FetchLayout
     keys: list[bytes]
-    """Topic names or ids. Consecutive elements with the same key are merged, as in a broker's response."""
+    """The keys of the listed topics: names or ids. Consecutive elements with the same key are merged, as in a
+    broker's response."""
     counts: list[int]
-    """How many entries each of `keys` has."""
+    """The number of entries for each of `keys`."""
     entries: Entries
     """The entries of all topics: one item of ``layout.request_item`` for each partition."""
 
@@ -89,7 +91,7 @@ class Listing:
 
 
 class Topics:
-    """The ``topics`` of a fetch, and the spans of their entries in the frame.
+    """The ``topics`` of a fetch, with the position of each entry in the frame.
 
     Frames that differ only in the contents of their entries share one `Topics`.
     """
@@ -160,7 +162,7 @@ class FetchRequest:
 
     @property
     def max_bytes(self) -> int:
-        """The limit of record bytes in the response."""
+        """The maximum size of the response's records, in bytes."""
         at = self.body + self.layout.request_limits + _MAX_BYTES_AT
         return int.from_bytes(self.frame[at : at + 4], signed=True)
 
@@ -186,9 +188,9 @@ class FetchRequest:
         return at, at + count * self.layout.request_entry
 
     def with_frame(self, frame: bytes) -> "FetchRequest":
-        """Return this fetch with another frame.
+        """Return a copy of this fetch with another frame.
 
-        It may differ only in correlation id, limits and entry fields.
+        The new frame may differ from the old one only in correlation id, limits and entry fields.
         """
         return FetchRequest(
             frame,
@@ -413,7 +415,10 @@ class _TopicsWalk:
         return end
 
     def _alike(self, start: int, size: int, count: int) -> int:
-        """Read all elements at once. Return the offset after them, or 0 if their shapes differ."""
+        """Read all topic elements at once. Return the offset after the last one.
+
+        Return 0 if the shapes of the elements differ.
+        """
         topics, frame, layout = self.topics, self.frame, self.layout
         if topics.tagged or not topics.keys:
             return 0

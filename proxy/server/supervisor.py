@@ -44,8 +44,8 @@ TOGETHER_SECONDS: Final = 5.0
 LISTED_SECONDS: Final = 4.0
 """How long a worker may take to describe its connections, in seconds. There may be thousands."""
 SEND_SECONDS: Final = 0.1
-"""The shortest time between two messages with the known brokers, in seconds. One response may name many new
-brokers."""
+"""The shortest time between two messages to the workers about known brokers, in seconds. The messages are
+limited because one response may name many new brokers."""
 STEADY_SECONDS: Final = 60.0
 """If a worker has run for this many seconds before it ended, it is started again without a wait."""
 
@@ -274,7 +274,10 @@ class Supervisor:
         )
 
     def _learned(self, named: dict[int, Address]) -> None:
-        """Note the addresses of brokers that a worker has read in responses. All workers get them."""
+        """Note the broker addresses that a worker has read in responses.
+
+        All workers get the new addresses.
+        """
         if isinstance(self.brokers, BrokerRegistry) and not self._closed:
             for node_id, address in named.items():
                 self.brokers.learn(node_id, address)

@@ -74,7 +74,10 @@ def _has_more(table: PartitionTable, rows: Rows) -> "np.ndarray[tuple[int], np.d
 
 
 def _fetch_offset(layout: FetchLayout) -> int:
-    """Return the offset of fetch_offset in a request's entry. From v9 on, the leader epoch is before it."""
+    """Return where fetch_offset begins in a partition's entry of a request, in bytes.
+
+    From v9 on, the leader epoch is before it.
+    """
     return 8 if layout.version >= 9 else 4
 
 

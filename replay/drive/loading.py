@@ -1,4 +1,4 @@
-"""Reads capture files into a script."""
+"""Reads capture files, and makes the list of requests to send."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -26,9 +26,10 @@ class Wanted:
     include: frozenset[int] = frozenset()
     """API keys to play in addition to the APIs that only read."""
     clients: frozenset[str] = frozenset()
-    """Client ids. If empty, all clients."""
+    """The ids of the wanted clients. If empty, all clients."""
     ports: frozenset[int] = frozenset()
-    """Broker ports. If empty, Kafka connections are recognised by their bytes."""
+    """The broker ports of the wanted connections. If empty, Kafka connections are recognised by their
+    bytes."""
     keylogs: tuple[str, ...] = ()
     """Files with secrets of TLS connections."""
     longest_wait: float | None = None
@@ -36,7 +37,7 @@ class Wanted:
 
 
 def load(inputs: Iterable[str], wanted: Wanted) -> tuple[Script, list[str]]:
-    """Read captures.
+    """Read captures, and make a script of the requests to send.
 
     Returns:
         The script, and one line for each part of the input that could not be read.

@@ -98,7 +98,7 @@ class DriveTotals:
         counts.partition_errors.update(errors.entries)
 
     def of(self, api_key: int) -> RequestCounts:
-        """Return the counts of one key."""
+        """Return the counts of one API key."""
         counts = self.by_key.get(api_key)
         if counts is None:
             counts = self.by_key[api_key] = RequestCounts()
@@ -109,7 +109,7 @@ def percentile(ordered: Sequence[float], percent: float) -> float:
     """Return the smallest value with at least `percent` % of the values at or below it. Without values: 0.0.
 
     Args:
-        ordered: ascending.
+        ordered: the values in ascending order.
         percent: above 0, up to 100.
     """
     if not ordered:

@@ -50,11 +50,12 @@ _CREATE_POLL_SECONDS: Final = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """The address and the broker that a connection goes to."""
+    """The address that a connection goes to, and the broker there."""
 
     address: Address
     node_id: int | None
-    """The broker at this address. None if there is only one, or if it is unknown."""
+    """The node id of the broker at this address. None if there is only one broker, or if the id is
+    unknown."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -129,9 +130,9 @@ async def look(
 
 
 async def _first_versions(connection: TargetConnection, access: Access) -> Versions:
-    """Ask for the versions of every API.
+    """Ask for the versions of every API, as the first request to a server.
 
-    The timeout is shorter, because a server that is no broker may never respond.
+    The timeout is shorter here, because a server that is no broker may never respond.
     """
     connection.timeout = min(access.timeout, _FIRST_SECONDS)
     try:

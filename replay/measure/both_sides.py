@@ -6,8 +6,8 @@ gateway and the gateway's connection to the broker have this in common:
 - Their exchanges have the same client id, API key, version and correlation id.
 - Each exchange with the broker lies within the client's exchange: its request is later, its response earlier.
 
-Two consumers with the same client id also use the same correlation ids, and may start together. But neither
-of them always sends first *and* gets its response last, because they are independent.
+Two consumers with the same client id also use the same correlation ids, and may start together. But the
+exchanges of one consumer do not all lie within those of the other, because the consumers are independent.
 
 Only a few exchanges of each connection are kept. A hash of the common fields chooses them, so the same ones
 are kept on both sides, wherever the capture begins.
@@ -27,7 +27,7 @@ MOST: Final = 2_000
 """How many connections are compared: the ones with the most exchanges. The two sides of a gateway have the
 same number of exchanges, so both are among them."""
 _LEAST: Final = 8
-"""Connections with fewer common exchanges are not compared."""
+"""The least number of common exchanges. Connections with fewer are not compared."""
 _WITHIN: Final = 0.8
 """The share of exchanges that must lie within those of the other side. It is below 1, because requests and
 responses in one run of segments all have the times of the run."""
@@ -78,7 +78,7 @@ class Sample:
 
 
 def _rank(exchange: Exchange) -> int:
-    """Return a hash that is the same on both sides."""
+    """Return a hash of the fields that are the same on both sides of a gateway."""
     mixed = (exchange.correlation_id << 8 | exchange.api_key) * 0x9E3779B97F4A7C15 & (1 << 64) - 1
     return (mixed ^ mixed >> 29) * 0xBF58476D1CE4E5B9 & (1 << 64) - 1
 

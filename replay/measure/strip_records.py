@@ -122,7 +122,7 @@ def _requests(found: _BatchPayloads, sides: _Numbers) -> Sequence[int]:
 
 
 def _look_into(found: _BatchPayloads, row: int, sides: _Numbers) -> None:
-    """Find the spans to cut in the response to the request in a row."""
+    """Find the record bytes to cut in the response to one request. `row` is the row of the request."""
     start, end = int(found.edges[row]), int(found.edges[row + 1])
     request_head = found.head(row)
     version = int.from_bytes(request_head[API_VERSION])
@@ -161,7 +161,7 @@ def _isolation(request: bytes, version: int) -> int:
 
 
 def _spread(found: _BatchPayloads, row: int, spans: Sequence[Span]) -> None:
-    """Assign spans to the rows that contain them."""
+    """Assign spans of the whole response to the rows that contain them."""
     for start, stop in spans:
         at = start
         while at < stop:

@@ -44,7 +44,7 @@ SHARES: Final[dict[ShareKey, tuple[str, str]]] = {
     "listing_bytes": ("Listing", "partitions in requests"),
     "empty_entry_bytes": ("Empty entries", "partitions in responses with nothing new"),
 }
-"""The name and the meaning of each key of `model.Shares`. Sessions make only the last two smaller."""
+"""The name and the meaning of each key of `model.Shares`. Sessions reduce only the last two shares."""
 
 REASONS: Final = {
     "native session": "the client has sessions of its own; its fetches stay as captured",
@@ -84,7 +84,7 @@ CUT: Final = "cut by the snap length"
 _WARNINGS: Final = 5
 """The maximum of warnings of one kind. The JSON has all."""
 MAX_NAME: Final = 120
-"""Longer names are cut: a client id can have 32 kB."""
+"""The longest name in a report. Longer names are cut, because a client id can have 32 kB."""
 _UNITS: Final = ("kB", "MB", "GB", "TB", "PB")
 
 
@@ -206,7 +206,7 @@ def because(reason: str) -> str:
 
 
 def how_sure(report: Report) -> str:
-    """Return how much captured time the first line is based on; "" if the saving is not known."""
+    """Describe the captured time on which the report's first line is based; "" if the saving is not known."""
     decision, time = report["decision"], report["time"]
     if untold(report):
         return ""
@@ -381,13 +381,13 @@ def encrypted(decrypted: int, others: Mapping[str, int]) -> str:
 
 
 def left_out(report: Report) -> str:
-    """Return how many bytes of records were not captured; "" if all were."""
+    """Say how many bytes of record contents were left out of the capture; "" if none were."""
     count = report["readable"]["left_out_bytes"]
     return f"Contents of records that were left out, which no figure needs: {size(count)}" if count else ""
 
 
 def clocks(report: Report) -> str:
-    """Return how far apart the clocks of the two directions were; "" if they were not apart."""
+    """Describe the difference between the clocks of requests and responses; "" if there is no difference."""
     apart = report["input"]["clocks_apart_seconds"]
     return f"The clocks of requests and responses are {apart * 1000:,.0f} ms apart" if apart else ""
 

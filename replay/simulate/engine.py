@@ -16,7 +16,7 @@ Policy: TypeAlias = Literal["gateway", "always"]
 
 @dataclass(slots=True)
 class Ending:
-    """The results at the end of a connection."""
+    """The results at the end of a captured connection."""
 
     end: ConnectionEnd
     closing: Outcome | None
@@ -26,7 +26,7 @@ class Ending:
 
 
 class Engine:
-    """Turns the exchanges of one connection, added in the order of their requests, into outcomes.
+    """Turns the exchanges of one connection into outcomes.
 
     Both policies get the same parsed fetches, so that they can be compared.
 
@@ -53,7 +53,7 @@ class Engine:
         """Of the last fetch."""
 
     def add(self, exchange: Exchange) -> list[Outcome]:
-        """Add an exchange. Return the outcomes of all fetches that became final with it."""
+        """Add an exchange. Return the outcomes of all fetches that are final now."""
         if exchange.api_key == ApiKey.API_VERSIONS:
             with suppress(ProtocolError):
                 self._of_other += self._other.versions(exchange)

@@ -12,7 +12,8 @@ from tests.clients.runner import Line, Program, Run, Sessions, Ways
 from tools.gateway import GatewayProcess
 
 LOOK_ON_SECONDS = 1.0
-"""The time to wait after the last record. In it, the client sends several fetches that find nothing new."""
+"""The time to wait after the last record, in seconds. In this time the client sends several fetches that find
+nothing new."""
 RECONNECTED_SECONDS = 30.0
 """The time limit for a client that has closed its connection to open another one."""
 
@@ -32,7 +33,8 @@ class Fetches:
     client_bytes: int
     """Bytes of requests and responses between client and gateway, as complete frames."""
     broker_bytes: int
-    """Bytes of requests and responses between gateway and brokers, as complete frames."""
+    """Bytes of requests and responses between the gateway and the brokers. Only complete frames are
+    counted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

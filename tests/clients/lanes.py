@@ -33,7 +33,7 @@ def assert_lanes(program: Program, ways: Ways, expected: Expected, isolation: st
 
 
 def _owned(run: Run, lane: KeyRange) -> dict[Place, list[Line]]:
-    """Return the records of a lane from a run without lanes."""
+    """Return a run's records whose hash is in the range `lane`. In the run, one client reads all records."""
     low, high = lane
     places = {
         place: [line for line in lines if low <= _hash(line) <= high or _is_marker(run.program, line)]

@@ -186,7 +186,7 @@ class Run:
             self._stderr.append(text)
 
     def take(self) -> list[Line]:
-        """Return the lines since the last call, and drop them from memory. Meant for long runs."""
+        """Return the output lines since the last call, and drop them from memory. Used in long runs."""
         with self._heard:
             lines, self.lines = self.lines, []
             return lines
@@ -197,7 +197,7 @@ class Run:
         return self._process.poll() is None
 
     def told_on_stderr(self) -> str:
-        """The last part of the program's output on stderr."""
+        """The last part of what the program has written to stderr."""
         return "".join(self._stderr[-20:])
 
     def of(self, kind: str) -> list[Line]:

@@ -35,7 +35,7 @@ def test_many_keys_of_all_lengths() -> None:
 
 @pytest.mark.parametrize(("offset", "hashed"), [(0, 0), (1, 0x9E3779B1), (2, 0x3C6EF362)])
 def test_vectors_of_records_without_a_key(offset: int, hashed: int) -> None:
-    """Case 1: the hashes of records without a key equal the vectors."""
+    """Case 1: records without a key have the documented hashes (the vectors). A record's offset is hashed."""
     assert offset_hash(offset) == hashed
 
 

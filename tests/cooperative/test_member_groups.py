@@ -89,7 +89,7 @@ def commits(client: Client, offset: int) -> list[bytes]:
 
 
 def refused(client: Client, offset: int) -> int:
-    """Let a client commit, and return the error code. Check that the commit does not reach the broker."""
+    """Let a client commit, check that the commit does not reach the broker, and return the error code."""
     assert commits(client, offset) == []
     (said,) = got(client.connection)
     (entry,) = read_answered(said, read_commit(commit(client.client_id, offset)))
@@ -189,11 +189,10 @@ def test_who_has_not_come_along_gets_nothing_more(
 def test_a_join_that_is_sent_twice_to_a_new_gateway_is_of_a_client_that_may_have_anything(
     shared: Shared, coordinator: Coordinator, broker: ModelBroker, owned: list[TopicPartition]
 ) -> None:
-    """A client joins a restarted gateway twice before it syncs. Such a client counts as a member with an
-    unknown position, and first gets no partition.
+    """A client that joins a restarted gateway twice before it syncs first gets no partition.
 
-    Perhaps the first response was lost, or the next rebalance began. In both cases the client keeps its
-    position.
+    Either the first response was lost, or the next rebalance began. In both cases the client keeps its old
+    position, which the gateway does not know.
     """
     one = client(shared)
     one.joined, one.owned = True, owned
@@ -222,10 +221,9 @@ def test_a_new_client_that_has_to_join_twice_gets_its_partition_at_once(
 def test_a_client_that_may_not_have_got_its_assignment_may_be_where_it_was(
     shared: Shared, coordinator: Coordinator, broker: ModelBroker, beats: int, knows: bool
 ) -> None:
-    """A client whose connection ended after the response to SyncGroup may have lost the response. So it may
-    still have its old position.
+    """If the connection ends after the SyncGroup response, the client may not have received its assignment.
 
-    A second heartbeat proves that the response arrived.
+    So its position is unknown. A second heartbeat proves that the response has arrived.
     """
     one, two = client(shared), client(shared, "b")
     coordinator.rebalance([one, two])
@@ -245,8 +243,10 @@ def test_a_client_that_may_not_have_got_its_assignment_may_be_where_it_was(
 def test_a_client_that_joins_again_without_a_heartbeat_may_be_where_it_was(
     shared: Shared, coordinator: Coordinator, broker: ModelBroker, beats: bool
 ) -> None:
-    """A client that joins again without a heartbeat may still have its old position. kafka-python 3 drops an
-    assignment that comes between two polls.
+    """A client that joins again without a heartbeat first gets no partition: its position is unknown.
+
+    kafka-python 3 drops an assignment that arrives between two polls, so such a client may still have its old
+    position. It gets the partition in the next rebalance.
     """
     one, two = client(shared), client(shared, "b")
     coordinator.rebalance([one, two])
@@ -285,8 +285,10 @@ def test_a_client_that_had_nothing_and_joins_again_without_a_heartbeat_gets_its_
 def test_a_client_that_keeps_what_it_has_in_hand_gives_up_a_partition_before_it_gets_less_of_it(
     shared: Shared, coordinator: Coordinator, broker: ModelBroker, name: bytes, keeps: bool
 ) -> None:
-    """kafka-python 3 still delivers records that it fetched before a rebalance. So it has to give up a
-    partition before it gets fewer keys of it. Otherwise it might deliver records of another member.
+    """A client that delivers earlier fetched records after a rebalance first gives up the whole partition.
+
+    kafka-python 3 is such a client. If it only got fewer keys of the partition, it might deliver records of
+    another member.
     """
     one, two = client(shared), client(shared, "b")
     said = bytes([0, len(name) + 1]) + name + b"\x023" + bytes(1)
@@ -480,8 +482,9 @@ def test_after_a_restart_of_the_gateway_a_client_that_joins_anew_may_have_kept_i
 def test_who_syncs_where_it_has_not_joined_joins_again(
     shared: Shared, coordinator: Coordinator, restarted: bool
 ) -> None:
-    """A client whose connection ended between JoinGroup and SyncGroup has to join again. The gateway no
-    longer knows what the members offered.
+    """A client whose connection ended between JoinGroup and SyncGroup has to join again.
+
+    The gateway no longer knows the members' offers.
     """
     one, two = client(shared), client(shared, "b")
     coordinator.rebalance([one, two])
@@ -527,8 +530,9 @@ def test_who_takes_the_place_of_a_static_member_has_it_alone(
 def test_who_is_late_gets_nothing_until_it_has_joined_again(
     shared: Shared, coordinator: Coordinator, broker: ModelBroker
 ) -> None:
-    """A member whose response to SyncGroup is late gets no records until it joins again. Meanwhile the group
-    has continued without it.
+    """A member whose SyncGroup response is late gets no records until it joins again.
+
+    Meanwhile the group has continued without this member.
     """
     one, two = client(shared), client(shared, "b")
     coordinator.join([one, two])
@@ -602,8 +606,9 @@ def test_another_client_with_the_same_id_that_the_group_refuses_takes_nothing_aw
 def test_while_another_client_with_the_same_id_lives_nothing_is_shared(
     shared: Shared, coordinator: Coordinator, broker: ModelBroker
 ) -> None:
-    """Case 39: while two clients with the same id are connected, the group shares no partitions. The gateway
-    can't tell their fetches apart, even if the group knows only one client.
+    """Case 39: while two clients with the same id are connected, the group shares no partitions.
+
+    The gateway can't tell the fetches of the two clients apart, even if the group knows only one of them.
     """
     old, other, new = client(shared), client(shared, "b"), client(shared)
     coordinator.rebalance([old, other])
@@ -757,8 +762,9 @@ def test_how_a_group_shares_its_partitions_is_told(shared: Shared, coordinator: 
 @pytest.mark.parametrize("key", [JOIN_GROUP, SYNC_GROUP, HEARTBEAT, LEAVE_GROUP])
 @pytest.mark.parametrize("flexible", [False, True])
 def test_what_members_of_other_groups_say_is_not_read(shared: Shared, key: int, flexible: bool) -> None:
-    """Requests of members of other groups are forwarded unread. They may be too long, or have an unknown
-    form.
+    """Requests of members of other groups are forwarded unread.
+
+    They may be very long, or have an unknown form.
     """
     one = client(shared).connection
     version = {JOIN_GROUP: 9, SYNC_GROUP: 5, HEARTBEAT: 4, LEAVE_GROUP: 5}[key] if flexible else 1

@@ -48,7 +48,7 @@ def play(siblings: Siblings, node_id: int | None, host: str = "10.0.0.7", client
 
 
 class Two:
-    """The connections of one client to its old and its new leader."""
+    """A client with two connections: one to the old leader, one to the new leader."""
 
     def __init__(self, version: int = 11, *, epoch: int = -1, max_wait_ms: int = 500) -> None:
         self.siblings = Siblings()
@@ -217,8 +217,9 @@ def test_epochs_are_asked_by_name(version: int) -> None:
 
 @pytest.mark.parametrize("error", [1, 3, 6, 9, 74, 75, 76, 78, 100])
 def test_no_error_of_the_new_leader_reaches_the_client(error: int) -> None:
-    """If the new leader answers with an error, the client gets the old leader's error. With
-    OFFSET_OUT_OF_RANGE the client would reset its offset.
+    """If the new leader answers with an error, the client gets the old leader's error instead.
+
+    The client would react to an error of the new leader: after OFFSET_OUT_OF_RANGE it would reset its offset.
     """
     two = Two()
     two.fails((TOPIC, 0)).asks_leaders().leaders({0: (NEW, 5)})
@@ -258,8 +259,9 @@ def test_a_broker_that_does_not_know_yet_is_asked_again(told: Epochs) -> None:
 
 
 def test_a_broker_that_knows_no_leader_is_asked_less_and_less_often() -> None:
-    """A broker that knows no leader is asked less and less often. Otherwise all clients together would ask a
-    cluster in trouble forty times a second.
+    """The gateway asks a broker that knows no new leader less and less often.
+
+    Otherwise all clients together would ask a cluster in trouble forty times a second.
     """
     two, times = Two(), []
     two.fails((TOPIC, 0)).asks_leaders().leaders({})

@@ -94,8 +94,9 @@ class Producer:
         return produced(self.version, (0, error, offset), correlation=correlation)
 
     def sends(self, *sequences: int) -> Self:
-        """Send batches with these sequence numbers to the old leader. Each correlation id is 100 + the
-        sequence number.
+        """Send batches with the given sequence numbers to the old leader.
+
+        Each request has the correlation id 100 + its sequence number.
         """
         for each in sequences:
             asked = self.produce(each, 100 + each)
@@ -391,8 +392,9 @@ def test_a_client_is_known_by_its_first_request_if_that_is_a_produce() -> None:
 
 
 def test_what_is_kept_of_many_small_batches_is_counted() -> None:
-    """Many small batches are counted with the memory that they take, which is more than their bytes. After
-    the response the count is 0.
+    """The memory of many small batches is counted, which is more than their bytes.
+
+    After the response it is 0.
     """
     two, budget = Producer(), RequestBudget(1 << 30)
     played = Playbook(

@@ -29,7 +29,7 @@ versions = pytest.mark.parametrize("version", VERSIONS)
 
 
 def knows(told: Told = NEW, *, topic_id: UUID = ORDERS, now: float = 0.0) -> Leaders:
-    """Return a table that has learned these leaders."""
+    """Return a table that has learned the leaders in `told` from a Metadata response."""
     leaders = Leaders()
     said = body(12, told, topic_id=topic_id)
     assert leaders.bring_up_to_date(said, 12, now) is said
@@ -49,7 +49,7 @@ def test_what_one_version_taught_holds_for_the_others_and_tags_stay(version: int
 
 @versions
 def test_what_is_as_new_as_what_is_known_stays(version: int) -> None:
-    """Case 67: a leader is replaced only by one with a greater epoch."""
+    """Case 67: a known leader is replaced only by a leader with a greater epoch."""
     leaders = knows()
     for told in (NEW, {0: (3, 5), 1: (2, 7)}, {0: (3, 6), 1: (1, 8)}, {0: (3, 6), 1: (1, 8), 2: (1, 0)}):
         said = body(version, told)
@@ -179,8 +179,10 @@ def test_no_more_is_learned_than_a_topic_has_partitions() -> None:
 
 
 def test_what_nothing_confirms_any_more_is_forgotten() -> None:
-    """A leader that no response confirms for some time is forgotten. A cluster restored from a backup has
-    older epochs, and its clients must find their leaders.
+    """The table forgets a leader that no response has confirmed for `KEEP_SECONDS`.
+
+    Otherwise clients would not find their leaders in a cluster restored from a backup, because its leader
+    epochs are lower.
     """
     leaders = knows()
     leaders.learn([hint(0, 3, 6)])
@@ -254,8 +256,9 @@ def test_the_work_for_a_topic_does_not_grow_with_its_partitions() -> None:
 
 
 def test_more_topics_than_there_is_room_for_do_not_push_out_each_other() -> None:
-    """If there are more topics than fit into the table, they do not replace each other. Otherwise each
-    response that lists all topics would have to be read again completely.
+    """If there are more topics than fit into the table, new topics do not replace the stored ones.
+
+    Otherwise each response that lists all topics would have to be read again completely.
     """
     data = topics_body(20, 10)
     leaders = Leaders(max_bytes=len(data) // 2)
@@ -339,7 +342,7 @@ def leader_of(index: int, epoch: int) -> int:
 
 @st.composite
 def responses(draw: st.DrawFn) -> tuple[int, list[Any], tuple[int, ...], list[LeaderHint]]:
-    """Build a response from a random moment in a cluster's life, and hints that come before it."""
+    """Draw a Metadata response from a random moment in a cluster's life, and leader hints from before it."""
     version = draw(st.sampled_from(VERSIONS))
     topics = []
     for topic_id in draw(st.lists(st.sampled_from([ORDERS, OTHERS, None]), unique=True, max_size=3)):

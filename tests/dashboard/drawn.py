@@ -38,9 +38,9 @@ def draw(
     keys: bool = True,
     before: Snapshot | None = None,
 ) -> str:
-    """Draw the dashboard for a terminal of this size, without colours by default.
+    """Draw the dashboard for a terminal of the given size, by default without colours.
 
-    `before` is a snapshot from some seconds earlier.
+    `before` is a snapshot from some seconds earlier. Rates are computed from it.
     """
     file = io.StringIO()
     console = Console(

@@ -108,7 +108,10 @@ class Bystander:
         return sum(map(len, self.offsets.values()))
 
     def check(self) -> None:
-        """Wait until all written records, and then a new one, were read exactly once and in order."""
+        """Check that each record was read once, in order.
+
+        First wait for one record more than were written so far.
+        """
         written = self.produced
         until(lambda: self.read > written, f"{self.read} read of {written} written; {self.errors[-3:]}")
         for partition, offsets in self.offsets.items():
@@ -169,7 +172,10 @@ class Scene:
         return size
 
     def descriptors(self) -> int:
-        """Return the open file descriptors of the gateway without the bystander's, which may reconnect."""
+        """Return the number of the gateway's open file descriptors.
+
+        The descriptors of the bystander's connections are not counted, because the bystander may reconnect.
+        """
         links = [link for link in self.gateway.state()["connections"] if link["client_id"] == "bystander"]
         return int(self.process.num_fds()) - 2 * len(links)
 
@@ -185,7 +191,9 @@ class Scene:
 
     @contextmanager
     def unharmed(self, *, growth: int = MAX_GROWTH) -> Iterator[Callable[[], str]]:
-        """Check after the body that the gateway and its other clients are unchanged.
+        """Check after the body that the gateway and its other clients have not suffered.
+
+        The bystander has no errors, and the gateway needs no more descriptors and hardly more memory.
 
         Yields:
             A function that returns the gateway's log lines since the start of the body.
@@ -204,7 +212,7 @@ class Scene:
 
 @contextmanager
 def scene(broker: Broker, topic: str, *options: str, bootstrap: str = "") -> Iterator[Scene]:
-    """Set up a scene.
+    """Start a gateway, and a bystander that reads through it. Create the bystander's topic.
 
     Args:
         broker: the broker, on which the topic is created.

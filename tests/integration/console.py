@@ -1,4 +1,4 @@
-"""Kafka's console consumer: the Java client from a broker's jars, without a compiler."""
+"""Runs Kafka's console consumer: the Java client from a broker's jars, without a compiler."""
 
 import re
 import subprocess
@@ -88,7 +88,7 @@ class Console:
         return self._log.read_text(errors="replace")
 
     def wait_records(self, count: int, *, seconds: float = 60) -> None:
-        """Wait until this many records were read.
+        """Wait until `count` records were read.
 
         Raises:
             AssertionError: it took too long, or the consumer ended.

@@ -1,4 +1,4 @@
-"""Each Python client reads topics with all kinds of records: direct, and through the gateway."""
+"""Each Python client reads topics with all kinds of records: directly, and through the gateway."""
 
 import pytest
 

@@ -38,7 +38,7 @@ pytestmark = [
 PORT, CONTROLLER_PORT = 29192, 29193
 """Ports on the broker's own loopback."""
 TOPIC, PARTITIONS = "example", 100
-"""The topic that the client of the base reads."""
+"""The topic that the example client of the Kubernetes base reads, and its number of partitions."""
 CLIENT: Final = "docker.io/edenhill/kcat:1.7.1"
 """The image is made here from Debian's package."""
 GATEWAY: Final = f"docker.io/library/fetchgate:{VERSION}"
@@ -84,7 +84,7 @@ def node(podman: Podman, tmp_path_factory: pytest.TempPathFactory) -> Iterator[N
 
 
 def _archive(podman: Podman, folder: Path, name: str) -> Path:
-    """Write an image to a file. Images that the page does not build are built here."""
+    """Write a container image to a file. Images that the documentation does not build are built here."""
     short = name.rpartition("/")[2]
     file = folder / short.partition(":")[0]
     if text := {CLIENT: CLIENT_FILE, PAUSE: PAUSE_FILE}.get(name):
@@ -102,14 +102,17 @@ def _ready(pod: dict[str, Any]) -> bool:
 
 
 def overlay(mode: str) -> tuple[str, Path]:
-    """Return kubectl's arguments for the overlay of a mode, as on the page."""
+    """Return kubectl's arguments for the overlay of one mode, as they are in the documentation."""
     (line,) = (line for line in commands("Kubernetes") if line.startswith("kubectl apply"))
     _, _, option, folder = line.replace("overlays/redirect", f"overlays/{mode}").split()
     return option, ROOT / folder
 
 
 def chart(mode: str, folder: Path) -> tuple[str, Path]:
-    """Return kubectl's arguments for the rendered chart. Transparent modes set `failOpen`."""
+    """Render the chart, and return the arguments with which kubectl applies it.
+
+    Transparent modes set `failOpen`.
+    """
     if HELM is None:
         pytest.skip("no helm and no Go here")
     values = (f"mode={mode}", *(value for value in EVERYTHING if "podMonitor" not in value), "replicas=1")

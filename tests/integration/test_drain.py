@@ -40,11 +40,12 @@ MOST_ROUNDS = 28
 """The limit of rounds until memory is constant. A gateway that grows by 150 bytes a connection never gets
 there."""
 ROUNDS_SECONDS = float(os.environ.get("CONNECTIONS_SECONDS", "0"))
-"""Rounds continue for at least this time."""
+"""The minimum time of the test with many connections, in seconds. 0 means only as many rounds as it needs."""
 LOADS, LOAD_RATE, SUCCESSORS = 3, 100, 3
 """Producers with a consumer each, records a second of each, and gateways after the first one."""
 EARLY, LATE = 3, 2
-"""Records written while all fetches are parked, and after all have been answered."""
+"""How many records are written while all fetches are parked (`EARLY`), and after all were answered
+(`LATE`)."""
 
 
 @pytest.fixture(scope="module")
@@ -147,7 +148,10 @@ class Successor(GatewayProcess):
 
 
 def _take_over(old: GatewayProcess, new: GatewayProcess) -> None:
-    """Wait until the new one is ready, end the old one, and wait for the new one's admin endpoint."""
+    """Replace the old gateway: wait until the new one is ready, and stop the old one.
+
+    Then wait until clients are connected to the new gateway.
+    """
     until(lambda: " ready " in new.log(), "the new one is not ready")
     assert old.stop() == 0
 
@@ -184,7 +188,10 @@ def test_a_restart_under_load_is_an_ordinary_reconnect(broker: Broker, tmp_path:
 
 
 def test_connections_leave_nothing_behind(broker: Broker) -> None:
-    """2,000 at a time, each with a connection to the broker: memory becomes constant."""
+    """The gateway's memory becomes constant, and no file descriptors are left after connections have ended.
+
+    Each round opens and closes 2,000 connections, each with its own connection to the broker.
+    """
     with GatewayProcess(broker.address) as gateway:
         process = psutil.Process(gateway.pid)
 

@@ -30,7 +30,10 @@ Responses = list[dict[tuple[str, int], object]]
 
 @pytest.fixture(scope="module")
 def stage() -> Iterator[Scene]:
-    """A broker with few slots: eight shards of one each, as in 3.8 and later."""
+    """Start a broker with few session slots, a gateway and a bystander.
+
+    In 3.8 and later, the eight slots are in eight shards with one slot each.
+    """
     with Broker(properties={"max.incremental.fetch.session.cache.slots": SLOTS}) as broker:
         with Admin(broker.address) as admin, closing(Producer(broker.host, broker.port)) as producer:
             admin.create_topic(TOPIC, partitions=PARTITIONS)
@@ -43,7 +46,10 @@ def stage() -> Iterator[Scene]:
 
 @pytest.fixture
 def expected(stage: Scene) -> Responses:
-    """The response to every fetch, because nothing changes meanwhile."""
+    """Return the contents of the broker's response to a full fetch.
+
+    They are the same for every fetch in this test, because nobody writes.
+    """
     with Fetcher(stage.broker.address, TOPIC, PARTITIONS) as direct:
         return contents([direct.fetch()])
 
@@ -58,7 +64,10 @@ def session_of(stage: Scene, client_id: str) -> int:
 
 
 def close_at_broker(stage: Scene, session_id: int) -> None:
-    """KIP-227: (id, -1) on any connection drops a session."""
+    """Close a session directly at the broker, from another connection.
+
+    KIP-227: (id, -1) on any connection removes the session.
+    """
     with Fetcher(stage.broker.address, TOPIC, 1) as other:
         other.fetch(session_id=session_id, session_epoch=-1)
 
@@ -142,7 +151,7 @@ def test_sessions_evicted_by_followers_are_given_up_and_had_again(stage: Scene, 
 
 @pytest.fixture(scope="module")
 def narrow(stage: Scene) -> Iterator[Scene]:
-    """A gateway that may buffer little more than one large response."""
+    """Start a gateway with a budget of 1 MB for buffered responses (`--max-inflight-bytes`)."""
     options = ("--max-inflight-bytes", "1000000")
     with scene(stage.broker, "slots-narrow", *options) as narrow:
         yield narrow
@@ -213,7 +222,7 @@ def test_large_responses_under_a_small_budget_reach_all_clients(narrow: Scene) -
 
 
 def _read_large(narrow: Scene, got: list[tuple[int, int]]) -> None:
-    """Read both large partitions together with a dozen small ones."""
+    """Read the two partitions with large records together with a dozen partitions with small records."""
     consumer = Consumer(
         {
             "bootstrap.servers": narrow.gateway.address,

@@ -101,7 +101,10 @@ class Librdkafka:
         return self._found(topic).offset
 
     def metadata(self, topic: str) -> str:
-        """Return what this client has committed beside the offset. See `stored` for what others have."""
+        """Return the metadata that this client committed with its offset.
+
+        See `stored` for the metadata that others committed.
+        """
         return self._found(topic).metadata or ""
 
     def _found(self, topic: str) -> TopicPartition:
@@ -111,7 +114,7 @@ class Librdkafka:
         return found
 
     def read(self, topic: str, wanted: int, offset: int | None = None) -> list[int]:
-        """Read this many records from the committed offset on, or from another one."""
+        """Read `wanted` records, from the committed offset on or from `offset`."""
         start = self.committed(topic) if offset is None else offset
         self.consumer.assign([TopicPartition(topic, 0, start)])
         got: list[int] = []
@@ -195,7 +198,10 @@ def owned(lane: int) -> list[int]:
 
 
 def test_an_idle_lane_does_not_hold_the_offset(broker: Broker, gateway: GatewayProcess, topic: str) -> None:
-    """Case 24: one lane has one record at the beginning, and all later ones belong to the other lane."""
+    """Case 24: an idle lane does not hold back the group's committed offset.
+
+    The idle lane has one record at the beginning. All later records belong to the other lane.
+    """
     mine = owned(0)
     with (
         closing(Librdkafka(gateway.address, LANES[0])) as low,
@@ -225,7 +231,10 @@ def test_the_owner_reads_again(gateway: GatewayProcess, topic: str) -> None:
 def test_the_first_commit_loses_no_record_of_an_idle_member(
     start: int, gateway: GatewayProcess, topic: str
 ) -> None:
-    """Case 30."""
+    """Case 30: the first commit of an active member loses no record of an idle member.
+
+    The idle member has read a record, but has not committed. Its position stays at or before that record.
+    """
     with (
         closing(Librdkafka(gateway.address, LANES[0])) as low,
         closing(Librdkafka(gateway.address, LANES[1])) as high,
@@ -286,7 +295,10 @@ def test_who_may_not_commit_is_told_why(gateway: GatewayProcess, topic: str) -> 
 
 
 def test_members_at_one_time_lose_no_commit(gateway: GatewayProcess, topic: str) -> None:
-    """Many lanes commit at the same time. Each commit writes the progress of all."""
+    """Eight members of one partition commit at the same time, and no commit is lost.
+
+    Each commit writes the progress of all members, so a commit could overwrite a newer one.
+    """
     part = SPACE // 8
     ids = [f"m{lane}" + suffix(((lane * part, (lane + 1) * part - 1),)) for lane in range(8)]
     members = [Librdkafka(gateway.address, client_id) for client_id in ids]

@@ -1,6 +1,6 @@
 """Leaders move all the time while clients produce and fetch, with three brokers: KIP-951 through the gateway.
 
-`LEADERS_SECONDS` sets for how long they move (`make soak`).
+`LEADERS_SECONDS` sets how long the leaders move, in seconds (`make soak`).
 """
 
 import os
@@ -32,15 +32,16 @@ pytestmark = pytest.mark.timeout(300 + SECONDS)
 
 PARTITIONS: Final = 100 if SECONDS else 12
 ROTATIONS: Final = 12
-"""The minimum of moves."""
+"""The minimum number of leader moves in the test."""
 REST: Final = 3.0
-"""Seconds between further moves. Sarama's consumer asks for a new leader after two seconds
+"""Seconds between further leader moves. Sarama's consumer waits two seconds before it asks for a new leader
 (Consumer.Retry.Backoff). If leaders moved faster, it would get no records."""
 ENOUGH: Final = 10
-"""How many records of each producer each consumer must have got before the moves end: two transactions."""
+"""How many records of each producer each consumer must have received before the moves end. 10 records are two
+transactions."""
 VERSION: Final = 12
 ASKS: Final = compact_array([bytes(16) + compact_string(TOPIC) + b"\0"]) + b"\0\0\0"
-"""Metadata v12 for the topic by name. No topic is created."""
+"""The rest of a Metadata v12 request: it asks for one topic by name, and creates no topic."""
 HEADER: Final = 5
 """The size of a response's header v1 without tags."""
 DESCRIBE_QUORUM: Final = 55
@@ -52,7 +53,7 @@ Epochs = dict[int, tuple[int, int]]
 
 @pytest.fixture
 def topic(cluster: Cluster) -> Iterator[None]:
-    """A topic whose partitions are on two brokers each."""
+    """Create a topic. Each of its partitions has replicas on two brokers."""
     nodes = [broker.node_id for broker in cluster.brokers]
     with Admin(cluster.bootstrap) as admin:
         pairs = {at: [nodes[at % 3], nodes[(at + 1) % 3]] for at in range(PARTITIONS)}
@@ -144,7 +145,10 @@ def rotate(connection: RawConnection, watch: Watch, enough: Callable[[], bool]) 
 
 
 def _moved(connection: RawConnection, watch: Watch, before: Epochs) -> bool:
-    """Elect, and return whether all have moved. If not, the controller does not know the new order yet."""
+    """Elect new leaders, and return whether the leader of each partition has moved.
+
+    If not, the controller does not know the new order of the replicas yet.
+    """
     elect(connection, list(before))
     return all(watch.newest[at] > before[at] for at in before)
 
@@ -153,7 +157,10 @@ def _moved(connection: RawConnection, watch: Watch, before: Epochs) -> bool:
 def test_nothing_is_lost_doubled_or_out_of_order_while_leaders_move(
     group: str, cluster: Cluster, topic: None, start_gateway: Callable[..., GatewayProcess]
 ) -> None:
-    """Case 66. Metadata is never older than earlier ones."""
+    """Case 66: while leaders move, each consumer gets each record once and in order.
+
+    The Metadata responses of the gateway never go back to an older leader.
+    """
     if group == "sarama":
         tool("go")
     gateway = start_gateway(cluster.bootstrap)
@@ -211,7 +218,7 @@ def active_controller(connection: RawConnection) -> int:
 
 
 def _newer(through: RawConnection, electing: RawConnection, before: Epochs, newest: Epochs) -> bool:
-    """Elect, note the newest leaders, and return whether all have moved."""
+    """Elect new leaders, and add them to `newest`. Return whether the leader of each partition has moved."""
     elect(electing, list(before))
     told = epochs_of(through.call(METADATA, VERSION, ASKS))
     newest.update((at, told[at]) for at in before)
@@ -221,10 +228,10 @@ def _newer(through: RawConnection, electing: RawConnection, before: Epochs, newe
 def test_a_broker_that_has_missed_moves_leads_nobody_back(
     cluster: Cluster, topic: None, start_gateway: Callable[..., GatewayProcess]
 ) -> None:
-    """A broker is stopped while leaders move, with a request in its socket.
+    """No client of the gateway gets old leaders from a broker that has missed leader moves.
 
-    When it continues, it nearly always responds with its old knowledge, so this is repeated until it does.
-    Through the gateway no client gets that.
+    A broker is stopped while leaders move, and a Metadata request already waits in its socket. When the
+    broker continues, it nearly always responds with the old leaders. The test repeats this until it does.
     """
     gateway = start_gateway(cluster.bootstrap)
     with RawConnection(cluster.brokers[0].host, cluster.brokers[0].port) as connection:

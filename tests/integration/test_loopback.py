@@ -17,14 +17,17 @@ pytestmark = pytest.mark.skipif(bool(LACKING), reason=LACKING)
 
 LISTENS = "0A"
 LOOPBACK = "0100007F"
-"""127.0.0.1 in the form of /proc/net/tcp."""
+"""The address 127.0.0.1 as it is written in /proc/net/tcp."""
 EVERYWHERE = "00000000"
 Start = Callable[..., set[tuple[str, int]]]
 
 
 @pytest.fixture
 def start() -> Iterator[Start]:
-    """Start a gateway with these options. Return its listening addresses, once there are two."""
+    """Return a function that starts a gateway with the given options.
+
+    The function returns the gateway's listening addresses, once there are two.
+    """
     with ExitStack() as stack:
         place = stack.enter_context(Namespace())
 

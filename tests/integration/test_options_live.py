@@ -1,4 +1,4 @@
-"""Options as people type them, in each of the three ways, for a gateway and a real broker."""
+"""The options of a gateway with a real broker, given as flags, as environment variables and in a file."""
 
 from pathlib import Path
 

@@ -36,7 +36,7 @@ class Wire(RawConnection):
     """A connection with the requests that tests need."""
 
     def metadata(self, *topics: str) -> ClusterState:
-        """Request brokers, controller and these topics."""
+        """Request Metadata: the brokers, the controller and the given topics."""
         return request_metadata(self, *topics)
 
     def produce(self, topic: str, partition: int, records: bytes, *, version: int = 3) -> int:

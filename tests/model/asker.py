@@ -19,7 +19,7 @@ from tests.model.wire import (
 )
 
 Want = tuple[str, int] | tuple[str, int, int] | tuple[str, int, int, int]
-"""Topic, partition, fetch offset (default 0), partition_max_bytes (default 1 MiB)."""
+"""One wanted partition: topic, partition, fetch offset (default 0), partition_max_bytes (default 1 MiB)."""
 
 
 @dataclass
@@ -100,7 +100,7 @@ class Asker(Requests):
 
 
 class Session:
-    """A fetch session of an asker. Each call of `fetch` or `names` sends the next incremental fetch."""
+    """A fetch session of an asker. `fetch` and `names` both send the next incremental fetch."""
 
     def __init__(self, asker: Asker, *wants: Any, **options: Any) -> None:
         self.asker = asker

@@ -26,7 +26,10 @@ Entry: TypeAlias = tuple[TopicData, PartitionData]
 
 
 def _regrouped(response: FetchResponse, told: Sequence[Entry]) -> FetchResponse:
-    """Return the response with these entries instead. Consecutive entries of a topic share an element."""
+    """Return a copy of `response` with the entries in `told`.
+
+    Consecutive entries of a topic share an element.
+    """
     elements: list[TopicData] = []
     for topic, data in told:
         if elements and (elements[-1].topic, elements[-1].topic_id) == (topic.topic, topic.topic_id):
@@ -39,7 +42,7 @@ def _regrouped(response: FetchResponse, told: Sequence[Entry]) -> FetchResponse:
 def in_request_order(response: FetchResponse, request: FetchRequest, *, late: bool = False) -> FetchResponse:
     """Return the response with its entries in the order of the request.
 
-    With `late`, errors that brokers find before reading come last.
+    With `late`, entries with errors that a broker finds before it reads records come last.
 
     Raises:
         KeyError: a partition is not in the request.
@@ -72,10 +75,10 @@ def limited(request: FetchRequest) -> bool:
 
 
 def check(request: FetchRequest, got: FetchResponse, direct: FetchResponse) -> None:
-    """Compare a response through a gateway with a direct one.
+    """Check that the response through a gateway has the same contents as the direct response.
 
-    The order may be that of the request, or a broker's. Under a byte limit, partitions may have more or fewer
-    records than in the direct response.
+    Topics and partitions may be in the order of the request, or in a broker's order. Under a byte limit,
+    partitions may have more or fewer records than in the direct response.
 
     Raises:
         DifferenceError: there is any other difference.

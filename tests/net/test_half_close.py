@@ -1,4 +1,4 @@
-"""A client that half-closes its connection gets the responses it waits for, as from a broker directly."""
+"""A client that half-closes its connection still gets all responses that it waits for, as from a broker."""
 
 import asyncio
 import socket
@@ -178,8 +178,9 @@ def test_a_request_that_came_with_its_end_before_the_broker_stood_is_answered(pl
 def test_one_that_reads_its_last_response_slowly_gets_all_of_it(
     monkeypatch: pytest.MonkeyPatch, plain: bool
 ) -> None:
-    """A client that reads its last response slowly gets all of it. This may take longer than the time limit
-    for clients that read nothing.
+    """A client that reads its last response slowly gets the whole response.
+
+    Reading may take longer than the time limit for clients that read nothing.
     """
     _close_within(monkeypatch, 1.0)  # on a busy machine the reader may pause for some tenths of a second
     size = 12_000_000

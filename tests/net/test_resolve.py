@@ -58,8 +58,9 @@ def test_names_that_hang_keep_no_other_waiting(fake_names: Names) -> None:
 def test_names_that_failed_before_leave_threads_to_the_others(
     fake_names: Names, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Names whose last look-up failed use at most half of the threads. So a silent name server for all names
-    of one cluster does not delay other names.
+    """Names whose last look-up failed use at most half of the threads.
+
+    So a name server that never responds for the names of one cluster does not delay other names.
     """
     monkeypatch.setattr(resolve, "RETRY_SECONDS", (0.0, 0.0))
 

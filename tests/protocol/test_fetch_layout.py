@@ -157,7 +157,10 @@ def many(version: int, count: int) -> tuple[bytes, bytes]:
     ("version", "count"), [(11, 127), (12, 126), (12, 127), (16, 16_382), (16, 16_383), (16, 2_097_151)]
 )
 def test_partitions_where_counts_grow(version: int, count: int) -> None:
-    """Case 94, trap 51: requests and responses are read right at the counts where a uvarint gets longer."""
+    """Case 94, trap 51: requests and responses are read correctly when their count needs one more byte.
+
+    A count is a uvarint, which gets longer, for example, at 127 elements.
+    """
     request, response = many(version, count)
     if count > MAX_PARTITIONS:
         with pytest.raises(TooMany):

@@ -1,5 +1,6 @@
-"""acks is read from the first bytes of a Produce request of any version. With too few bytes, the reader asks
-for more.
+"""The value of acks is read from the first bytes of a Produce request of any version.
+
+If there are too few bytes, the reader asks for more.
 """
 
 import json

@@ -13,7 +13,8 @@ from tests.replay.tables import CAPTURES, connections
 
 TSHARK = shutil.which("tshark")
 NAMES = sorted(path.stem for path in CAPTURES.glob("*.pcap") if "no-records" not in path.stem)
-"""The captures without missing records. tshark does not reassemble an incomplete frame."""
+"""The names of the captures that have all their records. Captures without records are left out, because
+tshark does not reassemble an incomplete frame."""
 _FIELDS = ("tcp.srcport", "tcp.dstport", "kafka.len", "kafka.correlation_id")
 
 pytestmark = [
@@ -48,7 +49,7 @@ def framed_by_tshark(file: Path, kafka: list[int]) -> Counter[tuple[int, int, in
 
 
 def framed(file: Path) -> Counter[tuple[int, int, int, int]]:
-    """Count the frames that replay finds, in the form of `framed_by_tshark`."""
+    """Count the frames that replay finds in a capture. The keys are those of `framed_by_tshark`."""
     found: Counter[tuple[int, int, int, int]] = Counter()
     exchanges = (event for events in connections(file) for event in events if isinstance(event, Exchange))
     for one in exchanges:

@@ -50,7 +50,10 @@ class Way:
         return self
 
     def by_columns(self, request: FetchRequest) -> bytes:
-        """Process a fetch in the usual way, with columns. Return the request to the broker."""
+        """Process a fetch in the slow way, which reads its entries into columns.
+
+        Return the request to the broker.
+        """
         session = self.handler.pair
         delta = send(self.handler, request)
         self.rotation = self.handler.rotation
@@ -89,7 +92,7 @@ class Way:
 
 
 def ready(version: int, count: int) -> tuple[Way, Rotation]:
-    """Return a session that is ready for the faster way."""
+    """Return a client's session that already uses the faster way, and its `Rotation`."""
     way = Way(version, count).establish()
     way.by_columns(way.fetch(0))
     way.answered(fetch_response(version, session_id=7))
@@ -113,7 +116,10 @@ steps = st.lists(
 
 @given(st.sampled_from(SESSION_VERSIONS), st.integers(2, 12), steps)
 def test_both_ways_lead_to_the_same_bytes(version: int, count: int, script: list[Any]) -> None:
-    """Both ways give the same bytes, for any changed offsets and any news of the broker."""
+    """The slow and the fast way of reading a fetch give the same bytes.
+
+    This holds for any changed offsets and any change in the broker's responses.
+    """
     slow = ready(version, count)[0]
     fast, rotation = ready(version, count)
     request = slow.fetch(0)

@@ -188,8 +188,10 @@ def test_a_broker_with_tls_is_named_as_such() -> None:
 
 @contextmanager
 def _wants_certificates(keys: Keys) -> Iterator[int]:
-    """Run a server that refuses clients without a certificate by a TLS alert, as brokers do. Return its
-    port.
+    """Run a server that refuses clients without a certificate by a TLS alert, as brokers do.
+
+    Yields:
+        The server's port.
     """
     context = serving(keys.good)
     context.verify_mode = ssl.CERT_REQUIRED

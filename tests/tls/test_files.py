@@ -29,7 +29,7 @@ from tools.certificates import Pair
 
 @pytest.fixture
 def own(keys: Keys, tmp_path: Path) -> Pair:
-    """Return a certificate whose files a test may change."""
+    """Return a certificate and its key, in files that a test may change."""
     pair = Pair(tmp_path / "own.pem", tmp_path / "own.key")
     _put(keys.ca.sign("first"), pair)
     return pair

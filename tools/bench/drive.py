@@ -104,7 +104,7 @@ async def serve(address: Address) -> None:
 
 
 def run(stage: BenchStage) -> list[FigureTable]:
-    """Measure the highest rate of fetches, with enough connections."""
+    """Measure how many captured fetches per second `drive` can send to a stub broker."""
     stage.report("drive: captured fetches of 100 partitions, at a stub ...")
     port = free_ports(1)
     rounds = 2 if stage.quick else ROUNDS

@@ -1,7 +1,7 @@
 """The table that compares fetchgate with the floor and haproxy, and a profile for each missed limit.
 
-Each part marks rows of its own tables for it (`FigureRow.figure`). If a part misses a limit, an exchange of
-that part is profiled by the gateway's functions (`tools.bench.inside`).
+The other benchmark parts mark rows of their tables for this comparison (`FigureRow.figure`). If a part misses
+a limit, one exchange of that part is profiled by the gateway's functions (`tools.bench.inside`).
 """
 
 import cProfile
@@ -35,7 +35,7 @@ PROFILED: Final[Mapping[str, Mapping[str, Traffic]]] = {
     "workers": {"unchanged fetch of 100 partitions": fetches(1, 100)},
     "transparent": {"unchanged fetch of 100 partitions": fetches(1, 100)},
 }
-"""The exchanges of each part, by name."""
+"""The exchanges that are profiled, by benchmark part and by name."""
 _MEASURING: Final = (
     "<built-in method time.perf_counter>",
     "<method 'disable' of '_lsprof.Profiler' objects>",

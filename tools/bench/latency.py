@@ -1,7 +1,8 @@
 """Latency from produce to consume at a constant rate with linger 0, and the proxy's CPU at that rate.
 
-Producer and consumer both connect through the proxy. Each route has its own consumer, always connected, and
-its own topic. Windows alternate between the routes. Each is compared with the other windows of its round.
+Producer and consumer both connect through the proxy. Each route has its own topic, and its own consumer that
+is always connected. In each round, the routes have one window after the other, and only windows of the same
+round are compared.
 """
 
 import time
@@ -17,33 +18,34 @@ from tools.bench.stage import BenchStage
 from tools.bench.windows import Rounds, beside, beyond, medians, turned, without
 
 LONG_SHARE, SHARE = 1.5, 0.25
-"""The length of windows relative to other parts: 30 s in long runs, otherwise 5 s."""
+"""The length of a measuring window, as a share of the windows in other parts: 30 s in long runs, otherwise 5
+s."""
 WARM_UP: Final = 1.0
 """The uncounted first seconds of a window, while the producer connects."""
 FIRST_SECONDS: Final = 5.0
 """How long each route is warmed up."""
 RATES: Final = (500, 2000)
-"""Records a second."""
+"""The rates of the measurement, in records per second."""
 CPU_RATE: Final = 2000
 """The rate at which the CPU has a limit."""
 ADDED_LIMIT, CPU_LIMIT, P99_LIMIT = 0.03, 1.3, 1.2
-"""The limit of added milliseconds to the floor's p50; the limits of CPU and p99 relative to the floor's."""
+"""The limits: milliseconds added to the floor's p50, CPU relative to the floor, p99 relative to the floor."""
 BYTES: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
 class LatencyWindow:
-    """One window of one route."""
+    """The measurements of one window on one route."""
 
     p50: float
     """In ms."""
     p99: float
     cpu: float
-    """CPU of the proxy, in percent of a core; 0 without a proxy."""
+    """CPU use of the proxy, in percent of a core. 0 on the route without a proxy."""
 
 
 def run(stage: BenchStage) -> list[FigureTable]:
-    """Measure both rates."""
+    """Measure latency and CPU at both rates of `RATES`."""
     return [_table(rate, seconds_of(stage), *measured(stage, rate)) for rate in RATES]
 
 
@@ -53,10 +55,10 @@ def seconds_of(stage: BenchStage) -> float:
 
 
 def measured(stage: BenchStage, rate: int) -> tuple[dict[str, list[LatencyWindow]], dict[str, float]]:
-    """Measure all routes in turn, several rounds, at one rate.
+    """Measure all routes in turn, in several rounds, at one rate.
 
     Returns:
-        The windows of each route, and the kernel's part of each proxy's CPU, in percent.
+        The windows of each route, and for each proxy the share of kernel time in its CPU time, in percent.
     """
     rounds, seconds = stage.rounds(quick=2, usual=6, long=10), seconds_of(stage)
     with ExitStack() as stack:

@@ -42,7 +42,7 @@ MOVES: Final = 5
 """Moves of all leaders in a window."""
 QUICK_MOVES: Final = 2
 SECONDS: Final = 2.0
-"""From one move to the next."""
+"""Seconds between two moves of leaders."""
 SETTLE_SECONDS: Final = 1.5
 """The wait before the first move, once records arrive."""
 QUICK_CLIENTS: Final = ("librdkafka",)
@@ -188,7 +188,11 @@ def _window(client: str, address: str, cluster: Cluster, admin: Admin, moves: in
 
 @contextmanager
 def tcpdump(file: Path, ports: frozenset[int]) -> Iterator[bool]:
-    """Capture loopback. Yield False without tcpdump, or without the right to capture."""
+    """Capture loopback packets of these ports to a file.
+
+    Yields:
+        Whether the capture runs. False if tcpdump is missing, or if this user may not capture.
+    """
     # Stay root: tcpdump's own user only exists where its package is installed.
     command = ["tcpdump", "-Z", "root", "-i", "lo", "-s", "0", "-B", "32768", "--immediate-mode"]
     command += ["-w", str(file), "tcp and (" + " or ".join(f"port {port}" for port in sorted(ports)) + ")"]
@@ -222,7 +226,7 @@ def worst(records: Sequence[tuple[int, int]], moved: Sequence[int]) -> list[floa
 
 
 def table(found: Found) -> FigureTable:
-    """Make the table."""
+    """Make the table of the results for moving leaders."""
     rows = [row for client, rounds in found.rounds.items() for row in _rows(client, rounds, found.follows)]
     title = (
         f"Leaders that move: {PARTITIONS} partitions on {NODES} brokers, {RATE} records/s of {BYTES} bytes"

@@ -47,7 +47,7 @@ class FloorSide(asyncio.BufferedProtocol):
         self._task: asyncio.Task[None] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Connect to the target, or join the two sides."""
+        """Connect to the target if this is the client's side. Otherwise join the two sides."""
         self.transport = cast("asyncio.Transport", transport)
         self.transport.set_write_buffer_limits(high=WRITE_HIGH_WATER)
         self.transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -64,7 +64,7 @@ class FloorSide(asyncio.BufferedProtocol):
         self._early.clear()
 
     def write(self, data: bytes) -> None:
-        """Send bytes of the other side."""
+        """Send bytes that came from the other side."""
         if self.transport is not None:
             self.transport.write(data)
 
@@ -73,7 +73,7 @@ class FloorSide(asyncio.BufferedProtocol):
         return _RECEIVE
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Copy the received bytes, and forward them."""
+        """Copy the received bytes, and send them on."""
         if self._other is None:
             self._early.append(bytes(_RECEIVE[:nbytes]))
         else:

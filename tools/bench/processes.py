@@ -39,16 +39,16 @@ class Times:
     system: float
 
     def kernel_since(self, before: "Times") -> float:
-        """Return the kernel's part of the CPU since `before`, in percent."""
+        """Return the share of kernel time in the CPU time since `before`, in percent."""
         system = self.system - before.system
         return 100 * system / max(self.user - before.user + system, 1e-9)
 
 
 class ProcessMeter:
-    """CPU and memory of one process.
+    """Measures CPU and memory of one process.
 
     Args:
-        pid: of the process.
+        pid: the id of the process.
     """
 
     def __init__(self, pid: int) -> None:
@@ -61,7 +61,10 @@ class ProcessMeter:
 
     @property
     def times(self) -> Times:
-        """CPU so far, split into user and system. It is exact enough over seconds."""
+        """The CPU seconds so far of the process and its children, split into user and system.
+
+        The values have coarse steps, so use them only over several seconds.
+        """
         family = [each.cpu_times() for each in (self._process, *self._process.children(recursive=True))]
         return Times(sum(each.user for each in family), sum(each.system for each in family))
 
@@ -119,7 +122,7 @@ class Proxy:
 
     @property
     def address(self) -> str:
-        """The address for clients."""
+        """The address that clients connect to."""
         return f"{self._host}:{self.port}"
 
     def close(self) -> None:
@@ -159,11 +162,11 @@ class Proxy:
 
 
 class BenchGateway(Proxy):
-    """`fetchgate proxy`, as users start it.
+    """Run `fetchgate proxy` in its own process, with the command line that users run.
 
     Args:
         bootstrap: the broker's address.
-        options: more options of the command line.
+        options: further command-line options.
         node_id: the highest id of a broker.
     """
 
@@ -237,7 +240,7 @@ class Load:
         return self
 
     def go(self) -> None:
-        """Let a load begin, or begin again, if it waits for this call."""
+        """Start the load, or continue it, if the load waits for this call."""
         if self._process.stdin is not None:
             self._process.stdin.write("go\n")
             self._process.stdin.flush()
@@ -285,14 +288,14 @@ def haproxy_program() -> str:
 
 
 def haproxy_command(program: str, folder: Path, port: int, target: int, tls: str = "") -> list[str]:
-    """Write haproxy's configuration for TCP with one thread. Return its command line.
+    """Write a haproxy configuration for TCP with one thread. Return haproxy's command line.
 
     Args:
-        program: haproxy.
-        folder: for the configuration.
-        port: the port on which it listens, in plain text.
+        program: the path of haproxy.
+        folder: the folder for the configuration.
+        port: the port on which haproxy listens, in plain text.
         target: the broker's port.
-        tls: its settings for TLS to the broker.
+        tls: haproxy's settings for TLS to the broker.
     """
     config = folder / f"haproxy-{port}.cfg"
     config.write_text(

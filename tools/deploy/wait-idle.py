@@ -20,7 +20,7 @@ from urllib.error import URLError
 
 
 def main() -> None:
-    """Check every half second."""
+    """Wait until no client is connected. Check every half second."""
     admin, seconds = sys.argv[1], float(sys.argv[2])
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline and not is_left(admin):
@@ -28,9 +28,9 @@ def main() -> None:
 
 
 def is_left(admin: str) -> bool:
-    """Whether no client is connected, or the gateway has ended and refuses connections.
+    """Return whether no client is connected, or the gateway has ended and refuses connections.
 
-    A gateway without a correct response may be busy, so it counts as having clients.
+    If the gateway gives no correct response, it may be busy. Then the result is False.
     """
     cert = os.environ.get("FETCHGATE_ADMIN_CERT")
     address = f"{'https' if cert else 'http'}://{admin}/state?connections=0"

@@ -1,4 +1,4 @@
-"""Turns a finding into a small file that a test replays."""
+"""Makes the input of a finding small, and stores it in a file that a test replays."""
 
 import hashlib
 import time
@@ -10,7 +10,7 @@ from tools.fuzz.target import Finding, FuzzTarget, examine
 REGRESSIONS: Final = Path(__file__).parents[2] / "tests" / "fuzz" / "regressions"
 _MOST_TRIES: Final = 1000
 _SECONDS: Final = 20.0
-"""The time limit to make an input smaller."""
+"""The time limit for making one input smaller, in seconds."""
 
 
 def regressions(target: FuzzTarget) -> list[Path]:
@@ -19,9 +19,9 @@ def regressions(target: FuzzTarget) -> list[Path]:
 
 
 def keep(target: FuzzTarget, data: bytes, folder: Path = REGRESSIONS) -> tuple[Path, Finding] | None:
-    """Make an input small and write it to a file. Return None if it has no finding.
+    """Make an input with a finding smaller, and write it to a file. Return None if the input has no finding.
 
-    Inputs come from processes with traced code, so they are checked again here.
+    The input is checked again here, because it comes from a process whose code was traced.
     """
     found = examine(target, data)
     if found is None:
@@ -36,7 +36,7 @@ def keep(target: FuzzTarget, data: bytes, folder: Path = REGRESSIONS) -> tuple[P
 
 
 def smaller(target: FuzzTarget, data: bytes, found: Finding) -> bytes:
-    """Remove the parts of an input that are not needed for the same finding."""
+    """Return a smaller input with the same finding: parts that are not needed are removed."""
     tries, until = 0, time.monotonic() + _SECONDS
     size = len(data) // 2
     while size and tries < _MOST_TRIES:

@@ -27,15 +27,15 @@ class FuzzTarget:
     """Feeds one input. It catches documented errors; any other exception is a finding."""
     seeds: Callable[[], list[bytes]]
     modules: tuple[str, ...]
-    """Packages whose code guides the fuzzer."""
+    """The packages whose executed code guides the fuzzer."""
     most_bytes: int = 4096
     """The length limit of an input."""
     memory: int = 4 << 20
     """The limit of memory for one input, in addition to `memory_per_byte` for each of its bytes."""
     memory_per_byte: int = 256
     cpu_per_byte: float = 0.0
-    """Seconds of CPU time for each byte of an input, besides `CPU_SECONDS`. Some inputs are scripts, in
-    which a few bytes send a whole request."""
+    """The allowed seconds of CPU time for each byte of an input, in addition to `CPU_SECONDS`. Some inputs
+    are scripts, in which a few bytes send a whole request."""
 
     def cpu_limit(self, data: bytes) -> float:
         """Return the limit of CPU time for an input, in seconds."""
@@ -44,7 +44,7 @@ class FuzzTarget:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The forbidden effect of an input."""
+    """An input's effect that is not allowed: a crash, a hang, or memory growth."""
 
     kind: str
     """`crash`, `hang` or `growth`."""
@@ -57,7 +57,7 @@ class Finding:
 
 
 def crash(error: BaseException) -> Finding:
-    """Describe an exception."""
+    """Describe an exception as a finding."""
     lines = traceback.extract_tb(error.__traceback__)[-FRAMES:]
     where = " < ".join(f"{Path(line.filename).name}:{line.lineno}" for line in reversed(lines))
     text = "".join(traceback.format_exception(error))
@@ -65,9 +65,9 @@ def crash(error: BaseException) -> Finding:
 
 
 def run_once(target: FuzzTarget, data: bytes) -> tuple[Finding | None, float]:
-    """Feed one input. Return the finding, if any, and the seconds it took.
+    """Feed one input. Return the finding, if any, and how many seconds the run took.
 
-    The seconds are wall time, which is cheaper to read than CPU time and never less.
+    The time is wall time, because it is cheaper to read than CPU time. It is never less than the CPU time.
     """
     began = time.perf_counter()
     try:

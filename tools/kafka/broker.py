@@ -164,7 +164,7 @@ class Broker:
             self._place()
 
     def launch(self) -> None:
-        """Start it without waiting. The first time, prepare its folder.
+        """Start the broker, and do not wait until it is ready. The first time, prepare its folder.
 
         Raises:
             RuntimeError: its folder could not be formatted, or its ZooKeeper did not start.
@@ -204,7 +204,7 @@ class Broker:
             self._broker.end()
 
     def kill(self) -> None:
-        """Kill it (SIGKILL). Its data stay for `restart`."""
+        """Kill the broker (SIGKILL). Its data are kept for `restart`."""
         if self._broker is not None and self._broker.running:
             self._broker.end(kill=True)
             self._killed_at = time.monotonic()
@@ -223,7 +223,7 @@ class Broker:
             shutil.rmtree(self.folder, ignore_errors=True)
 
     def _place(self, port: int = 0, voters: Mapping[int, int] | None = None) -> None:
-        """Choose the ports that are not given."""
+        """Choose a free port for each port that is not given."""
         first = free_ports(2 + len(self._listeners))
         self.port = port or first
         self._voters = dict(voters or {self.node_id: first + 1})
@@ -286,7 +286,7 @@ class Broker:
             raise RuntimeError(f"{self!r}: its storage could not be formatted:\n{done.stdout}{done.stderr}")
 
     def _ensure_zookeeper(self, class_path: str) -> None:
-        """Start ZooKeeper if it is not running. Wait until it has forgotten a killed broker."""
+        """Start ZooKeeper if it is not running. Wait until the session of a killed broker has expired."""
         if self._zookeeper is None:
             self._zookeeper = ZooKeeper(class_path, port=self.controller_port, folder=self.folder)
         time.sleep(max(0.0, self._killed_at + SESSION_EXPIRY - time.monotonic()))
@@ -303,7 +303,10 @@ class Broker:
 
 
 def new_cluster_id() -> str:
-    """Make an id for StorageTool: 16 bytes in base 64. It must not begin with a dash, as options do."""
+    """Make a cluster id for Kafka's StorageTool: 16 bytes in base 64.
+
+    The id must not begin with a dash, because StorageTool would read it as an option.
+    """
     return "F" + base64.urlsafe_b64encode(uuid.uuid4().bytes).decode()[1:22]
 
 

@@ -11,7 +11,7 @@ from tools.kafka import reaper
 from tools.kafka.java import java
 
 TAIL = 40
-"""How many lines of its log are shown if a process does not start."""
+"""How many lines of a process's log are shown if the process does not start."""
 
 
 class JavaProcess:
@@ -54,7 +54,10 @@ class JavaProcess:
         return self._popen.poll() is None
 
     def end(self, *, kill: bool = False, timeout: float = 30.0) -> int:
-        """End it with SIGTERM (with SIGKILL if `kill`, or after `timeout` seconds). Return its exit code."""
+        """End the process with SIGTERM, and return its exit code.
+
+        SIGKILL is used instead with `kill`, and after `timeout` seconds.
+        """
         with self._lock:
             if self.running:
                 self._popen.send_signal(signal.SIGKILL if kill else signal.SIGTERM)
@@ -67,7 +70,7 @@ class JavaProcess:
             return code
 
     def tail(self) -> str:
-        """Return the end of its log."""
+        """Return the last lines of the process's log."""
         lines = self.log.read_text(errors="replace").splitlines()
         return "\n".join(lines[-TAIL:])
 

@@ -35,7 +35,7 @@ class Wire(Protocol):
 
 
 class Network(Protocol):
-    """The connections to all brokers. `with` makes and removes them."""
+    """The network connections to all brokers. Entering the object makes them, leaving it removes them."""
 
     wires: dict[int, Wire]
     """The connection to each broker, by node id."""
@@ -48,7 +48,7 @@ class Network(Protocol):
         """Move this thread to the namespace of the gateway and its clients."""
 
     def far(self) -> AbstractContextManager[None]:
-        """Move this thread to the namespace of the brokers and direct clients."""
+        """Run the body in the network namespace of the brokers and direct clients."""
 
     def via(self, broker: Broker) -> tuple[str, str]:
         """Return the address for a broker to bind for the gateway, and the one to connect to."""
@@ -100,11 +100,11 @@ class Links:
         self._stack.close()
 
     def near(self) -> AbstractContextManager[None]:
-        """See Network."""
+        """Run the body in the network namespace of the gateway and its clients."""
         return self._near.inside()
 
     def far(self) -> AbstractContextManager[None]:
-        """See Network."""
+        """Run the body in the network namespace of the brokers and direct clients."""
         return self._far.inside()
 
     def via(self, broker: Broker) -> tuple[str, str]:

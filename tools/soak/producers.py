@@ -54,9 +54,9 @@ class _ProducerClient(Protocol):
     """A producer of one library."""
 
     def send(self, place: RecordPlace, record: SoakRecord, done: Callable[[int | None, str], None]) -> None:
-        """Produce, and call `done` with the offset and "", or with an error.
+        """Send a record. Call `done` later with the record's offset and "", or with an error.
 
-        The offset is None if unknown.
+        The offset is None if it is unknown.
         """
 
     def poll(self) -> None:
@@ -70,12 +70,12 @@ class SoakProducer:
     """One producer in its own thread.
 
     Args:
-        name: of the library.
-        make: makes a client of it for a bootstrap address.
-        bootstrap: the gateway.
+        name: the name of the client library.
+        make: makes a client of the library for a bootstrap address.
+        bootstrap: the gateway's address.
         topics: the topics to produce to.
         produced: receives the results.
-        seed: of sizes and places.
+        seed: the seed for random sizes and partitions.
     """
 
     def __init__(
@@ -201,11 +201,11 @@ class Librdkafka:
         )
 
     def poll(self) -> None:
-        """See `_ProducerClient`."""
+        """Send what is waiting and handle the answers, without blocking."""
         self._producer.poll(0)
 
     def close(self) -> None:
-        """See `_ProducerClient`."""
+        """Give up unacknowledged records, and stop the client."""
         self._producer.purge()
         self._producer.flush(10)
 
@@ -263,7 +263,7 @@ class Aiokafka:
             done(metadata.offset, "")
 
     def poll(self) -> None:
-        """See `_ProducerClient`."""
+        """Run the event loop of aiokafka for a short time, and remove the sends that are done."""
         self._loop.run_until_complete(asyncio.sleep(STEP_SECONDS))
         while self._waiting and self._waiting[0].done():
             self._waiting.popleft()
@@ -313,7 +313,7 @@ class KafkaPython:
         future.add_errback(lambda error: done(None, type(error).__name__))
 
     def poll(self) -> None:
-        """See `_ProducerClient`."""
+        """Do nothing: the client's own thread processes its events."""
 
     def close(self) -> None:
         """See `_ProducerClient`."""

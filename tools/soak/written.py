@@ -1,6 +1,6 @@
-"""The producer and the sequence of records, read from the segments on a broker's disk.
+"""Reads the producer and the sequence number of each record from the log segments on a broker's disk.
 
-Consumers can't see them: producer id, epoch and sequence are in the header of a batch (KIP-98).
+Consumers can't see producer ids, epochs and sequence numbers. They are in the header of a batch (KIP-98).
 """
 
 from collections.abc import Iterable, Iterator
@@ -16,7 +16,8 @@ _BATCH: Final = Struct(">qiibIhiqqqhii")
 """base_offset, batch_length, partition_leader_epoch, magic, crc, attributes, last_offset_delta, first and
 last timestamp, producer_id, producer_epoch, base_sequence, number of records (KIP-98)."""
 _OVERHEAD: Final = 12
-"""The size of base_offset and batch_length, which batch_length does not count."""
+"""The size of the fields base_offset and batch_length, in bytes. The value of batch_length does not include
+them."""
 
 
 class BatchHeader(NamedTuple):
@@ -30,7 +31,7 @@ class BatchHeader(NamedTuple):
 def written(
     cluster: Cluster, wanted: Iterable[tuple[RecordPlace, int]]
 ) -> dict[tuple[RecordPlace, int], Written]:
-    """Return the producers' numbers of records, from their leaders' disks.
+    """Return the producer id and sequence number of records, from the disks of the partitions' leaders.
 
     Args:
         cluster: the brokers.

@@ -27,7 +27,8 @@ _MAX_BLOCK = 8 << 20
 """A longer block is invalid."""
 _MOST_UNITS = 1 << 62
 _MOST_OFFSET = 1 << 33
-"""In seconds: 272 years. Larger offsets are ignored, because times in ns would then not fit into 64 bits."""
+"""The largest time offset that is used, in seconds (272 years). With a larger offset, times in ns would not
+fit into 64 bits, so larger offsets are ignored."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,16 +36,19 @@ class _Interface:
     link: int
     snaplen: int
     units: int = 1_000_000
-    """Time units in a second."""
+    """Time units per second in the timestamps of this interface."""
     offset: int = 0
-    """Seconds to add to each time."""
+    """The seconds that are added to each time of this interface."""
 
 
 _UNKNOWN_INTERFACE = _Interface(link=NO_LINK, snaplen=0)
 
 
 class PcapngRecords:
-    """Reads blocks one after the other. If no block follows, it searches for the next one."""
+    """Reads the blocks of a file, one after the other.
+
+    If no block begins where the last one ended, the reader searches for the next block.
+    """
 
     def __init__(self, counts: FileCounts, secrets: list[bytes] | None = None) -> None:
         """Read the blocks of a file.
@@ -208,9 +212,9 @@ class PcapngRecords:
         )
 
     def _simple(self, window: FileWindow, places: Column) -> Records:
-        """Read packets of the first interface.
+        """Read simple packet blocks. Their packets always belong to the first interface.
 
-        They have no time of their own, so they get the time of the previous packet.
+        A simple packet has no time of its own, so it gets the time of the previous packet.
         """
         room = window.blocks(places + 4, f"{self._order}u4").astype(np.int64) - 16
         length = window.blocks(places + 8, f"{self._order}u4").astype(np.int64)

@@ -35,13 +35,13 @@ class Filter:
     """Selects connections. One of the two hosts must be in `hosts`, and one of the two ports in `ports`."""
 
     hosts: frozenset[str] = frozenset()
-    """Addresses or networks (`10.0.0.0/8`). If empty, all."""
+    """The hosts of the selected connections: addresses or networks (`10.0.0.0/8`). If empty, all hosts."""
     ports: frozenset[int] = frozenset()
-    """If empty, all."""
+    """The ports of the selected connections. If empty, all ports."""
     parts: int = 1
     """How many parts the connections are divided into, by a hash of their ends."""
     part: int = 0
-    """The part that is read."""
+    """The number of the part whose connections are read, from 0."""
 
 
 EVERYTHING = Filter()
@@ -52,7 +52,7 @@ class Packets:
     """TCP packets with payload, SYN, FIN or RST, in the order of the capture."""
 
     order: Column
-    """Where its record begins in the file."""
+    """The position of each packet's record in the file."""
     time: Column
     """Nanoseconds since 1970."""
     ends: Column
@@ -62,7 +62,7 @@ class Packets:
     ack: Column
     """The next sequence number that its sender expected from the other direction, or `NO_ACK`."""
     flags: Column
-    """FIN, SYN and RST, as above."""
+    """The flags FIN, SYN and RST of each packet; other flags are cleared."""
     begin: Column
     """Where the payload begins in the window."""
     size: Column
@@ -156,7 +156,7 @@ def _ends(header: Column, found: TcpHeaders, rows: Column) -> tuple[Column, Colu
 
 
 def _of_ports(ports: frozenset[int], header: Column) -> Column:
-    """Return which packets are sent from or to one of some ports."""
+    """Return which packets have one of `ports` as their source or destination."""
     listed = sorted(ports)
     found: Column = np.isin(header["source"], listed) | np.isin(header["destination"], listed)
     return found

@@ -31,9 +31,12 @@ class PlaintextReceiver(Protocol):
     """Receives the contents of the records of one direction."""
 
     def decrypted(self, view: memoryview, time: int, end_time: int) -> None:
-        """Read application data.
+        """Process decrypted application data from one TLS record.
 
-        `time` is the time of the run in which its record began, `end_time` of the run in which it ended.
+        Args:
+            view: the data.
+            time: the time of the captured bytes in which the record began.
+            end_time: the time of the captured bytes in which the record ended.
         """
 
     def lacks(self, size: int, *, cut: bool) -> None:
@@ -59,13 +62,13 @@ class TlsDirection:
         self, receiver: PlaintextReceiver, on_clear: Callable[[bytes], None], on_lost: Callable[[], None]
     ) -> None:
         self.opener: Opener | None = None
-        """The keys, once they are known."""
+        """The object that decrypts records. None until the keys are known."""
         self.started = False
-        """Whether a record was decrypted, so that the keys are certainly right."""
+        """Whether a record was decrypted. If so, the keys are certainly right."""
         self.lost = False
-        """Whether nothing more can be read."""
+        """Whether this direction of the TLS connection can't be decrypted any more."""
         self.renegotiated = False
-        """Whether nothing more can be read because new keys were negotiated."""
+        """Whether the rest of the connection can't be decrypted, because new keys were negotiated."""
         self.seen_bytes = 0
         """Captured bytes, including those of TLS itself."""
         self._receiver = receiver
@@ -117,7 +120,7 @@ class TlsDirection:
             self._buffer.clear()
 
     def _follow(self, view: memoryview, time: int, end_time: int) -> int:
-        """Read consecutive records. Return how many bytes were used."""
+        """Read complete TLS records that follow one another. Return how many bytes were used."""
         at, end, buffer = 0, len(view), self._buffer
         while at < end and not self.lost:
             if buffer:

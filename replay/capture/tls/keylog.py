@@ -77,7 +77,7 @@ class KeyLogReader:
         self._rest = b""
 
     def feed(self, data: bytes) -> None:
-        """Read the next bytes."""
+        """Read the next bytes of a key log."""
         *lines, self._rest = (self._rest + data).split(b"\n")
         for line in lines:
             self.secrets.add_line(line)

@@ -53,8 +53,8 @@ class Earlier:
     def check(self, path: str, sources: Iterable[Source]) -> None:
         """Check that no capture would be added a second time.
 
-        The rows of such a capture could not be replaced, because a connection's rows are made from several
-        files.
+        The rows of a capture can't be replaced later, because a connection's rows may come from several
+        captures.
 
         Raises:
             InputError: the table already has some of the captures.

@@ -103,7 +103,7 @@ class Pipe:
 class _Connection:
     pipe: Pipe
     next: dict[bool, int]
-    """The next sequence numbers of the client (True) and the broker, within TLS."""
+    """The next sequence number within TLS, for the client (True) and for the broker (False)."""
     places: dict[tuple[bool, int], int]
     """For a sender and a sequence number in plain text, the sequence number within TLS."""
     sent: dict[bool, int]
@@ -111,7 +111,7 @@ class _Connection:
 
 
 def begun(rows: Iterable[Row]) -> list[Row]:
-    """Return the rows of the connections that begin with a SYN. Each byte is in them once, in order."""
+    """Return the rows of the connections that begin with a SYN, with each byte once and in order."""
     found, sent = [], dict[tuple[bytes, bool], int]()
     for one in rows:
         side = one.connection, one.from_low

@@ -1,4 +1,4 @@
-"""A gateway's counters, compared with the same requests sent directly."""
+"""What `drive` says about a gateway's saving: the gateway's counters, compared with direct requests."""
 
 import asyncio
 

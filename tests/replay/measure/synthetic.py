@@ -1,4 +1,4 @@
-"""Rows in the form of the table, for any number of connections, made without captures."""
+"""Rows in the form of the table of `measure`, for any number of connections. They need no captures."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -15,7 +15,7 @@ _START = 1_800_000_000 * _SECOND
 
 
 def connection_rows(number: int) -> Iterator[dict[str, Any]]:
-    """Return the rows of one connection: its fetches, then the row of the connection."""
+    """Return the rows of one connection: the rows of its fetches, then one row for the connection."""
     broker = f"10.1.0.{number % 30}:9092"
     client = f"10.2.{number >> 16 & 255}.{number >> 8 & 255}:{20_000 + (number & 255)}"
     connection, client_id = f"{client} > {broker} #0", f"client-{number % 100}"

@@ -34,7 +34,7 @@ UNTIMED = (
     "readable",
     "not_eligible",
 )
-"""Parts of the report without times. The figures of files and packets in `input` are left out."""
+"""The parts of the report that have no times. The figures of files and packets in `input` are left out."""
 
 
 @cache

@@ -1,4 +1,4 @@
-"""The members' actions, read from their lines."""
+"""Reads what the members of a group did, from the lines that their programs print."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -24,7 +24,7 @@ class MemberLife:
     did: list[Did] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
     killed_at: int = 0
-    """The time of its kill, in nanoseconds; 0 if it was not killed."""
+    """When the process was killed, in nanoseconds; 0 if it was not killed."""
     stopped: list[tuple[int, int, dict[int, int]]] = field(default_factory=list)
     """For each stop: the times of its begin and end, and the log's end offsets at its begin."""
 

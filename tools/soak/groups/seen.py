@@ -11,7 +11,7 @@ from proxy.cooperative.positions import Positions
 Record: TypeAlias = tuple[str, int, int]
 """Topic, partition and offset."""
 Log: TypeAlias = Mapping[Record, bytes]
-"""The keys of a log's records."""
+"""A log: the key of each record."""
 Span: TypeAlias = tuple[float, float]
 Moved: TypeAlias = tuple[float, tuple[str, int], Positions]
 """When the committed positions of a partition changed, and the new positions."""
@@ -43,7 +43,7 @@ class SeenVerdict:
     after_kills: int = 0
     """Records that came twice, explained by a kill."""
     unordered: list[str] = field(default_factory=list)
-    """Records that first came after a later record of their key."""
+    """Records that came for the first time after a later record of the same key."""
     invented: int = 0
 
     def lines(self) -> list[str]:
@@ -62,12 +62,12 @@ class SeenVerdict:
 def judge(
     log: Log, lives: Sequence[SeenLife], down: Sequence[Span], moved: Sequence[Moved] = ()
 ) -> SeenVerdict:
-    """Judge a run.
+    """Find the records that were lost, came twice, or came out of order.
 
     Args:
-        log: the records at the end.
+        log: the records in the log at the end of the run.
         lives: all processes of members.
-        down: when the gateway was down.
+        down: the times when the gateway was down.
         moved: the committed positions over time, for the report of lost records.
     """
     events = sorted(

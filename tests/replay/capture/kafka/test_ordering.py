@@ -1,6 +1,6 @@
-"""Two directions are put into one order by ACK numbers.
+"""Requests and responses are put into one order by their TCP ACK numbers.
 
-This is also tested with two clocks, and in captures without the acknowledged bytes.
+Captures with two different clocks, and captures without the acknowledged bytes, are also tested.
 """
 
 from dataclasses import replace

@@ -7,7 +7,7 @@ from replay.capture.kafka.reassembly import LATE, TURNS, WINDOW, Reassembly
 
 
 class Stream:
-    """A sink that keeps what it gets. Gaps are kept as `(size, cut)`."""
+    """Stores everything that the reassembly delivers. Gaps are stored as `(size, cut)`."""
 
     def __init__(self) -> None:
         self.parts: list[bytes | tuple[int, bool]] = []

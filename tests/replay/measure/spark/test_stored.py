@@ -21,14 +21,14 @@ from tests.replay.tables import measured as at_once
 pytestmark = pytest.mark.integration
 
 FIRST, SECOND = CAPTURES / "librdkafka-rebalance.pcap", CAPTURES / "aiokafka-gateway.pcap"
-"""Two captures, of two days, in order of time."""
+"""Two captures from two different days. `FIRST` is the earlier one."""
 OLD_TABLE = Path(__file__).parents[1] / "old_table"
 """The table of `SECOND` as 0.2.0 wrote it, without folders by day and broker."""
 
 
 @pytest.fixture(scope="module")
 def written(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Write the table of the first capture."""
+    """Write the table of the first capture, and return its path."""
     path = tmp_path_factory.mktemp("stored") / "table"
     measured(spark, work(FIRST, parquet=str(path)))
     return path
