@@ -6,8 +6,8 @@ socket and no file, and read no clock.
 - **protocol** (sans-IO): the parts of Kafka's protocol that replay reads and the gateway does not, for
   example the error codes in the responses of every API.
 - **capture**: turns capture files into Kafka exchanges, in three steps. ``capture/files`` finds the packets
-  in pcap and pcapng files. ``capture/packets`` (sans-IO, except ``segments.read``) makes TCP segments from
-  the packets. ``capture/kafka`` (sans-IO) makes requests and responses from the segments. Unreadable parts
+  in pcap and pcapng files. ``capture/packets`` (sans-IO, except ``segments``) makes TCP segments from the
+  packets. ``capture/kafka`` (sans-IO) makes requests and responses from the segments. Unreadable parts
   are counted, and their contents are never guessed.
 - **simulate** (sans-IO): sends each captured fetch through the gateway's own core, ``proxy.core.connection``.
   Behind the core, a simulated broker answers with the contents of the captured responses.

@@ -2,7 +2,7 @@
 
 - ``files``: the inputs that the user named become *sources* (files). Sources become *shares*, one for each
   task. A share is read window by window. The packets in a *window* become columns. Only ``sources``,
-  ``streams``, ``reading`` and ``secrets`` open files.
+  ``streams``, ``reading``, ``spans`` and ``secrets`` open files.
 - ``packets``: link layers, IP and TCP, as columns, with no object for each packet. Packets are joined into
   *runs*: the rows of `SEGMENTS`.
 - ``tls``: decrypts encrypted streams of bytes if a key log has their secrets.

@@ -6,22 +6,28 @@ The steps and the report are the same as with Spark (``steps``). No Java is need
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import chain
 from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from replay.capture.files.sources import plan
+from replay.capture.files.spans import SpanReader
 from replay.capture.packets import segments
 from replay.measure import steps
 from replay.measure.collected import Collected, collect_part, groups_in
-from replay.measure.strip_records import STRIPPED, strip_records
+from replay.measure.rows import RowFilter
+from replay.measure.steps import Batches
 from replay.measure.table import EXCHANGES_RAW, KEYS
 from replay.measure.work import Work
 from replay.simulate.session_cache import CacheEvent, simulate
 
-MOST: Final = 64 << 20
-"""Above this many bytes, Spark is faster and takes less memory."""
+MOST: Final = 256 << 20
+"""Above this many bytes of captures, Spark is faster."""
+_HELD: Final = 64 << 20
+"""The maximum of bytes in memory: of segments (references, or the payload of files that can't be read again),
+and of the table if it has frames."""
 _ROWS: Final = 10_000
 """The maximum of rows in a batch, as in Spark's default."""
 _EVENTS: Final = 10_000
@@ -38,31 +44,42 @@ def measure_here(work: Work) -> Collected | None:
     """
     if work.table or work.parquet or work.size > MOST:
         return None
-    found = _stripped(work)
+    found = _references(work)
     if found is None:
         return None
     choice = replace(work.choice, raw=bool(work.topics))
-    batches = _sorted(found, STRIPPED, "order")
-    rows = list(steps.measure(work.keep.ports, choice, work.secrets, batches))
-    if work.topics:
-        choice = replace(choice, topics=work.topics | steps.topic_ids(work.topics, rows), members=0)
-        keys = [batch.filter(pc.equal(batch.column("row"), KEYS)) for batch in rows]
-        rows = [*keys, *steps.measure_again(work.keep, choice, _sorted(rows, EXCHANGES_RAW, "place"))]
-    return _collected(pa.Table.from_batches(rows, steps.table_schema(choice)))
+    with SpanReader(work.sources) as reader:
+        batches = segments.with_payload(_sorted(found, segments.REFERENCES, "order"), reader)
+        rows = steps.measure(work.keep.ports, choice, work.secrets, batches)
+        return _collected(rows) if not work.topics else _of_topics(work, choice, rows)
 
 
-def _stripped(work: Work) -> list[pa.RecordBatch] | None:
-    """Read the segments, without contents of records if possible.
+def _of_topics(work: Work, choice: RowFilter, measured: Batches) -> Collected | None:
+    """Measure the fetches of some topics, from the rows of all fetches."""
+    rows, size = [], 0
+    for batch in measured:
+        size += batch.nbytes
+        if size > _HELD:
+            return None
+        rows.append(batch)
+    choice = replace(choice, topics=work.topics | steps.topic_ids(work.topics, rows), members=0)
+    keys = [batch.filter(pc.equal(batch.column("row"), KEYS)) for batch in rows]
+    again = steps.measure_again(work.keep, choice, _sorted(rows, EXCHANGES_RAW, "place"))
+    return _collected(chain(keys, again))
 
-    Return None if the segments have more than `MOST` bytes.
+
+def _references(work: Work) -> list[pa.RecordBatch] | None:
+    """Read the segments, with references to their payload if possible.
+
+    Return None if all this has more than `_HELD` bytes.
     """
     found, size = [], 0
     for share in plan(work.sources, MOST):
-        for batch in segments.read(share, work.keep):
+        for batch in segments.read_references(share, work.keep, plain=work.choice.plain):
             size += batch.nbytes
-            if size > MOST:
+            if size > _HELD:
                 return None
-            found.append(strip_records(batch, keep=work.choice.members > 0))
+            found.append(batch)
     return found
 
 
@@ -73,11 +90,11 @@ def _sorted(batches: list[pa.RecordBatch], schema: pa.Schema, within: str) -> It
     yield from table.to_batches(max_chunksize=_ROWS)
 
 
-def _collected(table: pa.Table) -> Collected:
+def _collected(rows: Batches) -> Collected:
     """Collect the figures of the report."""
     whole = Collected()
     sessions: defaultdict[str, list[CacheEvent]] = defaultdict(list)
-    for part in collect_part(groups_in(table), _EVENTS):
+    for part in collect_part((group for batch in rows for group in groups_in(batch)), _EVENTS):
         if isinstance(part, Collected):
             whole.merge(part)
         else:

@@ -33,7 +33,7 @@ def table_schema(choice: RowFilter) -> pa.Schema:
 
 
 def measure(ports: frozenset[int], choice: RowFilter, secrets: Secrets | None, batches: Batches) -> Batches:
-    """Yield the rows of the table for segments (STRIPPED).
+    """Yield the rows of the table for SEGMENTS.
 
     Args:
         ports: of brokers. If empty, Kafka is recognised by its bytes.
@@ -47,7 +47,7 @@ def measure(ports: frozenset[int], choice: RowFilter, secrets: Secrets | None, b
         read = read_exchanges if choice.plain else read_in_bulk
         return read(rest, ports=ports, groups=choice.members > 0, uses=uses, secrets=secrets)
 
-    return _rows(choice, restored(batches), _files_in_segments, events)
+    return _rows(choice, batches, _files_in_segments, events)
 
 
 def measure_again(keep: Filter, choice: RowFilter, batches: Batches) -> Batches:

@@ -6,6 +6,7 @@
 - ``window``: the part of a file that is in memory.
 - ``pcap``, ``pcapng`` (sans-IO): find the packets in a window.
 - ``reading``: goes through a share, window by window.
+- ``spans``: reads spans of files again, by their offsets.
 - ``secrets``: reads key logs, and the secrets in captures.
 - ``counts``: counts the contents of each file, and the parts that could not be used.
 """

@@ -35,7 +35,7 @@ _NAMES = re.compile(r"\.(pcap|pcapng|cap|dmp|ntar)\d*(\.(gz|zst))?$", re.IGNOREC
 """Names of captures. tcpdump -C adds a number at the end."""
 _HEAD = 64 << 10
 """How many bytes of each file are read to find its format and the time of its first packet."""
-_FINGERPRINT = 1 << 10
+FINGERPRINT = 1 << 10
 """How many bytes the fingerprint covers. Almost every capture is longer."""
 
 _AT_ONCE = 16
@@ -59,6 +59,8 @@ class Source:
     """Position in the input: files are ordered by the time of their first packet."""
     size: int = -1
     """Bytes as stored; -1 if unknown."""
+    modified: int = 0
+    """When a regular local file was last changed, in ns since 1970; 0 for all other inputs."""
     form: Format | None = None
     """None if the format is unknown (standard input), or if there is a `problem`."""
     compression: str = ""
@@ -91,6 +93,15 @@ class Source:
     def path(self) -> str:
         """The path to open."""
         return self.located or self.name
+
+    @property
+    def at_offsets(self) -> bool:
+        """Whether parts of the file can be read again by their offsets, at the cost of reading memory.
+
+        This is true for a regular local file that is not compressed. Each part of a remote file would cost a
+        request, some 50 ms.
+        """
+        return self.form is not None and self.modified > 0 and not self.compression
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,6 +170,12 @@ def check_seen(sources: Iterable[Source]) -> None:
                 f"({first_line(error)}); put captures where the driver and all workers see them under the "
                 "same path, or in a store such as s3://"
             ) from error
+
+
+def fingerprint(first_time: int, head: bytes | memoryview) -> str:
+    """Return the `Source.fingerprint` of a capture that begins with `head`."""
+    digest = hashlib.sha256(head[:FINGERPRINT]).hexdigest()[:16]
+    return f"{first_time}-{digest}" if first_time else ""
 
 
 def spool(source: Source, directory: str) -> Source:
@@ -247,10 +264,12 @@ def _inspected(name: str) -> Source:
     if is_pipe(name):
         return Source(name=name)
     located = "" if is_remote(name) else str(Path(name).absolute())
-    size = -1
+    size, modified = -1, 0
     try:
         system, path = filesystem(name)
-        size = system.get_file_info(path).size or 0
+        info = system.get_file_info(path)
+        size = info.size or 0
+        modified = info.mtime_ns if located and info.is_file else 0
         window, kind = _head(name, _HEAD)
         form = identify(bytes(window.data[: window.end]))
     except NotACaptureError as error:
@@ -261,7 +280,7 @@ def _inspected(name: str) -> Source:
         return Source(name=name, located=located, size=size, problem=first_line(error), unopened=unopened)
     secrets = form.kind == "pcapng" and pcapng.has_secrets(window)
     time = pcapng.first_time(window) if form.kind == "pcapng" else pcap.first_time(form, window)
-    digest = hashlib.sha256(window.data[: min(_FINGERPRINT, window.end)]).hexdigest()[:16]
+    head = window.data[: window.end]
     if secrets and not time:  # they may be many, and come before the first packet
         with suppress(OSError):
             time = pcapng.first_time(_head(name, SIZE)[0])
@@ -269,10 +288,11 @@ def _inspected(name: str) -> Source:
         name=name,
         located=located,
         size=size,
+        modified=modified,
         form=form,
         compression=kind,
         first_time=time,
-        fingerprint=f"{time}-{digest}" if time else "",
+        fingerprint=fingerprint(time, head),
         secrets=secrets,
     )
 

@@ -4,6 +4,7 @@
 - ``tunnels``: where the inner packet of a VXLAN, Geneve or GRE tunnel begins.
 - ``ip``: where the TCP header begins, and the two IP addresses.
 - ``tcp``: ports, sequence numbers, flags and payload.
-- ``segments``: joins packets into runs of payload, as Arrow record batches. Its ``read`` opens the files of a
-  share. Everything else here is sans-IO.
+- ``segments``: joins packets into runs, as Arrow record batches, with their payload or with references to it.
+  Its ``read`` and ``read_references`` open the files of a share, and its ``with_payload`` follows references.
+  Everything else here is sans-IO.
 """

@@ -7,10 +7,14 @@ overlaps and reordering stay as they are, and end a run.
 
 A run also ends at the end of a file, share or window, after `MAX_RUN` bytes, and at a pause of `MAX_PAUSE`.
 Splitting a run into two rows does not change its meaning.
+
+Before rows are sorted by connection, they have references to their payload in place of the payload, if the
+file can be read again at these places: `read_references`. After it, `with_payload` gets the payload.
 """
 
 import ipaddress
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -18,7 +22,8 @@ import pyarrow.compute as pc
 
 from replay.capture.files.counts import FileCounts
 from replay.capture.files.reading import windows
-from replay.capture.files.sources import TaskInput
+from replay.capture.files.sources import FilePiece, TaskInput
+from replay.capture.files.spans import SpanReader, Spans, joined
 from replay.capture.files.window import Column, FileWindow
 from replay.capture.packets.tcp import EVERYTHING, FIN, RST, SYN, Filter, Packets, decode
 
@@ -56,6 +61,19 @@ SEGMENTS = pa.schema(
     ]
 )
 
+_SIGNED = {pa.uint8(): pa.int16(), pa.uint32(): pa.int64()}
+"""The signed types to use for references, because Spark has no unsigned numbers."""
+REFERENCES = pa.schema(
+    [
+        *(pa.field(one.name, _SIGNED.get(one.type, one.type), nullable=False) for one in SEGMENTS),
+        # Where the payload is in the file, a _SPAN for each packet. If there is any, `payload` is empty.
+        pa.field("spans", pa.binary(), nullable=False),
+    ]
+)
+"""SEGMENTS, with references to payload."""
+_SPAN = np.dtype([("begin", "<i4"), ("size", "<i4")])
+"""The place of a packet's payload, after the beginning of the run's first record, and its bytes."""
+
 
 def endpoints(connection: bytes) -> tuple[str, str]:
     """Return the two ends of a connection, the lower one first, as `host:port` or `[v6]:port`.
@@ -91,21 +109,66 @@ def _endpoint(packed: bytes) -> str:
 def read(share: TaskInput, keep: Filter = EVERYTHING) -> Iterator[pa.RecordBatch]:
     """Read a share as batches of SEGMENTS. The last row of each part of a file has its FileCounts."""
     for piece in share.pieces:
-        source = piece.source
-        counts = FileCounts(file=source.name, number=source.number, fingerprint=source.fingerprint)
-        base = source.number << _FILE_SHIFT
-        for window, records in windows(piece, counts):
-            yield from split(runs(window, decode(window, records, keep, counts), base))
-        yield _counts_row(counts, base + piece.start)
+        yield from _read(piece, keep, runs)
+
+
+def read_references(
+    share: TaskInput, keep: Filter = EVERYTHING, *, plain: bool = False
+) -> Iterator[pa.RecordBatch]:
+    """Read a share as batches of REFERENCES, in the rows of `read`.
+
+    With `plain`, or if the file can't be read at offsets, rows have their payload.
+    """
+    for piece in share.pieces:
+        refer = piece.source.at_offsets and not plain
+        for batch in _read(piece, keep, references if refer else runs):
+            yield batch if batch.schema == REFERENCES else _carried(batch)
+
+
+def with_payload(batches: Iterable[pa.RecordBatch], reader: SpanReader) -> Iterator[pa.RecordBatch]:
+    """Turn batches of REFERENCES into batches of SEGMENTS, with about MAX_BATCH bytes of payload at most.
+
+    Raises:
+        OSError: a file can't be read any more, shrank, or was overwritten.
+    """
+    for batch in batches:
+        if not batch.num_rows:
+            continue
+        spans, places = _spans_of(batch)
+        before = np.append(0, np.cumsum(spans.size))
+        for begin, end in _parts(_edges(batch.column("payload")) + spans.bytes_read()[places]):
+            own = places[begin : end + 1]
+            data = reader.read(spans[own[0] : own[-1]])
+            edges = (before[own] - before[own[0]]).astype(np.int32)
+            yield _segments(batch.slice(begin, end - begin), _binary(edges, data))
+
+
+def _read(
+    piece: FilePiece, keep: Filter, make: Callable[[FileWindow, Packets, int], pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    source = piece.source
+    counts = FileCounts(file=source.name, number=source.number, fingerprint=source.fingerprint)
+    base = source.number << _FILE_SHIFT
+    for window, records in windows(piece, counts):
+        yield from split(make(window, decode(window, records, keep, counts), base))
+    yield _counts_row(counts, base + piece.start)
 
 
 def split(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     """Split a batch into batches of at most MAX_BATCH bytes of payload."""
-    ends = np.frombuffer(batch.column("payload").buffers()[1], np.int32)[: batch.num_rows + 1]
-    begin = 0
-    while begin < batch.num_rows:
-        end = max(begin + 1, int(np.searchsorted(ends, ends[begin] + MAX_BATCH, "right")) - 1)
+    for begin, end in _parts(_edges(batch.column("payload"))):
         yield batch.slice(begin, end - begin)
+
+
+def _parts(edges: Column) -> Iterator[tuple[int, int]]:
+    """Divide rows into parts of at most MAX_BATCH bytes, or of one row.
+
+    `edges` has the number of bytes before each row, and before the end.
+    """
+    begin = 0
+    while begin < len(edges) - 1:
+        end = max(begin + 1, int(np.searchsorted(edges, edges[begin] + MAX_BATCH, "right")) - 1)
+        yield begin, end
         begin = end
 
 
@@ -119,30 +182,113 @@ def runs(window: FileWindow, packets: Packets, base: int) -> pa.RecordBatch:
     """
     sort = _by_connection(packets.ends)
     first = _breaks(packets, sort)
+    filled = packets.size > 0
+    order = (np.cumsum(filled) - 1)[sort[filled[sort]]]
+    payload = joined(window.data, packets.begin[filled], packets.size[filled], order)
+    columns = _columns(packets, sort, first, base)
+    edges = _edges_of_rows(packets.size[sort], first)
+    return pa.RecordBatch.from_arrays([*columns, _binary(edges, payload)], schema=SEGMENTS)
+
+
+def references(window: FileWindow, packets: Packets, base: int) -> pa.RecordBatch:
+    """Join packets into the rows of `runs`, with references (REFERENCES) in place of payload."""
+    sort = _by_connection(packets.ends)
+    first = _breaks(packets, sort)
+    filled = packets.size[sort] > 0
+    chosen = sort[filled]
+    record = np.repeat(packets.order[sort[first]], np.diff(first, append=len(sort)))[filled]
+    spans = np.empty(len(chosen), _SPAN)
+    spans["begin"] = packets.begin[chosen] + window.offset(0) - record
+    spans["size"] = packets.size[chosen]
+    edges = _edges_of_rows(filled * _SPAN.itemsize, first)
+    columns = [
+        *_columns(packets, sort, first, base),
+        _binary(np.zeros(len(first) + 1, np.int32), b""),
+        _binary(edges, spans),
+    ]
+    typed = [column.cast(field.type) for column, field in zip(columns, REFERENCES, strict=True)]
+    return pa.RecordBatch.from_arrays(typed, schema=REFERENCES)
+
+
+def _columns(packets: Packets, sort: Column, first: Column, base: int) -> list[pa.Array]:
+    """Make the columns of runs, without the payload.
+
+    Args:
+        packets: in the order of the capture.
+        sort: their order by connection.
+        first: where each run begins in this order.
+        base: added to each packet's offset, to get `order`.
+    """
     last = np.append(first[1:], len(sort))[: len(first)] - 1
     opening, closing = sort[first], sort[last]
-    payload = _gather(window, packets, sort)
-    behind = np.cumsum(packets.size[sort])
-    edges = np.zeros(len(first) + 1, np.int32)
-    edges[1:] = behind[last]
-    ends = packets.ends[:, opening]
     flags = np.bitwise_or.reduceat(packets.flags[sort], first) if len(first) else packets.flags
-    return pa.RecordBatch.from_arrays(
-        [
-            _keys(ends),
-            _array(packets.from_low[opening]),
-            _array(packets.time[opening]),
-            _array(packets.time[closing]),
-            _array(packets.order[opening] + base),
-            _array(packets.sequence[opening]),
-            _array(packets.ack[opening]),
-            _array(flags),
-            _array(packets.missing[closing].astype(np.uint32)),
-            _array((last - first + 1).astype(np.uint32)),
-            pa.Array.from_buffers(pa.binary(), len(first), [None, pa.py_buffer(edges), payload]),
-        ],
-        schema=SEGMENTS,
-    )
+    return [
+        _keys(packets.ends[:, opening]),
+        _array(packets.from_low[opening]),
+        _array(packets.time[opening]),
+        _array(packets.time[closing]),
+        _array(packets.order[opening] + base),
+        _array(packets.sequence[opening]),
+        _array(packets.ack[opening]),
+        _array(flags),
+        _array(packets.missing[closing].astype(np.uint32)),
+        _array((last - first + 1).astype(np.uint32)),
+    ]
+
+
+def _edges_of_rows(sizes: Column, first: Column) -> Column:
+    """Return the offsets of a binary column.
+
+    Args:
+        sizes: the bytes that each packet adds to its run.
+        first: the first packet of each run.
+    """
+    edges = np.zeros(len(first) + 1, np.int32)
+    edges[:-1] = (np.cumsum(sizes) - sizes)[first]
+    edges[-1] = sizes.sum()
+    return edges
+
+
+def _carried(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Turn SEGMENTS into REFERENCES without spans."""
+    columns = [*batch.columns, _binary(np.zeros(batch.num_rows + 1, np.int32), b"")]
+    typed = [column.cast(field.type) for column, field in zip(columns, REFERENCES, strict=True)]
+    return pa.RecordBatch.from_arrays(typed, schema=REFERENCES)
+
+
+def _spans_of(batch: pa.RecordBatch) -> tuple[Spans, Column]:
+    """Return the spans in a batch of REFERENCES, and the place of each row's first span among them.
+
+    After the places of the rows comes the number of all spans.
+    """
+    edges = _edges(batch.column("spans"))
+    found = np.frombuffer(batch.column("spans").buffers()[2] or b"", _SPAN)
+    places = edges // _SPAN.itemsize
+    order = np.repeat(batch.column("order").to_numpy(), np.diff(places))
+    found = found[places[0] : places[-1]]
+    begin = (order & (1 << _FILE_SHIFT) - 1) + found["begin"]
+    return Spans(order >> _FILE_SHIFT, begin, found["size"].astype(np.int64)), places - places[0]
+
+
+def _segments(batch: pa.RecordBatch, read: pa.Array) -> pa.RecordBatch:
+    """Return REFERENCES as SEGMENTS. `read` has the payload of rows with spans."""
+    columns = [batch.column(field.name).cast(field.type) for field in SEGMENTS]
+    carried = pc.greater(pc.binary_length(columns[-1]), 0)
+    if not pc.all(carried).as_py():
+        columns[-1] = pc.if_else(carried, columns[-1], read) if pc.any(carried).as_py() else read
+    return pa.RecordBatch.from_arrays(columns, schema=SEGMENTS)
+
+
+def _edges(column: pa.Array) -> Column:
+    """Return the offsets at which the values of a binary column begin, and the end of the last value."""
+    found: Column = np.frombuffer(column.buffers()[1], np.int32)[column.offset :][: len(column) + 1]
+    return found
+
+
+def _binary(edges: Column, data: Any) -> pa.Array:
+    """Return a binary column, by the offsets of its values in `data`."""
+    buffer = data if isinstance(data, pa.Buffer) else pa.py_buffer(data)
+    return pa.Array.from_buffers(pa.binary(), len(edges) - 1, [None, pa.py_buffer(edges), buffer])
 
 
 def _array(values: Column) -> pa.Array:
@@ -187,25 +333,6 @@ def _breaks(packets: Packets, sort: Column) -> Column:
     return found
 
 
-def _gather(window: FileWindow, packets: Packets, sort: Column) -> pa.Buffer:
-    """Copy the payloads of the packets, in sorted order, one after the other.
-
-    An Arrow array covers the window. Its elements alternate between a payload and the bytes up to the next
-    payload. Its `take` then copies the payloads at the speed of memory.
-    """
-    filled = np.flatnonzero(packets.size > 0)
-    edges = np.empty(2 * len(filled), np.int32)
-    edges[0::2] = packets.begin[filled]
-    edges[1::2] = packets.begin[filled] + packets.size[filled]
-    elements = max(len(edges) - 1, 0)
-    array = pa.Array.from_buffers(
-        pa.binary(), elements, [None, pa.py_buffer(edges), pa.py_buffer(window.data)]
-    )
-    element = np.cumsum(packets.size > 0) - 1
-    wanted = element[sort[packets.size[sort] > 0]] * 2
-    return array.take(_array(wanted)).buffers()[2] or pa.py_buffer(b"")
-
-
 _KEY4 = np.dtype(
     [("version", "u1"), ("low", ">u4"), ("low_port", ">u2"), ("high", ">u4"), ("high_port", ">u2")]
 )
@@ -231,8 +358,7 @@ def _pack(dtype: np.dtype[np.void], ends: Column, low: Column, high: Column) -> 
         ends[4] >> np.uint64(16) & np.uint64(0xFFFF),
         ends[4] & np.uint64(0xFFFF),
     )
-    edges = np.arange(len(key) + 1, dtype=np.int32) * dtype.itemsize
-    return pa.Array.from_buffers(pa.binary(), len(key), [None, pa.py_buffer(edges), pa.py_buffer(key)])
+    return _binary(np.arange(len(key) + 1, dtype=np.int32) * dtype.itemsize, key)
 
 
 def _counts_row(counts: FileCounts, order: int) -> pa.RecordBatch:
@@ -251,6 +377,5 @@ def _counts_row(counts: FileCounts, order: int) -> pa.RecordBatch:
 
 def _one(value: object, kind: pa.DataType) -> pa.Array:
     if isinstance(value, bytes):
-        edges = np.array([0, len(value)], np.int32)
-        return pa.Array.from_buffers(kind, 1, [None, pa.py_buffer(edges), pa.py_buffer(value)])
+        return _binary(np.array([0, len(value)], np.int32), value)
     return _array(np.array([value], kind.to_pandas_dtype()))

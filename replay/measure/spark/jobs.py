@@ -76,7 +76,7 @@ def from_captures(
     if uses is not None:
         found = found.union(uses)
     spread = found.repartition(partitions, "connection").sortWithinPartitions("connection", "order")
-    return TaskRows(spread, partial(steps.measure, keep.ports, choice, secrets), table_schema(choice))
+    return TaskRows(spread, partial(_measure, keep.ports, choice, secrets), table_schema(choice))
 
 
 def uses_of_ports(table: DataFrame) -> DataFrame:
@@ -172,6 +172,10 @@ def _read(keep: Filter, elsewhere: bool, records: bool, batches: Batches) -> Bat
                 check_seen(piece.source for piece in share.pieces)
             for found in segments.read(share, keep):
                 yield strip_records(found, keep=records)
+
+
+def _measure(ports: frozenset[int], choice: RowFilter, secrets: Secrets | None, batches: Batches) -> Batches:
+    return steps.measure(ports, choice, secrets, steps.restored(batches))
 
 
 def _uses(batches: Batches) -> Batches:

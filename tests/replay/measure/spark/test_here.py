@@ -1,9 +1,14 @@
 """A small capture is measured without Spark, and gives the same report."""
 
 import gzip
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
@@ -11,6 +16,7 @@ from replay import cli
 from replay.capture.packets.tcp import Filter
 from replay.measure import here
 from replay.measure.here import measure_here
+from replay.measure.work import Work
 from tests.replay.measure.spark.measuring import CAPTURES, measured, reported, work
 from tests.replay.truths import assert_true
 
@@ -51,10 +57,48 @@ def test_no_more_than_so_many_bytes_are_read_however_small_the_file_is(
     asked = work(tmp_path / "a.pcap.gz")
     assert measure_here(asked) is not None
 
-    monkeypatch.setattr(here, "MOST", len(whole) // 2)
+    monkeypatch.setattr(here, "_HELD", len(whole) // 2)
 
     assert asked.size <= here.MOST
     assert measure_here(asked) is None
+
+
+def test_a_file_that_is_read_again_may_be_larger_than_what_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = work(CAPTURES / "librdkafka-100p.pcap")
+    monkeypatch.setattr(here, "_HELD", asked.size // 8)
+    assert measure_here(asked) is not None
+    assert measure_here(replace(asked, topics=frozenset({"orders"}))) is None
+    assert measure_here(replace(asked, choice=replace(asked.choice, plain=True))) is None
+
+    monkeypatch.setattr(here, "MOST", asked.size - 1)
+    assert measure_here(asked) is None
+
+
+@pytest.mark.parametrize("change", [os.truncate, lambda path, size: path.write_bytes(bytes(4 * size))])
+def test_a_file_that_changes_while_it_is_measured_is_an_error_that_names_it(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    change: Callable[[Path, int], object],
+) -> None:
+    shutil.copy(CAPTURES / "librdkafka-100p.pcap", file := tmp_path / "x.pcap")
+    found = here._references
+
+    def changed(work: Work) -> list[pa.RecordBatch] | None:
+        read = found(work)
+        change(file, file.stat().st_size // 2)
+        return read
+
+    monkeypatch.setattr(here, "_references", changed)
+    code = cli.main(["measure", str(file)])
+    told = capsys.readouterr()
+
+    how = "shrank" if change is os.truncate else "was changed"
+    assert (code, told.out) == (1, "")
+    assert told.err == (
+        f"fetchgate replay measure: {file}: {how} while it was measured; measure a copy, or measure it when "
+        "nothing writes to it\n"
+    )
 
 
 def test_what_is_a_table_or_becomes_one_is_left_to_spark(tmp_path: Path) -> None:
