@@ -26,8 +26,9 @@ _VERSIONS: dict[int, tuple[BrokerVersions, BrokerVersions]] = {}
 
 
 class Twin:
-    """A replacement for `Connection`. Two cores get the same bytes, and their outputs are compared at each
-    step.
+    """A replacement for `Connection` in tests.
+
+    It gives two cores the same bytes, and compares their outputs at each step.
 
     Args:
         sessions: the limits of sessions, as for `Connection`. `options` are those of `Connection` too.
@@ -188,7 +189,7 @@ class Joining(Twin):
     kept = 0
     """The number of reads that `FastPath.join` kept back completely."""
     _ahead = b""
-    """The bytes that only the second core has sent to the client so far."""
+    """The bytes for the client that only the second core has sent so far."""
 
     def receive_broker(self, data: bytes, now: float) -> None:
         """Process bytes from the broker as the link does, with `FastPath.join` first."""

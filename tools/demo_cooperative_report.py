@@ -39,7 +39,7 @@ class GroupOutcome:
     disordered: int
     """The number of records handled after a later record of the same key."""
     together: int
-    """The number of records begun while another record of the same key was being handled."""
+    """The number of records whose handling began while another record of the same key was being handled."""
 
     @classmethod
     def of(cls, members: Sequence[Entries], *, killed: int, killed_at: int, produced: int) -> Self:

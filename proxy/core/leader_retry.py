@@ -76,8 +76,7 @@ class _Held:
     repeat: Repeat
     deadline: float
     ask_at: float | None = None
-    """The time at which to ask the broker again for the new leader, in seconds. None if it is not asked
-    again."""
+    """When to ask the broker again for the new leader, in seconds. None if no further question is due."""
     again: float = AGAIN_SECONDS
     """How long after the broker's answer to ask it again, in seconds."""
     waits: int = 0
@@ -88,7 +87,7 @@ class _Held:
     timed_until: float = 0.0
     """The value of `paced_until` for which a timer was started."""
     legs: dict[int, list[Failed]] = field(default_factory=dict)
-    """By the id of each leader that is being asked: the partitions to ask for after its next answer."""
+    """For each new leader that has a request in flight: the partitions to request after its response."""
     done: bool = False
 
 
@@ -120,7 +119,7 @@ class FollowFetch(Around):
         """The client's bytes that are buffered until it is known whether the response is held back."""
         self._size = 0
         self.held = False
-        """Whether the response is complete, and waits for the answer of a new leader."""
+        """Whether the response is complete, and waits for a response of a new leader."""
 
     @property
     def _kept(self) -> int:
@@ -246,7 +245,7 @@ class LeaderRetry(Stage):
         self._produced: Produced | None = None
         """The produce request that is being processed, if a part of it may be retried."""
         self._kept = 0
-        """Bytes of produce requests without a response."""
+        """How many bytes of produce requests are buffered because they have no response yet."""
         self._over = False
         """Whether the connection is about to end. If so, no response is held back any more."""
         self._waits_since: float | None = None

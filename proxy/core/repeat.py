@@ -26,7 +26,7 @@ class Failed:
     end: int
     """The end of the partition's entry in the response."""
     fields: bytes
-    """The partition's entry in the client's request."""
+    """The bytes of the partition's entry in the client's request."""
     epoch: int = -1
     """The leader epoch that the client sent, or -1 if none."""
     offset: int = -1
@@ -34,7 +34,8 @@ class Failed:
     proven: bool = False
     """Whether the client's position was proven to be in the log of `leader`."""
     why: NotFollowed = NotFollowed.NO_LEADER
-    """The reason why the partition was not retried successfully. Only valid while `entry` is empty."""
+    """The reason why the partition was not retried successfully. Ignored if `entry` has the new leader's
+    entry."""
     entry: bytes = b""
     """The entry in the new leader's response, or b"" without a usable answer."""
     record_bytes: int = 0
@@ -71,7 +72,7 @@ class Repeat(Protocol):
         """
 
     def may(self, each: Failed) -> bool:
-        """Return whether a partition may be retried now."""
+        """Return whether the gateway may retry this partition now."""
 
     def wait(self, seconds: float) -> float:
         """Return how long the new leader may wait for records, in seconds.

@@ -103,7 +103,7 @@ class ClientConnection:
     """The number of session errors, by Kafka's error code."""
     phase: str
     held: int
-    """How many bytes of incomplete responses are in memory."""
+    """How many bytes of incomplete responses are buffered for this client."""
     last_event: str
     last_error: str
 
@@ -169,7 +169,7 @@ class GroupFigures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PastEvent:
-    """A recent event."""
+    """An event of the past, as `/state` lists it."""
 
     ago: float
     """How many seconds before the snapshot the event happened."""

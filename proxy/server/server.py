@@ -150,8 +150,8 @@ class Server:
         self._expired: list[str] = []
         """The gateway's certificates that have expired, one sentence for each."""
         self._closed_owed: dict[NodeId, Owed] = {}
-        """When each broker has responded last on connections that are now closed. Empty after each look of
-        `hung_brokers`."""
+        """When each broker has responded last on connections that are now closed. `hung_brokers` empties
+        this."""
         self._looked_at = monotonic()
 
     def begin(self) -> None:
@@ -243,7 +243,7 @@ class Server:
         self.monitor.reach.connected(node_id, address)
 
     def unreachable(self, node_id: int | None, reason: str, error: Exception | None = None) -> None:
-        """Note that no address of a broker has responded. `error` is the last error."""
+        """Note that no address of a broker has responded. `error` is the error of the last address."""
         self.upstream.unreachable(node_id, reason, error)
 
     def report(self, event: Event, link: Link) -> None:
@@ -426,7 +426,7 @@ class Server:
         self.sessions.crowded = self.budget.over
 
     def _apply_limits(self) -> None:
-        """Set the limits of sessions and memory.
+        """Set the limits of sessions and memory from the options.
 
         Other options are read when they are used.
         """

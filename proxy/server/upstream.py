@@ -218,7 +218,7 @@ class Upstream:
     # -- results -------------------------------------------------------------------------------------------
 
     def unreachable(self, node_id: NodeId, reason: str, error: Exception | None = None) -> None:
-        """Note that no address of a broker has responded. `error` is the last error."""
+        """Note that no address of a broker has responded. `error` is the error of the last address."""
         self._monitor.reach.unreachable(node_id, reason)
         if error is not None and self.tls.reloading is not None:
             self.tls_failures += is_tls(error)

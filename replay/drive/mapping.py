@@ -55,7 +55,7 @@ class Topic:
     leader_epochs: npt.NDArray[np.int32]
     """-1 if the target does not give it."""
     earliest: Offsets
-    """-1 if unknown."""
+    """The earliest offset of each partition. -1 if unknown."""
     latest: Offsets
     """-1 if unknown."""
 

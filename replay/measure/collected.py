@@ -390,7 +390,7 @@ def groups_in(rows: pa.RecordBatch | pa.Table) -> list[Group]:
 
 
 _AT: Final = "at"
-"""The place of a group's first row."""
+"""The column with the index of a group's first row."""
 _NOTHING: Final = {**dict.fromkeys(SUMMED, 0), "count": 1}
 
 

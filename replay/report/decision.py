@@ -25,7 +25,7 @@ DAY: Final = 86_400
 MONTH: Final = 30 * DAY
 _GB: Final = 10**9
 _PAYS: Final = 0.01
-"""A gateway pays for a client if it saves at least this part of its fetch bytes."""
+"""A gateway pays for a client if it saves at least this part of the client's fetch bytes."""
 _MIN_BYTES_PAYS: Final = 0.1
 """`fetch.min.bytes` is advised if it saves at least this part of a client's fetch bytes. The part is larger
 than `_PAYS`, because waiting delays records."""

@@ -36,7 +36,7 @@ class Asked:
 
 
 class Seen:
-    """A capture of one conversation, as a reader sees it."""
+    """A capture of one conversation, read without knowledge of the conversation."""
 
     def __init__(self) -> None:
         self._redactor = Redactor()
@@ -119,7 +119,7 @@ def conversation(draw: st.DrawFn, secret: bytes) -> list[Asked]:
 
 
 def _mangled(data: st.DataObject, frames: list[bytes]) -> bytes:
-    """Return the bytes of responses as a broker may send them that breaks the rules."""
+    """Return bytes of responses from a broker that breaks the protocol."""
     frames = data.draw(st.permutations(frames)) if data.draw(st.booleans()) else frames
     out = b""
     for frame in frames:

@@ -44,7 +44,7 @@ WAIT_MS = 500
 
 
 class Shared:
-    """The connections of one gateway."""
+    """One gateway, and the connections of its clients."""
 
     def __init__(self) -> None:
         self.told: list[str] = []
@@ -812,8 +812,9 @@ LOW_OF_BILLING, FULL_OF_BILLING = "billing.a.kr-0-7fffffff", "billing.b.kr-0-fff
 
 
 def refused(connection: Connection) -> int:
-    """Return the error code of the only partition in a response to a fetch. Return 0 if the broker was
-    asked.
+    """Return the error code of the only partition in the response to a fetch.
+
+    Return 0 if the fetch went to the broker.
     """
     if connection.drain_broker():
         return 0
@@ -864,8 +865,9 @@ def test_a_lane_is_free_when_the_last_connection_of_its_client_is_closed(shared:
     "other", ["audit.a.kr-0-7fffffff", "x.kr-0-7fffffff", "billing.a.kr-80000000-ffffffff"]
 )
 def test_what_does_not_overlap_passes(shared: Shared, other: str) -> None:
-    """Two clients may have the same keys if their groups differ, or if one has no group. Other keys in one
-    group do not overlap either.
+    """Two clients may have the same keys if their groups differ, or if one has no group.
+
+    Two clients in one group may have different keys.
     """
     first, second = shared.connection("one"), shared.connection("two")
     first.receive_client(fetch(LOW_OF_BILLING), 1.0)

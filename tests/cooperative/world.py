@@ -85,7 +85,7 @@ class Wire:
         )
         self.connection.attach(lambda: self.alarms.append(0.0), self.alarms.append)
         self.upstream = deque[bytes]()
-        """Requests that the broker has not answered."""
+        """Requests that the broker has not answered yet, in order."""
         self.held = False
         """Whether the broker holds back its response to the first JoinGroup or SyncGroup request."""
         self.open = True
@@ -331,7 +331,7 @@ class Client:
         self.member_id, self.generation = b"", -1
         self.wires: dict[str, Wire] = {}
         self.asked: dict[str, bytes] = {}
-        """Name of a connection -> request in flight."""
+        """The request in flight, by the name of its connection."""
         self.state = "unjoined"
         self.places: list[TopicPartition] = []
         self.positions: dict[int, int] = {}
@@ -407,7 +407,10 @@ class Client:
         self.asked.pop("f", None)
 
     def lost(self) -> None:
-        """Let the client learn that the group has continued without it. The client can't commit any more."""
+        """Let the client learn that the group has continued without the client.
+
+        The client can't commit any more.
+        """
         self.crashes.append(self.world.step)
         self.done.clear()
         self._revoke()

@@ -70,8 +70,10 @@ class Scene:
         """Play one fetch, and check the response that the client gets.
 
         Args:
+            wants: the partitions that the client fetches.
             told: the entries that the broker sends.
-            given: entries that the client must get instead of these, or in addition. Others are unchanged.
+            given: entries that the client must get in place of `told`, or in addition. All others must be
+                unchanged.
         """
         self.play.client(self.fetch(wants))
         assert len(self.play.takes_broker()) < len(fetch(self.version, *wants))
@@ -102,8 +104,10 @@ def test_what_did_not_fit_has_no_list_of_aborted_transactions(version: int, what
 
 
 def test_who_is_not_behind_stays_on_the_short_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    """If no partition lacks records because of the limit, the response is built in the fast way. A partition
-    that just got records does not count as lacking them, although it is behind until the next fetch.
+    """If no partition lacks records because of the byte limit, the response is built in the fast way.
+
+    A partition that just got records does not count as lacking them, although the client has not fetched the
+    rest yet.
     """
     ways: list[int] = []
     expand, full = Rotation.expand, Rotation.full

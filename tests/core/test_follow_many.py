@@ -157,8 +157,9 @@ def test_a_quiet_connection_is_preferred(used: int, found: bool) -> None:
 
 
 def beside_a_heartbeat() -> Two:
-    """Return a client whose fetch was retried on another client's connection. The other client has the same
-    id, and has just sent a heartbeat.
+    """Return a client whose fetch was retried on another client's connection.
+
+    That other client has the same client id, and has just sent a heartbeat.
     """
     two = Two()
     two.new.exchange(request(ApiKey.HEARTBEAT, 0, 9), response(9, b"\0\0"))

@@ -33,7 +33,7 @@ def test_a_later_one_waits_for_those_before_it() -> None:
 
 
 def test_what_nobody_is_owed_goes_nowhere() -> None:
-    """A response to the gateway's own request sends nothing to a client that waits for no response."""
+    """A response to the gateway's own request sends nothing to the client, who waits for no response."""
     responses, _ = owing(0)
     assert responses.ended(InFlight(18, 0, b"\0\0\0\1", FORWARD)) == []
 

@@ -69,7 +69,7 @@ class Corrupt:
 
 @dataclass(slots=True)
 class Fault:
-    """The fault of a victim, in either direction."""
+    """What happens to the bytes of the connection `victim`, in either direction."""
 
     to_broker: Forward = unchanged
     to_client: Forward = unchanged

@@ -226,7 +226,7 @@ ALL: list[Want] = [("t", index) for index in range(5)]
 
 @pytest.mark.parametrize("by_leader", [11, 12, 15, 16, 17, 18], indirect=True)
 def test_leaders_and_endpoints_through_a_session(by_leader: Client, cluster: Cluster) -> None:
-    """Case 64."""
+    """Case 64: entries with error 6 name the new leader in a session, as in direct fetches."""
     client = by_leader
     client.established(*ALL)
     for _ in range(3):
@@ -322,14 +322,14 @@ def epochs_of(client: Client) -> list[int]:
 
 
 def test_fencing_in_one_session(moved: tuple[Client, int]) -> None:
-    """Case 68."""
+    """Case 68: a wrong leader epoch gets its error in each fetch of a session, as in direct fetches."""
     client, _ = moved
     epochs = epochs_of(client)
     assert len(epochs) == 3
     rest: list[Want] = [("t", index) for index in (1, 2, 3)]
 
     def asked(epoch: int) -> list[int]:
-        """Fetch partition 0 with that leader epoch, the others without."""
+        """Fetch partition 0 with this leader epoch, and the other partitions without an epoch."""
         request = client.request(("t", 0, 6), *rest)
         (topic,) = request.topics
         part, *others = topic.partitions
@@ -345,7 +345,7 @@ def test_fencing_in_one_session(moved: tuple[Client, int]) -> None:
 
 
 def test_divergence_in_a_session(moved: tuple[Client, int]) -> None:
-    """Cases 29 and 69."""
+    """Cases 29 and 69: a session returns diverging epochs and leader epoch errors as a direct fetch does."""
     client, first_epoch = moved
     wants: list[Want] = [("t", 0, 6), ("t", 1), ("t", 2), ("t", 3)]
 

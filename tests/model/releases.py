@@ -43,8 +43,9 @@ class Release:
 
     @property
     def rotates_all_answered(self) -> bool:
-        """Whether each partition in a response moves to the end of the session. Later, only those with
-        records (KAFKA-12330).
+        """Whether each partition in a response moves to the end of the session's list.
+
+        In later releases only partitions with records move (KAFKA-12330).
         """
         return self.version <= (2, 8)
 
@@ -62,7 +63,10 @@ class Release:
 
     @property
     def tells_lso_always(self) -> bool:
-        """Whether read_uncommitted fetches get the last stable offset. Older releases send -1."""
+        """Whether read_uncommitted fetches get the last stable offset.
+
+        Releases for which this is false send -1.
+        """
         return self.version >= (2, 1)
 
     @property

@@ -1,4 +1,4 @@
-"""Clients that the gateway can't accept or serve at once have to wait."""
+"""Clients that the gateway can't accept or serve at once wait until it can."""
 
 import socket
 

@@ -42,7 +42,7 @@ Series = dict[str, dict[str, set[str]]]
 
 @pytest.fixture(scope="module")
 def series() -> Series:
-    """Return all metrics of a gateway by name, with their labels and label values."""
+    """Return all metrics of a gateway, by name, each with its labels and their values."""
     found: Series = {"up": {}}
 
     async def scene() -> None:

@@ -29,7 +29,7 @@ class ManyWindow:
     """One window of one route."""
 
     fetches: float
-    """In a second."""
+    """Fetches per second."""
     core: float
     """CPU of the proxy, in percent of a core."""
     cpu: float

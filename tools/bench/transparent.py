@@ -42,7 +42,7 @@ class ResponseKind:
     counted: str
     """Which count of a load to use: ``responses`` or ``bytes``."""
     cpu: tuple[str, float]
-    """The unit of CPU for one `counted`, and its factor."""
+    """The unit of CPU for one of `counted`, and the factor from seconds to that unit."""
     pace: tuple[str, float]
     """The unit of `counted` per second, and its factor."""
 

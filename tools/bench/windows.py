@@ -44,5 +44,5 @@ def compared(rounds: Rounds[T], against: str, how: Callable[[T, T], float]) -> d
 
 
 def without(values: Mapping[str, float], *names: str) -> dict[str, float]:
-    """Return the windows without some routes."""
+    """Return the values of all routes except some."""
     return {name: value for name, value in values.items() if name not in names}

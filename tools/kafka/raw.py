@@ -29,10 +29,10 @@ def is_flexible(api_key: int, version: int) -> bool:
 
 
 class RawConnection:
-    """One connection. Requests are sent as they are; responses are read frame by frame.
+    """One connection. Requests are sent unchanged; responses are read frame by frame.
 
     Raises:
-        OSError: nobody listens there.
+        OSError: nobody listens at the address.
     """
 
     def __init__(self, host: str, port: int, *, timeout: float = TIMEOUT) -> None:

@@ -44,11 +44,11 @@ CALM_SECONDS: Final = 10.0
 """The time before and after the takeover at the end."""
 READ_SECONDS: Final = 120.0
 FOLLOWERS_SECONDS: Final = 5.0
-"""How long after all replicas are in sync the followers have their sessions."""
+"""How many seconds to wait after all replicas are in sync, so that followers have created their sessions."""
 
 READS_ON: Final = ("confluent-kafka",)
-"""Consumers that now and then miss the beginning of a topic that was deleted and made again: librdkafka,
-direct as well (fetch-semantics 6.7)."""
+"""Clients that now and then miss the beginning of a topic that was deleted and created again: librdkafka does
+so without a gateway as well (fetch-semantics 6.7)."""
 OWN_ENDINGS: Final = {"kafka-python-2.0.2": "ValueError: Invalid file object: None"}
 """Errors with which consumers end by their own fault when a connection is lost: kafka-python uses a socket
 that it has closed."""
@@ -79,7 +79,7 @@ class SoakOutcome:
     slowest: float
     """The longest time until a new gateway was ready to take over, in seconds."""
     written: Mapping[tuple[RecordPlace, int], Written] = field(default_factory=dict)
-    """The producers' numbers of records that are in the log more than once."""
+    """For each record that is in the log more than once: its producer's id, epoch and sequence."""
     sessions: dict[int, tuple[int, int]] = field(default_factory=dict)
     """By node id: the number of sessions of its followers, and of all sessions at the end."""
     problems: list[str] = field(default_factory=list)

@@ -74,9 +74,9 @@ class Records:
     at: Column
     """Where the packet's bytes begin in the window."""
     captured: Column
-    """The packet's captured bytes."""
+    """How many bytes of each packet were captured."""
     length: Column
-    """The packet's bytes on the wire."""
+    """How many bytes each packet had on the wire."""
     time: Column
     """Nanoseconds since 1970."""
     offset: Column

@@ -192,7 +192,7 @@ class OrderedDirection:
         self.last_time = 0
         """Captured time of the last released byte, or of the SYN."""
         self.first_time = 0
-        """Captured time of the first piece that acknowledges anything."""
+        """The captured time of the first piece that has an ACK number."""
         self.queue: deque[_WaitingRun] = deque()
         self.queued_bytes = 0
 

@@ -64,7 +64,7 @@ class _Others:
 
 
 class TcpHeaders:
-    """The places of the TCP headers, and their addresses. `begin` is 0 in records without TCP."""
+    """Where the TCP header of each record begins, and the addresses. `begin` is 0 in records without TCP."""
 
     def __init__(self, packets: int) -> None:
         self.begin = np.zeros(packets, np.int64)
